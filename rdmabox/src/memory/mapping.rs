@@ -1,0 +1,307 @@
+//! An owned mapping of memory, private or shareable.
+//!
+//! Any number of threads, processes and devices may touch the bytes at once, so they are reached only by
+//! volatile-like copies and atomics, never as a slice. Racing plain copies may mix old and new bytes, as with
+//! any remote memory; they never do more harm than that.
+
+use std::{
+    ffi::CString,
+    fmt,
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Why memory could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The system has not that much.
+    #[error("cannot lend {asked} bytes: {available} bytes are available")]
+    NotEnough {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that the system could give.
+        available: u64,
+    },
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// The call that failed.
+        what: &'static str,
+        /// Its error.
+        source: io::Error,
+    },
+    /// A handle from a peer is not what it claims.
+    #[error("a memory handle from the peer is unusable: {0}")]
+    BadHandle(&'static str),
+}
+
+fn os(what: &'static str) -> MemoryError {
+    MemoryError::Os { what, source: io::Error::last_os_error() }
+}
+
+/// A mapping. Unmapped when dropped; requests under way keep it alive through their region.
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    fd: Option<OwnedFd>,
+    writable: bool,
+}
+
+// SAFETY: the mapping is plain bytes without thread affinity; access goes through copies and atomics on raw
+// pointers, so sharing it makes no Rust reference to mutable memory.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("len", &self.len).field("shareable", &self.fd.is_some()).finish()
+    }
+}
+
+impl Memory {
+    /// Anonymous private memory, zeroed. It can be the local side of any request and the target of peers over
+    /// a network, but not of peers that map it.
+    pub fn private(len: usize) -> Result<Memory, MemoryError> {
+        map(None, len, true)
+    }
+
+    /// Shareable memory, zeroed: a sealed memfd called `name`, of a fixed size for good.
+    pub fn shared(name: &str, len: usize) -> Result<Memory, MemoryError> {
+        let name = CString::new(name).map_err(|_| MemoryError::BadHandle("name contains a NUL byte"))?;
+        // SAFETY: name is a NUL-terminated string that lives over the call.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        if fd < 0 {
+            return Err(os("memfd_create"));
+        }
+        // SAFETY: fd is a fresh descriptor that nobody else owns.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        file.set_len(len as u64).map_err(|source| MemoryError::Os { what: "ftruncate", source })?;
+        // SAFETY: plain fcntl on an open descriptor.
+        let sealed = unsafe {
+            libc::fcntl(
+                file.as_raw_fd(),
+                libc::F_ADD_SEALS,
+                libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL,
+            )
+        };
+        if sealed < 0 {
+            return Err(os("fcntl(F_ADD_SEALS)"));
+        }
+        map(Some(file.into()), len, true)
+    }
+
+    /// Maps memory that a peer handed over. The descriptor must be a memfd sealed against shrinking, or the peer
+    /// could turn a later access into SIGBUS.
+    pub fn from_peer(fd: OwnedFd, len: usize, writable: bool) -> Result<Memory, MemoryError> {
+        // SAFETY: plain fcntl on an open descriptor.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(MemoryError::BadHandle("not sealed against shrinking"));
+        }
+        let file = File::from(fd);
+        let size =
+            file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
+        if size < len as u64 {
+            return Err(MemoryError::BadHandle("shorter than announced"));
+        }
+        map(Some(file.into()), len, writable)
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a mapping of no bytes (there is none).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// First byte as a virtual address.
+    pub fn addr(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// The descriptor to hand to a peer, if there is one.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// False for a read-only view of a peer's memory.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Copies `data` to `offset`.
+    ///
+    /// # Panics
+    /// If the range lies outside, or the mapping is read-only. Ranges from outside are checked by the caller.
+    pub fn write(&self, offset: usize, data: &[u8]) {
+        assert!(self.writable, "write to a read-only mapping");
+        self.check(offset, data.len());
+        // SAFETY: the range was checked, and a private slice cannot overlap the mapping.
+        unsafe { copy(data.as_ptr(), self.base.as_ptr().add(offset), data.len()) }
+    }
+
+    /// Copies bytes from `offset` into `out`.
+    ///
+    /// # Panics
+    /// If the range lies outside.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        self.check(offset, out.len());
+        // SAFETY: the range was checked, and an exclusive slice cannot overlap the mapping.
+        unsafe { copy(self.base.as_ptr().add(offset), out.as_mut_ptr(), out.len()) }
+    }
+
+    /// Zeroes a range.
+    ///
+    /// # Panics
+    /// If the range lies outside, or the mapping is read-only.
+    pub fn zero(&self, offset: usize, len: usize) {
+        assert!(self.writable, "write to a read-only mapping");
+        self.check(offset, len);
+        // SAFETY: the range was checked.
+        unsafe { std::ptr::write_bytes(self.base.as_ptr().add(offset), 0, len) }
+    }
+
+    /// Gives the pages wholly inside a range back to the system; they read as zero afterwards. Shareable memory only;
+    /// the edges are zeroed by hand.
+    pub fn discard(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
+        self.check(offset, len);
+        let Some(fd) = &self.fd else {
+            self.zero(offset, len);
+            return Ok(());
+        };
+        let page = page_size();
+        let (start, end) = (offset.next_multiple_of(page), (offset + len) / page * page);
+        if start >= end {
+            self.zero(offset, len);
+            return Ok(());
+        }
+        self.zero(offset, start - offset);
+        self.zero(end, offset + len - end);
+        // SAFETY: plain fallocate on an open descriptor.
+        let done = unsafe {
+            libc::fallocate(
+                fd.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                start as libc::off_t,
+                (end - start) as libc::off_t,
+            )
+        };
+        if done < 0 { Err(os("fallocate(PUNCH_HOLE)")) } else { Ok(()) }
+    }
+
+    /// Makes pages of a range present and writable ahead of use. A failure is harmless: the first access does it.
+    pub fn populate(&self, offset: usize, len: usize) {
+        self.check(offset, len);
+        const MADV_POPULATE_READ: i32 = 22;
+        const MADV_POPULATE_WRITE: i32 = 23;
+        let page = page_size();
+        let start = offset / page * page;
+        let end = (offset + len).next_multiple_of(page).min(self.len.next_multiple_of(page));
+        let advice = if self.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+        // SAFETY: the range lies inside this mapping; the advice changes no contents.
+        unsafe {
+            libc::madvise(self.base.as_ptr().add(start).cast(), end - start, advice);
+        }
+    }
+
+    /// The aligned 8-byte word at `offset`, for atomic use by any thread, process or device.
+    ///
+    /// # Panics
+    /// If the word lies outside, is not aligned, or the mapping is read-only.
+    pub fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
+        assert!(self.writable, "atomic on a read-only mapping");
+        self.check(offset, 8);
+        assert_eq!(offset % 8, 0, "unaligned atomic");
+        // SAFETY: in range, aligned (the base is page-aligned), valid for the life of the mapping; AtomicU64
+        // allows concurrent modification.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// Loads the aligned 8-byte word at `offset`. Works on read-only mappings.
+    ///
+    /// # Panics
+    /// If the word lies outside or is not aligned.
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        self.check(offset, 8);
+        assert_eq!(offset % 8, 0, "unaligned load");
+        // SAFETY: in range, aligned, and only loaded: a read-only mapping is enough for that.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }.load(Ordering::Acquire)
+    }
+
+    /// The bytes of a range for one system call to read from (a reply to the kernel, a socket write), without a
+    /// copy.
+    ///
+    /// # Safety
+    /// The slice may only be handed to a system call that reads it: other processes may be changing the bytes,
+    /// so that Rust code must neither look at them nor keep the slice.
+    pub unsafe fn as_syscall_slice(&self, offset: usize, len: usize) -> &[u8] {
+        self.check(offset, len);
+        // SAFETY: in range and mapped; the caller keeps Rust code from looking at the bytes.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) }
+    }
+
+    /// Pointer to `offset`, for providers.
+    pub(crate) fn ptr(&self, offset: usize) -> *mut u8 {
+        self.check(offset, 0);
+        // SAFETY: in range or one past the end.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len),
+            "range {offset}+{len} outside a mapping of {} bytes",
+            self.len
+        );
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: base and len are exactly what mmap gave, and nobody can hold a borrow any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Copies between memory that others may be changing at the same time.
+///
+/// # Safety
+/// Both ranges are mapped for `len` bytes and do not overlap.
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as this function's contract. A racing peer can mix old and new bytes, which is what remote memory
+    // promises, too.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, MemoryError> {
+    if len == 0 {
+        return Err(MemoryError::BadHandle("no bytes to map"));
+    }
+    let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    let (flags, raw) = match &fd {
+        Some(fd) => (libc::MAP_SHARED, fd.as_raw_fd()),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+    };
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags | libc::MAP_NORESERVE, raw, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(os("mmap"));
+    }
+    let Some(base) = NonNull::new(base.cast()) else {
+        return Err(MemoryError::BadHandle("mapped at address zero"));
+    };
+    Ok(Memory { base, len, fd, writable })
+}
+
+pub(crate) fn page_size() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}

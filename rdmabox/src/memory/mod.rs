@@ -1,0 +1,8 @@
+//! Memory: owned mappings that devices and peers may touch, and what the runtime builds from them.
+//!
+//! Memory that a peer can write at any time is never lent out as a Rust reference; [`Memory`] is read and
+//! written by copies and atomics through raw pointers.
+
+mod mapping;
+
+pub use mapping::{Memory, MemoryError};

@@ -1,0 +1,3 @@
+//! Providers: implementations of the [verbs](crate::verbs) model.
+
+pub mod soft;

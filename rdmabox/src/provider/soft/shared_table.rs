@@ -1,0 +1,145 @@
+//! The table of a protection domain's remotely accessible regions, in memory that peers of the same host map
+//! read-only: what lets a poster make a responder's checks without asking.
+//!
+//! The owner writes under a sequence number per entry; readers retry while it is odd or changes. Everything is
+//! read and written as whole words. What a reader finds is checked again against the memory it has mapped: a
+//! lying owner can only make requests fail, or hit its own memory.
+
+use std::sync::{
+    Arc,
+    atomic::{Ordering, fence},
+};
+
+use super::regions::{MAX_REMOTE_REGIONS, Region};
+use crate::{
+    memory::{Memory, MemoryError},
+    verbs::Access,
+};
+
+const ENTRY_LEN: usize = 64;
+const SEQUENCE: usize = 0;
+/// Key in the low half, rights in the high half; 0 for none.
+const KEY_ACCESS: usize = 8;
+const ADDR: usize = 16;
+const LENGTH: usize = 24;
+const MEMORY_ID: usize = 32;
+const MEMORY_OFFSET: usize = 40;
+
+/// Bytes of a table.
+pub(crate) const TABLE_LEN: usize = ENTRY_LEN * MAX_REMOTE_REGIONS;
+
+/// An entry, as a reader finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub key: u32,
+    pub access: Access,
+    pub addr: u64,
+    pub length: u64,
+    pub memory_id: u64,
+    pub memory_offset: u64,
+}
+
+/// The owner's side. Changes are serialized by the caller.
+#[derive(Debug)]
+pub(crate) struct OwnTable {
+    memory: Arc<Memory>,
+}
+
+impl OwnTable {
+    pub(crate) fn new() -> Result<OwnTable, MemoryError> {
+        Ok(OwnTable { memory: Arc::new(Memory::shared("rdmabox-regions", TABLE_LEN)?) })
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Shows a region to the peers.
+    pub(crate) fn publish(&self, region: &Region, memory_id: u64, memory_offset: u64) {
+        let Some(index) = region.remote_index() else { return };
+        self.change(
+            index,
+            &[
+                (KEY_ACCESS, u64::from(region.key) | u64::from(region.access.bits()) << 32),
+                (ADDR, region.addr),
+                (LENGTH, region.length),
+                (MEMORY_ID, memory_id),
+                (MEMORY_OFFSET, memory_offset),
+            ],
+        );
+    }
+
+    /// Takes it back.
+    pub(crate) fn revoke(&self, region: &Region) {
+        if let Some(index) = region.remote_index() {
+            self.change(index, &[(KEY_ACCESS, 0)]);
+        }
+    }
+
+    fn change(&self, index: usize, words: &[(usize, u64)]) {
+        let base = index * ENTRY_LEN;
+        let sequence = self.memory.atomic_u64(base + SEQUENCE);
+        let before = sequence.load(Ordering::Relaxed);
+        sequence.store(before.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (offset, word) in words {
+            self.memory.atomic_u64(base + offset).store(*word, Ordering::Relaxed);
+        }
+        sequence.store(before.wrapping_add(2), Ordering::Release);
+    }
+}
+
+/// Looks up `rkey` in a peer's table.
+pub(crate) fn lookup(table: &Memory, rkey: u32) -> Option<Entry> {
+    let index = (rkey >> 8) as usize;
+    if index >= MAX_REMOTE_REGIONS {
+        return None;
+    }
+    let base = index * ENTRY_LEN;
+    // The owner changes an entry in well under a microsecond; one that stays odd belongs to a dead owner.
+    for _ in 0..10_000 {
+        let before = table.load_u64(base + SEQUENCE);
+        let key_access = table.load_u64(base + KEY_ACCESS);
+        let entry = Entry {
+            key: key_access as u32,
+            access: Access::from_bits_truncate((key_access >> 32) as u32),
+            addr: table.load_u64(base + ADDR),
+            length: table.load_u64(base + LENGTH),
+            memory_id: table.load_u64(base + MEMORY_ID),
+            memory_offset: table.load_u64(base + MEMORY_OFFSET),
+        };
+        fence(Ordering::Acquire);
+        if before.is_multiple_of(2) && table.load_u64(base + SEQUENCE) == before {
+            return (entry.key == rkey && key_access != 0).then_some(entry);
+        }
+        std::hint::spin_loop();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_entries_are_found_until_revoked() {
+        let table = OwnTable::new().unwrap();
+        let region =
+            Region { addr: 0x5000, length: 64, access: Access::REMOTE_READ, key: 3 << 8 | 7, memory: None };
+        assert_eq!(lookup(table.memory(), region.key), None);
+        table.publish(&region, 4, 4096);
+        let expected = Entry {
+            key: region.key,
+            access: Access::REMOTE_READ,
+            addr: 0x5000,
+            length: 64,
+            memory_id: 4,
+            memory_offset: 4096,
+        };
+        assert_eq!(lookup(table.memory(), region.key), Some(expected));
+        assert_eq!(lookup(table.memory(), 3 << 8 | 8), None);
+        assert_eq!(lookup(table.memory(), u32::MAX), None);
+        table.revoke(&region);
+        assert_eq!(lookup(table.memory(), region.key), None);
+    }
+}

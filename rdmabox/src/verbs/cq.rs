@@ -1,0 +1,136 @@
+//! Completion queues.
+
+use std::time::Duration;
+
+use super::error::VerbsError;
+
+/// How a work request ended. The discriminants are those of `enum ibv_wc_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[repr(u32)]
+pub enum WcStatus {
+    /// Done.
+    #[error("success")]
+    Success = 0,
+    /// A message was longer than the receive posted for it.
+    #[error("local length error: the message is longer than the posted receive")]
+    LocLenErr = 1,
+    /// The queue pair could not execute the request.
+    #[error("local queue pair operation error")]
+    LocQpOpErr = 2,
+    /// A local key, range or right was wrong.
+    #[error("local protection error: a local key, range or access right is wrong")]
+    LocProtErr = 4,
+    /// The queue pair was in, or moved to, the error state before the request ran.
+    #[error("flushed: the queue pair is in the error state")]
+    WrFlushErr = 5,
+    /// The responder found the request malformed (for example an unaligned atomic).
+    #[error("remote invalid request")]
+    RemInvReqErr = 9,
+    /// The responder refused the key, the range or the access.
+    #[error("remote access error: the peer refused the key, the range or the access")]
+    RemAccessErr = 10,
+    /// The responder could not complete the request.
+    #[error("remote operation error")]
+    RemOpErr = 11,
+    /// The peer does not answer any more.
+    #[error("transport retries exceeded: the peer is gone")]
+    RetryExcErr = 12,
+    /// The peer posted no receive in time.
+    #[error("receiver-not-ready retries exceeded: the peer posted no receive")]
+    RnrRetryExcErr = 13,
+    /// Anything else.
+    #[error("general error")]
+    GeneralErr = 21,
+}
+
+impl WcStatus {
+    /// The status for a numeric code from a device or a peer; unknown codes become [`WcStatus::GeneralErr`].
+    pub fn from_code(code: u32) -> WcStatus {
+        use WcStatus::*;
+        [
+            Success, LocLenErr, LocQpOpErr, LocProtErr, WrFlushErr, RemInvReqErr, RemAccessErr, RemOpErr,
+            RetryExcErr, RnrRetryExcErr,
+        ]
+        .into_iter()
+        .find(|s| *s as u32 == code)
+        .unwrap_or(GeneralErr)
+    }
+
+    /// The numeric code, as in `enum ibv_wc_status`.
+    pub fn code(self) -> u32 {
+        self as u32
+    }
+}
+
+/// What kind of work request completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WcOpcode {
+    /// A SEND.
+    Send,
+    /// An RDMA WRITE, with or without immediate data.
+    RdmaWrite,
+    /// An RDMA READ.
+    RdmaRead,
+    /// A compare-and-swap.
+    CompSwap,
+    /// A fetch-and-add.
+    FetchAdd,
+    /// A receive, filled by a SEND.
+    Recv,
+    /// A receive, consumed by a WRITE with immediate data.
+    RecvRdmaWithImm,
+}
+
+/// One completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkCompletion {
+    /// The `wr_id` of the work request.
+    pub wr_id: u64,
+    /// How it ended; the other fields but `qp_num` mean something on success only.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes received (receives) or transferred (READ, atomics).
+    pub byte_len: u32,
+    /// Immediate data, on a receive that brought some.
+    pub imm: Option<u32>,
+    /// The queue pair it belongs to.
+    pub qp_num: u32,
+}
+
+impl WorkCompletion {
+    /// A value to fill a batch array with.
+    pub const EMPTY: WorkCompletion = WorkCompletion {
+        wr_id: 0,
+        status: WcStatus::Success,
+        opcode: WcOpcode::Send,
+        byte_len: 0,
+        imm: None,
+        qp_num: 0,
+    };
+}
+
+/// A completion queue with its completion channel.
+///
+/// Sleeping without losing a completion takes three steps in this order: [`arm`](Self::arm), poll once more,
+/// [`wait`](Self::wait). A completion that arrives after `arm` makes the next `wait` return.
+pub trait CompletionQueue: Send + Sync + std::fmt::Debug {
+    /// Takes up to `out.len()` completions, oldest first, and says how many. Never blocks.
+    ///
+    /// # Errors
+    /// [`VerbsError::CqOverrun`] once completions were lost because the queue was full; final.
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError>;
+
+    /// Asks for an event on the next completion (`ibv_req_notify_cq`). One event per call.
+    fn arm(&self) -> Result<(), VerbsError>;
+
+    /// Sleeps until the event of [`arm`](Self::arm), [`wake`](Self::wake) or the timeout; true for an event or
+    /// a wake, false for a timeout. May return early: poll again in any case. One thread at a time.
+    fn wait(&self, timeout: Option<Duration>) -> Result<bool, VerbsError>;
+
+    /// Makes the current or the next [`wait`](Self::wait) return. Any thread may call it.
+    fn wake(&self);
+
+    /// Number of completions it can hold.
+    fn depth(&self) -> usize;
+}

@@ -1,0 +1,123 @@
+//! Queue pairs (reliable connected).
+
+use std::{net::TcpStream, os::unix::net::UnixStream, sync::Arc};
+
+use super::{
+    cq::CompletionQueue,
+    error::{PostError, VerbsError},
+    wr::{RecvWr, SendWr},
+};
+
+/// State of a queue pair (spec 10.3.1; SQD and SQE are not used by reliable connections here).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Created; takes nothing.
+    Reset,
+    /// Takes receives.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send: connected.
+    Rts,
+    /// Broken: everything posted is flushed with [`WcStatus::WrFlushErr`](super::WcStatus::WrFlushErr).
+    Err,
+}
+
+/// Sizes of a queue pair's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCaps {
+    /// Send work requests that may be outstanding. An unsignaled one counts until a later signaled one is polled.
+    pub max_send_wr: u32,
+    /// Receives that may be posted.
+    pub max_recv_wr: u32,
+    /// Elements per send work request.
+    pub max_send_sge: u32,
+    /// Elements per receive.
+    pub max_recv_sge: u32,
+    /// Bytes per inline request.
+    pub max_inline_data: u32,
+}
+
+impl Default for QpCaps {
+    fn default() -> Self {
+        QpCaps { max_send_wr: 256, max_recv_wr: 256, max_send_sge: 30, max_recv_sge: 4, max_inline_data: 220 }
+    }
+}
+
+/// Who moves a queue pair's bytes where no hardware does. Ignored by hardware providers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A thread of the device: the peer's one-sided operations run whatever this process does.
+    Engine,
+    /// Whoever polls or waits on the send completion queue: no other thread is woken for a completion, and the
+    /// peer's one-sided operations run only while somebody does.
+    Caller,
+}
+
+/// What a queue pair is made of.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// Where completed send work requests are reported.
+    pub send_cq: Arc<dyn CompletionQueue>,
+    /// Where completed receives are reported; may be the same.
+    pub recv_cq: Arc<dyn CompletionQueue>,
+    /// Queue sizes.
+    pub caps: QpCaps,
+    /// Who moves the bytes.
+    pub progress: Progress,
+}
+
+/// The stream over which two queue pairs find each other. A provider uses it to exchange what it needs (an
+/// address; memory handles) and keeps it: as the wire itself, or to learn of the peer's death.
+#[derive(Debug)]
+pub enum Rendezvous {
+    /// Over the network.
+    Tcp(TcpStream),
+    /// Inside one host.
+    Unix(UnixStream),
+}
+
+/// A reliable connected queue pair. All methods may be called from any thread.
+pub trait QueuePair: Send + Sync + std::fmt::Debug {
+    /// Number of this queue pair, unique in its device for the life of the process.
+    fn qp_num(&self) -> u32;
+
+    /// Current state.
+    fn state(&self) -> QpState;
+
+    /// The sizes it has; at least those asked for.
+    fn caps(&self) -> QpCaps;
+
+    /// Connects to the queue pair at the other end of `stream`, which must be calling this too, and moves from
+    /// Init to Rts. Blocks for at most `timeout`.
+    ///
+    /// # Errors
+    /// [`VerbsError::State`] unless in Init; [`VerbsError::Protocol`], [`VerbsError::PeerGone`] and
+    /// [`VerbsError::Os`] leave it in Err. A retry takes a new queue pair and a new stream.
+    fn connect(&self, stream: Rendezvous, timeout: std::time::Duration) -> Result<(), VerbsError>;
+
+    /// Posts a list of send work requests with one doorbell. Local memory belongs to the requests until their
+    /// completion has been polled (for an unsignaled one: that of a later signaled one).
+    ///
+    /// A wrong local key or range is reported by a completion with `LocProtErr`, as a device does.
+    ///
+    /// # Errors
+    /// See [`PostError`]: what came before the refused request is posted. In state Err posting succeeds and
+    /// completes with `WrFlushErr`.
+    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError>;
+
+    /// Posts a list of receives. Allowed from Init on.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    fn post_recv(&self, list: &[RecvWr<'_>]) -> Result<(), PostError>;
+
+    /// Moves to Err: everything outstanding completes with `WrFlushErr`, the peer sees this side as gone. When
+    /// it returns, no local memory is touched any more by what was flushed.
+    fn to_error(&self);
+
+    /// True if the peer's memory is mapped here: one-sided requests are executed by the post itself.
+    fn executes_at_post(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,108 @@
+//! Work requests: what a caller posts to a queue pair.
+
+use bitflags::bitflags;
+
+/// A scatter/gather element: a piece of local registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Virtual address of the first byte, inside the region that `lkey` names.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Local key of the region.
+    pub lkey: u32,
+}
+
+/// A place in a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteAddr {
+    /// Virtual address in the peer's address space.
+    pub addr: u64,
+    /// Remote key of the region there.
+    pub rkey: u32,
+}
+
+/// The operation of a send work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// Deliver the gathered bytes into the peer's next posted receive; `imm` travels along if given.
+    Send {
+        /// Immediate data for the receiver's completion.
+        imm: Option<u32>,
+    },
+    /// Place the gathered bytes at `remote`. With `imm`, also consume one posted receive there and complete it.
+    Write {
+        /// Where the bytes go.
+        remote: RemoteAddr,
+        /// Immediate data for the receiver's completion.
+        imm: Option<u32>,
+    },
+    /// Fetch the sum of the element lengths from `remote` and scatter it.
+    Read {
+        /// Where the bytes come from.
+        remote: RemoteAddr,
+    },
+    /// Atomic compare-and-swap of the 8 aligned bytes at `remote`; the old value lands in the one 8-byte element.
+    CompareSwap {
+        /// The word, aligned to 8 bytes.
+        remote: RemoteAddr,
+        /// Value expected there.
+        compare: u64,
+        /// Value stored if it was.
+        swap: u64,
+    },
+    /// Atomic fetch-and-add on the 8 aligned bytes at `remote`; the old value lands in the one 8-byte element.
+    FetchAdd {
+        /// The word, aligned to 8 bytes.
+        remote: RemoteAddr,
+        /// Added, wrapping.
+        add: u64,
+    },
+}
+
+bitflags! {
+    /// Flags of a send work request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct SendFlags: u8 {
+        /// Report success with a completion. Errors are always reported.
+        const SIGNALED = 1;
+        /// Start only after every earlier READ and atomic on this queue pair is complete.
+        const FENCE = 4;
+    }
+}
+
+/// A send work request. The scatter/gather list is borrowed for the post only.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// Local memory: gathered from for SEND and WRITE, scattered to for READ and atomics.
+    pub sges: &'a [Sge],
+    /// Inline data: these bytes are the payload, instead of `sges`, which is then empty. They are taken at once:
+    /// the buffer need not be registered and may be reused when the post returns. At most `max_inline_data`
+    /// bytes; SEND and WRITE only.
+    pub inline: Option<&'a [u8]>,
+    /// Signaling and fence.
+    pub flags: SendFlags,
+}
+
+impl SendWr<'_> {
+    /// Length of the payload in bytes.
+    pub fn byte_len(&self) -> u64 {
+        match self.inline {
+            Some(bytes) => bytes.len() as u64,
+            None => self.sges.iter().map(|s| u64::from(s.length)).sum(),
+        }
+    }
+}
+
+/// A receive work request: where the next incoming message lands.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Local memory, registered with [`Access::LOCAL_WRITE`](super::Access::LOCAL_WRITE).
+    pub sges: &'a [Sge],
+}

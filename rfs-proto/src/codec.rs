@@ -1,0 +1,66 @@
+//! Bytes to messages and back.
+//!
+//! The encoding is postcard's (varints, little-endian), which its authors keep stable. A decoder of what a peer
+//! sent accepts exactly one message, no byte more, within [`MAX_MESSAGE`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::{MAX_MESSAGE, Reply, Request};
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Longer than a message can be.
+    #[error("message of {0} bytes, the limit is {MAX_MESSAGE}")]
+    TooLong(usize),
+    /// It ends before it is complete.
+    #[error("message ends too early")]
+    Truncated,
+    /// More bytes than the message has.
+    #[error("{0} bytes after the end of the message")]
+    Trailing(usize),
+    /// Bytes that stand for nothing.
+    #[error("message makes no sense")]
+    Malformed,
+}
+
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
+    if bytes.len() > MAX_MESSAGE {
+        return Err(DecodeError::TooLong(bytes.len()));
+    }
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok((_, rest)) => Err(DecodeError::Trailing(rest.len())),
+        Err(postcard::Error::DeserializeUnexpectedEnd) => Err(DecodeError::Truncated),
+        Err(_) => Err(DecodeError::Malformed),
+    }
+}
+
+fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
+    out.clear();
+    match postcard::to_extend(message, std::mem::take(out)) {
+        Ok(encoded) => *out = encoded,
+        // A Vec takes any number of bytes and the messages hold no type that postcard refuses.
+        Err(e) => unreachable!("a message could not be encoded: {e}"),
+    }
+}
+
+/// Decodes a request.
+pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
+    decode(bytes)
+}
+
+/// Decodes a reply.
+pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
+    decode(bytes)
+}
+
+/// Encodes a request into `out`, replacing what it held.
+pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
+    encode(request, out);
+}
+
+/// Encodes a reply into `out`, replacing what it held.
+pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
+    encode(reply, out);
+}

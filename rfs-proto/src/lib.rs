@@ -1,0 +1,43 @@
+//! What rfs clients and rfs-server say to each other: messages, versions, limits.
+//!
+//! Wire types only: no I/O and no `unsafe`. `PROTOCOL.md` beside this crate describes every byte; the golden
+//! tests hold the two together. File data never travels in these messages: it moves one-sidedly, to and from
+//! the places that [`Extent`]s name, and so do sizes and times, in [`record`]s.
+#![forbid(unsafe_code)]
+
+mod attr;
+mod codec;
+mod errno;
+mod extent;
+mod message;
+pub mod record;
+
+pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs};
+pub use codec::{DecodeError, decode_reply, decode_request, encode_reply, encode_request};
+pub use errno::Errno;
+pub use extent::{Extent, RegionRef};
+pub use message::{Attached, DirEntry, DirPage, Layout, Opened, RenameFlags, Reply, Request, ServerStats};
+
+/// Version of everything in this crate. Peers must agree exactly.
+pub const VERSION: u32 = 1;
+
+/// Unit of space allocation, in bytes.
+pub const BLOCK: u64 = 4096;
+
+/// Longest message in bytes, either way.
+pub const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Longest name of a directory entry, in bytes.
+pub const MAX_NAME: usize = 255;
+
+/// Longest target of a symbolic link, in bytes.
+pub const MAX_SYMLINK: usize = 4095;
+
+/// Most extents in one [`Layout`]; the client asks again for the rest.
+pub const MAX_EXTENTS: usize = 2048;
+
+/// Largest file, in bytes: offsets stay positive in a signed 64-bit number.
+pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+
+/// Inode number of the root directory.
+pub const ROOT_INO: u64 = 1;

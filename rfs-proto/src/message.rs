@@ -1,0 +1,290 @@
+//! The messages. A request borrows from the buffer that it is decoded from.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Attr, Errno, Extent, RegionRef, SetAttr, StatFs};
+
+bitflags::bitflags! {
+    /// Flags of a rename, with the values of `renameat2`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct RenameFlags: u32 {
+        /// Fail with EEXIST if the new name exists.
+        const NOREPLACE = 1;
+        /// Swap the two names, which must both exist.
+        const EXCHANGE = 2;
+    }
+}
+
+/// What a client asks. Names are bytes without `/` and NUL, 1 to [`MAX_NAME`](crate::MAX_NAME) long.
+/// Permission is checked by the client's kernel; the server trusts an attached client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request<'a> {
+    /// First request of a session. Replied with [`Reply::Attached`].
+    Attach {
+        /// The client's [`VERSION`](crate::VERSION).
+        version: u32,
+        /// For the server's log.
+        client: &'a str,
+    },
+    /// A name's attributes. → `Attr`
+    Lookup {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// An inode's attributes. → `Attr`
+    GetAttr {
+        /// Inode.
+        ino: u64,
+    },
+    /// Changes attributes. → `Attr`
+    SetAttr {
+        /// Inode.
+        ino: u64,
+        /// The changes.
+        changes: SetAttr,
+    },
+    /// Makes a file, fifo, socket or device node. → `Attr`
+    Mknod {
+        /// Directory.
+        parent: u64,
+        /// Name in it; EEXIST if it exists.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// Kind and permission bits, umask already applied.
+        mode: u32,
+        /// Device number, for device nodes.
+        rdev: u32,
+        /// Owner.
+        uid: u32,
+        /// Group, unless the directory is setgid.
+        gid: u32,
+    },
+    /// Makes a regular file and opens it. → `Opened`
+    Create {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// Permission bits, umask already applied.
+        perm: u32,
+        /// Owner.
+        uid: u32,
+        /// Group, unless the directory is setgid.
+        gid: u32,
+        /// Fail with EEXIST if the name exists; otherwise an existing regular file is opened as it is.
+        exclusive: bool,
+    },
+    /// Makes a directory. → `Attr`
+    Mkdir {
+        /// Directory.
+        parent: u64,
+        /// Name in it; EEXIST if it exists.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// Permission bits, umask already applied.
+        perm: u32,
+        /// Owner.
+        uid: u32,
+        /// Group, unless the directory is setgid.
+        gid: u32,
+    },
+    /// Makes a symbolic link. → `Attr`
+    Symlink {
+        /// Directory.
+        parent: u64,
+        /// Name in it; EEXIST if it exists.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// What it points to, 1 to [`MAX_SYMLINK`](crate::MAX_SYMLINK) bytes.
+        #[serde(with = "serde_bytes")]
+        target: &'a [u8],
+        /// Owner.
+        uid: u32,
+        /// Group, unless the directory is setgid.
+        gid: u32,
+    },
+    /// Reads a symbolic link. → `Target`
+    Readlink {
+        /// Inode.
+        ino: u64,
+    },
+    /// Makes a hard link. → `Attr`
+    Link {
+        /// Inode, not a directory.
+        ino: u64,
+        /// Directory for the new name.
+        parent: u64,
+        /// New name; EEXIST if it exists.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// Removes a name that is not a directory. The inode goes with the last name and the last open. → `Done`
+    Unlink {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// Removes an empty directory. → `Done`
+    Rmdir {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// Renames, as `renameat2`. → `Done`
+    Rename {
+        /// Old directory.
+        parent: u64,
+        /// Old name.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// New directory.
+        new_parent: u64,
+        /// New name.
+        #[serde(with = "serde_bytes")]
+        new_name: &'a [u8],
+        /// NOREPLACE or EXCHANGE.
+        flags: RenameFlags,
+    },
+    /// Opens a regular file: takes a layout lease for this session. Counted: as many `Close` as `Open` and
+    /// `Create`. → `Opened`
+    Open {
+        /// Inode.
+        ino: u64,
+    },
+    /// Gives one `Open` back. With the last one of this session its layout lease ends; with the last one of all
+    /// sessions space beyond the end of the file is taken back, and an inode without names goes. → `Done`
+    Close {
+        /// Inode.
+        ino: u64,
+    },
+    /// The extents from `offset` on, for an inode that this session has open. → `Layout`
+    Layout {
+        /// Inode.
+        ino: u64,
+        /// First byte of interest.
+        offset: u64,
+    },
+    /// Makes sure that `offset..offset+len` has space, for an inode that this session has open; more may be
+    /// given behind it, ahead of need. ENOSPC changes nothing. → `Layout` from `offset` on
+    Allocate {
+        /// Inode.
+        ino: u64,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Directory entries after `cookie`. → `Dir`
+    ReadDir {
+        /// Directory.
+        ino: u64,
+        /// 0 to begin, then the last entry's cookie.
+        cookie: u64,
+        /// Upper bound for the number of entries.
+        max_entries: u32,
+    },
+    /// Totals. → `StatFs`
+    StatFs,
+    /// Counters. → `Stats`
+    Stats,
+}
+
+/// What the server answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It failed; nothing was changed.
+    Error(Errno),
+    /// It is done.
+    Done,
+    /// To `Attach`.
+    Attached(Attached),
+    /// Attributes.
+    Attr(Attr),
+    /// To `Open` and `Create`.
+    Opened(Opened),
+    /// To `Layout` and `Allocate`.
+    Layout(Layout),
+    /// To `Readlink`.
+    Target(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// To `ReadDir`.
+    Dir(DirPage),
+    /// To `StatFs`.
+    StatFs(StatFs),
+    /// To `Stats`.
+    Stats(ServerStats),
+}
+
+/// What a client needs for one-sided access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// File data: extents count from its first byte.
+    pub arena: RegionRef,
+    /// Attribute [`record`](crate::record)s, by slot.
+    pub table: RegionRef,
+    /// The server's clock, in nanoseconds since 1970, so that a client can write times on it.
+    pub now: i64,
+}
+
+/// An open file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// Its attributes now.
+    pub attr: Attr,
+    /// Its extents from the first byte on.
+    pub layout: Layout,
+}
+
+/// Part of a file's extents: sorted by file offset, not overlapping. What lies between is a hole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// The inode's layout generation.
+    pub generation: u64,
+    /// The first extent that ends after the offset asked for, and those that follow.
+    pub extents: Vec<Extent>,
+    /// True if there are no further extents behind these.
+    pub complete: bool,
+}
+
+/// A page of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirPage {
+    /// Entries in order of their cookies, which stay valid while the directory changes. `.` and `..` are not
+    /// among them.
+    pub entries: Vec<DirEntry>,
+    /// The directory's parent, for `..`.
+    pub parent: u64,
+    /// True if nothing follows.
+    pub end: bool,
+}
+
+/// A directory entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// Where to go on after it; never 0.
+    pub cookie: u64,
+    /// Name.
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+    /// Attributes.
+    pub attr: Attr,
+}
+
+/// Counters of the server's file code.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStats {
+    /// Requests handled, by name of the request.
+    pub calls: Vec<(String, u64)>,
+    /// Sessions attached now.
+    pub sessions: u64,
+    /// Seconds since start.
+    pub uptime_secs: u64,
+}
