@@ -1,0 +1,387 @@
+//! The pre-registered pool (preMR): buffers out of one memory that is registered once.
+//!
+//! A buddy allocator over blocks of 4 KiB and up. All its tables are made at the start, so that acquiring and
+//! releasing allocate nothing; any thread may do either, under one short lock. It registers nothing itself and knows
+//! no keys: whoever registers the memory uses the addresses that the buffers report. An exhausted pool is an answer
+//! (None), never a wait.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Memory;
+
+/// Smallest block in bytes.
+const MIN_BLOCK: usize = 4096;
+
+/// No block.
+const NONE: u32 = u32::MAX;
+
+/// A pool of buffers.
+#[derive(Debug)]
+pub struct PreMrPool {
+    memory: Arc<Memory>,
+    buddies: Mutex<Buddies>,
+    max_block: usize,
+}
+
+impl PreMrPool {
+    /// A pool over the whole of `memory`, in blocks of powers of two from 4 KiB to `max_block` (rounded up to
+    /// such a power). What is left behind the last whole 4 KiB is not used.
+    pub fn new(memory: Arc<Memory>, max_block: usize) -> Arc<PreMrPool> {
+        let max_block = max_block.clamp(MIN_BLOCK, 1 << 30).next_power_of_two();
+        let blocks = u32::try_from(memory.len() / MIN_BLOCK).unwrap_or(NONE - 1);
+        let buddies = Mutex::new(Buddies::new(blocks, order_of(max_block)));
+        Arc::new(PreMrPool { memory, buddies, max_block })
+    }
+
+    /// A buffer of at least `len` bytes, with whatever its last user left in it; None if no block of that size is
+    /// free, or if none is that large.
+    pub fn acquire(self: &Arc<Self>, len: usize) -> Option<PreMrBuf> {
+        if len > self.max_block {
+            return None;
+        }
+        let order = order_of(len);
+        let block = self.buddies.lock().acquire(order)?;
+        Some(PreMrBuf { pool: self.clone(), block, order, len })
+    }
+
+    /// The memory that the buffers are parts of.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Largest buffer in bytes.
+    pub fn max_block(&self) -> usize {
+        self.max_block
+    }
+
+    /// Bytes in blocks that are free, of whatever size.
+    pub fn available(&self) -> usize {
+        self.buddies.lock().free_blocks as usize * MIN_BLOCK
+    }
+}
+
+/// A buffer of the pool. Goes back when it is dropped: not before the completion of the request that uses it.
+#[derive(Debug)]
+pub struct PreMrBuf {
+    pool: Arc<PreMrPool>,
+    block: u32,
+    order: u8,
+    len: usize,
+}
+
+impl PreMrBuf {
+    /// Bytes asked for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if no bytes were asked for.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that there are.
+    pub fn capacity(&self) -> usize {
+        MIN_BLOCK << self.order
+    }
+
+    /// Offset of its first byte in the pool's memory.
+    pub fn offset(&self) -> usize {
+        self.block as usize * MIN_BLOCK
+    }
+
+    /// Virtual address of its first byte.
+    pub fn addr(&self) -> u64 {
+        self.pool.memory.addr() + self.offset() as u64
+    }
+
+    /// Copies `data` to `at`.
+    ///
+    /// # Panics
+    /// If the range lies outside the buffer.
+    pub fn write(&self, at: usize, data: &[u8]) {
+        self.check(at, data.len());
+        self.pool.memory.write(self.offset() + at, data);
+    }
+
+    /// Copies bytes from `at` into `out`.
+    ///
+    /// # Panics
+    /// If the range lies outside the buffer.
+    pub fn read(&self, at: usize, out: &mut [u8]) {
+        self.check(at, out.len());
+        self.pool.memory.read(self.offset() + at, out);
+    }
+
+    /// Gives it back, as dropping does.
+    pub fn release(self) {}
+
+    fn check(&self, at: usize, len: usize) {
+        assert!(
+            at.checked_add(len).is_some_and(|end| end <= self.capacity()),
+            "range {at}+{len} outside a buffer of {} bytes",
+            self.capacity()
+        );
+    }
+}
+
+impl Drop for PreMrBuf {
+    fn drop(&mut self) {
+        self.pool.buddies.lock().release(self.block, self.order);
+    }
+}
+
+/// The order of the smallest block that holds `len` bytes: it has `MIN_BLOCK << order` of them.
+fn order_of(len: usize) -> u8 {
+    (len.max(1).div_ceil(MIN_BLOCK).next_power_of_two().trailing_zeros()) as u8
+}
+
+/// State of a smallest block, as the first of a larger one or inside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Inside a block, or not in use at all.
+    Inner,
+    /// First of a free block of that order.
+    Free(u8),
+    /// First of a block of that order that is out.
+    Taken(u8),
+}
+
+/// The allocator, in units of the smallest block. Free blocks of an order form a doubly linked list through tables
+/// indexed by block.
+#[derive(Debug)]
+struct Buddies {
+    state: Vec<State>,
+    next: Vec<u32>,
+    prev: Vec<u32>,
+    heads: Vec<u32>,
+    free_blocks: u32,
+}
+
+impl Buddies {
+    fn new(blocks: u32, max_order: u8) -> Buddies {
+        let mut buddies = Buddies {
+            state: vec![State::Inner; blocks as usize],
+            next: vec![NONE; blocks as usize],
+            prev: vec![NONE; blocks as usize],
+            heads: vec![NONE; usize::from(max_order) + 1],
+            free_blocks: blocks,
+        };
+        // The largest aligned blocks, from the end, so that the list begins with the lowest address.
+        let mut end = blocks;
+        while end > 0 {
+            let order = max_order.min(end.trailing_zeros() as u8);
+            end -= 1 << order;
+            buddies.push(end, order);
+        }
+        buddies
+    }
+
+    fn acquire(&mut self, order: u8) -> Option<u32> {
+        let mut from = (order..self.heads.len() as u8).find(|&o| self.heads[usize::from(o)] != NONE)?;
+        let block = self.heads[usize::from(from)];
+        self.unlink(block, from);
+        while from > order {
+            from -= 1;
+            self.push(block + (1 << from), from);
+        }
+        self.state[block as usize] = State::Taken(order);
+        self.free_blocks -= 1 << order;
+        Some(block)
+    }
+
+    fn release(&mut self, mut block: u32, mut order: u8) {
+        debug_assert_eq!(self.state[block as usize], State::Taken(order));
+        self.state[block as usize] = State::Inner;
+        self.free_blocks += 1 << order;
+        while usize::from(order) + 1 < self.heads.len() {
+            let buddy = block ^ (1 << order);
+            if self.state.get(buddy as usize) != Some(&State::Free(order)) {
+                break;
+            }
+            self.unlink(buddy, order);
+            block = block.min(buddy);
+            order += 1;
+        }
+        self.push(block, order);
+    }
+
+    fn push(&mut self, block: u32, order: u8) {
+        let head = &mut self.heads[usize::from(order)];
+        self.next[block as usize] = *head;
+        self.prev[block as usize] = NONE;
+        if *head != NONE {
+            self.prev[*head as usize] = block;
+        }
+        *head = block;
+        self.state[block as usize] = State::Free(order);
+    }
+
+    fn unlink(&mut self, block: u32, order: u8) {
+        let (next, prev) = (self.next[block as usize], self.prev[block as usize]);
+        if next != NONE {
+            self.prev[next as usize] = prev;
+        }
+        match prev {
+            NONE => self.heads[usize::from(order)] = next,
+            _ => self.next[prev as usize] = next,
+        }
+        self.state[block as usize] = State::Inner;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pool(blocks: usize, max_block: usize) -> Arc<PreMrPool> {
+        let memory = Memory::private(blocks * MIN_BLOCK).expect("memory for a test");
+        PreMrPool::new(Arc::new(memory), max_block)
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        let pool = pool(512, 1 << 20);
+        for (len, capacity) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192), (1 << 20, 1 << 20)] {
+            let buf = pool.acquire(len).expect("free block");
+            assert_eq!((buf.len(), buf.capacity(), buf.is_empty()), (len, capacity, len == 0));
+            assert_eq!(buf.offset() % capacity, 0);
+            assert_eq!(buf.addr(), pool.memory().addr() + buf.offset() as u64);
+        }
+        assert!(pool.acquire((1 << 20) + 1).is_none());
+        assert!(pool.acquire(usize::MAX).is_none());
+        assert_eq!(pool.available(), 512 * MIN_BLOCK);
+    }
+
+    #[test]
+    fn exhausts_and_recovers() {
+        let pool = pool(8, 8 * MIN_BLOCK);
+        let all: Vec<_> = (0..8).map(|_| pool.acquire(1).expect("free block")).collect();
+        assert!(pool.acquire(1).is_none());
+        assert_eq!(pool.available(), 0);
+        drop(all);
+        let whole = pool.acquire(8 * MIN_BLOCK).expect("the blocks joined again");
+        whole.release();
+        assert_eq!(pool.available(), 8 * MIN_BLOCK);
+    }
+
+    #[test]
+    fn an_odd_size_is_used_to_its_end() {
+        let pool = pool(11, 4 * MIN_BLOCK);
+        let four: Vec<_> = (0..2).map(|_| pool.acquire(4 * MIN_BLOCK).expect("free block")).collect();
+        assert!(pool.acquire(4 * MIN_BLOCK).is_none());
+        let two = pool.acquire(2 * MIN_BLOCK).expect("free block");
+        let one = pool.acquire(MIN_BLOCK).expect("free block");
+        assert_eq!((two.offset(), one.offset()), (8 * MIN_BLOCK, 10 * MIN_BLOCK));
+        assert_eq!(pool.available(), 0);
+        drop((four, two, one));
+        assert_eq!(pool.available(), 11 * MIN_BLOCK);
+    }
+
+    #[test]
+    fn tiny_memory_has_no_buffers() {
+        let memory = Memory::private(100).expect("memory for a test");
+        assert!(PreMrPool::new(Arc::new(memory), 1 << 20).acquire(1).is_none());
+    }
+
+    #[test]
+    fn bytes_stay_in_their_buffer() {
+        let pool = pool(4, MIN_BLOCK);
+        let bufs: Vec<_> = (0..4).map(|_| pool.acquire(4096).expect("free block")).collect();
+        for (i, buf) in (0u8..).zip(&bufs) {
+            buf.write(0, &[i; 4096]);
+        }
+        for (i, buf) in (0u8..).zip(&bufs) {
+            let mut out = [99; 4000];
+            buf.read(96, &mut out);
+            assert_eq!(out, [i; 4000]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside a buffer")]
+    fn a_write_past_the_buffer_panics() {
+        pool(4, MIN_BLOCK).acquire(10).expect("free block").write(4095, &[0; 2]);
+    }
+
+    #[test]
+    fn threads_share_it() {
+        let pool = pool(64, 16 * MIN_BLOCK);
+        thread::scope(|scope| {
+            for seed in 0..4usize {
+                let pool = &pool;
+                scope.spawn(move || {
+                    let mut held = Vec::new();
+                    for step in 0..2000usize {
+                        let len = (step * 7919 + seed * 104_729) % (16 * MIN_BLOCK) + 1;
+                        if let Some(buf) = pool.acquire(len) {
+                            buf.write(0, &[seed as u8; 64]);
+                            held.push(buf);
+                        }
+                        if held.len() > 4 || step % 3 == 0 {
+                            for buf in held.drain(..) {
+                                let mut out = [0; 64];
+                                buf.read(0, &mut out);
+                                assert_eq!(out, [seed as u8; 64]);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(pool.available(), 64 * MIN_BLOCK);
+        assert!((0..4).map(|_| pool.acquire(16 * MIN_BLOCK)).all(|buf| buf.is_some()));
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_map_of_blocks(
+            blocks in 1..70usize,
+            max_order in 0..6u32,
+            actions in prop::collection::vec((any::<bool>(), any::<u32>()), 0..300),
+        ) {
+            let max_block = MIN_BLOCK << max_order;
+            let pool = pool(blocks, max_block);
+            // The model: which smallest blocks are out.
+            let mut taken = vec![false; blocks];
+            let mut held: Vec<PreMrBuf> = Vec::new();
+            let range = |buf: &PreMrBuf| {
+                let first = buf.offset() / MIN_BLOCK;
+                first..first + buf.capacity() / MIN_BLOCK
+            };
+            for (release, number) in actions {
+                if release && !held.is_empty() {
+                    let buf = held.swap_remove(number as usize % held.len());
+                    taken[range(&buf)].fill(false);
+                    buf.release();
+                } else {
+                    let size = MIN_BLOCK << (number % (max_order + 1));
+                    // A block of that size exists if an aligned range of it is free.
+                    let units = size / MIN_BLOCK;
+                    let exists = taken.chunks_exact(units).any(|chunk| chunk.iter().all(|&t| !t));
+                    let buf = pool.acquire(size - number as usize % (size / 2));
+                    prop_assert_eq!(buf.is_some(), exists);
+                    if let Some(buf) = buf {
+                        prop_assert_eq!(buf.capacity(), size);
+                        prop_assert_eq!(buf.offset() % size, 0);
+                        prop_assert!(taken[range(&buf)].iter().all(|&t| !t), "handed out twice");
+                        taken[range(&buf)].fill(true);
+                        held.push(buf);
+                    }
+                }
+                let free = taken.iter().filter(|&&t| !t).count();
+                prop_assert_eq!(pool.available(), free * MIN_BLOCK);
+            }
+            drop(held);
+            let whole = blocks / (max_block / MIN_BLOCK);
+            let all: Vec<_> = (0..whole).map(|_| pool.acquire(max_block)).collect();
+            prop_assert!(all.iter().all(Option::is_some), "everything joined again");
+        }
+    }
+}

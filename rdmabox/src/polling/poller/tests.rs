@@ -1,0 +1,221 @@
+use proptest::prelude::*;
+
+use super::{PollingMode::*, Step::*, *};
+
+/// Feeds the results of polls, and wakes at every sleep.
+fn steps(poller: &mut Poller, found: &[usize]) -> Vec<Step> {
+    found
+        .iter()
+        .map(|&found| {
+            let step = poller.after_poll(found);
+            if step == Sleep {
+                poller.after_wake();
+            }
+            step
+        })
+        .collect()
+}
+
+#[test]
+fn busy_always_polls() {
+    let mut poller = Poller::new(Busy, 0, 8);
+    assert_eq!(poller.batch_size(), 8);
+    assert!(steps(&mut poller, &[0; 10_000]).iter().all(|&step| step == Poll));
+    assert_eq!(steps(&mut poller, &[8, 1, 0]), [Poll; 3]);
+}
+
+#[test]
+fn event_takes_one_at_a_time() {
+    let mut poller = Poller::new(Event, 120, 8);
+    assert_eq!(poller.batch_size(), 1);
+    assert_eq!(steps(&mut poller, &[0, 0, 1, 1, 0, 1, 0]), [Arm, Sleep, Arm, Arm, Sleep, Arm, Sleep]);
+}
+
+#[test]
+fn event_batch_goes_back_to_events_whatever_is_left() {
+    let mut poller = Poller::new(EventBatch, 120, 8);
+    assert_eq!(poller.batch_size(), 8);
+    assert_eq!(steps(&mut poller, &[8, 8, 3, 0, 5, 0]), [Arm, Arm, Arm, Sleep, Arm, Sleep]);
+}
+
+#[test]
+fn hybrid_polls_until_a_poll_finds_nothing() {
+    let mut poller = Poller::new(Hybrid, 120, 8);
+    assert_eq!(steps(&mut poller, &[8, 1, 0, 0, 0, 2, 0]), [Poll, Poll, Arm, Sleep, Arm, Poll, Arm]);
+}
+
+#[test]
+fn adaptive_retries_and_starts_again_at_each_completion() {
+    let mut poller = Poller::new(Adaptive, 3, 8);
+    let empty = steps(&mut poller, &[0, 0, 0, 0, 0]);
+    assert_eq!(empty, [Poll, Poll, Poll, Arm, Sleep]);
+    let late = steps(&mut poller, &[0, 0, 0, 1, 0, 0, 0, 0]);
+    assert_eq!(late, [Poll, Poll, Poll, Poll, Poll, Poll, Poll, Arm]);
+    // Something was found between arming and sleeping: polling starts over.
+    assert_eq!(steps(&mut poller, &[1, 0, 0, 0, 0, 0]), [Poll, Poll, Poll, Poll, Arm, Sleep]);
+}
+
+#[test]
+fn adaptive_polls_max_retry_times_again_before_it_sleeps() {
+    let mut poller = Poller::new(Adaptive, super::super::DEFAULT_MAX_RETRY, 8);
+    let idle = steps(&mut poller, &[0; 122]);
+    assert_eq!(idle.iter().filter(|&&step| step == Poll).count(), 120);
+    assert_eq!(idle[120..], [Arm, Sleep]);
+}
+
+#[test]
+fn no_retry_is_event_mode_and_endless_retry_is_busy() {
+    let found = [0, 0, 1, 1, 0, 0, 1, 0, 0, 0];
+    let mut event = Poller::new(Event, 120, 8);
+    let mut zero = Poller::new(Adaptive, 0, 8);
+    assert_eq!(zero.batch_size(), event.batch_size());
+    assert_eq!(steps(&mut zero, &found), steps(&mut event, &found));
+    let mut huge = Poller::new(Adaptive, u32::MAX, 8);
+    assert!(steps(&mut huge, &[0; 1_000_000]).iter().all(|&step| step == Poll));
+}
+
+#[test]
+fn a_new_wait_starts_over() {
+    let mut poller = Poller::new(Adaptive, 2, 8);
+    assert_eq!(steps(&mut poller, &[0, 0, 0]), [Poll, Poll, Arm]);
+    poller.after_wake();
+    assert_eq!(steps(&mut poller, &[0, 0, 0, 0]), [Poll, Poll, Arm, Sleep]);
+}
+
+#[test]
+fn an_empty_batch_counts_as_one() {
+    assert_eq!(Poller::new(Busy, 0, 0).batch_size(), 1);
+}
+
+/// A completion queue with edge-triggered events: what arrives before the arming gives none.
+#[derive(Default)]
+struct Cq {
+    queued: usize,
+    armed: bool,
+    event: bool,
+}
+
+impl Cq {
+    fn arrive(&mut self, n: usize) {
+        if n == 0 {
+            return;
+        }
+        self.queued += n;
+        if std::mem::take(&mut self.armed) {
+            self.event = true;
+        }
+    }
+
+    fn poll(&mut self, batch: usize) -> usize {
+        let found = batch.min(self.queued);
+        self.queued -= found;
+        found
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// Everything was polled.
+    Drained { sleeps: usize },
+    /// It slept for ever with completions in the queue.
+    Stranded(usize),
+}
+
+/// Runs the documented loop against arrivals that come before and after every action. `polls_after_arm` off is
+/// the classic mistake, to show that the simulation finds it.
+fn run(poller: &mut Poller, arrivals: &[usize], polls_after_arm: bool) -> End {
+    let mut cq = Cq::default();
+    let mut arrivals = arrivals.iter().copied();
+    let total: usize = arrivals.clone().sum();
+    let (mut taken, mut sleeps) = (0, 0);
+    loop {
+        cq.arrive(arrivals.next().unwrap_or(0));
+        let found = cq.poll(poller.batch_size());
+        taken += found;
+        cq.arrive(arrivals.next().unwrap_or(0));
+        let mut step = poller.after_poll(found);
+        if step == Arm {
+            cq.armed = true;
+            cq.arrive(arrivals.next().unwrap_or(0));
+            if !polls_after_arm {
+                step = Sleep;
+            }
+        }
+        if step == Sleep {
+            sleeps += 1;
+            while !cq.event {
+                match arrivals.next() {
+                    Some(n) => cq.arrive(n),
+                    None if cq.queued > 0 => return End::Stranded(cq.queued),
+                    None => {
+                        assert_eq!(taken, total);
+                        return End::Drained { sleeps };
+                    }
+                }
+            }
+            cq.event = false;
+            poller.after_wake();
+        }
+        if taken == total && arrivals.len() == 0 && poller.mode == Busy {
+            return End::Drained { sleeps };
+        }
+    }
+}
+
+#[test]
+fn the_simulation_finds_a_missing_poll() {
+    let mut poller = Poller::new(Hybrid, 0, 4);
+    assert_eq!(run(&mut poller, &[0, 1], false), End::Stranded(1));
+    let mut poller = Poller::new(Hybrid, 0, 4);
+    assert_eq!(run(&mut poller, &[0, 1], true), End::Drained { sleeps: 1 });
+}
+
+#[test]
+fn retries_save_sleeps() {
+    // A completion every 20 actions.
+    let arrivals: Vec<usize> = (0..10_000).map(|i| usize::from(i % 20 == 0)).collect();
+    let sleeps = |mode, retry| match run(&mut Poller::new(mode, retry, 16), &arrivals, true) {
+        End::Drained { sleeps } => sleeps,
+        stranded => panic!("{stranded:?}"),
+    };
+    assert_eq!(sleeps(Adaptive, 120), 1);
+    assert_eq!(sleeps(Adaptive, u32::MAX), 0);
+    assert_eq!(sleeps(Adaptive, 0), sleeps(Event, 120));
+    assert!(sleeps(Hybrid, 120) > 100);
+    assert!(sleeps(EventBatch, 120) > 100);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn nothing_is_stranded_in_any_mode(
+        arrivals in prop::collection::vec(prop_oneof![3 => Just(0usize), 2 => 1..4usize, 1 => 5..40usize], 0..60),
+        batch in 1..20usize,
+        max_retry in prop_oneof![Just(0u32), 1..10u32, Just(u32::MAX)],
+    ) {
+        for mode in PollingMode::ALL {
+            let end = run(&mut Poller::new(mode, max_retry, batch), &arrivals, true);
+            prop_assert!(matches!(end, End::Drained { .. }), "{mode}: {end:?}");
+        }
+    }
+
+    #[test]
+    fn sleep_follows_arm_and_one_empty_poll(
+        found in prop::collection::vec(0..4usize, 0..200),
+        max_retry in 0..5u32,
+        mode in 0..5usize,
+    ) {
+        let mut poller = Poller::new(PollingMode::ALL[mode], max_retry, 16);
+        let mut last = Poll;
+        for found in found {
+            let step = poller.after_poll(found);
+            prop_assert_eq!(step == Sleep, last == Arm && found == 0);
+            if step == Sleep {
+                poller.after_wake();
+            }
+            last = step;
+        }
+    }
+}
