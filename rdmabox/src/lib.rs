@@ -1,6 +1,11 @@
 //! A userspace RDMA optimization runtime.
+pub mod admission;
+pub mod batch;
 pub mod memory;
+pub mod provider;
+pub mod polling;
 pub mod session;
+pub mod stats;
 pub mod verbs;
 
 pub use memory::{Memory, MemoryError};

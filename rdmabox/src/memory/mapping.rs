@@ -131,6 +131,18 @@ impl Memory {
         self.fd.as_ref().map(|fd| fd.as_fd())
     }
 
+    /// A descriptor of its own for a peer, with or without the right to write.
+    pub(crate) fn peer_fd(&self, writable: bool) -> Result<OwnedFd, MemoryError> {
+        let fd = self.fd.as_ref().ok_or(MemoryError::BadHandle("the memory is private"))?;
+        if writable {
+            return fd.try_clone().map_err(|source| MemoryError::Os { what: "dup", source });
+        }
+        // Opened again, because a duplicate would carry the right to write along.
+        File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+            .map(OwnedFd::from)
+            .map_err(|source| MemoryError::Os { what: "open(/proc/self/fd)", source })
+    }
+
     /// False for a read-only view of a peer's memory.
     pub fn is_writable(&self) -> bool {
         self.writable

@@ -4,5 +4,8 @@
 //! written by copies and atomics through raw pointers.
 
 mod mapping;
+mod pre_mr;
 
+pub(crate) use mapping::copy;
 pub use mapping::{Memory, MemoryError};
+pub use pre_mr::{PreMrBuf, PreMrPool};

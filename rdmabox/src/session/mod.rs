@@ -22,16 +22,7 @@ pub enum ProviderKind { Shm, Tcp }
 impl FromStr for ProviderKind { type Err = String; fn from_str(s: &str) -> Result<Self, String> { unimplemented!() } }
 impl fmt::Display for ProviderKind { fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { unimplemented!() } }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BatchMode { Single, Merge, Doorbell, Hybrid }
-impl FromStr for BatchMode { type Err = String; fn from_str(s: &str) -> Result<Self, String> { unimplemented!() } }
-impl fmt::Display for BatchMode { fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { unimplemented!() } }
-
-/// busy | event | event-batch | hybrid | adaptive
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PollingMode { Busy, Event, EventBatch, Hybrid, Adaptive }
-impl FromStr for PollingMode { type Err = String; fn from_str(s: &str) -> Result<Self, String> { unimplemented!() } }
-impl fmt::Display for PollingMode { fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { unimplemented!() } }
+pub use crate::{batch::BatchMode, polling::PollingMode, stats::StatsSnapshot};
 
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
@@ -113,11 +104,6 @@ impl Session {
     /// Closes: outstanding requests fail with Disconnected.
     pub fn close(&self) { unimplemented!() }
 }
-
-/// Counters by name, in a fixed order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StatsSnapshot { pub counters: Vec<(&'static str, u64)> }
-impl StatsSnapshot { pub fn get(&self, name: &str) -> u64 { unimplemented!() } }
 
 /// A service that sessions connect to.
 pub trait Service: Send + Sync + 'static {

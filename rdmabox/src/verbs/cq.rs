@@ -114,7 +114,7 @@ impl WorkCompletion {
 ///
 /// Sleeping without losing a completion takes three steps in this order: [`arm`](Self::arm), poll once more,
 /// [`wait`](Self::wait). A completion that arrives after `arm` makes the next `wait` return.
-pub trait CompletionQueue: Send + Sync + std::fmt::Debug {
+pub trait CompletionQueue: std::any::Any + Send + Sync + std::fmt::Debug {
     /// Takes up to `out.len()` completions, oldest first, and says how many. Never blocks.
     ///
     /// # Errors

@@ -49,6 +49,9 @@ pub enum VerbsError {
         /// What stands in the way.
         why: &'static str,
     },
+    /// An object of another provider or device was passed.
+    #[error("{0} belongs to another device")]
+    Foreign(&'static str),
     /// The other side of a rendezvous said something that makes no sense.
     #[error("peer speaks no known protocol: {0}")]
     Protocol(String),

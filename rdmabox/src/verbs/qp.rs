@@ -5,8 +5,10 @@ use std::{net::TcpStream, os::unix::net::UnixStream, sync::Arc};
 use super::{
     cq::CompletionQueue,
     error::{PostError, VerbsError},
-    wr::{RecvWr, SendWr},
+    mr::Access,
+    wr::{RecvWr, RemoteAddr, SendWr},
 };
+use crate::memory::Memory;
 
 /// State of a queue pair (spec 10.3.1; SQD and SQE are not used by reliable connections here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,5 +121,12 @@ pub trait QueuePair: Send + Sync + std::fmt::Debug {
     /// True if the peer's memory is mapped here: one-sided requests are executed by the post itself.
     fn executes_at_post(&self) -> bool {
         false
+    }
+
+    /// The peer's memory in place, if it is mapped here and allows `needs`: the mapping, and the offset of
+    /// `remote` in it. A peer that takes its region back does not take the mapping back: check before each use.
+    fn map_remote(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {
+        let _ = (remote, len, needs);
+        None
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Region {
     pub access: Access,
     pub key: u32,
     /// Keeps the bytes mapped. `None` for borrowed memory, whose owner promised to.
-    pub memory: Option<Arc<Memory>>,
+    pub _memory: Option<Arc<Memory>>,
 }
 
 impl Region {
@@ -123,7 +123,7 @@ impl Regions {
         // Generation 0 is never used, so that key 0 names nothing.
         slot.generation = if slot.generation == u8::MAX { 1 } else { slot.generation + 1 };
         let key = mark | (index as u32) << 8 | u32::from(slot.generation);
-        let region = Arc::new(Region { addr, length, access, key, memory });
+        let region = Arc::new(Region { addr, length, access, key, _memory: memory });
         slot.region = Some(Arc::clone(&region));
         Some(region)
     }

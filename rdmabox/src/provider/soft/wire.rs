@@ -15,7 +15,8 @@ pub(crate) const HEADER_LEN: usize = size_of::<Header>();
 pub(crate) const FLAG_ACK: u8 = 1;
 /// Immediate data is present.
 pub(crate) const FLAG_IMM: u8 = 2;
-/// The payload has been placed already, by direct access; `arg0` has its length.
+/// WRITE: the payload has been placed already, by direct access; `arg0` has its length.
+/// MEMORY: the handle may be mapped writable.
 pub(crate) const FLAG_PLACED: u8 = 4;
 
 /// Header of a frame.

@@ -1,0 +1,137 @@
+//! One-sided requests on a peer's mapped memory, executed by the poster.
+//!
+//! The poster makes the checks that a responder would make, against the peer's table of regions, and then copies
+//! or runs the atomic itself. What the table says is bounded by the mapping, so that a wrong table never makes
+//! this process touch anything but the memory that the peer handed over.
+
+use std::{
+    collections::HashMap,
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::Ordering},
+};
+
+use parking_lot::RwLock;
+
+use super::{regions::Piece, shared_table};
+use crate::{
+    memory::{self, Memory, MemoryError},
+    verbs::{Access, RemoteAddr, WcStatus},
+};
+
+/// The peer's memory, as far as it is mapped here.
+#[derive(Debug)]
+pub(crate) struct PeerMemory {
+    table: Memory,
+    mapped: RwLock<HashMap<u64, Arc<Memory>>>,
+}
+
+/// Why a place in the peer's memory cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The key, the range or the rights are wrong.
+    Access,
+    /// The region is known but its memory has not arrived yet.
+    NotMapped,
+}
+
+impl PeerMemory {
+    pub(crate) fn new(table: OwnedFd, len: usize) -> Result<PeerMemory, MemoryError> {
+        if len < shared_table::TABLE_LEN {
+            return Err(MemoryError::BadHandle("region table is too short"));
+        }
+        Ok(PeerMemory { table: Memory::from_peer(table, len, false)?, mapped: RwLock::default() })
+    }
+
+    /// Maps memory that arrived; writable if the descriptor is.
+    pub(crate) fn add(&self, id: u64, fd: OwnedFd, len: usize, writable: bool) -> Result<(), MemoryError> {
+        let memory = Memory::from_peer(fd, len, writable)?;
+        self.mapped.write().insert(id, Arc::new(memory));
+        Ok(())
+    }
+
+    /// Finds `len` bytes at `remote`: the mapping and the offset in it.
+    pub(crate) fn locate(
+        &self,
+        remote: RemoteAddr,
+        len: u64,
+        needs: Access,
+    ) -> Result<(Arc<Memory>, usize), Refused> {
+        let entry = shared_table::lookup(&self.table, remote.rkey).ok_or(Refused::Access)?;
+        if !entry.access.contains(needs) {
+            return Err(Refused::Access);
+        }
+        let offset = remote.addr.checked_sub(entry.addr).ok_or(Refused::Access)?;
+        if offset.checked_add(len).is_none_or(|end| end > entry.length) {
+            return Err(Refused::Access);
+        }
+        let mapped = self.mapped.read();
+        let memory = mapped.get(&entry.memory_id).ok_or(Refused::NotMapped)?;
+        let start = entry.memory_offset.checked_add(offset).ok_or(Refused::Access)?;
+        if start.checked_add(len).is_none_or(|end| end > memory.len() as u64) {
+            return Err(Refused::Access);
+        }
+        if needs.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) && !memory.is_writable() {
+            return Err(Refused::NotMapped);
+        }
+        Ok((Arc::clone(memory), start as usize))
+    }
+}
+
+/// Gathers `from` into the peer's memory.
+pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
+    for piece in from {
+        // SAFETY: the piece was checked against its region and keeps it mapped; the caller located the whole
+        // length in `memory`. A private mapping and a peer's never overlap; the same shared memory mapped twice
+        // may, at other addresses: then bytes mix, as two requests racing on the same memory would.
+        unsafe { memory::copy(piece.ptr, memory.ptr(offset), piece.len) };
+        offset += piece.len;
+    }
+}
+
+/// Copies inline bytes into the peer's memory.
+pub(crate) fn write_inline(memory: &Memory, offset: usize, bytes: &[u8]) {
+    memory.write(offset, bytes);
+}
+
+/// Scatters the peer's memory to `to`.
+pub(crate) fn read(memory: &Memory, mut offset: usize, to: &[Piece]) {
+    for piece in to {
+        // SAFETY: as in `write`, with the directions exchanged.
+        unsafe { memory::copy(memory.ptr(offset), piece.ptr, piece.len) };
+        offset += piece.len;
+    }
+}
+
+/// An atomic on the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Atomic {
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// Runs an atomic on an aligned word and gives its old value.
+pub(crate) fn atomic(memory: &Memory, offset: usize, op: Atomic) -> Result<u64, WcStatus> {
+    if !offset.is_multiple_of(8) {
+        return Err(WcStatus::RemInvReqErr);
+    }
+    Ok(apply(memory.atomic_u64(offset), op))
+}
+
+/// Runs an atomic.
+pub(crate) fn apply(word: &std::sync::atomic::AtomicU64, op: Atomic) -> u64 {
+    match op {
+        Atomic::CompareSwap { compare, swap } => {
+            match word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(old) | Err(old) => old,
+            }
+        }
+        Atomic::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+    }
+}
+
+/// Stores an atomic's old value into the requester's 8-byte element.
+pub(crate) fn store_old_value(to: &Piece, old: u64) {
+    debug_assert_eq!(to.len, 8);
+    // SAFETY: the piece is 8 checked bytes of registered memory, not necessarily aligned.
+    unsafe { std::ptr::write_unaligned(to.ptr.cast::<u64>(), old) };
+}

@@ -1,0 +1,62 @@
+//! The device's own thread: moves the bytes of queue pairs whose processes do not ([`Progress::Engine`]).
+//!
+//! It sleeps while nothing arrives, and ends with the device.
+//!
+//! [`Progress::Engine`]: crate::verbs::Progress::Engine
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use super::poll_set::PollSet;
+use crate::verbs::VerbsError;
+
+#[derive(Debug)]
+pub(crate) struct Engine {
+    set: Arc<PollSet>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    pub(crate) fn start() -> Result<Engine, VerbsError> {
+        let set = Arc::new(PollSet::new()?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new()
+            .name("rdmabox-engine".into())
+            .spawn({
+                let (set, stop) = (Arc::clone(&set), Arc::clone(&stop));
+                move || {
+                    while !stop.load(Ordering::Acquire) {
+                        if let Err(e) = set.wait(None) {
+                            log::error!("engine stops: {e}");
+                            return;
+                        }
+                    }
+                }
+            })
+            .map_err(|e| VerbsError::os("cannot start the engine thread", e))?;
+        Ok(Engine { set, stop, thread: Some(thread) })
+    }
+
+    pub(crate) fn set(&self) -> &Arc<PollSet> {
+        &self.set
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.set.wake();
+        if let Some(thread) = self.thread.take() {
+            // The engine itself may hold the last reference to a queue pair and with it to the device.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

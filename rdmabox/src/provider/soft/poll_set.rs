@@ -1,0 +1,150 @@
+//! A set of queue pairs whose sockets are waited for together: one per completion queue, one per engine.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    sync::{
+        Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::RwLock;
+
+use super::qp::SoftQp;
+use crate::verbs::VerbsError;
+
+/// Token of the wake descriptor; queue pair numbers start above it.
+const WAKE: u64 = 0;
+const MAX_EVENTS: usize = 32;
+
+/// What a queue pair wants to hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Interest {
+    pub read: bool,
+    pub write: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct PollSet {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    members: RwLock<HashMap<u32, Weak<SoftQp>>>,
+    count: AtomicUsize,
+}
+
+fn owned(raw: i32, what: &'static str) -> Result<OwnedFd, VerbsError> {
+    if raw < 0 {
+        return Err(VerbsError::last_os(what));
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+impl PollSet {
+    pub(crate) fn new() -> Result<PollSet, VerbsError> {
+        // SAFETY: plain system calls without pointers.
+        let (epoll, wake) = unsafe {
+            (libc::epoll_create1(libc::EPOLL_CLOEXEC), libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))
+        };
+        let set = PollSet {
+            epoll: owned(epoll, "epoll_create1")?,
+            wake: owned(wake, "eventfd")?,
+            members: RwLock::default(),
+            count: AtomicUsize::new(0),
+        };
+        set.control(libc::EPOLL_CTL_ADD, set.wake.as_raw_fd(), WAKE, Interest { read: true, write: false })?;
+        Ok(set)
+    }
+
+    fn control(&self, what: i32, fd: i32, token: u64, interest: Interest) -> Result<(), VerbsError> {
+        let events = if interest.read { libc::EPOLLIN } else { 0 } | if interest.write { libc::EPOLLOUT } else { 0 };
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        // SAFETY: both descriptors are open and the event outlives the call.
+        if unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), what, fd, &mut event) } < 0 {
+            return Err(VerbsError::last_os("epoll_ctl"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add(&self, qp_num: u32, fd: i32, qp: Weak<SoftQp>) -> Result<(), VerbsError> {
+        self.members.write().insert(qp_num, qp);
+        self.control(libc::EPOLL_CTL_ADD, fd, u64::from(qp_num), Interest { read: true, write: false })?;
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn set_interest(&self, qp_num: u32, fd: i32, interest: Interest) {
+        if let Err(e) = self.control(libc::EPOLL_CTL_MOD, fd, u64::from(qp_num), interest) {
+            log::debug!("queue pair {qp_num}: {e}");
+        }
+    }
+
+    pub(crate) fn remove(&self, qp_num: u32, fd: i32) {
+        if self.members.write().remove(&qp_num).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            // Fails if the queue pair was never added; then there is nothing to undo.
+            let _ = self.control(libc::EPOLL_CTL_DEL, fd, u64::from(qp_num), Interest::default());
+        }
+    }
+
+    /// True if there is anything whose progress depends on this set.
+    pub(crate) fn has_members(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Makes progress on every member without waiting; true if any byte moved.
+    pub(crate) fn progress_all(&self) -> bool {
+        let members = self.members.read();
+        let mut moved = false;
+        for qp in members.values() {
+            if let Some(qp) = qp.upgrade() {
+                moved |= qp.progress();
+            }
+        }
+        moved
+    }
+
+    /// Makes the current or next wait return.
+    pub(crate) fn wake(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: writes 8 bytes from a live array. It fails only when the counter is full: awake enough.
+        unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Waits for a socket or a wake, and makes progress on the sockets that are ready. True if there was anything.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, VerbsError> {
+        let millis = match timeout {
+            None => -1,
+            // Rounded up, so that a wait never returns before its time without an event.
+            Some(t) => i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
+        };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
+        // SAFETY: the array outlives the call and has the length given.
+        let found =
+            unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), MAX_EVENTS as i32, millis) };
+        if found < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                return Ok(true);
+            }
+            return Err(VerbsError::os("epoll_wait", error));
+        }
+        for event in &events[..found as usize] {
+            let token = event.u64;
+            if token == WAKE {
+                let mut count = [0u8; 8];
+                // SAFETY: reads 8 bytes into a live array.
+                unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+                continue;
+            }
+            let qp = self.members.read().get(&(token as u32)).and_then(Weak::upgrade);
+            if let Some(qp) = qp {
+                qp.progress();
+            }
+        }
+        Ok(found > 0)
+    }
+}

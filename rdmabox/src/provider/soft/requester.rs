@@ -1,0 +1,227 @@
+//! The requester's side of a queue pair: posted send work requests and their completion in order.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::{
+    cq::{Cqe, SendSlots, SoftCq},
+    regions::Piece,
+};
+use crate::verbs::{WcOpcode, WcStatus, WorkCompletion};
+use std::sync::Arc;
+
+/// Local memory of a request.
+pub(crate) type Pieces = SmallVec<[Piece; 4]>;
+
+/// A request that is not complete, or waits for one before it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub wr_id: u64,
+    pub msn: u32,
+    pub opcode: WcOpcode,
+    pub signaled: bool,
+    pub byte_len: u32,
+    /// Where a response lands.
+    pub landing: Pieces,
+    /// Set when it has been executed here and only waits for its turn.
+    pub done: Option<WcStatus>,
+}
+
+/// What a response from the peer led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Ok,
+    /// A request failed: the queue pair has to go to Err.
+    Failed,
+    /// The peer answered something that was never asked.
+    Nonsense,
+}
+
+/// The send queue. Completions are pushed while it is locked, so that they keep their order.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    qp_num: u32,
+    cq: Arc<SoftCq>,
+    slots: Arc<SendSlots>,
+    next_msn: u32,
+    outstanding: VecDeque<Entry>,
+    /// Unsignaled requests that succeeded since the last completion; the next one frees their slots.
+    unreported: u32,
+    /// A request has failed: whatever is posted behind it is flushed.
+    poisoned: bool,
+}
+
+impl SendQueue {
+    pub(crate) fn new(qp_num: u32, cq: Arc<SoftCq>, slots: Arc<SendSlots>, depth: u32) -> SendQueue {
+        SendQueue {
+            qp_num,
+            cq,
+            slots,
+            next_msn: 0,
+            outstanding: VecDeque::with_capacity(depth as usize),
+            unreported: 0,
+            poisoned: false,
+        }
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    pub(crate) fn take_msn(&mut self) -> u32 {
+        let msn = self.next_msn;
+        self.next_msn = msn.wrapping_add(1);
+        msn
+    }
+
+    /// Adds a request. True if it failed and was reported already.
+    pub(crate) fn push(&mut self, entry: Entry) -> bool {
+        match entry.done {
+            Some(status) => {
+                self.poisoned |= status != WcStatus::Success;
+                if self.outstanding.is_empty() {
+                    self.report(&entry, status);
+                    return status != WcStatus::Success;
+                }
+                self.outstanding.push_back(entry);
+            }
+            None => self.outstanding.push_back(entry),
+        }
+        false
+    }
+
+    /// Reports a request that is flushed at once.
+    pub(crate) fn flush_now(&mut self, wr_id: u64, opcode: WcOpcode) {
+        let entry = Entry {
+            wr_id,
+            msn: 0,
+            opcode,
+            signaled: true,
+            byte_len: 0,
+            landing: Pieces::new(),
+            done: Some(WcStatus::WrFlushErr),
+        };
+        self.report(&entry, WcStatus::WrFlushErr);
+    }
+
+    fn report(&mut self, entry: &Entry, status: WcStatus) {
+        if status == WcStatus::Success && !entry.signaled {
+            self.unreported += 1;
+            return;
+        }
+        let freed = 1 + std::mem::take(&mut self.unreported);
+        self.cq.push(Cqe {
+            wc: WorkCompletion {
+                wr_id: entry.wr_id,
+                status,
+                opcode: entry.opcode,
+                byte_len: entry.byte_len,
+                imm: None,
+                qp_num: self.qp_num,
+            },
+            frees: Some((Arc::clone(&self.slots), freed)),
+        });
+    }
+
+    /// Completes what was executed here and is first in line now.
+    fn settle(&mut self) -> Outcome {
+        while let Some(status) = self.outstanding.front().and_then(|e| e.done) {
+            if let Some(entry) = self.outstanding.pop_front() {
+                self.report(&entry, status);
+            }
+            if status != WcStatus::Success {
+                return Outcome::Failed;
+            }
+        }
+        Outcome::Ok
+    }
+
+    fn front_is_up_to(&self, msn: u32) -> bool {
+        // Sequence numbers wrap; far fewer than half of them are ever outstanding.
+        self.outstanding.front().is_some_and(|e| msn.wrapping_sub(e.msn) < 1 << 31)
+    }
+
+    fn was_posted(&self, msn: u32) -> bool {
+        self.next_msn.wrapping_sub(msn).wrapping_sub(1) < 1 << 31
+    }
+
+    /// Everything up to and including `msn` is done at the peer. Requests that wait for a response of their own
+    /// cannot be acknowledged this way.
+    pub(crate) fn acked(&mut self, msn: u32) -> Outcome {
+        if !self.was_posted(msn) {
+            return Outcome::Nonsense;
+        }
+        while self.front_is_up_to(msn) {
+            let Some(entry) = self.outstanding.pop_front() else { break };
+            match entry.done {
+                Some(status) if status != WcStatus::Success => {
+                    self.report(&entry, status);
+                    return Outcome::Failed;
+                }
+                None if !entry.landing.is_empty() => return Outcome::Nonsense,
+                _ => self.report(&entry, WcStatus::Success),
+            }
+        }
+        self.settle()
+    }
+
+    /// The peer refused `msn`; everything before it is done.
+    pub(crate) fn refused(&mut self, msn: u32, status: WcStatus) -> Outcome {
+        match self.acked(msn.wrapping_sub(1)) {
+            Outcome::Ok => {}
+            other => return other,
+        }
+        match self.outstanding.pop_front() {
+            Some(entry) if entry.msn == msn => {
+                self.report(&entry, status);
+                Outcome::Failed
+            }
+            _ => Outcome::Nonsense,
+        }
+    }
+
+    /// A response to `msn` of `len` bytes begins: where it lands.
+    pub(crate) fn response(&mut self, msn: u32, len: u32, opcodes: &[WcOpcode]) -> Result<Pieces, Outcome> {
+        if self.outstanding.front().is_some_and(|e| e.msn != msn) {
+            match self.acked(msn.wrapping_sub(1)) {
+                Outcome::Ok => {}
+                other => return Err(other),
+            }
+        }
+        match self.outstanding.front() {
+            Some(e) if e.msn == msn && e.done.is_none() && e.byte_len == len && opcodes.contains(&e.opcode) => {
+                Ok(e.landing.clone())
+            }
+            _ => Err(Outcome::Nonsense),
+        }
+    }
+
+    /// The response to the first request in line has landed.
+    pub(crate) fn response_done(&mut self) -> Outcome {
+        if let Some(entry) = self.outstanding.pop_front() {
+            self.report(&entry, WcStatus::Success);
+        }
+        self.settle()
+    }
+
+    /// Everything that is left fails: the first request with `first`, the others flushed.
+    pub(crate) fn fail(&mut self, first: WcStatus) {
+        self.poisoned = true;
+        let mut status = first;
+        while let Some(entry) = self.outstanding.pop_front() {
+            match entry.done {
+                // Executed before the failure.
+                Some(WcStatus::Success) if status == first => self.report(&entry, WcStatus::Success),
+                Some(own) if own != WcStatus::Success && status == first => {
+                    self.report(&entry, own);
+                    status = WcStatus::WrFlushErr;
+                }
+                _ => {
+                    self.report(&entry, status);
+                    status = WcStatus::WrFlushErr;
+                }
+            }
+        }
+    }
+}

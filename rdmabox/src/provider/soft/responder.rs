@@ -1,0 +1,214 @@
+//! What a frame from the peer leads to: the responder's side of requests, and answers to ours.
+
+use std::sync::atomic::AtomicU64;
+
+use smallvec::SmallVec;
+
+use super::{
+    direct::{self, Atomic},
+    qp::{Link, SoftQp},
+    regions::Piece,
+    requester::{Outcome, Pieces},
+    rx::{Action, Landing, Rx, TakenRecv, Then},
+    wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
+};
+use crate::verbs::{Access, WcOpcode, WcStatus};
+
+impl SoftQp {
+    /// Decides what a header means. Payload, if any, has not been read.
+    pub(crate) fn dispatch(&self, rx: &mut Rx, link: &Link, header: &Header) -> Action {
+        let Some(opcode) = Opcode::from_code(header.opcode) else {
+            return Action::Nonsense("unknown kind of frame");
+        };
+        let payload = matches!(opcode, Opcode::Send | Opcode::Write | Opcode::ReadResponse);
+        if !payload && header.payload_len.get() != 0 {
+            return Action::Nonsense("payload on a frame that has none");
+        }
+        if u64::from(header.payload_len.get()) > super::device::MAX_MESSAGE {
+            return Action::Nonsense("message longer than the limit");
+        }
+        match opcode {
+            Opcode::Send | Opcode::Write | Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => {
+                let msn = header.msn.get();
+                if msn != rx.expected_msn {
+                    return Action::Nonsense("request out of sequence");
+                }
+                let action = match opcode {
+                    Opcode::Send => self.on_send(header),
+                    Opcode::Write => self.on_write(header),
+                    Opcode::Read => self.on_read(header),
+                    _ => self.on_atomic(header, opcode),
+                };
+                if !matches!(action, Action::NotReady) {
+                    rx.expected_msn = msn.wrapping_add(1);
+                }
+                action
+            }
+            Opcode::Ack => from_outcome(self.sq().acked(header.msn.get())),
+            Opcode::Nak => {
+                let status = WcStatus::from_code(u32::from(header.status));
+                from_outcome(self.sq().refused(header.msn.get(), status))
+            }
+            Opcode::ReadResponse => {
+                let len = header.payload_len.get();
+                match self.sq().response(header.msn.get(), len, &[WcOpcode::RdmaRead]) {
+                    Ok(pieces) => Action::Land(Landing::new(pieces, len as usize, Then::ReadDone)),
+                    Err(outcome) => from_outcome(outcome),
+                }
+            }
+            Opcode::AtomicResponse => {
+                let mut sq = self.sq();
+                match sq.response(header.msn.get(), 8, &[WcOpcode::CompSwap, WcOpcode::FetchAdd]) {
+                    Ok(pieces) => {
+                        if let Some(piece) = pieces.first() {
+                            direct::store_old_value(piece, header.arg0.get());
+                        }
+                        from_outcome(sq.response_done())
+                    }
+                    Err(outcome) => from_outcome(outcome),
+                }
+            }
+            Opcode::Memory => self.on_memory(rx, link, header),
+        }
+    }
+
+    fn on_send(&self, header: &Header) -> Action {
+        let len = header.payload_len.get();
+        let imm = (header.flags & FLAG_IMM != 0).then(|| header.imm.get());
+        let Some(recv) = self.take_recv() else { return Action::NotReady };
+        let taken = TakenRecv { wr_id: recv.wr_id, byte_len: len, imm, opcode: WcOpcode::Recv };
+        let msn = header.msn.get();
+        let room: u64 = recv.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if u64::from(len) > room {
+            self.complete_recv(taken, WcStatus::LocLenErr);
+            return Action::Refuse { msn, status: WcStatus::RemInvReqErr };
+        }
+        let mut pieces = Pieces::new();
+        for sge in &recv.sges {
+            match self.regions().local(sge, Access::LOCAL_WRITE) {
+                Some(piece) => pieces.push(piece),
+                None => {
+                    self.complete_recv(taken, WcStatus::LocProtErr);
+                    return Action::Refuse { msn, status: WcStatus::RemOpErr };
+                }
+            }
+        }
+        let then = Then::Executed { msn, ack: header.flags & FLAG_ACK != 0, recv: Some(taken) };
+        Action::Land(Landing::new(pieces, len as usize, then))
+    }
+
+    fn on_write(&self, header: &Header) -> Action {
+        let msn = header.msn.get();
+        let len = header.payload_len.get();
+        let placed = header.flags & FLAG_PLACED != 0;
+        let mut pieces = Pieces::new();
+        if len > 0 {
+            let (key, addr) = (header.rkey.get(), header.addr.get());
+            match self.regions().remote(key, addr, u64::from(len), Access::REMOTE_WRITE) {
+                Some(piece) => pieces.push(piece),
+                None => return Action::Refuse { msn, status: WcStatus::RemAccessErr },
+            }
+        }
+        let mut recv = None;
+        if header.flags & FLAG_IMM != 0 {
+            let Some(posted) = self.take_recv() else { return Action::NotReady };
+            recv = Some(TakenRecv {
+                wr_id: posted.wr_id,
+                byte_len: if placed { header.arg0.get() as u32 } else { len },
+                imm: Some(header.imm.get()),
+                opcode: WcOpcode::RecvRdmaWithImm,
+            });
+        }
+        let then = Then::Executed { msn, ack: header.flags & FLAG_ACK != 0, recv };
+        Action::Land(Landing::new(pieces, len as usize, then))
+    }
+
+    fn on_read(&self, header: &Header) -> Action {
+        let msn = header.msn.get();
+        let len = header.length.get();
+        if u64::from(len) > super::device::MAX_MESSAGE {
+            return Action::Refuse { msn, status: WcStatus::RemInvReqErr };
+        }
+        let mut response = Header::new(Opcode::ReadResponse, msn);
+        response.payload_len = len.into();
+        if len == 0 {
+            self.tx().header(&response);
+            return Action::Next;
+        }
+        if self.must_wait_for_tx() {
+            return Action::NotReady;
+        }
+        let (key, addr) = (header.rkey.get(), header.addr.get());
+        match self.regions().remote(key, addr, u64::from(len), Access::REMOTE_READ) {
+            Some(piece) => {
+                let mut tx = self.tx();
+                tx.header(&response);
+                tx.memory(piece);
+                Action::Next
+            }
+            None => Action::Refuse { msn, status: WcStatus::RemAccessErr },
+        }
+    }
+
+    fn on_atomic(&self, header: &Header, opcode: Opcode) -> Action {
+        let msn = header.msn.get();
+        let (key, addr) = (header.rkey.get(), header.addr.get());
+        if !addr.is_multiple_of(8) {
+            return Action::Refuse { msn, status: WcStatus::RemInvReqErr };
+        }
+        let Some(piece) = self.regions().remote(key, addr, 8, Access::REMOTE_ATOMIC) else {
+            return Action::Refuse { msn, status: WcStatus::RemAccessErr };
+        };
+        let op = match opcode {
+            Opcode::CompareSwap => Atomic::CompareSwap { compare: header.arg0.get(), swap: header.arg1.get() },
+            _ => Atomic::FetchAdd { add: header.arg0.get() },
+        };
+        let mut response = Header::new(Opcode::AtomicResponse, msn);
+        response.arg0 = direct::apply(word(&piece), op).into();
+        self.tx().header(&response);
+        Action::Next
+    }
+
+    fn on_memory(&self, rx: &mut Rx, link: &Link, header: &Header) -> Action {
+        let Some(peer) = &link.peer else {
+            return Action::Nonsense("memory handle on a connection that carries none");
+        };
+        if rx.descriptors.is_empty() {
+            return Action::Nonsense("memory frame without its handle");
+        }
+        let fd = rx.descriptors.remove(0);
+        let Ok(len) = usize::try_from(header.arg0.get()) else {
+            return Action::Nonsense("memory too long to map");
+        };
+        let writable = header.flags & FLAG_PLACED != 0;
+        match peer.add(header.arg1.get(), fd, len, writable) {
+            Ok(()) => Action::Next,
+            Err(e) => {
+                log::warn!("queue pair {}: {e}", self.number());
+                Action::Nonsense("unusable memory handle")
+            }
+        }
+    }
+}
+
+fn word(piece: &Piece) -> &AtomicU64 {
+    debug_assert_eq!(piece.len, 8);
+    // SAFETY: 8 checked bytes of a region that the piece keeps mapped; the address was checked to be aligned;
+    // AtomicU64 allows concurrent modification.
+    unsafe { AtomicU64::from_ptr(piece.ptr.cast()) }
+}
+
+fn from_outcome(outcome: Outcome) -> Action {
+    match outcome {
+        Outcome::Ok => Action::Next,
+        Outcome::Failed => Action::Fail,
+        Outcome::Nonsense => Action::Nonsense("answer to a request that was not made"),
+    }
+}
+
+/// A receive as it was posted.
+#[derive(Debug)]
+pub(crate) struct PostedRecv {
+    pub wr_id: u64,
+    pub sges: SmallVec<[crate::verbs::Sge; 2]>,
+}

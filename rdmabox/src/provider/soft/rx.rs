@@ -1,0 +1,325 @@
+//! The receiving half of a connection: from the socket straight to where the bytes belong.
+//!
+//! A small state machine, run by whichever thread makes progress. It reads one header, decides where the payload
+//! goes, and reads payload and the next header with one system call.
+
+use std::{io, os::fd::OwnedFd};
+
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{
+    qp::{Link, SoftQp},
+    requester::{Outcome, Pieces},
+    socket::IoVec,
+    wire::{HEADER_LEN, Header, Opcode},
+};
+use crate::verbs::{WcOpcode, WcStatus};
+
+/// Frames handled before other queue pairs get their turn.
+const BUDGET_FRAMES: usize = 64;
+/// Bytes to throw away in one go.
+const DISCARD: usize = 16 * 1024;
+
+/// A receive that a message is using up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakenRecv {
+    pub wr_id: u64,
+    pub byte_len: u32,
+    pub imm: Option<u32>,
+    pub opcode: WcOpcode,
+}
+
+/// What follows when the payload has landed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// A request of the peer is executed.
+    Executed { msn: u32, ack: bool, recv: Option<TakenRecv> },
+    /// A READ of ours is complete.
+    ReadDone,
+}
+
+/// Payload on its way to its place.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    vectors: SmallVec<[IoVec; 8]>,
+    /// Vectors before this one are full.
+    next: usize,
+    remaining: usize,
+    /// Keeps the memory mapped.
+    _pieces: Pieces,
+    pub then: Then,
+}
+
+impl Landing {
+    pub(crate) fn new(pieces: Pieces, len: usize, then: Then) -> Landing {
+        let mut remaining = len;
+        let mut vectors = SmallVec::new();
+        for piece in &pieces {
+            let take = piece.len.min(remaining);
+            if take > 0 {
+                vectors.push(IoVec::new(piece.ptr, take));
+            }
+            remaining -= take;
+        }
+        debug_assert_eq!(remaining, 0, "the landing is shorter than the payload");
+        Landing { vectors, next: 0, remaining: len, _pieces: pieces, then }
+    }
+
+    fn advance(&mut self, mut count: usize) -> usize {
+        while count > 0 && self.remaining > 0 {
+            let vector = &mut self.vectors[self.next];
+            let done = count.min(vector.len());
+            vector.skip(done);
+            count -= done;
+            self.remaining -= done;
+            if vector.len() == 0 {
+                self.next += 1;
+            }
+        }
+        count
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before the connection, and between frames.
+    Header,
+    Payload(Landing),
+    /// A header is complete but cannot be acted on yet.
+    Waiting,
+    /// This side has refused: what still comes is thrown away until the peer closes.
+    Draining,
+    Closed,
+}
+
+/// What to do with a header.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Nothing more belongs to it.
+    Next,
+    /// Payload follows.
+    Land(Landing),
+    /// No receive is posted: look again when one is.
+    NotReady,
+    /// The peer asked for something that is refused with `status` (told to it).
+    Refuse { msn: u32, status: WcStatus },
+    /// A request of ours failed.
+    Fail,
+    /// Not our protocol.
+    Nonsense(&'static str),
+}
+
+#[derive(Debug)]
+pub(crate) struct Rx {
+    header: [u8; HEADER_LEN],
+    have: usize,
+    state: State,
+    /// Request to acknowledge once the input is drained.
+    ack_due: Option<u32>,
+    /// Sequence number of the peer's next request.
+    pub expected_msn: u32,
+    /// Descriptors that came with frames.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Rx {
+    pub(crate) fn new() -> Rx {
+        Rx {
+            header: [0; HEADER_LEN],
+            have: 0,
+            state: State::Header,
+            ack_due: None,
+            expected_msn: 0,
+            descriptors: Vec::new(),
+        }
+    }
+
+    /// The receive that a half-arrived message had taken, if any; nothing lands any more.
+    pub(crate) fn close(&mut self, draining: bool) -> Option<TakenRecv> {
+        let next = if draining { State::Draining } else { State::Closed };
+        match std::mem::replace(&mut self.state, next) {
+            State::Payload(Landing { then: Then::Executed { recv, .. }, .. }) => recv,
+            _ => None,
+        }
+    }
+
+    /// Notes that `msn` is executed and is to be acknowledged before the thread goes on to something else.
+    pub(crate) fn ack(&mut self, msn: u32) {
+        self.ack_due = Some(msn);
+    }
+
+    /// Reads and acts until the socket is empty or the budget is used up. True if any byte moved.
+    pub(crate) fn pump(&mut self, qp: &SoftQp, link: &Link) -> bool {
+        let mut moved = false;
+        for _ in 0..BUDGET_FRAMES {
+            match self.step(qp, link) {
+                Step::Moved => moved = true,
+                Step::Drained => {
+                    moved = true;
+                    break;
+                }
+                Step::Empty => break,
+                Step::Ended => {
+                    self.lost(qp);
+                    return true;
+                }
+            }
+        }
+        if let Some(msn) = self.ack_due.take() {
+            qp.tx().header(&Header::new(Opcode::Ack, msn));
+        }
+        qp.flush_tx();
+        moved
+    }
+
+    fn lost(&mut self, qp: &SoftQp) {
+        self.ack_due = None;
+        if matches!(self.state, State::Draining) {
+            self.state = State::Closed;
+            qp.leave_sets();
+        } else {
+            qp.enter_error(self, WcStatus::RetryExcErr, false);
+        }
+    }
+
+    fn step(&mut self, qp: &SoftQp, link: &Link) -> Step {
+        match &mut self.state {
+            State::Closed => Step::Empty,
+            State::Draining => self.discard(link),
+            State::Waiting => self.act(qp, link),
+            State::Header => {
+                let have = self.have;
+                let vector = IoVec::new(self.header[have..].as_mut_ptr(), HEADER_LEN - have);
+                // SAFETY: the vector lies inside our own header buffer.
+                match unsafe { link.socket.receive(&[vector], &mut self.descriptors) } {
+                    Ok(0) => Step::Ended,
+                    Ok(count) => {
+                        self.have += count;
+                        if self.have < HEADER_LEN { Step::Drained } else { self.act(qp, link) }
+                    }
+                    Err(e) => Step::from_error(&e),
+                }
+            }
+            State::Payload(landing) => {
+                let mut vectors: SmallVec<[IoVec; 16]> = SmallVec::from_slice(&landing.vectors[landing.next..]);
+                vectors.push(IoVec::new(self.header.as_mut_ptr(), HEADER_LEN));
+                // SAFETY: the landing was checked against its regions and keeps them mapped; it belongs to a
+                // request under way. The last vector is our own header buffer, empty between frames.
+                match unsafe { link.socket.receive(&vectors, &mut self.descriptors) } {
+                    Ok(0) => Step::Ended,
+                    Ok(count) => {
+                        self.have = landing.advance(count);
+                        if landing.remaining > 0 {
+                            // Less came than was asked for: nothing more is there now.
+                            return Step::Drained;
+                        }
+                        let then = landing.then;
+                        self.state = State::Header;
+                        self.landed(qp, then);
+                        if self.have < HEADER_LEN { Step::Drained } else { self.act(qp, link) }
+                    }
+                    Err(e) => Step::from_error(&e),
+                }
+            }
+        }
+    }
+
+    /// Acts on the complete header.
+    fn act(&mut self, qp: &SoftQp, link: &Link) -> Step {
+        let Ok(header) = Header::read_from_bytes(self.header.as_bytes()) else {
+            return Step::Empty;
+        };
+        match qp.dispatch(self, link, &header) {
+            Action::Next => self.next_frame(),
+            Action::Land(landing) => {
+                self.have = 0;
+                if landing.remaining == 0 {
+                    self.state = State::Header;
+                    let then = landing.then;
+                    self.landed(qp, then);
+                } else {
+                    self.state = State::Payload(landing);
+                }
+                Step::Moved
+            }
+            Action::NotReady => {
+                self.state = State::Waiting;
+                Step::Empty
+            }
+            Action::Refuse { msn, status } => {
+                let mut nak = Header::new(Opcode::Nak, msn);
+                nak.status = status.code() as u8;
+                qp.refuse(self, &nak);
+                Step::Moved
+            }
+            Action::Fail => {
+                qp.enter_error(self, WcStatus::WrFlushErr, false);
+                Step::Empty
+            }
+            Action::Nonsense(why) => {
+                log::warn!("queue pair {}: closing the connection: {why}", qp.number());
+                qp.enter_error(self, WcStatus::GeneralErr, false);
+                Step::Empty
+            }
+        }
+    }
+
+    fn next_frame(&mut self) -> Step {
+        self.have = 0;
+        self.state = State::Header;
+        Step::Moved
+    }
+
+    fn landed(&mut self, qp: &SoftQp, then: Then) {
+        match then {
+            Then::Executed { msn, ack, recv } => {
+                if let Some(recv) = recv {
+                    qp.complete_recv(recv, WcStatus::Success);
+                }
+                if ack {
+                    self.ack(msn);
+                }
+            }
+            Then::ReadDone => {
+                let outcome = qp.sq().response_done();
+                if outcome == Outcome::Failed {
+                    qp.enter_error(self, WcStatus::WrFlushErr, false);
+                }
+            }
+        }
+    }
+
+    fn discard(&mut self, link: &Link) -> Step {
+        let mut scratch = [0u8; DISCARD];
+        let vector = IoVec::new(scratch.as_mut_ptr(), scratch.len());
+        // SAFETY: the vector is our own buffer.
+        match unsafe { link.socket.receive(&[vector], &mut self.descriptors) } {
+            Ok(0) => Step::Ended,
+            Ok(_) => {
+                self.descriptors.clear();
+                Step::Moved
+            }
+            Err(e) => Step::from_error(&e),
+        }
+    }
+}
+
+enum Step {
+    Moved,
+    /// Bytes moved, and the socket is empty now.
+    Drained,
+    Empty,
+    /// The stream is over.
+    Ended,
+}
+
+impl Step {
+    fn from_error(error: &io::Error) -> Step {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Step::Empty,
+            io::ErrorKind::Interrupted => Step::Moved,
+            _ => Step::Ended,
+        }
+    }
+}

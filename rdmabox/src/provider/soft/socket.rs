@@ -1,0 +1,206 @@
+//! A connected stream socket: vectored, non-blocking, with descriptors on the side over Unix sockets.
+//!
+//! Thin wrappers around system calls; who may use which memory is decided by the callers.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    time::Duration,
+};
+
+use crate::verbs::{Rendezvous, VerbsError};
+
+/// A pointer and a length for the kernel.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct IoVec(libc::iovec);
+
+// SAFETY: an IoVec is an address for the kernel; what makes the memory valid is stated where one is used.
+unsafe impl Send for IoVec {}
+
+impl IoVec {
+    pub(crate) fn new(ptr: *mut u8, len: usize) -> IoVec {
+        IoVec(libc::iovec { iov_base: ptr.cast(), iov_len: len })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.iov_len
+    }
+
+    /// Leaves out the first `count` bytes.
+    pub(crate) fn skip(&mut self, count: usize) {
+        debug_assert!(count <= self.0.iov_len);
+        self.0.iov_base = self.0.iov_base.wrapping_byte_add(count);
+        self.0.iov_len -= count;
+    }
+}
+
+/// Descriptors in flight in one message. One is all that is ever sent; room for two makes surplus visible.
+#[repr(C, align(8))]
+struct ControlBuffer([u8; 64]);
+
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    unix: bool,
+}
+
+impl Socket {
+    /// Takes over a rendezvous stream, still blocking, with `timeout` on every call.
+    pub(crate) fn new(stream: Rendezvous, timeout: Duration) -> Result<Socket, VerbsError> {
+        let (fd, unix) = match stream {
+            Rendezvous::Tcp(stream) => {
+                stream.set_nodelay(true).map_err(|e| VerbsError::os("setsockopt(TCP_NODELAY)", e))?;
+                (OwnedFd::from(stream), false)
+            }
+            Rendezvous::Unix(stream) => (OwnedFd::from(stream), true),
+        };
+        let socket = Socket { fd, unix };
+        socket.set_timeouts(Some(timeout))?;
+        Ok(socket)
+    }
+
+    /// Ends the handshake: no call blocks any more.
+    pub(crate) fn into_nonblocking(self) -> Result<Socket, VerbsError> {
+        let sock = socket2::SockRef::from(&self.fd);
+        sock.set_nonblocking(true).map_err(|e| VerbsError::os("fcntl(O_NONBLOCK)", e))?;
+        self.set_timeouts(None)?;
+        Ok(self)
+    }
+
+    fn set_timeouts(&self, timeout: Option<Duration>) -> Result<(), VerbsError> {
+        let sock = socket2::SockRef::from(&self.fd);
+        sock.set_nonblocking(timeout.is_none()).map_err(|e| VerbsError::os("fcntl(O_NONBLOCK)", e))?;
+        sock.set_read_timeout(timeout).map_err(|e| VerbsError::os("setsockopt(SO_RCVTIMEO)", e))?;
+        sock.set_write_timeout(timeout).map_err(|e| VerbsError::os("setsockopt(SO_SNDTIMEO)", e))
+    }
+
+    pub(crate) fn is_unix(&self) -> bool {
+        self.unix
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Sends what it can; with a descriptor, that travels with the first byte.
+    ///
+    /// # Safety
+    /// Every vector is readable for its length.
+    pub(crate) unsafe fn send(&self, vectors: &[IoVec], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+        let mut control = ControlBuffer([0; 64]);
+        // SAFETY: msghdr is plain data; zero is a valid value for each field.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = vectors.as_ptr().cast_mut().cast();
+        message.msg_iovlen = vectors.len();
+        if let Some(descriptor) = descriptor {
+            let raw = descriptor.as_raw_fd();
+            message.msg_control = control.0.as_mut_ptr().cast();
+            // SAFETY: the control buffer is aligned and larger than one descriptor's header and data.
+            unsafe {
+                message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as usize;
+                let header = libc::CMSG_FIRSTHDR(&message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
+                std::ptr::write_unaligned(libc::CMSG_DATA(header).cast::<RawFd>(), raw);
+            }
+        }
+        // SAFETY: the message refers to live buffers; the kernel only reads them.
+        let sent = unsafe { libc::sendmsg(self.raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    /// Receives what there is. `Ok(0)` is the end of the stream. Descriptors go to `descriptors`.
+    ///
+    /// # Safety
+    /// Every vector is writable for its length, and nobody else minds the bytes changing.
+    pub(crate) unsafe fn receive(
+        &self,
+        vectors: &[IoVec],
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        let mut control = ControlBuffer([0; 64]);
+        // SAFETY: msghdr is plain data; zero is a valid value for each field.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = vectors.as_ptr().cast_mut().cast();
+        message.msg_iovlen = vectors.len();
+        if self.unix {
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = control.0.len();
+        }
+        // SAFETY: the message refers to live, writable buffers (the caller's promise).
+        let received = unsafe { libc::recvmsg(self.raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
+        if received < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if self.unix {
+            // SAFETY: the kernel filled the control buffer and set its length; the macros walk inside it, and
+            // every descriptor found there is new and ours.
+            unsafe {
+                let mut header = libc::CMSG_FIRSTHDR(&message);
+                while !header.is_null() {
+                    if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                        let bytes = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
+                        for i in 0..bytes / size_of::<RawFd>() {
+                            let data = libc::CMSG_DATA(header).cast::<RawFd>().add(i);
+                            descriptors.push(OwnedFd::from_raw_fd(std::ptr::read_unaligned(data)));
+                        }
+                    }
+                    header = libc::CMSG_NXTHDR(&message, header);
+                }
+            }
+        }
+        Ok(received as usize)
+    }
+
+    /// Sends all of `bytes`; for the handshake, while the socket blocks.
+    pub(crate) fn send_all(&self, bytes: &[u8], mut fd: Option<BorrowedFd<'_>>) -> Result<(), VerbsError> {
+        let mut vector = IoVec::new(bytes.as_ptr().cast_mut(), bytes.len());
+        while vector.len() > 0 {
+            // SAFETY: the vector lies inside `bytes`, which is only read.
+            match unsafe { self.send(&[vector], fd.take()) } {
+                Ok(count) => vector.skip(count),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(handshake_error("send", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives exactly `bytes`; for the handshake.
+    pub(crate) fn receive_exact(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(), VerbsError> {
+        let mut vector = IoVec::new(bytes.as_mut_ptr(), bytes.len());
+        while vector.len() > 0 {
+            // SAFETY: the vector lies inside `bytes`, which is borrowed exclusively.
+            match unsafe { self.receive(&[vector], fds) } {
+                Ok(0) => return Err(VerbsError::PeerGone),
+                Ok(count) => vector.skip(count),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(handshake_error("receive", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends both directions: the peer sees the end of the stream after what was sent.
+    pub(crate) fn shutdown(&self) {
+        // Fails only if the peer is gone already.
+        let _ = socket2::SockRef::from(&self.fd).shutdown(std::net::Shutdown::Both);
+    }
+
+    /// Ends the sending direction only, so that the peer can read the last frame whatever it still sends.
+    pub(crate) fn shutdown_write(&self) {
+        let _ = socket2::SockRef::from(&self.fd).shutdown(std::net::Shutdown::Write);
+    }
+}
+
+fn handshake_error(what: &'static str, error: io::Error) -> VerbsError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            VerbsError::os(what, io::Error::new(io::ErrorKind::TimedOut, "the peer does not answer"))
+        }
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => VerbsError::PeerGone,
+        _ => VerbsError::os(what, error),
+    }
+}
