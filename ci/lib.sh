@@ -1,0 +1,132 @@
+# Shared by the scripts of this tree; sourced, not run.
+# shellcheck shell=bash
+
+note() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+}
+
+die() {
+    note "$*"
+    exit 1
+}
+
+# Runs a command as root; says what it was about if that is not possible.
+as_root() {
+    if [[ $(id -u) == 0 ]]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        note "not root and no sudo: cannot run '$*'"
+        return 1
+    fi
+}
+
+# Whether a Debian package is installed.
+installed() {
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+}
+
+apt_get() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 "$@"
+}
+
+# Installs the packages of the list that are missing.
+install_packages() {
+    local missing=() package
+    for package in "$@"; do
+        installed "$package" || missing+=("$package")
+    done
+    [[ ${#missing[@]} == 0 ]] && return 0
+    command -v apt-get >/dev/null || die "no apt-get: install ${missing[*]} by hand"
+    note "installing ${missing[*]}"
+    { apt_get update && apt_get install -y --no-install-recommends "${missing[@]}" >/dev/null; } ||
+        die "cannot install ${missing[*]}"
+}
+
+# The mirror of the distribution, as this machine's apt is configured: the first URI that serves the suite.
+apt_mirror() {
+    local suite=$1 files=()
+    shopt -s nullglob
+    # The debian.sources of an installer, other stanzas, then one-line sources.
+    files=(/etc/apt/sources.list.d/*.sources)
+    if [[ ${#files[@]} -gt 0 ]]; then
+        # Stanzas: remember the URI of each, print it if its suites name ours.
+        awk -v suite="$suite" '
+            function flush(    i, n, words) {
+                n = split(suites, words, " ")
+                for (i = 1; i <= n; i++) if (words[i] == suite && uri != "") { print uri; exit }
+                uri = ""; suites = ""
+            }
+            /^[[:space:]]*$/ { flush() }
+            FNR == 1 { flush() }
+            tolower($1) == "uris:" { uri = $2 }
+            tolower($1) == "suites:" { $1 = ""; suites = $0 }
+            END { flush() }
+        ' "${files[@]}" | head -n 1
+    fi
+    files=(/etc/apt/sources.list.d/*.list)
+    [[ ! -e /etc/apt/sources.list ]] || files+=(/etc/apt/sources.list)
+    if [[ ${#files[@]} -gt 0 ]]; then
+        awk -v suite="$suite" '
+            $1 == "deb" {
+                sub(/\[[^]]*\]/, "")
+                if ($3 == suite) { print $2; exit }
+            }
+        ' "${files[@]}"
+    fi
+    shopt -u nullglob
+}
+
+# IOzone is in Debian's non-free section: adds a source of that section beside the existing ones.
+install_iozone() {
+    local suite mirror keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    local list=/etc/apt/sources.list.d/rfs-non-free.sources
+    command -v apt-get >/dev/null || return 1
+    apt_get update || return 1
+    if ! apt-cache show iozone3 >/dev/null 2>&1; then
+        # shellcheck source=/dev/null
+        suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+        mirror=$(apt_mirror "$suite" | head -n 1)
+        if [[ -z $suite || -z $mirror || ! -e $keyring ]]; then
+            note "no Debian mirror for '${suite:-this release}' in apt's sources"
+            return 1
+        fi
+        note "adding the non-free section of $mirror as $list"
+        printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: non-free\nSigned-By: %s\n' \
+            "$mirror" "$suite" "$keyring" | as_root tee "$list" >/dev/null || return 1
+        apt_get update || return 1
+    fi
+    note "installing iozone3"
+    apt_get install -y --no-install-recommends iozone3 >/dev/null || return 1
+    command -v iozone >/dev/null
+}
+
+require_cargo() {
+    local environment=${CARGO_HOME:-$HOME/.cargo}/env
+    if ! command -v cargo >/dev/null && [[ -r $environment ]]; then
+        # shellcheck source=/dev/null
+        source "$environment"
+    fi
+    command -v cargo >/dev/null || die "no cargo: install a Rust toolchain (1.88 or later) first"
+}
+
+# Where cargo puts what it builds in this tree.
+target_dir() {
+    local dir=${CARGO_TARGET_DIR:-target}
+    case $dir in
+        /*) printf '%s\n' "$dir" ;;
+        *) printf '%s/%s\n' "$1" "$dir" ;;
+    esac
+}
+
+# A tool that ci/setup builds: its own copy, else one in PATH, else only its name.
+tool_path() {
+    local own
+    own=$(target_dir "$1")/tools/bin/$2
+    if [[ -x $own ]]; then
+        printf '%s\n' "$own"
+    else
+        command -v "$2" || printf '%s\n' "$2"
+    fi
+}

@@ -1,0 +1,271 @@
+//! Command line options. Parsing only: what they mean for this machine is decided in `size` and `runner`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::size;
+
+/// Measure rfs with IOzone, beside its ceilings.
+///
+/// Starts rfs-server and rfs-fuse, runs IOzone on the mount (write, rewrite, read, reread, random read, random
+/// write; flush time counts), prints one table per provider, writes JSON and an SVG chart, and leaves no
+/// process, mount or file behind.
+#[derive(Debug, Parser)]
+#[command(name = "rfs-iozone", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Internal commands.
+    #[command(subcommand)]
+    pub command: Option<Internal>,
+    /// The benchmark.
+    #[command(flatten)]
+    pub bench: Bench,
+}
+
+/// Commands that the harness gives itself.
+#[derive(Debug, Subcommand)]
+pub enum Internal {
+    /// Run the access patterns on files and print a line per phase.
+    #[command(hide = true)]
+    BuiltinWorker(crate::engine::builtin::Job),
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TargetKind {
+    /// rfs over shared memory.
+    Shm,
+    /// rfs over TCP on loopback.
+    Tcp,
+    /// A FUSE file system that only copies into its own memory: the ceiling behind FUSE.
+    Null,
+    /// A directory in memory without FUSE: the ceiling of the machine.
+    Tmpfs,
+}
+
+/// What measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineKind {
+    /// IOzone if it is installed, else the built-in engine.
+    Auto,
+    /// IOzone.
+    Iozone,
+    /// The built-in engine with IOzone's access patterns.
+    Builtin,
+}
+
+/// Options of a benchmark run.
+#[derive(Clone, Debug, Args)]
+pub struct Bench {
+    /// What to measure, in this order.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "shm,tcp,null,tmpfs",
+        value_name = "LIST"
+    )]
+    pub providers: Vec<TargetKind>,
+
+    /// Record sizes [default: 4k,64k,128k,1m].
+    #[arg(long, value_delimiter = ',', value_parser = size::parse, value_name = "LIST")]
+    pub record_sizes: Vec<u64>,
+
+    /// File size [default: an eighth of the available memory, at most 1g, a power of two].
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub file_size: Option<u64>,
+
+    /// Repeat everything, in alternating order, and report medians.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+
+    /// Processes that run at once, each with a file of its own; throughput is their sum.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: u32,
+
+    /// A short run that shows that everything works: 64 MiB files, records of 64 KiB and 1 MiB.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// What measures.
+    #[arg(long, value_enum, default_value_t = EngineKind::Auto)]
+    pub engine: EngineKind,
+
+    /// Where results go [default: results/ in the source tree].
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Where rfs-server and rfs-fuse are [default: beside this program].
+    #[arg(long, value_name = "DIR")]
+    pub bin_dir: Option<PathBuf>,
+
+    /// The source tree, for the commit in reports.
+    #[arg(long, value_name = "DIR", hide = true, default_value = ".")]
+    pub source: PathBuf,
+
+    /// Longest time that one run of the engine may take, in seconds.
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    pub timeout: u64,
+
+    /// Switches of the runtime and of the mount.
+    #[command(flatten)]
+    pub switches: Switches,
+}
+
+impl Bench {
+    /// The record sizes to run.
+    pub fn records(&self) -> Vec<u64> {
+        match (self.record_sizes.as_slice(), self.quick) {
+            ([], false) => vec![4 * size::KIB, 64 * size::KIB, 128 * size::KIB, size::MIB],
+            ([], true) => vec![64 * size::KIB, size::MIB],
+            (given, _) => given.to_vec(),
+        }
+    }
+
+    /// The file size to use where that much memory is available.
+    pub fn file_size(&self, available: u64) -> u64 {
+        match (self.file_size, self.quick) {
+            (Some(given), _) => given,
+            (None, true) => 64 * size::MIB,
+            (None, false) => size::default_file_size(available, self.threads),
+        }
+    }
+}
+
+/// Switches handed to rfs-fuse as they are; it checks the values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Switches of the runtime (handed to rfs-fuse, which explains and checks them)")]
+pub struct Switches {
+    /// Merging and chaining of requests.
+    #[arg(long, value_name = "MODE")]
+    pub batch: Option<String>,
+    /// Queue pairs per peer.
+    #[arg(long, value_name = "N")]
+    pub queue_pairs: Option<String>,
+    /// Bytes in flight.
+    #[arg(long, value_name = "BYTES")]
+    pub window: Option<String>,
+    /// Requests up to this size are copied into registered memory.
+    #[arg(long, value_name = "BYTES")]
+    pub pre_mr_threshold: Option<String>,
+    /// How completions are waited for.
+    #[arg(long, value_name = "MODE")]
+    pub polling: Option<String>,
+    /// Empty polls before an adaptive poller sleeps.
+    #[arg(long, value_name = "N")]
+    pub max_retry: Option<String>,
+    /// Largest FUSE write (also handed to the null file system).
+    #[arg(long, value_name = "BYTES")]
+    pub max_write: Option<String>,
+    /// FUSE session threads (also handed to the null file system).
+    #[arg(long, value_name = "N")]
+    pub fuse_threads: Option<String>,
+    /// No page cache (also handed to the null file system).
+    #[arg(long)]
+    pub direct_io: bool,
+    /// Anything else for rfs-fuse: everything after `--`.
+    #[arg(last = true, value_name = "RFS-FUSE OPTION")]
+    pub extra: Vec<String>,
+}
+
+impl Switches {
+    /// Arguments for a mount of the null file system: those that concern FUSE.
+    pub fn fuse_args(&self) -> Vec<String> {
+        let mut args = pairs(&[("--max-write", &self.max_write), ("--fuse-threads", &self.fuse_threads)]);
+        args.extend(self.direct_io.then(|| "--direct-io".to_owned()));
+        args
+    }
+
+    /// Arguments for a mount of rfs: all of them.
+    pub fn all_args(&self) -> Vec<String> {
+        let mut args = pairs(&[
+            ("--batch", &self.batch),
+            ("--queue-pairs", &self.queue_pairs),
+            ("--window", &self.window),
+            ("--pre-mr-threshold", &self.pre_mr_threshold),
+            ("--polling", &self.polling),
+            ("--max-retry", &self.max_retry),
+        ]);
+        args.extend(self.fuse_args());
+        args.extend(self.extra.iter().cloned());
+        args
+    }
+}
+
+fn pairs(options: &[(&str, &Option<String>)]) -> Vec<String> {
+    options
+        .iter()
+        .filter_map(|(name, value)| value.as_ref().map(|value| [(*name).to_owned(), value.clone()]))
+        .flatten()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn bench(args: &[&str]) -> Bench {
+        Cli::try_parse_from([&["rfs-iozone"], args].concat()).unwrap().bench
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_default_run() {
+        let bench = bench(&[]);
+        assert_eq!(bench.providers, [TargetKind::Shm, TargetKind::Tcp, TargetKind::Null, TargetKind::Tmpfs]);
+        assert_eq!(bench.records(), [4096, 65536, 131_072, 1 << 20]);
+        assert_eq!(bench.file_size(64 << 30), 1 << 30);
+        assert_eq!(bench.switches, Switches::default());
+    }
+
+    #[test]
+    fn quick_yields_to_what_is_given() {
+        assert_eq!(bench(&["--quick"]).records(), [65536, 1 << 20]);
+        assert_eq!(bench(&["--quick"]).file_size(64 << 30), 64 << 20);
+        let both = bench(&["--quick", "--record-sizes", "4k,16k", "--file-size", "32m"]);
+        assert_eq!((both.records(), both.file_size(0)), (vec![4096, 16384], 32 << 20));
+    }
+
+    #[test]
+    fn switches_are_passed_on() {
+        let bench = bench(&[
+            "--batch",
+            "none",
+            "--max-write=128k",
+            "--direct-io",
+            "--polling",
+            "busy",
+            "--",
+            "--new-switch",
+            "7",
+        ]);
+        assert_eq!(bench.switches.fuse_args(), ["--max-write", "128k", "--direct-io"]);
+        assert_eq!(
+            bench.switches.all_args(),
+            [
+                "--batch",
+                "none",
+                "--polling",
+                "busy",
+                "--max-write",
+                "128k",
+                "--direct-io",
+                "--new-switch",
+                "7"
+            ]
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for args in [["--rounds", "0"], ["--providers", "nfs"], ["--file-size", "x"], ["--threads", "0"]] {
+            assert!(Cli::try_parse_from([&["rfs-iozone"][..], &args].concat()).is_err(), "{args:?}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! IOzone itself.
+
+use std::{path::PathBuf, process::Command};
+
+use super::{Engine, Job, Outcome, parse};
+use crate::{
+    Error, Result,
+    interrupt::Interrupt,
+    process::{Guarded, Invocation},
+};
+
+/// An installed IOzone.
+#[derive(Debug)]
+pub struct Iozone {
+    program: PathBuf,
+    version: String,
+}
+
+impl Iozone {
+    /// Looks for `iozone` in `PATH` and asks for its version.
+    pub fn find() -> Result<Self> {
+        let program = PathBuf::from("iozone");
+        let out = Command::new(&program)
+            .arg("-v")
+            .output()
+            .map_err(|source| Error::Spawn { program: "iozone".into(), source })?;
+        let version = version(&String::from_utf8_lossy(&out.stdout))
+            .ok_or_else(|| Error::Parse { program: "iozone -v".into(), what: "no version in it".into() })?;
+        Ok(Self { program, version })
+    }
+}
+
+/// `3.489` from `Version $Revision: 3.489 $`.
+fn version(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("$Revision:")?;
+    Some(rest.split_once('$')?.0.trim().to_owned())
+}
+
+impl Engine for Iozone {
+    fn describe(&self) -> String {
+        format!("IOzone {}", self.version)
+    }
+
+    fn run(
+        &self,
+        job: &Job<'_>,
+        interrupt: &Interrupt,
+        phases_done: &mut dyn FnMut(usize),
+    ) -> Result<Outcome> {
+        let command = command(&self.program, job);
+        let mut child = Guarded::spawn(&command, job.dir)?;
+        let raw = child.wait_success(interrupt, job.limit, |text| {
+            phases_done(if job.threads > 1 {
+                parse::phases_in_throughput(text)
+            } else {
+                parse::phases_in_row(text)
+            });
+        })?;
+        let sample = if job.threads > 1 {
+            parse::throughput(&raw)
+        } else {
+            parse::single(&raw, job.record, job.file_size)
+        }
+        .map_err(|what| Error::Parse { program: "iozone".into(), what })?;
+        Ok(Outcome { sample, command: command.line(), raw })
+    }
+}
+
+/// `-e`: flush time counts. One file with `-f`, or `-t` processes with a file each.
+fn command(program: &std::path::Path, job: &Job<'_>) -> Invocation {
+    let kib = |bytes: u64| format!("{}k", bytes / 1024);
+    let base = Invocation::new(program)
+        .args(["-i", "0", "-i", "1", "-i", "2", "-e", "-r"])
+        .arg(kib(job.record))
+        .arg("-s")
+        .arg(kib(job.file_size));
+    if job.threads > 1 {
+        base.arg("-t").arg(job.threads.to_string()).arg("-F").args(job.file_names())
+    } else {
+        base.arg("-f").args(job.file_names())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, time::Duration};
+
+    use super::*;
+
+    fn job(threads: u32) -> Job<'static> {
+        let limit = Duration::from_secs(1);
+        Job { dir: Path::new("/m"), record: 65536, file_size: 1 << 20, threads, limit }
+    }
+
+    #[test]
+    fn command_lines() {
+        assert_eq!(
+            command(Path::new("iozone"), &job(1)).line(),
+            "iozone -i 0 -i 1 -i 2 -e -r 64k -s 1024k -f /m/iozone-0"
+        );
+        assert_eq!(
+            command(Path::new("iozone"), &job(2)).line(),
+            "iozone -i 0 -i 1 -i 2 -e -r 64k -s 1024k -t 2 -F /m/iozone-0 /m/iozone-1"
+        );
+    }
+
+    #[test]
+    fn the_version_is_read() {
+        assert_eq!(
+            version("   'Iozone' Filesystem\n\tVersion $Revision: 3.489 $\n").as_deref(),
+            Some("3.489")
+        );
+        assert_eq!(version("something else"), None);
+    }
+}

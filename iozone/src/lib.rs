@@ -1,0 +1,33 @@
+//! The benchmark harness behind `iozone/run`.
+//!
+//! Starts `rfs-server` and `rfs-fuse` as ordinary programs, runs IOzone on the mount, does the same on the
+//! ceilings (a FUSE file system that only copies, and tmpfs), and reports: one table per provider, JSON and
+//! an SVG chart. It knows nothing of rdmabox or of the wire protocol: everything is measured from outside.
+//!
+//! * [`cli`]: the options; [`size`]: byte sizes and the choice of a file size;
+//! * [`target`]: what can be measured, behind one trait; [`process`] and [`mount`]: guards that leave nothing
+//!   behind; [`interrupt`]: Ctrl-C;
+//! * [`engine`]: what measures: IOzone, or the built-in engine with the same access patterns;
+//! * [`runner`]: the order of the runs; [`sample`]: numbers and medians;
+//! * [`report`]: table, JSON and chart, all pure functions of a [`report::Report`].
+//!
+//! Threading: one main thread starts and ends everything; helper threads only drain pipes of children. Every
+//! wait has a deadline and watches the interrupt flag.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod engine;
+pub mod error;
+pub mod interrupt;
+pub mod machine;
+pub mod mount;
+pub mod process;
+pub mod progress;
+pub mod report;
+pub mod runner;
+pub mod sample;
+pub mod size;
+pub mod target;
+pub mod workdir;
+
+pub use error::{Error, Result};

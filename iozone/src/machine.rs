@@ -1,0 +1,124 @@
+//! Where and on what a run was made: processor, cores, kernel, memory, commit.
+//!
+//! Reads `/proc` and asks git. What cannot be found is "unknown": a missing fact never stops a measurement.
+
+use std::{fs, path::Path, process::Command, thread};
+
+use serde::{Deserialize, Serialize};
+
+use crate::size;
+
+/// A description of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor model.
+    pub cpu: String,
+    /// Processors this process may use.
+    pub cores: usize,
+    /// Kernel release.
+    pub kernel: String,
+    /// Distribution.
+    pub os: String,
+    /// Bytes of memory.
+    pub memory: u64,
+}
+
+impl Machine {
+    /// Looks at the machine that this runs on.
+    pub fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self {
+            cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".into()),
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            kernel: Some(read("/proc/sys/kernel/osrelease").trim().to_owned())
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(|| "unknown".into()),
+            os: os_name(&read("/etc/os-release")).unwrap_or_else(|| "unknown".into()),
+            memory: meminfo(&read("/proc/meminfo"), "MemTotal").unwrap_or(0),
+        }
+    }
+
+    /// One line: processor, cores, memory, kernel, distribution.
+    pub fn summary(&self) -> String {
+        format!(
+            "{}, {} core{}, {}, Linux {}, {}",
+            self.cpu,
+            self.cores,
+            if self.cores == 1 { "" } else { "s" },
+            size::show(self.memory / size::MIB * size::MIB),
+            self.kernel,
+            self.os
+        )
+    }
+}
+
+/// Bytes of memory that can be used without swapping.
+pub fn memory_available() -> u64 {
+    meminfo(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable").unwrap_or(0)
+}
+
+/// The commit of a source tree, with `-dirty` if tracked files differ from it.
+pub fn commit(source: &Path) -> String {
+    Command::new("git")
+        .arg("-C")
+        .arg(source)
+        .args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
+        .output()
+        .ok()
+        .filter(|out| out.status.success())
+        .map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+        .filter(|text| !text.is_empty())
+        .unwrap_or_else(|| "unknown".into())
+}
+
+fn field(text: &str, name: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| key.trim() == name)
+        .map(|(_, value)| value.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn meminfo(text: &str, name: &str) -> Option<u64> {
+    let value = field(text, name)?;
+    value.strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn os_name(text: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    Some(line.trim_matches('"').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proc_files_are_read() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: Some  CPU @ 2.0GHz\nmodel name\t: other\n";
+        assert_eq!(field(cpuinfo, "model name").as_deref(), Some("Some CPU @ 2.0GHz"));
+        assert_eq!(field(cpuinfo, "missing"), None);
+        let mem = "MemTotal:       24683576 kB\nMemAvailable:    1024 kB\nHugePages_Total:       0\n";
+        assert_eq!(meminfo(mem, "MemTotal"), Some(24_683_576 * 1024));
+        assert_eq!(meminfo(mem, "MemAvailable"), Some(1 << 20));
+        assert_eq!(meminfo(mem, "HugePages_Total"), None);
+        assert_eq!(os_name("NAME=x\nPRETTY_NAME=\"Debian 12\"\n").as_deref(), Some("Debian 12"));
+    }
+
+    #[test]
+    fn the_summary_is_one_line() {
+        let machine = Machine {
+            cpu: "Some CPU".into(),
+            cores: 2,
+            kernel: "6.1.0".into(),
+            os: "Debian 12".into(),
+            memory: 24 * size::GIB,
+        };
+        assert_eq!(machine.summary(), "Some CPU, 2 cores, 24 GiB, Linux 6.1.0, Debian 12");
+    }
+
+    #[test]
+    fn no_repository_is_unknown() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(commit(dir.path()), "unknown");
+    }
+}

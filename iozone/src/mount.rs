@@ -1,0 +1,125 @@
+//! Is it mounted, and how to unmount it.
+//!
+//! Reads `/proc/self/mountinfo`, never the mount itself: a file system whose server has died may block. The
+//! parser is pure; [`unmount`] runs `fusermount3`, or `umount` where that is missing.
+
+use std::{
+    fs,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use crate::{Error, Result};
+
+/// Mount points in a `mountinfo` text, with its octal escapes resolved.
+fn mount_points(mountinfo: &[u8]) -> Vec<PathBuf> {
+    mountinfo
+        .split(|b| *b == b'\n')
+        .filter_map(|line| line.split(|b| *b == b' ').nth(4))
+        .map(|field| PathBuf::from(std::ffi::OsString::from_vec(unescape(field))))
+        .collect()
+}
+
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..=b'7').contains(d)));
+        match (first, octal) {
+            (b'\\', Some(digits)) => {
+                out.push(digits.iter().fold(0, |sum: u8, d| sum.wrapping_mul(8).wrapping_add(d - b'0')));
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Mount points at or below a directory, the deepest first.
+pub fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let path = "/proc/self/mountinfo";
+    let mut below: Vec<PathBuf> = mount_points(&fs::read(path).map_err(Error::io(path))?)
+        .into_iter()
+        .filter(|point| point.starts_with(dir))
+        .collect();
+    below.sort_by_key(|point| std::cmp::Reverse(point.as_os_str().as_bytes().len()));
+    Ok(below)
+}
+
+/// Whether something is mounted at exactly this path.
+pub fn is_mounted(point: &Path) -> Result<bool> {
+    Ok(mounts_below(point)?.iter().any(|found| found == point))
+}
+
+/// Unmounts a FUSE mount point: gently, for as long as a file closing late may take, then lazily. Fine if
+/// nothing is mounted there.
+pub fn unmount(point: &Path) -> Result<()> {
+    for attempt in 0..20 {
+        if !is_mounted(point)? {
+            return Ok(());
+        }
+        let lazy = attempt >= 15;
+        if !run("fusermount3", &[if lazy { "-uz" } else { "-u" }, "--"], point) {
+            run("umount", if lazy { &["-l", "--"] } else { &["--"] }, point);
+        }
+        if is_mounted(point)? {
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+    if is_mounted(point)? {
+        return Err(Error::LeftBehind(format!("mount {}", point.display())));
+    }
+    Ok(())
+}
+
+fn run(program: &str, args: &[&str], point: &Path) -> bool {
+    Command::new(program)
+        .args(args)
+        .arg(point)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTINFO: &[u8] = b"22 1 0:20 / / rw,relatime - ext4 /dev/vda rw\n\
+        30 22 0:30 / /tmp/a\\040b/mnt rw,nosuid - fuse.rfs rfs rw\n\
+        31 22 0:31 / /dev/shm rw - tmpfs tmpfs rw\n\n";
+
+    #[test]
+    fn mount_points_are_read() {
+        let points = mount_points(MOUNTINFO);
+        assert_eq!(points, ["/", "/tmp/a b/mnt", "/dev/shm"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn escapes_are_resolved_and_broken_ones_kept() {
+        assert_eq!(unescape(b"a\\040b\\134c"), b"a b\\c");
+        assert_eq!(unescape(b"a\\04"), b"a\\04");
+        assert_eq!(unescape(b"a\\999"), b"a\\999");
+    }
+
+    #[test]
+    fn this_system_has_a_root_and_not_everything() {
+        assert!(is_mounted(Path::new("/")).unwrap());
+        assert!(!is_mounted(Path::new("/nonexistent")).unwrap());
+    }
+
+    #[test]
+    fn nothing_mounted_is_fine() {
+        let dir = tempfile::tempdir().unwrap();
+        unmount(dir.path()).unwrap();
+    }
+}

@@ -1,0 +1,229 @@
+//! The chart: one panel per record size, in each a group of bars per phase, a bar per target. Pure.
+//!
+//! Each panel has a scale of its own, from zero. Numbers above the bars are MiB/s.
+
+use std::fmt::Write;
+
+use super::{Report, TargetInfo};
+use crate::{sample::Phase, size};
+
+const WIDTH: f64 = 1080.0;
+const LEFT: f64 = 84.0;
+const RIGHT: f64 = 24.0;
+const HEAD: f64 = 112.0;
+const PANEL: f64 = 250.0;
+const PLOT: f64 = 168.0;
+const FOOT: f64 = 28.0;
+
+/// Providers in strong colours that also differ for colour-blind readers, ceilings in greys.
+const PROVIDERS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"];
+const CEILINGS: [&str; 3] = ["#8a8f98", "#c9cdd3", "#5b6068"];
+
+/// The chart of a report.
+pub fn svg(report: &Report) -> String {
+    let panels = report.record_sizes.len() as f64;
+    let height = HEAD + panels * PANEL + FOOT;
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        concat!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}" "#,
+            r##"font-family="system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="12" fill="#2b2f36">"##,
+            "\n",
+            r##"<rect width="{w}" height="{h}" fill="#ffffff"/>"##,
+            "\n"
+        ),
+        w = WIDTH,
+        h = height
+    );
+    head(&mut out, report);
+    let colors = colors(&report.targets);
+    for (n, &record) in report.record_sizes.iter().enumerate() {
+        panel(&mut out, report, record, HEAD + n as f64 * PANEL, &colors);
+    }
+    let note = "MiB/s, higher is better. Flush time counts. Every panel has a scale of its own, from zero.";
+    text(&mut out, LEFT, height - 12.0, "start", "fill=\"#6b7078\" font-size=\"11\"", note);
+    out.push_str("</svg>\n");
+    out
+}
+
+fn head(out: &mut String, report: &Report) {
+    let title = "rfs: IOzone throughput by provider, beside its ceilings";
+    text(out, LEFT, 30.0, "start", "font-size=\"19\" font-weight=\"600\"", title);
+    let grey = "fill=\"#6b7078\"";
+    text(out, LEFT, 50.0, "start", grey, &format!("{}, commit {}", report.setting(), report.commit));
+    text(out, LEFT, 67.0, "start", grey, &report.machine.summary());
+    let mut x = LEFT;
+    for (info, color) in report.targets.iter().zip(colors(&report.targets)) {
+        rect(out, x, 84.0, 12.0, 12.0, color, None);
+        let label = format!("{} ({})", info.name, info.title);
+        text(out, x + 17.0, 94.0, "start", "", &label);
+        x += 17.0 + 6.1 * label.chars().count() as f64 + 14.0;
+        if x > WIDTH - RIGHT - 100.0 {
+            break;
+        }
+    }
+}
+
+fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[&str]) {
+    let value = |info: &TargetInfo, phase| report.mib_per_s(&info.name, record, phase);
+    let largest = report
+        .targets
+        .iter()
+        .flat_map(|info| Phase::ALL.map(|phase| value(info, phase).unwrap_or(0.0)))
+        .fold(0.0, f64::max);
+    let (step, limit) = scale(largest);
+    let (base, right) = (top + 30.0 + PLOT, WIDTH - RIGHT);
+    text(
+        out,
+        LEFT,
+        top + 18.0,
+        "start",
+        "font-size=\"14\" font-weight=\"600\"",
+        &format!("{} records", size::show(record)),
+    );
+    let mut tick = 0.0;
+    while tick <= limit * 1.0001 {
+        let y = base - tick / limit * PLOT;
+        let stroke = if tick == 0.0 { "#6b7078" } else { "#e4e7eb" };
+        let _ =
+            writeln!(out, r#"<line x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="{stroke}"/>"#);
+        let style = "fill=\"#6b7078\" font-size=\"11\"";
+        text(out, LEFT - 8.0, y + 4.0, "end", style, &thousands(tick));
+        tick += step;
+    }
+    let group = (right - LEFT) / Phase::ALL.len() as f64;
+    let bars = report.targets.len().max(1) as f64;
+    let bar = ((group - 24.0) / bars).min(44.0);
+    for (n, phase) in Phase::ALL.into_iter().enumerate() {
+        let middle = LEFT + (n as f64 + 0.5) * group;
+        text(out, middle, base + 18.0, "middle", "", phase.name());
+        let start = middle - bar * bars / 2.0;
+        for (m, info) in report.targets.iter().enumerate() {
+            let Some(mib) = value(info, phase) else { continue };
+            let height = mib / limit * PLOT;
+            let x = start + m as f64 * bar;
+            let ratio = report.ratio(&info.name, record, phase);
+            let ratio = ratio.map_or_else(String::new, |ratio| format!(", {ratio:.2}x of null"));
+            let tip = format!("{}, {}: {mib:.0} MiB/s{ratio}", info.name, phase.name());
+            rect(out, x + 1.0, base - height, bar - 2.0, height, colors[m], Some(&tip));
+            let font = (bar / 3.1).clamp(6.0, 10.0);
+            let style = format!("font-size=\"{font:.1}\" fill=\"#4a4f57\"");
+            text(out, x + bar / 2.0, base - height - 3.0, "middle", &style, &format!("{mib:.0}"));
+        }
+    }
+}
+
+fn colors(targets: &[TargetInfo]) -> Vec<&'static str> {
+    let (mut providers, mut ceilings) = (PROVIDERS.iter().cycle(), CEILINGS.iter().cycle());
+    targets
+        .iter()
+        .filter_map(|info| if info.ceiling { ceilings.next() } else { providers.next() })
+        .copied()
+        .collect()
+}
+
+/// Distance of grid lines (1, 2 or 5 times a power of ten, four to nine of them) and the top of the scale.
+fn scale(largest: f64) -> (f64, f64) {
+    if largest <= 0.0 || !largest.is_finite() {
+        return (1.0, 1.0);
+    }
+    let rough = largest / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|s| *s >= rough);
+    let step = step.unwrap_or(power);
+    (step, (largest / step).ceil() * step)
+}
+
+fn thousands(value: f64) -> String {
+    if value < 10.0 && value.fract() > 0.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn text(out: &mut String, x: f64, y: f64, anchor: &str, style: &str, content: &str) {
+    let content = escape(content);
+    let space = if style.is_empty() { "" } else { " " };
+    let _ =
+        writeln!(out, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{space}{style}>{content}</text>"#);
+}
+
+fn rect(out: &mut String, x: f64, y: f64, width: f64, height: f64, fill: &str, tip: Option<&str>) {
+    let _ = write!(
+        out,
+        r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" rx="1.5" fill="{fill}""#
+    );
+    let _ = match tip {
+        Some(tip) => writeln!(out, "><title>{}</title></rect>", escape(tip)),
+        None => writeln!(out, "/>"),
+    };
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::example;
+
+    #[test]
+    fn a_bar_per_target_and_phase() {
+        let svg = svg(&example());
+        assert_eq!(svg.matches("<title>").count(), 18);
+        assert!(svg.contains("<title>shm, write: 1000 MiB/s, 0.50x of null</title>"));
+        assert!(svg.contains("about &lt;shm&gt;"));
+        assert!(svg.contains("A CPU, 2 cores, 24 GiB, Linux 6.1.0, Debian 12"));
+        assert!(svg.contains("commit 0123456789ab"));
+    }
+
+    #[test]
+    fn elements_are_closed() {
+        let svg = svg(&example());
+        let mut open = Vec::new();
+        for tag in svg.split('<').skip(1) {
+            let (tag, _) = tag.split_once('>').unwrap();
+            match tag.strip_prefix('/') {
+                Some(name) => assert_eq!(open.pop(), Some(name)),
+                None if tag.ends_with('/') => {}
+                None => open.push(tag.split(' ').next().unwrap()),
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+    }
+
+    #[test]
+    fn bars_are_proportional() {
+        let svg = svg(&example());
+        let height = |tip: &str| -> f64 {
+            let line = svg.lines().find(|line| line.contains(tip)).unwrap();
+            let (_, rest) = line.split_once("height=\"").unwrap();
+            rest.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let (half, whole) = (height("null, read:"), height("tmpfs, read:"));
+        assert!((whole / half - 4.0).abs() < 0.05, "{whole} {half}");
+        assert!((height("tmpfs, random write:") - 48000.0 / 50000.0 * PLOT).abs() < 0.1);
+    }
+
+    #[test]
+    fn scales_are_round() {
+        assert_eq!(scale(48000.0), (10000.0, 50000.0));
+        assert_eq!(scale(9.0), (2.0, 10.0));
+        assert_eq!(scale(0.0), (1.0, 1.0));
+        assert_eq!(scale(f64::INFINITY), (1.0, 1.0));
+        assert_eq!(thousands(1_234_567.0), "1,234,567");
+        assert_eq!(thousands(100.0), "100");
+        assert_eq!(thousands(0.5), "0.5");
+    }
+}

@@ -1,0 +1,148 @@
+//! Byte sizes on the command line and in tables, and the file size that suits a machine. Pure.
+
+use crate::{Error, Result};
+
+/// One KiB.
+pub const KIB: u64 = 1 << 10;
+/// One MiB.
+pub const MIB: u64 = 1 << 20;
+/// One GiB.
+pub const GIB: u64 = 1 << 30;
+
+/// IOzone's largest record.
+pub const MAX_RECORD: u64 = 16 * MIB;
+
+/// Parses `4096`, `4k`, `64K`, `1m`, `1MiB`, `2g`. Units are powers of 1024.
+pub fn parse(text: &str) -> std::result::Result<u64, String> {
+    let digits = text.chars().take_while(char::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a size such as 64k, 1m or 1g"))?;
+    let unit = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+        "" => 1,
+        "k" => KIB,
+        "m" => MIB,
+        "g" => GIB,
+        "t" => GIB * KIB,
+        _ => return Err(format!("{text:?}: unknown unit {unit:?}, use k, m or g")),
+    };
+    match number.checked_mul(unit) {
+        Some(0) => Err("a size of zero".into()),
+        Some(size) => Ok(size),
+        None => Err(format!("{text:?} is too large")),
+    }
+}
+
+/// `4096` as `4 KiB`, `1 << 30` as `1 GiB`, anything uneven with one decimal.
+pub fn show(bytes: u64) -> String {
+    for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+        if bytes >= unit {
+            return if bytes.is_multiple_of(unit) {
+                format!("{} {name}", bytes / unit)
+            } else {
+                format!("{:.1} {name}", bytes as f64 / unit as f64)
+            };
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// The file size for a machine with that much memory available: an eighth of it, at most 1 GiB so that the
+/// default run ends in minutes, at least 16 MiB, a power of two; divided among the threads.
+pub fn default_file_size(available: u64, threads: u32) -> u64 {
+    let total = (available / 8).clamp(16 * MIB, GIB);
+    let share = total / u64::from(threads.max(1));
+    (1 << share.max(4 * MIB).ilog2()).min(GIB)
+}
+
+/// Memory that one measurement holds at its fullest: the file in the server (or in the null file system),
+/// once more in the client's page cache, and room for the programs.
+pub fn peak(file_size: u64, threads: u32) -> u64 {
+    file_size.saturating_mul(2).saturating_mul(u64::from(threads)).saturating_add(256 * MIB)
+}
+
+/// Memory to ask the server for: the files, the slack that growing extents need, and metadata.
+pub fn server_memory(file_size: u64, threads: u32) -> u64 {
+    let files = file_size.saturating_mul(u64::from(threads));
+    (files.saturating_add(files / 4).saturating_add(64 * MIB)).next_multiple_of(MIB)
+}
+
+/// Refuses sizes that IOzone cannot run or this machine cannot hold.
+pub fn check(file_size: u64, records: &[u64], threads: u32, available: u64) -> Result<()> {
+    let usage = |text: String| Err(Error::Usage(text));
+    if records.is_empty() {
+        return usage("no record size given".into());
+    }
+    for &record in records {
+        if !record.is_multiple_of(KIB) || record > MAX_RECORD {
+            return usage(format!("record size {}: IOzone wants whole KiB up to 16 MiB", show(record)));
+        }
+        if !file_size.is_multiple_of(record) {
+            let (file, record) = (show(file_size), show(record));
+            return usage(format!("file size {file} is not a multiple of the record size {record}"));
+        }
+    }
+    let peak = peak(file_size, threads);
+    if peak > available {
+        return usage(format!(
+            "{} x {threads} needs {} of memory at its fullest, {} are available; give a smaller --file-size",
+            show(file_size),
+            show(peak),
+            show(available)
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        let cases =
+            [("4096", 4096), ("4k", 4096), ("64K", 65536), ("1m", MIB), ("2 MiB", 2 * MIB), ("3gb", 3 * GIB)];
+        for (text, size) in cases {
+            assert_eq!(parse(text), Ok(size), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_refused() {
+        for text in ["", "k", "-1", "1x", "0", "0k", "99999999999999g", "1.5m"] {
+            assert!(parse(text).is_err(), "{text:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown() {
+        assert_eq!(show(512), "512 B");
+        assert_eq!(show(4096), "4 KiB");
+        assert_eq!(show(MIB), "1 MiB");
+        assert_eq!(show(3 * GIB / 2), "1.5 GiB");
+    }
+
+    #[test]
+    fn the_file_suits_the_machine() {
+        assert_eq!(default_file_size(64 * GIB, 1), GIB);
+        assert_eq!(default_file_size(8 * GIB, 1), GIB);
+        assert_eq!(default_file_size(8 * GIB - 1, 1), 512 * MIB);
+        assert_eq!(default_file_size(2 * GIB, 1), 256 * MIB);
+        assert_eq!(default_file_size(2 * GIB, 4), 64 * MIB);
+        assert_eq!(default_file_size(0, 1), 16 * MIB);
+        assert_eq!(default_file_size(0, 64), 4 * MIB);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert!(check(GIB, &[4 * KIB, MIB], 1, 8 * GIB).is_ok());
+        let err = check(4 * GIB, &[MIB], 1, 8 * GIB).unwrap_err().to_string();
+        assert_eq!(
+            err,
+            "4 GiB x 1 needs 8.2 GiB of memory at its fullest, 8 GiB are available; give a smaller --file-size"
+        );
+        assert!(check(GIB, &[], 1, 8 * GIB).is_err());
+        assert!(check(GIB, &[3 * KIB], 1, 8 * GIB).is_err());
+        assert!(check(GIB, &[32 * MIB], 1, 8 * GIB).is_err());
+        assert!(check(GIB, &[100], 1, 8 * GIB).is_err());
+    }
+}

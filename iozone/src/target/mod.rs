@@ -1,0 +1,100 @@
+//! What is measured: something that gives a directory for a while.
+//!
+//! A [`Target`] is a description that can be started; what it starts is a [`Running`] that stops on drop at
+//! the latest. Peers (other file systems) become measurable by one more implementation.
+
+mod rfs;
+mod tmpfs;
+
+use std::path::{Path, PathBuf};
+
+pub use rfs::{Provider, Rfs};
+pub use tmpfs::Tmpfs;
+
+use crate::{
+    Error, Result,
+    cli::{Bench, Switches, TargetKind},
+    interrupt::Interrupt,
+    size,
+};
+
+/// Something that can be measured.
+pub trait Target {
+    /// Short name: of a table row, of a bar, of a JSON entry.
+    fn name(&self) -> &str;
+
+    /// What it is, in a few words.
+    fn title(&self) -> &str;
+
+    /// Whether it stands beside the others only as a bound.
+    fn is_ceiling(&self) -> bool;
+
+    /// Starts it. The directory is empty and usable when this returns.
+    fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>>;
+}
+
+/// A started target.
+pub trait Running {
+    /// The directory to measure in.
+    fn mountpoint(&self) -> &Path;
+
+    /// Command lines that started it.
+    fn commands(&self) -> Vec<String>;
+
+    /// Adds to an error what the target itself has to say, such as the end of one of its programs.
+    fn explain(&mut self, error: Error) -> Error;
+
+    /// Ends it. Fails if a process, a mount or a file stays.
+    fn stop(self: Box<Self>) -> Result<()>;
+}
+
+/// What the targets of one run have in common.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Directory of `rfs-server` and `rfs-fuse`.
+    pub bin_dir: PathBuf,
+    /// Switches for the mounts.
+    pub switches: Switches,
+    /// Memory for the server.
+    pub server_memory: u64,
+    /// Bytes of files that a target must hold.
+    pub files: u64,
+}
+
+impl Setup {
+    /// From the options.
+    pub fn new(bench: &Bench, file_size: u64) -> Result<Self> {
+        let bin_dir = match &bench.bin_dir {
+            Some(dir) => dir.clone(),
+            None => {
+                let exe = std::env::current_exe().map_err(Error::io("the path of this program"))?;
+                exe.parent().map(Path::to_owned).unwrap_or_default()
+            }
+        };
+        Ok(Self {
+            bin_dir,
+            switches: bench.switches.clone(),
+            server_memory: size::server_memory(file_size, bench.threads),
+            files: file_size.saturating_mul(u64::from(bench.threads)),
+        })
+    }
+}
+
+/// The targets that were asked for, once each.
+pub fn targets(kinds: &[TargetKind], setup: &Setup) -> Vec<Box<dyn Target>> {
+    let mut seen = Vec::new();
+    let mut targets: Vec<Box<dyn Target>> = Vec::new();
+    for &kind in kinds {
+        if seen.contains(&kind) {
+            continue;
+        }
+        seen.push(kind);
+        targets.push(match kind {
+            TargetKind::Shm => Box::new(Rfs::new(Provider::Shm, setup.clone())),
+            TargetKind::Tcp => Box::new(Rfs::new(Provider::Tcp, setup.clone())),
+            TargetKind::Null => Box::new(Rfs::new(Provider::Null, setup.clone())),
+            TargetKind::Tmpfs => Box::new(Tmpfs::new(setup.files)),
+        });
+    }
+    targets
+}

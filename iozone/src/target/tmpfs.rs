@@ -1,0 +1,93 @@
+//! A directory in memory without FUSE: what this machine can do at most.
+
+use std::path::{Path, PathBuf};
+
+use super::{Running, Target};
+use crate::{Error, Result, interrupt::Interrupt, size, workdir::WorkDir};
+
+/// Where Debian mounts a tmpfs for everybody.
+const SHM: &str = "/dev/shm";
+
+/// A directory below `/dev/shm`.
+#[derive(Debug)]
+pub struct Tmpfs {
+    files: u64,
+    parent: PathBuf,
+}
+
+impl Tmpfs {
+    /// For files of that many bytes together.
+    pub fn new(files: u64) -> Self {
+        Self { files, parent: SHM.into() }
+    }
+}
+
+impl Target for Tmpfs {
+    fn name(&self) -> &str {
+        "tmpfs"
+    }
+
+    fn title(&self) -> &str {
+        "tmpfs, no FUSE: the ceiling of the machine"
+    }
+
+    fn is_ceiling(&self) -> bool {
+        true
+    }
+
+    fn start(&self, _: &Interrupt) -> Result<Box<dyn Running>> {
+        let stat = rustix::fs::statvfs(&self.parent).map_err(|err| Error::io(&self.parent)(err.into()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free < self.files {
+            return Err(Error::Usage(format!(
+                "{} has {} free, the files need {}; give a smaller --file-size or leave tmpfs out of --providers",
+                self.parent.display(),
+                size::show(free),
+                size::show(self.files)
+            )));
+        }
+        Ok(Box::new(Started(WorkDir::new(&self.parent)?)))
+    }
+}
+
+struct Started(WorkDir);
+
+impl Running for Started {
+    fn mountpoint(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn commands(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn explain(&mut self, error: Error) -> Error {
+        error
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<()> {
+        self.0.remove()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_comes_and_goes() {
+        let target = Tmpfs { files: 0, parent: std::env::temp_dir() };
+        let running = target.start(&Interrupt::unset()).unwrap();
+        let dir = running.mountpoint().to_owned();
+        std::fs::write(dir.join("left"), b"x").unwrap();
+        running.stop().unwrap();
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let target = Tmpfs { files: u64::MAX, parent: std::env::temp_dir() };
+        let err = target.start(&Interrupt::unset()).err().unwrap();
+        assert_eq!(err.exit_code(), 2);
+    }
+}

@@ -1,0 +1,87 @@
+//! A private directory that goes away, but never together with the contents of a mount.
+//!
+//! Holds mount points, sockets and benchmark files. On removal everything mounted below is unmounted first;
+//! if that fails the directory stays and the error says so: a recursive removal must not walk into a mount.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, Result, mount};
+
+/// The directory. Removed on drop.
+#[derive(Debug)]
+pub struct WorkDir {
+    path: PathBuf,
+    removed: bool,
+}
+
+impl WorkDir {
+    /// A new directory, for its owner only, inside `parent`.
+    pub fn new(parent: &Path) -> Result<Self> {
+        let path = tempfile::Builder::new()
+            .prefix("rfs-iozone-")
+            .tempdir_in(parent)
+            .map_err(Error::io(parent))?
+            .keep();
+        Ok(Self { path, removed: false })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A new directory inside.
+    pub fn subdir(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        fs::create_dir(&path).map_err(Error::io(&path))?;
+        Ok(path)
+    }
+
+    /// Unmounts what is mounted below and removes everything.
+    pub fn remove(&mut self) -> Result<()> {
+        if self.removed {
+            return Ok(());
+        }
+        for point in mount::mounts_below(&self.path)? {
+            mount::unmount(&point)?;
+        }
+        fs::remove_dir_all(&self.path).map_err(Error::io(&self.path))?;
+        self.removed = true;
+        Ok(())
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        if let Err(err) = self.remove() {
+            eprintln!("rfs-iozone: {} is left behind: {err}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+
+    use super::*;
+
+    #[test]
+    fn it_goes_away_with_its_contents() {
+        let dir = WorkDir::new(&env::temp_dir()).unwrap();
+        let path = dir.path().to_owned();
+        let sub = dir.subdir("mnt").unwrap();
+        fs::write(sub.join("file"), b"x").unwrap();
+        drop(dir);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn removal_happens_once() {
+        let mut dir = WorkDir::new(&env::temp_dir()).unwrap();
+        dir.remove().unwrap();
+        dir.remove().unwrap();
+    }
+}
