@@ -99,6 +99,10 @@ pub struct Bench {
     #[arg(long, value_name = "DIR")]
     pub bin_dir: Option<PathBuf>,
 
+    /// A directory on a tmpfs, for the ceiling of that name.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub tmpfs_dir: PathBuf,
+
     /// The source tree, for the commit in reports.
     #[arg(long, value_name = "DIR", hide = true, default_value = ".")]
     pub source: PathBuf,

@@ -1,16 +1,18 @@
 //! The chart: one panel per record size, in each a group of bars per phase, a bar per target. Pure.
 //!
-//! Each panel has a scale of its own, from zero. Numbers above the bars are MiB/s.
+//! Each panel has a scale of its own, from zero. Numbers above the bars are MiB/s. A ceiling that would dwarf
+//! everything else is cut off, visibly, with its number above it.
 
 use std::fmt::Write;
 
-use super::{Report, TargetInfo};
+use super::{REFERENCE, Report, TargetInfo};
 use crate::{sample::Phase, size};
 
 const WIDTH: f64 = 1080.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 24.0;
-const HEAD: f64 = 112.0;
+const HEAD: f64 = 82.0;
+const LEGEND_ROW: f64 = 18.0;
 const PANEL: f64 = 250.0;
 const PLOT: f64 = 168.0;
 const FOOT: f64 = 28.0;
@@ -22,7 +24,8 @@ const CEILINGS: [&str; 3] = ["#8a8f98", "#c9cdd3", "#5b6068"];
 /// The chart of a report.
 pub fn svg(report: &Report) -> String {
     let panels = report.record_sizes.len() as f64;
-    let height = HEAD + panels * PANEL + FOOT;
+    let head_height = HEAD + LEGEND_ROW * report.targets.len().div_ceil(2) as f64 + 8.0;
+    let height = head_height + panels * PANEL + FOOT;
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = write!(
@@ -40,9 +43,10 @@ pub fn svg(report: &Report) -> String {
     head(&mut out, report);
     let colors = colors(&report.targets);
     for (n, &record) in report.record_sizes.iter().enumerate() {
-        panel(&mut out, report, record, HEAD + n as f64 * PANEL, &colors);
+        panel(&mut out, report, record, head_height + n as f64 * PANEL, &colors);
     }
-    let note = "MiB/s, higher is better. Flush time counts. Every panel has a scale of its own, from zero.";
+    let note = "MiB/s, higher is better; flush time counts. Every panel has a scale of its own, from zero. \
+                Bars with a zigzag go on beyond it: their number counts.";
     text(&mut out, LEFT, height - 12.0, "start", "fill=\"#6b7078\" font-size=\"11\"", note);
     out.push_str("</svg>\n");
     out
@@ -54,26 +58,21 @@ fn head(out: &mut String, report: &Report) {
     let grey = "fill=\"#6b7078\"";
     text(out, LEFT, 50.0, "start", grey, &format!("{}, commit {}", report.setting(), report.commit));
     text(out, LEFT, 67.0, "start", grey, &report.machine.summary());
-    let mut x = LEFT;
-    for (info, color) in report.targets.iter().zip(colors(&report.targets)) {
-        rect(out, x, 84.0, 12.0, 12.0, color, None);
-        let label = format!("{} ({})", info.name, info.title);
-        text(out, x + 17.0, 94.0, "start", "", &label);
-        x += 17.0 + 6.1 * label.chars().count() as f64 + 14.0;
-        if x > WIDTH - RIGHT - 100.0 {
-            break;
-        }
+    let column = (WIDTH - LEFT - RIGHT) / 2.0;
+    for (n, (info, color)) in report.targets.iter().zip(colors(&report.targets)).enumerate() {
+        let (x, y) = (LEFT + (n % 2) as f64 * column, HEAD + (n / 2) as f64 * LEGEND_ROW);
+        rect(out, x, y, 12.0, 12.0, color, None);
+        text(out, x + 18.0, y + 10.5, "start", "", &format!("{}: {}", info.name, info.title));
     }
 }
 
 fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[&str]) {
     let value = |info: &TargetInfo, phase| report.mib_per_s(&info.name, record, phase);
-    let largest = report
-        .targets
-        .iter()
-        .flat_map(|info| Phase::ALL.map(|phase| value(info, phase).unwrap_or(0.0)))
-        .fold(0.0, f64::max);
-    let (step, limit) = scale(largest);
+    let largest = |chosen: &dyn Fn(&TargetInfo) -> bool| {
+        let targets = report.targets.iter().filter(|info| chosen(info));
+        targets.flat_map(|info| Phase::ALL.map(|phase| value(info, phase).unwrap_or(0.0))).fold(0.0, f64::max)
+    };
+    let (step, limit) = top_of(largest(&|info| !info.ceiling || info.name == REFERENCE), largest(&|_| true));
     let (base, right) = (top + 30.0 + PLOT, WIDTH - RIGHT);
     text(
         out,
@@ -81,7 +80,7 @@ fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[&st
         top + 18.0,
         "start",
         "font-size=\"14\" font-weight=\"600\"",
-        &format!("{} records", size::show(record)),
+        &format!("{} records, MiB/s", size::show(record)),
     );
     let mut tick = 0.0;
     while tick <= limit * 1.0001 {
@@ -102,12 +101,15 @@ fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[&st
         let start = middle - bar * bars / 2.0;
         for (m, info) in report.targets.iter().enumerate() {
             let Some(mib) = value(info, phase) else { continue };
-            let height = mib / limit * PLOT;
+            let height = (mib / limit).min(1.0) * PLOT;
             let x = start + m as f64 * bar;
             let ratio = report.ratio(&info.name, record, phase);
             let ratio = ratio.map_or_else(String::new, |ratio| format!(", {ratio:.2}x of null"));
             let tip = format!("{}, {}: {mib:.0} MiB/s{ratio}", info.name, phase.name());
             rect(out, x + 1.0, base - height, bar - 2.0, height, colors[m], Some(&tip));
+            if mib > limit {
+                cut(out, x, base - height + 14.0, bar);
+            }
             let font = (bar / 3.1).clamp(6.0, 10.0);
             let style = format!("font-size=\"{font:.1}\" fill=\"#4a4f57\"");
             text(out, x + bar / 2.0, base - height - 3.0, "middle", &style, &format!("{mib:.0}"));
@@ -122,6 +124,24 @@ fn colors(targets: &[TargetInfo]) -> Vec<&'static str> {
         .filter_map(|info| if info.ceiling { ceilings.next() } else { providers.next() })
         .copied()
         .collect()
+}
+
+/// The scale of a panel: to the largest value, unless that is a ceiling's and far above what matters.
+fn top_of(matters: f64, all: f64) -> (f64, f64) {
+    if matters > 0.0 && all > 1.6 * matters { scale(1.15 * matters) } else { scale(all) }
+}
+
+/// A white zigzag across a bar.
+fn cut(out: &mut String, x: f64, y: f64, width: f64) {
+    let step = width / 4.0;
+    let points: Vec<String> = (0..=4)
+        .map(|n| format!("{:.1},{:.1}", x + f64::from(n) * step, y - f64::from(n % 2) * 6.0))
+        .collect();
+    let _ = writeln!(
+        out,
+        r##"<polyline points="{}" fill="none" stroke="#ffffff" stroke-width="3"/>"##,
+        points.join(" ")
+    );
 }
 
 /// Distance of grid lines (1, 2 or 5 times a power of ten, four to nine of them) and the top of the scale.
@@ -212,8 +232,11 @@ mod tests {
             rest.split_once('"').unwrap().0.parse().unwrap()
         };
         let (half, whole) = (height("null, read:"), height("tmpfs, read:"));
-        assert!((whole / half - 4.0).abs() < 0.05, "{whole} {half}");
-        assert!((height("tmpfs, random write:") - 48000.0 / 50000.0 * PLOT).abs() < 0.1);
+        assert!((half - 6000.0 / 15000.0 * PLOT).abs() < 0.1, "{half}");
+        assert!((height("null, random write:") / half - 2.0).abs() < 0.01);
+        // Cut off, and marked.
+        assert_eq!(whole, PLOT);
+        assert_eq!(svg.matches("<polyline").count(), 5);
     }
 
     #[test]
@@ -222,6 +245,9 @@ mod tests {
         assert_eq!(scale(9.0), (2.0, 10.0));
         assert_eq!(scale(0.0), (1.0, 1.0));
         assert_eq!(scale(f64::INFINITY), (1.0, 1.0));
+        assert_eq!(top_of(9000.0, 10000.0), (2000.0, 10000.0));
+        assert_eq!(top_of(0.0, 10000.0), (2000.0, 10000.0));
+        assert_eq!(top_of(1000.0, 10000.0), (500.0, 1500.0));
         assert_eq!(thousands(1_234_567.0), "1,234,567");
         assert_eq!(thousands(100.0), "100");
         assert_eq!(thousands(0.5), "0.5");

@@ -57,6 +57,8 @@ pub struct Setup {
     pub switches: Switches,
     /// Memory for the server.
     pub server_memory: u64,
+    /// A directory on a tmpfs.
+    pub tmpfs_dir: PathBuf,
     /// Bytes of files that a target must hold.
     pub files: u64,
 }
@@ -74,6 +76,7 @@ impl Setup {
         Ok(Self {
             bin_dir,
             switches: bench.switches.clone(),
+            tmpfs_dir: bench.tmpfs_dir.clone(),
             server_memory: size::server_memory(file_size, bench.threads),
             files: file_size.saturating_mul(u64::from(bench.threads)),
         })
@@ -93,7 +96,7 @@ pub fn targets(kinds: &[TargetKind], setup: &Setup) -> Vec<Box<dyn Target>> {
             TargetKind::Shm => Box::new(Rfs::new(Provider::Shm, setup.clone())),
             TargetKind::Tcp => Box::new(Rfs::new(Provider::Tcp, setup.clone())),
             TargetKind::Null => Box::new(Rfs::new(Provider::Null, setup.clone())),
-            TargetKind::Tmpfs => Box::new(Tmpfs::new(setup.files)),
+            TargetKind::Tmpfs => Box::new(Tmpfs::new(setup.files, setup.tmpfs_dir.clone())),
         });
     }
     targets

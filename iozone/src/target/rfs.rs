@@ -206,7 +206,10 @@ mod tests {
     fn rfs(provider: Provider) -> Rfs {
         let switches =
             Switches { batch: Some("none".into()), max_write: Some("128k".into()), ..Switches::default() };
-        Rfs::new(provider, Setup { bin_dir: "/bin".into(), switches, server_memory: 1, files: 1 })
+        Rfs::new(
+            provider,
+            Setup { bin_dir: "/bin".into(), switches, server_memory: 1, tmpfs_dir: "/".into(), files: 1 },
+        )
     }
 
     #[test]

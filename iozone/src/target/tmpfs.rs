@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{Running, Target};
 use crate::{Error, Result, interrupt::Interrupt, size, workdir::WorkDir};
 
-/// Where Debian mounts a tmpfs for everybody.
-const SHM: &str = "/dev/shm";
-
-/// A directory below `/dev/shm`.
+/// A directory on a tmpfs: `/dev/shm` is one on every Debian.
 #[derive(Debug)]
 pub struct Tmpfs {
     files: u64,
@@ -16,9 +13,9 @@ pub struct Tmpfs {
 }
 
 impl Tmpfs {
-    /// For files of that many bytes together.
-    pub fn new(files: u64) -> Self {
-        Self { files, parent: SHM.into() }
+    /// For files of that many bytes together, below `parent`.
+    pub fn new(files: u64, parent: PathBuf) -> Self {
+        Self { files, parent }
     }
 }
 
@@ -28,7 +25,7 @@ impl Target for Tmpfs {
     }
 
     fn title(&self) -> &str {
-        "tmpfs, no FUSE: the ceiling of the machine"
+        "a directory in memory, no FUSE: the ceiling of the machine"
     }
 
     fn is_ceiling(&self) -> bool {
@@ -76,7 +73,7 @@ mod tests {
 
     #[test]
     fn it_comes_and_goes() {
-        let target = Tmpfs { files: 0, parent: std::env::temp_dir() };
+        let target = Tmpfs::new(0, std::env::temp_dir());
         let running = target.start(&Interrupt::unset()).unwrap();
         let dir = running.mountpoint().to_owned();
         std::fs::write(dir.join("left"), b"x").unwrap();
@@ -86,7 +83,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let target = Tmpfs { files: u64::MAX, parent: std::env::temp_dir() };
+        let target = Tmpfs::new(u64::MAX, std::env::temp_dir());
         let err = target.start(&Interrupt::unset()).err().unwrap();
         assert_eq!(err.exit_code(), 2);
     }

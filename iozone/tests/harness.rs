@@ -1,0 +1,222 @@
+//! The program from outside: what it writes, what it says when something is wrong, and that it leaves nothing
+//! behind however it ends. `rfs-server` and `rfs-fuse` are shell scripts here; with the real ones `ci/leftovers`
+//! does the same.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use iozone::report::Report;
+use tempfile::TempDir;
+
+/// A private world: temporary directory, "tmpfs", binaries and results.
+struct World(TempDir);
+
+impl World {
+    fn new() -> Self {
+        let world = Self(tempfile::tempdir().unwrap());
+        for name in ["tmp", "shm", "bin"] {
+            fs::create_dir(world.path(name)).unwrap();
+        }
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn program(&self, name: &str, script: &str) {
+        let path = self.path("bin").join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-iozone"));
+        command
+            .env("TMPDIR", self.path("tmp"))
+            .arg("--engine=builtin")
+            .arg("--tmpfs-dir")
+            .arg(self.path("shm"))
+            .arg("--bin-dir")
+            .arg(self.path("bin"))
+            .arg("--out")
+            .arg(self.path("out"))
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn files(&self, name: &str) -> Vec<PathBuf> {
+        let mut files: Vec<_> =
+            fs::read_dir(self.path(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+
+    /// Nothing in the temporary directories, and no process that names them.
+    #[track_caller]
+    fn assert_clean(&self) {
+        assert_eq!(self.files("tmp"), [] as [PathBuf; 0]);
+        assert_eq!(self.files("shm"), [] as [PathBuf; 0]);
+        assert_eq!(processes_naming(self.0.path()), [] as [String; 0]);
+    }
+}
+
+fn processes_naming(path: &Path) -> Vec<String> {
+    let path = path.to_str().unwrap();
+    let own = std::process::id().to_string();
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()) && *name != own)
+        .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).ok())
+        .filter(|line| line.contains(path))
+        .collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Polls until `done`, with a deadline that only a broken program reaches.
+#[track_caller]
+fn wait_until(what: &str, child: &mut Child, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}: not within a minute");
+        assert!(child.try_wait().unwrap().is_none(), "{what}: the harness ended");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_run_on_tmpfs_writes_everything() {
+    let world = World::new();
+    let sizes = ["--record-sizes", "4k,64k", "--file-size", "1m", "--rounds", "2", "--threads", "2"];
+    let out = world.run(&[&["--providers", "tmpfs,tmpfs"][..], &sizes].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let stdout = text(&out.stdout);
+    assert!(stdout.contains("built-in engine"), "{stdout}");
+    assert!(stdout.contains("| 64 KiB | tmpfs |"), "{stdout}");
+
+    let files = world.files("out");
+    let extensions: Vec<_> = files.iter().map(|path| path.extension().unwrap().to_str().unwrap()).collect();
+    assert_eq!(extensions, ["json", "log", "svg"]);
+    let report: Report = serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
+    assert_eq!(report.targets.len(), 1);
+    assert_eq!((report.threads, report.rounds, report.file_size), (2, 2, 1 << 20));
+    assert_eq!(report.results.len(), 2 * 6);
+    assert!(report.results.iter().all(|entry| entry.kib_per_s.len() == 2 && entry.median_kib_per_s > 0.0));
+    world.assert_clean();
+}
+
+#[test]
+fn signals_end_it_and_nothing_is_left() {
+    for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let world = World::new();
+        let mut child = world
+            .command(&[
+                "--providers",
+                "tmpfs",
+                "--record-sizes",
+                "4k",
+                "--file-size",
+                "16m",
+                "--rounds",
+                "1000",
+            ])
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let shm = world.path("shm");
+        wait_until("a benchmark file", &mut child, || {
+            let dirs = fs::read_dir(&shm).unwrap().filter_map(Result::ok);
+            dirs.map(|dir| dir.path().join("iozone-0")).any(|file| file.exists())
+        });
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(status), "SIG{signal}");
+        world.assert_clean();
+        assert!(!world.path("out").exists(), "results of an unfinished run");
+    }
+}
+
+#[test]
+fn a_server_that_fails_is_quoted() {
+    let world = World::new();
+    world.program("rfs-server", "echo 'rfs-server: address in use' >&2; exit 1");
+    let out = world.run(&["--providers", "shm", "--file-size", "1m"]);
+    assert_eq!(out.status.code(), Some(1));
+    let stderr = text(&out.stderr);
+    assert!(
+        stderr.ends_with("rfs-iozone: rfs-server: ended with status 1:\n    rfs-server: address in use\n"),
+        "{stderr}"
+    );
+    world.assert_clean();
+}
+
+#[test]
+fn a_server_without_the_right_address_is_refused() {
+    let world = World::new();
+    world.program("rfs-server", "echo 'listening on unix:/x'; echo 'ready: now'; exec sleep 1000");
+    let out = world.run(&["--providers", "tcp", "--file-size", "1m"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("rfs-server: ready, but on no tcp: address"), "{}", text(&out.stderr));
+    world.assert_clean();
+}
+
+#[test]
+fn a_mount_that_fails_takes_the_server_with_it() {
+    let world = World::new();
+    // The server's own child has to go as well.
+    world.program(
+        "rfs-server",
+        "echo \"listening on tcp:127.0.0.1:9\"; echo 'ready: now'; sleep 1000 & wait # $TMPDIR",
+    );
+    world.program("rfs-fuse", "echo \"rfs-fuse: not permitted ($*)\" >&2; exit 7");
+    let out = world.run(&["--providers", "tcp", "--file-size", "1m", "--queue-pairs", "3"]);
+    assert_eq!(out.status.code(), Some(1));
+    let stderr = text(&out.stderr);
+    assert!(stderr.contains("rfs-fuse: ended with status 7:\n    rfs-fuse: not permitted (tcp:127.0.0.1:9 "));
+    assert!(stderr.contains("--provider tcp --queue-pairs 3)"), "{stderr}");
+    world.assert_clean();
+}
+
+#[test]
+fn missing_programs_are_named() {
+    let world = World::new();
+    let out = world.run(&["--providers", "null", "--file-size", "1m"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("rfs-fuse"), "{}", text(&out.stderr));
+    world.assert_clean();
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_starts() {
+    let world = World::new();
+    for (args, says) in [
+        (["--file-size", "1m", "--record-sizes", "3000"], "whole KiB"),
+        (["--file-size", "100k", "--record-sizes", "64k"], "not a multiple"),
+        (["--file-size", "900t", "--record-sizes", "64k"], "smaller --file-size"),
+        (["--file-size", "1m", "--rounds", "0"], "invalid value"),
+    ] {
+        let out = world.run(&args);
+        assert_eq!(out.status.code(), Some(2), "{args:?}");
+        assert!(text(&out.stderr).contains(says), "{args:?}: {}", text(&out.stderr));
+    }
+    world.assert_clean();
+    assert!(!world.path("out").exists());
+}
