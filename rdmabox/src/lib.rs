@@ -2,8 +2,10 @@
 pub mod admission;
 pub mod batch;
 pub mod memory;
-pub mod provider;
 pub mod polling;
+pub mod provider;
+mod rpc;
+mod runtime;
 pub mod session;
 pub mod stats;
 pub mod verbs;

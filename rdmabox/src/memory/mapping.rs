@@ -103,8 +103,7 @@ impl Memory {
             return Err(MemoryError::BadHandle("not sealed against shrinking"));
         }
         let file = File::from(fd);
-        let size =
-            file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
+        let size = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
         if size < len as u64 {
             return Err(MemoryError::BadHandle("shorter than announced"));
         }

@@ -48,8 +48,16 @@ impl WcStatus {
     pub fn from_code(code: u32) -> WcStatus {
         use WcStatus::*;
         [
-            Success, LocLenErr, LocQpOpErr, LocProtErr, WrFlushErr, RemInvReqErr, RemAccessErr, RemOpErr,
-            RetryExcErr, RnrRetryExcErr,
+            Success,
+            LocLenErr,
+            LocQpOpErr,
+            LocProtErr,
+            WrFlushErr,
+            RemInvReqErr,
+            RemAccessErr,
+            RemOpErr,
+            RetryExcErr,
+            RnrRetryExcErr,
         ]
         .into_iter()
         .find(|s| *s as u32 == code)

@@ -58,7 +58,12 @@ pub trait ProtectionDomain: Send + Sync + std::fmt::Debug {
     /// `addr..addr+length` stays valid for reads (and, with [`Access::LOCAL_WRITE`], writes) until the handle
     /// is dropped and every request that uses it has completed; nobody touches the bytes in a way that
     /// conflicts with a request under way.
-    unsafe fn register_borrowed(&self, addr: u64, length: u64, access: Access) -> Result<MrHandle, VerbsError>;
+    unsafe fn register_borrowed(
+        &self,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<MrHandle, VerbsError>;
 
     /// Makes a queue pair, in state Init.
     ///

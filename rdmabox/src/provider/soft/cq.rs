@@ -58,7 +58,12 @@ pub(crate) struct SoftCq {
 impl SoftCq {
     pub(crate) fn new(depth: usize) -> Result<SoftCq, VerbsError> {
         let ring = Ring { entries: VecDeque::with_capacity(depth), overrun: false };
-        Ok(SoftCq { depth, ring: Mutex::new(ring), armed: AtomicBool::new(false), set: Arc::new(PollSet::new()?) })
+        Ok(SoftCq {
+            depth,
+            ring: Mutex::new(ring),
+            armed: AtomicBool::new(false),
+            set: Arc::new(PollSet::new()?),
+        })
     }
 
     pub(crate) fn set(&self) -> &Arc<PollSet> {
@@ -98,7 +103,7 @@ impl SoftCq {
 impl CompletionQueue for SoftCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let count = self.take(out)?;
-        if count == 0 && self.set.has_members() && self.set.progress_all() {
+        if count == 0 && self.set.progress()? {
             return self.take(out);
         }
         Ok(count)

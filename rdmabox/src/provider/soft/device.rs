@@ -25,8 +25,8 @@ use super::{
 use crate::{
     memory::Memory,
     verbs::{
-        Access, CompletionQueue, Device, DeviceAttr, MemoryRegion, MrHandle, Progress, ProtectionDomain, QpInit,
-        QueuePair, VerbsError,
+        Access, CompletionQueue, Device, DeviceAttr, MemoryRegion, MrHandle, Progress, ProtectionDomain,
+        QpInit, QueuePair, VerbsError,
     },
 };
 
@@ -286,7 +286,12 @@ impl ProtectionDomain for SoftPd {
         self.add(memory.addr() + offset, length, access, Some(memory))
     }
 
-    unsafe fn register_borrowed(&self, addr: u64, length: u64, access: Access) -> Result<MrHandle, VerbsError> {
+    unsafe fn register_borrowed(
+        &self,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<MrHandle, VerbsError> {
         if access.intersects(Access::REMOTE_ANY) {
             return Err(VerbsError::NotShareable { access, why: "borrowed memory is for local use only" });
         }

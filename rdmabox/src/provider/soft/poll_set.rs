@@ -5,13 +5,14 @@ use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::{
-        Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::RwLock;
+use smallvec::SmallVec;
 
 use super::qp::SoftQp;
 use crate::verbs::VerbsError;
@@ -19,6 +20,8 @@ use crate::verbs::VerbsError;
 /// Token of the wake descriptor; queue pair numbers start above it.
 const WAKE: u64 = 0;
 const MAX_EVENTS: usize = 32;
+/// So many sockets are looked at one by one.
+const FEW: usize = 2;
 
 /// What a queue pair wants to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -47,7 +50,10 @@ impl PollSet {
     pub(crate) fn new() -> Result<PollSet, VerbsError> {
         // SAFETY: plain system calls without pointers.
         let (epoll, wake) = unsafe {
-            (libc::epoll_create1(libc::EPOLL_CLOEXEC), libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))
+            (
+                libc::epoll_create1(libc::EPOLL_CLOEXEC),
+                libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK),
+            )
         };
         let set = PollSet {
             epoll: owned(epoll, "epoll_create1")?,
@@ -60,7 +66,8 @@ impl PollSet {
     }
 
     fn control(&self, what: i32, fd: i32, token: u64, interest: Interest) -> Result<(), VerbsError> {
-        let events = if interest.read { libc::EPOLLIN } else { 0 } | if interest.write { libc::EPOLLOUT } else { 0 };
+        let events =
+            if interest.read { libc::EPOLLIN } else { 0 } | if interest.write { libc::EPOLLOUT } else { 0 };
         let mut event = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: both descriptors are open and the event outlives the call.
         if unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), what, fd, &mut event) } < 0 {
@@ -90,21 +97,19 @@ impl PollSet {
         }
     }
 
-    /// True if there is anything whose progress depends on this set.
-    pub(crate) fn has_members(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-    }
-
-    /// Makes progress on every member without waiting; true if any byte moved.
-    pub(crate) fn progress_all(&self) -> bool {
-        let members = self.members.read();
-        let mut moved = false;
-        for qp in members.values() {
-            if let Some(qp) = qp.upgrade() {
-                moved |= qp.progress();
+    /// Makes progress on the members without waiting; true if any byte moved.
+    pub(crate) fn progress(&self) -> Result<bool, VerbsError> {
+        match self.count.load(Ordering::Relaxed) {
+            0 => Ok(false),
+            1..=FEW => {
+                // Taken out of the lock: one that ends removes itself.
+                let members: SmallVec<[Arc<SoftQp>; FEW]> =
+                    self.members.read().values().filter_map(Weak::upgrade).collect();
+                Ok(members.iter().fold(false, |moved, qp| qp.progress() | moved))
             }
+            // One call tells which of many are worth a look.
+            _ => self.wait(Some(Duration::ZERO)),
         }
-        moved
     }
 
     /// Makes the current or next wait return.
@@ -123,8 +128,9 @@ impl PollSet {
         };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
         // SAFETY: the array outlives the call and has the length given.
-        let found =
-            unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), MAX_EVENTS as i32, millis) };
+        let found = unsafe {
+            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), MAX_EVENTS as i32, millis)
+        };
         if found < 0 {
             let error = io::Error::last_os_error();
             if error.kind() == io::ErrorKind::Interrupted {

@@ -30,8 +30,8 @@ use super::{
     wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Hello, MAGIC, Opcode, VERSION},
 };
 use crate::verbs::{
-    Access, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr, Rendezvous, SendFlags,
-    SendOp, SendWr, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    Access, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr, Rendezvous,
+    SendFlags, SendOp, SendWr, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 /// Answers that may wait for the socket before no more READs are taken.

@@ -190,7 +190,9 @@ impl SendQueue {
             }
         }
         match self.outstanding.front() {
-            Some(e) if e.msn == msn && e.done.is_none() && e.byte_len == len && opcodes.contains(&e.opcode) => {
+            Some(e)
+                if e.msn == msn && e.done.is_none() && e.byte_len == len && opcodes.contains(&e.opcode) =>
+            {
                 Ok(e.landing.clone())
             }
             _ => Err(Outcome::Nonsense),

@@ -160,7 +160,9 @@ impl SoftQp {
             return Action::Refuse { msn, status: WcStatus::RemAccessErr };
         };
         let op = match opcode {
-            Opcode::CompareSwap => Atomic::CompareSwap { compare: header.arg0.get(), swap: header.arg1.get() },
+            Opcode::CompareSwap => {
+                Atomic::CompareSwap { compare: header.arg0.get(), swap: header.arg1.get() }
+            }
             _ => Atomic::FetchAdd { add: header.arg0.get() },
         };
         let mut response = Header::new(Opcode::AtomicResponse, msn);

@@ -202,7 +202,8 @@ impl Rx {
                 }
             }
             State::Payload(landing) => {
-                let mut vectors: SmallVec<[IoVec; 16]> = SmallVec::from_slice(&landing.vectors[landing.next..]);
+                let mut vectors: SmallVec<[IoVec; 16]> =
+                    SmallVec::from_slice(&landing.vectors[landing.next..]);
                 vectors.push(IoVec::new(self.header.as_mut_ptr(), HEADER_LEN));
                 // SAFETY: the landing was checked against its regions and keeps them mapped; it belongs to a
                 // request under way. The last vector is our own header buffer, empty between frames.

@@ -87,7 +87,11 @@ impl Socket {
     ///
     /// # Safety
     /// Every vector is readable for its length.
-    pub(crate) unsafe fn send(&self, vectors: &[IoVec], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+    pub(crate) unsafe fn send(
+        &self,
+        vectors: &[IoVec],
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> io::Result<usize> {
         let mut control = ControlBuffer([0; 64]);
         // SAFETY: msghdr is plain data; zero is a valid value for each field.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };

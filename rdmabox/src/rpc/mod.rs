@@ -1,0 +1,105 @@
+//! Remote procedure calls over a queue pair of their own: SEND and RECV.
+//!
+//! A call takes one of [`CALL_SLOTS`] slots; its request and its reply carry the slot's number in an 8-byte header.
+//! Both sides keep as many receives posted as there are slots, so that a message always finds one. A reply is sent
+//! from the slot's own buffer at the host: the client uses a slot again only when it has the reply.
+
+mod client;
+mod server;
+
+pub(crate) use client::RpcClient;
+pub(crate) use server::{Handler, RpcServer};
+
+use std::sync::Arc;
+
+use crate::{
+    memory::{Memory, MemoryError},
+    verbs::{
+        Access, MrHandle, PostError, ProtectionDomain, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge,
+        VerbsError,
+    },
+};
+
+/// Longest request and longest reply, in bytes.
+pub const MAX_CALL: usize = 64 * 1024;
+/// Calls that a session can have under way; further ones wait.
+pub(crate) const CALL_SLOTS: usize = 16;
+/// Sends between two signaled ones.
+const SIGNAL_EVERY: u32 = 8;
+/// Queue depths: receives for all slots, and sends with those that wait to be reported.
+pub(crate) const QUEUE_DEPTH: u32 = (CALL_SLOTS * 2) as u32;
+const _: () = assert!(CALL_SLOTS + (SIGNAL_EVERY as usize) < QUEUE_DEPTH as usize);
+
+const HEADER: usize = 8;
+/// Bytes between two buffers.
+const STRIDE: usize = MAX_CALL + 4096;
+const _: () = assert!(HEADER + MAX_CALL <= STRIDE);
+
+/// `wr_id` of sends; receives have the index of their buffer.
+const SEND_ID: u64 = u64::MAX;
+
+fn memory_error(e: MemoryError) -> VerbsError {
+    VerbsError::os("message buffers", std::io::Error::other(e.to_string()))
+}
+
+/// A queue pair with its message buffers.
+#[derive(Debug)]
+struct Messages {
+    qp: Arc<dyn QueuePair>,
+    mr: MrHandle,
+    memory: Arc<Memory>,
+}
+
+impl Messages {
+    fn new(pd: &dyn ProtectionDomain, qp: Arc<dyn QueuePair>) -> Result<Messages, VerbsError> {
+        let memory = Arc::new(Memory::private(2 * CALL_SLOTS * STRIDE).map_err(memory_error)?);
+        let mr = pd.register(&memory, 0, memory.len() as u64, Access::LOCAL_WRITE)?;
+        Ok(Messages { qp, mr, memory })
+    }
+
+    fn recv_offset(index: usize) -> usize {
+        index * STRIDE
+    }
+
+    fn send_offset(slot: usize) -> usize {
+        (CALL_SLOTS + slot) * STRIDE
+    }
+
+    fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge { addr: self.mr.addr() + offset as u64, length: length as u32, lkey: self.mr.lkey() }
+    }
+
+    /// Gives receive buffer `index` to the next message.
+    fn post_recv(&self, index: usize) -> Result<(), PostError> {
+        let sges = [self.sge(Self::recv_offset(index), HEADER + MAX_CALL)];
+        self.qp.post_recv(&[RecvWr { wr_id: index as u64, sges: &sges }])
+    }
+
+    fn post_all_recvs(&self) -> Result<(), PostError> {
+        (0..CALL_SLOTS).try_for_each(|index| self.post_recv(index))
+    }
+
+    /// Sends `bytes` under `slot`, from the slot's buffer. `count` numbers the sends.
+    fn send(&self, slot: usize, bytes: &[u8], count: u32) -> Result<(), PostError> {
+        let offset = Self::send_offset(slot);
+        self.memory.write(offset, &(slot as u64).to_le_bytes());
+        self.memory.write(offset + HEADER, bytes);
+        let sges = [self.sge(offset, HEADER + bytes.len())];
+        let signaled = count.is_multiple_of(SIGNAL_EVERY);
+        let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let op = SendOp::Send { imm: None };
+        self.qp.post_send(&[SendWr { wr_id: SEND_ID, op, sges: &sges, inline: None, flags }])
+    }
+
+    /// Takes the message of `len` bytes out of receive buffer `index`: its slot, and its bytes into `out`.
+    fn take(&self, index: usize, len: usize, out: &mut Vec<u8>) -> Option<usize> {
+        let body = len.checked_sub(HEADER)?;
+        let mut header = [0; HEADER];
+        let offset = Self::recv_offset(index);
+        self.memory.read(offset, &mut header);
+        let slot = usize::try_from(u64::from_le_bytes(header)).ok().filter(|slot| *slot < CALL_SLOTS)?;
+        out.resize(body, 0);
+        self.memory.read(offset + HEADER, out);
+        Some(slot)
+    }
+}

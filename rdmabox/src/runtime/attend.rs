@@ -1,0 +1,176 @@
+//! Waiting on a completion queue by turns.
+//!
+//! Of the threads that wait for completions of one queue, one holds the token: it polls, arms and sleeps, and
+//! hands out everybody's completions. The others are parked. A thread that is served leaves, and hands the token
+//! on to one that is not. So a lone caller polls its own completion and wakes nobody, and no completion waits for
+//! a thread that has gone.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use super::Ticket;
+use crate::{
+    polling::{Poller, PollingMode, Step},
+    stats::Stats,
+    verbs::{CompletionQueue, VerbsError, WorkCompletion},
+};
+
+/// Completions per poll.
+const BATCH: usize = 32;
+
+#[derive(Debug)]
+struct Leader {
+    poller: Poller,
+    batch: [WorkCompletion; BATCH],
+}
+
+/// A completion queue and those who wait on it.
+#[derive(Debug)]
+pub(crate) struct Attendance {
+    lane: usize,
+    cq: Arc<dyn CompletionQueue>,
+    leader: Mutex<Leader>,
+    parked: Mutex<Vec<Arc<Ticket>>>,
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    Done,
+    TimedOut,
+    /// The completion queue is unusable.
+    Broken(VerbsError),
+}
+
+impl Attendance {
+    pub(crate) fn new(
+        lane: usize,
+        cq: Arc<dyn CompletionQueue>,
+        mode: PollingMode,
+        max_retry: u32,
+    ) -> Attendance {
+        let leader =
+            Leader { poller: Poller::new(mode, max_retry, BATCH), batch: [WorkCompletion::EMPTY; BATCH] };
+        Attendance { lane, cq, leader: Mutex::new(leader), parked: Mutex::default() }
+    }
+
+    /// Waits until nothing of the ticket is outstanding here, serving others meanwhile: `dispatch` gets every completion.
+    pub(crate) fn wait(
+        &self,
+        ticket: &Arc<Ticket>,
+        deadline: Instant,
+        stats: &Stats,
+        dispatch: &dyn Fn(&[WorkCompletion]),
+    ) -> Waited {
+        let waited = self.wait_inner(ticket, deadline, stats, dispatch);
+        self.hand_on();
+        waited
+    }
+
+    fn wait_inner(
+        &self,
+        ticket: &Arc<Ticket>,
+        deadline: Instant,
+        stats: &Stats,
+        dispatch: &dyn Fn(&[WorkCompletion]),
+    ) -> Waited {
+        let mut registered = false;
+        let waited = loop {
+            if ticket.is_settled_on(self.lane) {
+                break Waited::Done;
+            }
+            if let Some(mut leader) = self.leader.try_lock() {
+                break self.lead(&mut leader, ticket, deadline, stats, dispatch);
+            }
+            if !registered {
+                // Before the last look at the token: a leader that leaves after that look finds this entry.
+                self.parked.lock().push(Arc::clone(ticket));
+                registered = true;
+                continue;
+            }
+            let Some(left) = remaining(deadline) else { break Waited::TimedOut };
+            std::thread::park_timeout(left);
+        };
+        if registered {
+            self.parked.lock().retain(|other| !Arc::ptr_eq(other, ticket));
+        }
+        waited
+    }
+
+    fn lead(
+        &self,
+        leader: &mut Leader,
+        ticket: &Arc<Ticket>,
+        deadline: Instant,
+        stats: &Stats,
+        dispatch: &dyn Fn(&[WorkCompletion]),
+    ) -> Waited {
+        leader.poller.after_wake();
+        loop {
+            let batch = leader.poller.batch_size().min(BATCH);
+            let found = match self.cq.poll(&mut leader.batch[..batch]) {
+                Ok(found) => found,
+                Err(e) => return Waited::Broken(e),
+            };
+            stats.count_poll(found);
+            dispatch(&leader.batch[..found]);
+            if ticket.is_settled_on(self.lane) {
+                return Waited::Done;
+            }
+            match leader.poller.after_poll(found) {
+                Step::Poll => {
+                    if found == 0 {
+                        if remaining(deadline).is_none() {
+                            return Waited::TimedOut;
+                        }
+                        std::hint::spin_loop();
+                    }
+                }
+                Step::Arm => {
+                    if let Err(e) = self.cq.arm() {
+                        return Waited::Broken(e);
+                    }
+                }
+                Step::Sleep => {
+                    let Some(left) = remaining(deadline) else { return Waited::TimedOut };
+                    stats.sleeps.inc();
+                    match self.cq.wait(Some(left)) {
+                        Ok(true) => stats.events.inc(),
+                        Ok(false) => {}
+                        Err(e) => return Waited::Broken(e),
+                    }
+                    leader.poller.after_wake();
+                }
+            }
+        }
+    }
+
+    /// Registers a ticket whose owner does not wait here yet, and sees to it that somebody attends.
+    pub(crate) fn expect(&self, ticket: &Arc<Ticket>) {
+        self.parked.lock().push(Arc::clone(ticket));
+        self.hand_on();
+    }
+
+    /// Wakes somebody who waits, unless somebody is polling.
+    fn hand_on(&self) {
+        if self.leader.is_locked() {
+            return;
+        }
+        let next = {
+            let mut parked = self.parked.lock();
+            parked.retain(|ticket| !ticket.is_settled_on(self.lane));
+            parked.last().cloned()
+        };
+        if let Some(ticket) = next {
+            ticket.unpark();
+        }
+    }
+}
+
+fn remaining(deadline: Instant) -> Option<Duration> {
+    deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+}

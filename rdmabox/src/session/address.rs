@@ -1,0 +1,127 @@
+//! Where a host listens, and what runs between two processes.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+/// Where to listen or to connect: `unix:/path`, `tcp:host:port`, or short `/path` and `host:port`. An IPv6 address
+/// stands in brackets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A Unix socket: peers of the same host, whose memory can be mapped.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp {
+        /// Name or address, without brackets.
+        host: String,
+        /// Port; 0 lets a listener choose.
+        port: u16,
+    },
+}
+
+/// A string that is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no address: write unix:/path/to/socket, /path/to/socket, tcp:host:port or host:port")]
+pub struct AddressError {
+    /// The string.
+    pub text: String,
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let wrong = || AddressError { text: text.into() };
+        if let Some(path) = text.strip_prefix("unix:").or_else(|| text.starts_with('/').then_some(text)) {
+            return if path.is_empty() { Err(wrong()) } else { Ok(Address::Unix(path.into())) };
+        }
+        let rest = text.strip_prefix("tcp:").unwrap_or(text);
+        let (host, port) = rest.rsplit_once(':').ok_or_else(wrong)?;
+        let port = port.parse().map_err(|_| wrong())?;
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        match bare {
+            Some(host) if !host.is_empty() => Ok(Address::Tcp { host: host.into(), port }),
+            None if !host.is_empty() && !host.contains([':', '/', '[', ']']) => {
+                Ok(Address::Tcp { host: host.into(), port })
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
+        }
+    }
+}
+
+/// What carries the requests of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProviderKind {
+    /// Memory of the same host, mapped; messages over a Unix socket.
+    Shm,
+    /// TCP connections.
+    Tcp,
+}
+
+/// A string that names no provider.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no provider: choose shm or tcp")]
+pub struct ProviderKindError(pub String);
+
+impl FromStr for ProviderKind {
+    type Err = ProviderKindError;
+
+    fn from_str(text: &str) -> Result<ProviderKind, ProviderKindError> {
+        match text {
+            "shm" => Ok(ProviderKind::Shm),
+            "tcp" => Ok(ProviderKind::Tcp),
+            _ => Err(ProviderKindError(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for ProviderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ProviderKind::Shm => "shm",
+            ProviderKind::Tcp => "tcp",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.into(), port }
+    }
+
+    #[test]
+    fn addresses_are_read_in_every_form_and_written_in_one() {
+        for (text, expected, written) in [
+            ("unix:/run/x", Address::Unix("/run/x".into()), "unix:/run/x"),
+            ("/run/x", Address::Unix("/run/x".into()), "unix:/run/x"),
+            ("unix:x.sock", Address::Unix("x.sock".into()), "unix:x.sock"),
+            ("tcp:host:7", tcp("host", 7), "tcp:host:7"),
+            ("10.0.0.1:65535", tcp("10.0.0.1", 65535), "tcp:10.0.0.1:65535"),
+            ("[::1]:7440", tcp("::1", 7440), "tcp:[::1]:7440"),
+        ] {
+            assert_eq!(text.parse::<Address>().as_ref(), Ok(&expected), "{text}");
+            assert_eq!(expected.to_string(), written);
+            assert_eq!(written.parse::<Address>(), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in
+            ["", "host", "host:", ":7", "host:65536", "host:x", "unix:", "::1:7", "[]:7", "[::1]", "a/b:7"]
+        {
+            assert_eq!(text.parse::<Address>(), Err(AddressError { text: text.into() }), "{text}");
+        }
+    }
+}

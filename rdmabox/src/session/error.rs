@@ -1,0 +1,71 @@
+//! Errors of sessions.
+
+use std::{io, time::Duration};
+
+use super::Address;
+use crate::verbs::{VerbsError, WcStatus};
+
+/// Why a session could not be made. Nothing is left behind; a retry is safe.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The operating system refused.
+    #[error("{address}: {source}")]
+    Io {
+        /// Where to.
+        address: Address,
+        /// Its error.
+        source: io::Error,
+    },
+    /// Nobody answered in time.
+    #[error("{address}: no answer within {timeout:?}")]
+    Timeout {
+        /// Where to.
+        address: Address,
+        /// The time there was.
+        timeout: Duration,
+    },
+    /// The other side, or the options, say no.
+    #[error("{address}: {reason}")]
+    Refused {
+        /// Where to.
+        address: Address,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why a request or a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The device reported an error. The session is closed by it.
+    #[error("{0}")]
+    Completion(WcStatus),
+    /// It took too long. The session is closed, and whether the request took effect is unknown.
+    #[error("no completion within {0:?}")]
+    Timeout(Duration),
+    /// The session is closed. Whether a request that was under way took effect is unknown.
+    #[error("the session is closed: the peer is gone")]
+    Disconnected,
+    /// The request cannot be made like this; it had no effect, and the session goes on.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// Why a host could not be started, or memory not be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// An address cannot be listened on; none is.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: Address,
+        /// The error.
+        source: io::Error,
+    },
+    /// The device refused.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}

@@ -1,0 +1,223 @@
+//! The first bytes on a stream between a client and a host, before any memory is reachable.
+//!
+//! A client opens a control stream, is told a token, and opens one stream per queue pair that it joins with that
+//! token; each of those then belongs to its queue pair. When all are connected the host says so on the control
+//! stream, which stays open: its end is the end of the session.
+
+use std::io::{self, Read, Write};
+
+use zerocopy::{
+    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout,
+    byteorder::little_endian::{U16, U32},
+};
+
+use super::stream::Stream;
+
+const MAGIC: [u8; 8] = *b"rdmabxS\x01";
+const VERSION: u32 = 1;
+/// Longest text in an answer.
+const MAX_TEXT: usize = 1024;
+/// Identifies a host until it boots again.
+pub(crate) type HostId = [u8; 16];
+/// Names a session that is being made. Random: it cannot be guessed.
+pub(crate) type Token = [u8; 16];
+
+/// What a stream is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A new session with so many data queue pairs.
+    Control { queue_pairs: u32 },
+    /// Queue pair `index` of the session that is being made under `token`. Index 0 carries messages.
+    Join { token: Token, index: u32 },
+}
+
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawPreamble {
+    magic: [u8; 8],
+    version: U32,
+    kind: U32,
+    token: [u8; 16],
+    number: U32,
+    reserved: U32,
+}
+
+const CONTROL: u32 = 1;
+const JOIN: u32 = 2;
+
+pub(crate) fn send_preamble(stream: &mut Stream, purpose: Purpose) -> io::Result<()> {
+    let (kind, token, number) = match purpose {
+        Purpose::Control { queue_pairs } => (CONTROL, Token::default(), queue_pairs),
+        Purpose::Join { token, index } => (JOIN, token, index),
+    };
+    let raw = RawPreamble {
+        magic: MAGIC,
+        version: VERSION.into(),
+        kind: kind.into(),
+        token,
+        number: number.into(),
+        reserved: 0.into(),
+    };
+    stream.write_all(raw.as_bytes())
+}
+
+fn invalid(text: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.into())
+}
+
+pub(crate) fn receive_preamble(stream: &mut Stream) -> io::Result<Purpose> {
+    let mut raw = RawPreamble::new_zeroed();
+    stream.read_exact(raw.as_mut_bytes())?;
+    if raw.magic != MAGIC {
+        return Err(invalid("not an rdmabox client"));
+    }
+    if raw.version.get() != VERSION {
+        return Err(invalid(format!("client has protocol version {}, this is {VERSION}", raw.version.get())));
+    }
+    let number = raw.number.get();
+    match raw.kind.get() {
+        CONTROL => Ok(Purpose::Control { queue_pairs: number }),
+        JOIN => Ok(Purpose::Join { token: raw.token, index: number }),
+        other => Err(invalid(format!("unknown kind of stream {other}"))),
+    }
+}
+
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawAnswer {
+    magic: [u8; 8],
+    version: U32,
+    ok: U16,
+    text_len: U16,
+    token: [u8; 16],
+    host: HostId,
+}
+
+/// The host's answer on a control stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// False: the session is refused, and `text` says why.
+    pub ok: bool,
+    pub token: Token,
+    pub host: HostId,
+    /// In the first answer the host's Unix socket, if it has one, for clients of the same host.
+    pub text: String,
+}
+
+pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()> {
+    let mut end = answer.text.len().min(MAX_TEXT);
+    while !answer.text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = &answer.text[..end];
+    let raw = RawAnswer {
+        magic: MAGIC,
+        version: VERSION.into(),
+        ok: u16::from(answer.ok).into(),
+        text_len: (text.len() as u16).into(),
+        token: answer.token,
+        host: answer.host,
+    };
+    let mut bytes = raw.as_bytes().to_vec();
+    bytes.extend_from_slice(text.as_bytes());
+    stream.write_all(&bytes)
+}
+
+pub(crate) fn receive_answer(stream: &mut Stream) -> io::Result<Answer> {
+    let mut raw = RawAnswer::new_zeroed();
+    stream.read_exact(raw.as_mut_bytes())?;
+    if raw.magic != MAGIC {
+        return Err(invalid("no rdmabox host there"));
+    }
+    if raw.version.get() != VERSION {
+        return Err(invalid(format!("host has protocol version {}, this is {VERSION}", raw.version.get())));
+    }
+    let len = usize::from(raw.text_len.get());
+    if len > MAX_TEXT {
+        return Err(invalid("answer too long"));
+    }
+    let mut text = vec![0; len];
+    stream.read_exact(&mut text)?;
+    let text = String::from_utf8(text).map_err(|_| invalid("answer is no text"))?;
+    Ok(Answer { ok: raw.ok.get() == 1, token: raw.token, host: raw.host, text })
+}
+
+/// This host's identity; zero where the system tells none, which matches nobody.
+pub(crate) fn host_id() -> HostId {
+    let mut id = HostId::default();
+    if let Ok(text) = std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        let digits: Vec<u8> =
+            text.bytes().filter_map(|b| char::from(b).to_digit(16).map(|d| d as u8)).collect();
+        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn pair() -> (Stream, Stream) {
+        let (a, b) = UnixStream::pair().unwrap();
+        (Stream::Unix(a), Stream::Unix(b))
+    }
+
+    #[test]
+    fn preambles_and_answers_round_trip() {
+        let (mut a, mut b) = pair();
+        for purpose in [Purpose::Control { queue_pairs: 4 }, Purpose::Join { token: [7; 16], index: 3 }] {
+            send_preamble(&mut a, purpose).unwrap();
+            assert_eq!(receive_preamble(&mut b).unwrap(), purpose);
+        }
+        for answer in [
+            Answer { ok: true, token: [1; 16], host: [2; 16], text: "/run/x".into() },
+            Answer { ok: false, text: "no".into(), ..Answer::default() },
+        ] {
+            send_answer(&mut a, &answer).unwrap();
+            assert_eq!(receive_answer(&mut b).unwrap(), answer);
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        let (mut a, mut b) = pair();
+        let answer = Answer { text: "é".repeat(MAX_TEXT), ..Answer::default() };
+        send_answer(&mut a, &answer).unwrap();
+        assert_eq!(receive_answer(&mut b).unwrap().text, "é".repeat(MAX_TEXT / 2));
+    }
+
+    #[test]
+    fn other_protocols_and_truncated_preambles_are_refused() {
+        let good = {
+            let (mut a, mut b) = pair();
+            send_preamble(&mut a, Purpose::Control { queue_pairs: 1 }).unwrap();
+            drop(a);
+            let mut bytes = Vec::new();
+            b.read_to_end(&mut bytes).unwrap();
+            bytes
+        };
+        for len in 0..good.len() {
+            let (mut a, mut b) = pair();
+            a.write_all(&good[..len]).unwrap();
+            drop(a);
+            assert!(receive_preamble(&mut b).is_err(), "{len} bytes");
+        }
+        for (at, value) in [(0, b'X'), (8, 9), (12, 77)] {
+            let (mut a, mut b) = pair();
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            a.write_all(&bytes).unwrap();
+            assert_eq!(receive_preamble(&mut b).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn the_host_id_is_known_and_stable() {
+        assert_ne!(host_id(), HostId::default());
+        assert_eq!(host_id(), host_id());
+    }
+}

@@ -1,0 +1,53 @@
+//! What a session can be told. Every mechanism of the runtime has its switch here.
+
+use std::time::Duration;
+
+use super::ProviderKind;
+use crate::{
+    admission::DEFAULT_WINDOW,
+    batch::BatchMode,
+    polling::{DEFAULT_MAX_RETRY, PollingMode},
+};
+
+/// Options of a session.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// The provider to use; failing rather than taking another one. `None`: shared memory on the same host, else TCP.
+    pub provider: Option<ProviderKind>,
+    /// Data queue pairs, 1 to 16, each with its own completion queue.
+    pub queue_pairs: usize,
+    /// Bytes that may be in flight, both directions together.
+    pub window_bytes: u64,
+    /// How requests that gather in the merge queue are combined.
+    pub batch: BatchMode,
+    /// A work request of at most so many bytes is copied through pre-registered memory (preMR); for a longer one the
+    /// caller's buffer is registered (dynMR).
+    pub pre_mr_threshold: u64,
+    /// How completions are waited for.
+    pub polling: PollingMode,
+    /// Polls that find nothing before adaptive polling goes to sleep.
+    pub max_retry: u32,
+    /// No blocking call takes longer. When it is over the session ends: the memory of its requests is free again,
+    /// and whether they took effect is unknown.
+    pub operation_timeout: Duration,
+    /// Connecting takes no longer.
+    pub connect_timeout: Duration,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        SessionOptions {
+            provider: None,
+            // Best in the paper (section V-A).
+            queue_pairs: 4,
+            window_bytes: DEFAULT_WINDOW,
+            batch: BatchMode::Hybrid,
+            // Measured on the software device: registering costs about as much as copying so many bytes.
+            pre_mr_threshold: 4096,
+            polling: PollingMode::Adaptive,
+            max_retry: DEFAULT_MAX_RETRY,
+            operation_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(4),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a host's service sees: its peers, the memory it exports, and what it is asked.
+
+use std::{fmt, sync::Arc};
+
+use super::ProviderKind;
+use crate::{
+    memory::Memory,
+    verbs::{MrHandle, RemoteAddr},
+};
+
+/// A service that sessions connect to.
+pub trait Service: Send + Sync + 'static {
+    /// A session is up; calls follow. An error ends it, and is told to the client.
+    fn connected(&self, peer: &Peer) -> Result<(), String> {
+        let _ = peer;
+        Ok(())
+    }
+
+    /// Answers one call into `reply`, which comes empty. Runs on several threads at once. An error (a malformed
+    /// request, say) ends the session and is logged.
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String>;
+
+    /// The session is over: no call of it is running or will run, and its queue pairs are destroyed, so that nothing
+    /// of it touches memory any more. Once for each `connected` that succeeded.
+    fn disconnected(&self, peer: &Peer) {
+        let _ = peer;
+    }
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub struct Peer {
+    pub(crate) id: u64,
+    pub(crate) provider: ProviderKind,
+    pub(crate) name: String,
+}
+
+impl Peer {
+    /// Number of the session, unique while the host runs.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What carries its requests.
+    pub fn provider(&self) -> ProviderKind {
+        self.provider
+    }
+
+    /// Who it is, for people.
+    pub fn description(&self) -> String {
+        self.to_string()
+    }
+
+    /// Where this peer finds the first byte of an export.
+    pub fn remote_addr(&self, export: &Export) -> RemoteAddr {
+        RemoteAddr { addr: export.region.addr(), rkey: export.region.rkey() }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {} ({} from {})", self.id, self.provider, self.name)
+    }
+}
+
+/// Memory that peers may reach. Dropping it takes the key back: later requests are refused.
+#[derive(Debug)]
+pub struct Export {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) region: MrHandle,
+}
+
+impl Export {
+    /// The memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+}

@@ -1,0 +1,170 @@
+//! Streams between client and host before they belong to a queue pair: TCP or Unix, with deadlines.
+
+use std::{
+    io::{self, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+use socket2::{SockRef, TcpKeepalive};
+
+use super::{Address, ConnectError};
+use crate::verbs::Rendezvous;
+
+/// A dead network is noticed after so long with data under way.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Connects within `deadline`.
+    pub(crate) fn connect(
+        address: &Address,
+        timeout: Duration,
+        deadline: Instant,
+    ) -> Result<Stream, ConnectError> {
+        let io = |source: io::Error| match source.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                ConnectError::Timeout { address: address.clone(), timeout }
+            }
+            io::ErrorKind::NotFound => ConnectError::Refused {
+                address: address.clone(),
+                reason: "no server there: no such socket".into(),
+            },
+            io::ErrorKind::ConnectionRefused => ConnectError::Refused {
+                address: address.clone(),
+                reason: "no server there: connection refused".into(),
+            },
+            _ => ConnectError::Io { address: address.clone(), source },
+        };
+        match address {
+            Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix).map_err(io),
+            Address::Tcp { host, port } => {
+                let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| ConnectError::Refused {
+                    address: address.clone(),
+                    reason: format!("cannot find host {host:?}: {e}"),
+                })?;
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                for candidate in found {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(ConnectError::Timeout { address: address.clone(), timeout });
+                    }
+                    match TcpStream::connect_timeout(&candidate, left) {
+                        Ok(stream) => {
+                            tune(&stream);
+                            return Ok(Stream::Tcp(stream));
+                        }
+                        Err(e) => last = e,
+                    }
+                }
+                Err(io(last))
+            }
+        }
+    }
+
+    pub(crate) fn accepted_tcp(stream: TcpStream) -> Stream {
+        tune(&stream);
+        Stream::Tcp(stream)
+    }
+
+    fn sock(&self) -> SockRef<'_> {
+        match self {
+            Stream::Tcp(stream) => SockRef::from(stream),
+            Stream::Unix(stream) => SockRef::from(stream),
+        }
+    }
+
+    /// Limits every later read and write; `None` waits for ever.
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        // Zero would mean no limit.
+        let timeout = timeout.map(|t| t.max(Duration::from_millis(1)));
+        self.sock().set_read_timeout(timeout)?;
+        self.sock().set_write_timeout(timeout)
+    }
+
+    /// Makes every read and write return, here and at the peer.
+    pub(crate) fn shutdown(&self) {
+        let _ = self.sock().shutdown(std::net::Shutdown::Both);
+    }
+
+    /// True if the peer has closed.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        let _ = self.sock().set_nonblocking(true);
+        let over = match self.sock().peek(&mut byte) {
+            Ok(count) => count == 0,
+            Err(e) => e.kind() != io::ErrorKind::WouldBlock,
+        };
+        let _ = self.sock().set_nonblocking(false);
+        over
+    }
+
+    /// Who is at the other end, for people.
+    pub(crate) fn peer_name(&self) -> String {
+        match self {
+            Stream::Tcp(stream) => match stream.peer_addr() {
+                Ok(addr) => format!("tcp:{addr}"),
+                Err(_) => "tcp".into(),
+            },
+            Stream::Unix(_) => "this host".into(),
+        }
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
+            Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
+        })
+    }
+
+    pub(crate) fn into_rendezvous(self) -> Rendezvous {
+        match self {
+            Stream::Tcp(stream) => Rendezvous::Tcp(stream),
+            Stream::Unix(stream) => Rendezvous::Unix(stream),
+        }
+    }
+}
+
+/// Options that make a dead peer noticed. A system that lacks one goes without.
+fn tune(stream: &TcpStream) {
+    let sock = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 5).with_retries(3);
+    for result in [
+        sock.set_tcp_nodelay(true),
+        sock.set_tcp_keepalive(&keepalive),
+        sock.set_tcp_user_timeout(Some(USER_TIMEOUT)),
+    ] {
+        if let Err(e) = result {
+            log::debug!("socket option: {e}");
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buf),
+            Stream::Unix(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(buf),
+            Stream::Unix(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

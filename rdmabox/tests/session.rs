@@ -1,0 +1,444 @@
+//! Sessions end to end, on every provider: one-sided requests, ordered lists, calls, and what happens when one
+//! side goes away.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rdmabox::{
+    Access, Address, BatchMode, ConnectError, Export, Host, Memory, Op, Peer, PollingMode, ProviderKind,
+    RemoteAddr, RequestError, Running, Service, Session, SessionOptions,
+};
+
+const LEN: usize = 4 << 20;
+
+#[derive(Default)]
+struct Echo {
+    export: Mutex<Option<Export>>,
+    calls: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Service for Echo {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        match request {
+            b"where" => {
+                let export = self.export.lock();
+                let remote = peer.remote_addr(export.as_ref().unwrap());
+                reply.extend_from_slice(&remote.addr.to_le_bytes());
+                reply.extend_from_slice(&remote.rkey.to_le_bytes());
+            }
+            b"bad" => return Err("malformed".into()),
+            other => reply.extend(other.iter().rev()),
+        }
+        Ok(())
+    }
+
+    fn disconnected(&self, _: &Peer) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct Fixture {
+    service: Arc<Echo>,
+    memory: Arc<Memory>,
+    running: Option<Running>,
+    address: Address,
+    options: SessionOptions,
+    _dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new(provider: ProviderKind) -> Fixture {
+        let _ = env_logger::builder().is_test(true).try_init();
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new().unwrap();
+        let memory = Arc::new(Memory::shared("test", LEN).unwrap());
+        let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
+        let service = Arc::new(Echo::default());
+        *service.export.lock() = Some(export);
+        let unix = Address::Unix(dir.path().join("sock"));
+        let tcp = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
+        let running = host.listen(&[unix, tcp], Arc::<Echo>::clone(&service) as Arc<dyn Service>).unwrap();
+        let address = match provider {
+            ProviderKind::Shm => running.addresses()[0].clone(),
+            ProviderKind::Tcp => running.addresses()[1].clone(),
+        };
+        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        Fixture { service, memory, running: Some(running), address, options, _dir: dir }
+    }
+
+    fn connect(&self) -> Arc<Session> {
+        Session::connect(&self.address, &self.options).unwrap()
+    }
+}
+
+fn base(session: &Session) -> RemoteAddr {
+    let mut reply = Vec::new();
+    session.call(b"where", &mut reply).unwrap();
+    RemoteAddr {
+        addr: u64::from_le_bytes(reply[..8].try_into().unwrap()),
+        rkey: u32::from_le_bytes(reply[8..12].try_into().unwrap()),
+    }
+}
+
+fn at(base: RemoteAddr, offset: usize) -> RemoteAddr {
+    RemoteAddr { addr: base.addr + offset as u64, rkey: base.rkey }
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()
+}
+
+fn on_each_provider(test: impl Fn(Fixture)) {
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        eprintln!("--- {provider}");
+        test(Fixture::new(provider));
+    }
+}
+
+#[test]
+fn bytes_arrive_and_come_back() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        assert_eq!(session.provider(), f.options.provider.unwrap());
+        let base = base(&session);
+        for (seed, len) in [0, 1, 8, 220, 221, 4095, 4096, 4097, 70_000, 1 << 20].into_iter().enumerate() {
+            let offset = 4096 * 3 + seed;
+            let data = pattern(len, seed);
+            session.write(at(base, offset), &data).unwrap();
+            let mut direct = vec![0; len];
+            f.memory.read(offset, &mut direct);
+            assert!(direct == data, "{len} bytes written");
+            let mut back = vec![0; len];
+            session.read(at(base, offset), &mut back).unwrap();
+            assert!(back == data, "{len} bytes read");
+        }
+        assert_eq!(f.service.calls.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn adjacent_requests_of_one_submission_are_one_wqe_and_disjoint_ones_one_doorbell() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let blocks: Vec<Vec<u8>> = (0..16).map(|i| pattern(4096, i)).collect();
+        let delta =
+            |before: &rdmabox::StatsSnapshot, name: &str| session.stats().get(name) - before.get(name);
+
+        let before = session.stats();
+        let parts: Vec<(RemoteAddr, &[u8])> =
+            blocks.iter().enumerate().map(|(i, b)| (at(base, i * 4096), b.as_slice())).collect();
+        session.write_vectored(&parts).unwrap();
+        assert_eq!((delta(&before, "wqes"), delta(&before, "doorbells")), (1, 1));
+        assert_eq!(delta(&before, "merged"), 15);
+
+        let before = session.stats();
+        let parts: Vec<(RemoteAddr, &[u8])> =
+            blocks.iter().enumerate().map(|(i, b)| (at(base, i * 8192), b.as_slice())).collect();
+        session.write_vectored(&parts).unwrap();
+        assert_eq!((delta(&before, "wqes"), delta(&before, "doorbells")), (16, 1));
+
+        let before = session.stats();
+        let mut out = vec![vec![0u8; 4096]; 16];
+        let mut parts: Vec<(RemoteAddr, &mut [u8])> =
+            out.iter_mut().enumerate().map(|(i, b)| (at(base, i * 8192), b.as_mut_slice())).collect();
+        session.read_vectored(&mut parts).unwrap();
+        assert_eq!((delta(&before, "wqes"), delta(&before, "doorbells")), (16, 1));
+        assert!(out == blocks);
+    });
+}
+
+#[test]
+fn the_threshold_decides_between_staging_and_registering() {
+    on_each_provider(|mut f| {
+        f.options.pre_mr_threshold = 8192;
+        let session = f.connect();
+        let base = base(&session);
+        let data = pattern(8193, 1);
+        for (len, pre, dynamic) in [(8192, 8192, 0), (8193, 0, 8193)] {
+            for write in [true, false] {
+                let before = session.stats();
+                if write {
+                    session.write(base, &data[..len]).unwrap();
+                } else {
+                    session.read(base, &mut vec![0; len]).unwrap();
+                }
+                let after = session.stats();
+                assert_eq!(after.get("pre_mr_bytes") - before.get("pre_mr_bytes"), pre, "{len} {write}");
+                assert_eq!(after.get("dyn_mr_bytes") - before.get("dyn_mr_bytes"), dynamic, "{len} {write}");
+            }
+        }
+        // Merged requests are judged by their sum.
+        for (count, pre, dynamic) in [(2, 8192, 0), (3, 0, 3 * 4096)] {
+            let before = session.stats();
+            let parts: Vec<(RemoteAddr, &[u8])> =
+                (0..count).map(|i| (at(base, i * 4096), &data[..4096])).collect();
+            session.write_vectored(&parts).unwrap();
+            let after = session.stats();
+            assert_eq!(after.get("wqes") - before.get("wqes"), 1);
+            assert_eq!(after.get("pre_mr_bytes") - before.get("pre_mr_bytes"), pre);
+            assert_eq!(after.get("dyn_mr_bytes") - before.get("dyn_mr_bytes"), dynamic);
+        }
+    });
+}
+
+#[test]
+fn ordered_lists_run_in_order_and_give_old_values() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (mut first, mut second, mut third) = (1, 1, 1);
+        let data = pattern(5000, 3);
+        session
+            .execute(&mut [
+                Op::Write { remote: at(base, 4096), data: &data },
+                Op::CompareSwap { remote: base, compare: 0, swap: 5000, old: &mut first },
+                Op::CompareSwap { remote: base, compare: 0, swap: 9, old: &mut second },
+                Op::FetchAdd { remote: base, add: 7, old: &mut third },
+            ])
+            .unwrap();
+        assert_eq!((first, second, third), (0, 5000, 5000));
+        assert_eq!(f.memory.load_u64(0), 5007);
+        let mut back = vec![0; 5000];
+        session.execute(&mut [Op::Read { remote: at(base, 4096), out: &mut back }]).unwrap();
+        assert!(back == data);
+    });
+}
+
+#[test]
+fn threads_share_a_session_whatever_the_switches() {
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        for batch in BatchMode::ALL {
+            for polling in PollingMode::ALL {
+                let mut f = Fixture::new(provider);
+                f.options.batch = batch;
+                f.options.polling = polling;
+                f.options.queue_pairs = 2;
+                // Small enough that the window is what requests wait for.
+                f.options.window_bytes = 64 * 1024;
+                let session = f.connect();
+                let base = base(&session);
+                std::thread::scope(|scope| {
+                    for thread in 0..4usize {
+                        let session = &session;
+                        scope.spawn(move || {
+                            for round in 0..40 {
+                                let len = 1 + (round * 997 + thread * 131) % 20_000;
+                                let offset = thread * (1 << 20) + round * 100;
+                                let data = pattern(len, thread * 1000 + round);
+                                session.write(at(base, offset), &data).unwrap();
+                                let mut back = vec![0; len];
+                                session.read(at(base, offset), &mut back).unwrap();
+                                assert!(back == data, "{provider} {batch} {polling}");
+                            }
+                        });
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn overlapping_writes_of_one_submission_land_in_order() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let blocks: Vec<Vec<u8>> = (0..40).map(|i| vec![i as u8; 10_000]).collect();
+        let parts: Vec<(RemoteAddr, &[u8])> =
+            blocks.iter().enumerate().map(|(i, b)| (at(base, i * 100), b.as_slice())).collect();
+        session.write_vectored(&parts).unwrap();
+        let mut expected = vec![0; 10_000 + 39 * 100];
+        for (i, block) in blocks.iter().enumerate() {
+            expected[i * 100..i * 100 + 10_000].copy_from_slice(block);
+        }
+        let mut back = vec![0; expected.len()];
+        session.read(base, &mut back).unwrap();
+        assert!(back == expected);
+    });
+}
+
+#[test]
+fn calls_of_many_threads_get_their_own_replies() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        std::thread::scope(|scope| {
+            for thread in 0..24usize {
+                let session = &session;
+                scope.spawn(move || {
+                    let mut reply = Vec::new();
+                    for round in 0..50 {
+                        let request = pattern(1 + thread * 50 + round, thread);
+                        session.call(&request, &mut reply).unwrap();
+                        assert!(reply.iter().rev().eq(request.iter()));
+                    }
+                });
+            }
+        });
+        let longest = pattern(rdmabox::MAX_CALL, 1);
+        let mut reply = Vec::new();
+        session.call(&longest, &mut reply).unwrap();
+        assert!(reply.iter().rev().eq(longest.iter()));
+        let too_long = vec![0; rdmabox::MAX_CALL + 1];
+        assert!(matches!(session.call(&too_long, &mut reply), Err(RequestError::Invalid(_))));
+        session.call(b"", &mut reply).unwrap();
+        assert_eq!(reply, b"");
+    });
+}
+
+#[test]
+fn a_refused_request_fails_with_its_status_and_touches_nothing() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let outside = at(base, LEN - 4);
+        let error = session.write(outside, &[1; 8]).unwrap_err();
+        assert_eq!(error, RequestError::Completion(rdmabox::WcStatus::RemAccessErr));
+        assert_eq!(f.memory.load_u64(LEN - 8), 0);
+        assert_eq!(session.write(base, &[1; 8]), Err(RequestError::Disconnected));
+        assert!(!session.is_connected());
+        // Others are not concerned.
+        let other = f.connect();
+        let base = self::base(&other);
+        other.write(base, &[1; 8]).unwrap();
+    });
+}
+
+#[test]
+fn a_malformed_call_ends_that_session_only() {
+    on_each_provider(|f| {
+        let (bad, good) = (f.connect(), f.connect());
+        let mut reply = Vec::new();
+        assert_eq!(bad.call(b"bad", &mut reply), Err(RequestError::Disconnected));
+        good.call(b"ok", &mut reply).unwrap();
+        assert_eq!(reply, b"ko");
+    });
+}
+
+#[test]
+fn a_host_that_goes_fails_requests_and_one_that_is_dropped_leaves_nothing() {
+    on_each_provider(|mut f| {
+        let session = f.connect();
+        let base = base(&session);
+        drop(f.running.take());
+        assert_eq!(f.service.ended.load(Ordering::SeqCst), 1);
+        let mut reply = Vec::new();
+        assert_eq!(session.call(b"x", &mut reply), Err(RequestError::Disconnected));
+        // The engine hears of the end on its own; until then a write may still land in the mapped memory.
+        while session.write(base, &[1; 8]).is_ok() {
+            std::thread::yield_now();
+        }
+        assert!(!session.is_connected());
+        let error = Session::connect(&f.address, &f.options).unwrap_err();
+        assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
+        if let Address::Unix(path) = &f.address {
+            assert!(!path.exists());
+        }
+    });
+}
+
+#[test]
+fn closed_sessions_are_reported_to_the_service() {
+    on_each_provider(|f| {
+        for expected in 1..=3 {
+            drop(f.connect());
+            while f.service.ended.load(Ordering::SeqCst) < expected {
+                std::thread::yield_now();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_loopback_address_leads_to_shared_memory_unless_tcp_is_forced() {
+    let mut f = Fixture::new(ProviderKind::Tcp);
+    assert_eq!(f.connect().provider(), ProviderKind::Tcp);
+    f.options.provider = None;
+    let session = f.connect();
+    assert_eq!(session.provider(), ProviderKind::Shm);
+    assert!(session.description().starts_with("shared memory via unix:"));
+    f.options.provider = Some(ProviderKind::Shm);
+    let error = Session::connect(&f.address, &f.options).unwrap_err().to_string();
+    assert!(error.contains("provider shm needs an address of another kind"), "{error}");
+}
+
+#[test]
+fn mapped_memory_is_given_only_where_it_is_mapped_and_allowed() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let mapped = session.map(at(base, 4096), 100);
+        assert_eq!(mapped.is_some(), session.provider() == ProviderKind::Shm);
+        if let Some((memory, offset)) = mapped {
+            f.memory.write(4096, b"there");
+            let mut found = [0; 5];
+            memory.read(offset, &mut found);
+            assert_eq!(&found, b"there");
+            assert!(session.map(at(base, LEN - 1), 2).is_none());
+            assert!(session.map(RemoteAddr { rkey: base.rkey ^ 0x100, ..base }, 1).is_none());
+        }
+    });
+}
+
+#[test]
+fn addresses_in_use_and_stale_sockets() {
+    let f = Fixture::new(ProviderKind::Shm);
+    for address in f.running.as_ref().unwrap().addresses() {
+        let error = Host::new()
+            .unwrap()
+            .listen(std::slice::from_ref(address), Arc::new(Echo::default()))
+            .map(|_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with(&format!("cannot listen on {address}: ")), "{error}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stale");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let running =
+        Host::new().unwrap().listen(&[Address::Unix(path.clone())], Arc::new(Echo::default())).unwrap();
+    drop(running);
+    assert!(!path.exists());
+}
+
+#[test]
+fn garbage_on_a_listener_harms_nobody() {
+    use std::io::Write;
+    on_each_provider(|f| {
+        let good = f.connect();
+        for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 40], &[0xff; 4096], b"rdmabxS\x01"] {
+            match &f.address {
+                Address::Unix(path) => {
+                    std::os::unix::net::UnixStream::connect(path).unwrap().write_all(garbage).unwrap();
+                }
+                Address::Tcp { host, port } => {
+                    // The host may close before everything is written.
+                    let _ = std::net::TcpStream::connect((host.as_str(), *port)).unwrap().write_all(garbage);
+                }
+            }
+        }
+        let mut reply = Vec::new();
+        good.call(b"still here", &mut reply).unwrap();
+        assert_eq!(reply, b"ereh llits");
+    });
+}
+
+#[test]
+fn a_silent_server_is_given_up_in_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let address = Address::Tcp { host: "127.0.0.1".into(), port };
+    let timeout = Duration::from_millis(200);
+    let options = SessionOptions { connect_timeout: timeout, ..SessionOptions::default() };
+    let error = Session::connect(&address, &options).unwrap_err();
+    assert!(matches!(error, ConnectError::Timeout { .. }), "{error}");
+}
