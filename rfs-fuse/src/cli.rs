@@ -1,0 +1,344 @@
+//! The command line.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt::Display,
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
+
+use clap::Parser;
+use rdmabox::{Address, BatchMode, PollingMode, ProviderKind, SessionOptions};
+
+use crate::{fuse::Settings, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  rfs-fuse /run/rfs.sock /mnt              mount from a server on this host, through shared memory
+  rfs-fuse --daemon 10.0.0.7:7440 /mnt     mount from another host, and go to the background once it answers
+  rfs-fuse --provider tcp localhost:7440 /mnt
+                                           use TCP although the server is on this host
+  fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
+
+An address is unix:/path/to/socket or tcp:host:port; /path/to/socket and host:port mean the same.
+A program that keeps files open can hold a mount busy: SIGTERM then detaches it at once and says so.";
+
+/// Mounts the memory of an rfs-server as a file system.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "rfs-fuse",
+    version,
+    after_help = EXAMPLES,
+    override_usage = "rfs-fuse [OPTIONS] ADDRESS MOUNTPOINT",
+    max_term_width = 110
+)]
+pub struct Args {
+    /// The server's address, and a directory to mount on
+    #[arg(value_names = ["ADDRESS", "MOUNTPOINT"], num_args = 1..=2, required = true)]
+    paths: Vec<OsString>,
+
+    /// Go to the background; return once the mount answers
+    #[arg(long)]
+    pub daemon: bool,
+
+    /// Append log messages to this file instead of writing them to stderr
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+
+    /// Nothing can be changed through this mount
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// Let other users use the mount (the default for root; others need user_allow_other in /etc/fuse.conf)
+    #[arg(long, overrides_with = "no_allow_other")]
+    allow_other: bool,
+
+    /// Only the user who mounts may use the mount (the default unless that is root)
+    #[arg(long, overrides_with = "allow_other")]
+    no_allow_other: bool,
+
+    /// Carry data over shm or tcp, and fail rather than take the other [default: shm on one host, else tcp]
+    #[arg(long, value_name = "shm|tcp", value_parser = parsed::<ProviderKind>, help_heading = "Session")]
+    provider: Option<ProviderKind>,
+
+    /// Data queue pairs
+    #[arg(long, value_name = "N", help_heading = "Session")]
+    queue_pairs: Option<usize>,
+
+    /// Bytes in flight at most
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = "Session")]
+    window: Option<u64>,
+
+    /// How requests that meet are combined: single, merge, doorbell or hybrid
+    #[arg(long, value_name = "MODE", value_parser = parsed::<BatchMode>, help_heading = "Session")]
+    batch: Option<BatchMode>,
+
+    /// Copy requests up to this size through registered memory, register the buffers of larger ones; auto: the
+    /// runtime's choice
+    #[arg(long, value_name = "BYTES|auto", value_parser = threshold, help_heading = "Session")]
+    pre_mr_threshold: Option<Threshold>,
+
+    /// How completions are waited for: busy, event, event-batch, hybrid or adaptive
+    #[arg(long, value_name = "MODE", value_parser = parsed::<PollingMode>, help_heading = "Session")]
+    polling: Option<PollingMode>,
+
+    /// Polls without success before adaptive polling sleeps
+    #[arg(long, value_name = "N", help_heading = "Session")]
+    max_retry: Option<u32>,
+
+    /// No operation waits longer for the server
+    #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
+    timeout: Option<Duration>,
+
+    /// Print the session's counters as JSON at the end
+    #[arg(long, help_heading = "Session")]
+    pub stats_on_exit: bool,
+
+    /// Largest write request of the kernel
+    #[arg(long, value_name = "BYTES", value_parser = kernel_size, default_value = "1M", help_heading = "Kernel")]
+    max_write: u32,
+
+    /// How far the kernel reads ahead (beyond 128K only as root)
+    #[arg(
+        long,
+        alias = "read-ahead",
+        value_name = "BYTES",
+        value_parser = kernel_size,
+        default_value = "1M",
+        help_heading = "Kernel"
+    )]
+    max_readahead: u32,
+
+    /// Threads that serve the kernel
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=64),
+        default_value = "2",
+        help_heading = "Kernel"
+    )]
+    threads: u16,
+
+    /// How long the kernel may keep attributes
+    #[arg(long, value_name = "SECS", value_parser = timeout, default_value = "1", help_heading = "Kernel")]
+    attr_timeout: Duration,
+
+    /// How long the kernel may keep names
+    #[arg(long, value_name = "SECS", value_parser = timeout, default_value = "1", help_heading = "Kernel")]
+    entry_timeout: Duration,
+
+    /// Bypass the page cache: fastest for large requests, slow for small ones
+    #[arg(long, help_heading = "Kernel")]
+    direct_io: bool,
+
+    /// A file system in this process's own memory instead of a server's, to measure FUSE itself
+    #[arg(long, hide = true)]
+    pub null: bool,
+
+    /// This process is the background one of --daemon
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Threshold {
+    Auto,
+    Bytes(u64),
+}
+
+fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|e: T::Err| e.to_string())
+}
+
+fn threshold(text: &str) -> Result<Threshold, String> {
+    if text == "auto" { Ok(Threshold::Auto) } else { size::parse(text).map(Threshold::Bytes) }
+}
+
+fn kernel_size(text: &str) -> Result<u32, String> {
+    const LIMITS: std::ops::RangeInclusive<u64> = 4096..=16 << 20;
+    let bytes = size::parse(text)?;
+    u32::try_from(bytes)
+        .ok()
+        .filter(|_| LIMITS.contains(&bytes))
+        .ok_or_else(|| "it has to be between 4K and 16M".into())
+}
+
+/// Seconds, with or without a fraction.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if seconds <= 1e9 => Ok(duration),
+        _ => Err("it has to be between 0 and a billion seconds".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let duration = timeout(text)?;
+    if duration.is_zero() { Err("it has to be more than 0".into()) } else { Ok(duration) }
+}
+
+/// A combination of arguments that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    /// One of the two.
+    #[error("an address and a mount point are needed: rfs-fuse ADDRESS MOUNTPOINT (see rfs-fuse --help)")]
+    Missing,
+    /// Not the form of an address.
+    #[error("{0}")]
+    Address(String),
+}
+
+impl Args {
+    /// The server's address; `None` with `--null`.
+    pub fn address(&self) -> Result<Option<Address>, UsageError> {
+        if self.null {
+            return Ok(None);
+        }
+        let [address, _] = &self.paths[..] else { return Err(UsageError::Missing) };
+        let Some(address) = address.to_str() else {
+            return Err(UsageError::Address(format!("{address:?} is no address")));
+        };
+        address.parse().map(Some).map_err(|e: <Address as FromStr>::Err| UsageError::Address(e.to_string()))
+    }
+
+    /// The directory to mount on.
+    pub fn mount_point(&self) -> PathBuf {
+        self.paths.last().map_or_else(PathBuf::new, PathBuf::from)
+    }
+
+    /// What the mount table shows as the source.
+    pub fn source(&self) -> String {
+        if self.null { "null".into() } else { self.paths[0].to_string_lossy().into_owned() }
+    }
+
+    /// May others than the user who mounts use it?
+    pub fn allow_other(&self) -> bool {
+        self.allow_other || (!self.no_allow_other && rustix::process::geteuid().is_root())
+    }
+
+    /// Session threads.
+    pub fn threads(&self) -> usize {
+        self.threads.into()
+    }
+
+    /// What is agreed with the kernel.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            max_write: self.max_write,
+            max_readahead: self.max_readahead,
+            attr_timeout: self.attr_timeout,
+            entry_timeout: self.entry_timeout,
+            direct_io: self.direct_io,
+        }
+    }
+
+    /// What the session with the server is told.
+    pub fn session_options(&self) -> SessionOptions {
+        let mut options = SessionOptions { provider: self.provider, ..SessionOptions::default() };
+        if let Some(queue_pairs) = self.queue_pairs {
+            options.queue_pairs = queue_pairs;
+        }
+        if let Some(window) = self.window {
+            options.window_bytes = window;
+        }
+        if let Some(batch) = self.batch {
+            options.batch = batch;
+        }
+        if let Some(Threshold::Bytes(bytes)) = self.pre_mr_threshold {
+            options.pre_mr_threshold = bytes;
+        }
+        if let Some(polling) = self.polling {
+            options.polling = polling;
+        }
+        if let Some(max_retry) = self.max_retry {
+            options.max_retry = max_retry;
+        }
+        if let Some(timeout) = self.timeout {
+            options.operation_timeout = timeout;
+        }
+        options
+    }
+}
+
+/// The arguments of the background process that `--daemon` starts: the same, but for that.
+pub fn detached_arguments(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut rest = arguments.skip(1).filter(|argument| argument != "--daemon").collect::<Vec<_>>();
+    rest.insert(0, OsStr::new("--detached").to_owned());
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Args {
+        Args::try_parse_from(line.split(' ')).expect("valid arguments")
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn an_address_and_a_mount_point() {
+        let a = args("rfs-fuse --max-write 128K host:7440 /mnt --threads 3");
+        assert_eq!(a.address(), Ok(Some(Address::Tcp { host: "host".into(), port: 7440 })));
+        assert_eq!(a.mount_point(), PathBuf::from("/mnt"));
+        assert_eq!(a.source(), "host:7440");
+        assert_eq!((a.settings().max_write, a.threads()), (128 << 10, 3));
+    }
+
+    #[test]
+    fn null_needs_no_address() {
+        let a = args("rfs-fuse --null /mnt");
+        assert_eq!((a.address(), a.mount_point(), a.source()), (Ok(None), "/mnt".into(), "null".into()));
+        assert_eq!(args("rfs-fuse --null ignored /mnt").mount_point(), PathBuf::from("/mnt"));
+        assert_eq!(args("rfs-fuse /mnt").address(), Err(UsageError::Missing));
+    }
+
+    #[test]
+    fn every_switch_reaches_the_session() {
+        let options = args(
+            "rfs-fuse a:1 /m --provider tcp --queue-pairs 2 --window 3M --batch merge --pre-mr-threshold 64K \
+             --polling event-batch --max-retry 9 --timeout 2.5",
+        )
+        .session_options();
+        assert_eq!(options.provider, Some(ProviderKind::Tcp));
+        assert_eq!((options.queue_pairs, options.window_bytes), (2, 3 << 20));
+        assert_eq!((options.batch, options.polling), (BatchMode::Merge, PollingMode::EventBatch));
+        assert_eq!((options.pre_mr_threshold, options.max_retry), (64 << 10, 9));
+        assert_eq!(options.operation_timeout, Duration::from_millis(2500));
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        for line in [
+            "rfs-fuse",
+            "rfs-fuse a:1 /m --provider ib",
+            "rfs-fuse a:1 /m --max-write 1K",
+            "rfs-fuse a:1 /m --max-write 17M",
+            "rfs-fuse a:1 /m --threads 0",
+            "rfs-fuse a:1 /m --timeout 0",
+            "rfs-fuse a:1 /m --attr-timeout -1",
+            "rfs-fuse a:1 /m --window lots",
+            "rfs-fuse a:1 /m extra",
+        ] {
+            assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_last_word_on_allow_other_counts() {
+        assert!(args("rfs-fuse a:1 /m --no-allow-other --allow-other").allow_other());
+        assert!(!args("rfs-fuse a:1 /m --allow-other --no-allow-other").allow_other());
+    }
+
+    #[test]
+    fn the_background_process_gets_the_same_arguments() {
+        let given = ["rfs-fuse", "--daemon", "a:1", "/m"].map(OsString::from);
+        assert_eq!(detached_arguments(given.into_iter()), ["--detached", "a:1", "/m"]);
+    }
+}

@@ -1,0 +1,116 @@
+//! Attaching to a server, and calls.
+
+use std::{cell::RefCell, sync::Arc};
+
+use rdmabox::{Address, ConnectError, Session, SessionOptions};
+use rfs_proto::{Attached, Reply, Request, VERSION, decode_reply, encode_request, record};
+
+use super::{
+    Client, ClientError, Remote,
+    clock::{ServerClock, local_now},
+    inode::InodeTable,
+    record::Records,
+    remote::Mapped,
+};
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// No session.
+    #[error("cannot connect to {0}")]
+    Connect(#[from] ConnectError),
+    /// A session, but the server does not want us or is no rfs-server.
+    #[error("{address}: cannot attach: {source}")]
+    Attach {
+        /// The server's address.
+        address: Address,
+        /// What it answered.
+        source: ClientError,
+    },
+}
+
+thread_local! {
+    /// Request and reply of the call under way on this thread.
+    static MESSAGES: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientError> {
+    MESSAGES.with_borrow_mut(|(out, back)| {
+        encode_request(request, out);
+        remote.call(out, back)?;
+        match decode_reply(back)? {
+            Reply::Error(errno) => Err(ClientError::Errno(errno)),
+            reply => Ok(reply),
+        }
+    })
+}
+
+impl Client {
+    /// Connects to the server at `address` and attaches to it.
+    pub fn connect(address: &Address, options: &SessionOptions) -> Result<Client, AttachError> {
+        let session = Session::connect(address, options)?;
+        Client::attach(session).map_err(|source| AttachError::Attach { address: address.clone(), source })
+    }
+
+    /// Attaches over a session that is up; closes it if that fails.
+    pub fn attach(remote: Arc<dyn Remote>) -> Result<Client, ClientError> {
+        Client::attach_open(&remote).inspect_err(|_| remote.close())
+    }
+
+    fn attach_open(remote: &Arc<dyn Remote>) -> Result<Client, ClientError> {
+        let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
+        let sent = local_now();
+        let reply = call_on(&**remote, &Request::Attach { version: VERSION, client: &name })?;
+        let received = local_now();
+        let Reply::Attached(Attached { arena, table, now }) = reply else {
+            return Err(ClientError::Protocol("no answer to Attach"));
+        };
+        if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
+            return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
+        }
+        Ok(Client {
+            remote: remote.clone(),
+            arena,
+            arena_map: Mapped::of(&**remote, &arena),
+            records: Records::new(remote.clone(), table),
+            clock: ServerClock::from_exchange(sent, now, received),
+            inodes: InodeTable::default(),
+        })
+    }
+
+    /// Asks the server.
+    pub(crate) fn call(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
+        call_on(&*self.remote, request)
+    }
+
+    /// False once the session is over: every operation fails then.
+    pub fn is_connected(&self) -> bool {
+        self.remote.is_connected()
+    }
+
+    /// What the session runs on, for people.
+    pub fn description(&self) -> String {
+        self.remote.description()
+    }
+
+    /// The session's counters, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.remote.counters()
+    }
+
+    /// Number of inodes that are referenced.
+    pub fn known_inodes(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Ends the session; operations under way fail.
+    pub fn close_session(&self) {
+        self.remote.close();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.remote.close();
+    }
+}

@@ -1,0 +1,324 @@
+//! Reading and writing, one-sidedly.
+//!
+//! A write places its pieces and, past the end of the file, raises the size in the same list. Where records are mapped,
+//! every operation looks at the record; elsewhere one that stays inside the known size looks at it only once in a
+//! while, and one that goes past it always. A layout that was replaced meanwhile (another client truncated)
+//! makes the operation begin anew.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use rdmabox::{Memory, Op, RemoteAddr};
+use rfs_proto::{Errno, MAX_FILE_SIZE, record};
+use smallvec::SmallVec;
+
+use super::{
+    Client, ClientError,
+    inode::Inode,
+    layout::Piece,
+    record::{RawRecord, Seen},
+    remote::{Mapped, at},
+    space::TRIES,
+};
+
+/// Bytes that a read brought.
+#[derive(Debug)]
+pub enum ReadData<'a> {
+    /// In the server's memory, which is mapped here and which others may be changing.
+    Mapped {
+        /// The mapping.
+        memory: &'a Memory,
+        /// First byte in it.
+        offset: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// In the caller's buffer.
+    Bytes(&'a [u8]),
+}
+
+/// Parts of one write, in the order of the file.
+type Parts<'a> = SmallVec<[(RemoteAddr, &'a [u8]); 4]>;
+
+/// Steps of a list that a session takes for certain; pieces beyond go before it.
+const LIST: usize = 32;
+
+/// One list for the session.
+type Ops<'a> = SmallVec<[Op<'a>; 8]>;
+
+impl Client {
+    fn opened(&self, ino: u64) -> Result<Arc<Inode>, ClientError> {
+        self.inodes.get(ino).ok_or_else(|| Errno::EBADF.into())
+    }
+
+    /// Reads up to `len` bytes at `offset` of an open file, fewer at its end, and hands them to `sink`: in place
+    /// where that is possible, else in `buffer`, which grows as needed and can be used again and again.
+    pub fn read<R>(
+        &self,
+        ino: u64,
+        offset: u64,
+        len: usize,
+        buffer: &mut Vec<u8>,
+        sink: impl FnOnce(ReadData<'_>) -> R,
+    ) -> Result<R, ClientError> {
+        let inode = self.opened(ino)?;
+        let _shared = inode.io.read();
+        if !inode.open.load(Ordering::Acquire) {
+            return Err(Errno::EBADF.into());
+        }
+        let end = offset.saturating_add(len as u64);
+        for attempt in 1..=TRIES {
+            if let Some(map) = &self.arena_map
+                && self.records.is_mapped()
+            {
+                let now = self.look(&inode)?;
+                if inode.layout.read().generation() != now.generation {
+                    self.follow_generation(&inode, now.generation)?;
+                    continue;
+                }
+                let len = end.min(now.size).saturating_sub(offset);
+                return self.read_mapped(&inode, map, offset, len, buffer, sink);
+            }
+            if let Some(len) = self.read_remote(&inode, offset, end, buffer, attempt == TRIES)? {
+                return Ok(sink(ReadData::Bytes(&buffer[..len])));
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    fn read_mapped<R>(
+        &self,
+        inode: &Inode,
+        map: &Mapped,
+        offset: u64,
+        len: u64,
+        buffer: &mut Vec<u8>,
+        sink: impl FnOnce(ReadData<'_>) -> R,
+    ) -> Result<R, ClientError> {
+        if len == 0 {
+            return Ok(sink(ReadData::Bytes(&[])));
+        }
+        let pieces = self.readable(inode, offset, len)?;
+        // Layouts were checked to lie inside the arena, and the arena is mapped whole.
+        let place = |arena: u64| map.offset + arena as usize;
+        if let [Piece::Data { arena, len }] = pieces[..] {
+            return Ok(sink(ReadData::Mapped {
+                memory: &map.memory,
+                offset: place(arena),
+                len: len as usize,
+            }));
+        }
+        let mut rest = room(buffer, len as usize);
+        for piece in &pieces {
+            let (out, behind) = rest.split_at_mut(piece.len() as usize);
+            match *piece {
+                Piece::Data { arena, .. } => map.memory.read(place(arena), out),
+                Piece::Hole { .. } => out.fill(0),
+            }
+            rest = behind;
+        }
+        Ok(sink(ReadData::Bytes(&buffer[..len as usize])))
+    }
+
+    /// Reads over the network into the beginning of `buffer`; `None` to begin anew. `accept` takes an end of file
+    /// that may have moved on during this read.
+    fn read_remote(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        end: u64,
+        buffer: &mut Vec<u8>,
+        accept: bool,
+    ) -> Result<Option<usize>, ClientError> {
+        let (size, changes, recent) = {
+            let view = inode.size.lock();
+            (view.size(), view.changes(), view.is_recent())
+        };
+        let stop = end.min(size);
+        let len = stop.saturating_sub(offset);
+        let (pieces, generation) = match len {
+            0 => (SmallVec::new(), inode.layout.read().generation()),
+            _ => {
+                let generation = inode.layout.read().generation();
+                (self.readable(inode, offset, len)?, generation)
+            }
+        };
+        let mut parts: SmallVec<[(RemoteAddr, &mut [u8]); 4]> = SmallVec::new();
+        let mut rest = room(buffer, len as usize);
+        for piece in &pieces {
+            let (out, behind) = rest.split_at_mut(piece.len() as usize);
+            match *piece {
+                Piece::Data { arena, len } => parts.push((self.arena_addr(arena, len)?, out)),
+                Piece::Hole { .. } => out.fill(0),
+            }
+            rest = behind;
+        }
+        if recent && end <= size {
+            if !parts.is_empty() {
+                self.remote.read_vectored(&mut parts)?;
+            }
+            return Ok(Some(len as usize));
+        }
+        let (slot, record_addr) = self.record_of(inode)?;
+        let mut raw: RawRecord = [0; record::LEN];
+        if parts.len() >= LIST {
+            self.remote.read_vectored(&mut parts)?;
+            parts.clear();
+        }
+        let mut ops: Ops<'_> = parts.into_iter().map(|(remote, out)| Op::Read { remote, out }).collect();
+        ops.push(Op::Read { remote: record_addr, out: &mut raw });
+        self.remote.execute(&mut ops)?;
+        drop(ops);
+        let now = match Seen::decode(&raw, inode.ino, slot) {
+            Some(seen) => {
+                inode.size.lock().observe(seen.attr.size, changes);
+                seen.glimpse()
+            }
+            None => self.look(inode)?,
+        };
+        if now.generation != generation {
+            self.follow_generation(inode, now.generation)?;
+            return Ok(None);
+        }
+        if now.size > size && end > size && !accept {
+            return Ok(None);
+        }
+        Ok(Some(len.min(now.size.saturating_sub(offset)) as usize))
+    }
+
+    /// Writes `data` at `offset` of an open file. On return it is in place, whoever reads next.
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
+        let end = end.ok_or(Errno::EFBIG)?;
+        let inode = self.opened(ino)?;
+        let _shared = inode.io.read();
+        if !inode.open.load(Ordering::Acquire) {
+            return Err(Errno::EBADF.into());
+        }
+        for _ in 0..TRIES {
+            let Some((parts, generation)) = self.targets(&inode, offset, data)? else {
+                self.allocate(&inode, offset, data.len() as u64)?;
+                continue;
+            };
+            let mapped = self.records.is_mapped();
+            let size = if mapped { self.look(&inode)?.size } else { inode.size.lock().size() };
+            let placed = if end <= size {
+                self.remote.write_vectored(&parts)?;
+                // A look costs a round trip unless the record is mapped.
+                (!mapped && inode.size.lock().is_recent()) || self.still_there(&inode, generation, end)?
+            } else {
+                self.write_and_raise(&inode, generation, (size, end), &parts)?
+            };
+            if placed {
+                return self.stamp(&inode);
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Where the data goes, with the layout's generation; `None` if there is not enough space yet.
+    fn targets<'d>(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        mut data: &'d [u8],
+    ) -> Result<Option<(Parts<'d>, u64)>, ClientError> {
+        let layout = inode.layout.read();
+        let mut parts = Parts::new();
+        for piece in layout.pieces(offset, data.len() as u64) {
+            let Piece::Data { arena, len } = piece else { return Ok(None) };
+            let (part, rest) = data.split_at(len as usize);
+            parts.push((self.arena_addr(arena, len)?, part));
+            data = rest;
+        }
+        Ok(Some((parts, layout.generation())))
+    }
+
+    fn arena_addr(&self, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
+        at(&self.arena, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
+    }
+
+    /// True if what was written up to `end` under `generation` is part of the file.
+    fn still_there(&self, inode: &Inode, generation: u64, end: u64) -> Result<bool, ClientError> {
+        let now = self.look(inode)?;
+        if now.generation != generation {
+            self.follow_generation(inode, now.generation)?;
+            return Ok(false);
+        }
+        Ok(now.size >= end)
+    }
+
+    /// Writes and makes the file `end` bytes long if it is shorter, which it is expected to be (`size`). False to begin
+    /// anew.
+    fn write_and_raise(
+        &self,
+        inode: &Inode,
+        generation: u64,
+        (mut size, end): (u64, u64),
+        parts: &Parts<'_>,
+    ) -> Result<bool, ClientError> {
+        let (slot, record_addr) = self.record_of(inode)?;
+        let remote = self.records.field(slot, record::SIZE, 8)?;
+        let mapped = self.records.is_mapped();
+        let mut raw: RawRecord = [0; record::LEN];
+        for attempt in 0..TRIES {
+            let mut old = 0;
+            let mut ops = Ops::new();
+            if attempt == 0 && parts.len() + 2 > LIST {
+                self.remote.write_vectored(parts)?;
+            } else if attempt == 0 {
+                ops.extend(parts.iter().map(|(remote, data)| Op::Write { remote: *remote, data }));
+            }
+            if size < end {
+                ops.push(Op::CompareSwap { remote, compare: size, swap: end, old: &mut old });
+            }
+            // The record after the swap: a truncation that this write overlapped with shows there.
+            if !mapped {
+                ops.push(Op::Read { remote: record_addr, out: &mut raw });
+            }
+            self.remote.execute(&mut ops)?;
+            drop(ops);
+            let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
+            let now = match seen {
+                Some(seen) => seen.attr.layout_generation,
+                None => self.look(inode)?.generation,
+            };
+            if now != generation {
+                self.follow_generation(inode, now)?;
+                return Ok(false);
+            }
+            if old == size || old >= end {
+                inode.size.lock().raise(end.max(old));
+                return Ok(true);
+            }
+            size = old;
+        }
+        // Others keep raising the size, one byte at a time: that is progress, too.
+        Ok(false)
+    }
+
+    /// Slot and address of an open inode's record.
+    fn record_of(&self, inode: &Inode) -> Result<(u32, RemoteAddr), ClientError> {
+        let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
+        Ok((slot, self.records.field(slot, 0, record::LEN)?))
+    }
+
+    /// Notes that the inode was written now.
+    fn stamp(&self, inode: &Inode) -> Result<(), ClientError> {
+        let mut times = inode.times.lock();
+        match (times.note(self.clock.now()), inode.slot()) {
+            (Some(time), Some(slot)) => self.records.write_time(slot, time),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first `len` bytes of a buffer that grows as needed.
+fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}

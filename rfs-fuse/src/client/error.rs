@@ -1,0 +1,110 @@
+//! What can go wrong, and the one place where it becomes an error number.
+//!
+//! | what happened | errno |
+//! |-|-|
+//! | the server said so | the server's own |
+//! | no completion or reply within the timeout | ETIMEDOUT |
+//! | the session is closed, the peer is gone, its queue pair is flushed | EHOSTDOWN |
+//! | a one-sided operation was refused or failed | EIO |
+//! | rdmabox found the request impossible | EIO |
+//! | a message or layout that makes no sense, a reply of the wrong kind | EPROTO |
+//! | the file's space kept changing under an operation | EIO |
+
+use rdmabox::{RequestError, WcStatus};
+use rfs_proto::{DecodeError, Errno};
+
+/// The peer is gone (Linux EHOSTDOWN).
+const EHOSTDOWN: Errno = Errno(112);
+
+/// A failed client operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// The server refused, or this side did so in the server's place.
+    #[error("{0}")]
+    Errno(Errno),
+    /// The session failed.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The server's reply is no message.
+    #[error("unreadable reply: {0}")]
+    Decode(#[from] DecodeError),
+    /// The server broke the protocol.
+    #[error("the server breaks the protocol: {0}")]
+    Protocol(&'static str),
+    /// The space of a file kept changing while it was read or written.
+    #[error("the file was truncated again and again during the operation")]
+    Unstable,
+}
+
+impl ClientError {
+    /// The error number that a caller of the file system sees.
+    pub fn errno(&self) -> Errno {
+        match self {
+            ClientError::Errno(errno) => *errno,
+            ClientError::Request(e) => errno_of_request(e),
+            ClientError::Decode(
+                DecodeError::TooLong(_)
+                | DecodeError::Truncated
+                | DecodeError::Trailing(_)
+                | DecodeError::Malformed,
+            ) => Errno::EPROTO,
+            ClientError::Protocol(_) => Errno::EPROTO,
+            ClientError::Unstable => Errno::EIO,
+        }
+    }
+}
+
+impl From<Errno> for ClientError {
+    fn from(errno: Errno) -> ClientError {
+        ClientError::Errno(errno)
+    }
+}
+
+/// The error number for a failed request.
+pub fn errno_of_request(error: &RequestError) -> Errno {
+    match error {
+        RequestError::Completion(status) => errno_of_completion(*status),
+        RequestError::Timeout(_) => Errno::ETIMEDOUT,
+        RequestError::Disconnected => EHOSTDOWN,
+        RequestError::Invalid(_) => Errno::EIO,
+    }
+}
+
+/// The error number for a completion status.
+pub fn errno_of_completion(status: WcStatus) -> Errno {
+    match status {
+        WcStatus::WrFlushErr | WcStatus::RetryExcErr => EHOSTDOWN,
+        WcStatus::RnrRetryExcErr => Errno::ETIMEDOUT,
+        WcStatus::Success
+        | WcStatus::LocLenErr
+        | WcStatus::LocQpOpErr
+        | WcStatus::LocProtErr
+        | WcStatus::RemInvReqErr
+        | WcStatus::RemAccessErr
+        | WcStatus::RemOpErr
+        | WcStatus::GeneralErr => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_failure_has_its_number() {
+        let table = [
+            (ClientError::Errno(Errno::ENOSPC), Errno::ENOSPC),
+            (RequestError::Timeout(std::time::Duration::from_secs(1)).into(), Errno::ETIMEDOUT),
+            (RequestError::Disconnected.into(), EHOSTDOWN),
+            (RequestError::Completion(WcStatus::WrFlushErr).into(), EHOSTDOWN),
+            (RequestError::Completion(WcStatus::RemAccessErr).into(), Errno::EIO),
+            (RequestError::Invalid("x".into()).into(), Errno::EIO),
+            (DecodeError::Malformed.into(), Errno::EPROTO),
+            (ClientError::Protocol("x"), Errno::EPROTO),
+            (ClientError::Unstable, Errno::EIO),
+        ];
+        for (error, errno) in table {
+            assert_eq!(error.errno(), errno, "{error}");
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! A server in memory for the tests of the client: regular files in one directory, attribute records and an arena. And a
+//! decorator that lets a test interfere with every operation.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use rdmabox::{Memory, Op, RemoteAddr, RequestError};
+use rfs_proto::{
+    Attached, Attr, BLOCK, Errno, Extent, FileKind, Layout, Opened, RegionRef, Reply, Request, SetTime,
+    decode_request, encode_reply, record,
+};
+
+use super::Remote;
+
+const ARENA_KEY: u32 = 1;
+const TABLE_KEY: u32 = 2;
+const SLOTS: usize = 64;
+
+#[derive(Debug)]
+struct File {
+    attr: Attr,
+    extents: Vec<Extent>,
+    version: u64,
+    opens: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<u64, File>,
+    names: BTreeMap<Vec<u8>, u64>,
+    last_ino: u64,
+    next_block: u64,
+    clock: i64,
+}
+
+/// The server.
+#[derive(Debug)]
+pub(crate) struct Fake {
+    arena: Arc<Memory>,
+    table: Arc<Memory>,
+    state: Mutex<State>,
+    mapped: bool,
+    /// Longest run of blocks handed out, to make files of many extents.
+    pub(crate) run: AtomicU64,
+    /// Extents in one reply.
+    pub(crate) page: AtomicU64,
+    pub(crate) calls: AtomicU64,
+    pub(crate) lists: AtomicU64,
+    connected: AtomicBool,
+}
+
+impl Fake {
+    /// A server with so many blocks; `mapped`: clients see its memory in place.
+    pub(crate) fn new(blocks: u64, mapped: bool) -> Arc<Fake> {
+        Arc::new(Fake {
+            arena: Arc::new(Memory::private((blocks * BLOCK) as usize).expect("memory")),
+            table: Arc::new(Memory::private(SLOTS * record::LEN).expect("memory")),
+            state: Mutex::new(State { last_ino: 1, ..State::default() }),
+            mapped,
+            run: AtomicU64::new(u64::MAX),
+            page: AtomicU64::new(u64::MAX),
+            calls: AtomicU64::new(0),
+            lists: AtomicU64::new(0),
+            connected: AtomicBool::new(true),
+        })
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Opens of an inode that were not given back.
+    pub(crate) fn opens(&self, ino: u64) -> u32 {
+        self.state.lock().files[&ino].opens
+    }
+
+    /// The size and write time in the record.
+    pub(crate) fn size_and_time(&self, ino: u64) -> (u64, i64) {
+        let base = ino as usize * record::LEN;
+        (self.table.load_u64(base + record::SIZE), self.table.load_u64(base + record::WRITE_TIME) as i64)
+    }
+
+    /// Gives an inode's slot to another one.
+    pub(crate) fn reuse_slot(&self, ino: u64) {
+        self.table.write(ino as usize * record::LEN + record::INO, &u64::MAX.to_le_bytes());
+    }
+
+    fn memory(&self, remote: RemoteAddr, len: usize) -> Result<(&Arc<Memory>, usize), RequestError> {
+        let memory = if remote.rkey == ARENA_KEY { &self.arena } else { &self.table };
+        let offset = remote.addr.checked_sub(memory.addr()).map(|o| o as usize);
+        offset
+            .filter(|o| o + len <= memory.len())
+            .map(|o| (memory, o))
+            .ok_or(RequestError::Completion(rdmabox::WcStatus::RemAccessErr))
+    }
+
+    fn alive(&self) -> Result<(), RequestError> {
+        if self.connected.load(Ordering::Relaxed) { Ok(()) } else { Err(RequestError::Disconnected) }
+    }
+
+    fn publish(&self, file: &mut File) {
+        let base = file.attr.ino as usize * record::LEN;
+        file.version += 2;
+        self.table.write(base + record::VERSION, &(file.version - 1).to_le_bytes());
+        self.table.write(base + record::INO, &file.attr.ino.to_le_bytes());
+        self.table.write(base + record::SIZE, &file.attr.size.to_le_bytes());
+        self.table.write(base + record::MTIME, &record::encode_server_part(&file.attr, file.version));
+        self.table.write(base + record::VERSION, &file.version.to_le_bytes());
+    }
+
+    /// What clients wrote into the record.
+    fn fold(&self, file: &mut File) {
+        let (size, time) = self.size_and_time(file.attr.ino);
+        file.attr.size = size;
+        (file.attr.mtime, file.attr.ctime) = record::effective_times(file.attr.mtime, file.attr.ctime, time);
+    }
+
+    fn layout(&self, file: &File, offset: u64) -> Layout {
+        let page = self.page.load(Ordering::Relaxed) as usize;
+        let mut extents: Vec<Extent> =
+            file.extents.iter().copied().filter(|e| e.file_end() > offset).collect();
+        let complete = extents.len() <= page;
+        extents.truncate(page);
+        Layout { generation: file.attr.layout_generation, extents, complete }
+    }
+
+    fn allocate(&self, state: &mut State, ino: u64, offset: u64, len: u64) -> Result<(), Errno> {
+        let run = self.run.load(Ordering::Relaxed);
+        let file = state.files.get_mut(&ino).ok_or(Errno::ESTALE)?;
+        let has = |at: u64| file.extents.iter().any(|e| e.file <= at && at < e.file_end());
+        let missing: Vec<u64> = (offset / BLOCK..(offset + len).div_ceil(BLOCK))
+            .map(|b| b * BLOCK)
+            .filter(|at| !has(*at))
+            .collect();
+        let available = self.arena.len() as u64 / BLOCK;
+        let gaps = missing.len() as u64 / run;
+        if state.next_block + missing.len() as u64 + gaps > available {
+            return Err(Errno::ENOSPC);
+        }
+        for (i, at) in missing.iter().enumerate() {
+            if i as u64 % run == 0 && i > 0 {
+                state.next_block += 1;
+            }
+            file.extents.push(Extent { file: *at, arena: state.next_block * BLOCK, len: BLOCK });
+            state.next_block += 1;
+        }
+        file.extents.sort_by_key(|e| e.file);
+        file.attr.blocks = file.extents.len() as u64 * (BLOCK / 512);
+        Ok(())
+    }
+
+    fn truncate(&self, file: &mut File, size: u64) {
+        if size < file.attr.size {
+            let keep = size.next_multiple_of(BLOCK);
+            let before = file.extents.len();
+            file.extents.retain(|e| e.file < keep);
+            if file.extents.len() != before {
+                file.attr.layout_generation += 1;
+                file.attr.blocks = file.extents.len() as u64 * (BLOCK / 512);
+            }
+            if let Some(last) = file.extents.iter().find(|e| e.file < size && size < e.file_end()) {
+                let at = last.arena + (size - last.file);
+                self.arena.zero(at as usize, (last.file_end() - size) as usize);
+            }
+        }
+        file.attr.size = size;
+    }
+
+    fn handle(&self, request: &Request<'_>) -> Result<Reply, Errno> {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let state = &mut *state;
+        match *request {
+            Request::Attach { .. } => {
+                let region = |m: &Memory, rkey| RegionRef { addr: m.addr(), len: m.len() as u64, rkey };
+                Ok(Reply::Attached(Attached {
+                    arena: region(&self.arena, ARENA_KEY),
+                    table: region(&self.table, TABLE_KEY),
+                    now: super::clock::local_now(),
+                }))
+            }
+            Request::Lookup { name, .. } => {
+                let ino = *state.names.get(name).ok_or(Errno::ENOENT)?;
+                self.handle_attr(state, ino)
+            }
+            Request::GetAttr { ino } => self.handle_attr(state, ino),
+            Request::SetAttr { ino, changes } => {
+                let now = state.clock;
+                let file = state.files.get_mut(&ino).ok_or(Errno::ESTALE)?;
+                self.fold(file);
+                if let Some(size) = changes.size {
+                    self.truncate(file, size);
+                }
+                file.attr.perm = changes.perm.unwrap_or(file.attr.perm);
+                match changes.mtime {
+                    Some(SetTime::At(time)) => file.attr.mtime = time,
+                    Some(SetTime::Now) => file.attr.mtime = now,
+                    None => {}
+                }
+                let base = ino as usize * record::LEN;
+                self.table.write(base + record::WRITE_TIME, &[0; 8]);
+                self.publish(file);
+                Ok(Reply::Attr(file.attr))
+            }
+            Request::Create { name, perm, exclusive, .. } => {
+                let ino = match state.names.get(name) {
+                    Some(_) if exclusive => return Err(Errno::EEXIST),
+                    Some(ino) => *ino,
+                    None => {
+                        state.last_ino += 1;
+                        let ino = state.last_ino;
+                        state.names.insert(name.to_vec(), ino);
+                        let mut file =
+                            File { attr: new_attr(ino, perm), extents: vec![], version: 0, opens: 0 };
+                        self.publish(&mut file);
+                        state.files.insert(ino, file);
+                        ino
+                    }
+                };
+                self.handle_open(state, ino)
+            }
+            Request::Open { ino } => self.handle_open(state, ino),
+            Request::Close { ino } => {
+                let file = state.files.get_mut(&ino).ok_or(Errno::EBADF)?;
+                file.opens = file.opens.checked_sub(1).ok_or(Errno::EBADF)?;
+                Ok(Reply::Done)
+            }
+            Request::Layout { ino, offset } => {
+                Ok(Reply::Layout(self.layout(state.files.get(&ino).ok_or(Errno::EBADF)?, offset)))
+            }
+            Request::Allocate { ino, offset, len } => {
+                self.allocate(state, ino, offset, len)?;
+                let file = state.files.get_mut(&ino).ok_or(Errno::EBADF)?;
+                self.fold(file);
+                self.publish(file);
+                Ok(Reply::Layout(self.layout(file, offset)))
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn handle_attr(&self, state: &mut State, ino: u64) -> Result<Reply, Errno> {
+        let file = state.files.get_mut(&ino).ok_or(Errno::ENOENT)?;
+        self.fold(file);
+        Ok(Reply::Attr(file.attr))
+    }
+
+    fn handle_open(&self, state: &mut State, ino: u64) -> Result<Reply, Errno> {
+        let file = state.files.get_mut(&ino).ok_or(Errno::ENOENT)?;
+        file.opens += 1;
+        self.fold(file);
+        Ok(Reply::Opened(Opened { attr: file.attr, layout: self.layout(file, 0) }))
+    }
+}
+
+fn new_attr(ino: u64, perm: u32) -> Attr {
+    Attr {
+        ino,
+        kind: FileKind::Regular,
+        perm,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: 1,
+        mtime: 1,
+        ctime: 1,
+        layout_generation: 1,
+        slot: ino as u32,
+    }
+}
+
+impl Remote for Fake {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.alive()?;
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let request = decode_request(request).expect("the client encodes requests");
+        encode_reply(&self.handle(&request).unwrap_or_else(Reply::Error), reply);
+        Ok(())
+    }
+
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+        self.alive()?;
+        for (remote, data) in parts {
+            let (memory, offset) = self.memory(*remote, data.len())?;
+            memory.write(offset, data);
+        }
+        Ok(())
+    }
+
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+        self.alive()?;
+        for (remote, out) in parts {
+            let (memory, offset) = self.memory(*remote, out.len())?;
+            memory.read(offset, out);
+        }
+        Ok(())
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        for op in ops {
+            match op {
+                Op::Write { remote, data } => self.write_vectored(&[(*remote, data)])?,
+                Op::Read { remote, out } => self.read_vectored(&mut [(*remote, out)])?,
+                Op::CompareSwap { remote, compare, swap, old } => {
+                    let (memory, offset) = self.memory(*remote, 8)?;
+                    let (compare, swap) = (*compare, *swap);
+                    let word = memory.atomic_u64(offset);
+                    **old = word
+                        .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
+                        .unwrap_or_else(|was| was);
+                }
+                Op::FetchAdd { remote, add, old } => {
+                    let (memory, offset) = self.memory(*remote, 8)?;
+                    **old = memory.atomic_u64(offset).fetch_add(*add, Ordering::SeqCst);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
+        let (memory, offset) = self.memory(remote, len as usize).ok()?;
+        self.mapped.then(|| (memory.clone(), offset))
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    fn description(&self) -> String {
+        "a fake".into()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("calls", self.calls())]
+    }
+
+    fn close(&self) {}
+}
+
+impl Fake {
+    /// The server dies.
+    pub(crate) fn die(&self) {
+        self.connected.store(false, Ordering::Relaxed);
+    }
+}
+
+/// What an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Call,
+    Write,
+    Read,
+    Execute,
+}
+
+type Hook = Box<dyn FnMut(What) -> Result<(), RequestError> + Send>;
+
+/// A remote that lets a test act, or fail, before each operation.
+pub(crate) struct Meddler {
+    inner: Arc<Fake>,
+    hook: Mutex<Hook>,
+}
+
+impl std::fmt::Debug for Meddler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meddler")
+    }
+}
+
+impl Meddler {
+    pub(crate) fn new(inner: &Arc<Fake>) -> Arc<Meddler> {
+        Arc::new(Meddler { inner: inner.clone(), hook: Mutex::new(Box::new(|_| Ok(()))) })
+    }
+
+    /// Before the next operation of this kind, once.
+    pub(crate) fn once(&self, kind: What, act: impl FnOnce() -> Result<(), RequestError> + Send + 'static) {
+        let mut act = Some(act);
+        *self.hook.lock() =
+            Box::new(move |what| if what == kind { act.take().map_or(Ok(()), |act| act()) } else { Ok(()) });
+    }
+
+    fn meddle(&self, what: What) -> Result<(), RequestError> {
+        (self.hook.lock())(what)
+    }
+}
+
+impl Remote for Meddler {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.meddle(What::Call)?;
+        self.inner.call(request, reply)
+    }
+
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+        self.meddle(What::Write)?;
+        self.inner.write_vectored(parts)
+    }
+
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+        self.meddle(What::Read)?;
+        self.inner.read_vectored(parts)
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        self.meddle(What::Execute)?;
+        self.inner.execute(ops)
+    }
+
+    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
+        self.inner.map(remote, len)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.inner.is_connected()
+    }
+
+    fn description(&self) -> String {
+        self.inner.description()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counters()
+    }
+
+    fn close(&self) {}
+}

@@ -1,0 +1,215 @@
+//! What the client remembers of inodes.
+//!
+//! Lock order within one inode, outermost first: `opens`, `io`, `layout_calls`, then any one of `layout`, `size`,
+//! `times` and `told`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
+//! another.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, RwLock};
+use rfs_proto::Attr;
+
+use super::{clock::WriteTimes, layout::LayoutCache};
+
+/// For how long a session without mapped memory goes on without looking at an open file's record.
+pub(crate) const TRUST: Duration = Duration::from_secs(1);
+
+const NO_SLOT: u32 = u32::MAX;
+
+/// How often an inode is open.
+#[derive(Debug, Default)]
+pub(crate) struct Opens {
+    /// Here.
+    pub(crate) local: u32,
+    /// At the server, for this session.
+    pub(crate) remote: u32,
+}
+
+/// The size as last seen, for sessions that cannot look at every operation.
+#[derive(Debug, Default)]
+pub(crate) struct SizeView {
+    size: u64,
+    /// Counts changes made here, so that an older observation does not undo them.
+    changes: u64,
+    seen: Option<Instant>,
+}
+
+impl SizeView {
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// True if the record was looked at a short time ago.
+    pub(crate) fn is_recent(&self) -> bool {
+        self.seen.is_some_and(|seen| seen.elapsed() < TRUST)
+    }
+
+    /// A look at the record that began when there had been `changes` changes.
+    pub(crate) fn observe(&mut self, size: u64, changes: u64) {
+        if changes == self.changes {
+            self.size = size;
+            self.seen = Some(Instant::now());
+        }
+    }
+
+    /// A write of ours made the file at least this long.
+    pub(crate) fn raise(&mut self, size: u64) {
+        self.size = self.size.max(size);
+        self.changes += 1;
+    }
+
+    /// The server says that it is this long, after a change of ours.
+    pub(crate) fn set(&mut self, size: u64) {
+        self.size = size;
+        self.changes += 1;
+        self.seen = Some(Instant::now());
+    }
+}
+
+/// The part of attributes that tells whether a file changed, and who may do what with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    size: u64,
+    mtime: i64,
+    ctime: i64,
+    pub(crate) perm: u32,
+}
+
+pub(crate) fn told_of(attr: &Attr) -> Told {
+    Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm }
+}
+
+/// One inode.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) ino: u64,
+    slot: AtomicU32,
+    /// References: lookups not forgotten, and one while it is open. Changed under the table's lock.
+    references: AtomicU64,
+    pub(crate) opens: Mutex<Opens>,
+    /// True while reads and writes are allowed.
+    pub(crate) open: AtomicBool,
+    /// Reads and writes share it, a change of size excludes them.
+    pub(crate) io: RwLock<()>,
+    /// Held over calls that fetch or extend the layout.
+    pub(crate) layout_calls: Mutex<()>,
+    pub(crate) layout: RwLock<LayoutCache>,
+    pub(crate) size: Mutex<SizeView>,
+    pub(crate) times: Mutex<WriteTimes>,
+    /// What the caller was told last.
+    pub(crate) told: Mutex<Option<Told>>,
+}
+
+impl Inode {
+    fn new(ino: u64) -> Inode {
+        Inode {
+            ino,
+            slot: AtomicU32::new(NO_SLOT),
+            references: AtomicU64::new(0),
+            opens: Mutex::default(),
+            open: AtomicBool::new(false),
+            io: RwLock::default(),
+            layout_calls: Mutex::default(),
+            layout: RwLock::default(),
+            size: Mutex::default(),
+            times: Mutex::default(),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Where its attribute record is, once any attributes were seen.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        let slot = self.slot.load(Ordering::Relaxed);
+        (slot != NO_SLOT).then_some(slot)
+    }
+
+    pub(crate) fn set_slot(&self, slot: u32) {
+        self.slot.store(slot, Ordering::Relaxed);
+    }
+}
+
+/// The inodes that the caller knows.
+#[derive(Debug, Default)]
+pub(crate) struct InodeTable {
+    inodes: RwLock<HashMap<u64, Arc<Inode>>>,
+}
+
+impl InodeTable {
+    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.inodes.read().get(&ino).cloned()
+    }
+
+    /// Takes a reference, making the inode known if it is not.
+    pub(crate) fn acquire(&self, ino: u64) -> Arc<Inode> {
+        if let Some(inode) = self.inodes.read().get(&ino) {
+            // Removal takes the write lock, so it cannot be under way.
+            inode.references.fetch_add(1, Ordering::Relaxed);
+            return inode.clone();
+        }
+        let mut inodes = self.inodes.write();
+        let inode = inodes.entry(ino).or_insert_with(|| Arc::new(Inode::new(ino)));
+        inode.references.fetch_add(1, Ordering::Relaxed);
+        inode.clone()
+    }
+
+    /// Gives references back; with the last one the inode is forgotten.
+    pub(crate) fn release(&self, ino: u64, count: u64) {
+        let mut inodes = self.inodes.write();
+        let Some(inode) = inodes.get(&ino) else { return };
+        let left = inode.references.load(Ordering::Relaxed).saturating_sub(count);
+        inode.references.store(left, Ordering::Relaxed);
+        if left == 0 {
+            inodes.remove(&ino);
+        }
+    }
+
+    /// How many inodes are known.
+    pub(crate) fn len(&self) -> usize {
+        self.inodes.read().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inode_lives_until_its_last_reference() {
+        let table = InodeTable::default();
+        let a = table.acquire(5);
+        table.acquire(5);
+        table.acquire(5);
+        table.release(5, 2);
+        assert!(Arc::ptr_eq(&a, &table.get(5).expect("one reference left")));
+        table.release(5, 1);
+        assert!(table.get(5).is_none());
+        table.release(5, 9);
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn an_older_look_does_not_undo_a_change_of_ours() {
+        let mut view = SizeView::default();
+        let before = view.changes();
+        view.raise(100);
+        view.observe(50, before);
+        assert_eq!(view.size(), 100);
+        view.observe(60, view.changes());
+        assert_eq!(view.size(), 60);
+        view.set(3);
+        assert_eq!(view.size(), 3);
+        view.raise(2);
+        assert_eq!(view.size(), 3);
+    }
+}

@@ -1,0 +1,299 @@
+//! Where the bytes of an open file lie: a cache of its extents. Pure; no I/O, no locks.
+//!
+//! What the cache holds below [`LayoutCache::known_to`] is what the server said; extents can only have been added since
+//! as long as the layout generation is the same, never moved or taken away.
+
+use rfs_proto::{BLOCK, Extent, Layout};
+use smallvec::SmallVec;
+
+/// A run of a file range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Bytes that lie at `arena`.
+    Data {
+        /// First byte in the arena.
+        arena: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Bytes that have no space; they read as zero.
+    Hole {
+        /// Bytes.
+        len: u64,
+    },
+}
+
+impl Piece {
+    pub(crate) fn len(self) -> u64 {
+        match self {
+            Piece::Data { len, .. } | Piece::Hole { len } => len,
+        }
+    }
+}
+
+/// Mostly one or two.
+pub(crate) type Pieces = SmallVec<[Piece; 4]>;
+
+/// The extents of one file as far as they are known.
+#[derive(Debug, Default)]
+pub(crate) struct LayoutCache {
+    generation: u64,
+    /// Sorted by file offset, neither overlapping nor joinable.
+    extents: Vec<Extent>,
+    /// Everything below is known: what no extent covers there is a hole.
+    known_to: u64,
+    /// The space that the inode had allocated at a moment after which everything here was fetched: while the inode has as
+    /// much, holes are holes.
+    stamp: Option<u64>,
+}
+
+/// Checks what a server sent: multiples of a block, sorted, not overlapping, inside the arena.
+pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static str> {
+    let mut end = 0;
+    for e in &layout.extents {
+        let aligned = [e.file, e.arena, e.len].iter().all(|n| n.is_multiple_of(BLOCK));
+        if e.len == 0 || !aligned {
+            return Err("an extent that is empty or not made of blocks");
+        }
+        let (Some(file_end), Some(arena_end)) = (e.file.checked_add(e.len), e.arena.checked_add(e.len))
+        else {
+            return Err("an extent past the end of numbers");
+        };
+        if e.file < end {
+            return Err("extents that overlap or are not sorted");
+        }
+        if arena_end > arena_len {
+            return Err("an extent outside the arena");
+        }
+        end = file_end;
+    }
+    Ok(())
+}
+
+impl LayoutCache {
+    /// What the server says of the whole file from its first byte on.
+    pub(crate) fn replace(&mut self, layout: &Layout) {
+        *self = LayoutCache { generation: layout.generation, ..LayoutCache::default() };
+        self.merge(0, layout);
+    }
+
+    /// Takes a reply for `offset` of the same generation in. False, and nothing done, if it is of another
+    /// generation or leaves a gap of unknown.
+    pub(crate) fn merge(&mut self, offset: u64, layout: &Layout) -> bool {
+        if layout.generation != self.generation || offset > self.known_to {
+            return false;
+        }
+        // All extents that end after the offset are in the reply, and the first may begin before it.
+        let from = layout.extents.first().map_or(offset, |e| e.file.min(offset));
+        self.extents.retain(|e| e.file < from);
+        if let Some(last) = self.extents.last_mut() {
+            last.len = last.len.min(from - last.file);
+        }
+        self.extents.reserve(layout.extents.len());
+        for extent in &layout.extents {
+            self.push(*extent);
+        }
+        let end = self.extents.last().map_or(0, Extent::file_end);
+        self.known_to = if layout.complete { u64::MAX } else { self.known_to.min(offset).max(end) };
+        self.stamp = None;
+        true
+    }
+
+    fn push(&mut self, extent: Extent) {
+        if let Some(last) = self.extents.last_mut()
+            && last.file_end() == extent.file
+            && last.arena + last.len == extent.arena
+        {
+            last.len += extent.len;
+            return;
+        }
+        self.extents.push(extent);
+    }
+
+    /// Forgets everything; `generation` is the one to fetch.
+    pub(crate) fn clear(&mut self, generation: u64) {
+        *self = LayoutCache { generation, ..LayoutCache::default() };
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The allocated space for which this is the whole truth, if there is one.
+    pub(crate) fn stamp(&self) -> Option<u64> {
+        self.stamp
+    }
+
+    /// Says for how much allocated space this is the whole truth.
+    pub(crate) fn set_stamp(&mut self, stamp: Option<u64>) {
+        self.stamp = stamp;
+    }
+
+    /// Everything below this offset is known.
+    pub(crate) fn known_to(&self) -> u64 {
+        self.known_to
+    }
+
+    /// True if every byte of the range has space.
+    pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        for e in &self.extents[self.first_after(offset)..] {
+            if at >= end || e.file > at {
+                break;
+            }
+            at = e.file_end();
+        }
+        at >= end
+    }
+
+    /// Splits a range, without gaps and in order. Bytes that are not known come out as holes.
+    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Pieces {
+        let end = offset.saturating_add(len);
+        let mut out = Pieces::new();
+        let mut at = offset;
+        for e in &self.extents[self.first_after(offset)..] {
+            if e.file >= end {
+                break;
+            }
+            if e.file > at {
+                out.push(Piece::Hole { len: e.file - at });
+                at = e.file;
+            }
+            let len = e.file_end().min(end) - at;
+            out.push(Piece::Data { arena: e.arena + (at - e.file), len });
+            at += len;
+        }
+        if at < end {
+            out.push(Piece::Hole { len: end - at });
+        }
+        out
+    }
+
+    /// Index of the first extent that ends after `offset`.
+    fn first_after(&self, offset: u64) -> usize {
+        self.extents.partition_point(|e| e.file_end() <= offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const B: u64 = BLOCK;
+
+    fn extent(file: u64, arena: u64, len: u64) -> Extent {
+        Extent { file: file * B, arena: arena * B, len: len * B }
+    }
+
+    fn layout(extents: &[Extent], complete: bool) -> Layout {
+        Layout { generation: 7, extents: extents.to_vec(), complete }
+    }
+
+    fn cache(extents: &[Extent]) -> LayoutCache {
+        let mut cache = LayoutCache::default();
+        cache.replace(&layout(extents, true));
+        cache.set_stamp(Some(1));
+        cache
+    }
+
+    #[test]
+    fn an_empty_file_is_one_hole() {
+        let c = cache(&[]);
+        assert!(!c.covers(0, 1));
+        assert_eq!(c.pieces(10, 20).as_slice(), [Piece::Hole { len: 20 }]);
+        assert_eq!(c.known_to(), u64::MAX);
+    }
+
+    #[test]
+    fn ranges_are_split_at_extents_and_holes() {
+        let c = cache(&[extent(1, 10, 2), extent(5, 3, 1)]);
+        assert_eq!(
+            c.pieces(100, 6 * B).as_slice(),
+            [
+                Piece::Hole { len: B - 100 },
+                Piece::Data { arena: 10 * B, len: 2 * B },
+                Piece::Hole { len: 2 * B },
+                Piece::Data { arena: 3 * B, len: B },
+                Piece::Hole { len: 100 },
+            ]
+        );
+        assert!(c.covers(B + 5, 2 * B - 5));
+        assert!(!c.covers(B + 5, 2 * B - 4));
+        assert!(!c.covers(0, B + 1));
+    }
+
+    #[test]
+    fn neighbours_in_file_and_arena_are_one_piece() {
+        let c = cache(&[extent(0, 10, 2), extent(2, 12, 2), extent(4, 20, 1)]);
+        assert_eq!(c.pieces(0, 4 * B).as_slice(), [Piece::Data { arena: 10 * B, len: 4 * B }]);
+        assert!(c.covers(0, 5 * B));
+    }
+
+    #[test]
+    fn a_reply_replaces_what_it_speaks_of() {
+        let mut c = cache(&[extent(0, 10, 2)]);
+        assert!(c.merge(2 * B, &layout(&[extent(0, 10, 4)], true)));
+        assert_eq!(c.pieces(0, 4 * B).as_slice(), [Piece::Data { arena: 10 * B, len: 4 * B }]);
+        assert_eq!(c.stamp(), None, "after a merge the whole is not known to be fresh");
+    }
+
+    #[test]
+    fn replies_of_another_generation_or_behind_a_gap_are_not_taken() {
+        let mut c = LayoutCache::default();
+        c.replace(&layout(&[extent(0, 10, 2)], false));
+        assert_eq!(c.known_to(), 2 * B);
+        assert!(!c.merge(3 * B, &layout(&[], true)));
+        assert!(!c.merge(0, &Layout { generation: 8, ..Layout::default() }));
+        assert!(c.merge(2 * B, &layout(&[extent(9, 1, 1)], false)));
+        assert_eq!(c.known_to(), 10 * B);
+    }
+
+    #[test]
+    fn a_server_is_not_believed_blindly() {
+        let arena = 100 * B;
+        assert_eq!(validate(&layout(&[extent(0, 99, 1)], true), arena), Ok(()));
+        for bad in [
+            layout(&[extent(0, 99, 2)], true),
+            layout(&[extent(0, 0, 0)], true),
+            layout(&[extent(4, 0, 1), extent(0, 5, 1)], true),
+            layout(&[extent(0, 0, 2), extent(1, 5, 1)], true),
+            layout(&[Extent { file: u64::MAX / B * B, arena: 0, len: B }], true),
+            layout(&[Extent { file: 1, arena: 0, len: B }], true),
+        ] {
+            assert!(validate(&bad, arena).is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        /// Against a file that is simply an array of optional arena blocks.
+        #[test]
+        fn pieces_and_cover_agree_with_a_block_map(
+            map in prop::collection::vec(prop::option::weighted(0.6, 0u64..64), 0..40),
+            offset in 0u64..45 * B, len in 1u64..45 * B, asked in 0u64..40,
+        ) {
+            let all: Vec<Extent> = map.iter().enumerate()
+                .filter_map(|(i, a)| a.map(|a| extent(i as u64, a, 1))).collect();
+            let mut c = cache(&all);
+            // Merging what is known already, from anywhere, changes nothing.
+            let rest: Vec<Extent> = all.iter().copied().filter(|e| e.file_end() > asked * B).collect();
+            prop_assert!(c.merge(asked * B, &layout(&rest, true)));
+
+            let at = |byte: u64| map.get((byte / B) as usize).copied().flatten().map(|a| a * B + byte % B);
+            let mut pos = offset;
+            for piece in c.pieces(offset, len) {
+                prop_assert!(piece.len() > 0);
+                for step in [0, piece.len() / 2, piece.len() - 1] {
+                    let expect = match piece { Piece::Data { arena, .. } => Some(arena + step), Piece::Hole { .. } => None };
+                    prop_assert_eq!(at(pos + step), expect);
+                }
+                pos += piece.len();
+            }
+            prop_assert_eq!(pos, offset + len);
+            let full = (offset / B..=(offset + len - 1) / B).all(|b| at(b * B).is_some());
+            prop_assert_eq!(c.covers(offset, len), full);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Files without FUSE: the client of an rfs-server.
+//!
+//! A [`Client`] is one session with one server. Names, opening and space are calls to the server; data, sizes and
+//! times move one-sidedly, so that reading and writing an open file with space runs no server code.
+//!
+//! Every method may be called from any number of threads. Reads and writes of one inode run side by side; a change
+//! of its size excludes them. Every wait ends within the session's timeouts. An inode that a method returned is
+//! referenced until [`Client::forget`] gave the reference back; an open one until its last [`Client::close`].
+//!
+//! It does not cache file data, does not reconnect, and checks no permissions.
+
+mod clock;
+mod connect;
+mod data;
+mod error;
+#[cfg(test)]
+mod fake;
+mod inode;
+mod layout;
+mod names;
+mod open;
+mod record;
+mod remote;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use connect::AttachError;
+pub use data::ReadData;
+pub use error::{ClientError, errno_of_completion, errno_of_request};
+pub use names::NewOwner;
+pub use remote::Remote;
+
+use clock::ServerClock;
+use inode::InodeTable;
+use record::Records;
+use rfs_proto::RegionRef;
+
+/// One session with one server.
+#[derive(Debug)]
+pub struct Client {
+    remote: Arc<dyn Remote>,
+    arena: RegionRef,
+    /// The arena in place, where the provider maps it.
+    arena_map: Option<remote::Mapped>,
+    records: Records,
+    clock: ServerClock,
+    inodes: InodeTable,
+}

@@ -1,0 +1,246 @@
+//! Names and attributes: everything that is a call to the server, and `getattr`, which is not.
+
+use rfs_proto::{
+    Attr, DirPage, Errno, MAX_NAME, MAX_SYMLINK, RenameFlags, Reply, Request, ServerStats, SetAttr, StatFs,
+};
+
+use super::{
+    Client, ClientError,
+    inode::{Inode, told_of},
+};
+
+/// Who owns what is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewOwner {
+    /// Owner.
+    pub uid: u32,
+    /// Group, unless the directory is setgid.
+    pub gid: u32,
+}
+
+pub(crate) fn check_name(name: &[u8]) -> Result<(), ClientError> {
+    match name.len() {
+        0 => Err(Errno::ENOENT.into()),
+        1..=MAX_NAME => Ok(()),
+        _ => Err(Errno::ENAMETOOLONG.into()),
+    }
+}
+
+fn wrong_kind<T>() -> Result<T, ClientError> {
+    Err(ClientError::Protocol("a reply of the wrong kind"))
+}
+
+impl Client {
+    pub(crate) fn call_attr(&self, request: &Request<'_>) -> Result<Attr, ClientError> {
+        match self.call(request)? {
+            Reply::Attr(attr) => Ok(attr),
+            _ => wrong_kind(),
+        }
+    }
+
+    pub(crate) fn call_done(&self, request: &Request<'_>) -> Result<(), ClientError> {
+        match self.call(request)? {
+            Reply::Done => Ok(()),
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Takes a reference to the inode whose attributes came.
+    fn referenced(&self, attr: Attr) -> Attr {
+        let inode = self.inodes.acquire(attr.ino);
+        inode.set_slot(attr.slot);
+        with_pending(&inode, attr)
+    }
+
+    /// A name's attributes. Takes a reference.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
+        check_name(name)?;
+        Ok(self.referenced(self.call_attr(&Request::Lookup { parent, name })?))
+    }
+
+    /// Gives `count` references back.
+    pub fn forget(&self, ino: u64, count: u64) {
+        self.inodes.release(ino, count);
+    }
+
+    /// Takes a reference to an inode that a directory listing named.
+    pub fn reference(&self, attr: &Attr) {
+        self.inodes.acquire(attr.ino).set_slot(attr.slot);
+    }
+
+    /// An inode's attributes; one-sidedly if it is referenced.
+    pub fn getattr(&self, ino: u64) -> Result<Attr, ClientError> {
+        let Some(inode) = self.inodes.get(ino) else {
+            return self.call_attr(&Request::GetAttr { ino });
+        };
+        let changes = inode.size.lock().changes();
+        let read = match inode.slot() {
+            Some(slot) => self.records.read(ino, slot)?,
+            None => None,
+        };
+        let attr = match read {
+            Some(seen) => seen.attr,
+            None => self.call_attr(&Request::GetAttr { ino })?,
+        };
+        inode.set_slot(attr.slot);
+        inode.size.lock().observe(attr.size, changes);
+        Ok(with_pending(&inode, attr))
+    }
+
+    /// Changes attributes. A change of size waits for reads and writes under way.
+    pub fn setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr, ClientError> {
+        let request = Request::SetAttr { ino, changes: *changes };
+        let Some(inode) = self.inodes.get(ino) else {
+            return self.call_attr(&request);
+        };
+        let attr = if changes.size.is_some() {
+            let _alone = inode.io.write();
+            let attr = self.call_attr(&request)?;
+            inode.size.lock().set(attr.size);
+            let mut layout = inode.layout.write();
+            if layout.generation() != attr.layout_generation {
+                layout.clear(attr.layout_generation);
+            }
+            attr
+        } else {
+            self.call_attr(&request)?
+        };
+        if changes.size.is_some() || changes.mtime.is_some() {
+            inode.times.lock().reset();
+        }
+        Ok(with_pending(&inode, attr))
+    }
+
+    /// Makes a file, fifo, socket or device node; `mode` has kind and permission bits. Takes a reference.
+    pub fn mknod(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+        owner: NewOwner,
+    ) -> Result<Attr, ClientError> {
+        check_name(name)?;
+        let NewOwner { uid, gid } = owner;
+        Ok(self.referenced(self.call_attr(&Request::Mknod { parent, name, mode, rdev, uid, gid })?))
+    }
+
+    /// Makes a directory. Takes a reference.
+    pub fn mkdir(&self, parent: u64, name: &[u8], perm: u32, owner: NewOwner) -> Result<Attr, ClientError> {
+        check_name(name)?;
+        let NewOwner { uid, gid } = owner;
+        Ok(self.referenced(self.call_attr(&Request::Mkdir { parent, name, perm, uid, gid })?))
+    }
+
+    /// Makes a symbolic link. Takes a reference.
+    pub fn symlink(
+        &self,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+        owner: NewOwner,
+    ) -> Result<Attr, ClientError> {
+        check_name(name)?;
+        match target.len() {
+            0 => return Err(Errno::ENOENT.into()),
+            1..=MAX_SYMLINK => {}
+            _ => return Err(Errno::ENAMETOOLONG.into()),
+        }
+        let NewOwner { uid, gid } = owner;
+        Ok(self.referenced(self.call_attr(&Request::Symlink { parent, name, target, uid, gid })?))
+    }
+
+    /// Reads a symbolic link.
+    pub fn readlink(&self, ino: u64) -> Result<Vec<u8>, ClientError> {
+        match self.call(&Request::Readlink { ino })? {
+            Reply::Target(target) => Ok(target),
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Makes a hard link. Takes a reference.
+    pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
+        check_name(name)?;
+        Ok(self.referenced(self.call_attr(&Request::Link { ino, parent, name })?))
+    }
+
+    /// Removes a name that is not a directory.
+    pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
+        check_name(name)?;
+        self.call_done(&Request::Unlink { parent, name })
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
+        check_name(name)?;
+        self.call_done(&Request::Rmdir { parent, name })
+    }
+
+    /// Renames.
+    pub fn rename(
+        &self,
+        (parent, name): (u64, &[u8]),
+        (new_parent, new_name): (u64, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<(), ClientError> {
+        check_name(name)?;
+        check_name(new_name)?;
+        self.call_done(&Request::Rename { parent, name, new_parent, new_name, flags })
+    }
+
+    /// Up to `max_entries` entries of a directory after `cookie`. Takes no references.
+    pub fn readdir(&self, ino: u64, cookie: u64, max_entries: u32) -> Result<DirPage, ClientError> {
+        let mut page = match self.call(&Request::ReadDir { ino, cookie, max_entries })? {
+            Reply::Dir(page) => page,
+            _ => return wrong_kind(),
+        };
+        for entry in &mut page.entries {
+            if let Some(inode) = self.inodes.get(entry.attr.ino) {
+                entry.attr = with_pending(&inode, entry.attr);
+            }
+        }
+        Ok(page)
+    }
+
+    /// Totals.
+    pub fn statfs(&self) -> Result<StatFs, ClientError> {
+        match self.call(&Request::StatFs)? {
+            Reply::StatFs(totals) => Ok(totals),
+            _ => wrong_kind(),
+        }
+    }
+
+    /// The server's counters.
+    pub fn server_stats(&self) -> Result<ServerStats, ClientError> {
+        match self.call(&Request::Stats)? {
+            Reply::Stats(stats) => Ok(stats),
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Remembers that the caller keeps these attributes.
+    pub fn told(&self, attr: &Attr) {
+        if let Some(inode) = self.inodes.get(attr.ino) {
+            *inode.told.lock() = Some(told_of(attr));
+        }
+    }
+
+    /// The permission bits that the caller was [`told`](Self::told) last.
+    pub fn told_perm(&self, ino: u64) -> Option<u32> {
+        self.inodes.get(ino)?.told.lock().map(|told| told.perm)
+    }
+
+    /// True if these attributes say that the file is not what the caller was [`told`](Self::told) last.
+    pub fn differs_from_told(&self, attr: &Attr) -> bool {
+        self.inodes.get(attr.ino).is_none_or(|inode| *inode.told.lock() != Some(told_of(attr)))
+    }
+}
+
+/// Puts the time of a write in that has not been published yet.
+pub(crate) fn with_pending(inode: &Inode, mut attr: Attr) -> Attr {
+    if let Some(time) = inode.times.lock().pending() {
+        attr.mtime = time;
+        attr.ctime = attr.ctime.max(time);
+    }
+    attr
+}

@@ -1,0 +1,140 @@
+//! Opening and closing: what gives a client the lease on a file's layout.
+//!
+//! The first open of an inode here is an open at the server, the last close here gives everything back; opens between
+//! look at the attribute record only.
+
+use std::sync::atomic::Ordering;
+
+use rfs_proto::{Attr, Errno, Opened, Reply, Request};
+
+use super::{
+    Client, ClientError, NewOwner,
+    inode::{Inode, Opens},
+    layout::validate,
+    names::{check_name, with_pending},
+};
+
+impl Client {
+    /// Opens a regular file: it can be read and written until [`close`](Self::close). Returns its attributes now.
+    pub fn open(&self, ino: u64) -> Result<Attr, ClientError> {
+        let inode = self.inodes.acquire(ino);
+        let mut opens = inode.opens.lock();
+        let opened = if opens.local == 0 {
+            self.call_opened(&Request::Open { ino }).and_then(|opened| self.adopt(&inode, &mut opens, opened))
+        } else {
+            self.getattr(ino)
+        };
+        match opened {
+            Ok(attr) => {
+                opens.local += 1;
+                Ok(attr)
+            }
+            Err(e) => {
+                drop(opens);
+                self.inodes.release(ino, 1);
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes a regular file and opens it. Takes a reference besides the one that the open holds.
+    pub fn create(
+        &self,
+        parent: u64,
+        name: &[u8],
+        perm: u32,
+        owner: NewOwner,
+        exclusive: bool,
+    ) -> Result<Attr, ClientError> {
+        check_name(name)?;
+        let NewOwner { uid, gid } = owner;
+        let opened = self.call_opened(&Request::Create { parent, name, perm, uid, gid, exclusive })?;
+        let ino = opened.attr.ino;
+        let inode = self.inodes.acquire(ino);
+        self.inodes.acquire(ino);
+        let mut opens = inode.opens.lock();
+        match self.adopt(&inode, &mut opens, opened) {
+            Ok(attr) => {
+                opens.local += 1;
+                Ok(attr)
+            }
+            Err(e) => {
+                drop(opens);
+                self.inodes.release(ino, 2);
+                Err(e)
+            }
+        }
+    }
+
+    /// True if the inode is open here.
+    pub fn is_open(&self, ino: u64) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.open.load(Ordering::Acquire))
+    }
+
+    fn call_opened(&self, request: &Request<'_>) -> Result<Opened, ClientError> {
+        match self.call(request)? {
+            Reply::Opened(opened) => Ok(opened),
+            _ => Err(ClientError::Protocol("a reply of the wrong kind")),
+        }
+    }
+
+    /// Takes in what an open at the server brought.
+    fn adopt(&self, inode: &Inode, opens: &mut Opens, opened: Opened) -> Result<Attr, ClientError> {
+        let Opened { attr, layout } = opened;
+        if let Err(why) = validate(&layout, self.arena.len) {
+            // The server counts an open that nobody here has.
+            self.call_done(&Request::Close { ino: attr.ino }).ok();
+            return Err(ClientError::Protocol(why));
+        }
+        opens.remote += 1;
+        inode.set_slot(attr.slot);
+        if opens.local == 0 {
+            inode.layout.write().replace(&layout);
+            inode.size.lock().set(attr.size);
+            inode.open.store(true, Ordering::Release);
+        }
+        Ok(with_pending(inode, attr))
+    }
+
+    /// Publishes what is not published yet: the time of the last write. Data is in place when a write returns.
+    pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
+        let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
+        self.publish_time(&inode)
+    }
+
+    /// As [`flush`](Self::flush).
+    pub fn fsync(&self, ino: u64) -> Result<(), ClientError> {
+        self.flush(ino)
+    }
+
+    fn publish_time(&self, inode: &Inode) -> Result<(), ClientError> {
+        let mut times = inode.times.lock();
+        match (times.take_pending(), inode.slot()) {
+            (Some(time), Some(slot)) => self.records.write_time(slot, time),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends one open. The file counts as closed even if this fails.
+    pub fn close(&self, ino: u64) -> Result<(), ClientError> {
+        let inode = self.inodes.get(ino).ok_or(Errno::EBADF)?;
+        let mut opens = inode.opens.lock();
+        if opens.local == 0 {
+            return Err(Errno::EBADF.into());
+        }
+        let mut outcome = self.publish_time(&inode);
+        opens.local -= 1;
+        if opens.local == 0 {
+            // No read or write is under way any more when the server may give the space to others.
+            let _alone = inode.io.write();
+            inode.open.store(false, Ordering::Release);
+            inode.layout.write().clear(0);
+            for _ in 0..std::mem::take(&mut opens.remote) {
+                outcome = outcome.and(self.call_done(&Request::Close { ino }));
+            }
+        }
+        drop(opens);
+        self.inodes.release(ino, 1);
+        outcome
+    }
+}

@@ -1,0 +1,138 @@
+//! One-sided access to attribute records.
+//!
+//! Any number of threads at once. A record that stays unreadable (the server changes it, or it is no longer this
+//! inode's) gives `None`: the caller asks by message.
+
+use std::sync::Arc;
+
+use rdmabox::RemoteAddr;
+use rfs_proto::{Attr, RegionRef, record};
+
+use super::{
+    ClientError,
+    remote::{Mapped, Remote, at},
+};
+
+/// Reads of one record before giving up.
+const TRIES: usize = 16;
+
+/// The table of records.
+#[derive(Debug)]
+pub(crate) struct Records {
+    remote: Arc<dyn Remote>,
+    region: RegionRef,
+    map: Option<Mapped>,
+}
+
+/// The words of a record that a write or read has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Glimpse {
+    pub(crate) size: u64,
+    pub(crate) generation: u64,
+    /// Space allocated; changes whenever space is. Only the record has it.
+    pub(crate) allocated: Option<u64>,
+}
+
+/// A record as it came over the network.
+pub(crate) type RawRecord = [u8; record::LEN];
+
+/// What a whole record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) attr: Attr,
+    allocated: u64,
+}
+
+impl Seen {
+    /// Reads a record that was fetched in one piece, if it was at rest and is this inode's.
+    pub(crate) fn decode(raw: &RawRecord, ino: u64, slot: u32) -> Option<Seen> {
+        let attr = record::decode(raw, ino, slot)?;
+        let mut allocated = [0; 8];
+        allocated.copy_from_slice(&raw[record::BLOCKS..record::BLOCKS + 8]);
+        Some(Seen { attr, allocated: u64::from_le_bytes(allocated) })
+    }
+
+    pub(crate) fn glimpse(&self) -> Glimpse {
+        Glimpse {
+            size: self.attr.size,
+            generation: self.attr.layout_generation,
+            allocated: Some(self.allocated),
+        }
+    }
+}
+
+impl Records {
+    pub(crate) fn new(remote: Arc<dyn Remote>, region: RegionRef) -> Records {
+        let map = Mapped::of(&*remote, &region);
+        Records { remote, region, map }
+    }
+
+    /// Remote address of a field (`len` bytes at `field`) of the record in `slot`.
+    pub(crate) fn field(&self, slot: u32, field: usize, len: usize) -> Result<RemoteAddr, ClientError> {
+        at(&self.region, u64::from(slot) * record::LEN as u64 + field as u64, len as u64)
+            .ok_or(ClientError::Protocol("an attribute slot outside the table"))
+    }
+
+    /// The record's place in mapped memory, while the session lives.
+    fn mapped(&self, slot: u32) -> Option<(&Mapped, usize)> {
+        let map = self.map.as_ref()?;
+        let start = u64::from(slot) * record::LEN as u64;
+        if start + record::LEN as u64 > self.region.len || !self.remote.is_connected() {
+            return None;
+        }
+        // Inside a region that is mapped whole, so it fits a usize.
+        Some((map, map.offset + start as usize))
+    }
+
+    /// Looks at a record that is mapped. `None`: not mapped, being changed, or another inode's.
+    pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Option<Glimpse> {
+        let (map, base) = self.mapped(slot)?;
+        let word = |field| map.memory.load_u64(base + field);
+        for _ in 0..TRIES {
+            let version = word(record::VERSION);
+            if !version.is_multiple_of(2) {
+                std::hint::spin_loop();
+                continue;
+            }
+            if word(record::INO) != ino {
+                return None;
+            }
+            let glimpse = Glimpse {
+                size: word(record::SIZE),
+                generation: word(record::LAYOUT_GENERATION),
+                allocated: Some(word(record::BLOCKS)),
+            };
+            if word(record::VERSION) == version {
+                return Some(glimpse);
+            }
+        }
+        None
+    }
+
+    /// True if records are mapped here.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.map.is_some()
+    }
+
+    /// Reads an inode's record.
+    pub(crate) fn read(&self, ino: u64, slot: u32) -> Result<Option<Seen>, ClientError> {
+        for _ in 0..TRIES {
+            let mut raw: RawRecord = [0; record::LEN];
+            match self.mapped(slot) {
+                Some((map, base)) => map.memory.read(base, &mut raw),
+                None => self.remote.read_vectored(&mut [(self.field(slot, 0, record::LEN)?, &mut raw)])?,
+            }
+            if let Some(seen) = Seen::decode(&raw, ino, slot) {
+                return Ok(Some(seen));
+            }
+            std::hint::spin_loop();
+        }
+        Ok(None)
+    }
+
+    /// Publishes the time of a write.
+    pub(crate) fn write_time(&self, slot: u32, time: i64) -> Result<(), ClientError> {
+        let remote = self.field(slot, record::WRITE_TIME, 8)?;
+        Ok(self.remote.write_vectored(&[(remote, &time.to_le_bytes())])?)
+    }
+}

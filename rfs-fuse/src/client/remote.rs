@@ -1,0 +1,98 @@
+//! What the client needs of a session, as a trait, so that it can be tested without one.
+//!
+//! Implementations are called from any number of threads; every call returns within a bounded time.
+
+use std::{fmt, sync::Arc};
+
+use rdmabox::{Memory, Op, RemoteAddr, RequestError, Session};
+use rfs_proto::RegionRef;
+
+/// Calls and one-sided operations on one peer. [`Session`] documents each.
+pub trait Remote: Send + Sync + fmt::Debug {
+    /// Sends `request` and fills `reply`.
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError>;
+    /// Writes independent pieces; returns when all are placed.
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError>;
+    /// Reads independent pieces.
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError>;
+    /// Runs a list in order.
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
+    /// The peer's memory in place, where that is possible.
+    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)>;
+    /// False once the session is over.
+    fn is_connected(&self) -> bool;
+    /// What it runs on, for people.
+    fn description(&self) -> String;
+    /// Counters by name.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+    /// Ends the session.
+    fn close(&self);
+}
+
+impl Remote for Session {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        Session::call(self, request, reply)
+    }
+
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+        match parts {
+            [(remote, data)] => Session::write(self, *remote, data),
+            _ => Session::write_vectored(self, parts),
+        }
+    }
+
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+        match parts {
+            [(remote, out)] => Session::read(self, *remote, out),
+            _ => Session::read_vectored(self, parts),
+        }
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        Session::execute(self, ops)
+    }
+
+    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
+        Session::map(self, remote, len)
+    }
+
+    fn is_connected(&self) -> bool {
+        Session::is_connected(self)
+    }
+
+    fn description(&self) -> String {
+        Session::description(self)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Session::stats(self).counters
+    }
+
+    fn close(&self) {
+        Session::close(self);
+    }
+}
+
+/// A remote region that is mapped here.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapped {
+    pub(crate) memory: Arc<Memory>,
+    /// Of the region's first byte, in `memory`.
+    pub(crate) offset: usize,
+}
+
+impl Mapped {
+    /// Maps a whole region, if the provider can and what it says holds the region.
+    pub(crate) fn of(remote: &dyn Remote, region: &RegionRef) -> Option<Mapped> {
+        let (memory, offset) = remote.map(RemoteAddr { addr: region.addr, rkey: region.rkey }, region.len)?;
+        let end = offset.checked_add(usize::try_from(region.len).ok()?)?;
+        (end <= memory.len() && offset.is_multiple_of(8)).then_some(Mapped { memory, offset })
+    }
+}
+
+/// The address of `len` bytes at `offset` of a region; `None` if they are not all inside.
+pub(crate) fn at(region: &RegionRef, offset: u64, len: u64) -> Option<RemoteAddr> {
+    let inside = offset.checked_add(len).is_some_and(|end| end <= region.len);
+    let addr = region.addr.checked_add(offset)?;
+    inside.then_some(RemoteAddr { addr, rkey: region.rkey })
+}

@@ -1,0 +1,136 @@
+//! Keeping the layout of an open file: looking whether it still holds, fetching it, asking for space.
+
+use rfs_proto::{Layout, Reply, Request};
+
+use super::{
+    Client, ClientError,
+    inode::Inode,
+    layout::{LayoutCache, Piece, Pieces, validate},
+    record::Glimpse,
+};
+
+/// How often an operation begins anew because the file's space changed under it.
+pub(crate) const TRIES: usize = 16;
+
+impl Client {
+    /// Looks at an inode's record now.
+    pub(crate) fn look(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
+        if let Some(slot) = inode.slot()
+            && let Some(glimpse) = self.records.glimpse(inode.ino, slot)
+        {
+            return Ok(glimpse);
+        }
+        let changes = inode.size.lock().changes();
+        let read = match inode.slot() {
+            Some(slot) => self.records.read(inode.ino, slot)?,
+            None => None,
+        };
+        let now = match read {
+            Some(seen) => seen.glimpse(),
+            None => {
+                let attr = self.call_attr(&Request::GetAttr { ino: inode.ino })?;
+                Glimpse { size: attr.size, generation: attr.layout_generation, allocated: None }
+            }
+        };
+        inode.size.lock().observe(now.size, changes);
+        Ok(now)
+    }
+
+    /// Fetches the layout again unless it is of this generation.
+    pub(crate) fn follow_generation(&self, inode: &Inode, generation: u64) -> Result<(), ClientError> {
+        let _calls = inode.layout_calls.lock();
+        if inode.layout.read().generation() == generation {
+            return Ok(());
+        }
+        self.fetch_layout(inode, None)
+    }
+
+    /// Makes the layout known up to `to`.
+    pub(crate) fn know(&self, inode: &Inode, to: u64) -> Result<(), ClientError> {
+        if inode.layout.read().known_to() >= to {
+            return Ok(());
+        }
+        let _calls = inode.layout_calls.lock();
+        if inode.layout.read().known_to() >= to {
+            return Ok(());
+        }
+        self.fetch_layout(inode, None)
+    }
+
+    /// True if the holes of the layout are known to be holes still; false after the layout was fetched to find out.
+    pub(crate) fn holes_hold(&self, inode: &Inode) -> Result<bool, ClientError> {
+        let matches = |now: Glimpse| {
+            let layout = inode.layout.read();
+            layout.generation() == now.generation
+                && now.allocated.is_some()
+                && layout.stamp() == now.allocated
+        };
+        if matches(self.look(inode)?) {
+            return Ok(true);
+        }
+        let _calls = inode.layout_calls.lock();
+        let now = self.look(inode)?;
+        if !matches(now) {
+            self.fetch_layout(inode, now.allocated)?;
+        }
+        Ok(false)
+    }
+
+    /// Fetches the whole layout. With `layout_calls` held.
+    fn fetch_layout(&self, inode: &Inode, stamp: Option<u64>) -> Result<(), ClientError> {
+        'anew: for _ in 0..TRIES {
+            let mut fresh = LayoutCache::default();
+            fresh.replace(&self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?);
+            while fresh.known_to() != u64::MAX {
+                let offset = fresh.known_to();
+                let page = self.call_layout(&Request::Layout { ino: inode.ino, offset })?;
+                if !fresh.merge(offset, &page) {
+                    continue 'anew;
+                }
+                if fresh.known_to() <= offset {
+                    return Err(ClientError::Protocol("a layout that goes on without end"));
+                }
+            }
+            fresh.set_stamp(stamp);
+            *inode.layout.write() = fresh;
+            return Ok(());
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Makes sure that a range has space. ENOSPC changes nothing.
+    pub(crate) fn allocate(&self, inode: &Inode, offset: u64, len: u64) -> Result<(), ClientError> {
+        let _calls = inode.layout_calls.lock();
+        if inode.layout.read().covers(offset, len) {
+            return Ok(());
+        }
+        let reply = self.call_layout(&Request::Allocate { ino: inode.ino, offset, len })?;
+        let all = {
+            let mut layout = inode.layout.write();
+            layout.merge(offset, &reply) && layout.known_to() >= offset.saturating_add(len)
+        };
+        // A reply may hold only a part of the extents of a file in many pieces.
+        if all { Ok(()) } else { self.fetch_layout(inode, None) }
+    }
+
+    fn call_layout(&self, request: &Request<'_>) -> Result<Layout, ClientError> {
+        let Reply::Layout(layout) = self.call(request)? else {
+            return Err(ClientError::Protocol("a reply of the wrong kind"));
+        };
+        validate(&layout, self.arena.len).map_err(ClientError::Protocol)?;
+        Ok(layout)
+    }
+
+    /// The pieces of a range that is read.
+    pub(crate) fn readable(&self, inode: &Inode, offset: u64, len: u64) -> Result<Pieces, ClientError> {
+        self.know(inode, offset.saturating_add(len))?;
+        let pieces = inode.layout.read().pieces(offset, len);
+        let has_hole = |pieces: &Pieces| pieces.iter().any(|p| matches!(p, Piece::Hole { .. }));
+        if !has_hole(&pieces) || self.holes_hold(inode)? {
+            return Ok(pieces);
+        }
+        // Fetched a moment ago, within this operation: holes are holes.
+        let pieces = inode.layout.read().pieces(offset, len);
+        Ok(pieces)
+    }
+}

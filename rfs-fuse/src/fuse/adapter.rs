@@ -1,0 +1,469 @@
+//! The operations.
+
+use std::{
+    cell::RefCell,
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
+    LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
+};
+use rfs_proto::{Attr, BLOCK, MAX_NAME, SetAttr};
+use rustix::fs::OFlags;
+
+use super::{Settings, convert, reply};
+use crate::client::{Client, ClientError, NewOwner};
+
+/// Inode numbers are never used again, so one generation is enough.
+const GENERATION: Generation = Generation(0);
+
+/// Entries asked for at once; about what fits into one reply to the kernel.
+const PLUS_ENTRIES: u32 = 180;
+const PLAIN_ENTRIES: u32 = 400;
+
+/// Cookies of `.` and `..`; the server's come after them.
+const DOTS: u64 = 2;
+
+const SUID: u32 = 0o4000;
+const SGID: u32 = 0o2000;
+const GROUP_EXEC: u32 = 0o0010;
+
+thread_local! {
+    /// For reads that cannot be answered in place.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The way back to the kernel, which exists only after the session was made.
+pub type KernelLink = Arc<OnceLock<Notifier>>;
+
+/// A client as a FUSE file system.
+#[derive(Debug)]
+pub struct Adapter {
+    client: Arc<Client>,
+    settings: Settings,
+    kernel: KernelLink,
+    complained: AtomicBool,
+}
+
+impl Adapter {
+    /// An adapter; `kernel` is filled once the session exists.
+    pub fn new(client: Arc<Client>, settings: Settings, kernel: KernelLink) -> Adapter {
+        Adapter { client, settings, kernel, complained: AtomicBool::new(false) }
+    }
+
+    /// The error number for the kernel. What is not an ordinary refusal is logged, a broken session once.
+    fn errno(&self, what: &str, error: &ClientError) -> Errno {
+        match error {
+            ClientError::Errno(_) => {}
+            ClientError::Request(_) => {
+                if !self.complained.swap(true, Ordering::Relaxed) {
+                    log::error!("{what}: {error}; further failures of the session are not logged");
+                }
+            }
+            _ => log::error!("{what}: {error}"),
+        }
+        convert::errno(error.errno())
+    }
+
+    /// As [`errno`](Self::errno), for an operation on an inode: one that is gone is stale, which makes the kernel look
+    /// the name up again.
+    fn stale(&self, what: &str, error: &ClientError) -> Errno {
+        match error {
+            ClientError::Errno(rfs_proto::Errno::ENOENT) => Errno::ESTALE,
+            error => self.errno(what, error),
+        }
+    }
+
+    fn entry(&self, what: &str, result: Result<Attr, ClientError>, reply: ReplyEntry) {
+        match result {
+            Ok(attr) => {
+                self.client.told(&attr);
+                let Settings { attr_timeout, entry_timeout, .. } = self.settings;
+                reply.entry_with_ttls(&attr_timeout, &entry_timeout, &convert::attr(&attr), GENERATION);
+            }
+            Err(e) => reply.error(self.errno(what, &e)),
+        }
+    }
+
+    fn attr(&self, what: &str, result: Result<Attr, ClientError>, reply: ReplyAttr) {
+        match result {
+            Ok(attr) => {
+                self.client.told(&attr);
+                reply.attr(&self.settings.attr_timeout, &convert::attr(&attr));
+            }
+            Err(e) => reply.error(self.stale(what, &e)),
+        }
+    }
+
+    fn done(&self, what: &str, result: Result<(), ClientError>, reply: ReplyEmpty) {
+        match result {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(self.errno(what, &e)),
+        }
+    }
+
+    /// Makes the kernel ask for attributes anew if the file is not what it was told.
+    fn refresh(&self, attr: &Attr) {
+        if self.settings.attr_timeout.is_zero() || !self.client.differs_from_told(attr) {
+            return;
+        }
+        // A negative offset means attributes only, which takes no page locks.
+        if let Some(kernel) = self.kernel.get()
+            && let Err(e) = kernel.inval_inode(INodeNo(attr.ino), -1, 0)
+        {
+            log::warn!("cannot refresh the attributes of inode {}: {e}", attr.ino);
+        }
+    }
+
+    /// Takes suid and sgid from a file that was written around the page cache (for cached writes the kernel does it).
+    fn drop_privileges(&self, ino: u64) -> Result<(), ClientError> {
+        let perm = match self.client.told_perm(ino) {
+            Some(perm) => perm,
+            None => self.client.getattr(ino)?.perm,
+        };
+        let mut kept = perm & !SUID;
+        if perm & GROUP_EXEC != 0 {
+            kept &= !SGID;
+        }
+        if kept != perm {
+            let attr = self.client.setattr(ino, &SetAttr { perm: Some(kept), ..SetAttr::default() })?;
+            self.refresh(&attr);
+            self.client.told(&attr);
+        }
+        Ok(())
+    }
+
+    /// Opens for the kernel.
+    fn open_file(&self, ino: u64) -> Result<(), ClientError> {
+        let known = self.client.is_open(ino);
+        let attr = self.client.open(ino)?;
+        if attr.nlink == 0 && !known {
+            // A name that the kernel remembers, of a file that was removed or replaced elsewhere.
+            self.client.close(ino)?;
+            return Err(ClientError::Errno(rfs_proto::Errno::ESTALE));
+        }
+        self.refresh(&attr);
+        Ok(())
+    }
+}
+
+fn owner(request: &Request) -> NewOwner {
+    NewOwner { uid: request.uid(), gid: request.gid() }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.settings.negotiate(config, true);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry("lookup", self.client.lookup(parent.0, name.as_bytes()), reply);
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
+        self.client.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.attr("getattr", self.client.getattr(ino.0), reply);
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = SetAttr {
+            perm: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size,
+            atime: atime.map(convert::set_time),
+            mtime: mtime.map(convert::set_time),
+        };
+        self.attr("setattr", self.client.setattr(ino.0, &changes), reply);
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.client.readlink(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(self.stale("readlink", &e)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.entry("mknod", self.client.mknod(parent.0, name.as_bytes(), mode, rdev, owner(request)), reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, owner(request));
+        self.entry("mkdir", made, reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.done("unlink", self.client.unlink(parent.0, name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.done("rmdir", self.client.rmdir(parent.0, name.as_bytes()), reply);
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let target = target.as_os_str().as_bytes();
+        let made = self.client.symlink(parent.0, link_name.as_bytes(), target, owner(request));
+        self.entry("symlink", made, reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let Some(flags) = rfs_proto::RenameFlags::from_bits(flags.bits()) else {
+            return reply.error(Errno::EINVAL);
+        };
+        let renamed =
+            self.client.rename((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()), flags);
+        self.done("rename", renamed, reply);
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.entry("link", self.client.link(ino.0, newparent.0, newname.as_bytes()), reply);
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.open_file(ino.0) {
+            Ok(()) => reply.opened(FileHandle(0), self.settings.open_flags()),
+            Err(e) => reply.error(self.stale("open", &e)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        // Always exclusively: the kernel takes what create opens for new, and neither truncates it nor checks
+        // permission. If somebody else was faster, ESTALE sends it back to look the name up and to open that.
+        match self.client.create(parent.0, name.as_bytes(), mode & 0o7777, owner(request), true) {
+            Ok(attr) => {
+                self.client.told(&attr);
+                let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
+                let flags = self.settings.open_flags();
+                reply.created(&ttl, &convert::attr(&attr), GENERATION, FileHandle(0), flags);
+            }
+            Err(ClientError::Errno(rfs_proto::Errno::EEXIST))
+                if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) =>
+            {
+                reply.error(Errno::ESTALE);
+            }
+            Err(e) => reply.error(self.errno("create", &e)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut reply = Some(reply);
+        let sent = BUFFER.with_borrow_mut(|buffer| {
+            self.client.read(ino.0, offset, size as usize, buffer, |data| {
+                if let Some(reply) = reply.take() {
+                    reply::send(reply, data);
+                }
+            })
+        });
+        if let (Err(e), Some(reply)) = (sent, reply) {
+            reply.error(self.errno("read", &e));
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let mut written = self.client.write(ino.0, offset, data);
+        if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            written = written.and_then(|()| self.drop_privileges(ino.0));
+        }
+        match written {
+            // The kernel sends at most max_write bytes.
+            Ok(()) => reply.written(data.len() as u32),
+            Err(e) => reply.error(self.errno("write", &e)),
+        }
+    }
+
+    fn flush(&self, _: &Request, ino: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        self.done("flush", self.client.flush(ino.0), reply);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.done("release", self.client.close(ino.0), reply);
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.done("fsync", self.client.fsync(ino.0), reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // Names are at the server when the operation that made them returns.
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let page = match self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLAIN_ENTRIES) {
+            Ok(page) => page,
+            Err(e) => return reply.error(self.errno("readdir", &e)),
+        };
+        for (at, dot, name) in [(1, ino, "."), (DOTS, INodeNo(page.parent), "..")] {
+            if offset < at && reply.add(dot, at, FileType::Directory, name) {
+                return reply.ok();
+            }
+        }
+        for entry in &page.entries {
+            let next = entry.cookie.saturating_add(DOTS);
+            let kind = convert::file_type(entry.attr.kind);
+            if reply.add(INodeNo(entry.attr.ino), next, kind, OsStr::from_bytes(&entry.name)) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLUS_ENTRIES);
+        let (page, own) = match listed.and_then(|page| Ok((page, self.client.getattr(ino.0)?))) {
+            Ok(found) => found,
+            Err(e) => return reply.error(self.errno("readdirplus", &e)),
+        };
+        let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
+        for (at, dot, name) in [(1, ino.0, "."), (DOTS, page.parent, "..")] {
+            // The kernel takes no attributes and no reference from these two.
+            let attr = convert::attr(&Attr { ino: dot, ..own });
+            if offset < at && reply.add(INodeNo(dot), at, name, &ttl, &attr, GENERATION) {
+                return reply.ok();
+            }
+        }
+        for entry in &page.entries {
+            let next = entry.cookie.saturating_add(DOTS);
+            let name = OsStr::from_bytes(&entry.name);
+            let attr = convert::attr(&entry.attr);
+            if reply.add(INodeNo(entry.attr.ino), next, name, &ttl, &attr, GENERATION) {
+                break;
+            }
+            self.client.reference(&entry.attr);
+            self.client.told(&entry.attr);
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.client.statfs() {
+            Ok(t) => reply.statfs(
+                t.blocks,
+                t.blocks_free,
+                t.blocks_free,
+                t.inodes,
+                t.inodes_free,
+                BLOCK as u32,
+                MAX_NAME as u32,
+                BLOCK as u32,
+            ),
+            Err(e) => reply.error(self.errno("statfs", &e)),
+        }
+    }
+}

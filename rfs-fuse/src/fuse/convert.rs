@@ -1,0 +1,100 @@
+//! Between rfs and FUSE values. Pure.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+use rfs_proto::{Attr, FileKind, SetTime};
+
+use super::IO_BLOCK;
+
+pub(crate) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+pub(crate) fn errno(errno: rfs_proto::Errno) -> Errno {
+    Errno::from_i32(i32::from(errno.0))
+}
+
+/// Nanoseconds since 1970 as a time.
+pub(crate) fn time(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
+}
+
+/// A time to set. Saturates at the ends of what nanoseconds in 64 bits reach.
+///
+/// fuser hands a time before 1970 over as whole seconds before it and nanoseconds *further* before, where the kernel
+/// meant nanoseconds after the second; this puts it right.
+pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
+    let time = match time {
+        TimeOrNow::Now => return SetTime::Now,
+        TimeOrNow::SpecificTime(time) => time,
+    };
+    let ns = match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => {
+            let distance = before.duration();
+            i64::try_from(distance.as_secs())
+                .ok()
+                .and_then(|secs| secs.checked_mul(-1_000_000_000))
+                .and_then(|ns| ns.checked_add(i64::from(distance.subsec_nanos())))
+                .unwrap_or(i64::MIN)
+        }
+    };
+    SetTime::At(ns)
+}
+
+pub(crate) fn attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.ino),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        mtime: time(attr.mtime),
+        ctime: time(attr.ctime),
+        crtime: UNIX_EPOCH,
+        kind: file_type(attr.kind),
+        // Twelve bits.
+        perm: (attr.perm & 0o7777) as u16,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: IO_BLOCK,
+        flags: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_mean_what_the_kernel_meant() {
+        // The kernel says -2 s and 250 ms; fuser makes of it 2.25 s before 1970.
+        let handed_over = UNIX_EPOCH - Duration::new(2, 250_000_000);
+        assert_eq!(set_time(TimeOrNow::SpecificTime(handed_over)), SetTime::At(-1_750_000_000));
+        let back = time(-1_750_000_000);
+        assert_eq!(UNIX_EPOCH.duration_since(back).expect("before"), Duration::from_millis(1750));
+    }
+
+    #[test]
+    fn times_out_of_reach_saturate() {
+        let far = UNIX_EPOCH + Duration::from_secs(1 << 40);
+        assert_eq!(set_time(TimeOrNow::SpecificTime(far)), SetTime::At(i64::MAX));
+        let long_ago = UNIX_EPOCH - Duration::from_secs(1 << 40);
+        assert_eq!(set_time(TimeOrNow::SpecificTime(long_ago)), SetTime::At(i64::MIN));
+        assert_eq!(set_time(TimeOrNow::Now), SetTime::Now);
+        // And come back as times.
+        assert!(time(i64::MIN) < UNIX_EPOCH);
+        assert!(time(i64::MAX) > UNIX_EPOCH);
+    }
+}

@@ -1,0 +1,68 @@
+//! The FUSE adapter: kernel requests into client operations, results into replies.
+//!
+//! Handlers run on fuser's session threads, several at once, and wait for the server on the thread that they are called
+//! on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`), and so are locks.
+//! What this file system does not have (extended attributes, fallocate and the like) is not implemented here: fuser answers
+//! ENOSYS, which makes the kernel stop asking.
+
+mod adapter;
+mod convert;
+mod reply;
+
+use std::time::Duration;
+
+use fuser::{FopenFlags, InitFlags, KernelConfig};
+
+pub use adapter::{Adapter, KernelLink};
+
+/// What is agreed with the kernel; the same for the real and the null file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Largest write request in bytes.
+    pub max_write: u32,
+    /// Read ahead in bytes.
+    pub max_readahead: u32,
+    /// For how long the kernel may keep attributes.
+    pub attr_timeout: Duration,
+    /// For how long the kernel may keep names.
+    pub entry_timeout: Duration,
+    /// Bypass the page cache.
+    pub direct_io: bool,
+}
+
+/// What `stat` reports as the size of a good I/O request: programs that buffer go by it.
+pub const IO_BLOCK: u32 = 128 * 1024;
+
+impl Settings {
+    /// Agrees with the kernel at the start of a session. `readdirplus`: the file system has it.
+    pub fn negotiate(&self, config: &mut KernelConfig, readdirplus: bool) {
+        // The nearest value that works is the answer to one that does not.
+        if let Err(nearest) = config.set_max_write(self.max_write) {
+            config.set_max_write(nearest).ok();
+        }
+        if let Err(nearest) = config.set_max_readahead(self.max_readahead) {
+            config.set_max_readahead(nearest).ok();
+        }
+        let always = [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ];
+        let plus = [InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO];
+        for wanted in always.into_iter().chain(plus.into_iter().filter(|_| readdirplus)) {
+            if let Err(missing) = config.add_capabilities(wanted) {
+                log::debug!("the kernel has no {missing:?}");
+            }
+        }
+    }
+
+    /// The flags of every open file.
+    pub fn open_flags(&self) -> FopenFlags {
+        if self.direct_io {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            FopenFlags::empty()
+        }
+    }
+}

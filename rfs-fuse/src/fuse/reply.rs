@@ -1,0 +1,20 @@
+//! Read replies.
+//!
+//! The one place with `unsafe` in this crate: bytes in mapped server memory go to the kernel without a copy in between.
+
+use fuser::ReplyData;
+
+use crate::client::ReadData;
+
+/// Answers a read.
+pub(crate) fn send(reply: ReplyData, data: ReadData<'_>) {
+    match data {
+        ReadData::Bytes(bytes) => reply.data(bytes),
+        ReadData::Mapped { memory, offset, len } => {
+            // SAFETY: the slice goes into the writev that is the reply and nowhere else: fuser builds an IoSlice of it
+            // without looking at the bytes and keeps nothing after the call.
+            let bytes = unsafe { memory.as_syscall_slice(offset, len) };
+            reply.data(bytes);
+        }
+    }
+}

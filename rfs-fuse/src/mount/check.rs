@@ -1,0 +1,75 @@
+//! Is this a directory to mount on?
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::mount::UnmountFlags;
+
+use super::{FS_TYPE, MountError, helper, table, within};
+
+/// How long a look at a path may take: a dead mount can hang.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Finds the directory to mount on: absolute, existing, and not a mount of this kind already. What a killed process
+/// left behind there is cleaned away.
+pub fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
+    let point = |why: String| MountError::Point { path: path.to_owned(), why };
+    match look(path) {
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => clean(path)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(point("no such directory to mount on".into()));
+        }
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+            return Err(point("does not answer: something that hangs is mounted there".into()));
+        }
+        Err(e) => return Err(point(e.to_string())),
+        Ok(metadata) if !metadata.is_dir() => return Err(point("not a directory".into())),
+        Ok(_) => {}
+    }
+    let path = path.canonicalize().map_err(|e| point(e.to_string()))?;
+    if table::topmost(&path).is_some_and(|entry| entry.fs_type == FS_TYPE) {
+        return Err(MountError::Point { path, why: "rfs-fuse is mounted there already".into() });
+    }
+    Ok(path)
+}
+
+fn look(path: &Path) -> io::Result<std::fs::Metadata> {
+    let path = path.to_owned();
+    within(PATIENCE, move || std::fs::metadata(path)).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// The path as the mount table has it, without looking at its last part.
+fn absolute(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (absolute.parent().map(Path::canonicalize), absolute.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => absolute,
+    }
+}
+
+/// Unmounts what a dead process left behind; if that is not possible, says how.
+fn clean(path: &Path) -> Result<(), MountError> {
+    let absolute = absolute(path);
+    let ours = table::topmost(&absolute).is_some_and(|entry| entry.fs_type == FS_TYPE);
+    if ours {
+        if rustix::process::geteuid().is_root() {
+            rustix::mount::unmount(&absolute, UnmountFlags::DETACH).ok();
+        } else {
+            helper::unmount(&absolute, true).ok();
+        }
+        if look(path).is_ok() {
+            log::info!("unmounted what a killed process had left on {}", path.display());
+            return Ok(());
+        }
+    }
+    Err(MountError::Point {
+        path: path.to_owned(),
+        why: format!(
+            "a mount whose process is gone (transport endpoint is not connected): clean it up with `fusermount3 -u {}`",
+            absolute.display()
+        ),
+    })
+}

@@ -1,0 +1,127 @@
+//! fusermount3, the setuid helper of fuse3, with which ordinary users mount.
+//!
+//! It opens the device and mounts as root after its own checks, and hands the descriptor back over a socket.
+
+use std::{
+    io::{IoSliceMut, Read},
+    mem::MaybeUninit,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use super::MountOptions;
+
+const NAME: &str = "fusermount3";
+
+/// Where fusermount3 is, if it is.
+pub fn helper() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/bin", "/bin", "/usr/local/bin"].map(PathBuf::from))
+        .map(|directory| directory.join(NAME))
+        .find(|candidate| candidate.is_file())
+}
+
+fn option_string(options: &MountOptions) -> String {
+    // A comma or backslash in a value has to be escaped.
+    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut out = format!("fsname={source},subtype=rfs-fuse,default_permissions,nosuid,nodev");
+    if options.allow_other {
+        out.push_str(",allow_other");
+    }
+    if options.read_only {
+        out.push_str(",ro");
+    }
+    out
+}
+
+/// One line of what a failed helper said, without its name.
+fn complaint(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("fusermount3 failed");
+    line.strip_prefix("fusermount3: ").unwrap_or(line).trim().to_owned()
+}
+
+/// Mounts and returns the device.
+pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, String> {
+    let Some(program) = helper() else {
+        return Err("fusermount3 is not installed (package fuse3)".into());
+    };
+    let (ours, theirs) = UnixStream::pair().map_err(|e| format!("socketpair: {e}"))?;
+    // The helper's end of the socket is its standard input.
+    let mut child = Command::new(program)
+        .arg("-o")
+        .arg(option_string(options))
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("fusermount3: {e}"))?;
+    let received = receive_fd(&ours);
+    let mut said = Vec::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        stderr.read_to_end(&mut said).ok();
+    }
+    let status = child.wait().map_err(|e| format!("fusermount3: {e}"))?;
+    match received {
+        Ok(Some(fd)) if status.success() => Ok(fd),
+        Err(e) if status.success() => Err(format!("fusermount3 handed no device over: {e}")),
+        _ => Err(complaint(&said)),
+    }
+}
+
+fn receive_fd(socket: &UnixStream) -> rustix::io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut data = [IoSliceMut::new(&mut byte)];
+    rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok(fd)
+}
+
+/// Unmounts, lazily if asked to.
+pub(super) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
+    let Some(program) = helper() else {
+        return Err("fusermount3 is not installed (package fuse3)".into());
+    };
+    let mut command = Command::new(program);
+    command.arg("-u");
+    if lazily {
+        command.arg("-z");
+    }
+    let done =
+        command.arg("--").arg(path).stdin(Stdio::null()).output().map_err(|e| format!("fusermount3: {e}"))?;
+    if done.status.success() { Ok(()) } else { Err(complaint(&done.stderr)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_escaped() {
+        let options = MountOptions { source: "unix:/a,b\\c".into(), allow_other: false, read_only: true };
+        assert_eq!(
+            option_string(&options),
+            "fsname=unix:/a\\,b\\\\c,subtype=rfs-fuse,default_permissions,nosuid,nodev,ro"
+        );
+    }
+
+    #[test]
+    fn a_complaint_is_one_line() {
+        assert_eq!(complaint(b"\nfusermount3: mountpoint is not empty\nmore\n"), "mountpoint is not empty");
+        assert_eq!(complaint(b""), "fusermount3 failed");
+    }
+}

@@ -1,0 +1,207 @@
+//! Making and ending mounts.
+//!
+//! As root by mount(2), otherwise through the setuid helper fusermount3. What comes out is an open FUSE device for
+//! [`fuser::Session::from_fd`], and a [`Mounted`] that knows how to undo it. Nothing is unmounted by dropping: the program
+//! decides when, and what to do if the mount is busy.
+
+mod check;
+mod deadline;
+mod helper;
+mod table;
+
+use std::{
+    ffi::CString,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    mount::{MountFlags, UnmountFlags},
+};
+
+pub use check::mount_point;
+pub use deadline::within;
+pub use helper::helper;
+
+/// The type in the mount table.
+pub const FS_TYPE: &str = "fuse.rfs-fuse";
+
+/// The device.
+pub const DEVICE: &str = "/dev/fuse";
+
+/// Why there is no mount, in one line.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point will not do.
+    #[error("{}: {why}", path.display())]
+    Point {
+        /// As given.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There is no usable FUSE device.
+    #[error("{DEVICE}: {why}")]
+    Device {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The kernel or fusermount3 refused.
+    #[error("cannot mount on {}: {why}", path.display())]
+    Refused {
+        /// The mount point.
+        path: PathBuf,
+        /// What was said.
+        why: String,
+    },
+}
+
+/// How to mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// First column of the mount table.
+    pub source: String,
+    /// Others than the user who mounts may use it.
+    pub allow_other: bool,
+    /// Nothing can be changed through this mount.
+    pub read_only: bool,
+}
+
+/// A mount of this process.
+#[derive(Clone, Debug)]
+pub struct Mounted {
+    path: PathBuf,
+    device: Option<String>,
+    by_helper: bool,
+}
+
+/// How an unmount went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// It is gone, or was already.
+    Clean,
+    /// Somebody uses it; it is still there.
+    Busy,
+}
+
+fn usable_device() -> Result<Option<OwnedFd>, MountError> {
+    match rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => Ok(Some(fd)),
+        // fusermount3 opens it as root.
+        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(None),
+        Err(rustix::io::Errno::NOENT) => {
+            Err(MountError::Device { why: "no such device: load the kernel module (modprobe fuse)".into() })
+        }
+        Err(e) => Err(MountError::Device { why: io::Error::from(e).to_string() }),
+    }
+}
+
+/// Finds out whether FUSE can be had at all, without mounting anything. True if this process may use the device
+/// itself.
+pub fn device() -> Result<bool, MountError> {
+    let own = usable_device()?.is_some();
+    let root = rustix::process::geteuid().is_root();
+    if !(own && root) && helper().is_none() {
+        return Err(MountError::Device {
+            why: "not permitted, and there is no fusermount3 to mount as an ordinary user (install fuse3)"
+                .into(),
+        });
+    }
+    Ok(own)
+}
+
+/// Mounts on a directory that [`mount_point`] approved.
+pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), MountError> {
+    let refused = |why: String| MountError::Refused { path: path.to_owned(), why };
+    let direct = if rustix::process::geteuid().is_root() { usable_device()? } else { None };
+    let (fd, by_helper) = match direct {
+        Some(fd) => match mount_directly(&fd, path, options) {
+            Ok(()) => (fd, false),
+            // In a container without the right to mount, the helper may still have it.
+            Err(rustix::io::Errno::PERM) if helper().is_some() => {
+                (helper::mount(path, options).map_err(refused)?, true)
+            }
+            Err(rustix::io::Errno::PERM) => return Err(refused("not permitted".into())),
+            Err(e) => return Err(refused(io::Error::from(e).to_string())),
+        },
+        None => (helper::mount(path, options).map_err(refused)?, true),
+    };
+    let device = table::topmost(path).map(|entry| entry.device);
+    Ok((fd, Mounted { path: path.to_owned(), device, by_helper }))
+}
+
+fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(), rustix::io::Errno> {
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
+    if options.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
+        fd.as_fd().as_raw_fd()
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).map_err(|_| rustix::io::Errno::INVAL)?;
+    rustix::mount::mount(options.source.as_str(), path, FS_TYPE, flags, data.as_c_str())
+}
+
+impl Mounted {
+    /// The mount point.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The mount's device number as `major:minor`, as in `/sys/class/bdi`.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// True while this mount, and not another one on the same directory, is the topmost there.
+    pub fn is_mounted(&self) -> bool {
+        let top = table::topmost(&self.path);
+        top.is_some_and(|top| self.device.as_ref().is_none_or(|device| *device == top.device))
+    }
+
+    /// Unmounts if nobody uses it. May take as long as writing dirty pages back takes.
+    pub fn unmount(&self) -> io::Result<Unmounted> {
+        if !self.is_mounted() {
+            return Ok(Unmounted::Clean);
+        }
+        if self.by_helper {
+            return match helper::unmount(&self.path, false) {
+                Ok(()) => Ok(Unmounted::Clean),
+                Err(_) if !self.is_mounted() => Ok(Unmounted::Clean),
+                Err(why) if why.contains("busy") => Ok(Unmounted::Busy),
+                Err(why) => Err(io::Error::other(why)),
+            };
+        }
+        match rustix::mount::unmount(&self.path, UnmountFlags::empty()) {
+            Ok(()) => Ok(Unmounted::Clean),
+            Err(rustix::io::Errno::BUSY) => Ok(Unmounted::Busy),
+            Err(_) if !self.is_mounted() => Ok(Unmounted::Clean),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Takes the mount out of the tree at once; those who use it keep what they have open.
+    pub fn detach(&self) -> io::Result<()> {
+        if !self.is_mounted() {
+            return Ok(());
+        }
+        if self.by_helper {
+            return helper::unmount(&self.path, true).map_err(io::Error::other);
+        }
+        Ok(rustix::mount::unmount(&self.path, UnmountFlags::DETACH)?)
+    }
+
+    /// Lets the kernel read ahead this far. The agreed maximum is bounded by the default of 128 KiB until this was
+    /// written, which takes root.
+    pub fn set_readahead(&self, bytes: u32) -> io::Result<()> {
+        let Some(device) = &self.device else { return Err(io::ErrorKind::NotFound.into()) };
+        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (bytes / 1024).to_string())
+    }
+}

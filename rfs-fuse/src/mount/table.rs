@@ -1,0 +1,85 @@
+//! The kernel's mount table, `/proc/self/mountinfo`.
+
+use std::{
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// `major:minor`.
+    pub(super) device: String,
+    pub(super) path: PathBuf,
+    pub(super) fs_type: String,
+}
+
+/// The mount that one sees at `path`, if that is a mount point.
+pub(super) fn topmost(path: &Path) -> Option<Entry> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    parse(&table).filter(|entry| entry.path == path).last()
+}
+
+fn parse(table: &[u8]) -> impl Iterator<Item = Entry> {
+    table.split(|b| *b == b'\n').filter_map(|line| {
+        let mut fields = line.split(|b| *b == b' ');
+        let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+        let path = unescape(fields.nth(1)?);
+        let fs_type = fields.skip_while(|field| *field != b"-").nth(1)?;
+        let fs_type = String::from_utf8_lossy(fs_type).into_owned();
+        Some(Entry { device, path, fs_type })
+    })
+}
+
+/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = tail
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::ffi::OsStr::from_bytes(digits).to_str()?, 8).ok());
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(out).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_read() {
+        let table = b"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+            80 22 0:45 / /tmp/a\\040b rw,nosuid shared:2 master:1 - fuse.rfs-fuse tcp:h:1 rw,user_id=0\n\nrubbish\n";
+        let entries: Vec<Entry> = parse(table).collect();
+        assert_eq!(entries.len(), 2);
+        assert_eq!(
+            entries[1],
+            Entry { device: "0:45".into(), path: "/tmp/a b".into(), fs_type: "fuse.rfs-fuse".into() }
+        );
+    }
+
+    #[test]
+    fn a_lone_backslash_is_kept() {
+        assert_eq!(unescape(b"a\\12"), PathBuf::from("a\\12"));
+        assert_eq!(unescape(b"a\\134b"), PathBuf::from("a\\b"));
+    }
+
+    #[test]
+    fn proc_is_found() {
+        assert_eq!(topmost(Path::new("/proc")).expect("/proc is mounted").fs_type, "proc");
+        assert_eq!(topmost(Path::new("/proc/self")), None);
+    }
+}

@@ -1,0 +1,262 @@
+//! The program: checks, connects, mounts, serves, unmounts.
+//!
+//! The order is what makes failures harmless: everything that can be refused is asked first, and the mount is made last.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use fuser::{Config, Filesystem, Session, SessionACL};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    cli::{Args, UsageError},
+    client::{AttachError, Client},
+    daemon,
+    fuse::{Adapter, KernelLink},
+    mount::{self, MountError, MountOptions, Mounted, Unmounted, within},
+    null::NullFs,
+};
+
+/// Connecting and attaching take no longer than this.
+const ATTACH_LIMIT: Duration = Duration::from_millis(4500);
+/// An idle mount goes this fast or not at all.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why the program ends with an error.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error("{0}: the server took the connection but does not answer")]
+    Silent(rdmabox::Address),
+    #[error("the kernel and FUSE do not agree: {0}")]
+    Handshake(io::Error),
+    #[error("{}: mounted, but it does not answer: {why}", path.display())]
+    Dead { path: PathBuf, why: String },
+    #[error("{what}: {source}")]
+    Os { what: &'static str, source: io::Error },
+    #[error("the FUSE session ended: {0}")]
+    Ended(String),
+}
+
+/// Wraps an error of the operating system.
+fn os(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
+    move |source| RunError::Os { what, source }
+}
+
+/// What the main thread waits for.
+enum Event {
+    Signal(i32),
+    /// The kernel is done with the mount, or the session failed.
+    Ended(Result<(), String>),
+}
+
+/// Runs the program.
+pub fn main(args: &Args) -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info,fuser=error")).init();
+    if args.daemon && !args.detached {
+        return match daemon::launch() {
+            Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+            Err(e) => fail(&RunError::Os { what: "cannot go to the background", source: e }),
+        };
+    }
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail(&e),
+    }
+}
+
+fn fail(error: &RunError) -> ExitCode {
+    eprintln!("rfs-fuse: {}", error.to_string().replace('\n', " "));
+    match error {
+        RunError::Usage(_) => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn run(args: &Args) -> Result<(), RunError> {
+    if args.detached {
+        daemon::begin();
+    }
+    let address = args.address()?;
+    let point = mount::mount_point(&args.mount_point())?;
+    let own_device = mount::device()?;
+    // From here on a signal is an event, so that it cannot leave a mount behind.
+    let events = listen_for_signals()?;
+    let Some(address) = address else {
+        return serve(args, &point, own_device, NullFs::new(args.settings()), None, events);
+    };
+    let client = {
+        let (address, options) = (address.clone(), args.session_options());
+        within(ATTACH_LIMIT, move || Client::connect(&address, &options))
+    };
+    let client = Arc::new(client.ok_or(RunError::Silent(address))??);
+    let link = KernelLink::default();
+    let adapter = Adapter::new(client.clone(), args.settings(), link.clone());
+    let outcome = serve(args, &point, own_device, adapter, Some((&client, &link)), events);
+    if args.stats_on_exit {
+        report_counters(&client, args.detached);
+    }
+    client.close_session();
+    outcome
+}
+
+type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
+
+fn listen_for_signals() -> Result<Events, RunError> {
+    let (send, receive) = mpsc::channel();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(os("cannot handle signals"))?;
+    let to = send.clone();
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for signal in signals.forever() {
+                if to.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        })
+        .map_err(os("cannot start a thread"))?;
+    Ok((send, receive))
+}
+
+/// Mounts, says so, serves until the end and unmounts.
+fn serve<F: Filesystem>(
+    args: &Args,
+    point: &Path,
+    own_device: bool,
+    filesystem: F,
+    client: Option<(&Arc<Client>, &KernelLink)>,
+    (send, events): Events,
+) -> Result<(), RunError> {
+    let allow_other = args.allow_other();
+    let options = MountOptions { source: args.source(), allow_other, read_only: args.read_only };
+    let (device, mounted) = mount::mount(point, &options)?;
+    let mut config = Config::default();
+    config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(args.threads());
+    // A descriptor per thread takes opening the device, which an ordinary user may not be allowed to.
+    config.clone_fd = own_device && args.threads() > 1;
+    let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
+        undo(&mounted);
+        RunError::Handshake(e)
+    })?;
+    if let Some((_, link)) = client {
+        link.set(session.notifier()).ok();
+    }
+    let ended = send.clone();
+    thread::Builder::new()
+        .name("fuse".into())
+        .spawn(move || {
+            // Nobody waits any more if this fails.
+            ended.send(Event::Ended(session.run().map_err(|e| e.to_string()))).ok();
+        })
+        .map_err(|e| {
+            undo(&mounted);
+            os("cannot start a thread")(e)
+        })?;
+    if let Err(e) = begin(args, &mounted, client.map(|(client, _)| client)) {
+        undo(&mounted);
+        return Err(e);
+    }
+    wait_and_unmount(&mounted, &events)
+}
+
+/// Waits for the mount to answer and says that it does.
+fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
+    let root = mounted.path().to_owned();
+    let limit = args.session_options().operation_timeout + Duration::from_secs(1);
+    let dead = |why: String| RunError::Dead { path: mounted.path().to_owned(), why };
+    within(limit, move || std::fs::metadata(root))
+        .ok_or_else(|| dead("no answer".into()))?
+        .map_err(|e| dead(e.to_string()))?;
+    if let Err(e) = mounted.set_readahead(args.settings().max_readahead) {
+        log::debug!("the kernel keeps its read-ahead of 128 KiB: {e}");
+    }
+    if args.detached
+        && let Some(path) = &args.log_file
+    {
+        daemon::log_to(path).map_err(os("cannot write to the log file"))?;
+    }
+    let over = client.map_or_else(|| "own memory".to_owned(), |client| client.description());
+    let mut out = io::stdout().lock();
+    writeln!(out, "rfs-fuse: {} is mounted on {} ({over})", args.source(), mounted.path().display())
+        .and_then(|()| out.flush())
+        .ok();
+    drop(out);
+    if args.detached {
+        daemon::detach(args.log_file.as_deref()).map_err(os("cannot go to the background"))?;
+    } else if let Some(path) = &args.log_file {
+        daemon::log_to(path).map_err(os("cannot write to the log file"))?;
+    }
+    Ok(())
+}
+
+fn wait_and_unmount(mounted: &Mounted, events: &mpsc::Receiver<Event>) -> Result<(), RunError> {
+    let signal = match events.recv() {
+        Ok(Event::Ended(Ok(()))) => return Ok(()),
+        Ok(Event::Ended(Err(why))) => {
+            undo(mounted);
+            return Err(RunError::Ended(why));
+        }
+        Ok(Event::Signal(signal)) => signal,
+        // The sender is alive as long as this process has its threads.
+        Err(mpsc::RecvError) => return Err(RunError::Ended("all threads are gone".into())),
+    };
+    log::info!("signal {signal}: unmounting {}", mounted.path().display());
+    let mount = mounted.clone();
+    match within(UNMOUNT_LIMIT, move || mount.unmount()) {
+        Some(Ok(Unmounted::Clean)) => {
+            // The session ends when the kernel lets go.
+            events.recv_timeout(UNMOUNT_LIMIT).ok();
+            return Ok(());
+        }
+        Some(Ok(Unmounted::Busy)) => log::warn!(
+            "{} is busy: detached; what is still open there fails from now on",
+            mounted.path().display()
+        ),
+        Some(Err(e)) => log::warn!("{}: {e}: detached", mounted.path().display()),
+        None => log::warn!("{} does not let go: detached", mounted.path().display()),
+    }
+    write_back(mounted.path());
+    mounted.detach().map_err(os("cannot unmount"))
+}
+
+/// Has the kernel write what programs changed in memory that they mapped from files here, before that is lost.
+fn write_back(path: &Path) {
+    let path = path.to_owned();
+    within(UNMOUNT_LIMIT, move || std::fs::File::open(path).and_then(|root| Ok(rustix::fs::syncfs(root)?)));
+}
+
+/// Takes a mount back that is of no use.
+fn undo(mounted: &Mounted) {
+    if let Err(e) = mounted.detach() {
+        log::warn!("{} cannot be unmounted: {e}", mounted.path().display());
+    }
+}
+
+/// The session's counters, on stdout or, in the background, in the log.
+fn report_counters(client: &Client, to_log: bool) {
+    let counters: serde_json::Map<String, serde_json::Value> =
+        client.counters().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let report = serde_json::json!({ "session": client.description(), "counters": counters });
+    if to_log {
+        log::info!("{report}");
+    } else {
+        // Nowhere to complain to if stdout is closed.
+        writeln!(io::stdout(), "{report:#}").ok();
+    }
+}
