@@ -161,12 +161,18 @@ pub struct Switches {
     /// Largest FUSE write (also handed to the null file system).
     #[arg(long, value_name = "BYTES")]
     pub max_write: Option<String>,
-    /// FUSE session threads (also handed to the null file system).
+    /// How far the kernel reads ahead (also handed to the null file system).
+    #[arg(long, value_name = "BYTES")]
+    pub max_readahead: Option<String>,
+    /// FUSE session threads: `--threads` of rfs-fuse (also handed to the null file system).
     #[arg(long, value_name = "N")]
     pub fuse_threads: Option<String>,
     /// No page cache (also handed to the null file system).
     #[arg(long)]
     pub direct_io: bool,
+    /// The server takes all its memory at the start (handed to rfs-server).
+    #[arg(long)]
+    pub prefault: bool,
     /// Anything else for rfs-fuse: everything after `--`.
     #[arg(last = true, value_name = "RFS-FUSE OPTION")]
     pub extra: Vec<String>,
@@ -175,7 +181,11 @@ pub struct Switches {
 impl Switches {
     /// Arguments for a mount of the null file system: those that concern FUSE.
     pub fn fuse_args(&self) -> Vec<String> {
-        let mut args = pairs(&[("--max-write", &self.max_write), ("--fuse-threads", &self.fuse_threads)]);
+        let mut args = pairs(&[
+            ("--max-write", &self.max_write),
+            ("--max-readahead", &self.max_readahead),
+            ("--threads", &self.fuse_threads),
+        ]);
         args.extend(self.direct_io.then(|| "--direct-io".to_owned()));
         args
     }
@@ -245,11 +255,12 @@ mod tests {
             "--direct-io",
             "--polling",
             "busy",
+            "--fuse-threads=4",
             "--",
             "--new-switch",
             "7",
         ]);
-        assert_eq!(bench.switches.fuse_args(), ["--max-write", "128k", "--direct-io"]);
+        assert_eq!(bench.switches.fuse_args(), ["--max-write", "128k", "--threads", "4", "--direct-io"]);
         assert_eq!(
             bench.switches.all_args(),
             [
@@ -259,6 +270,8 @@ mod tests {
                 "busy",
                 "--max-write",
                 "128k",
+                "--threads",
+                "4",
                 "--direct-io",
                 "--new-switch",
                 "7"

@@ -230,6 +230,12 @@ impl Guarded {
         }
     }
 
+    /// Waits for the child to end by itself, however it does. Not an error if it does not.
+    pub fn wait_end(&mut self, limit: Duration) -> Result<()> {
+        // Part of cleanup: it does not look at the interrupt flag.
+        Interrupt::unset().wait(limit, || self.ended()).map(|_| ())
+    }
+
     /// Ends the child and whatever is left of its process group: SIGTERM, some seconds, SIGKILL, wait.
     pub fn stop(&mut self) -> Result<()> {
         self.stop_within(GRACE)

@@ -104,9 +104,10 @@ pub fn run(
                 Err(err) => return Err(running.explain(err)),
             };
             let mut commands = running.commands();
-            running.stop()?;
+            let said = running.stop()?;
             commands.push(outcome.command);
-            measured.log.push_str(&format!("== {label}\n$ {}\n{}\n", commands.join("\n$ "), outcome.raw));
+            let commands_text = commands.join("\n$ ");
+            measured.log.push_str(&format!("== {label}\n$ {commands_text}\n{}{said}\n", outcome.raw));
             measured.commands[index] = commands;
             measured.cells[index * plan.records.len() + record].samples.push(outcome.sample);
             progress.end();
@@ -153,8 +154,8 @@ mod tests {
         fn explain(&mut self, error: Error) -> Error {
             error
         }
-        fn stop(self: Box<Self>) -> Result<()> {
-            Ok(())
+        fn stop(self: Box<Self>) -> Result<String> {
+            Ok("counters\n".into())
         }
     }
 
@@ -202,6 +203,7 @@ mod tests {
             measured.cells.iter().map(|c| (c.target, c.record, c.samples.len(), c.samples[0].0[0])).collect();
         assert_eq!(cells, [(0, 1, 2, 1.0), (0, 2, 2, 2.0), (1, 1, 2, 1.0), (1, 2, 2, 2.0)]);
         assert_eq!(measured.commands, [vec!["run a", "fake"], vec!["run b", "fake"]]);
+        assert!(measured.log.starts_with("== round 1/2, 1 B records, a\n$ run a\n$ fake\nrawcounters\n\n=="));
         let starts = ["a", "b", "b", "a", "b", "a", "a", "b"];
         let expected: Vec<String> =
             starts.iter().flat_map(|name| [format!("start {name}"), format!("stop {name}")]).collect();

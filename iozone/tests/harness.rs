@@ -191,7 +191,7 @@ fn a_mount_that_fails_takes_the_server_with_it() {
     assert_eq!(out.status.code(), Some(1));
     let stderr = text(&out.stderr);
     assert!(stderr.contains("rfs-fuse: ended with status 7:\n    rfs-fuse: not permitted (tcp:127.0.0.1:9 "));
-    assert!(stderr.contains("--provider tcp --queue-pairs 3)"), "{stderr}");
+    assert!(stderr.contains("--stats-on-exit --provider tcp --queue-pairs 3)"), "{stderr}");
     world.assert_clean();
 }
 

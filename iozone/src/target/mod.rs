@@ -44,8 +44,8 @@ pub trait Running {
     /// Adds to an error what the target itself has to say, such as the end of one of its programs.
     fn explain(&mut self, error: Error) -> Error;
 
-    /// Ends it. Fails if a process, a mount or a file stays.
-    fn stop(self: Box<Self>) -> Result<()>;
+    /// Ends it, and returns what it printed about itself. Fails if a process, a mount or a file stays.
+    fn stop(self: Box<Self>) -> Result<String>;
 }
 
 /// What the targets of one run have in common.

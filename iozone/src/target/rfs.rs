@@ -20,6 +20,8 @@ use crate::{
 
 /// How long a server or a mount may take to become ready.
 const START: Duration = Duration::from_secs(20);
+/// How long a mount may take to end by itself once it is unmounted, before it is told to.
+const UNMOUNTED: Duration = Duration::from_secs(3);
 
 /// How file data travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +52,14 @@ impl Rfs {
             Provider::Tcp => "tcp:127.0.0.1:0".to_owned(),
             _ => format!("unix:{}", work.path().join("server.sock").display()),
         };
-        let command = Invocation::new(self.setup.bin_dir.join("rfs-server")).args([
-            "--memory".to_owned(),
-            self.setup.server_memory.to_string(),
-            "--listen".to_owned(),
-            listen,
-        ]);
+        let command = Invocation::new(self.setup.bin_dir.join("rfs-server"))
+            .args([
+                "--memory".to_owned(),
+                self.setup.server_memory.to_string(),
+                "--listen".to_owned(),
+                listen,
+            ])
+            .args(self.setup.switches.prefault.then_some("--prefault"));
         let mut server = Guarded::spawn(&command, work.path())?;
         let addresses = server.wait_output(interrupt, START, ready)?;
         let scheme = if self.provider == Provider::Tcp { "tcp:" } else { "unix:" };
@@ -75,7 +79,8 @@ impl Rfs {
             (provider, Some(address)) => command
                 .arg(address)
                 .arg(point)
-                .args(["--provider", if provider == Provider::Tcp { "tcp" } else { "shm" }])
+                .args(["--stats-on-exit", "--provider"])
+                .arg(if provider == Provider::Tcp { "tcp" } else { "shm" })
                 .args(self.setup.switches.all_args()),
         }
     }
@@ -129,14 +134,10 @@ impl Target for Rfs {
         let command = self.mount_command(address.as_deref(), &started.point);
         started.commands.push(command.line());
         let fuse = started.fuse.insert(Guarded::spawn(&command, started.work.path())?);
-        let mounted = interrupt.wait(START, || {
-            if fuse.ended()?.is_some() {
-                return Err(fuse.failure("ended"));
-            }
-            Ok(mount::is_mounted(&started.point)?.then_some(()))
-        })?;
-        if mounted.is_none() {
-            return Err(fuse.failure(&format!("not mounted after {} s", START.as_secs())));
+        // It says so only when the mount has answered and the read-ahead is set.
+        fuse.wait_output(interrupt, START, |text| text.contains(" is mounted on ").then_some(()))?;
+        if !mount::is_mounted(&started.point)? {
+            return Err(fuse.failure("says that it is mounted, but nothing is"));
         }
         Ok(Box::new(started))
     }
@@ -154,13 +155,19 @@ struct Started {
 
 impl Started {
     /// Unmounts, then ends both programs, then removes the directory. Goes on after a failure; the first one is
-    /// the result.
-    fn shut_down(&mut self) -> Result<()> {
+    /// the result. Otherwise the result is what `rfs-fuse` has printed, with its counters.
+    fn shut_down(&mut self) -> Result<String> {
         let unmounted = mount::unmount(&self.point);
-        let fuse = self.fuse.take().map_or(Ok(()), |mut fuse| fuse.stop());
+        let mut said = String::new();
+        let fuse = self.fuse.take().map_or(Ok(()), |mut fuse| {
+            let ended = fuse.wait_end(UNMOUNTED);
+            let stopped = fuse.stop();
+            said = fuse.stdout.text();
+            ended.and(stopped)
+        });
         let server = self.server.take().map_or(Ok(()), |mut server| server.stop());
         let removed = self.work.remove();
-        unmounted.and(fuse).and(server).and(removed)
+        unmounted.and(fuse).and(server).and(removed).map(|()| said)
     }
 }
 
@@ -185,7 +192,7 @@ impl Running for Started {
         if dead { Error::Child { program: "the run".into(), what: told } } else { error }
     }
 
-    fn stop(mut self: Box<Self>) -> Result<()> {
+    fn stop(mut self: Box<Self>) -> Result<String> {
         self.shut_down()
     }
 }
@@ -225,7 +232,7 @@ mod tests {
         let point = Path::new("/m");
         assert_eq!(
             rfs(Provider::Tcp).mount_command(Some("tcp:127.0.0.1:9"), point).line(),
-            "/bin/rfs-fuse tcp:127.0.0.1:9 /m --provider tcp --batch none --max-write 128k"
+            "/bin/rfs-fuse tcp:127.0.0.1:9 /m --stats-on-exit --provider tcp --batch none --max-write 128k"
         );
         assert_eq!(
             rfs(Provider::Null).mount_command(None, point).line(),

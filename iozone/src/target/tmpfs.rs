@@ -62,8 +62,8 @@ impl Running for Started {
         error
     }
 
-    fn stop(mut self: Box<Self>) -> Result<()> {
-        self.0.remove()
+    fn stop(mut self: Box<Self>) -> Result<String> {
+        self.0.remove().map(|()| String::new())
     }
 }
 
