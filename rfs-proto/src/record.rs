@@ -3,12 +3,14 @@
 //! The server owns every field but two. Clients write [`SIZE`] (by compare-and-swap, only ever upwards) when a
 //! write went past the end of the file, and [`WRITE_TIME`] (by a plain WRITE) when they wrote; so a write is
 //! visible to everyone at once without any server code running. A reader takes the whole record with one READ
-//! and accepts it if [`VERSION`] is even and [`INO`] is the inode it meant; otherwise it reads again, and after
-//! a few tries asks by message.
+//! and accepts it if [`VERSION`] is even, [`INO`] is the inode it meant and [`CHECK`] fits the fields that the
+//! server owns; otherwise it reads again, and after a few tries asks by message. The check is what makes one READ
+//! enough: nothing says in which order a READ fetches the words of a record, so that the version alone could
+//! not tell a record from a mixture of two. [`SIZE`] and [`WRITE_TIME`] are single words and always whole.
 //!
 //! All fields are little-endian; a record is [`LEN`] bytes, aligned to them.
 
-use crate::{Attr, FileKind};
+use crate::{Attr, BLOCK, FileKind};
 
 /// Bytes of a record, and its alignment.
 pub const LEN: usize = 128;
@@ -27,7 +29,8 @@ pub const MTIME: usize = 32;
 pub const CTIME: usize = 40;
 /// Offset of the atime (i64, ns).
 pub const ATIME: usize = 48;
-/// Offset of the space taken (u64, units of 512 bytes).
+/// Offset of the space allocated (u64, units of 512 bytes). It may reach beyond the end of the file: what is shown
+/// to users is [`visible_blocks`].
 pub const BLOCKS: usize = 56;
 /// Offset of the mode (u32): kind and permission bits, as `st_mode`.
 pub const MODE: usize = 64;
@@ -41,6 +44,8 @@ pub const GID: usize = 76;
 pub const RDEV: usize = 80;
 /// Offset of the layout generation (u64).
 pub const LAYOUT_GENERATION: usize = 88;
+/// Offset of the check (u64) over all words but [`SIZE`] and [`WRITE_TIME`]: see [`check`].
+pub const CHECK: usize = 120;
 
 fn u64_at(raw: &[u8; LEN], at: usize) -> u64 {
     let mut bytes = [0; 8];
@@ -59,13 +64,41 @@ pub fn effective_times(mtime: i64, ctime: i64, write_time: i64) -> (i64, i64) {
     if write_time == 0 { (mtime, ctime) } else { (write_time, ctime.max(write_time)) }
 }
 
+/// Space that a file of `size` bytes shows as taken, of `allocated` units of 512 bytes: space ahead of its end
+/// does not count.
+pub fn visible_blocks(allocated: u64, size: u64) -> u64 {
+    allocated.min(size.div_ceil(BLOCK).saturating_mul(BLOCK / 512))
+}
+
+/// The check value: FNV-1a, taken word by word instead of byte by byte and with the upper half folded in after
+/// each step, over the inode number, the version and the words from [`MTIME`] up to [`CHECK`]. It finds mixtures
+/// of two records, not malice.
+pub fn check(ino: u64, version: u64, server_part: &[u8; LEN - MTIME]) -> u64 {
+    let words = server_part[..CHECK - MTIME].chunks_exact(8).map(|chunk| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(chunk);
+        u64::from_le_bytes(bytes)
+    });
+    [ino, version].into_iter().chain(words).fold(0xcbf2_9ce4_8422_2325, |hash, word| {
+        let hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+        hash ^ (hash >> 32)
+    })
+}
+
 /// Reads a record that was fetched in one piece. `None` if it was being changed, belongs to another inode, or
 /// makes no sense: read again, or ask by message.
 pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     if u64_at(raw, INO) != ino || !u64_at(raw, VERSION).is_multiple_of(2) {
         return None;
     }
+    let mut server_part = [0; LEN - MTIME];
+    server_part.copy_from_slice(&raw[MTIME..]);
+    if u64_at(raw, CHECK) != check(ino, u64_at(raw, VERSION), &server_part) {
+        return None;
+    }
     let mode = u32_at(raw, MODE);
+    let kind = FileKind::from_mode(mode)?;
+    let (size, allocated) = (u64_at(raw, SIZE), u64_at(raw, BLOCKS));
     let (mtime, ctime) = effective_times(
         u64_at(raw, MTIME) as i64,
         u64_at(raw, CTIME) as i64,
@@ -73,14 +106,14 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     );
     Some(Attr {
         ino,
-        kind: FileKind::from_mode(mode)?,
+        kind,
         perm: mode & 0o7777,
         nlink: u32_at(raw, NLINK),
         uid: u32_at(raw, UID),
         gid: u32_at(raw, GID),
         rdev: u32_at(raw, RDEV),
-        size: u64_at(raw, SIZE),
-        blocks: u64_at(raw, BLOCKS),
+        size,
+        blocks: if kind == FileKind::Regular { visible_blocks(allocated, size) } else { allocated },
         atime: u64_at(raw, ATIME) as i64,
         mtime,
         ctime,
@@ -89,8 +122,10 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     })
 }
 
-/// The fields that the server owns, as one run of bytes from [`MTIME`] to the end of the record.
-pub fn encode_server_part(attr: &Attr) -> [u8; LEN - MTIME] {
+/// The fields that the server owns, as one run of bytes from [`MTIME`] to the end of the record, with the check for
+/// `version`, the even number that the record will have. `attr.blocks` is the space allocated; the size is not part
+/// of it.
+pub fn encode_server_part(attr: &Attr, version: u64) -> [u8; LEN - MTIME] {
     let mut out = [0; LEN - MTIME];
     let mut put = |at: usize, bytes: &[u8]| out[at - MTIME..at - MTIME + bytes.len()].copy_from_slice(bytes);
     put(MTIME, &attr.mtime.to_le_bytes());
@@ -103,5 +138,7 @@ pub fn encode_server_part(attr: &Attr) -> [u8; LEN - MTIME] {
     put(GID, &attr.gid.to_le_bytes());
     put(RDEV, &attr.rdev.to_le_bytes());
     put(LAYOUT_GENERATION, &attr.layout_generation.to_le_bytes());
+    let check = check(attr.ino, version, &out);
+    out[CHECK - MTIME..].copy_from_slice(&check.to_le_bytes());
     out
 }

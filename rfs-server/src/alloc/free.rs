@@ -1,0 +1,143 @@
+//! A set of free ranges: by place, to coalesce and to continue a file where it ends, and by length, to find the
+//! best fit.
+//!
+//! Threading: none; whoever owns it locks it. It knows nothing of dirt, leases or files.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Range;
+
+/// Free ranges, never touching each other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FreeMap {
+    by_start: BTreeMap<u64, u64>,
+    by_len: BTreeSet<(u64, u64)>,
+    total: u64,
+}
+
+impl FreeMap {
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
+        self.by_start.iter().map(|(&start, &len)| Range { start, len })
+    }
+
+    /// Adds a range that is not in the set, and joins it to its neighbours.
+    pub(crate) fn insert(&mut self, range: Range) {
+        if range.len == 0 {
+            return;
+        }
+        self.total += range.len;
+        let mut joined = range;
+        if let Some((&start, &len)) = self.by_start.range(..range.start).next_back() {
+            debug_assert!(start + len <= range.start, "freed twice: {range:?}");
+            if start + len == range.start {
+                self.forget(start, len);
+                joined = Range { start, len: len + joined.len };
+            }
+        }
+        if let Some((&start, &len)) = self.by_start.range(range.start..).next() {
+            debug_assert!(range.end() <= start, "freed twice: {range:?}");
+            if start == range.end() {
+                self.forget(start, len);
+                joined.len += len;
+            }
+        }
+        self.remember(joined);
+    }
+
+    /// Takes up to `len` bytes that begin exactly at `start`.
+    pub(crate) fn take_at(&mut self, start: u64, len: u64) -> Option<Range> {
+        let (&free_start, &free_len) = self.by_start.range(..=start).next_back()?;
+        let free_end = free_start + free_len;
+        if free_end <= start || len == 0 {
+            return None;
+        }
+        let taken = Range { start, len: len.min(free_end - start) };
+        self.forget(free_start, free_len);
+        self.remember(Range { start: free_start, len: start - free_start });
+        self.remember(Range { start: taken.end(), len: free_end - taken.end() });
+        self.total -= taken.len;
+        Some(taken)
+    }
+
+    /// Takes one range of up to `want` bytes: from the shortest free range that has them all, else from the longest
+    /// there is. The lowest address wins among equals.
+    pub(crate) fn take_best(&mut self, want: u64) -> Option<Range> {
+        let fit = self.by_len.range((want, 0)..).next().copied();
+        let (len, start) = match fit {
+            Some(found) => found,
+            None => {
+                let &(longest, _) = self.by_len.last()?;
+                *self.by_len.range((longest, 0)..).next()?
+            }
+        };
+        self.take_at(start, want.min(len))
+    }
+
+    fn remember(&mut self, range: Range) {
+        if range.len > 0 {
+            self.by_start.insert(range.start, range.len);
+            self.by_len.insert((range.len, range.start));
+        }
+    }
+
+    fn forget(&mut self, start: u64, len: u64) {
+        self.by_start.remove(&start);
+        self.by_len.remove(&(len, start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, len: u64) -> Range {
+        Range { start, len }
+    }
+
+    fn set(ranges: &[(u64, u64)]) -> FreeMap {
+        let mut free = FreeMap::default();
+        ranges.iter().for_each(|&(start, len)| free.insert(range(start, len)));
+        free
+    }
+
+    fn all(free: &FreeMap) -> Vec<(u64, u64)> {
+        assert_eq!(free.by_len.len(), free.by_start.len());
+        assert_eq!(free.ranges().map(|r| r.len).sum::<u64>(), free.total());
+        free.ranges().map(|r| (r.start, r.len)).collect()
+    }
+
+    #[test]
+    fn joins_on_both_sides() {
+        assert_eq!(all(&set(&[(0, 4), (8, 4), (4, 4)])), [(0, 12)]);
+        assert_eq!(all(&set(&[(8, 4), (0, 4)])), [(0, 4), (8, 4)]);
+        assert_eq!(all(&set(&[(0, 0)])), []);
+    }
+
+    #[test]
+    fn takes_at_a_place() {
+        let mut free = set(&[(10, 10)]);
+        assert_eq!(free.take_at(9, 1), None);
+        assert_eq!(free.take_at(20, 1), None);
+        assert_eq!(free.take_at(12, 0), None);
+        assert_eq!(free.take_at(12, 3), Some(range(12, 3)));
+        assert_eq!(all(&free), [(10, 2), (15, 5)]);
+        assert_eq!(free.take_at(15, 100), Some(range(15, 5)));
+        assert_eq!(all(&free), [(10, 2)]);
+    }
+
+    #[test]
+    fn takes_the_best_fit_else_the_longest() {
+        let mut free = set(&[(0, 8), (100, 4), (200, 4), (300, 8)]);
+        assert_eq!(free.take_best(3), Some(range(100, 3)));
+        assert_eq!(free.take_best(4), Some(range(200, 4)));
+        assert_eq!(free.take_best(50), Some(range(0, 8)));
+        assert_eq!(free.take_best(50), Some(range(300, 8)));
+        assert_eq!(all(&free), [(103, 1)]);
+        assert_eq!(set(&[]).take_best(1), None);
+    }
+}

@@ -1,0 +1,250 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn want(need: u64) -> Want {
+    Want { need, ahead: 0, hint: None }
+}
+
+fn range(start: u64, len: u64) -> Range {
+    Range { start, len }
+}
+
+#[test]
+fn continues_at_the_hint() {
+    let mut arena = Arena::new(100);
+    assert_eq!(arena.allocate(&[want(10)]), Ok(vec![vec![range(0, 10)]]));
+    assert_eq!(arena.allocate(&[want(10)]), Ok(vec![vec![range(10, 10)]]));
+    assert_eq!(arena.allocate(&[Want { need: 10, ahead: 5, hint: Some(20) }]), Ok(vec![vec![range(20, 15)]]));
+    // The place after the first is taken: elsewhere, then.
+    assert_eq!(arena.allocate(&[Want { need: 5, ahead: 0, hint: Some(10) }]), Ok(vec![vec![range(35, 5)]]));
+}
+
+#[test]
+fn a_hint_that_is_too_short_is_used_and_the_rest_goes_elsewhere() {
+    let mut arena = Arena::new(30);
+    arena.allocate(&[want(30)]).unwrap();
+    for freed in [range(10, 5), range(20, 10)] {
+        arena.free(freed);
+        let dirty = arena.take_dirty(u64::MAX).unwrap();
+        arena.scrubbed(dirty);
+    }
+    assert_eq!(
+        arena.allocate(&[Want { need: 8, ahead: 0, hint: Some(10) }]),
+        Ok(vec![vec![range(10, 5), range(20, 3)]])
+    );
+}
+
+#[test]
+fn all_or_nothing() {
+    let mut arena = Arena::new(10);
+    assert_eq!(arena.allocate(&[want(6), want(5)]), Err(Short::Full));
+    assert_eq!(arena.allocate(&[want(u64::MAX), want(u64::MAX)]), Err(Short::Full));
+    assert_eq!(arena.totals().clean, 10);
+    assert_eq!(
+        arena.allocate(&[Want { need: 1, ahead: 100, hint: None }, want(5)]),
+        Ok(vec![vec![range(0, 5)], vec![range(5, 5)]])
+    );
+    arena.free(range(0, 5));
+    assert_eq!(arena.allocate(&[want(5)]), Err(Short::Dirty));
+    assert_eq!(arena.allocate(&[want(6)]), Err(Short::Full));
+    let dirty = arena.take_dirty(2).unwrap();
+    assert_eq!(arena.allocate(&[want(5)]), Err(Short::Dirty));
+    arena.scrubbed(dirty);
+    assert_eq!(arena.allocate(&[want(2)]), Ok(vec![vec![range(0, 2)]]));
+}
+
+#[test]
+fn quarantine_ends_with_the_last_holder() {
+    let mut arena = Arena::new(10);
+    arena.allocate(&[want(10)]).unwrap();
+    arena.quarantine(7, range(0, 4), &[1, 2]);
+    arena.quarantine(7, range(4, 2), &[2]);
+    arena.quarantine(7, range(6, 1), &[]);
+    assert_eq!(arena.totals(), Totals { len: 10, clean: 0, dirty: 1, quarantined: 6 });
+    arena.lease_ended(8, 1);
+    arena.lease_ended(7, 1);
+    assert_eq!(arena.totals().quarantined, 6);
+    arena.lease_ended(7, 2);
+    assert_eq!(arena.totals(), Totals { len: 10, clean: 0, dirty: 7, quarantined: 0 });
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Cell {
+    Clean,
+    Used,
+    Dirty,
+    Scrubbing,
+    Quarantined(u64, Vec<u64>),
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate { wants: Vec<(u64, u64, Option<u64>)> },
+    Free { pick: usize, holders: Vec<u64>, ino: u64 },
+    LeaseEnded { ino: u64, session: u64 },
+    TakeDirty { max: u64 },
+    Scrubbed { pick: usize },
+}
+
+const CELLS: u64 = 200;
+
+fn step() -> impl Strategy<Value = Step> {
+    let wish = (0..40u64, 0..40u64, proptest::option::of(0..CELLS));
+    prop_oneof![
+        4 => proptest::collection::vec(wish, 1..3).prop_map(|wants| Step::Allocate { wants }),
+        3 => (any::<usize>(), proptest::collection::vec(1..4u64, 0..3), 1..3u64)
+            .prop_map(|(pick, holders, ino)| Step::Free { pick, holders, ino }),
+        2 => (1..3u64, 1..4u64).prop_map(|(ino, session)| Step::LeaseEnded { ino, session }),
+        3 => (1..50u64).prop_map(|max| Step::TakeDirty { max }),
+        3 => any::<usize>().prop_map(|pick| Step::Scrubbed { pick }),
+    ]
+}
+
+struct Model {
+    cells: Vec<Cell>,
+    used: Vec<Range>,
+    scrubbing: Vec<Range>,
+}
+
+impl Model {
+    fn paint(&mut self, range: Range, from: &Cell, to: &Cell) {
+        for at in range.start..range.end() {
+            assert_eq!(&self.cells[at as usize], from, "cell {at} of {range:?}");
+            self.cells[at as usize] = to.clone();
+        }
+    }
+
+    fn count(&self, matches: impl Fn(&Cell) -> bool) -> u64 {
+        self.cells.iter().filter(|cell| matches(cell)).count() as u64
+    }
+
+    /// The maximal runs of clean cells.
+    fn clean_runs(&self) -> Vec<Range> {
+        let mut runs: Vec<Range> = Vec::new();
+        for at in (0..CELLS).filter(|&at| self.cells[at as usize] == Cell::Clean) {
+            match runs.last_mut() {
+                Some(last) if last.end() == at => last.len += 1,
+                _ => runs.push(range(at, 1)),
+            }
+        }
+        runs
+    }
+}
+
+fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
+    match step {
+        Step::Allocate { wants } => {
+            let wants: Vec<Want> =
+                wants.into_iter().map(|(need, ahead, hint)| Want { need, ahead, hint }).collect();
+            let need: u64 = wants.iter().map(|w| w.need).sum();
+            let clean = model.count(|c| *c == Cell::Clean);
+            let dirty = model.count(|c| matches!(c, Cell::Dirty | Cell::Scrubbing));
+            let before = model.clean_runs();
+            match arena.allocate(&wants) {
+                Err(Short::Full) => assert!(need > clean + dirty),
+                Err(Short::Dirty) => assert!(need > clean && need <= clean + dirty),
+                Ok(granted) => {
+                    assert_eq!(granted.len(), wants.len());
+                    let first = &wants[0];
+                    if let (Some(at), true) = (first.hint, first.need > 0)
+                        && model.cells[at as usize] == Cell::Clean
+                    {
+                        assert_eq!(granted[0][0].start, at, "the hint was free");
+                    } else if before.iter().any(|run| run.len >= first.need + first.ahead) && first.need > 0 {
+                        assert_eq!(granted[0].len(), 1, "one piece would have done");
+                    }
+                    for (ranges, want) in granted.into_iter().zip(&wants) {
+                        let got: u64 = ranges.iter().map(|r| r.len).sum();
+                        assert!(got >= want.need && got <= want.need + want.ahead);
+                        for range in ranges {
+                            model.paint(range, &Cell::Clean, &Cell::Used);
+                            model.used.push(range);
+                        }
+                    }
+                }
+            }
+        }
+        Step::Free { pick, mut holders, ino } => {
+            if model.used.is_empty() {
+                return;
+            }
+            holders.sort_unstable();
+            holders.dedup();
+            let range = model.used.swap_remove(pick % model.used.len());
+            arena.quarantine(ino, range, &holders);
+            let to = if holders.is_empty() { Cell::Dirty } else { Cell::Quarantined(ino, holders) };
+            model.paint(range, &Cell::Used, &to);
+        }
+        Step::LeaseEnded { ino, session } => {
+            arena.lease_ended(ino, session);
+            for cell in &mut model.cells {
+                if let Cell::Quarantined(of, holders) = cell
+                    && *of == ino
+                {
+                    holders.retain(|&h| h != session);
+                    if holders.is_empty() {
+                        *cell = Cell::Dirty;
+                    }
+                }
+            }
+        }
+        Step::TakeDirty { max } => match arena.take_dirty(max) {
+            None => assert_eq!(model.count(|c| *c == Cell::Dirty), 0),
+            Some(range) => {
+                assert!(range.len > 0 && range.len <= max);
+                model.paint(range, &Cell::Dirty, &Cell::Scrubbing);
+                model.scrubbing.push(range);
+            }
+        },
+        Step::Scrubbed { pick } => {
+            if model.scrubbing.is_empty() {
+                return;
+            }
+            let range = model.scrubbing.swap_remove(pick % model.scrubbing.len());
+            arena.scrubbed(range);
+            model.paint(range, &Cell::Scrubbing, &Cell::Clean);
+        }
+    }
+}
+
+fn agree(arena: &Arena, model: &Model) {
+    assert_eq!(arena.clean.ranges().collect::<Vec<_>>(), model.clean_runs());
+    assert_eq!(
+        arena.totals(),
+        Totals {
+            len: CELLS,
+            clean: model.count(|c| *c == Cell::Clean),
+            dirty: model.count(|c| matches!(c, Cell::Dirty | Cell::Scrubbing)),
+            quarantined: model.count(|c| matches!(c, Cell::Quarantined(..))),
+        }
+    );
+}
+
+proptest! {
+    /// Every cell is in exactly one state, the same as in the model; free runs are maximal; and when all is given
+    /// back, the arena is one clean range again.
+    #[test]
+    fn agrees_with_a_model_cell_by_cell(steps in proptest::collection::vec(step(), 1..120)) {
+        let mut arena = Arena::new(CELLS);
+        let mut model =
+            Model { cells: vec![Cell::Clean; CELLS as usize], used: Vec::new(), scrubbing: Vec::new() };
+        for step in steps {
+            apply(&mut arena, &mut model, step);
+            agree(&arena, &model);
+        }
+        for range in model.used.drain(..) {
+            arena.free(range);
+        }
+        for (ino, session) in (1..3).flat_map(|ino| (1..4).map(move |session| (ino, session))) {
+            arena.lease_ended(ino, session);
+        }
+        for range in model.scrubbing.drain(..) {
+            arena.scrubbed(range);
+        }
+        while let Some(range) = arena.take_dirty(7) {
+            arena.scrubbed(range);
+        }
+        prop_assert_eq!(arena.clean.ranges().collect::<Vec<_>>(), vec![range(0, CELLS)]);
+    }
+}

@@ -1,0 +1,219 @@
+//! The command line.
+//!
+//! Threading: none. It parses and explains; it opens and starts nothing.
+
+use clap::Parser;
+use rdmabox::Address;
+
+use crate::config::Config;
+
+/// Lends memory of this machine as a file system.
+///
+/// The server keeps the files of its clients in the memory that it lends, for as long as it runs. Clients mount
+/// them with `rfs-fuse ADDRESS MOUNTPOINT`; on the same host they reach the memory itself, from other hosts over
+/// the network. The server runs in the foreground until SIGTERM or Ctrl-C; when it ends, the files are gone.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "rfs-server",
+    version,
+    after_long_help = "Examples:\n  \
+        Lend 4 GiB to programs on this host, through a Unix socket and loopback TCP:\n      \
+            rfs-server --memory 4G\n  \
+        Only through a Unix socket of your choice:\n      \
+            rfs-server --memory 512M --listen unix:/tmp/scratch.sock\n  \
+        To other hosts of a network where everybody may read and write everything:\n      \
+            rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-remote-without-secret\n  \
+        With memory taken at the start, so that first writes are as fast as later ones:\n      \
+            rfs-server --memory 4G --prefault\n\n\
+        When clients can connect, it prints the addresses that it listens on, one a line, and then a line that \
+        begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot start, 2 for a command \
+        line that makes no sense. Log lines go to standard error; RUST_LOG=debug shows sessions."
+)]
+pub struct Cli {
+    /// How much memory to lend: 512M, 4G, 1.5T (powers of 1024; KB, MB, GB, TB are powers of 1000)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: u64,
+
+    /// Where to listen: unix:/path or tcp:host:port; may be repeated. Port 0 takes a free one.
+    ///
+    /// Without this option: loopback TCP on port 7440, and a Unix socket: /run/rfs/rfs.sock for root,
+    /// $XDG_RUNTIME_DIR/rfs.sock or /tmp/rfs-UID.sock for others.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Vec<Address>,
+
+    /// How many files, directories and links there can be [default: one for every 16 KiB, at least 1024]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub inodes: Option<u32>,
+
+    /// Name of what is lent, for logs and /proc
+    #[arg(long, value_name = "NAME", default_value = "rfs", value_parser = parse_name)]
+    pub name: String,
+
+    /// Permissions of the root directory, in octal; it belongs to the user who runs the server
+    #[arg(long, value_name = "MODE", default_value = "755", value_parser = parse_mode)]
+    pub root_mode: u32,
+
+    /// Take all memory from the system at the start instead of when it is first written
+    #[arg(long)]
+    pub prefault: bool,
+
+    /// Listen on addresses that other machines can reach, although anybody who connects can then read and write
+    /// everything: this version cannot authenticate clients
+    #[arg(long)]
+    pub allow_remote_without_secret: bool,
+}
+
+impl Cli {
+    /// The configuration that it asks for.
+    pub fn into_config(self) -> Config {
+        let mut config = Config::new(self.memory);
+        if !self.listen.is_empty() {
+            config.listen = self.listen;
+        }
+        config.inodes = self.inodes;
+        config.name = self.name;
+        config.root.perm = self.root_mode;
+        config.prefault = self.prefault;
+        config.allow_remote_without_secret = self.allow_remote_without_secret;
+        config
+    }
+}
+
+/// Reads a size: a number with an optional fraction and unit. K, M, G, T (or KiB, ...) are powers of 1024; KB, MB,
+/// GB, TB are powers of 1000.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no size: write something like 512M, 4G or 1.5T");
+    let text_trimmed = text.trim();
+    let unit_at = text_trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text_trimmed.len());
+    let (number, unit) = text_trimmed.split_at(unit_at);
+    let unit = unit.trim_start().to_ascii_uppercase();
+    let (power, base) = match unit.as_str() {
+        "" | "B" => (0, 1024),
+        "K" | "KIB" => (1, 1024),
+        "M" | "MIB" => (2, 1024),
+        "G" | "GIB" => (3, 1024),
+        "T" | "TIB" => (4, 1024),
+        "KB" => (1, 1000),
+        "MB" => (2, 1000),
+        "GB" => (3, 1000),
+        "TB" => (4, 1000),
+        _ => return Err(wrong()),
+    };
+    let unit = u128::from(base as u64).pow(power);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
+        return Err(wrong());
+    }
+    let whole: u128 = whole.parse().map_err(|_| wrong())?;
+    let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| wrong())? };
+    let scale = 10u128.pow(fraction.len() as u32); // At most 9 digits.
+    whole
+        .checked_mul(unit)
+        .and_then(|bytes| bytes.checked_add(part * unit / scale))
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .ok_or_else(|| format!("{text:?} is more than any machine has"))
+}
+
+/// A size for people: whole units where it is one, else one decimal.
+pub fn format_size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = (bytes.max(1).ilog2() / 10) as usize; // At most 6.
+    let unit = 1u64 << (10 * power);
+    if bytes.is_multiple_of(unit) {
+        format!("{} {}", bytes / unit, UNITS[power])
+    } else {
+        format!("{:.1} {}", bytes as f64 / unit as f64, UNITS[power])
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| format!("{text:?} is no mode: write octal permissions such as 755 or 1777"))
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 64 || text.chars().any(char::is_control) {
+        return Err("a name is 1 to 64 bytes of printable text".into());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("4G", 4 << 30),
+            ("4g", 4 << 30),
+            ("4GiB", 4 << 30),
+            ("4 GiB", 4 << 30),
+            ("4GB", 4_000_000_000),
+            ("1.5M", 3 << 19),
+            ("0.25K", 256),
+            ("4096", 4096),
+            ("4096B", 4096),
+            ("2T", 2 << 40),
+            ("16383P".trim_end_matches('P'), 16383),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "-1", "4X", "1.", ".5G", "1.2.3", "1e9", "4G4", "9999999999T", "1.0000000001G"]
+        {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        for (bytes, text) in [
+            (4 << 30, "4 GiB"),
+            (3 << 19, "1.5 MiB"),
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1025, "1.0 KiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(format_size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn modes_and_names() {
+        assert_eq!(parse_mode("1777"), Ok(0o1777));
+        assert!(parse_mode("17777").is_err() && parse_mode("8").is_err() && parse_mode("").is_err());
+        assert!(parse_name("scratch").is_ok());
+        assert!(parse_name("").is_err() && parse_name("a\0b").is_err());
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_become_configuration() {
+        let cli = Cli::try_parse_from([
+            "rfs-server",
+            "--memory=2G",
+            "--inodes=77",
+            "--name=x",
+            "--root-mode=1777",
+            "--prefault",
+            "--allow-remote-without-secret",
+        ])
+        .unwrap();
+        let config = cli.into_config();
+        assert_eq!((config.memory, config.inodes, config.name.as_str()), (2 << 30, Some(77), "x"));
+        assert_eq!((config.root.perm, config.prefault), (0o1777, true));
+        assert!(config.allow_remote_without_secret);
+        assert_eq!(config.listen, crate::config::default_listen());
+        assert!(Cli::try_parse_from(["rfs-server"]).is_err());
+        assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
+    }
+}

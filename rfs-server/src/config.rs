@@ -1,0 +1,215 @@
+//! What a server is told: how much to lend, where to listen, and the checks that need no memory and no socket.
+//!
+//! Threading: plain values. Checking may ask the resolver for a host name; it starts nothing.
+
+use std::{
+    net::{IpAddr, ToSocketAddrs},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use rdmabox::Address;
+use rfs_proto::{BLOCK, record};
+
+use crate::{
+    clock::{Clock, SystemClock},
+    dispatch::Root,
+    scrub::ScrubMode,
+    server::StartError,
+};
+
+/// Port of the default TCP listener.
+pub const DEFAULT_PORT: u16 = 7440;
+
+/// Least memory that can be lent.
+pub const MIN_MEMORY: u64 = 1 << 20;
+
+/// Space for each inode that a server provides unless told a number.
+const BYTES_PER_INODE: u64 = 16 << 10;
+
+/// Configuration of a server.
+#[derive(Clone)]
+pub struct Config {
+    /// Bytes to lend; rounded down to whole blocks.
+    pub memory: u64,
+    /// Inodes at most; by default one for every 16 KiB, at least 1024.
+    pub inodes: Option<u32>,
+    /// Where to listen.
+    pub listen: Vec<Address>,
+    /// Allow TCP listeners that other machines can reach although nobody has to prove who they are.
+    pub allow_remote_without_secret: bool,
+    /// Name of the export, for logs.
+    pub name: String,
+    /// The root directory.
+    pub root: Root,
+    /// Take the memory from the system at the start, not when it is first written.
+    pub prefault: bool,
+    /// Who zeroes freed space.
+    pub scrub: ScrubMode,
+    /// Where times come from.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("memory", &self.memory)
+            .field("inodes", &self.inodes)
+            .field("listen", &self.listen)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// Lends `memory` bytes on the default addresses; the root directory belongs to the user who runs the server.
+    pub fn new(memory: u64) -> Config {
+        Config {
+            memory,
+            inodes: None,
+            listen: default_listen(),
+            allow_remote_without_secret: false,
+            name: "rfs".into(),
+            root: Root {
+                perm: 0o755,
+                uid: rustix::process::geteuid().as_raw(),
+                gid: rustix::process::getegid().as_raw(),
+            },
+            prefault: false,
+            scrub: ScrubMode::default(),
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// Inodes, the root directory included.
+    pub fn inode_count(&self) -> u32 {
+        self.inodes
+            .unwrap_or_else(|| u32::try_from(self.memory / BYTES_PER_INODE).unwrap_or(u32::MAX).max(1024))
+    }
+
+    /// Bytes of file data.
+    pub fn arena_len(&self) -> u64 {
+        self.memory / BLOCK * BLOCK
+    }
+
+    /// Bytes of the attribute table.
+    pub fn table_len(&self) -> u64 {
+        u64::from(self.inode_count()) * record::LEN as u64
+    }
+
+    /// What can be wrong without looking at memory or sockets.
+    pub fn check(&self) -> Result<(), StartError> {
+        if self.memory < MIN_MEMORY {
+            return Err(StartError::TooLittle { asked: self.memory });
+        }
+        if self.inode_count() == 0 {
+            return Err(StartError::NoInodes);
+        }
+        if self.listen.is_empty() {
+            return Err(StartError::NoListener);
+        }
+        for (at, address) in self.listen.iter().enumerate() {
+            if self.listen[..at].contains(address) && !matches!(address, Address::Tcp { port: 0, .. }) {
+                return Err(StartError::ListenTwice { address: address.clone() });
+            }
+            if let Address::Tcp { host, port } = address
+                && !self.allow_remote_without_secret
+                && !is_loopback(host, *port)
+                    .map_err(|source| StartError::Resolve { address: address.clone(), source })?
+            {
+                return Err(StartError::Remote { address: address.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// True if only this machine can reach a listener on `host`.
+fn is_loopback(host: &str, port: u16) -> std::io::Result<bool> {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(ip.is_loopback());
+    }
+    let mut found = false;
+    for address in (host, port).to_socket_addrs()? {
+        found = true;
+        if !address.ip().is_loopback() {
+            return Ok(false);
+        }
+    }
+    Ok(found)
+}
+
+/// The Unix socket of this user, and loopback TCP.
+pub fn default_listen() -> Vec<Address> {
+    let uid = rustix::process::geteuid().as_raw();
+    let run_writable = rustix::fs::access("/run", rustix::fs::Access::WRITE_OK).is_ok();
+    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    vec![
+        Address::Unix(default_socket(uid, run_writable, runtime_dir)),
+        Address::Tcp { host: "127.0.0.1".into(), port: DEFAULT_PORT },
+    ]
+}
+
+fn default_socket(uid: u32, run_writable: bool, runtime_dir: Option<PathBuf>) -> PathBuf {
+    match runtime_dir {
+        _ if uid == 0 && run_writable => PathBuf::from("/run/rfs/rfs.sock"),
+        Some(dir) if dir.is_absolute() => dir.join("rfs.sock"),
+        _ => PathBuf::from(format!("/tmp/rfs-{uid}.sock")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str) -> Address {
+        Address::Tcp { host: host.into(), port: 7440 }
+    }
+
+    fn check(listen: Vec<Address>, allow: bool) -> Result<(), StartError> {
+        Config { listen, allow_remote_without_secret: allow, ..Config::new(MIN_MEMORY) }.check()
+    }
+
+    #[test]
+    fn sockets_by_user() {
+        let run_user = || Some(PathBuf::from("/run/user/7"));
+        assert_eq!(default_socket(0, true, run_user()), PathBuf::from("/run/rfs/rfs.sock"));
+        assert_eq!(default_socket(0, false, run_user()), PathBuf::from("/run/user/7/rfs.sock"));
+        assert_eq!(default_socket(7, true, run_user()), PathBuf::from("/run/user/7/rfs.sock"));
+        assert_eq!(default_socket(7, true, None), PathBuf::from("/tmp/rfs-7.sock"));
+        assert_eq!(default_socket(7, true, Some("here".into())), PathBuf::from("/tmp/rfs-7.sock"));
+    }
+
+    #[test]
+    fn only_loopback_without_being_told() {
+        for host in ["127.0.0.1", "127.9.9.9", "::1", "[::1]"] {
+            assert!(check(vec![tcp(host)], false).is_ok(), "{host}");
+        }
+        for host in ["0.0.0.0", "::", "192.0.2.1"] {
+            let refused = check(vec![tcp("127.0.0.1"), tcp(host)], false);
+            assert!(matches!(refused, Err(StartError::Remote { .. })), "{host}");
+            assert!(check(vec![tcp(host)], true).is_ok(), "{host}");
+        }
+    }
+
+    #[test]
+    fn other_mistakes() {
+        assert!(matches!(check(vec![], false), Err(StartError::NoListener)));
+        let twice = vec![tcp("127.0.0.1"), tcp("127.0.0.1")];
+        assert!(matches!(check(twice, false), Err(StartError::ListenTwice { .. })));
+        let config = Config { memory: MIN_MEMORY - 1, ..Config::new(0) };
+        assert!(matches!(config.check(), Err(StartError::TooLittle { .. })));
+        let config = Config { inodes: Some(0), ..Config::new(MIN_MEMORY) };
+        assert!(matches!(config.check(), Err(StartError::NoInodes)));
+    }
+
+    #[test]
+    fn inodes_follow_memory() {
+        assert_eq!(Config::new(4 << 30).inode_count(), 262_144);
+        assert_eq!(Config::new(MIN_MEMORY).inode_count(), 1024);
+        assert_eq!(Config::new(u64::MAX).inode_count(), u32::MAX);
+        let config = Config { inodes: Some(3), ..Config::new(MIN_MEMORY + 1) };
+        assert_eq!((config.table_len(), config.arena_len()), (3 * 128, MIN_MEMORY));
+    }
+}

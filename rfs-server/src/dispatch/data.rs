@@ -1,0 +1,145 @@
+//! Requests about open files, their space, and attributes.
+//!
+//! Threading: as the dispatcher. An allocation that has to wait for space to be zeroed lets the lock go and starts
+//! over.
+
+use rfs_proto::{Errno, FileKind, Layout, MAX_FILE_SIZE, Opened, Reply, Request, SetAttr, SetTime};
+
+use super::{Dispatcher, meta::Meta};
+use crate::alloc::{Short, Want};
+
+/// What one try to allocate led to.
+enum Attempt {
+    Done(Layout),
+    NotClean,
+}
+
+impl Dispatcher {
+    pub(super) fn answer_data(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
+        match request {
+            Request::Open { ino } => self.locked(|meta| meta.open(session, ino)),
+            Request::Close { ino } => self.locked(|meta| meta.close(session, ino)),
+            Request::Layout { ino, offset } => {
+                self.locked(|meta| meta.layout_of_open(session, ino, offset)).map(Reply::Layout)
+            }
+            Request::Allocate { ino, offset, len } => {
+                self.allocate(session, ino, offset, len).map(Reply::Layout)
+            }
+            Request::SetAttr { ino, changes } => {
+                let now = self.clock.now();
+                self.locked(|meta| meta.set_attr(session, ino, &changes, now))
+            }
+            // The others are handled elsewhere.
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    fn allocate(&self, session: u64, ino: u64, offset: u64, len: u64) -> Result<Layout, Errno> {
+        let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
+        loop {
+            match self.locked(|meta| meta.try_allocate(session, ino, offset, end))? {
+                Attempt::Done(layout) => return Ok(layout),
+                Attempt::NotClean => self.space.gain_clean(),
+            }
+        }
+    }
+}
+
+impl Meta {
+    /// Counts an open, and tells the file's attributes and layout.
+    pub(super) fn open(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
+        self.file(ino)?;
+        self.leases.open(session, ino);
+        Ok(Reply::Opened(Opened { attr: self.attr(ino)?, layout: self.layout(ino, 0)? }))
+    }
+
+    fn close(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
+        let closed = self.leases.close(session, ino).ok_or(Errno::EBADF)?;
+        if closed.session_done {
+            self.lease_ended(session, ino, closed.all_done);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn layout_of_open(&mut self, session: u64, ino: u64, offset: u64) -> Result<Layout, Errno> {
+        if !self.leases.holds(session, ino) {
+            return Err(Errno::EBADF);
+        }
+        self.layout(ino, offset)
+    }
+
+    fn layout(&mut self, ino: u64, offset: u64) -> Result<Layout, Errno> {
+        let (extents, complete) = self.file(ino)?.layout(offset);
+        Ok(Layout { generation: self.namespace.get(ino)?.layout_generation, extents, complete })
+    }
+
+    fn try_allocate(&mut self, session: u64, ino: u64, offset: u64, end: u64) -> Result<Attempt, Errno> {
+        if !self.leases.holds(session, ino) {
+            return Err(Errno::EBADF);
+        }
+        if end > offset {
+            let free = self.space.totals().available();
+            let size = self.table.size(self.namespace.get(ino)?.slot);
+            let wants = self.file(ino)?.wants(offset, end, size, free);
+            let asked: Vec<Want> = wants.iter().map(|&(_, want)| want).collect();
+            match self.space.allocate(&asked) {
+                Ok(granted) => {
+                    let map = self.file(ino)?;
+                    for ((file, _), ranges) in wants.iter().zip(&granted) {
+                        map.insert(*file, ranges);
+                    }
+                    if !wants.is_empty() {
+                        self.publish(ino);
+                    }
+                }
+                Err(Short::Dirty) => return Ok(Attempt::NotClean),
+                Err(Short::Full) => return Err(Errno::ENOSPC),
+            }
+        }
+        self.layout(ino, offset).map(Attempt::Done)
+    }
+
+    /// Changes attributes. Asking is enough to change ctime, even if everything stays as it was.
+    fn set_attr(&mut self, session: u64, ino: u64, changes: &SetAttr, now: i64) -> Result<Reply, Errno> {
+        let kind = self.namespace.get(ino)?.kind;
+        if let Some(size) = changes.size {
+            match kind {
+                FileKind::Regular if size > MAX_FILE_SIZE => return Err(Errno::EFBIG),
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(Errno::EISDIR),
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        };
+        if let Some(size) = changes.size {
+            self.set_size(session, ino, size)?;
+        }
+        let inode = self.namespace.get_mut(ino)?;
+        inode.perm = changes.perm.map_or(inode.perm, |perm| perm & 0o7777);
+        inode.uid = changes.uid.unwrap_or(inode.uid);
+        inode.gid = changes.gid.unwrap_or(inode.gid);
+        inode.atime = changes.atime.map_or(inode.atime, time);
+        inode.ctime = now;
+        if changes.size.is_some() {
+            inode.mtime = now;
+        }
+        inode.mtime = changes.mtime.map_or(inode.mtime, time);
+        let attr = inode.attr(ino);
+        if changes.mtime.is_some() || changes.size.is_some() {
+            self.table.publish_times(&attr);
+        } else {
+            self.table.publish(&attr);
+        }
+        self.attr(ino).map(Reply::Attr)
+    }
+
+    /// The new size is there before space goes: a reader finds the end of the file, or its old bytes, or zeroes.
+    fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
+        let slot = self.namespace.get(ino)?.slot;
+        let old = self.table.set_size(slot, size);
+        if size < old { self.cut(session, ino, size) } else { Ok(()) }
+    }
+}

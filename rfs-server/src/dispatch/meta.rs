@@ -1,0 +1,120 @@
+//! Everything under the metadata lock, and what keeps its parts in step: the records in the table follow the inodes,
+//! space goes back to the arena when files shrink or go.
+//!
+//! Threading: owned by the dispatcher's lock. It never zeroes more than a block; the rest is left dirty for
+//! [`Space::tidy`] after the lock.
+
+use std::sync::Arc;
+
+use rfs_proto::{Attr, Errno, FileKind, record};
+
+use crate::{
+    alloc::Range,
+    files::FileMap,
+    leases::Leases,
+    namespace::{Body, Effects, Inode, Namespace},
+    scrub::Space,
+    sessions::Sessions,
+    table::Table,
+};
+
+/// The metadata.
+#[derive(Debug)]
+pub(crate) struct Meta {
+    pub(crate) namespace: Namespace,
+    pub(crate) table: Table,
+    pub(crate) leases: Leases,
+    pub(crate) sessions: Sessions,
+    pub(crate) space: Arc<Space>,
+}
+
+impl Meta {
+    /// Attributes with what clients wrote to the record.
+    pub(crate) fn attr(&self, ino: u64) -> Result<Attr, Errno> {
+        let mut attr = self.namespace.get(ino)?.attr(ino);
+        if attr.kind == FileKind::Regular {
+            attr.size = self.table.size(attr.slot);
+            attr.blocks = record::visible_blocks(attr.blocks, attr.size);
+        }
+        (attr.mtime, attr.ctime) =
+            record::effective_times(attr.mtime, attr.ctime, self.table.write_time(attr.slot));
+        Ok(attr)
+    }
+
+    /// Publishes what the server owns of an inode's record. Inodes that are gone have none.
+    pub(crate) fn publish(&self, ino: u64) {
+        if let Ok(inode) = self.namespace.get(ino) {
+            self.table.publish(&inode.attr(ino));
+        }
+    }
+
+    /// Publishes the whole record of a new inode.
+    pub(crate) fn publish_new(&self, ino: u64) {
+        if let Ok(inode) = self.namespace.get(ino) {
+            self.table.publish_all(&inode.attr(ino));
+        }
+    }
+
+    /// Publishes what an operation on names changed, and lets an inode go that has neither name nor opener.
+    pub(crate) fn settle(&mut self, effects: &Effects) {
+        for &ino in &effects.touched {
+            self.publish(ino);
+        }
+        if let Some(ino) = effects.orphaned
+            && !self.leases.is_open(ino)
+        {
+            self.remove(ino);
+        }
+    }
+
+    /// The inode and the extents of a regular file. EISDIR for directories, EINVAL for the rest.
+    pub(crate) fn file(&mut self, ino: u64) -> Result<&mut FileMap, Errno> {
+        match &mut self.namespace.get_mut(ino)?.body {
+            Body::File(map) => Ok(map),
+            Body::Directory(_) => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Gives up a file's space behind `size`, but for the rest of the last block, which is zeroed. `session` asked for
+    /// it and writes nothing there any more; what other sessions can reach is quarantined.
+    pub(crate) fn cut(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
+        let map = self.file(ino)?;
+        let given_up = map.cut(size);
+        let tail = map.tail(size);
+        if let Some(tail) = tail {
+            self.space.zero(tail);
+        }
+        if !given_up.is_empty() {
+            self.namespace.get_mut(ino)?.layout_generation += 1;
+            self.space.quarantine(ino, &given_up, &self.leases.others(session, ino));
+        }
+        Ok(())
+    }
+
+    /// A session's lease on an inode ended; if it was the last, space behind the end of the file comes back, and an
+    /// inode without names goes.
+    pub(crate) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
+        self.space.lease_ended(ino, session);
+        let Ok(inode) = self.namespace.get(ino) else { return };
+        if last && inode.nlink == 0 {
+            self.remove(ino);
+        } else if last {
+            let size = self.table.size(inode.slot);
+            // It was open, so that it is a regular file, and cutting cannot fail.
+            if self.cut(session, ino, size).is_ok() {
+                self.publish(ino);
+            }
+        }
+    }
+
+    /// Takes an inode out that nobody can reach.
+    fn remove(&mut self, ino: u64) {
+        let Some(Inode { slot, body, .. }) = self.namespace.remove_inode(ino) else { return };
+        if let Body::File(mut map) = body {
+            let ranges: Vec<Range> = map.cut(0);
+            self.space.quarantine(ino, &ranges, &[]);
+        }
+        self.table.release(slot);
+    }
+}

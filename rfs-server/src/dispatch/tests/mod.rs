@@ -1,0 +1,213 @@
+//! The dispatcher, driven with messages and without a network. `Client` plays the one-sided part of a client.
+
+mod data;
+mod limits;
+mod model;
+mod names;
+
+use std::sync::atomic::Ordering;
+
+use rfs_proto::{
+    Attr, DirPage, Layout, Opened, ROOT_INO, RegionRef, RenameFlags, SetAttr, decode_reply, encode_reply,
+    encode_request, record,
+};
+
+use super::*;
+use crate::{clock::ManualClock, scrub::ScrubMode, service::answer};
+
+const B: u64 = rfs_proto::BLOCK;
+const ROOT: Root = Root { perm: 0o755, uid: 1, gid: 2 };
+
+struct Fixture {
+    dispatcher: Dispatcher,
+    arena: Arc<Memory>,
+    table: Arc<Memory>,
+    clock: Arc<ManualClock>,
+}
+
+fn fixture(blocks: u64, inodes: usize) -> Fixture {
+    let arena = Arc::new(Memory::private((blocks * B) as usize).unwrap());
+    let table = Arc::new(Memory::private(inodes * record::LEN).unwrap());
+    let clock = Arc::new(ManualClock::new(1000));
+    let space = Arc::new(Space::new(Arc::clone(&arena), ScrubMode::Inline));
+    let dispatcher =
+        Dispatcher::new(space, Arc::clone(&table), ROOT, Arc::clone(&clock) as Arc<dyn Clock>).unwrap();
+    Fixture { dispatcher, arena, table, clock }
+}
+
+fn regions() -> Regions {
+    Regions {
+        arena: RegionRef { addr: 0x1000, len: 7, rkey: 1 },
+        table: RegionRef { addr: 0x2000, len: 8, rkey: 2 },
+    }
+}
+
+impl Fixture {
+    fn client(&self, id: u64) -> Client<'_> {
+        self.dispatcher.session_began(id, regions());
+        let client = Client { fixture: self, id };
+        let attached = client.ask(Request::Attach { version: VERSION, client: "test" });
+        assert!(matches!(attached, Reply::Attached(Attached { arena, table, now })
+            if (Regions { arena, table }) == regions() && now == self.clock.peek() - 1));
+        client
+    }
+
+    fn free_blocks(&self) -> u64 {
+        self.dispatcher.statfs().blocks_free
+    }
+
+    fn free_inodes(&self) -> u64 {
+        self.dispatcher.statfs().inodes_free
+    }
+
+    /// All free space is zero: whatever is not in the given layouts holds no byte of anybody.
+    fn assert_free_space_is_zero(&self, used: &[&Layout]) {
+        let mut bytes = vec![0; self.arena.len()];
+        self.arena.read(0, &mut bytes);
+        for extent in used.iter().flat_map(|layout| &layout.extents) {
+            bytes[extent.arena as usize..(extent.arena + extent.len) as usize].fill(0);
+        }
+        assert!(bytes.iter().all(|&byte| byte == 0), "old bytes in free space");
+    }
+}
+
+struct Client<'a> {
+    fixture: &'a Fixture,
+    id: u64,
+}
+
+impl Client<'_> {
+    /// Sends a request through both codecs.
+    fn ask(&self, request: Request<'_>) -> Reply {
+        let (mut bytes, mut reply) = (Vec::new(), Vec::new());
+        encode_request(&request, &mut bytes);
+        answer(&self.fixture.dispatcher, self.id, &bytes, &mut reply).unwrap();
+        let decoded = decode_reply(&reply).unwrap();
+        encode_reply(&decoded, &mut bytes);
+        assert_eq!(bytes, reply);
+        decoded
+    }
+
+    fn error(&self, request: Request<'_>) -> Errno {
+        match self.ask(request) {
+            Reply::Error(errno) => errno,
+            other => panic!("{request:?} did not fail: {other:?}"),
+        }
+    }
+
+    fn done(&self, request: Request<'_>) {
+        assert_eq!(self.ask(request), Reply::Done, "{request:?}");
+    }
+
+    fn attr(&self, request: Request<'_>) -> Attr {
+        match self.ask(request) {
+            Reply::Attr(attr) => {
+                // The record says the same as the message.
+                assert_eq!(self.record(&attr), Some(attr), "{request:?}");
+                attr
+            }
+            other => panic!("{request:?}: {other:?}"),
+        }
+    }
+
+    fn opened(&self, request: Request<'_>) -> Opened {
+        match self.ask(request) {
+            Reply::Opened(opened) => {
+                assert_eq!(self.record(&opened.attr), Some(opened.attr), "{request:?}");
+                opened
+            }
+            other => panic!("{request:?}: {other:?}"),
+        }
+    }
+
+    fn layout(&self, request: Request<'_>) -> Layout {
+        match self.ask(request) {
+            Reply::Layout(layout) => layout,
+            other => panic!("{request:?}: {other:?}"),
+        }
+    }
+
+    fn page(&self, ino: u64, cookie: u64, max_entries: u32) -> DirPage {
+        match self.ask(Request::ReadDir { ino, cookie, max_entries }) {
+            Reply::Dir(page) => page,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn stat(&self, ino: u64) -> Attr {
+        self.attr(Request::GetAttr { ino })
+    }
+
+    fn create(&self, name: &str) -> Opened {
+        self.opened(create(ROOT_INO, name, true))
+    }
+
+    fn mkdir(&self, parent: u64, name: &str) -> Attr {
+        self.attr(Request::Mkdir { parent, name: name.as_bytes(), perm: 0o755, uid: 5, gid: 6 })
+    }
+
+    fn allocate(&self, ino: u64, offset: u64, len: u64) -> Layout {
+        self.layout(Request::Allocate { ino, offset, len })
+    }
+
+    fn truncate(&self, ino: u64, size: u64) -> Attr {
+        let changes = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.attr(Request::SetAttr { ino, changes })
+    }
+
+    fn close(&self, ino: u64) {
+        self.done(Request::Close { ino });
+    }
+
+    fn unlink(&self, name: &str) {
+        self.done(Request::Unlink { parent: ROOT_INO, name: name.as_bytes() });
+    }
+
+    /// A one-sided write into a layout, then size and time as a client raises them.
+    fn write(&self, attr: &Attr, layout: &Layout, offset: u64, data: &[u8], time: i64) {
+        for (i, byte) in data.iter().enumerate() {
+            let at = offset + i as u64;
+            let extent = layout.extents.iter().find(|e| e.file <= at && at < e.file_end()).unwrap();
+            self.fixture.arena.write((extent.arena + at - extent.file) as usize, &[*byte]);
+        }
+        let word = |field| self.fixture.table.atomic_u64(attr.slot as usize * record::LEN + field);
+        word(record::SIZE).fetch_max(offset + data.len() as u64, Ordering::SeqCst);
+        word(record::WRITE_TIME).store(time as u64, Ordering::SeqCst);
+    }
+
+    fn read(&self, layout: &Layout, offset: u64, len: u64) -> Vec<u8> {
+        let byte = |at: u64| {
+            let mut byte = [0];
+            if let Some(extent) = layout.extents.iter().find(|e| e.file <= at && at < e.file_end()) {
+                self.fixture.arena.read((extent.arena + at - extent.file) as usize, &mut byte);
+            }
+            byte[0]
+        };
+        (offset..offset + len).map(byte).collect()
+    }
+
+    /// The attributes as a one-sided READ of the record finds them.
+    fn record(&self, attr: &Attr) -> Option<Attr> {
+        let mut raw = [0; record::LEN];
+        self.fixture.table.read(attr.slot as usize * record::LEN, &mut raw);
+        record::decode(&raw, attr.ino, attr.slot)
+    }
+}
+
+fn create(parent: u64, name: &str, exclusive: bool) -> Request<'_> {
+    Request::Create { parent, name: name.as_bytes(), perm: 0o644, uid: 5, gid: 6, exclusive }
+}
+
+fn lookup(parent: u64, name: &str) -> Request<'_> {
+    Request::Lookup { parent, name: name.as_bytes() }
+}
+
+fn rename<'a>(from: (u64, &'a str), to: (u64, &'a str), flags: RenameFlags) -> Request<'a> {
+    Request::Rename {
+        parent: from.0,
+        name: from.1.as_bytes(),
+        new_parent: to.0,
+        new_name: to.1.as_bytes(),
+        flags,
+    }
+}

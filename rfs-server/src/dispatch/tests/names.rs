@@ -1,0 +1,263 @@
+//! Requests about names: what they answer, and the times and records that they leave.
+
+use rfs_proto::{FileKind, MAX_SYMLINK, SetTime};
+
+use super::*;
+
+#[test]
+fn the_root() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    let root = client.stat(ROOT_INO);
+    assert_eq!((root.ino, root.kind, root.perm, root.nlink), (1, FileKind::Directory, 0o755, 2));
+    assert_eq!((root.uid, root.gid, root.mtime, root.size), (1, 2, 1000, 4096));
+    assert_eq!(client.page(ROOT_INO, 0, 10), DirPage { entries: vec![], parent: ROOT_INO, end: true });
+}
+
+#[test]
+fn sessions_attach_first() {
+    let fixture = fixture(16, 8);
+    let stranger = Client { fixture: &fixture, id: 9 };
+    let attach = Request::Attach { version: VERSION, client: "x" };
+    assert_eq!(stranger.error(attach), Errno::EPROTO);
+    fixture.dispatcher.session_began(9, regions());
+    assert_eq!(stranger.error(Request::StatFs), Errno::EPROTO);
+    assert_eq!(stranger.error(Request::GetAttr { ino: ROOT_INO }), Errno::EPROTO);
+    assert_eq!(stranger.error(Request::Attach { version: VERSION + 1, client: "x" }), Errno::EPROTO);
+    assert!(matches!(stranger.ask(attach), Reply::Attached(_)));
+    assert_eq!(stranger.error(attach), Errno::EPROTO);
+    assert!(matches!(stranger.ask(Request::StatFs), Reply::StatFs(_)));
+    assert_eq!(fixture.dispatcher.stats().sessions, 1);
+    fixture.dispatcher.session_ended(9);
+    assert_eq!(stranger.error(Request::StatFs), Errno::EPROTO);
+    assert_eq!(fixture.dispatcher.stats().sessions, 0);
+}
+
+#[test]
+fn malformed_messages_end_the_session() {
+    let fixture = fixture(16, 8);
+    fixture.client(1);
+    let mut reply = Vec::new();
+    for bytes in [&b""[..], b"\xff", b"\x02"] {
+        let reason = answer(&fixture.dispatcher, 1, bytes, &mut reply).unwrap_err();
+        assert!(reason.starts_with("malformed request: "), "{reason}");
+    }
+}
+
+#[test]
+fn kinds() {
+    let fixture = fixture(16, 16);
+    let client = fixture.client(1);
+    let mknod = |name: &'static str, mode| Request::Mknod {
+        parent: ROOT_INO,
+        name: name.as_bytes(),
+        mode,
+        rdev: 77,
+        uid: 5,
+        gid: 6,
+    };
+    for (name, mode, kind, rdev) in [
+        ("r", 0o100644, FileKind::Regular, 0),
+        ("p", 0o010600, FileKind::Fifo, 0),
+        ("s", 0o140755, FileKind::Socket, 0),
+        ("c", 0o020666, FileKind::CharDevice, 77),
+        ("b", 0o060660, FileKind::BlockDevice, 77),
+    ] {
+        let attr = client.attr(mknod(name, mode));
+        assert_eq!((attr.kind, attr.perm, attr.rdev), (kind, mode & 0o777, rdev), "{name}");
+        assert_eq!((attr.uid, attr.gid, attr.nlink, attr.size), (5, 6, 1, 0));
+        assert_eq!(client.attr(lookup(ROOT_INO, name)), attr);
+        assert_eq!(client.error(mknod(name, mode)), Errno::EEXIST);
+        let opened = client.ask(Request::Open { ino: attr.ino });
+        assert_eq!(matches!(opened, Reply::Opened(_)), kind == FileKind::Regular);
+    }
+    for mode in [0o644, 0o040755, 0o120777, 0o170000] {
+        assert_eq!(client.error(mknod("x", mode)), Errno::EINVAL);
+    }
+    assert_eq!(client.error(Request::Open { ino: ROOT_INO }), Errno::EISDIR);
+    assert_eq!(client.error(Request::Open { ino: 999 }), Errno::ESTALE);
+    assert_eq!(client.error(create(ROOT_INO, "p", false)), Errno::EEXIST);
+}
+
+#[test]
+fn creating_opens() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    let first = client.create("f");
+    assert_eq!((first.attr.kind, first.attr.perm, first.attr.size), (FileKind::Regular, 0o644, 0));
+    assert_eq!(first.layout, Layout { generation: 0, extents: vec![], complete: true });
+    assert_eq!(client.error(create(ROOT_INO, "f", true)), Errno::EEXIST);
+    assert_eq!(client.opened(create(ROOT_INO, "f", false)), first);
+    client.close(first.attr.ino);
+    client.close(first.attr.ino);
+    assert_eq!(client.error(Request::Close { ino: first.attr.ino }), Errno::EBADF);
+    client.mkdir(ROOT_INO, "d");
+    assert_eq!(client.error(create(ROOT_INO, "d", false)), Errno::EISDIR);
+    assert_eq!(client.error(create(ROOT_INO, "d", true)), Errno::EEXIST);
+}
+
+#[test]
+fn symbolic_links() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    let symlink = |target| Request::Symlink { parent: ROOT_INO, name: b"l", target, uid: 5, gid: 6 };
+    assert_eq!(client.error(symlink(b"")), Errno::ENOENT);
+    assert_eq!(client.error(symlink(&[b'x'; MAX_SYMLINK + 1])), Errno::ENAMETOOLONG);
+    assert_eq!(client.error(symlink(b"a\0b")), Errno::EINVAL);
+    let target = [b'x'; MAX_SYMLINK];
+    let link = client.attr(symlink(&target));
+    assert_eq!((link.kind, link.perm, link.size), (FileKind::Symlink, 0o777, MAX_SYMLINK as u64));
+    assert_eq!(client.ask(Request::Readlink { ino: link.ino }), Reply::Target(target.to_vec()));
+    assert_eq!(client.error(Request::Readlink { ino: ROOT_INO }), Errno::EINVAL);
+    let changes = SetAttr { size: Some(0), ..SetAttr::default() };
+    assert_eq!(client.error(Request::SetAttr { ino: link.ino, changes }), Errno::EINVAL);
+    client.unlink("l");
+    assert_eq!(client.error(Request::GetAttr { ino: link.ino }), Errno::ESTALE);
+    assert_eq!(client.record(&link), None);
+}
+
+#[test]
+fn changes_of_names_change_times() {
+    let fixture = fixture(16, 16);
+    let client = fixture.client(1);
+    let a = client.mkdir(ROOT_INO, "a").ino;
+    let file = client.opened(create(a, "f", true)).attr;
+    client.close(file.ino);
+
+    fixture.clock.set(5000);
+    client.attr(Request::Link { ino: file.ino, parent: ROOT_INO, name: b"g" });
+    let (attr, root) = (client.stat(file.ino), client.stat(ROOT_INO));
+    assert_eq!((attr.nlink, attr.ctime, attr.mtime), (2, 5000, file.mtime));
+    assert_eq!((root.mtime, root.ctime), (5000, 5000));
+    fixture.clock.set(6000);
+    client.done(rename((ROOT_INO, "g"), (a, "h"), RenameFlags::empty()));
+    assert_eq!(client.stat(file.ino).ctime, 6000);
+    assert_eq!((client.stat(ROOT_INO).mtime, client.stat(a).mtime), (6000, 6000));
+    fixture.clock.set(7000);
+    client.done(Request::Unlink { parent: a, name: b"h" });
+    assert_eq!((client.stat(file.ino).ctime, client.stat(a).ctime), (7000, 7000));
+    assert_eq!(client.stat(ROOT_INO).ctime, 6000);
+    // An operation that fails leaves no trace.
+    fixture.clock.set(8000);
+    assert_eq!(client.error(Request::Rmdir { parent: ROOT_INO, name: b"a" }), Errno::ENOTEMPTY);
+    assert_eq!((client.stat(ROOT_INO).ctime, client.stat(a).ctime), (6000, 7000));
+    client.done(Request::Unlink { parent: a, name: b"f" });
+    client.done(Request::Rmdir { parent: ROOT_INO, name: b"a" });
+    assert_eq!(client.error(lookup(a, "x")), Errno::ESTALE);
+    assert_eq!(fixture.free_inodes(), 15);
+}
+
+#[test]
+fn set_attr() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    let file = client.create("f").attr;
+    let set = |changes| client.attr(Request::SetAttr { ino: file.ino, changes });
+    let none = SetAttr::default();
+
+    fixture.clock.set(5000);
+    let attr = set(SetAttr { perm: Some(0o104711), ..none });
+    assert_eq!(attr, Attr { perm: 0o4711, ctime: 5000, ..file });
+    fixture.clock.set(6000);
+    // Asking is enough: chown(-1, -1) changes ctime.
+    assert_eq!(set(none), Attr { ctime: 6000, ..attr });
+    let attr = set(SetAttr { uid: Some(50), ..none });
+    assert_eq!((attr.uid, attr.gid, attr.ctime), (50, 6, 6001));
+    let attr = set(SetAttr { gid: Some(60), ..none });
+    assert_eq!((attr.uid, attr.gid), (50, 60));
+
+    fixture.clock.set(7000);
+    let attr = set(SetAttr { atime: Some(SetTime::At(-5)), mtime: Some(SetTime::Now), ..none });
+    assert_eq!((attr.atime, attr.mtime, attr.ctime), (-5, 7000, 7000));
+    let attr = set(SetAttr { mtime: Some(SetTime::At(i64::MAX)), ..none });
+    assert_eq!((attr.mtime, attr.ctime), (i64::MAX, 7001));
+    assert_eq!(client.error(Request::SetAttr { ino: 99, changes: none }), Errno::ESTALE);
+}
+
+#[test]
+fn times_of_client_writes() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    let file = client.create("f").attr;
+    let layout = client.allocate(file.ino, 0, 10);
+    client.write(&file, &layout, 0, b"0123456789", 5000);
+    let attr = client.stat(file.ino);
+    assert_eq!((attr.size, attr.mtime, attr.ctime, attr.blocks), (10, 5000, 5000, 8));
+    // A later chmod keeps mtime; a set mtime replaces it, until the next write.
+    fixture.clock.set(6000);
+    let ino = file.ino;
+    let changes = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    let attr = client.attr(Request::SetAttr { ino, changes });
+    assert_eq!((attr.mtime, attr.ctime), (5000, 6000));
+    let changes = SetAttr { mtime: Some(SetTime::At(77)), ..SetAttr::default() };
+    let attr = client.attr(Request::SetAttr { ino, changes });
+    assert_eq!((attr.mtime, attr.ctime, attr.size), (77, 6001, 10));
+    client.write(&file, &layout, 10, b"x", 7000);
+    let attr = client.stat(ino);
+    assert_eq!((attr.mtime, attr.ctime, attr.size), (7000, 7000, 11));
+    // Other changes of the record in between do not lose what clients wrote there.
+    client.attr(Request::Link { ino, parent: ROOT_INO, name: b"g" });
+    assert_eq!((client.stat(ino).mtime, client.stat(ino).size), (7000, 11));
+}
+
+#[test]
+fn directories_in_pages() {
+    let fixture = fixture(16, 2000);
+    let client = fixture.client(1);
+    let long = "n".repeat(250);
+    for i in 0..1000 {
+        client.attr(Request::Mknod {
+            parent: ROOT_INO,
+            name: format!("{long}{i:04}").as_bytes(),
+            mode: 0o100644,
+            rdev: 0,
+            uid: 0,
+            gid: 0,
+        });
+    }
+    let mut names = Vec::new();
+    let mut cookie = 0;
+    let mut pages = 0;
+    loop {
+        let page = client.page(ROOT_INO, cookie, u32::MAX);
+        pages += 1;
+        assert!(page.entries.len() > 100 || page.end);
+        for entry in &page.entries {
+            assert!(entry.cookie > cookie);
+            cookie = entry.cookie;
+            assert_eq!(client.record(&entry.attr), Some(entry.attr));
+            names.push(String::from_utf8(entry.name.clone()).unwrap());
+        }
+        // What goes away in the meantime is not missed, and does not disturb.
+        client.unlink(&names[pages - 1].clone());
+        if page.end {
+            break;
+        }
+    }
+    let all: Vec<String> = (0..1000).map(|i| format!("{long}{i:04}")).collect();
+    assert_eq!(names, all);
+    assert!(pages >= 4);
+
+    let page = client.page(ROOT_INO, 0, 2);
+    assert_eq!((page.entries.len(), page.end), (2, false));
+    assert_eq!(client.page(ROOT_INO, 0, 0).entries.len(), 1);
+    assert_eq!(client.page(ROOT_INO, u64::MAX, 5), DirPage { entries: vec![], parent: 1, end: true });
+    assert_eq!(client.error(Request::ReadDir { ino: 99_999, cookie: 0, max_entries: 1 }), Errno::ESTALE);
+    let file = client.attr(lookup(ROOT_INO, &names[500])).ino;
+    assert_eq!(client.error(Request::ReadDir { ino: file, cookie: 0, max_entries: 1 }), Errno::ENOTDIR);
+}
+
+#[test]
+fn counters() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    fixture.clock.set(1000 + 7_000_000_000);
+    client.stat(ROOT_INO);
+    client.stat(ROOT_INO);
+    assert_eq!(client.error(lookup(ROOT_INO, "x")), Errno::ENOENT);
+    let Reply::Stats(stats) = client.ask(Request::Stats) else { panic!() };
+    let nonzero: Vec<(&str, u64)> =
+        stats.calls.iter().filter(|c| c.1 > 0).map(|c| (c.0.as_str(), c.1)).collect();
+    assert_eq!(nonzero, [("attach", 1), ("lookup", 1), ("getattr", 2), ("stats", 1)]);
+    assert_eq!((stats.sessions, stats.uptime_secs), (1, 7));
+}

@@ -1,0 +1,295 @@
+//! Where a file's bytes lie, and how much more space it gets when it grows: pure.
+//!
+//! Threading: none; the metadata lock protects it. It owns no space: what it gives up goes back to the arena through
+//! the caller.
+
+use std::collections::BTreeMap;
+
+use rfs_proto::{BLOCK, Extent, MAX_EXTENTS};
+
+use crate::alloc::{Range, Want};
+
+/// Most space ahead of need that a file gets at a time.
+const MAX_AHEAD: u64 = 64 << 20;
+
+/// Least space ahead of need for a file that has shown that it grows.
+const MIN_AHEAD: u64 = 64 << 10;
+
+/// Space ahead of need takes at most this part of what is free, so that files that grow at the same time leave
+/// space to each other.
+const FREE_SHARE: u64 = 16;
+
+/// The extents of a file, by their first byte in it. Neighbours that continue each other in the arena are one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileMap {
+    extents: BTreeMap<u64, Extent>,
+    allocated: u64,
+}
+
+/// Rounds up to a whole block. Values near the end of u64 stay as they are rounded down.
+pub fn block_up(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(BLOCK).unwrap_or(bytes / BLOCK * BLOCK)
+}
+
+impl FileMap {
+    /// Bytes of space that the file has.
+    pub fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
+    /// First file byte behind the last extent.
+    pub fn end(&self) -> u64 {
+        self.extents.last_key_value().map_or(0, |(_, extent)| extent.file_end())
+    }
+
+    /// The extents that end after `offset`, as many as a reply takes, and whether these are all.
+    pub fn layout(&self, offset: u64) -> (Vec<Extent>, bool) {
+        let mut following = self.from(offset);
+        let extents: Vec<Extent> = following.by_ref().take(MAX_EXTENTS).collect();
+        let complete = following.next().is_none();
+        (extents, complete)
+    }
+
+    /// What `offset..end` lacks: its holes with the file offset of each, and what to ask the arena for. `free` is the
+    /// space that is free in all. Ahead of need is only given behind both the last extent and the end of the file at
+    /// `size`: in a sparse file, holes stay holes.
+    pub fn wants(&self, offset: u64, end: u64, size: u64, free: u64) -> Vec<(u64, Want)> {
+        let (offset, end) = (offset / BLOCK * BLOCK, block_up(end));
+        let mut wants = Vec::new();
+        let mut at = offset;
+        let mut before = self.extents.range(..=offset).next_back().map(|(_, extent)| *extent);
+        for extent in self.from(offset) {
+            if extent.file >= end {
+                break;
+            }
+            if extent.file > at {
+                wants.push((at, self.want(at, extent.file, before)));
+            }
+            at = extent.file_end();
+            before = Some(extent);
+        }
+        if at < end {
+            let mut want = self.want(at, end, before);
+            if end >= size.max(self.end()) {
+                want.ahead = self.ahead(end - at, free);
+            }
+            wants.push((at, want));
+        }
+        wants
+    }
+
+    /// Adds space for the hole that begins at `file`, in file order.
+    pub fn insert(&mut self, mut file: u64, ranges: &[Range]) {
+        for range in ranges {
+            let mut extent = Extent { file, arena: range.start, len: range.len };
+            file += range.len;
+            self.allocated += range.len;
+            if let Some((_, before)) = self.extents.range(..extent.file).next_back()
+                && before.file_end() == extent.file
+                && before.arena + before.len == extent.arena
+            {
+                extent = Extent { len: before.len + extent.len, ..*before };
+            }
+            let end = extent.file_end();
+            if let Some(after) = self.extents.get(&end).copied()
+                && after.arena == extent.arena + extent.len
+            {
+                self.extents.remove(&end);
+                extent.len += after.len;
+            }
+            self.extents.insert(extent.file, extent);
+        }
+    }
+
+    /// Gives up all space from the first block on that begins at or after `size`.
+    pub fn cut(&mut self, size: u64) -> Vec<Range> {
+        let keep = block_up(size);
+        let mut given_up = Vec::new();
+        let gone = self.extents.split_off(&keep);
+        if let Some((_, last)) = self.extents.iter_mut().next_back()
+            && last.file_end() > keep
+        {
+            let kept = keep - last.file;
+            given_up.push(Range { start: last.arena + kept, len: last.len - kept });
+            last.len = kept;
+        }
+        given_up.extend(gone.into_values().map(|extent| Range { start: extent.arena, len: extent.len }));
+        self.allocated -= given_up.iter().map(|range| range.len).sum::<u64>();
+        given_up
+    }
+
+    /// The space behind byte `size` in the block that `size` lies in, if there is any.
+    pub fn tail(&self, size: u64) -> Option<Range> {
+        let len = block_up(size).checked_sub(size).filter(|&len| len > 0)?;
+        let (_, extent) = self.extents.range(..=size).next_back()?;
+        (extent.file_end() > size).then(|| Range { start: extent.arena + (size - extent.file), len })
+    }
+
+    fn from(&self, offset: u64) -> impl Iterator<Item = Extent> + '_ {
+        let first = match self.extents.range(..=offset).next_back() {
+            Some((&file, extent)) if extent.file_end() > offset => file,
+            _ => offset,
+        };
+        self.extents.range(first..).map(|(_, extent)| *extent)
+    }
+
+    fn want(&self, from: u64, to: u64, before: Option<Extent>) -> Want {
+        let hint = before.filter(|extent| extent.file_end() == from).map(|extent| extent.arena + extent.len);
+        Want { need: to - from, ahead: 0, hint }
+    }
+
+    /// A first allocation is exactly what is needed. A file that grows doubles, within limits.
+    fn ahead(&self, need: u64, free: u64) -> u64 {
+        if self.allocated == 0 {
+            return 0;
+        }
+        let share = free.saturating_sub(need) / FREE_SHARE;
+        self.allocated.clamp(MIN_AHEAD, MAX_AHEAD).min(share) / BLOCK * BLOCK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const B: u64 = BLOCK;
+
+    fn extent(file: u64, arena: u64, len: u64) -> Extent {
+        Extent { file: file * B, arena: arena * B, len: len * B }
+    }
+
+    fn range(start: u64, len: u64) -> Range {
+        Range { start: start * B, len: len * B }
+    }
+
+    fn map(extents: &[(u64, u64, u64)]) -> FileMap {
+        let mut map = FileMap::default();
+        for &(file, arena, len) in extents {
+            map.insert(file * B, &[range(arena, len)]);
+        }
+        map
+    }
+
+    #[test]
+    fn joins_what_continues() {
+        let map = map(&[(0, 10, 2), (4, 14, 2), (2, 12, 2), (6, 99, 1)]);
+        assert_eq!(map.layout(0), (vec![extent(0, 10, 6), extent(6, 99, 1)], true));
+        assert_eq!(map.layout(6 * B - 1).0[0], extent(0, 10, 6));
+        assert_eq!(map.layout(6 * B), (vec![extent(6, 99, 1)], true));
+        assert_eq!(map.layout(7 * B), (vec![], true));
+        assert_eq!((map.allocated(), map.end()), (7 * B, 7 * B));
+    }
+
+    #[test]
+    fn long_layouts_come_in_parts() {
+        let mut map = FileMap::default();
+        for at in 0..MAX_EXTENTS as u64 + 1 {
+            map.insert(2 * at * B, &[range(2 * at, 1)]);
+        }
+        let (part, complete) = map.layout(0);
+        assert_eq!((part.len(), complete), (MAX_EXTENTS, false));
+        let (rest, complete) = map.layout(part[MAX_EXTENTS - 1].file_end());
+        assert_eq!((rest.len(), complete), (1, true));
+    }
+
+    #[test]
+    fn wants_the_holes() {
+        let map = map(&[(2, 10, 2), (6, 20, 1)]);
+        let want =
+            |need: u64, hint: Option<u64>| Want { need: need * B, ahead: 0, hint: hint.map(|h| h * B) };
+        assert_eq!(map.wants(0, 7 * B, 0, 0), vec![(0, want(2, None)), (4 * B, want(2, Some(12)))]);
+        assert_eq!(map.wants(3 * B + 1, 4 * B + 1, 0, 0), vec![(4 * B, want(1, Some(12)))]);
+        assert_eq!(map.wants(5 * B, 5 * B + 1, 0, 0), vec![(5 * B, want(1, None))]);
+        assert_eq!(map.wants(2 * B, 4 * B, 0, 0), vec![]);
+        assert_eq!(map.wants(9 * B, 9 * B, 0, 0), vec![]);
+    }
+
+    #[test]
+    fn growth() {
+        let ahead = |map: &FileMap, offset: u64, len: u64, free: u64| {
+            map.wants(offset, offset + len, offset, free).last().unwrap().1.ahead
+        };
+        let free = 1 << 40;
+        // Exactly what is needed at first, ahead of need later, proportional to the file, up to a limit.
+        assert_eq!(ahead(&FileMap::default(), 0, 5000, free), 0);
+        assert_eq!(ahead(&map(&[(0, 0, 1)]), B, 1, free), MIN_AHEAD);
+        assert_eq!(ahead(&map(&[(0, 0, 256)]), 256 * B, 1, free), 256 * B);
+        assert_eq!(ahead(&map(&[(0, 0, 1 << 20)]), B << 20, 1, free), MAX_AHEAD);
+        // Nothing inside of the file.
+        assert_eq!(ahead(&map(&[(0, 0, 1), (100, 1, 1)]), 50 * B, 1, free), 0);
+        // Nor in front of its end.
+        let sparse = map(&[(0, 0, 1)]).wants(B, 2 * B, 3 * B, free);
+        assert_eq!(sparse[0].1.ahead, 0);
+        // Less when space is short.
+        assert_eq!(ahead(&map(&[(0, 0, 256)]), 256 * B, B, 33 * B), 2 * B);
+        assert_eq!(ahead(&map(&[(0, 0, 256)]), 256 * B, B, 10 * B), 0);
+    }
+
+    #[test]
+    fn cuts_and_tails() {
+        let mut map = map(&[(0, 10, 4), (6, 20, 2)]);
+        assert_eq!(map.tail(B), None);
+        assert_eq!(map.tail(B + 1), Some(Range { start: 11 * B + 1, len: B - 1 }));
+        assert_eq!(map.tail(5 * B + 1), None);
+        assert_eq!(map.tail(u64::MAX), None);
+        assert_eq!(map.cut(8 * B), vec![]);
+        assert_eq!(map.cut(2 * B + 1), vec![range(13, 1), range(20, 2)]);
+        assert_eq!((map.layout(0).0, map.allocated()), (vec![extent(0, 10, 3)], 3 * B));
+        assert_eq!(map.cut(0), vec![range(10, 3)]);
+        assert_eq!(map, FileMap::default());
+    }
+
+    proptest! {
+        /// Filling holes and cutting, against a plain table of blocks.
+        #[test]
+        fn agrees_with_a_table(steps in proptest::collection::vec((any::<bool>(), 0..64u64, 1..16u64, 1..6u64), 1..60)) {
+            let mut map = FileMap::default();
+            let mut table: Vec<Option<u64>> = vec![None; 80];
+            let mut next = 0;
+            for (cut, at, len, piece) in steps {
+                if cut {
+                    let given_up: u64 = map.cut(at * B).iter().map(|r| r.len / B).sum();
+                    let lost = table[at as usize..].iter_mut().filter_map(Option::take).count();
+                    prop_assert_eq!(given_up, lost as u64);
+                    continue;
+                }
+                for (file, want) in map.wants(at * B, (at + len) * B, 0, 0) {
+                    // Granted in pieces of at most `piece` blocks, with a gap now and then.
+                    let mut ranges = Vec::new();
+                    let mut block = file / B;
+                    let mut left = want.need / B;
+                    while left > 0 {
+                        let now = left.min(piece);
+                        ranges.push(range(next, now));
+                        for i in 0..now {
+                            prop_assert!(table[block as usize].is_none());
+                            table[block as usize] = Some(next + i);
+                            block += 1;
+                        }
+                        next += now + piece % 2;
+                        left -= now;
+                    }
+                    map.insert(file, &ranges);
+                }
+                prop_assert!(table[at as usize..(at + len) as usize].iter().all(Option::is_some));
+            }
+            let mut seen: Vec<Option<u64>> = vec![None; 80];
+            let (extents, complete) = map.layout(0);
+            prop_assert!(complete);
+            for pair in extents.windows(2) {
+                prop_assert!(pair[0].file_end() <= pair[1].file);
+                let joined = pair[0].file_end() == pair[1].file && pair[0].arena + pair[0].len == pair[1].arena;
+                prop_assert!(!joined);
+            }
+            for extent in &extents {
+                for i in 0..extent.len / B {
+                    seen[(extent.file / B + i) as usize] = Some(extent.arena / B + i);
+                }
+            }
+            prop_assert_eq!(&seen, &table);
+            prop_assert_eq!(map.allocated() / B, table.iter().flatten().count() as u64);
+        }
+    }
+}

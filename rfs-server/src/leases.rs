@@ -1,0 +1,128 @@
+//! Who has which inode open: layout leases, counted by session and inode. Pure.
+//!
+//! Threading: none; the metadata lock protects it. It frees nothing itself: it tells when the last one closed.
+
+use std::collections::{BTreeSet, HashMap};
+
+/// What a close did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// The session has the inode open no more: its lease ended.
+    pub session_done: bool,
+    /// No session has it open any more.
+    pub all_done: bool,
+}
+
+/// The leases.
+#[derive(Debug, Default)]
+pub struct Leases {
+    by_ino: HashMap<u64, Vec<(u64, u64)>>,
+    by_session: HashMap<u64, BTreeSet<u64>>,
+}
+
+impl Leases {
+    /// Counts one open.
+    pub fn open(&mut self, session: u64, ino: u64) {
+        let holders = self.by_ino.entry(ino).or_default();
+        match holders.iter_mut().find(|(holder, _)| *holder == session) {
+            Some((_, count)) => *count += 1,
+            None => {
+                holders.push((session, 1));
+                self.by_session.entry(session).or_default().insert(ino);
+            }
+        }
+    }
+
+    /// Takes one open back. `None` if there is none.
+    pub fn close(&mut self, session: u64, ino: u64) -> Option<Closed> {
+        let holders = self.by_ino.get_mut(&ino)?;
+        let (_, count) = holders.iter_mut().find(|(holder, _)| *holder == session)?;
+        *count -= 1;
+        if *count > 0 {
+            return Some(Closed { session_done: false, all_done: false });
+        }
+        let all_done = self.drop_holder(session, ino);
+        if let Some(inos) = self.by_session.get_mut(&session) {
+            inos.remove(&ino);
+            if inos.is_empty() {
+                self.by_session.remove(&session);
+            }
+        }
+        Some(Closed { session_done: true, all_done })
+    }
+
+    /// Ends all leases of a session: the inodes, in order, each with whether nobody has it open any more.
+    pub fn end_session(&mut self, session: u64) -> Vec<(u64, bool)> {
+        let inos = self.by_session.remove(&session).unwrap_or_default();
+        inos.into_iter().map(|ino| (ino, self.drop_holder(session, ino))).collect()
+    }
+
+    /// True if the session has the inode open.
+    pub fn holds(&self, session: u64, ino: u64) -> bool {
+        self.by_session.get(&session).is_some_and(|inos| inos.contains(&ino))
+    }
+
+    /// True if any session has the inode open.
+    pub fn is_open(&self, ino: u64) -> bool {
+        self.by_ino.contains_key(&ino)
+    }
+
+    /// The sessions that have the inode open, but for one.
+    pub fn others(&self, session: u64, ino: u64) -> Vec<u64> {
+        let holders = self.by_ino.get(&ino).map_or(&[][..], Vec::as_slice);
+        holders.iter().map(|&(holder, _)| holder).filter(|&holder| holder != session).collect()
+    }
+
+    /// Takes a session off an inode's list: true if it was the last.
+    fn drop_holder(&mut self, session: u64, ino: u64) -> bool {
+        let Some(holders) = self.by_ino.get_mut(&ino) else { return true };
+        holders.retain(|&(holder, _)| holder != session);
+        let last = holders.is_empty();
+        if last {
+            self.by_ino.remove(&ino);
+        }
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MORE: Option<Closed> = Some(Closed { session_done: false, all_done: false });
+    const MINE: Option<Closed> = Some(Closed { session_done: true, all_done: false });
+    const LAST: Option<Closed> = Some(Closed { session_done: true, all_done: true });
+
+    #[test]
+    fn counts() {
+        let mut leases = Leases::default();
+        assert_eq!(leases.close(1, 7), None);
+        leases.open(1, 7);
+        leases.open(1, 7);
+        leases.open(2, 7);
+        assert_eq!(leases.others(1, 7), [2]);
+        assert_eq!(leases.others(3, 7), [1, 2]);
+        assert_eq!(leases.others(1, 8), []);
+        assert_eq!(leases.close(3, 7), None);
+        assert_eq!(leases.close(1, 7), MORE);
+        assert!(leases.holds(1, 7));
+        assert_eq!(leases.close(1, 7), MINE);
+        assert!(!leases.holds(1, 7) && leases.is_open(7));
+        assert_eq!(leases.close(1, 7), None);
+        assert_eq!(leases.close(2, 7), LAST);
+        assert!(!leases.is_open(7));
+        assert!(leases.by_ino.is_empty() && leases.by_session.is_empty());
+    }
+
+    #[test]
+    fn a_session_ends() {
+        let mut leases = Leases::default();
+        for (session, ino) in [(1, 9), (1, 7), (1, 7), (2, 7)] {
+            leases.open(session, ino);
+        }
+        assert_eq!(leases.end_session(1), [(7, false), (9, true)]);
+        assert_eq!(leases.end_session(1), []);
+        assert_eq!(leases.end_session(2), [(7, true)]);
+        assert!(leases.by_ino.is_empty() && leases.by_session.is_empty());
+    }
+}

@@ -1,0 +1,30 @@
+//! rfs-server: lends memory as a remote file system.
+//!
+//! The server keeps names, attributes and the map of who has which part of the arena. File data moves past it:
+//! clients read and write the arena one-sidedly, and neither reads, nor writes, nor stats of open files run any code
+//! here. [`Server::start`] is the way in; the program `rfs-server` is a thin shell around it.
+//!
+//! From the bottom up: [`alloc`] keeps the pure account of the arena and [`scrub`] zeroes what was freed; [`files`]
+//! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
+//! [`leases`] and [`sessions`] know who has what open; [`dispatch`] answers requests, [`service`] brings them from
+//! rdmabox, and [`server`] puts it all together.
+#![forbid(unsafe_code)]
+
+pub mod alloc;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod dispatch;
+pub mod files;
+pub mod leases;
+pub mod namespace;
+pub mod scrub;
+pub mod server;
+pub mod service;
+pub mod sessions;
+pub mod stats;
+pub mod system;
+pub mod table;
+
+pub use config::Config;
+pub use server::{Server, StartError};

@@ -1,0 +1,105 @@
+//! A directory's entries: by name, and in the order of cookies that stay valid while the directory changes.
+//!
+//! Threading: none; the metadata lock protects it. It knows names and numbers only, not what they are.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    ino: u64,
+    cookie: u64,
+}
+
+/// A directory.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    /// Its parent, itself for the root.
+    pub parent: u64,
+    by_name: HashMap<Arc<[u8]>, Entry>,
+    by_cookie: BTreeMap<u64, Arc<[u8]>>,
+    last_cookie: u64,
+}
+
+impl Directory {
+    /// An empty directory.
+    pub fn new(parent: u64) -> Directory {
+        Directory { parent, by_name: HashMap::new(), by_cookie: BTreeMap::new(), last_cookie: 0 }
+    }
+
+    /// The inode of a name.
+    pub fn get(&self, name: &[u8]) -> Option<u64> {
+        self.by_name.get(name).map(|entry| entry.ino)
+    }
+
+    /// True if there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Sets a name, which keeps its cookie if it exists.
+    pub fn set(&mut self, name: &[u8], ino: u64) {
+        if let Some(entry) = self.by_name.get_mut(name) {
+            entry.ino = ino;
+            return;
+        }
+        let name: Arc<[u8]> = name.into();
+        self.last_cookie += 1;
+        self.by_cookie.insert(self.last_cookie, Arc::clone(&name));
+        self.by_name.insert(name, Entry { ino, cookie: self.last_cookie });
+    }
+
+    /// Removes a name.
+    pub fn remove(&mut self, name: &[u8]) {
+        if let Some(entry) = self.by_name.remove(name) {
+            self.by_cookie.remove(&entry.cookie);
+        }
+    }
+
+    /// The entries behind a cookie, in order: cookie, name, inode.
+    pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], u64)> + '_ {
+        let from = cookie.checked_add(1);
+        from.into_iter()
+            .flat_map(|from| self.by_cookie.range(from..))
+            .filter_map(|(&cookie, name)| self.by_name.get(name).map(|entry| (cookie, &**name, entry.ino)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(directory: &Directory, cookie: u64) -> Vec<(u64, &[u8], u64)> {
+        directory.after(cookie).collect()
+    }
+
+    #[test]
+    fn cookies_stay() {
+        let mut directory = Directory::new(1);
+        for (name, ino) in [(&b"a"[..], 10), (b"b", 11), (b"c", 12)] {
+            directory.set(name, ino);
+        }
+        assert_eq!(list(&directory, 0), [(1, &b"a"[..], 10), (2, b"b", 11), (3, b"c", 12)]);
+        directory.remove(b"b");
+        directory.remove(b"b");
+        directory.set(b"a", 20);
+        directory.set(b"b", 21);
+        assert_eq!(list(&directory, 1), [(3, &b"c"[..], 12), (4, b"b", 21)]);
+        assert_eq!(list(&directory, 0)[0], (1, &b"a"[..], 20));
+        assert_eq!(list(&directory, 2).len(), 2);
+        assert_eq!(list(&directory, 4), []);
+        assert_eq!(list(&directory, u64::MAX), []);
+    }
+
+    #[test]
+    fn empties() {
+        let mut directory = Directory::new(1);
+        assert!(directory.is_empty());
+        directory.set(b"x", 2);
+        assert_eq!((directory.is_empty(), directory.get(b"x")), (false, Some(2)));
+        directory.remove(b"x");
+        assert_eq!((directory.is_empty(), directory.get(b"x")), (true, None));
+    }
+}

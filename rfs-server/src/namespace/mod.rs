@@ -1,0 +1,257 @@
+//! Names and inodes: pure metadata with the rules of POSIX, as Linux file systems read them.
+//!
+//! Every operation either changes nothing and says why, or says which inodes it touched, so that their records can
+//! be published, and which lost its last name. Permission is the clients' kernels' business, the sticky bit included.
+//!
+//! Threading: none; the metadata lock protects it. It knows nothing of memory, sessions or open files.
+
+mod directory;
+mod inode;
+mod rename;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+
+use rfs_proto::{Errno, FileKind, MAX_NAME, ROOT_INO};
+
+pub use directory::Directory;
+pub use inode::{Body, Inode};
+pub use rename::Place;
+
+use crate::files::FileMap;
+
+/// The set-group-ID bit: new entries of such a directory get its group.
+const SETGID: u32 = 0o2000;
+
+/// Most links of an inode, and most subdirectories of a directory but for two.
+pub const MAX_LINKS: u32 = i32::MAX as u32;
+
+/// What an operation did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Inodes whose attributes changed.
+    pub touched: Vec<u64>,
+    /// An inode that has no name any more. It still exists.
+    pub orphaned: Option<u64>,
+}
+
+/// A new inode.
+#[derive(Clone, Copy, Debug)]
+pub struct New<'a> {
+    /// Kind.
+    pub kind: FileKind,
+    /// Permission bits; others are ignored.
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group, unless the directory decides.
+    pub gid: u32,
+    /// Device number; ignored for what is no device.
+    pub rdev: u32,
+    /// Target of a symbolic link.
+    pub target: &'a [u8],
+    /// Its record.
+    pub slot: u32,
+}
+
+/// Names and inodes.
+#[derive(Debug)]
+pub struct Namespace {
+    inodes: HashMap<u64, Inode>,
+    last_ino: u64,
+    max_links: u32,
+}
+
+impl Namespace {
+    /// A root directory.
+    pub fn new(root: New<'_>, now: i64) -> Namespace {
+        let mut namespace = Namespace { inodes: HashMap::new(), last_ino: ROOT_INO, max_links: MAX_LINKS };
+        namespace.inodes.insert(ROOT_INO, inode(root, ROOT_INO, now));
+        namespace
+    }
+
+    /// An inode. ESTALE if it is gone.
+    pub fn get(&self, ino: u64) -> Result<&Inode, Errno> {
+        self.inodes.get(&ino).ok_or(Errno::ESTALE)
+    }
+
+    /// An inode, to change. ESTALE if it is gone.
+    pub fn get_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
+        self.inodes.get_mut(&ino).ok_or(Errno::ESTALE)
+    }
+
+    /// A directory. ESTALE if it is gone, ENOTDIR if it is none.
+    pub fn directory(&self, ino: u64) -> Result<&Directory, Errno> {
+        self.get(ino)?.directory().ok_or(Errno::ENOTDIR)
+    }
+
+    /// Takes an inode without names out for good.
+    pub fn remove_inode(&mut self, ino: u64) -> Option<Inode> {
+        self.inodes.remove(&ino)
+    }
+
+    /// A name's inode.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<u64, Errno> {
+        check_name(name)?;
+        let directory = self.directory(parent)?;
+        match name {
+            b"." => Ok(parent),
+            b".." => Ok(directory.parent),
+            _ => directory.get(name).ok_or(Errno::ENOENT),
+        }
+    }
+
+    /// Whether a name can be made: the inode that has it already, if any.
+    pub fn probe(&self, parent: u64, name: &[u8]) -> Result<Option<u64>, Errno> {
+        match self.lookup(parent, name) {
+            Ok(ino) => Ok(Some(ino)),
+            Err(Errno::ENOENT) if !name.is_empty() => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether [`Namespace::make`] would succeed.
+    pub fn may_make(&self, parent: u64, name: &[u8], kind: FileKind) -> Result<(), Errno> {
+        if self.probe(parent, name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if kind == FileKind::Directory && self.get(parent)?.nlink >= self.max_links {
+            return Err(Errno::EMLINK);
+        }
+        Ok(())
+    }
+
+    /// Makes an inode with a name. The new inode is not among those touched: its record is yet to be made.
+    pub fn make(
+        &mut self,
+        parent: u64,
+        name: &[u8],
+        new: New<'_>,
+        now: i64,
+    ) -> Result<(u64, Effects), Errno> {
+        self.may_make(parent, name, new.kind)?;
+        let directory = self.get(parent)?;
+        let mut child = inode(new, parent, now);
+        if directory.perm & SETGID != 0 {
+            child.gid = directory.gid;
+            if child.is_directory() {
+                child.perm |= SETGID;
+            }
+        }
+        let is_directory = child.is_directory();
+        self.last_ino += 1;
+        let ino = self.last_ino;
+        self.inodes.insert(ino, child);
+        self.change_entries(parent, now, |directory, nlink| {
+            directory.set(name, ino);
+            *nlink += u32::from(is_directory);
+        });
+        Ok((ino, Effects { touched: vec![parent], orphaned: None }))
+    }
+
+    /// Gives an inode one more name.
+    pub fn link(&mut self, ino: u64, parent: u64, name: &[u8], now: i64) -> Result<Effects, Errno> {
+        let inode = self.get(ino)?;
+        let (is_directory, nlink) = (inode.is_directory(), inode.nlink);
+        if self.probe(parent, name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if is_directory {
+            return Err(Errno::EPERM);
+        }
+        if nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if nlink >= self.max_links {
+            return Err(Errno::EMLINK);
+        }
+        let inode = self.get_mut(ino)?;
+        inode.nlink += 1;
+        inode.ctime = now;
+        self.change_entries(parent, now, |directory, _| directory.set(name, ino));
+        Ok(Effects { touched: vec![parent, ino], orphaned: None })
+    }
+
+    /// Removes a name of anything but a directory.
+    pub fn unlink(&mut self, parent: u64, name: &[u8], now: i64) -> Result<Effects, Errno> {
+        let ino = self.lookup(parent, name)?;
+        if self.get(ino)?.is_directory() {
+            return Err(Errno::EISDIR);
+        }
+        self.change_entries(parent, now, |directory, _| directory.remove(name));
+        let orphaned = self.lose_name(ino, now)?;
+        Ok(Effects { touched: vec![parent, ino], orphaned })
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&mut self, parent: u64, name: &[u8], now: i64) -> Result<Effects, Errno> {
+        let ino = self.lookup(parent, name)?;
+        match name {
+            b"." => return Err(Errno::EINVAL),
+            b".." => return Err(Errno::ENOTEMPTY),
+            _ => {}
+        }
+        if !self.directory(ino)?.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.change_entries(parent, now, |directory, nlink| {
+            directory.remove(name);
+            *nlink -= 1;
+        });
+        let orphaned = self.lose_name(ino, now)?;
+        Ok(Effects { touched: vec![parent, ino], orphaned })
+    }
+
+    /// Changes what is in a directory, and with it its times. Does nothing for what is no directory.
+    fn change_entries(&mut self, ino: u64, now: i64, change: impl FnOnce(&mut Directory, &mut u32)) {
+        if let Some(inode) = self.inodes.get_mut(&ino)
+            && let Body::Directory(directory) = &mut inode.body
+        {
+            change(directory, &mut inode.nlink);
+            inode.mtime = now;
+            inode.ctime = now;
+        }
+    }
+
+    /// Counts a name off: the inode itself if that was the last.
+    fn lose_name(&mut self, ino: u64, now: i64) -> Result<Option<u64>, Errno> {
+        let inode = self.get_mut(ino)?;
+        inode.nlink = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
+        inode.ctime = now;
+        Ok((inode.nlink == 0).then_some(ino))
+    }
+}
+
+fn inode(new: New<'_>, parent: u64, now: i64) -> Inode {
+    let is_device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
+    Inode {
+        kind: new.kind,
+        perm: new.perm & 0o7777,
+        nlink: if new.kind == FileKind::Directory { 2 } else { 1 },
+        uid: new.uid,
+        gid: new.gid,
+        rdev: if is_device { new.rdev } else { 0 },
+        atime: now,
+        mtime: now,
+        ctime: now,
+        slot: new.slot,
+        layout_generation: 0,
+        body: match new.kind {
+            FileKind::Regular => Body::File(FileMap::default()),
+            FileKind::Directory => Body::Directory(Directory::new(parent)),
+            FileKind::Symlink => Body::Symlink(new.target.into()),
+            _ => Body::Special,
+        },
+    }
+}
+
+/// A name from outside: 1 to [`MAX_NAME`] bytes, no `/`, no NUL.
+pub fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name {
+        [] => Err(Errno::ENOENT),
+        _ if name.len() > MAX_NAME => Err(Errno::ENAMETOOLONG),
+        _ if name.iter().any(|&byte| byte == b'/' || byte == 0) => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,273 @@
+//! The arena's account together with its bytes: keeps the promise that free space is zero before it is handed out.
+//!
+//! Freed space is dirty until it has been zeroed: small amounts by whoever freed them, large ones on a background
+//! thread, and by allocating threads that find too little clean space. Space is zeroed in place, not given back to
+//! the system: it is lent, and the next file would only have to fault it in again.
+//!
+//! Threading: any thread. One lock over the account, never held while zeroing; it is taken after the metadata lock,
+//! never before it. It does not know inodes other than as labels of quarantined space.
+
+use std::{io, sync::Arc, thread};
+
+use parking_lot::{Condvar, Mutex};
+use rdmabox::Memory;
+
+use crate::alloc::{Arena, Range, Short, Totals, Want};
+
+/// Most bytes that are zeroed at a time, between two looks at the account.
+const CHUNK: u64 = 4 << 20;
+
+/// Up to this much dirt, whoever made it cleans up; beyond it the background thread does.
+const INLINE: u64 = 1 << 20;
+
+/// Who zeroes freed space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScrubMode {
+    /// Small amounts at once, large ones on a background thread.
+    #[default]
+    Background,
+    /// Everything at once, on the thread that freed it: deterministic.
+    Inline,
+}
+
+#[derive(Debug)]
+struct Account {
+    arena: Arena,
+    stop: bool,
+}
+
+/// The arena.
+#[derive(Debug)]
+pub struct Space {
+    account: Mutex<Account>,
+    /// Dirty space has appeared, or the end has come.
+    dirt: Condvar,
+    /// Scrubbed space has become clean.
+    clean: Condvar,
+    memory: Arc<Memory>,
+    mode: ScrubMode,
+}
+
+impl Space {
+    /// The account over all of `memory`, which is zero.
+    pub fn new(memory: Arc<Memory>, mode: ScrubMode) -> Space {
+        let arena = Arena::new(memory.len() as u64);
+        Space {
+            account: Mutex::new(Account { arena, stop: false }),
+            dirt: Condvar::new(),
+            clean: Condvar::new(),
+            memory,
+            mode,
+        }
+    }
+
+    /// What there is.
+    pub fn totals(&self) -> Totals {
+        self.account.lock().arena.totals()
+    }
+
+    /// Grants all wishes or none; the space is zero.
+    pub fn allocate(&self, wants: &[Want]) -> Result<Vec<Vec<Range>>, Short> {
+        self.account.lock().arena.allocate(wants)
+    }
+
+    /// Takes space of an inode back that `holders` can still reach; [`Space::tidy`] follows, outside of other locks.
+    pub fn quarantine(&self, ino: u64, ranges: &[Range], holders: &[u64]) {
+        let mut account = self.account.lock();
+        for &range in ranges {
+            account.arena.quarantine(ino, range, holders);
+        }
+    }
+
+    /// A session cannot reach an inode's space any more; [`Space::tidy`] follows.
+    pub fn lease_ended(&self, ino: u64, session: u64) {
+        self.account.lock().arena.lease_ended(ino, session);
+    }
+
+    /// Zeroes a range that is in use, such as what lies behind the end of a file in its last block.
+    pub fn zero(&self, range: Range) {
+        // Ranges come from the account, which lies within the memory; so they fit a usize.
+        self.memory.zero(range.start as usize, range.len as usize);
+    }
+
+    /// Sees to it that dirty space gets clean: here if it is little, else in the background.
+    pub fn tidy(&self) {
+        let waiting = self.account.lock().arena.waiting_dirty();
+        if waiting == 0 {
+        } else if self.mode == ScrubMode::Inline || waiting <= INLINE {
+            while self.scrub_one() {}
+        } else {
+            self.dirt.notify_one();
+        }
+    }
+
+    /// Makes progress towards more clean space, by zeroing some or by waiting for a thread that is zeroing. Returns
+    /// at once if there is nothing to be gained.
+    pub fn gain_clean(&self) {
+        if self.scrub_one() {
+            return;
+        }
+        let mut account = self.account.lock();
+        if account.arena.totals().dirty > 0 && account.arena.waiting_dirty() == 0 {
+            // All that is dirty is in some thread's hands, which wakes us when it is done with its piece.
+            self.clean.wait(&mut account);
+        }
+    }
+
+    /// Zeroes up to [`CHUNK`] dirty bytes. False if there were none.
+    fn scrub_one(&self) -> bool {
+        let Some(range) = self.account.lock().arena.take_dirty(CHUNK) else { return false };
+        self.zero(range);
+        self.account.lock().arena.scrubbed(range);
+        self.clean.notify_all();
+        true
+    }
+
+    fn scrub_until_stopped(&self) {
+        loop {
+            {
+                let mut account = self.account.lock();
+                while !account.stop && account.arena.waiting_dirty() == 0 {
+                    self.dirt.wait(&mut account);
+                }
+                if account.stop {
+                    return;
+                }
+            }
+            self.scrub_one();
+        }
+    }
+}
+
+/// The background thread. Dropping it stops the thread and joins it.
+#[derive(Debug)]
+pub struct Scrubber {
+    space: Arc<Space>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Scrubber {
+    /// Starts the thread if the mode asks for one.
+    pub fn start(space: &Arc<Space>) -> io::Result<Scrubber> {
+        let thread = match space.mode {
+            ScrubMode::Inline => None,
+            ScrubMode::Background => {
+                let space = Arc::clone(space);
+                Some(
+                    thread::Builder::new()
+                        .name("rfs-scrub".into())
+                        .spawn(move || space.scrub_until_stopped())?,
+                )
+            }
+        };
+        Ok(Scrubber { space: Arc::clone(space), thread })
+    }
+}
+
+impl Drop for Scrubber {
+    fn drop(&mut self) {
+        self.space.account.lock().stop = true;
+        self.space.dirt.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the scrubbing thread had panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(len: usize, mode: ScrubMode) -> Arc<Space> {
+        Arc::new(Space::new(Arc::new(Memory::private(len).unwrap()), mode))
+    }
+
+    fn want(need: u64) -> Want {
+        Want { need, ahead: 0, hint: None }
+    }
+
+    fn is_zero(space: &Space, range: Range) -> bool {
+        let mut bytes = vec![1; range.len as usize];
+        space.memory.read(range.start as usize, &mut bytes);
+        bytes.iter().all(|&byte| byte == 0)
+    }
+
+    fn use_all(space: &Space, len: u64) -> Range {
+        let range = space.allocate(&[want(len)]).unwrap()[0][0];
+        space.memory.write(range.start as usize, &vec![0xa5; len as usize]);
+        range
+    }
+
+    #[test]
+    fn inline_mode_cleans_at_once() {
+        let space = space(8 << 20, ScrubMode::Inline);
+        let range = use_all(&space, 8 << 20);
+        space.quarantine(1, &[range], &[]);
+        assert_eq!(space.allocate(&[want(1)]), Err(Short::Dirty));
+        space.tidy();
+        assert_eq!(space.totals().clean, 8 << 20);
+        assert!(is_zero(&space, range));
+    }
+
+    #[test]
+    fn little_dirt_is_cleaned_at_once_in_background_mode_too() {
+        let space = space(1 << 20, ScrubMode::Background);
+        let range = use_all(&space, 1 << 20);
+        space.quarantine(1, &[range], &[]);
+        space.tidy();
+        assert_eq!(space.totals().clean, 1 << 20);
+        assert!(is_zero(&space, range));
+    }
+
+    #[test]
+    fn an_allocation_cleans_what_it_needs() {
+        let space = space(16 << 20, ScrubMode::Background);
+        let range = use_all(&space, 16 << 20);
+        space.quarantine(1, &[range], &[]);
+        // No thread was started: the allocation has to do it.
+        space.tidy();
+        assert_eq!(space.totals().clean, 0);
+        let got = loop {
+            match space.allocate(&[want(6 << 20)]) {
+                Ok(got) => break got,
+                Err(short) => {
+                    assert_eq!(short, Short::Dirty);
+                    space.gain_clean();
+                }
+            }
+        };
+        assert!(is_zero(&space, got[0][0]));
+        assert_eq!(space.totals().dirty, 8 << 20);
+    }
+
+    #[test]
+    fn the_background_thread_cleans_and_stops() {
+        let space = space(32 << 20, ScrubMode::Background);
+        let range = use_all(&space, 32 << 20);
+        let scrubber = Scrubber::start(&space).unwrap();
+        space.quarantine(1, &[range], &[]);
+        space.tidy();
+        let got = loop {
+            match space.allocate(&[want(32 << 20)]) {
+                Ok(got) => break got,
+                Err(_) => space.gain_clean(),
+            }
+        };
+        assert!(is_zero(&space, got[0][0]));
+        drop(scrubber);
+        assert_eq!(Arc::strong_count(&space), 1);
+    }
+
+    #[test]
+    fn quarantined_space_comes_back_with_the_lease() {
+        let space = space(1 << 20, ScrubMode::Inline);
+        let range = use_all(&space, 1 << 20);
+        space.quarantine(9, &[range], &[4]);
+        assert_eq!(space.allocate(&[want(1)]), Err(Short::Full));
+        space.lease_ended(9, 4);
+        space.tidy();
+        assert_eq!(space.totals().clean, 1 << 20);
+    }
+}

@@ -1,0 +1,208 @@
+//! A running server: everything checked first, then memory, then sockets.
+//!
+//! Threading: [`Server::start`] returns once the server answers. Dropping the server ends all sessions, removes its
+//! Unix sockets and joins its threads. It installs no signal handlers and prints nothing: that is the program's.
+
+use std::{fs, io, path::PathBuf, sync::Arc};
+
+use rdmabox::{Access, Address, Host, HostError, Memory, MemoryError, Running};
+use rfs_proto::{ServerStats, StatFs};
+
+use crate::{
+    cli::format_size,
+    config::{Config, MIN_MEMORY},
+    dispatch::Dispatcher,
+    scrub::{Scrubber, Space},
+    service::FileService,
+    system::{self, Bound},
+};
+
+/// Bytes that are prefaulted at a time.
+const PREFAULT_STEP: usize = 64 << 20;
+
+/// Why a server did not start. Nothing of it is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Not worth a file system.
+    #[error("cannot lend {}: the least is {}", format_size(*.asked), format_size(MIN_MEMORY))]
+    TooLittle {
+        /// Bytes asked for.
+        asked: u64,
+    },
+    /// The root directory needs one.
+    #[error("a file system needs at least one inode")]
+    NoInodes,
+    /// Nobody could ever connect.
+    #[error("no address to listen on")]
+    NoListener,
+    /// One address twice.
+    #[error("{address} is given twice")]
+    ListenTwice {
+        /// The address.
+        address: Address,
+    },
+    /// A listener that anyone on the network could use.
+    #[error(
+        "{address} can be reached from other machines, and this server cannot authenticate clients yet: whoever \
+         connects can read and write everything; say --allow-remote-without-secret if that is what you want"
+    )]
+    Remote {
+        /// The address.
+        address: Address,
+    },
+    /// A host name that means nothing here.
+    #[error("cannot resolve {address}: {source}")]
+    Resolve {
+        /// The address.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// More than there is.
+    #[error("cannot lend {}: {} leaves {}", format_size(*.asked), .bound.what, format_size(.bound.bytes))]
+    NotEnough {
+        /// Bytes needed.
+        asked: u64,
+        /// What stands in the way.
+        bound: Bound,
+    },
+    /// The system refused the memory.
+    #[error("cannot lend memory: {0}")]
+    Memory(#[from] MemoryError),
+    /// The directory of a Unix socket could not be made.
+    #[error("cannot create {path}: {source}", path = .path.display())]
+    SocketDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// An address in use, or another network error.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    // In the order in which they go: no session outlives what it uses.
+    running: Running,
+    _scrubber: Scrubber,
+    dispatcher: Arc<Dispatcher>,
+}
+
+impl Server {
+    /// Starts a server: when this returns, clients can connect.
+    pub fn start(config: Config) -> Result<Server, StartError> {
+        config.check()?;
+        check_memory(&config, system::available_memory())?;
+        let arena =
+            Arc::new(Memory::shared(&format!("{}-arena", config.name), in_memory(config.arena_len())?)?);
+        let table =
+            Arc::new(Memory::shared(&format!("{}-table", config.name), in_memory(config.table_len())?)?);
+        if config.prefault {
+            for start in (0..arena.len()).step_by(PREFAULT_STEP) {
+                arena.populate(start, PREFAULT_STEP.min(arena.len() - start));
+            }
+        }
+        let host = Host::new()?;
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let arena_export = host.export(&arena, rights)?;
+        let table_export = host.export(&table, rights | Access::REMOTE_ATOMIC)?;
+        let space = Arc::new(Space::new(arena, config.scrub));
+        // A table has a slot for the root, or the configuration would not have passed.
+        let dispatcher = Dispatcher::new(Arc::clone(&space), table, config.root, config.clock)
+            .map_err(|_| StartError::NoInodes)?;
+        let dispatcher = Arc::new(dispatcher);
+        let scrubber = Scrubber::start(&space).map_err(StartError::Thread)?;
+        make_socket_directories(&config.listen)?;
+        let service = FileService::new(Arc::clone(&dispatcher), arena_export, table_export);
+        let running = host.listen(&config.listen, Arc::new(service))?;
+        Ok(Server { running, _scrubber: scrubber, dispatcher })
+    }
+
+    /// The addresses that it listens on, with ports resolved.
+    pub fn addresses(&self) -> &[Address] {
+        self.running.addresses()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ServerStats {
+        self.dispatcher.stats()
+    }
+
+    /// Totals.
+    pub fn statfs(&self) -> StatFs {
+        self.dispatcher.statfs()
+    }
+
+    /// Ends all sessions and stops. Returns when no thread of it runs any more.
+    pub fn shutdown(self) {}
+}
+
+fn in_memory(bytes: u64) -> Result<usize, StartError> {
+    usize::try_from(bytes).map_err(|_| StartError::NotEnough {
+        asked: bytes,
+        bound: Bound { bytes: usize::MAX as u64, what: "the address space".into() },
+    })
+}
+
+fn check_memory(config: &Config, bound: Option<Bound>) -> Result<(), StartError> {
+    let asked = config.arena_len().saturating_add(config.table_len());
+    match bound {
+        Some(bound) if bound.bytes < asked => Err(StartError::NotEnough { asked, bound }),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the directory of a Unix socket, if just that one is missing.
+fn make_socket_directories(listen: &[Address]) -> Result<(), StartError> {
+    for address in listen {
+        let Address::Unix(path) = address else { continue };
+        let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { continue };
+        match fs::create_dir(directory) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StartError::SocketDirectory { path: directory.to_owned(), source });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_counted_with_the_table() {
+        let config = Config { inodes: Some(8), ..Config::new(1 << 20) };
+        let bound = |bytes| Some(Bound { bytes, what: "the purse".into() });
+        let needed = (1 << 20) + 8 * 128;
+        assert!(check_memory(&config, None).is_ok());
+        assert!(check_memory(&config, bound(needed)).is_ok());
+        let error = check_memory(&config, bound(needed - 1)).unwrap_err();
+        assert_eq!(error.to_string(), "cannot lend 1.0 MiB: the purse leaves 1.0 MiB");
+    }
+
+    #[test]
+    fn more_than_any_machine_has() {
+        let error = Server::start(Config::new(1 << 60)).unwrap_err();
+        assert!(matches!(error, StartError::NotEnough { .. }), "{error}");
+        assert!(error.to_string().starts_with("cannot lend 1"), "{error}");
+    }
+
+    #[test]
+    fn socket_directories() {
+        let root = tempfile::tempdir().unwrap();
+        let address = |path: &str| [Address::Unix(root.path().join(path))];
+        make_socket_directories(&address("a/rfs.sock")).unwrap();
+        assert!(root.path().join("a").is_dir());
+        make_socket_directories(&address("a/rfs.sock")).unwrap();
+        make_socket_directories(&address("b/c/rfs.sock")).unwrap_err();
+        make_socket_directories(&[Address::Unix("rfs.sock".into())]).unwrap();
+    }
+}

@@ -1,0 +1,87 @@
+//! Counters of the file code: how often each request was handled.
+//!
+//! Threading: relaxed atomics, any thread. The counts of one moment need not fit together. Nothing is counted here
+//! that happens without the file code, which is the point of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rfs_proto::Request;
+
+/// Names of the requests, in the order of the protocol.
+const NAMES: [&str; 19] = [
+    "attach", "lookup", "getattr", "setattr", "mknod", "create", "mkdir", "symlink", "readlink", "link",
+    "unlink", "rmdir", "rename", "open", "close", "layout", "allocate", "readdir", "statfs",
+];
+const STATS: &str = "stats";
+
+/// The counters.
+#[derive(Debug, Default)]
+pub struct Counters {
+    calls: [AtomicU64; NAMES.len() + 1],
+}
+
+impl Counters {
+    /// Counts a request.
+    pub fn count(&self, request: &Request<'_>) {
+        self.calls[index(request)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests handled, by name.
+    pub fn calls(&self) -> Vec<(String, u64)> {
+        NAMES
+            .iter()
+            .chain([&STATS])
+            .zip(&self.calls)
+            .map(|(name, count)| ((*name).to_owned(), count.load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
+/// The name under which a request is counted.
+pub fn request_name(request: &Request<'_>) -> &'static str {
+    NAMES.get(index(request)).copied().unwrap_or(STATS)
+}
+
+fn index(request: &Request<'_>) -> usize {
+    match request {
+        Request::Attach { .. } => 0,
+        Request::Lookup { .. } => 1,
+        Request::GetAttr { .. } => 2,
+        Request::SetAttr { .. } => 3,
+        Request::Mknod { .. } => 4,
+        Request::Create { .. } => 5,
+        Request::Mkdir { .. } => 6,
+        Request::Symlink { .. } => 7,
+        Request::Readlink { .. } => 8,
+        Request::Link { .. } => 9,
+        Request::Unlink { .. } => 10,
+        Request::Rmdir { .. } => 11,
+        Request::Rename { .. } => 12,
+        Request::Open { .. } => 13,
+        Request::Close { .. } => 14,
+        Request::Layout { .. } => 15,
+        Request::Allocate { .. } => 16,
+        Request::ReadDir { .. } => 17,
+        Request::StatFs => 18,
+        Request::Stats => 19,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_by_name() {
+        let counters = Counters::default();
+        counters.count(&Request::Stats);
+        counters.count(&Request::Open { ino: 1 });
+        counters.count(&Request::Open { ino: 2 });
+        let calls = counters.calls();
+        let get = |name: &str| calls.iter().find(|(n, _)| n == name).map(|(_, count)| *count);
+        assert_eq!((get("stats"), get("open"), get("close")), (Some(1), Some(2), Some(0)));
+        assert_eq!(calls.len(), 20);
+        assert_eq!(request_name(&Request::Close { ino: 1 }), "close");
+        assert_eq!(request_name(&Request::Stats), "stats");
+    }
+}

@@ -1,0 +1,248 @@
+//! The attribute table: publishes every inode's record in memory that clients read one-sidedly.
+//!
+//! Threading: stores are whole 8-byte words, so that concurrent one-sided readers see old or new words, and the
+//! version and the check of `rfs_proto::record` tell them when they saw a mixture. Only one thread may publish at a
+//! time: the metadata lock sees to that. The table decides nothing about attributes; of the record it reads back
+//! only what clients write, the size and the time of the last write.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use rdmabox::Memory;
+use rfs_proto::{Attr, MAX_FILE_SIZE, record};
+
+/// The table.
+#[derive(Debug)]
+pub struct Table {
+    memory: Arc<Memory>,
+    /// Slots below this one have been used.
+    fresh: u32,
+    slots: u32,
+    freed: Vec<u32>,
+}
+
+impl Table {
+    /// A table over all of `memory`, which is zero.
+    pub fn new(memory: Arc<Memory>) -> Table {
+        let slots = u32::try_from(memory.len() / record::LEN).unwrap_or(u32::MAX);
+        Table { memory, fresh: 0, slots, freed: Vec::new() }
+    }
+
+    /// Slots in all.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Slots not in use.
+    pub fn free_slots(&self) -> u32 {
+        self.slots - self.fresh + self.freed.len() as u32 // No more than `slots` were ever freed.
+    }
+
+    /// Takes a slot, `None` if there is none left. Its record is free until it is published.
+    pub fn take(&mut self) -> Option<u32> {
+        if let Some(slot) = self.freed.pop() {
+            return Some(slot);
+        }
+        let slot = self.fresh;
+        (slot < self.slots).then(|| {
+            self.fresh += 1;
+            slot
+        })
+    }
+
+    /// Gives a slot back. No session may have the inode open: none writes to the record any more.
+    pub fn release(&mut self, slot: u32) {
+        self.change(slot, 0, |table, _| {
+            table.store(slot, record::SIZE, 0);
+            table.store(slot, record::WRITE_TIME, 0);
+        });
+        self.freed.push(slot);
+    }
+
+    /// Publishes what the server owns. The size and the time of the last write stay as they are.
+    pub fn publish(&self, attr: &Attr) {
+        self.change(attr.slot, attr.ino, |table, version| table.store_server_part(attr, version));
+    }
+
+    /// Publishes everything: the size of `attr` too, and no client has written since.
+    pub fn publish_all(&self, attr: &Attr) {
+        self.change(attr.slot, attr.ino, |table, version| {
+            table.store(attr.slot, record::SIZE, attr.size);
+            table.store(attr.slot, record::WRITE_TIME, 0);
+            table.store_server_part(attr, version);
+        });
+    }
+
+    /// Publishes what the server owns, with an mtime that the server set: no client has written since.
+    pub fn publish_times(&self, attr: &Attr) {
+        self.change(attr.slot, attr.ino, |table, version| {
+            table.store(attr.slot, record::WRITE_TIME, 0);
+            table.store_server_part(attr, version);
+        });
+    }
+
+    /// The size, as clients may have raised it. No client can bring it past the limit.
+    pub fn size(&self, slot: u32) -> u64 {
+        self.load(slot, record::SIZE).min(MAX_FILE_SIZE)
+    }
+
+    /// Sets the size, against clients that may be raising it. The size before.
+    pub fn set_size(&self, slot: u32, size: u64) -> u64 {
+        let word = self.memory.atomic_u64(place(slot, record::SIZE));
+        u64::from_le(word.swap(size.to_le(), Ordering::SeqCst))
+    }
+
+    /// The time of the last write by a client, 0 for none since the server set mtime.
+    pub fn write_time(&self, slot: u32) -> i64 {
+        self.load(slot, record::WRITE_TIME) as i64
+    }
+
+    fn change(&self, slot: u32, ino: u64, fill: impl FnOnce(&Table, u64)) {
+        let version = (self.load(slot, record::VERSION) | 1).wrapping_add(1);
+        self.store(slot, record::VERSION, version.wrapping_sub(1));
+        self.store(slot, record::INO, ino);
+        fill(self, version);
+        self.store(slot, record::VERSION, version);
+    }
+
+    fn store_server_part(&self, attr: &Attr, version: u64) {
+        let part = record::encode_server_part(attr, version);
+        for (word, bytes) in part.chunks_exact(8).enumerate() {
+            let mut le = [0; 8];
+            le.copy_from_slice(bytes);
+            self.store(attr.slot, record::MTIME + 8 * word, u64::from_le_bytes(le));
+        }
+    }
+
+    fn store(&self, slot: u32, field: usize, value: u64) {
+        // Little-endian in memory, on every machine. Sequentially consistent: a record is rarely written, and
+        // no store may be seen before the odd version or after the even one.
+        self.memory.atomic_u64(place(slot, field)).store(value.to_le(), Ordering::SeqCst);
+    }
+
+    fn load(&self, slot: u32, field: usize) -> u64 {
+        u64::from_le(self.memory.atomic_u64(place(slot, field)).load(Ordering::SeqCst))
+    }
+}
+
+fn place(slot: u32, field: usize) -> usize {
+    slot as usize * record::LEN + field
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicBool, thread};
+
+    use rfs_proto::FileKind;
+
+    use super::*;
+
+    fn table(slots: usize) -> Table {
+        Table::new(Arc::new(Memory::private(slots * record::LEN).unwrap()))
+    }
+
+    fn attr(ino: u64, slot: u32, seed: u32) -> Attr {
+        Attr {
+            ino,
+            kind: FileKind::Regular,
+            perm: 0o644,
+            nlink: seed,
+            uid: seed,
+            gid: seed,
+            rdev: 0,
+            size: 5000,
+            blocks: 16,
+            atime: i64::from(seed),
+            mtime: i64::from(seed),
+            ctime: i64::from(seed),
+            layout_generation: u64::from(seed),
+            slot,
+        }
+    }
+
+    fn raw(table: &Table, slot: u32) -> [u8; record::LEN] {
+        let mut raw = [0; record::LEN];
+        table.memory.read(place(slot, 0), &mut raw);
+        raw
+    }
+
+    fn client(table: &Table, slot: u32, field: usize, value: u64) {
+        table.store(slot, field, value);
+    }
+
+    #[test]
+    fn slots_run_out_and_come_back() {
+        let mut table = table(2);
+        assert_eq!((table.take(), table.take(), table.take()), (Some(0), Some(1), None));
+        assert_eq!(table.free_slots(), 0);
+        table.release(0);
+        assert_eq!((table.free_slots(), table.take()), (1, Some(0)));
+    }
+
+    #[test]
+    fn publishes_what_a_reader_decodes() {
+        let mut table = table(2);
+        let (_, slot) = (table.take(), table.take().unwrap());
+        let mut attr = attr(9, slot, 3);
+        table.publish_all(&attr);
+        assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(attr));
+        assert_eq!(record::decode(&raw(&table, slot), 8, slot), None);
+
+        client(&table, slot, record::SIZE, 9000);
+        client(&table, slot, record::WRITE_TIME, 77);
+        assert_eq!((table.size(slot), table.write_time(slot)), (9000, 77));
+        attr.perm = 0o600;
+        attr.blocks = 100;
+        table.publish(&attr);
+        // The client's fields stay; space ahead of the end does not show.
+        let seen = Attr { size: 9000, mtime: 77, ctime: 77, blocks: 24, ..attr };
+        assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(seen));
+        table.publish_times(&attr);
+        let seen = Attr { size: 9000, blocks: 24, ..attr };
+        assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(seen));
+
+        table.release(slot);
+        assert_eq!(record::decode(&raw(&table, slot), 9, slot), None);
+        assert_eq!((table.size(slot), table.write_time(slot)), (0, 0));
+    }
+
+    #[test]
+    fn a_size_from_a_client_is_bounded() {
+        let mut table = table(1);
+        let slot = table.take().unwrap();
+        client(&table, slot, record::SIZE, u64::MAX);
+        assert_eq!(table.size(slot), MAX_FILE_SIZE);
+    }
+
+    #[test]
+    fn readers_never_accept_a_mixture() {
+        let mut table = table(1);
+        let slot = table.take().unwrap();
+        table.publish_all(&attr(5, slot, 1));
+        let stop = AtomicBool::new(false);
+        let accepted = thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut accepted = 0u64;
+                while !stop.load(Ordering::Relaxed) || accepted == 0 {
+                    // Word by word from the back: an order in which the version alone would not do.
+                    let mut bytes = [0; record::LEN];
+                    for word in (0..record::LEN / 8).rev() {
+                        let value = table.load(slot, 8 * word);
+                        bytes[8 * word..8 * word + 8].copy_from_slice(&value.to_le_bytes());
+                    }
+                    if let Some(seen) = record::decode(&bytes, 5, slot) {
+                        let seed = seen.nlink;
+                        assert_eq!(seen, attr(5, slot, seed));
+                        accepted += 1;
+                    }
+                }
+                accepted
+            });
+            for seed in 1..50_000 {
+                table.publish(&attr(5, slot, seed));
+            }
+            stop.store(true, Ordering::Relaxed);
+            reader.join().unwrap()
+        });
+        assert!(accepted > 0);
+    }
+}
