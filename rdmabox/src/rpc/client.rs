@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -33,7 +33,6 @@ pub(crate) struct RpcClient {
     slots: [Mutex<Slot>; CALL_SLOTS],
     free: Mutex<Vec<usize>>,
     freed: Condvar,
-    sends: AtomicU32,
     dead: AtomicBool,
     stats: Arc<Stats>,
     timeout: Duration,
@@ -60,7 +59,6 @@ impl RpcClient {
             slots: Default::default(),
             free: Mutex::new((0..CALL_SLOTS).collect()),
             freed: Condvar::new(),
-            sends: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             stats,
             timeout,
@@ -120,13 +118,10 @@ impl RpcClient {
             std::mem::swap(&mut entry.reply, reply);
         }
         if self.is_dead() {
+            // The slot was filled too late to be failed with the others.
             self.fail();
         } else {
-            let count = self.sends.fetch_add(1, Ordering::Relaxed);
-            if let Err(e) = self.messages.send(slot, request, count) {
-                log::debug!("call: {e}");
-                self.fail();
-            }
+            self.send(slot, request);
         }
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let mut timed_out = false;
@@ -147,6 +142,13 @@ impl RpcClient {
         match ticket.result() {
             Err(_) if timed_out => Err(RequestError::Timeout(self.timeout)),
             other => other,
+        }
+    }
+
+    fn send(&self, slot: usize, request: &[u8]) {
+        if let Err(e) = self.messages.send(slot, request) {
+            log::debug!("call: {e}");
+            self.fail();
         }
     }
 

@@ -12,6 +12,8 @@ pub(crate) use server::{Handler, RpcServer};
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::{
     memory::{Memory, MemoryError},
     verbs::{
@@ -48,13 +50,16 @@ struct Messages {
     qp: Arc<dyn QueuePair>,
     mr: MrHandle,
     memory: Arc<Memory>,
+    /// Sends so far. Held over each post: a signaled one must not be overtaken, or the unsignaled ones would fill the
+    /// queue.
+    sends: Mutex<u32>,
 }
 
 impl Messages {
     fn new(pd: &dyn ProtectionDomain, qp: Arc<dyn QueuePair>) -> Result<Messages, VerbsError> {
         let memory = Arc::new(Memory::private(2 * CALL_SLOTS * STRIDE).map_err(memory_error)?);
         let mr = pd.register(&memory, 0, memory.len() as u64, Access::LOCAL_WRITE)?;
-        Ok(Messages { qp, mr, memory })
+        Ok(Messages { qp, mr, memory, sends: Mutex::new(0) })
     }
 
     fn recv_offset(index: usize) -> usize {
@@ -79,13 +84,15 @@ impl Messages {
         (0..CALL_SLOTS).try_for_each(|index| self.post_recv(index))
     }
 
-    /// Sends `bytes` under `slot`, from the slot's buffer. `count` numbers the sends.
-    fn send(&self, slot: usize, bytes: &[u8], count: u32) -> Result<(), PostError> {
+    /// Sends `bytes` under `slot`, from the slot's buffer.
+    fn send(&self, slot: usize, bytes: &[u8]) -> Result<(), PostError> {
         let offset = Self::send_offset(slot);
         self.memory.write(offset, &(slot as u64).to_le_bytes());
         self.memory.write(offset + HEADER, bytes);
         let sges = [self.sge(offset, HEADER + bytes.len())];
-        let signaled = count.is_multiple_of(SIGNAL_EVERY);
+        let mut sends = self.sends.lock();
+        *sends = sends.wrapping_add(1);
+        let signaled = sends.is_multiple_of(SIGNAL_EVERY);
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let op = SendOp::Send { imm: None };
         self.qp.post_send(&[SendWr { wr_id: SEND_ID, op, sges: &sges, inline: None, flags }])

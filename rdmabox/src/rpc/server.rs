@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -30,7 +30,6 @@ pub(crate) trait Handler: Send + Sync {
 pub(crate) struct Endpoint {
     messages: Messages,
     handler: Arc<dyn Handler>,
-    sends: AtomicU32,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -85,7 +84,7 @@ impl RpcServer {
         handler: Arc<dyn Handler>,
     ) -> Result<(), VerbsError> {
         let number = qp.qp_num();
-        let endpoint = Endpoint { messages: Messages::new(pd, qp)?, handler, sends: AtomicU32::new(0) };
+        let endpoint = Endpoint { messages: Messages::new(pd, qp)?, handler };
         endpoint.messages.post_all_recvs().map_err(|e| VerbsError::Protocol(e.to_string()))?;
         self.shared.endpoints.write().insert(number, Arc::new(endpoint));
         Ok(())
@@ -171,7 +170,6 @@ impl Endpoint {
         if reply.len() > MAX_CALL {
             return Err(format!("a reply of {} bytes, the limit is {MAX_CALL}", reply.len()));
         }
-        let count = self.sends.fetch_add(1, Ordering::Relaxed);
-        self.messages.send(slot, reply, count).map_err(|e| e.to_string())
+        self.messages.send(slot, reply).map_err(|e| e.to_string())
     }
 }

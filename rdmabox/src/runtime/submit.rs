@@ -41,6 +41,7 @@ use crate::{
 
 /// A request of a caller: one READ or WRITE, or the steps of an ordered list.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Moved a few times; a box would be an allocation per list.
 pub(crate) enum Request {
     Single { remote: RemoteAddr, loan: Loan },
     Group(SmallVec<[GroupOp; 4]>),

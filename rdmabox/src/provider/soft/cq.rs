@@ -28,7 +28,7 @@ impl SendSlots {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn give_back(&self, count: u32) {
+    pub(crate) fn give_back(&self, count: u32) {
         self.0.fetch_sub(count, Ordering::AcqRel);
     }
 }

@@ -17,6 +17,7 @@ mod device;
 mod direct;
 mod engine;
 mod poll_set;
+mod post;
 mod qp;
 mod regions;
 mod requester;

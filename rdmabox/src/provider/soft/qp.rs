@@ -18,26 +18,25 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
     cq::{Cqe, SendSlots, SoftCq},
-    device::{MAX_MESSAGE, SoftPd},
-    direct::{self, Atomic, PeerMemory, Refused},
+    device::SoftPd,
+    direct::{PeerMemory, Refused},
     poll_set::{Interest, PollSet},
+    post::{HANDLE_WAIT, Posted},
     regions::Regions,
-    requester::{Entry, Pieces, SendQueue},
+    requester::SendQueue,
     responder::PostedRecv,
     rx::{Rx, TakenRecv},
     socket::Socket,
     tx::Tx,
-    wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Hello, MAGIC, Opcode, VERSION},
+    wire::{Header, Hello, MAGIC, VERSION},
 };
 use crate::verbs::{
-    Access, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr, Rendezvous,
-    SendFlags, SendOp, SendWr, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    Access, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr, Rendezvous, SendWr,
+    VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 /// Answers that may wait for the socket before no more READs are taken.
 const MAX_BACKLOG: usize = 16 << 20;
-/// How long a post waits for a memory handle that must be on its way.
-const HANDLE_WAIT: Duration = Duration::from_secs(2);
 
 /// A connection.
 #[derive(Debug)]
@@ -107,6 +106,14 @@ impl SoftQp {
 
     pub(crate) fn number(&self) -> u32 {
         self.num
+    }
+
+    pub(crate) fn slots(&self) -> &SendSlots {
+        &self.slots
+    }
+
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.link.get()
     }
 
     pub(crate) fn sq(&self) -> MutexGuard<'_, SendQueue> {
@@ -308,163 +315,6 @@ impl SoftQp {
         };
         Ok(Link { socket: socket.into_nonblocking()?, peer })
     }
-
-    /// Executes or queues one request whose shape has been checked. `Err` asks to try again when the handle of the
-    /// peer's memory has arrived.
-    fn start(&self, link: &Link, sq: &mut SendQueue, wr: &SendWr<'_>) -> Result<bool, Refused> {
-        let opcode = opcode_of(&wr.op);
-        let signaled = wr.flags.contains(SendFlags::SIGNALED);
-        let entry = |msn, landing, done| Entry {
-            wr_id: wr.wr_id,
-            msn,
-            opcode,
-            signaled,
-            byte_len: wr.byte_len() as u32,
-            landing,
-            done,
-        };
-        let needs = match wr.op {
-            SendOp::Send { .. } | SendOp::Write { .. } => Access::empty(),
-            _ => Access::LOCAL_WRITE,
-        };
-        let mut pieces = Pieces::new();
-        for sge in wr.sges {
-            match self.regions().local(sge, needs) {
-                Some(piece) => pieces.push(piece),
-                None => {
-                    self.slots.take_one();
-                    return Ok(sq.push(entry(0, Pieces::new(), Some(WcStatus::LocProtErr))));
-                }
-            }
-        }
-        if let Some(peer) = &link.peer
-            && !matches!(wr.op, SendOp::Send { .. })
-        {
-            let status = match execute(peer, wr, &pieces) {
-                Ok(()) => WcStatus::Success,
-                Err(Failed::Status(status)) => status,
-                Err(Failed::NotMapped) => return Err(Refused::NotMapped),
-            };
-            self.slots.take_one();
-            if let (SendOp::Write { imm: Some(imm), .. }, WcStatus::Success) = (wr.op, status) {
-                // The bytes are in place; the peer still has to consume a receive.
-                let msn = sq.take_msn();
-                let mut header = Header::new(Opcode::Write, msn);
-                header.flags = FLAG_IMM | FLAG_PLACED | if signaled { FLAG_ACK } else { 0 };
-                header.imm = imm.into();
-                header.arg0 = wr.byte_len().into();
-                self.tx.lock().header(&header);
-                return Ok(sq.push(entry(msn, Pieces::new(), None)));
-            }
-            return Ok(sq.push(entry(0, Pieces::new(), Some(status))));
-        }
-        self.slots.take_one();
-        let msn = sq.take_msn();
-        let mut tx = self.tx.lock();
-        let header = request_header(wr, msn);
-        tx.header(&header);
-        let landing = match wr.op {
-            SendOp::Send { .. } | SendOp::Write { .. } => {
-                match wr.inline {
-                    Some(bytes) => tx.bytes(bytes),
-                    None => pieces.drain(..).for_each(|piece| tx.memory(piece)),
-                }
-                Pieces::new()
-            }
-            _ => pieces,
-        };
-        // A READ of nothing has no landing, and is completed by its response all the same.
-        Ok(sq.push(entry(msn, landing, None)))
-    }
-
-    fn post_list(&self, list: &[SendWr<'_>]) -> (usize, Option<PostErrorReason>, bool) {
-        let mut failed = false;
-        let mut index = 0;
-        let mut give_up = None;
-        while index < list.len() {
-            let mut missing = false;
-            {
-                let mut sq = self.sq.lock();
-                while index < list.len() {
-                    let wr = &list[index];
-                    let state = self.state();
-                    if !matches!(state, QpState::Rts | QpState::Err) {
-                        return (index, Some(PostErrorReason::State(state)), failed);
-                    }
-                    if let Some(reason) = self.refuses(wr) {
-                        return (index, Some(reason), failed);
-                    }
-                    if state == QpState::Err || sq.is_poisoned() {
-                        self.slots.take_one();
-                        sq.flush_now(wr.wr_id, opcode_of(&wr.op));
-                        index += 1;
-                        continue;
-                    }
-                    // In Rts there is a link.
-                    let Some(link) = self.link.get() else {
-                        return (index, Some(PostErrorReason::State(state)), failed);
-                    };
-                    match self.start(link, &mut sq, wr) {
-                        Ok(reported_failure) => failed |= reported_failure,
-                        Err(_) => {
-                            missing = true;
-                            break;
-                        }
-                    }
-                    index += 1;
-                }
-            }
-            if missing {
-                let deadline = *give_up.get_or_insert_with(|| Instant::now() + HANDLE_WAIT);
-                if Instant::now() > deadline {
-                    let mut sq = self.sq.lock();
-                    self.slots.take_one();
-                    let wr = &list[index];
-                    failed |= sq.push(Entry {
-                        wr_id: wr.wr_id,
-                        msn: 0,
-                        opcode: opcode_of(&wr.op),
-                        signaled: true,
-                        byte_len: 0,
-                        landing: Pieces::new(),
-                        done: Some(WcStatus::RemAccessErr),
-                    });
-                    index += 1;
-                } else if !self.progress() {
-                    std::thread::yield_now();
-                }
-            }
-        }
-        (index, None, failed)
-    }
-
-    /// What a device refuses at the post.
-    fn refuses(&self, wr: &SendWr<'_>) -> Option<PostErrorReason> {
-        if self.slots.in_use() >= self.caps.max_send_wr {
-            return Some(PostErrorReason::QueueFull { depth: self.caps.max_send_wr });
-        }
-        let (asked, limit) = (wr.sges.len(), self.caps.max_send_sge);
-        if asked > limit as usize {
-            return Some(PostErrorReason::TooManySges { asked, limit });
-        }
-        let len = wr.byte_len();
-        if len > MAX_MESSAGE {
-            return Some(PostErrorReason::TooLong { asked: len, limit: MAX_MESSAGE });
-        }
-        let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-        if let Some(bytes) = wr.inline {
-            let asked = bytes.len() as u64;
-            let allowed = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) && wr.sges.is_empty();
-            let limit = if allowed { self.caps.max_inline_data } else { 0 };
-            if !allowed || asked > u64::from(limit) {
-                return Some(PostErrorReason::Inline { asked, limit });
-            }
-        }
-        if atomic && (wr.sges.len() != 1 || len != 8) {
-            return Some(PostErrorReason::AtomicShape);
-        }
-        None
-    }
 }
 
 impl QueuePair for SoftQp {
@@ -517,7 +367,7 @@ impl QueuePair for SoftQp {
     }
 
     fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        let (posted, refused, failed) = self.post_list(list);
+        let Posted { count: posted, refused, failed } = self.post_list(list);
         if let Some(link) = self.link.get() {
             if !self.tx.lock().is_empty() && !self.send_pending(link) {
                 // Read what the peer said before it went, then fail.
@@ -595,7 +445,20 @@ impl QueuePair for SoftQp {
             return None;
         }
         let peer = self.link.get()?.peer.as_ref()?;
-        peer.locate(remote, len, needs).ok()
+        let give_up = Instant::now() + HANDLE_WAIT;
+        loop {
+            match peer.locate(remote, len, needs) {
+                Ok(found) => return Some(found),
+                Err(Refused::Access) => return None,
+                // The region is there, so that the handle of its memory must be on its way.
+                Err(Refused::NotMapped) if Instant::now() > give_up => return None,
+                Err(Refused::NotMapped) => {
+                    if !self.progress() {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -606,118 +469,4 @@ impl Drop for SoftQp {
             link.socket.shutdown();
         }
     }
-}
-
-fn opcode_of(op: &SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send { .. } => WcOpcode::Send,
-        SendOp::Write { .. } => WcOpcode::RdmaWrite,
-        SendOp::Read { .. } => WcOpcode::RdmaRead,
-        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-    }
-}
-
-fn request_header(wr: &SendWr<'_>, msn: u32) -> Header {
-    let place = |header: &mut Header, remote: RemoteAddr| {
-        header.rkey = remote.rkey.into();
-        header.addr = remote.addr.into();
-    };
-    let len = (wr.byte_len() as u32).into();
-    let mut header;
-    match wr.op {
-        SendOp::Send { imm } => {
-            header = Header::new(Opcode::Send, msn);
-            header.payload_len = len;
-            set_imm(&mut header, imm);
-        }
-        SendOp::Write { remote, imm } => {
-            header = Header::new(Opcode::Write, msn);
-            header.payload_len = len;
-            place(&mut header, remote);
-            set_imm(&mut header, imm);
-        }
-        SendOp::Read { remote } => {
-            header = Header::new(Opcode::Read, msn);
-            header.length = len;
-            place(&mut header, remote);
-        }
-        SendOp::CompareSwap { remote, compare, swap } => {
-            header = Header::new(Opcode::CompareSwap, msn);
-            place(&mut header, remote);
-            header.arg0 = compare.into();
-            header.arg1 = swap.into();
-        }
-        SendOp::FetchAdd { remote, add } => {
-            header = Header::new(Opcode::FetchAdd, msn);
-            place(&mut header, remote);
-            header.arg0 = add.into();
-        }
-    }
-    if wr.flags.contains(SendFlags::SIGNALED) {
-        header.flags |= FLAG_ACK;
-    }
-    header
-}
-
-fn set_imm(header: &mut Header, imm: Option<u32>) {
-    if let Some(imm) = imm {
-        header.flags |= FLAG_IMM;
-        header.imm = imm.into();
-    }
-}
-
-enum Failed {
-    Status(WcStatus),
-    NotMapped,
-}
-
-impl From<Refused> for Failed {
-    fn from(refused: Refused) -> Failed {
-        match refused {
-            Refused::Access => Failed::Status(WcStatus::RemAccessErr),
-            Refused::NotMapped => Failed::NotMapped,
-        }
-    }
-}
-
-/// Runs a one-sided request on the peer's mapped memory.
-fn execute(peer: &PeerMemory, wr: &SendWr<'_>, pieces: &[super::regions::Piece]) -> Result<(), Failed> {
-    let len = wr.byte_len();
-    match wr.op {
-        SendOp::Write { remote, .. } => {
-            if len == 0 {
-                return Ok(());
-            }
-            let (memory, offset) = peer.locate(remote, len, Access::REMOTE_WRITE)?;
-            match wr.inline {
-                Some(bytes) => direct::write_inline(&memory, offset, bytes),
-                None => direct::write(&memory, offset, pieces),
-            }
-        }
-        SendOp::Read { remote } => {
-            if len == 0 {
-                return Ok(());
-            }
-            let (memory, offset) = peer.locate(remote, len, Access::REMOTE_READ)?;
-            direct::read(&memory, offset, pieces);
-        }
-        SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => {
-            if !remote.addr.is_multiple_of(8) {
-                return Err(Failed::Status(WcStatus::RemInvReqErr));
-            }
-            let (memory, offset) = peer.locate(remote, 8, Access::REMOTE_ATOMIC)?;
-            let op = match wr.op {
-                SendOp::FetchAdd { add, .. } => Atomic::FetchAdd { add },
-                SendOp::CompareSwap { compare, swap, .. } => Atomic::CompareSwap { compare, swap },
-                _ => return Err(Failed::Status(WcStatus::LocQpOpErr)),
-            };
-            let old = direct::atomic(&memory, offset, op).map_err(Failed::Status)?;
-            if let Some(piece) = pieces.first() {
-                direct::store_old_value(piece, old);
-            }
-        }
-        SendOp::Send { .. } => return Err(Failed::Status(WcStatus::LocQpOpErr)),
-    }
-    Ok(())
 }

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     cq::{Cqe, SendSlots, SoftCq},
+    post::Held,
     regions::Piece,
 };
 use crate::verbs::{WcOpcode, WcStatus, WorkCompletion};
@@ -46,6 +47,10 @@ pub(crate) struct SendQueue {
     slots: Arc<SendSlots>,
     next_msn: u32,
     outstanding: VecDeque<Entry>,
+    /// READs and atomics among them.
+    responses: usize,
+    /// Requests that may not start yet, in order.
+    held: VecDeque<Held>,
     /// Unsignaled requests that succeeded since the last completion; the next one frees their slots.
     unreported: u32,
     /// A request has failed: whatever is posted behind it is flushed.
@@ -60,6 +65,8 @@ impl SendQueue {
             slots,
             next_msn: 0,
             outstanding: VecDeque::with_capacity(depth as usize),
+            responses: 0,
+            held: VecDeque::new(),
             unreported: 0,
             poisoned: false,
         }
@@ -86,9 +93,49 @@ impl SendQueue {
                 }
                 self.outstanding.push_back(entry);
             }
-            None => self.outstanding.push_back(entry),
+            None => {
+                self.responses += usize::from(expects_response(entry.opcode));
+                self.outstanding.push_back(entry);
+            }
         }
         false
+    }
+
+    /// True while a request waits for the peer.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        !self.outstanding.is_empty()
+    }
+
+    /// True while a READ or an atomic waits for its answer.
+    pub(crate) fn awaits_response(&self) -> bool {
+        self.responses > 0
+    }
+
+    /// True if requests are held: whatever is posted is held, too.
+    pub(crate) fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    pub(crate) fn hold(&mut self, held: Held) {
+        self.held.push_back(held);
+    }
+
+    /// The first request that is held, if it may start.
+    pub(crate) fn take_held(&mut self, may_start: impl Fn(&SendQueue, &Held) -> bool) -> Option<Held> {
+        let held = self.held.pop_front()?;
+        if may_start(self, &held) {
+            return Some(held);
+        }
+        self.held.push_front(held);
+        None
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        let entry = self.outstanding.pop_front()?;
+        if entry.done.is_none() && expects_response(entry.opcode) {
+            self.responses -= 1;
+        }
+        Some(entry)
     }
 
     /// Reports a request that is flushed at once.
@@ -127,7 +174,7 @@ impl SendQueue {
     /// Completes what was executed here and is first in line now.
     fn settle(&mut self) -> Outcome {
         while let Some(status) = self.outstanding.front().and_then(|e| e.done) {
-            if let Some(entry) = self.outstanding.pop_front() {
+            if let Some(entry) = self.pop() {
                 self.report(&entry, status);
             }
             if status != WcStatus::Success {
@@ -153,13 +200,13 @@ impl SendQueue {
             return Outcome::Nonsense;
         }
         while self.front_is_up_to(msn) {
-            let Some(entry) = self.outstanding.pop_front() else { break };
+            let Some(entry) = self.pop() else { break };
             match entry.done {
                 Some(status) if status != WcStatus::Success => {
                     self.report(&entry, status);
                     return Outcome::Failed;
                 }
-                None if !entry.landing.is_empty() => return Outcome::Nonsense,
+                None if expects_response(entry.opcode) => return Outcome::Nonsense,
                 _ => self.report(&entry, WcStatus::Success),
             }
         }
@@ -172,7 +219,7 @@ impl SendQueue {
             Outcome::Ok => {}
             other => return other,
         }
-        match self.outstanding.pop_front() {
+        match self.pop() {
             Some(entry) if entry.msn == msn => {
                 self.report(&entry, status);
                 Outcome::Failed
@@ -201,7 +248,7 @@ impl SendQueue {
 
     /// The response to the first request in line has landed.
     pub(crate) fn response_done(&mut self) -> Outcome {
-        if let Some(entry) = self.outstanding.pop_front() {
+        if let Some(entry) = self.pop() {
             self.report(&entry, WcStatus::Success);
         }
         self.settle()
@@ -211,7 +258,7 @@ impl SendQueue {
     pub(crate) fn fail(&mut self, first: WcStatus) {
         self.poisoned = true;
         let mut status = first;
-        while let Some(entry) = self.outstanding.pop_front() {
+        while let Some(entry) = self.pop() {
             match entry.done {
                 // Executed before the failure.
                 Some(WcStatus::Success) if status == first => self.report(&entry, WcStatus::Success),
@@ -225,5 +272,12 @@ impl SendQueue {
                 }
             }
         }
+        for held in std::mem::take(&mut self.held) {
+            self.flush_now(held.wr_id(), held.opcode());
+        }
     }
+}
+
+fn expects_response(opcode: WcOpcode) -> bool {
+    matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd)
 }

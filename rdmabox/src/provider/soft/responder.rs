@@ -8,7 +8,7 @@ use super::{
     direct::{self, Atomic},
     qp::{Link, SoftQp},
     regions::Piece,
-    requester::{Outcome, Pieces},
+    requester::{Outcome, Pieces, SendQueue},
     rx::{Action, Landing, Rx, TakenRecv, Then},
     wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
 };
@@ -44,7 +44,7 @@ impl SoftQp {
                 }
                 action
             }
-            Opcode::Ack => from_outcome(self.sq().acked(header.msn.get())),
+            Opcode::Ack => from_outcome(self.answered(link, |sq| sq.acked(header.msn.get()))),
             Opcode::Nak => {
                 let status = WcStatus::from_code(u32::from(header.status));
                 from_outcome(self.sq().refused(header.msn.get(), status))
@@ -56,19 +56,27 @@ impl SoftQp {
                     Err(outcome) => from_outcome(outcome),
                 }
             }
-            Opcode::AtomicResponse => {
-                let mut sq = self.sq();
+            Opcode::AtomicResponse => from_outcome(self.answered(link, |sq| {
                 match sq.response(header.msn.get(), 8, &[WcOpcode::CompSwap, WcOpcode::FetchAdd]) {
                     Ok(pieces) => {
                         if let Some(piece) = pieces.first() {
                             direct::store_old_value(piece, header.arg0.get());
                         }
-                        from_outcome(sq.response_done())
+                        sq.response_done()
                     }
-                    Err(outcome) => from_outcome(outcome),
+                    Err(outcome) => outcome,
                 }
-            }
+            })),
             Opcode::Memory => self.on_memory(rx, link, header),
+        }
+    }
+
+    /// Takes an answer to requests of ours, and starts what waited for it.
+    pub(crate) fn answered(&self, link: &Link, take: impl FnOnce(&mut SendQueue) -> Outcome) -> Outcome {
+        let mut sq = self.sq();
+        match take(&mut sq) {
+            Outcome::Ok if sq.holds() && self.release_held(link, &mut sq) => Outcome::Failed,
+            outcome => outcome,
         }
     }
 

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     qp::{Link, SoftQp},
-    requester::{Outcome, Pieces},
+    requester::{Outcome, Pieces, SendQueue},
     socket::IoVec,
     wire::{HEADER_LEN, Header, Opcode},
 };
@@ -82,6 +82,7 @@ impl Landing {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // One per queue pair; a box would be an allocation per message.
 enum State {
     /// Before the connection, and between frames.
     Header,
@@ -95,6 +96,7 @@ enum State {
 
 /// What to do with a header.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Lives for one call; a box would be an allocation per message.
 pub(crate) enum Action {
     /// Nothing more belongs to it.
     Next,
@@ -217,7 +219,7 @@ impl Rx {
                         }
                         let then = landing.then;
                         self.state = State::Header;
-                        self.landed(qp, then);
+                        self.landed(qp, link, then);
                         if self.have < HEADER_LEN { Step::Drained } else { self.act(qp, link) }
                     }
                     Err(e) => Step::from_error(&e),
@@ -238,7 +240,7 @@ impl Rx {
                 if landing.remaining == 0 {
                     self.state = State::Header;
                     let then = landing.then;
-                    self.landed(qp, then);
+                    self.landed(qp, link, then);
                 } else {
                     self.state = State::Payload(landing);
                 }
@@ -272,7 +274,7 @@ impl Rx {
         Step::Moved
     }
 
-    fn landed(&mut self, qp: &SoftQp, then: Then) {
+    fn landed(&mut self, qp: &SoftQp, link: &Link, then: Then) {
         match then {
             Then::Executed { msn, ack, recv } => {
                 if let Some(recv) = recv {
@@ -283,7 +285,7 @@ impl Rx {
                 }
             }
             Then::ReadDone => {
-                let outcome = qp.sq().response_done();
+                let outcome = qp.answered(link, SendQueue::response_done);
                 if outcome == Outcome::Failed {
                     qp.enter_error(self, WcStatus::WrFlushErr, false);
                 }

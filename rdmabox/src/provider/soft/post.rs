@@ -1,0 +1,419 @@
+//! Posting send work requests: checked, then executed on the peer's mapped memory or framed for the wire.
+//!
+//! A request that may not start yet is held, and everything behind it: a fenced one while READs or atomics are under
+//! way, and one on mapped memory while messages before it are, because the responder would not have got to it yet.
+//! Held requests start when the answers come in.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    device::MAX_MESSAGE,
+    direct::{self, Atomic, PeerMemory, Refused},
+    qp::{Link, SoftQp},
+    regions::Piece,
+    requester::{Entry, Pieces, SendQueue},
+    wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
+};
+use crate::verbs::{
+    Access, PostErrorReason, QpState, QueuePair, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+};
+
+/// How long a post waits for a memory handle that must be on its way.
+pub(crate) const HANDLE_WAIT: Duration = Duration::from_secs(2);
+
+/// Payload that is taken at the post, or memory that is used until the completion.
+#[derive(Debug)]
+enum Payload<'a> {
+    Pieces(Pieces),
+    Inline(&'a [u8]),
+}
+
+/// A request whose local side has been checked.
+#[derive(Debug)]
+struct Checked<'a> {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    len: u64,
+    payload: Payload<'a>,
+    /// It will fail with this when its turn comes.
+    fault: Option<WcStatus>,
+}
+
+/// A request that waits for others.
+#[derive(Debug)]
+pub(crate) struct Held {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    len: u64,
+    pieces: Pieces,
+    inline: Option<Box<[u8]>>,
+    fault: Option<WcStatus>,
+}
+
+impl Held {
+    pub(crate) fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    pub(crate) fn opcode(&self) -> WcOpcode {
+        opcode_of(&self.op)
+    }
+
+    fn as_checked(&self) -> Checked<'_> {
+        let payload = match &self.inline {
+            Some(bytes) => Payload::Inline(bytes),
+            None => Payload::Pieces(self.pieces.clone()),
+        };
+        Checked {
+            wr_id: self.wr_id,
+            op: self.op,
+            flags: self.flags,
+            len: self.len,
+            payload,
+            fault: self.fault,
+        }
+    }
+}
+
+impl Checked<'_> {
+    fn hold(self) -> Held {
+        let (pieces, inline) = match self.payload {
+            Payload::Pieces(pieces) => (pieces, None),
+            Payload::Inline(bytes) => (Pieces::new(), Some(Box::from(bytes))),
+        };
+        Held {
+            wr_id: self.wr_id,
+            op: self.op,
+            flags: self.flags,
+            len: self.len,
+            pieces,
+            inline,
+            fault: self.fault,
+        }
+    }
+
+    fn failed(&self, status: WcStatus) -> Entry {
+        self.entry(0, Pieces::new(), Some(status))
+    }
+
+    fn entry(&self, msn: u32, landing: Pieces, done: Option<WcStatus>) -> Entry {
+        Entry {
+            wr_id: self.wr_id,
+            msn,
+            opcode: opcode_of(&self.op),
+            signaled: self.flags.contains(SendFlags::SIGNALED),
+            byte_len: self.len as u32,
+            landing,
+            done,
+        }
+    }
+}
+
+/// What a post came to.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    /// Requests that are on the queue.
+    pub count: usize,
+    /// Why the next one is not.
+    pub refused: Option<PostErrorReason>,
+    /// One of them has failed already: the queue pair has to go to Err.
+    pub failed: bool,
+}
+
+impl SoftQp {
+    /// Queues a list, as far as it goes. Sends nothing.
+    pub(crate) fn post_list(&self, list: &[SendWr<'_>]) -> Posted {
+        let mut posted = Posted { count: 0, refused: None, failed: false };
+        let mut give_up: Option<Instant> = None;
+        while posted.count < list.len() {
+            let missing =
+                self.post_until_missing(list, &mut posted, give_up.is_some_and(|t| Instant::now() > t));
+            if posted.refused.is_some() {
+                break;
+            }
+            if missing {
+                give_up.get_or_insert_with(|| Instant::now() + HANDLE_WAIT);
+                if !self.progress() {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        posted
+    }
+
+    /// As far as the peer's memory is mapped; true if a handle is missing. With `overdue` that is an error.
+    fn post_until_missing(&self, list: &[SendWr<'_>], posted: &mut Posted, overdue: bool) -> bool {
+        let mut sq = self.sq();
+        while let Some(wr) = list.get(posted.count) {
+            let state = self.state();
+            let link = match (state, self.link()) {
+                (QpState::Rts, Some(link)) => Some(link),
+                (QpState::Err, _) => None,
+                _ => {
+                    posted.refused = Some(PostErrorReason::State(state));
+                    return false;
+                }
+            };
+            if let Some(reason) = self.refuses(wr) {
+                posted.refused = Some(reason);
+                return false;
+            }
+            let Some(link) = link.filter(|_| !sq.is_poisoned()) else {
+                self.slots().take_one();
+                sq.flush_now(wr.wr_id, opcode_of(&wr.op));
+                posted.count += 1;
+                continue;
+            };
+            let checked = self.check_local(wr);
+            self.slots().take_one();
+            if sq.holds() || !may_start(&sq, link, &checked) {
+                sq.hold(checked.hold());
+                posted.count += 1;
+                continue;
+            }
+            match self.start(link, &mut sq, checked) {
+                Ok(failed) => posted.failed |= failed,
+                Err(Refused::NotMapped) if !overdue => {
+                    self.slots().give_back(1);
+                    return true;
+                }
+                Err(_) => posted.failed |= sq.push(self.check_local(wr).failed(WcStatus::RemAccessErr)),
+            }
+            posted.count += 1;
+        }
+        false
+    }
+
+    /// Starts what was held, as far as it may start now. True if one of them failed.
+    pub(crate) fn release_held(&self, link: &Link, sq: &mut SendQueue) -> bool {
+        // A frame goes out after this one has been dealt with; the receiver's loop sends it.
+        while let Some(held) = sq.take_held(|sq, held| may_start(sq, link, &held.as_checked())) {
+            match self.start(link, sq, held.as_checked()) {
+                Ok(false) => {}
+                Ok(true) => return true,
+                Err(_) => {
+                    return sq.push(held.as_checked().failed(WcStatus::RemAccessErr));
+                }
+            }
+        }
+        false
+    }
+
+    /// Checks the local elements.
+    fn check_local<'a>(&self, wr: &SendWr<'a>) -> Checked<'a> {
+        let needs = match wr.op {
+            SendOp::Send { .. } | SendOp::Write { .. } => Access::empty(),
+            _ => Access::LOCAL_WRITE,
+        };
+        let mut pieces = Pieces::new();
+        let mut fault = None;
+        for sge in wr.sges {
+            match self.regions().local(sge, needs) {
+                Some(piece) => pieces.push(piece),
+                None => fault = Some(WcStatus::LocProtErr),
+            }
+        }
+        let payload = match wr.inline {
+            Some(bytes) => Payload::Inline(bytes),
+            None => Payload::Pieces(pieces),
+        };
+        Checked { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, len: wr.byte_len(), payload, fault }
+    }
+
+    /// Executes or frames one request. True if it failed and was reported; `Err` if the peer's memory is not mapped.
+    fn start(&self, link: &Link, sq: &mut SendQueue, mut wr: Checked<'_>) -> Result<bool, Refused> {
+        if let Some(status) = wr.fault {
+            return Ok(sq.push(wr.failed(status)));
+        }
+        if let Some(peer) = &link.peer
+            && !matches!(wr.op, SendOp::Send { .. })
+        {
+            return self.start_direct(peer, sq, &wr);
+        }
+        let msn = sq.take_msn();
+        let mut tx = self.tx();
+        // A message on a Unix socket is always acknowledged: what is behind it may have to wait for that.
+        let wants_ack = wr.flags.contains(SendFlags::SIGNALED) || link.peer.is_some();
+        tx.header(&request_header(&wr, msn, wants_ack));
+        let sends = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. });
+        let mut landing = Pieces::new();
+        match &mut wr.payload {
+            Payload::Inline(bytes) => tx.bytes(bytes),
+            Payload::Pieces(pieces) if sends => pieces.drain(..).for_each(|piece| tx.memory(piece)),
+            Payload::Pieces(pieces) => landing = std::mem::take(pieces),
+        }
+        Ok(sq.push(wr.entry(msn, landing, None)))
+    }
+
+    fn start_direct(&self, peer: &PeerMemory, sq: &mut SendQueue, wr: &Checked<'_>) -> Result<bool, Refused> {
+        let status = match execute(peer, wr) {
+            Ok(()) => WcStatus::Success,
+            Err(Failed::Status(status)) => status,
+            Err(Failed::NotMapped) => return Err(Refused::NotMapped),
+        };
+        if let (SendOp::Write { imm: Some(imm), .. }, WcStatus::Success) = (wr.op, status) {
+            // The bytes are in place; the peer still has to consume a receive.
+            let msn = sq.take_msn();
+            let mut header = Header::new(Opcode::Write, msn);
+            header.flags = FLAG_IMM | FLAG_PLACED | FLAG_ACK;
+            header.imm = imm.into();
+            header.arg0 = wr.len.into();
+            self.tx().header(&header);
+            return Ok(sq.push(wr.entry(msn, Pieces::new(), None)));
+        }
+        Ok(sq.push(wr.entry(0, Pieces::new(), Some(status))))
+    }
+
+    /// What a device refuses at the post.
+    fn refuses(&self, wr: &SendWr<'_>) -> Option<PostErrorReason> {
+        let caps = self.caps();
+        if self.slots().in_use() >= caps.max_send_wr {
+            return Some(PostErrorReason::QueueFull { depth: caps.max_send_wr });
+        }
+        let (asked, limit) = (wr.sges.len(), caps.max_send_sge);
+        if asked > limit as usize {
+            return Some(PostErrorReason::TooManySges { asked, limit });
+        }
+        let len = wr.byte_len();
+        if len > MAX_MESSAGE {
+            return Some(PostErrorReason::TooLong { asked: len, limit: MAX_MESSAGE });
+        }
+        if let Some(bytes) = wr.inline {
+            let asked = bytes.len() as u64;
+            let allowed = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) && wr.sges.is_empty();
+            let limit = if allowed { caps.max_inline_data } else { 0 };
+            if !allowed || asked > u64::from(limit) {
+                return Some(PostErrorReason::Inline { asked, limit });
+            }
+        }
+        let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        if atomic && (wr.sges.len() != 1 || len != 8) {
+            return Some(PostErrorReason::AtomicShape);
+        }
+        None
+    }
+}
+
+fn may_start(sq: &SendQueue, link: &Link, wr: &Checked<'_>) -> bool {
+    if wr.fault.is_some() {
+        return true;
+    }
+    let direct = link.peer.is_some() && !matches!(wr.op, SendOp::Send { .. });
+    if direct { !sq.awaits_peer() } else { !(wr.flags.contains(SendFlags::FENCE) && sq.awaits_response()) }
+}
+
+fn opcode_of(op: &SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send { .. } => WcOpcode::Send,
+        SendOp::Write { .. } => WcOpcode::RdmaWrite,
+        SendOp::Read { .. } => WcOpcode::RdmaRead,
+        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+    }
+}
+
+fn request_header(wr: &Checked<'_>, msn: u32, wants_ack: bool) -> Header {
+    let place = |header: &mut Header, remote: RemoteAddr| {
+        header.rkey = remote.rkey.into();
+        header.addr = remote.addr.into();
+    };
+    let len = (wr.len as u32).into();
+    let mut header;
+    match wr.op {
+        SendOp::Send { imm } => {
+            header = Header::new(Opcode::Send, msn);
+            header.payload_len = len;
+            set_imm(&mut header, imm);
+        }
+        SendOp::Write { remote, imm } => {
+            header = Header::new(Opcode::Write, msn);
+            header.payload_len = len;
+            place(&mut header, remote);
+            set_imm(&mut header, imm);
+        }
+        SendOp::Read { remote } => {
+            header = Header::new(Opcode::Read, msn);
+            header.length = len;
+            place(&mut header, remote);
+        }
+        SendOp::CompareSwap { remote, compare, swap } => {
+            header = Header::new(Opcode::CompareSwap, msn);
+            place(&mut header, remote);
+            header.arg0 = compare.into();
+            header.arg1 = swap.into();
+        }
+        SendOp::FetchAdd { remote, add } => {
+            header = Header::new(Opcode::FetchAdd, msn);
+            place(&mut header, remote);
+            header.arg0 = add.into();
+        }
+    }
+    if wants_ack {
+        header.flags |= FLAG_ACK;
+    }
+    header
+}
+
+fn set_imm(header: &mut Header, imm: Option<u32>) {
+    if let Some(imm) = imm {
+        header.flags |= FLAG_IMM;
+        header.imm = imm.into();
+    }
+}
+
+enum Failed {
+    Status(WcStatus),
+    NotMapped,
+}
+
+impl From<Refused> for Failed {
+    fn from(refused: Refused) -> Failed {
+        match refused {
+            Refused::Access => Failed::Status(WcStatus::RemAccessErr),
+            Refused::NotMapped => Failed::NotMapped,
+        }
+    }
+}
+
+/// Runs a one-sided request on the peer's mapped memory.
+fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed> {
+    let pieces: &[Piece] = match &wr.payload {
+        Payload::Pieces(pieces) => pieces,
+        Payload::Inline(_) => &[],
+    };
+    match wr.op {
+        SendOp::Write { .. } | SendOp::Read { .. } if wr.len == 0 => {}
+        SendOp::Write { remote, .. } => {
+            let (memory, offset) = peer.locate(remote, wr.len, Access::REMOTE_WRITE)?;
+            match &wr.payload {
+                Payload::Inline(bytes) => direct::write_inline(&memory, offset, bytes),
+                Payload::Pieces(pieces) => direct::write(&memory, offset, pieces),
+            }
+        }
+        SendOp::Read { remote } => {
+            let (memory, offset) = peer.locate(remote, wr.len, Access::REMOTE_READ)?;
+            direct::read(&memory, offset, pieces);
+        }
+        SendOp::CompareSwap { remote, compare, swap } => {
+            atomic(peer, remote, Atomic::CompareSwap { compare, swap }, pieces)?;
+        }
+        SendOp::FetchAdd { remote, add } => atomic(peer, remote, Atomic::FetchAdd { add }, pieces)?,
+        // Never direct.
+        SendOp::Send { .. } => return Err(Failed::Status(WcStatus::LocQpOpErr)),
+    }
+    Ok(())
+}
+
+fn atomic(peer: &PeerMemory, remote: RemoteAddr, op: Atomic, pieces: &[Piece]) -> Result<(), Failed> {
+    if !remote.addr.is_multiple_of(8) {
+        return Err(Failed::Status(WcStatus::RemInvReqErr));
+    }
+    let (memory, offset) = peer.locate(remote, 8, Access::REMOTE_ATOMIC)?;
+    let old = direct::atomic(&memory, offset, op).map_err(Failed::Status)?;
+    if let Some(piece) = pieces.first() {
+        direct::store_old_value(piece, old);
+    }
+    Ok(())
+}
