@@ -99,11 +99,8 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     let mode = u32_at(raw, MODE);
     let kind = FileKind::from_mode(mode)?;
     let (size, allocated) = (u64_at(raw, SIZE), u64_at(raw, BLOCKS));
-    let (mtime, ctime) = effective_times(
-        u64_at(raw, MTIME) as i64,
-        u64_at(raw, CTIME) as i64,
-        u64_at(raw, WRITE_TIME) as i64,
-    );
+    let (mtime, ctime) =
+        effective_times(u64_at(raw, MTIME) as i64, u64_at(raw, CTIME) as i64, u64_at(raw, WRITE_TIME) as i64);
     Some(Attr {
         ino,
         kind,

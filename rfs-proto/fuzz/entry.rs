@@ -1,0 +1,25 @@
+//! What the fuzz target runs, and a plain test over its seeds, too: any bytes may come from a peer, as a message or
+//! in a record.
+
+use rfs_proto::{decode_reply, decode_request, encode_reply, encode_request, record};
+
+/// Decodes `bytes` as everything that a peer can send. What decodes must survive the way back.
+pub(crate) fn check(bytes: &[u8]) {
+    let mut encoded = Vec::new();
+    if let Ok(request) = decode_request(bytes) {
+        encode_request(&request, &mut encoded);
+        assert_eq!(decode_request(&encoded), Ok(request));
+        // A peer may pad its varints; we do not.
+        assert!(encoded.len() <= bytes.len());
+    }
+    if let Ok(reply) = decode_reply(bytes) {
+        encode_reply(&reply, &mut encoded);
+        assert_eq!(decode_reply(&encoded), Ok(reply));
+        assert!(encoded.len() <= bytes.len());
+    }
+    if let Some(raw) = bytes.first_chunk::<{ record::LEN }>() {
+        let mut ino = [0; 8];
+        ino.copy_from_slice(&raw[record::INO..record::INO + 8]);
+        let _ = record::decode(raw, u64::from_le_bytes(ino), 0);
+    }
+}

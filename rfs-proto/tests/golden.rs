@@ -1,0 +1,100 @@
+//! Holds the bytes of every message to PROTOCOL.md, and sweeps truncated and extended messages.
+
+#[allow(dead_code)]
+mod support;
+
+use rfs_proto::{DecodeError, MAX_MESSAGE, decode_reply, decode_request, encode_reply, encode_request};
+use support::{replies, requests, unhex};
+
+#[test]
+fn requests_are_these_bytes() {
+    let mut out = vec![1, 2, 3];
+    for (hex, request) in requests() {
+        encode_request(&request, &mut out);
+        assert_eq!(out, unhex(hex), "{request:?}");
+        assert_eq!(decode_request(&out), Ok(request));
+    }
+}
+
+#[test]
+fn replies_are_these_bytes() {
+    let mut out = vec![1, 2, 3];
+    for (hex, reply) in replies() {
+        encode_reply(&reply, &mut out);
+        assert_eq!(out, unhex(hex), "{reply:?}");
+        assert_eq!(decode_reply(&out), Ok(reply));
+    }
+}
+
+#[test]
+fn every_variant_is_here() {
+    let firsts = |all: Vec<&str>| {
+        let mut firsts: Vec<u8> = all.into_iter().map(|hex| unhex(hex)[0]).collect();
+        firsts.dedup();
+        firsts
+    };
+    let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
+    assert_eq!(request_numbers, (0..20).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[20]), Err(DecodeError::Malformed));
+    let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
+    assert_eq!(reply_numbers, (0..10).collect::<Vec<u8>>());
+    assert_eq!(decode_reply(&[10]), Err(DecodeError::Malformed));
+}
+
+#[test]
+fn protocol_md_shows_these_bytes() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/PROTOCOL.md")).unwrap();
+    let examples =
+        requests().into_iter().map(|(hex, _)| hex).chain(replies().into_iter().map(|(hex, _)| hex));
+    for hex in examples {
+        assert!(text.contains(&format!("`{hex}`")), "PROTOCOL.md lacks `{hex}`");
+    }
+}
+
+#[test]
+fn one_byte_less_is_truncated_one_more_is_trailing() {
+    for (hex, _) in requests() {
+        let mut bytes = unhex(hex);
+        for len in 0..bytes.len() {
+            assert_eq!(decode_request(&bytes[..len]), Err(DecodeError::Truncated), "{hex} cut to {len}");
+        }
+        bytes.push(0);
+        assert_eq!(decode_request(&bytes), Err(DecodeError::Trailing(1)), "{hex}");
+    }
+    for (hex, _) in replies() {
+        let mut bytes = unhex(hex);
+        for len in 0..bytes.len() {
+            assert_eq!(decode_reply(&bytes[..len]), Err(DecodeError::Truncated), "{hex} cut to {len}");
+        }
+        bytes.extend([0, 0]);
+        assert_eq!(decode_reply(&bytes), Err(DecodeError::Trailing(2)), "{hex}");
+    }
+}
+
+#[test]
+fn too_long_is_refused_before_it_is_looked_at() {
+    let bytes = vec![0xff; MAX_MESSAGE + 1];
+    assert_eq!(decode_request(&bytes), Err(DecodeError::TooLong(MAX_MESSAGE + 1)));
+    assert_eq!(decode_reply(&bytes), Err(DecodeError::TooLong(MAX_MESSAGE + 1)));
+}
+
+#[test]
+fn nonsense() {
+    for hex in [
+        "00 01 01 ff",                     // a client name that is no UTF-8
+        "05 01 01 66 a403 00 00 02",       // neither true nor false
+        "03 02 02",                        // neither there nor not there
+        "03 02 00 00 00 00 01 02",         // no such time to set
+        "02 ffffffffffffffffff02",         // more than 64 bits
+        "04 01 01 6e ffffffff1f 00 00 00", // more than 32 bits
+    ] {
+        assert_eq!(decode_request(&unhex(hex)), Err(DecodeError::Malformed), "{hex}");
+    }
+    // A length that promises more than there is takes no memory.
+    assert_eq!(decode_request(&unhex("01 01 ffffffffffffffffff01 61")), Err(DecodeError::Truncated));
+    assert_eq!(decode_reply(&unhex("05 00 ffffffff0f 00")), Err(DecodeError::Truncated));
+    assert_eq!(
+        decode_reply(&unhex("03 01 07 00 00 00 00 00 00 00 00 00 00 00 00")),
+        Err(DecodeError::Malformed)
+    );
+}

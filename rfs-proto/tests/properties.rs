@@ -1,0 +1,261 @@
+//! Whatever is encoded is decoded the same, and no bytes at all make the decoder panic.
+
+#[allow(dead_code)]
+mod support;
+
+#[path = "../fuzz/entry.rs"]
+mod entry;
+
+use proptest::{collection::vec, prelude::*};
+use rfs_proto::{
+    Attached, Attr, DirEntry, DirPage, Errno, Extent, FileKind, Layout, MAX_MESSAGE, Opened, RegionRef,
+    RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, decode_reply, decode_request,
+    encode_reply, encode_request, record,
+};
+
+/// Numbers of all lengths.
+fn number() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64u32).prop_map(|(n, shift)| n >> shift)
+}
+
+fn small() -> impl Strategy<Value = u32> {
+    (any::<u32>(), 0..32u32).prop_map(|(n, shift)| n >> shift)
+}
+
+fn kind() -> impl Strategy<Value = FileKind> {
+    use FileKind::*;
+    prop::sample::select(vec![Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice])
+}
+
+fn attr() -> impl Strategy<Value = Attr> {
+    let owner = (small(), small(), small(), small(), 0..0o10000u32);
+    let numbers = (number(), number(), number(), number(), small());
+    (kind(), owner, numbers, any::<[i64; 3]>()).prop_map(|(kind, owner, numbers, times)| Attr {
+        ino: numbers.0,
+        kind,
+        perm: owner.4,
+        nlink: owner.0,
+        uid: owner.1,
+        gid: owner.2,
+        rdev: owner.3,
+        size: numbers.1,
+        blocks: numbers.2,
+        atime: times[0],
+        mtime: times[1],
+        ctime: times[2],
+        layout_generation: numbers.3,
+        slot: numbers.4,
+    })
+}
+
+fn layout() -> impl Strategy<Value = Layout> {
+    let extent = (number(), number(), number()).prop_map(|(file, arena, len)| Extent { file, arena, len });
+    (number(), vec(extent, 0..20), any::<bool>()).prop_map(|(generation, extents, complete)| Layout {
+        generation,
+        extents,
+        complete,
+    })
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let region = || (number(), number(), small()).prop_map(|(addr, len, rkey)| RegionRef { addr, len, rkey });
+    let entry = (number(), vec(any::<u8>(), 0..256), attr()).prop_map(|(cookie, name, attr)| DirEntry {
+        cookie,
+        name,
+        attr,
+    });
+    prop_oneof![
+        any::<u16>().prop_map(|n| Reply::Error(Errno(n))),
+        Just(Reply::Done),
+        (region(), region(), any::<i64>()).prop_map(|(arena, table, now)| Reply::Attached(Attached {
+            arena,
+            table,
+            now
+        })),
+        attr().prop_map(Reply::Attr),
+        (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),
+        layout().prop_map(Reply::Layout),
+        vec(any::<u8>(), 0..5000).prop_map(Reply::Target),
+        (vec(entry, 0..10), number(), any::<bool>()).prop_map(|(entries, parent, end)| Reply::Dir(DirPage {
+            entries,
+            parent,
+            end
+        })),
+        (number(), number(), number(), number()).prop_map(|(blocks, blocks_free, inodes, inodes_free)| {
+            Reply::StatFs(StatFs { blocks, blocks_free, inodes, inodes_free })
+        }),
+        (vec((".{0,20}", number()), 0..10), number(), number()).prop_map(|(calls, sessions, uptime_secs)| {
+            Reply::Stats(ServerStats { calls, sessions, uptime_secs })
+        }),
+    ]
+}
+
+fn set_attr() -> impl Strategy<Value = SetAttr> {
+    use prop::option::of;
+    let time = || of(prop_oneof![Just(SetTime::Now), any::<i64>().prop_map(SetTime::At)]);
+    (of(small()), of(small()), of(small()), of(number()), time(), time())
+        .prop_map(|(perm, uid, gid, size, atime, mtime)| SetAttr { perm, uid, gid, size, atime, mtime })
+}
+
+/// What requests are made of; they borrow from it.
+#[derive(Clone, Debug)]
+struct Parts {
+    numbers: (u64, u64, u64),
+    smalls: (u32, u32, u32, u32),
+    names: (Vec<u8>, Vec<u8>),
+    client: String,
+    exclusive: bool,
+    changes: SetAttr,
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    (
+        (number(), number(), number()),
+        (small(), small(), small(), small()),
+        (vec(any::<u8>(), 0..300), vec(any::<u8>(), 0..5000)),
+        ".{0,40}",
+        any::<bool>(),
+        set_attr(),
+    )
+        .prop_map(|(numbers, smalls, names, client, exclusive, changes)| Parts {
+            numbers,
+            smalls,
+            names,
+            client,
+            exclusive,
+            changes,
+        })
+}
+
+fn requests(parts: &Parts) -> Vec<Request<'_>> {
+    let (ino, offset, len) = parts.numbers;
+    let (perm, uid, gid, rdev) = parts.smalls;
+    let (name, target) = (parts.names.0.as_slice(), parts.names.1.as_slice());
+    let (parent, exclusive, changes) = (offset, parts.exclusive, parts.changes);
+    let flags = RenameFlags::from_bits_retain(rdev);
+    vec![
+        Request::Attach { version: perm, client: &parts.client },
+        Request::Lookup { parent, name },
+        Request::GetAttr { ino },
+        Request::SetAttr { ino, changes },
+        Request::Mknod { parent, name, mode: perm, rdev, uid, gid },
+        Request::Create { parent, name, perm, uid, gid, exclusive },
+        Request::Mkdir { parent, name, perm, uid, gid },
+        Request::Symlink { parent, name, target, uid, gid },
+        Request::Readlink { ino },
+        Request::Link { ino, parent, name },
+        Request::Unlink { parent, name },
+        Request::Rmdir { parent, name },
+        Request::Rename { parent, name, new_parent: ino, new_name: target, flags },
+        Request::Open { ino },
+        Request::Close { ino },
+        Request::Layout { ino, offset },
+        Request::Allocate { ino, offset, len },
+        Request::ReadDir { ino, cookie: offset, max_entries: uid },
+        Request::StatFs,
+        Request::Stats,
+    ]
+}
+
+proptest! {
+    #[test]
+    fn requests_round_trip(parts in parts()) {
+        let mut bytes = Vec::new();
+        for request in requests(&parts) {
+            encode_request(&request, &mut bytes);
+            prop_assert_eq!(decode_request(&bytes), Ok(request));
+        }
+    }
+
+    #[test]
+    fn replies_round_trip(reply in reply()) {
+        let mut bytes = Vec::new();
+        encode_reply(&reply, &mut bytes);
+        prop_assert!(bytes.len() <= MAX_MESSAGE);
+        prop_assert_eq!(decode_reply(&bytes), Ok(reply));
+    }
+
+    #[test]
+    fn any_bytes_are_fine(bytes in vec(any::<u8>(), 0..400)) {
+        entry::check(&bytes);
+    }
+
+    /// Real messages with one byte changed get further into the decoder than random bytes do.
+    #[test]
+    fn damaged_messages_are_fine(parts in parts(), reply in reply(), at in any::<prop::sample::Index>(), to in any::<u8>()) {
+        let mut bytes = Vec::new();
+        for request in requests(&parts) {
+            encode_request(&request, &mut bytes);
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            entry::check(&bytes);
+        }
+        encode_reply(&reply, &mut bytes);
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        entry::check(&bytes);
+    }
+
+    #[test]
+    fn records_round_trip(attr in attr(), version in any::<u64>(), write_time in any::<i64>()) {
+        let version = version & !1;
+        let mut raw = [0; record::LEN];
+        raw[record::INO..][..8].copy_from_slice(&attr.ino.to_le_bytes());
+        raw[record::VERSION..][..8].copy_from_slice(&version.to_le_bytes());
+        raw[record::SIZE..][..8].copy_from_slice(&attr.size.to_le_bytes());
+        raw[record::WRITE_TIME..][..8].copy_from_slice(&write_time.to_le_bytes());
+        raw[record::MTIME..].copy_from_slice(&record::encode_server_part(&attr, version));
+        let (mtime, ctime) = record::effective_times(attr.mtime, attr.ctime, write_time);
+        let blocks = match attr.kind {
+            FileKind::Regular => record::visible_blocks(attr.blocks, attr.size),
+            _ => attr.blocks,
+        };
+        prop_assert_eq!(record::decode(&raw, attr.ino, attr.slot), Some(Attr { mtime, ctime, blocks, ..attr }));
+        prop_assert_eq!(record::decode(&raw, attr.ino ^ 1, attr.slot), None);
+        // One bit of what the server owns, and it is refused.
+        for bit in (0..64).chain(64..128).chain(256..1024) {
+            let mut wrong = raw;
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(record::decode(&wrong, attr.ino, attr.slot), None, "bit {}", bit);
+        }
+    }
+}
+
+/// The fuzz target's entry over its seeds, and every prefix of them, so that it runs without cargo-fuzz.
+#[test]
+fn the_fuzz_entry_takes_its_seeds() {
+    let mut seeds: Vec<Vec<u8>> = Vec::new();
+    seeds.extend(support::requests().iter().map(|(hex, _)| support::unhex(hex)));
+    seeds.extend(support::replies().iter().map(|(hex, _)| support::unhex(hex)));
+    seeds.push(vec![0xff; MAX_MESSAGE]);
+    seeds.push(vec![0; record::LEN]);
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/decode");
+    let mut files = 0;
+    for file in std::fs::read_dir(corpus).unwrap() {
+        seeds.push(std::fs::read(file.unwrap().path()).unwrap());
+        files += 1;
+    }
+    assert_eq!(files, support::requests().len() + support::replies().len());
+    for seed in seeds {
+        for len in 0..=seed.len().min(300) {
+            entry::check(&seed[..len]);
+        }
+        entry::check(&seed);
+    }
+}
+
+#[test]
+fn mode_bits() {
+    for mode in 0..16u32 {
+        let kind = FileKind::from_mode(mode << 12 | 0o644);
+        assert_eq!(kind.is_some(), [1, 2, 4, 6, 8, 10, 12].contains(&mode), "{mode}");
+        assert!(kind.is_none_or(|kind| kind.mode_bits() == mode << 12));
+    }
+}
+
+#[test]
+fn errors_explain_themselves() {
+    assert_eq!(Errno::ENOSPC.to_string(), "no space left (ENOSPC)");
+    assert_eq!(Errno(9999).to_string(), "error number 9999");
+    assert_eq!(format!("{:?} {:?}", Errno::ESTALE, Errno(9999)), "ESTALE errno 9999");
+}

@@ -1,0 +1,132 @@
+//! One of each message, with values that need varints of one byte and of several.
+
+use rfs_proto::{
+    Attached, Attr, DirEntry, DirPage, Errno, Extent, FileKind, Layout, Opened, RegionRef, RenameFlags,
+    Reply, Request, ServerStats, SetAttr, SetTime, StatFs,
+};
+
+/// Attributes that use every field.
+pub(crate) fn attr() -> Attr {
+    Attr {
+        ino: 300,
+        kind: FileKind::Symlink,
+        perm: 0o644,
+        nlink: 1,
+        uid: 1000,
+        gid: 0,
+        rdev: 0,
+        size: 5,
+        blocks: 8,
+        atime: -1,
+        mtime: 1,
+        ctime: 64,
+        layout_generation: 2,
+        slot: 7,
+    }
+}
+
+/// A layout of one extent.
+pub(crate) fn layout() -> Layout {
+    Layout { generation: 2, extents: vec![Extent { file: 0, arena: 4096, len: 8192 }], complete: true }
+}
+
+/// Every request, with the hexadecimal bytes that PROTOCOL.md promises.
+pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
+    let changes = SetAttr {
+        perm: Some(0o600),
+        uid: None,
+        gid: Some(5),
+        size: Some(4096),
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::At(-2)),
+    };
+    vec![
+        ("00 01 01 63", Request::Attach { version: 1, client: "c" }),
+        ("01 01 02 68 69", Request::Lookup { parent: 1, name: b"hi" }),
+        ("02 ac02", Request::GetAttr { ino: 300 }),
+        ("03 02 01 8003 00 01 05 01 8020 01 00 01 01 03", Request::SetAttr { ino: 2, changes }),
+        ("03 02 00 00 00 00 00 00", Request::SetAttr { ino: 2, changes: SetAttr::default() }),
+        (
+            "04 01 01 6e a440 00 e807 00",
+            Request::Mknod { parent: 1, name: b"n", mode: 0o020044, rdev: 0, uid: 1000, gid: 0 },
+        ),
+        (
+            "05 01 01 66 a403 00 00 01",
+            Request::Create { parent: 1, name: b"f", perm: 0o644, uid: 0, gid: 0, exclusive: true },
+        ),
+        ("06 01 01 64 ed03 00 00", Request::Mkdir { parent: 1, name: b"d", perm: 0o755, uid: 0, gid: 0 }),
+        (
+            "07 01 01 6c 03 2f7fff 00 00",
+            Request::Symlink { parent: 1, name: b"l", target: b"/\x7f\xff", uid: 0, gid: 0 },
+        ),
+        ("08 05", Request::Readlink { ino: 5 }),
+        ("09 05 01 01 61", Request::Link { ino: 5, parent: 1, name: b"a" }),
+        ("0a 01 01 61", Request::Unlink { parent: 1, name: b"a" }),
+        ("0b 01 01 61", Request::Rmdir { parent: 1, name: b"a" }),
+        (
+            "0c 01 01 61 02 01 62 02",
+            Request::Rename {
+                parent: 1,
+                name: b"a",
+                new_parent: 2,
+                new_name: b"b",
+                flags: RenameFlags::EXCHANGE,
+            },
+        ),
+        ("0d 05", Request::Open { ino: 5 }),
+        ("0e 05", Request::Close { ino: 5 }),
+        ("0f 05 00", Request::Layout { ino: 5, offset: 0 }),
+        ("10 05 8020 ffffffffffffffffff01", Request::Allocate { ino: 5, offset: 4096, len: u64::MAX }),
+        ("11 01 00 ffffffff0f", Request::ReadDir { ino: 1, cookie: 0, max_entries: u32::MAX }),
+        ("12", Request::StatFs),
+        ("13", Request::Stats),
+    ]
+}
+
+/// Every reply, with the hexadecimal bytes that PROTOCOL.md promises.
+pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
+    let region = |addr, rkey| RegionRef { addr, len: 4096, rkey };
+    vec![
+        ("00 1c", Reply::Error(Errno::ENOSPC)),
+        ("00 8f01", Reply::Error(Errno(143))),
+        ("01", Reply::Done),
+        (
+            "02 8010 8020 01 8020 8020 ffffffff0f 8080d0e2c6bfce972f",
+            Reply::Attached(Attached {
+                arena: region(2048, 1),
+                table: region(4096, u32::MAX),
+                now: 1_700_000_000_000_000_000,
+            }),
+        ),
+        ("03 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07", Reply::Attr(attr())),
+        (
+            "04 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 02 01 00 8020 8040 01",
+            Reply::Opened(Opened { attr: attr(), layout: layout() }),
+        ),
+        ("05 02 01 00 8020 8040 01", Reply::Layout(layout())),
+        ("05 00 00 00", Reply::Layout(Layout::default())),
+        ("06 03 2f61ff", Reply::Target(b"/a\xff".to_vec())),
+        (
+            "07 01 09 01 61 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01 00",
+            Reply::Dir(DirPage {
+                entries: vec![DirEntry { cookie: 9, name: b"a".to_vec(), attr: attr() }],
+                parent: 1,
+                end: false,
+            }),
+        ),
+        (
+            "08 8008 7f 0a 09",
+            Reply::StatFs(StatFs { blocks: 1024, blocks_free: 127, inodes: 10, inodes_free: 9 }),
+        ),
+        (
+            "09 01 04 6f70656e 03 02 3c",
+            Reply::Stats(ServerStats { calls: vec![("open".into(), 3)], sessions: 2, uptime_secs: 60 }),
+        ),
+    ]
+}
+
+/// Hexadecimal digits, blanks between them, to bytes.
+pub(crate) fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b' ').collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
