@@ -8,7 +8,7 @@ mod client;
 mod server;
 
 pub(crate) use client::RpcClient;
-pub(crate) use server::{Handler, RpcServer};
+pub(crate) use server::{Handler, Reason, RpcServer};
 
 use std::sync::Arc;
 

@@ -22,8 +22,17 @@ use crate::verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcS
 pub(crate) trait Handler: Send + Sync {
     /// Answers one call. An error ends the session.
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String>;
-    /// The message queue pair is broken, or a call made no sense.
-    fn end(&self, reason: &str);
+    /// Ends the session.
+    fn end(&self, reason: Reason<'_>);
+}
+
+/// Why a session's messages end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason<'a> {
+    /// Its queue pair is broken: the client has gone, as a rule.
+    Gone,
+    /// A message made no sense.
+    Misbehaved(&'a str),
 }
 
 /// A session's message queue pair at the host.
@@ -115,14 +124,14 @@ fn serve(shared: &Shared) {
         let endpoint = shared.endpoints.read().get(&wc.qp_num).cloned();
         let Some(endpoint) = endpoint else { continue };
         if wc.status != WcStatus::Success {
-            endpoint.handler.end("the connection is gone");
+            endpoint.handler.end(Reason::Gone);
             continue;
         }
         if wc.wr_id == SEND_ID {
             continue;
         }
         if let Err(reason) = endpoint.answer(&wc, &mut request, &mut reply) {
-            endpoint.handler.end(&reason);
+            endpoint.handler.end(Reason::Misbehaved(&reason));
         }
     }
 }

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     memory::Memory,
     provider::soft::SoftDevice,
-    rpc::{Handler, QUEUE_DEPTH, RpcServer},
+    rpc::{Handler, QUEUE_DEPTH, Reason, RpcServer},
     verbs::{
         Access, CompletionQueue, Device, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError,
     },
@@ -286,9 +286,11 @@ impl Handler for HostSession {
         self.service.call(&self.peer, request, reply)
     }
 
-    fn end(&self, reason: &str) {
-        if *self.open.read() {
-            log::info!("{}: ending: {reason}", self.peer);
+    fn end(&self, reason: Reason<'_>) {
+        match reason {
+            // The end of the control stream tells the same, and that is logged.
+            Reason::Gone => {}
+            Reason::Misbehaved(why) => log::warn!("{}: ending: {why}", self.peer),
         }
         self.control.shutdown();
     }
