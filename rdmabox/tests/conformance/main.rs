@@ -28,6 +28,7 @@ mod failure;
 mod fixture;
 mod hostile;
 mod messages;
+mod ordering;
 mod posting;
 mod process;
 mod queues;

@@ -1,0 +1,184 @@
+//! Everything on one queue pair at once, against a model that runs one request after the other.
+//!
+//! Requests of every kind, signaled or not, inline or not, in lists of any length; receives that come late; and in
+//! half of the runs a request that the peer refuses. A request that follows a READ or an atomic is fenced, as the
+//! specification asks for where their order matters.
+
+use rdmabox::verbs::{Access, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus};
+
+use crate::fixture::{Config, Pair, Random, Setup, pattern};
+
+conformance! {
+    random_lists_behave_as_one_request_after_another,
+}
+
+const LEN: usize = 4096;
+const REQUESTS: usize = 48;
+
+#[derive(Clone, Debug)]
+struct Request {
+    op: SendOp,
+    /// Bytes sent, or room for bytes fetched, at `local`.
+    len: usize,
+    local: usize,
+    inline: Option<Vec<u8>>,
+    flags: SendFlags,
+    refused: bool,
+}
+
+/// Remote memory, and what each fetching request must bring.
+struct Model {
+    memory: Vec<u8>,
+    fetched: Vec<(usize, Vec<u8>)>,
+    /// Immediate data and length of what the receives bring.
+    messages: Vec<(Option<u32>, usize)>,
+}
+
+impl Model {
+    fn run(&mut self, base: u64, request: &Request, data: &[u8]) {
+        let place = |remote: RemoteAddr| (remote.addr - base) as usize;
+        let mut word = |remote: RemoteAddr, change: &dyn Fn(u64) -> u64| {
+            let bytes = &mut self.memory[place(remote)..place(remote) + 8];
+            let old = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+            bytes.copy_from_slice(&change(old).to_ne_bytes());
+            self.fetched.push((request.local, old.to_ne_bytes().to_vec()));
+        };
+        match request.op {
+            SendOp::Send { imm } => self.messages.push((imm, request.len)),
+            SendOp::Write { remote, imm } => {
+                self.memory[place(remote)..place(remote) + request.len].copy_from_slice(data);
+                if imm.is_some() {
+                    self.messages.push((imm, request.len));
+                }
+            }
+            SendOp::Read { remote } => {
+                let bytes = self.memory[place(remote)..place(remote) + request.len].to_vec();
+                self.fetched.push((request.local, bytes));
+            }
+            SendOp::CompareSwap { remote, compare, swap } => {
+                word(remote, &|old| if old == compare { swap } else { old });
+            }
+            SendOp::FetchAdd { remote, add } => word(remote, &|old| old.wrapping_add(add)),
+        }
+    }
+}
+
+fn request(random: &mut Random, index: usize, base: RemoteAddr, after_fetch: bool) -> Request {
+    let len = [0, 1, 8, 100, 200, 1000][random.below(6)];
+    let at = |random: &mut Random, len: usize| random.below(LEN - len + 1) as u64;
+    let remote = RemoteAddr { addr: base.addr + at(random, len), ..base };
+    let word = RemoteAddr { addr: base.addr + random.below(LEN / 8) as u64 * 8, ..base };
+    let (op, len) = match random.below(8) {
+        0 => (SendOp::Send { imm: None }, len),
+        1 => (SendOp::Send { imm: Some(index as u32) }, len),
+        2 => (SendOp::Write { remote, imm: Some(index as u32) }, len),
+        3 => (SendOp::Read { remote }, len),
+        4 => (SendOp::FetchAdd { remote: word, add: 3 }, 8),
+        5 => (SendOp::CompareSwap { remote: word, compare: 0, swap: 5 }, 8),
+        _ => (SendOp::Write { remote, imm: None }, len),
+    };
+    let mut flags = SendFlags::empty();
+    flags.set(SendFlags::SIGNALED, random.below(3) == 0);
+    flags.set(SendFlags::FENCE, after_fetch || random.below(8) == 0);
+    let sends = matches!(op, SendOp::Send { .. } | SendOp::Write { .. });
+    let inline = (sends && len <= 200 && random.below(3) == 0).then(|| pattern(index as u64 + 1000, len));
+    Request { op, len, local: index * 1024, inline, flags, refused: false }
+}
+
+fn make(random: &mut Random, base: RemoteAddr) -> Vec<Request> {
+    let mut requests: Vec<Request> = Vec::new();
+    for index in 0..REQUESTS {
+        let after_fetch =
+            requests.last().is_some_and(|r| !matches!(r.op, SendOp::Send { .. } | SendOp::Write { .. }));
+        requests.push(request(random, index, base, after_fetch));
+    }
+    if random.below(2) == 0 {
+        let victim = &mut requests[random.below(REQUESTS)];
+        let remote = RemoteAddr { rkey: !base.rkey, ..base };
+        (victim.op, victim.len, victim.inline) = (SendOp::Read { remote }, 8, None);
+        victim.refused = true;
+    } else if let Some(last) = requests.last_mut() {
+        last.flags |= SendFlags::SIGNALED;
+    }
+    requests
+}
+
+/// Posts everything in lists of any length, and a receive now and then, and polls both sides all the while.
+fn drive(pair: &Pair, random: &mut Random, wrs: &[SendWr<'_>], mut receives: usize, into: Sge) {
+    let mut posted = 0;
+    let mut receive = 0;
+    while posted < wrs.len() || receives > 0 {
+        match random.below(3) {
+            0 if posted < wrs.len() => {
+                let count = 1 + random.below((wrs.len() - posted).min(12));
+                pair.a.post(&wrs[posted..posted + count]);
+                posted += count;
+            }
+            1 if receives > 0 => {
+                pair.b.recv(receive, &[into]);
+                (receive, receives) = (receive + 1, receives - 1);
+            }
+            _ => pair.pump(),
+        }
+    }
+}
+
+fn random_lists_behave_as_one_request_after_another(config: Config) {
+    for seed in 0..80 {
+        let mut random = Random::new(seed);
+        let pair = Setup::new(config).queues(64, 64).pair();
+        let remote = pair.b.guarded(LEN, Access::REMOTE_ALL);
+        let messages = pair.b.local(1024);
+        let local = pair.a.local(REQUESTS * 1024);
+        local.set(0, &pattern(seed, REQUESTS * 1024));
+        let requests = make(&mut random, remote.remote(0));
+
+        let executed = requests.iter().position(|r| r.refused).unwrap_or(REQUESTS);
+        let mut model = Model { memory: vec![0; LEN], fetched: Vec::new(), messages: Vec::new() };
+        for request in &requests[..executed] {
+            let data = request.inline.clone().unwrap_or_else(|| local.get(request.local, request.len));
+            model.run(remote.mr.addr(), request, &data);
+        }
+
+        let none: [Sge; 0] = [];
+        let sges: Vec<[Sge; 1]> = requests.iter().map(|r| [local.sge(r.local, r.len)]).collect();
+        let wrs: Vec<SendWr<'_>> = (0u64..)
+            .zip(&requests)
+            .zip(&sges)
+            .map(|((wr_id, r), sges)| SendWr {
+                wr_id,
+                op: r.op,
+                sges: if r.inline.is_some() { &none } else { sges },
+                inline: r.inline.as_deref(),
+                flags: r.flags,
+            })
+            .collect();
+        drive(&pair, &mut random, &wrs, model.messages.len(), messages.all());
+
+        let expected: Vec<(u64, WcStatus)> = (0u64..)
+            .zip(&requests)
+            .filter_map(|(id, request)| match (id as usize).cmp(&executed) {
+                std::cmp::Ordering::Less => {
+                    request.flags.contains(SendFlags::SIGNALED).then_some((id, WcStatus::Success))
+                }
+                std::cmp::Ordering::Equal => Some((id, WcStatus::RemAccessErr)),
+                std::cmp::Ordering::Greater => Some((id, WcStatus::WrFlushErr)),
+            })
+            .collect();
+        let completed: Vec<_> =
+            expected.iter().map(|_| pair.sent(&pair.a)).map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(completed, expected, "seed {seed}");
+        for (id, (imm, len)) in (0u64..).zip(&model.messages) {
+            let wc = pair.received(&pair.b);
+            assert_eq!((wc.wr_id, wc.status, wc.imm), (id, WcStatus::Success, *imm), "seed {seed}");
+            assert_eq!(wc.byte_len as usize, *len);
+        }
+        assert!(remote.contents() == model.memory, "seed {seed}");
+        for (at, bytes) in &model.fetched {
+            assert!(local.get(*at, bytes.len()) == *bytes, "seed {seed}: fetched by request {}", at / 1024);
+        }
+        remote.assert_guards();
+        assert_eq!(pair.a.pending(), []);
+        assert_eq!(pair.b.pending(), []);
+    }
+}
