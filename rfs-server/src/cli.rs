@@ -27,7 +27,8 @@ use crate::config::Config;
             rfs-server --memory 4G --prefault\n\n\
         When clients can connect, it prints the addresses that it listens on, one a line, and then a line that \
         begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot start, 2 for a command \
-        line that makes no sense. Log lines go to standard error; RUST_LOG=debug shows sessions."
+        line that makes no sense. Log lines on standard error tell \
+        who came and went; RUST_LOG=warn keeps that quiet."
 )]
 pub struct Cli {
     /// How much memory to lend: 512M, 4G, 1.5T (powers of 1024; KB, MB, GB, TB are powers of 1000)

@@ -49,6 +49,10 @@ impl Meta {
     /// Counts an open, and tells the file's attributes and layout.
     pub(super) fn open(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
         self.file(ino)?;
+        // A session may end while its request is on the way here. It must not leave a lease behind.
+        if !self.sessions.is_attached(session) {
+            return Err(Errno::EPROTO);
+        }
         self.leases.open(session, ino);
         Ok(Reply::Opened(Opened { attr: self.attr(ino)?, layout: self.layout(ino, 0)? }))
     }

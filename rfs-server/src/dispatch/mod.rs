@@ -1,7 +1,7 @@
 //! From a decoded request to a reply, for any transport or none.
 //!
 //! Threading: [`Dispatcher::handle`] runs on any number of threads at once. One lock protects the metadata; it is
-//! taken only through [`Dispatcher::locked`], held for one step of a request, and never while large ranges are
+//! taken in one place, held for one step of a request, and never while large ranges are
 //! zeroed or messages are encoded. The arena's account has a lock of its own, taken after this one.
 //!
 //! It does not decode, encode, or move file data.

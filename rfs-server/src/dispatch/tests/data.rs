@@ -214,3 +214,16 @@ fn bytes_behind_the_end_are_gone_after_the_last_close() {
     client.truncate(file.ino, 10);
     assert_eq!(client.read(&layout, 0, 10), b"abc\0\0\0\0\0\0\0");
 }
+
+#[test]
+fn a_session_that_ended_meanwhile_leaves_no_lease() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    let ino = client.create("f").attr.ino;
+    client.close(ino);
+    fixture.dispatcher.session_ended(1);
+    // As if the check for the session had been passed just before.
+    let opened = fixture.dispatcher.locked(|meta| meta.open(1, ino));
+    assert_eq!(opened, Err(Errno::EPROTO));
+    assert!(!fixture.dispatcher.locked(|meta| meta.leases.is_open(ino)));
+}

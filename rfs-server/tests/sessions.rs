@@ -1,0 +1,192 @@
+//! A server and real sessions, over every provider: what unit tests of the dispatcher leave out.
+
+use std::sync::{Arc, Barrier};
+
+use rdmabox::{Address, Op, ProviderKind, RemoteAddr, Session, SessionOptions};
+use rfs_proto::{
+    Attached, Attr, Layout, Opened, ROOT_INO, RegionRef, Reply, Request, VERSION, decode_reply,
+    encode_request, record,
+};
+use rfs_server::{Config, Server, StartError};
+
+struct Client {
+    session: Arc<Session>,
+    attached: Attached,
+}
+
+fn start(directory: &tempfile::TempDir) -> Server {
+    let listen = vec![
+        Address::Unix(directory.path().join("rfs.sock")),
+        Address::Tcp { host: "127.0.0.1".into(), port: 0 },
+    ];
+    Server::start(Config { listen, ..Config::new(16 << 20) }).unwrap()
+}
+
+fn ask(session: &Session, request: Request<'_>) -> Reply {
+    let (mut bytes, mut reply) = (Vec::new(), Vec::new());
+    encode_request(&request, &mut bytes);
+    session.call(&bytes, &mut reply).unwrap();
+    decode_reply(&reply).unwrap()
+}
+
+fn connect(server: &Server, provider: ProviderKind) -> Client {
+    let address = match provider {
+        ProviderKind::Shm => &server.addresses()[0],
+        ProviderKind::Tcp => &server.addresses()[1],
+    };
+    let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+    let session = Session::connect(address, &options).unwrap();
+    let Reply::Attached(attached) = ask(&session, Request::Attach { version: VERSION, client: "test" })
+    else {
+        panic!("not attached");
+    };
+    Client { session, attached }
+}
+
+impl Client {
+    fn ask(&self, request: Request<'_>) -> Reply {
+        ask(&self.session, request)
+    }
+
+    fn create(&self, name: &[u8]) -> Opened {
+        let request =
+            Request::Create { parent: ROOT_INO, name, perm: 0o644, uid: 0, gid: 0, exclusive: false };
+        match self.ask(request) {
+            Reply::Opened(opened) => opened,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn allocate(&self, ino: u64, len: u64) -> Layout {
+        match self.ask(Request::Allocate { ino, offset: 0, len }) {
+            Reply::Layout(layout) => layout,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn field(&self, slot: u32, field: usize) -> RemoteAddr {
+        place(self.attached.table, u64::from(slot) * record::LEN as u64 + field as u64)
+    }
+
+    /// Data, size and time in one list, as a client writes past the end of a file.
+    fn append(&self, attr: &Attr, layout: &Layout, data: &[u8], time: i64) {
+        let mut old = 0;
+        let time = time.to_le_bytes();
+        self.session
+            .execute(&mut [
+                Op::Write { remote: place(self.attached.arena, layout.extents[0].arena), data },
+                Op::Write { remote: self.field(attr.slot, record::WRITE_TIME), data: &time },
+                Op::CompareSwap {
+                    remote: self.field(attr.slot, record::SIZE),
+                    compare: attr.size,
+                    swap: data.len() as u64,
+                    old: &mut old,
+                },
+            ])
+            .unwrap();
+        assert_eq!(old, attr.size);
+    }
+
+    fn record(&self, attr: &Attr) -> Option<Attr> {
+        let mut raw = [0; record::LEN];
+        self.session.read(self.field(attr.slot, 0), &mut raw).unwrap();
+        record::decode(&raw, attr.ino, attr.slot)
+    }
+}
+
+fn place(region: RegionRef, offset: u64) -> RemoteAddr {
+    RemoteAddr { addr: region.addr + offset, rkey: region.rkey }
+}
+
+fn calls(server: &Server) -> u64 {
+    server.stats().calls.iter().map(|(_, count)| count).sum()
+}
+
+fn data_moves_past_the_server(provider: ProviderKind) {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    let (one, two) = (connect(&server, provider), connect(&server, provider));
+    let attr = one.create(b"f").attr;
+    let layout = one.allocate(attr.ino, 100_000);
+    two.create(b"f");
+
+    let data: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
+    let before = calls(&server);
+    one.append(&attr, &layout, &data, 77);
+    let seen = two.record(&attr).unwrap();
+    assert_eq!((seen.size, seen.mtime, seen.blocks), (100_000, 77, 200));
+    let mut read = vec![0; data.len()];
+    two.session.read(place(two.attached.arena, layout.extents[0].arena), &mut read).unwrap();
+    assert_eq!(read, data);
+    assert_eq!(calls(&server), before, "reading, writing or stat ran server code");
+    // And the server knows what it was not told.
+    assert_eq!(two.ask(Request::GetAttr { ino: attr.ino }), Reply::Attr(seen));
+    server.shutdown();
+}
+
+#[test]
+fn data_moves_past_the_server_in_shared_memory() {
+    data_moves_past_the_server(ProviderKind::Shm);
+}
+
+#[test]
+fn data_moves_past_the_server_over_tcp() {
+    data_moves_past_the_server(ProviderKind::Tcp);
+}
+
+#[test]
+fn a_malformed_message_ends_its_session_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        let (good, bad) = (connect(&server, provider), connect(&server, provider));
+        let attr = good.create(b"f").attr;
+        assert!(bad.session.call(b"\xff\xff\xff", &mut Vec::new()).is_err());
+        assert!(bad.session.call(&[0x12], &mut Vec::new()).is_err(), "the session goes on");
+        assert_eq!(good.ask(Request::GetAttr { ino: attr.ino }), Reply::Attr(attr));
+    }
+}
+
+#[test]
+fn of_two_that_create_the_same_name_one_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    let clients = [connect(&server, ProviderKind::Shm), connect(&server, ProviderKind::Tcp)];
+    for round in 0..50 {
+        let name = format!("f{round}");
+        let barrier = Barrier::new(2);
+        let winners: usize = std::thread::scope(|scope| {
+            let tries = clients.each_ref().map(|client| {
+                scope.spawn(|| {
+                    let (name, perm, uid, gid) = (name.as_bytes(), 0o600, 0, 0);
+                    let request = Request::Create { parent: ROOT_INO, name, perm, uid, gid, exclusive: true };
+                    barrier.wait();
+                    usize::from(matches!(client.ask(request), Reply::Opened(_)))
+                })
+            });
+            tries.into_iter().map(|t| t.join().unwrap()).sum()
+        });
+        assert_eq!(winners, 1, "round {round}");
+    }
+}
+
+#[test]
+fn a_second_server_leaves_the_first_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    let client = connect(&server, ProviderKind::Shm);
+    for address in server.addresses() {
+        let config = Config { listen: vec![address.clone()], ..Config::new(16 << 20) };
+        let error = Server::start(config).unwrap_err();
+        assert!(matches!(error, StartError::Host(_)), "{error}");
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+        assert!(!error.to_string().contains('\n'));
+    }
+    client.create(b"still works");
+    connect(&server, ProviderKind::Shm);
+    drop(client);
+    server.shutdown();
+    assert!(!directory.path().join("rfs.sock").exists());
+    // The name is free again.
+    start(&directory);
+}
