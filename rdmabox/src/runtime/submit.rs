@@ -35,7 +35,8 @@ use crate::{
     session::RequestError,
     stats::Stats,
     verbs::{
-        CompletionQueue, MrHandle, ProtectionDomain, QueuePair, RemoteAddr, SendOp, WcStatus, WorkCompletion,
+        CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, SendOp, WcStatus,
+        WorkCompletion,
     },
 };
 
@@ -176,6 +177,11 @@ impl Runtime {
 
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
+    }
+
+    /// True while every queue pair is connected.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.is_dead() && self.lanes.iter().all(|lane| lane.qp.state() == QpState::Rts)
     }
 
     /// Longest message, for callers that split.

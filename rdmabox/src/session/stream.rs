@@ -97,13 +97,10 @@ impl Stream {
     /// True if the peer has closed.
     pub(crate) fn is_over(&self) -> bool {
         let mut byte = [std::mem::MaybeUninit::uninit()];
-        let _ = self.sock().set_nonblocking(true);
-        let over = match self.sock().peek(&mut byte) {
+        match self.sock().recv_with_flags(&mut byte, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
             Ok(count) => count == 0,
             Err(e) => e.kind() != io::ErrorKind::WouldBlock,
-        };
-        let _ = self.sock().set_nonblocking(false);
-        over
+        }
     }
 
     /// Who is at the other end, for people.

@@ -4,7 +4,7 @@
 //! completion queues), so that the order of teardown follows from the structure. Requests go in by the list
 //! and completions come out by the batch; neither direction allocates.
 //!
-//! Rules that hold on every provider, and that `tests/conformance.rs` checks on each:
+//! Rules that hold on every provider, and that `tests/conformance/` checks on each:
 //! - completions of one queue pair come in the order of posting;
 //! - a request that the responder refuses moves both queue pairs to [`QpState::Err`] and flushes the rest;
 //! - a wrong key or a range outside the region never touches memory;

@@ -7,7 +7,7 @@
 //! after the checks that a responder would have made, and only messages travel as frames.
 //!
 //! Threads: every object may be used from any thread. Bytes move on whichever thread makes progress: an
-//! [`engine`] thread of the device, or the thread that polls or waits on a completion queue
+//! engine thread of the device, or the thread that polls or waits on a completion queue
 //! ([`Progress`](crate::verbs::Progress)).
 //!
 //! It knows nothing of the runtime above it, and nothing of files.
