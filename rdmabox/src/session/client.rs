@@ -404,46 +404,57 @@ fn receive(control: &mut Stream, address: &Address, timeout: Duration) -> Result
     })
 }
 
-fn greet(address: &Address, options: &SessionOptions, deadline: Instant) -> Result<Greeting, ConnectError> {
-    let mut control = Stream::connect(address, options.connect_timeout, deadline)?;
+/// Says what it wants, and gives the stream with the host's answer.
+fn ask(
+    address: &Address,
+    purpose: Purpose,
+    options: &SessionOptions,
+    deadline: Instant,
+) -> Result<(Stream, Answer), ConnectError> {
+    let mut stream = Stream::connect(address, options.connect_timeout, deadline)?;
     let io = |source| ConnectError::Io { address: address.clone(), source };
     let left = time_left(deadline, address, options.connect_timeout)?;
-    control.set_timeout(Some(left)).map_err(io)?;
-    let purpose = Purpose::Control { queue_pairs: options.queue_pairs as u32 };
-    handshake::send_preamble(&mut control, purpose).map_err(io)?;
-    let answer = receive(&mut control, address, options.connect_timeout)?;
+    stream.set_timeout(Some(left)).map_err(io)?;
+    handshake::send_preamble(&mut stream, purpose).map_err(io)?;
+    let answer = receive(&mut stream, address, options.connect_timeout)?;
     if !answer.ok {
         return Err(ConnectError::Refused { address: address.clone(), reason: answer.text });
     }
+    Ok((stream, answer))
+}
+
+fn greet(address: &Address, options: &SessionOptions, deadline: Instant) -> Result<Greeting, ConnectError> {
+    let purpose = Purpose::Control { queue_pairs: options.queue_pairs as u32 };
+    let (control, answer) = ask(address, purpose, options, deadline)?;
     Ok(Greeting { address: address.clone(), control, answer, fallback: None })
 }
 
-/// Greets the host, and where it turns out to be this host greets its Unix socket instead.
+/// Greets the host; where a TCP address turns out to be this host, at its Unix socket.
 fn greet_best(
     address: &Address,
     options: &SessionOptions,
     deadline: Instant,
 ) -> Result<Greeting, ConnectError> {
-    let mut greeting = greet(address, options, deadline)?;
+    if matches!(address, Address::Unix(_)) || options.provider.is_some() {
+        return greet(address, options, deadline);
+    }
+    let (_, answer) = ask(address, Purpose::Probe, options, deadline)?;
     let here = handshake::host_id();
-    let same_host = greeting.answer.host == here && here != handshake::HostId::default();
-    if matches!(address, Address::Unix(_)) || options.provider.is_some() || !same_host {
-        return Ok(greeting);
+    if answer.host != here || here == handshake::HostId::default() {
+        return greet(address, options, deadline);
     }
-    if greeting.answer.text.is_empty() {
-        greeting.fallback = Some("the server has no Unix socket".into());
-        return Ok(greeting);
-    }
-    let local = Address::Unix(greeting.answer.text.clone().into());
-    match greet(&local, options, deadline) {
-        Ok(better) => {
-            log::debug!("{address} is this host: using {local}");
-            Ok(better)
+    let fallback = if answer.text.is_empty() {
+        "the server has no Unix socket".to_string()
+    } else {
+        let local = Address::Unix(answer.text.into());
+        match greet(&local, options, deadline) {
+            Ok(greeting) => {
+                log::debug!("{address} is this host: using {local}");
+                return Ok(greeting);
+            }
+            Err(e) => e.to_string(),
         }
-        Err(e) => {
-            log::warn!("{address} is this host, but {e}: staying on TCP");
-            greeting.fallback = Some(e.to_string());
-            Ok(greeting)
-        }
-    }
+    };
+    log::warn!("{address} is this host, but its memory cannot be shared ({fallback}): using TCP");
+    Ok(Greeting { fallback: Some(fallback), ..greet(address, options, deadline)? })
 }

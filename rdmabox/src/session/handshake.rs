@@ -1,6 +1,7 @@
 //! The first bytes on a stream between a client and a host, before any memory is reachable.
 //!
-//! A client opens a control stream, is told a token, and opens one stream per queue pair that it joins with that
+//! A client that is given a TCP address first asks, on a stream of its own, whether that is its own host. It then opens
+//! a control stream, is told a token, and opens one stream per queue pair that it joins with that
 //! token; each of those then belongs to its queue pair. When all are connected the host says so on the control
 //! stream, which stays open: its end is the end of the session.
 
@@ -25,6 +26,8 @@ pub(crate) type Token = [u8; 16];
 /// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
+    /// Only to hear which host this is, and where its Unix socket is.
+    Probe,
     /// A new session with so many data queue pairs.
     Control { queue_pairs: u32 },
     /// Queue pair `index` of the session that is being made under `token`. Index 0 carries messages.
@@ -44,9 +47,11 @@ struct RawPreamble {
 
 const CONTROL: u32 = 1;
 const JOIN: u32 = 2;
+const PROBE: u32 = 3;
 
 pub(crate) fn send_preamble(stream: &mut Stream, purpose: Purpose) -> io::Result<()> {
     let (kind, token, number) = match purpose {
+        Purpose::Probe => (PROBE, Token::default(), 0),
         Purpose::Control { queue_pairs } => (CONTROL, Token::default(), queue_pairs),
         Purpose::Join { token, index } => (JOIN, token, index),
     };
@@ -78,6 +83,7 @@ pub(crate) fn receive_preamble(stream: &mut Stream) -> io::Result<Purpose> {
     match raw.kind.get() {
         CONTROL => Ok(Purpose::Control { queue_pairs: number }),
         JOIN => Ok(Purpose::Join { token: raw.token, index: number }),
+        PROBE => Ok(Purpose::Probe),
         other => Err(invalid(format!("unknown kind of stream {other}"))),
     }
 }
@@ -169,7 +175,9 @@ mod tests {
     #[test]
     fn preambles_and_answers_round_trip() {
         let (mut a, mut b) = pair();
-        for purpose in [Purpose::Control { queue_pairs: 4 }, Purpose::Join { token: [7; 16], index: 3 }] {
+        for purpose in
+            [Purpose::Probe, Purpose::Control { queue_pairs: 4 }, Purpose::Join { token: [7; 16], index: 3 }]
+        {
             send_preamble(&mut a, purpose).unwrap();
             assert_eq!(receive_preamble(&mut b).unwrap(), purpose);
         }

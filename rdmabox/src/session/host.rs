@@ -348,6 +348,13 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream) {
                 None => log::warn!("{name}: connection closed: it joins no session"),
             }
         }
+        Ok(Purpose::Probe) => {
+            let answer =
+                Answer { ok: true, host: inner.host_id, text: inner.unix.clone(), ..Answer::default() };
+            if let Err(e) = handshake::send_answer(&mut stream, &answer) {
+                log::debug!("{name}: asked who this is and went: {e}");
+            }
+        }
         Ok(Purpose::Control { queue_pairs }) => {
             if let Err(e) = session(inner, stream, queue_pairs) {
                 log::warn!("{name}: no session: {e}");

@@ -126,7 +126,8 @@ pub trait CompletionQueue: std::any::Any + Send + Sync + std::fmt::Debug {
     /// Takes up to `out.len()` completions, oldest first, and says how many. Never blocks.
     ///
     /// # Errors
-    /// [`VerbsError::CqOverrun`] once completions were lost because the queue was full; final.
+    /// [`VerbsError::CqOverrun`], when what is left has been taken, if completions were lost because the queue was full;
+    /// final.
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError>;
 
     /// Asks for an event on the next completion (`ibv_req_notify_cq`). One event per call.

@@ -80,6 +80,15 @@ pub enum Rendezvous {
 }
 
 /// A reliable connected queue pair. All methods may be called from any thread.
+///
+/// How requests fail, where the specification leaves a choice:
+/// - a message longer than its receive: `LocLenErr` at the receiver, `RemInvReqErr` at the sender;
+/// - a receive whose memory is not registered: `LocProtErr` at the receiver, `RemOpErr` at the sender;
+/// - a peer that goes: the first outstanding request gets `RetryExcErr` or `WrFlushErr`, the others `WrFlushErr`; an
+///   idle queue pair goes to Err by itself;
+/// - a refused WRITE with immediate data consumes no receive.
+///
+/// A message that finds no receive waits for one; so does everything behind it.
 pub trait QueuePair: Send + Sync + std::fmt::Debug {
     /// Number of this queue pair, unique in its device for the life of the process.
     fn qp_num(&self) -> u32;
