@@ -93,11 +93,11 @@ fn run(args: &Args) -> Result<(), RunError> {
     }
     let address = args.address()?;
     let point = mount::mount_point(&args.mount_point())?;
-    let own_device = mount::device()?;
+    mount::device()?;
     // From here on a signal is an event, so that it cannot leave a mount behind.
     let events = listen_for_signals()?;
     let Some(address) = address else {
-        return serve(args, &point, own_device, NullFs::new(args.settings()), None, events);
+        return serve(args, &point, NullFs::new(args.settings()), None, events);
     };
     let client = {
         let (address, options) = (address.clone(), args.session_options());
@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<(), RunError> {
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
     let link = KernelLink::default();
     let adapter = Adapter::new(client.clone(), args.settings(), link.clone());
-    let outcome = serve(args, &point, own_device, adapter, Some((&client, &link)), events);
+    let outcome = serve(args, &point, adapter, Some((&client, &link)), events);
     if args.stats_on_exit {
         report_counters(&client, args.detached);
     }
@@ -137,7 +137,6 @@ fn listen_for_signals() -> Result<Events, RunError> {
 fn serve<F: Filesystem>(
     args: &Args,
     point: &Path,
-    own_device: bool,
     filesystem: F,
     client: Option<(&Arc<Client>, &KernelLink)>,
     (send, events): Events,
@@ -148,8 +147,7 @@ fn serve<F: Filesystem>(
     let mut config = Config::default();
     config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(args.threads());
-    // A descriptor per thread takes opening the device, which an ordinary user may not be allowed to.
-    config.clone_fd = own_device && args.threads() > 1;
+    config.clone_fd = args.threads() > 1;
     let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
         undo(&mounted);
         RunError::Handshake(e)

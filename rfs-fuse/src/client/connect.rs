@@ -3,7 +3,7 @@
 use std::{cell::RefCell, sync::Arc};
 
 use rdmabox::{Address, ConnectError, Session, SessionOptions};
-use rfs_proto::{Attached, Reply, Request, VERSION, decode_reply, encode_request, record};
+use rfs_proto::{Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
 
 use super::{
     Client, ClientError, Remote,
@@ -68,13 +68,16 @@ impl Client {
         if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
             return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
         }
+        let inodes = InodeTable::default();
+        // Everybody knows the root directory, without a lookup.
+        inodes.acquire(ROOT_INO);
         Ok(Client {
             remote: remote.clone(),
             arena,
             arena_map: Mapped::of(&**remote, &arena),
             records: Records::new(remote.clone(), table),
             clock: ServerClock::from_exchange(sent, now, received),
-            inodes: InodeTable::default(),
+            inodes,
         })
     }
 

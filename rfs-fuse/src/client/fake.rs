@@ -144,7 +144,7 @@ impl Fake {
             return Err(Errno::ENOSPC);
         }
         for (i, at) in missing.iter().enumerate() {
-            if i as u64 % run == 0 && i > 0 {
+            if (i as u64).is_multiple_of(run) && i > 0 {
                 state.next_block += 1;
             }
             file.extents.push(Extent { file: *at, arena: state.next_block * BLOCK, len: BLOCK });

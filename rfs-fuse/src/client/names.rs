@@ -1,7 +1,8 @@
 //! Names and attributes: everything that is a call to the server, and `getattr`, which is not.
 
 use rfs_proto::{
-    Attr, DirPage, Errno, MAX_NAME, MAX_SYMLINK, RenameFlags, Reply, Request, ServerStats, SetAttr, StatFs,
+    Attr, DirPage, Errno, MAX_NAME, MAX_SYMLINK, ROOT_INO, RenameFlags, Reply, Request, ServerStats, SetAttr,
+    StatFs,
 };
 
 use super::{
@@ -60,6 +61,10 @@ impl Client {
 
     /// Gives `count` references back.
     pub fn forget(&self, ino: u64, count: u64) {
+        if ino == ROOT_INO {
+            // Nobody looked it up.
+            return;
+        }
         self.inodes.release(ino, count);
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rdmabox::RemoteAddr;
+use rdmabox::{RemoteAddr, RequestError};
 use rfs_proto::{Attr, RegionRef, record};
 
 use super::{
@@ -73,20 +73,24 @@ impl Records {
             .ok_or(ClientError::Protocol("an attribute slot outside the table"))
     }
 
-    /// The record's place in mapped memory, while the session lives.
-    fn mapped(&self, slot: u32) -> Option<(&Mapped, usize)> {
-        let map = self.map.as_ref()?;
+    /// The record's place in mapped memory. An error once the session is over: what is mapped stays readable then, but
+    /// nobody answers for it.
+    fn mapped(&self, slot: u32) -> Result<Option<(&Mapped, usize)>, ClientError> {
         let start = u64::from(slot) * record::LEN as u64;
-        if start + record::LEN as u64 > self.region.len || !self.remote.is_connected() {
-            return None;
+        let Some(map) = &self.map else { return Ok(None) };
+        if start + record::LEN as u64 > self.region.len {
+            return Ok(None);
+        }
+        if !self.remote.is_connected() {
+            return Err(RequestError::Disconnected.into());
         }
         // Inside a region that is mapped whole, so it fits a usize.
-        Some((map, map.offset + start as usize))
+        Ok(Some((map, map.offset + start as usize)))
     }
 
     /// Looks at a record that is mapped. `None`: not mapped, being changed, or another inode's.
-    pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Option<Glimpse> {
-        let (map, base) = self.mapped(slot)?;
+    pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Result<Option<Glimpse>, ClientError> {
+        let Some((map, base)) = self.mapped(slot)? else { return Ok(None) };
         let word = |field| map.memory.load_u64(base + field);
         for _ in 0..TRIES {
             let version = word(record::VERSION);
@@ -95,7 +99,7 @@ impl Records {
                 continue;
             }
             if word(record::INO) != ino {
-                return None;
+                return Ok(None);
             }
             let glimpse = Glimpse {
                 size: word(record::SIZE),
@@ -103,10 +107,10 @@ impl Records {
                 allocated: Some(word(record::BLOCKS)),
             };
             if word(record::VERSION) == version {
-                return Some(glimpse);
+                return Ok(Some(glimpse));
             }
         }
-        None
+        Ok(None)
     }
 
     /// True if records are mapped here.
@@ -118,7 +122,7 @@ impl Records {
     pub(crate) fn read(&self, ino: u64, slot: u32) -> Result<Option<Seen>, ClientError> {
         for _ in 0..TRIES {
             let mut raw: RawRecord = [0; record::LEN];
-            match self.mapped(slot) {
+            match self.mapped(slot)? {
                 Some((map, base)) => map.memory.read(base, &mut raw),
                 None => self.remote.read_vectored(&mut [(self.field(slot, 0, record::LEN)?, &mut raw)])?,
             }

@@ -16,7 +16,7 @@ impl Client {
     /// Looks at an inode's record now.
     pub(crate) fn look(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
         if let Some(slot) = inode.slot()
-            && let Some(glimpse) = self.records.glimpse(inode.ino, slot)
+            && let Some(glimpse) = self.records.glimpse(inode.ino, slot)?
         {
             return Ok(glimpse);
         }

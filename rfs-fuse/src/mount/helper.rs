@@ -1,6 +1,6 @@
 //! fusermount3, the setuid helper of fuse3, with which ordinary users mount.
 //!
-//! It opens the device and mounts as root after its own checks, and hands the descriptor back over a socket.
+//! It checks what the user may do, mounts as root, and hands the open device back over a socket.
 
 use std::{
     io::{IoSliceMut, Read},
@@ -42,7 +42,9 @@ fn option_string(options: &MountOptions) -> String {
 fn complaint(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("fusermount3 failed");
-    line.strip_prefix("fusermount3: ").unwrap_or(line).trim().to_owned()
+    // It begins with its name, or its path.
+    let message = line.split_once("fusermount3: ").map_or(line, |(_, message)| message);
+    message.trim().to_owned()
 }
 
 /// Mounts and returns the device.
@@ -122,6 +124,7 @@ mod tests {
     #[test]
     fn a_complaint_is_one_line() {
         assert_eq!(complaint(b"\nfusermount3: mountpoint is not empty\nmore\n"), "mountpoint is not empty");
+        assert_eq!(complaint(b"/usr/bin/fusermount3: no\n"), "no");
         assert_eq!(complaint(b""), "fusermount3 failed");
     }
 }

@@ -86,47 +86,40 @@ pub enum Unmounted {
     Busy,
 }
 
-fn usable_device() -> Result<Option<OwnedFd>, MountError> {
-    match rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(fd) => Ok(Some(fd)),
-        // fusermount3 opens it as root.
-        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(None),
-        Err(rustix::io::Errno::NOENT) => {
-            Err(MountError::Device { why: "no such device: load the kernel module (modprobe fuse)".into() })
-        }
-        Err(e) => Err(MountError::Device { why: io::Error::from(e).to_string() }),
-    }
+/// Opens the device, which fusermount3 does with the rights of its user, too.
+fn open_device() -> Result<OwnedFd, MountError> {
+    rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| MountError::Device {
+        why: match e {
+            rustix::io::Errno::NOENT => "no such device: load the kernel module (modprobe fuse)".into(),
+            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
+                "not permitted: it has to be open to all users (mode 666) for others than root to mount"
+                    .into()
+            }
+            e => io::Error::from(e).to_string(),
+        },
+    })
 }
 
-/// Finds out whether FUSE can be had at all, without mounting anything. True if this process may use the device
-/// itself.
-pub fn device() -> Result<bool, MountError> {
-    let own = usable_device()?.is_some();
-    let root = rustix::process::geteuid().is_root();
-    if !(own && root) && helper().is_none() {
+/// Finds out whether FUSE can be had at all, without mounting anything.
+pub fn device() -> Result<(), MountError> {
+    open_device()?;
+    if !rustix::process::geteuid().is_root() && helper().is_none() {
         return Err(MountError::Device {
-            why: "not permitted, and there is no fusermount3 to mount as an ordinary user (install fuse3)"
-                .into(),
+            why: "there is no fusermount3 to mount as an ordinary user (install fuse3)".into(),
         });
     }
-    Ok(own)
+    Ok(())
 }
 
 /// Mounts on a directory that [`mount_point`] approved.
 pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), MountError> {
     let refused = |why: String| MountError::Refused { path: path.to_owned(), why };
-    let direct = if rustix::process::geteuid().is_root() { usable_device()? } else { None };
-    let (fd, by_helper) = match direct {
-        Some(fd) => match mount_directly(&fd, path, options) {
-            Ok(()) => (fd, false),
-            // In a container without the right to mount, the helper may still have it.
-            Err(rustix::io::Errno::PERM) if helper().is_some() => {
-                (helper::mount(path, options).map_err(refused)?, true)
-            }
-            Err(rustix::io::Errno::PERM) => return Err(refused("not permitted".into())),
-            Err(e) => return Err(refused(io::Error::from(e).to_string())),
-        },
-        None => (helper::mount(path, options).map_err(refused)?, true),
+    let (fd, by_helper) = if rustix::process::geteuid().is_root() {
+        let fd = open_device()?;
+        mount_directly(&fd, path, options).map_err(|e| refused(io::Error::from(e).to_string()))?;
+        (fd, false)
+    } else {
+        (helper::mount(path, options).map_err(refused)?, true)
     };
     let device = table::topmost(path).map(|entry| entry.device);
     Ok((fd, Mounted { path: path.to_owned(), device, by_helper }))

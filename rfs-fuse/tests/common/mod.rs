@@ -1,0 +1,258 @@
+//! Servers in this process and real mounts. What cannot run here fails and says why.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::Address;
+use rfs_server::{Config, Server};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Nothing that a test waits for takes as long; a test that meets this limit has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A user without rights.
+pub(crate) const NOBODY: u32 = 65534;
+
+/// What a mount goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    Shm,
+    Tcp,
+}
+
+pub(crate) const BOTH: [Over; 2] = [Over::Shm, Over::Tcp];
+
+pub(crate) fn require_fuse() {
+    assert!(Path::new("/dev/fuse").exists(), "this test mounts, and there is no /dev/fuse here");
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test mounts and changes users, and has to be run as root"
+    );
+}
+
+/// A directory that every user may enter.
+pub(crate) fn directory() -> TempDir {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    dir
+}
+
+/// A server in this process.
+pub(crate) struct Lender {
+    pub(crate) server: Server,
+    pub(crate) dir: TempDir,
+}
+
+impl Lender {
+    pub(crate) fn new(memory: u64) -> Lender {
+        require_fuse();
+        let dir = directory();
+        let mut config = Config::new(memory);
+        config.listen = vec![
+            Address::Unix(dir.path().join("socket")),
+            Address::Tcp { host: "127.0.0.1".into(), port: 0 },
+        ];
+        config.root.perm = 0o777;
+        Lender { server: Server::start(config).expect("server"), dir }
+    }
+
+    pub(crate) fn address(&self, over: Over) -> String {
+        let wanted = |a: &&Address| {
+            matches!((over, a), (Over::Shm, Address::Unix(_)) | (Over::Tcp, Address::Tcp { .. }))
+        };
+        self.server.addresses().iter().find(wanted).expect("listening on both").to_string()
+    }
+
+    /// Mounts on a directory of its own.
+    pub(crate) fn mount(&self, over: Over, options: &[&str]) -> Mount {
+        let dir = directory();
+        let path = dir.path().to_owned();
+        let mut mount = Mount::start(&self.address(over), &path, &provider(over, options));
+        mount._dir = Some(dir);
+        mount
+    }
+
+    /// Requests handled so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.server.stats().calls.iter().map(|(_, count)| count).sum()
+    }
+
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.server.statfs().blocks_free
+    }
+}
+
+fn provider<'a>(over: Over, options: &[&'a str]) -> Vec<&'a str> {
+    let name = match over {
+        Over::Shm => "shm",
+        Over::Tcp => "tcp",
+    };
+    ["--provider", name].into_iter().chain(options.iter().copied()).collect()
+}
+
+pub(crate) fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_rfs-fuse"))
+}
+
+/// A mount in the foreground, ended when dropped.
+pub(crate) struct Mount {
+    child: Child,
+    pub(crate) point: PathBuf,
+    pub(crate) greeting: String,
+    stderr: Option<thread::JoinHandle<String>>,
+    _dir: Option<TempDir>,
+}
+
+impl Mount {
+    /// Starts the program and returns when it says that the mount answers.
+    pub(crate) fn start(address: &str, point: &Path, options: &[&str]) -> Mount {
+        Mount::spawn(program().args(options).arg(address).arg(point), point)
+    }
+
+    pub(crate) fn spawn(command: &mut Command, point: &Path) -> Mount {
+        require_fuse();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("rfs-fuse starts");
+        let mut stderr = child.stderr.take().expect("piped");
+        let stderr = thread::spawn(move || {
+            let mut said = String::new();
+            stderr.read_to_string(&mut said).expect("UTF-8");
+            eprint!("{said}");
+            said
+        });
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut greeting = String::new();
+        stdout.read_line(&mut greeting).expect("UTF-8");
+        child.stdout = Some(stdout.into_inner());
+        let mut mount = Mount { child, point: point.to_owned(), greeting, stderr: Some(stderr), _dir: None };
+        if mount.greeting.is_empty() {
+            let (status, said) = mount.wait();
+            panic!("no mount: {status}: {said}");
+        }
+        mount
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.point.join(name)
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("signal sent");
+    }
+
+    /// Waits for the end; what it said on stderr.
+    pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
+        let status = exit_of(&mut self.child);
+        let said = self.stderr.take().map_or_else(String::new, |reader| reader.join().expect("reader"));
+        (status, said)
+    }
+
+    /// The rest of stdout, after the end.
+    pub(crate) fn stdout(&mut self) -> String {
+        let mut rest = String::new();
+        if let Some(mut stdout) = self.child.stdout.take() {
+            stdout.read_to_string(&mut rest).expect("UTF-8");
+        }
+        rest
+    }
+
+    /// Unmounts as Ctrl-C does, and checks that it went well.
+    pub(crate) fn unmount(mut self) {
+        self.signal(Signal::INT);
+        let (status, said) = self.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(!is_mounted(&self.point));
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            self.signal(Signal::TERM);
+            if !eventually(|| self.child.try_wait().is_ok_and(|status| status.is_some())) {
+                self.child.kill().ok();
+            }
+        }
+        // Whatever a failed test leaves behind.
+        if is_mounted(&self.point) {
+            Command::new("fusermount3").args(["-u", "-z", "--"]).arg(&self.point).status().ok();
+        }
+    }
+}
+
+/// Waits for a process to end.
+pub(crate) fn exit_of(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    let ended = eventually(|| {
+        status = child.try_wait().expect("child");
+        status.is_some()
+    });
+    if !ended {
+        child.kill().ok();
+        panic!("the process does not end");
+    }
+    status.expect("ended")
+}
+
+/// Asks until it is so, or until patience ends.
+pub(crate) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if is_so() {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+/// True if something is mounted on exactly this directory.
+pub(crate) fn is_mounted(point: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("mount table");
+    table.lines().any(|line| line.split(' ').nth(4) == point.to_str())
+}
+
+/// Runs a shell command as another user; its exit code.
+pub(crate) fn shell_as(uid: u32, directory: &Path, script: &str) -> Option<i32> {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", script])
+        .current_dir(directory)
+        .uid(uid)
+        .gid(uid)
+        .spawn()
+        .expect("sh");
+    exit_of(&mut child).code()
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|i| (((i + seed) * 2_654_435_761) >> 13) as u8 | 1).collect()
+}
+
+/// For every provider, a server with a mount.
+pub(crate) fn each(memory: u64, test: impl Fn(&Lender, &Mount)) {
+    for over in BOTH {
+        eprintln!("over {over:?}");
+        let lender = Lender::new(memory);
+        let mount = lender.mount(over, &[]);
+        test(&lender, &mount);
+        mount.unmount();
+    }
+}

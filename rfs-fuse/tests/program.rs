@@ -1,0 +1,463 @@
+//! The program: how it starts, fails and ends.
+
+mod common;
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    os::unix::{
+        fs::{FileExt, PermissionsExt},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{
+    BOTH, Lender, Mount, NOBODY, Over, directory, eventually, exit_of, is_mounted, pattern, program,
+};
+use rustix::process::Signal;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs to the end, which has to come within the time that a failing start may take.
+fn run_to_failure(command: &mut Command) -> Output {
+    let begun = Instant::now();
+    let out = command.stdin(Stdio::null()).output().expect("rfs-fuse runs");
+    assert!(begun.elapsed() < Duration::from_secs(5), "took {:?}", begun.elapsed());
+    out
+}
+
+/// Asserts one line on stderr with all of `words`, nothing on stdout, and the exit code.
+#[track_caller]
+fn assert_fails(out: &Output, code: i32, words: &[&str]) {
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(code), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.starts_with("rfs-fuse: "), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    assert!(out.stdout.is_empty());
+}
+
+#[test]
+fn a_start_that_fails_says_why_in_one_line() {
+    let lender = Lender::new(16 * MIB);
+    let good = lender.address(Over::Shm);
+    let point = directory();
+    let point = point.path();
+    let file = point.join("file");
+    fs::write(&file, b"").expect("written");
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        listener.local_addr().expect("address").to_string()
+    };
+    let silent = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let silent = silent.local_addr().map(|a| (a.to_string(), silent)).expect("address");
+    let missing = point.join("missing");
+    let path = |p: &Path| p.to_str().expect("UTF-8").to_owned();
+    let table = [
+        ("/nowhere/socket".to_owned(), path(point), 1, vec!["/nowhere/socket", "no such socket"]),
+        (closed.clone(), path(point), 1, vec![&closed[..], "refused"]),
+        (silent.0.clone(), path(point), 1, vec![&silent.0[..], "no answer"]),
+        ("tcp:no-such-host.invalid:7440".to_owned(), path(point), 1, vec!["no-such-host.invalid"]),
+        ("nonsense".to_owned(), path(point), 2, vec!["nonsense", "is no address"]),
+        (good.clone(), path(&missing), 1, vec!["missing", "no such directory"]),
+        (good.clone(), path(&file), 1, vec!["file", "not a directory"]),
+        (good.clone(), format!("{}/x", path(&file)), 1, vec!["file/x"]),
+    ];
+    for (address, mount_point, code, words) in table {
+        let out = run_to_failure(program().arg(&address).arg(&mount_point));
+        assert_fails(&out, code, &words);
+        // The same from the background.
+        let out = run_to_failure(program().arg("--daemon").arg(&address).arg(&mount_point));
+        assert_fails(&out, code, &words);
+        assert!(!is_mounted(point));
+    }
+    let out = run_to_failure(program().args(["--provider", "tcp", &good]).arg(point));
+    assert_fails(&out, 1, &["tcp"]);
+    let out = run_to_failure(program().arg(point));
+    assert_fails(&out, 2, &["address and a mount point"]);
+    let out = run_to_failure(program().args(["--threads", "0", &good]).arg(point));
+    assert_eq!(out.status.code(), Some(2));
+    assert!(!is_mounted(point));
+
+    let mount = Mount::start(&good, point, &[]);
+    let out = run_to_failure(program().arg(&good).arg(point));
+    assert_fails(&out, 1, &["mounted there already"]);
+    mount.unmount();
+}
+
+#[test]
+fn a_listener_that_is_no_server_is_refused() {
+    let point = directory();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = listener.local_addr().expect("address").to_string();
+    let babbler = thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut first = [0; 4];
+            if stream.read(&mut first).unwrap_or(0) == 0 {
+                return;
+            }
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
+        }
+    });
+    let out = run_to_failure(program().arg(&address).arg(point.path()));
+    assert_fails(&out, 1, &[&address]);
+    std::net::TcpStream::connect(&address).expect("connected").shutdown(std::net::Shutdown::Both).ok();
+    babbler.join().expect("babbler");
+}
+
+#[test]
+fn signals_and_fusermount_end_it_cleanly() {
+    for over in BOTH {
+        let lender = Lender::new(16 * MIB);
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+            let mut mount = lender.mount(over, &[]);
+            assert!(mount.greeting.contains("is mounted on"), "{}", mount.greeting);
+            fs::write(mount.path("file"), b"x").expect("written");
+            mount.signal(signal);
+            let (status, said) = mount.wait();
+            assert_eq!(status.code(), Some(0), "{said}");
+            assert!(!is_mounted(&mount.point));
+        }
+        let mut mount = lender.mount(over, &[]);
+        let done = Command::new("fusermount3").arg("-u").arg(&mount.point).status().expect("fusermount3");
+        assert!(done.success());
+        let (status, said) = mount.wait();
+        assert_eq!((status.code(), &said[..]), (Some(0), ""));
+        assert!(!is_mounted(&mount.point));
+        assert!(eventually(|| lender.server.stats().sessions == 0), "the server knows that everybody left");
+    }
+}
+
+#[test]
+fn a_busy_mount_is_detached_and_it_says_so() {
+    for over in BOTH {
+        let lender = Lender::new(16 * MIB);
+        let mut mount = lender.mount(over, &[]);
+        let file = File::create(mount.path("file")).expect("created");
+        file.write_all_at(b"kept", 0).expect("written");
+        mount.signal(Signal::TERM);
+        let (status, said) = mount.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(said.contains("busy"), "{said}");
+        assert!(!is_mounted(&mount.point));
+        assert!(file.write_at(b"lost", 0).is_err());
+        drop(file);
+        let mount = lender.mount(over, &[]);
+        assert_eq!(fs::read(mount.path("file")).expect("read"), b"kept");
+        mount.unmount();
+    }
+}
+
+/// Processes whose arguments contain the path.
+fn processes(path: &Path) -> usize {
+    let path = path.to_str().expect("UTF-8").as_bytes();
+    let mut found = 0;
+    for entry in fs::read_dir("/proc").expect("proc").flatten() {
+        let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        found += usize::from(arguments.windows(path.len()).any(|part| part == path));
+    }
+    found
+}
+
+#[test]
+fn the_background_mount_answers_when_the_command_returns() {
+    let lender = Lender::new(16 * MIB);
+    for over in BOTH {
+        let point = directory();
+        let log = lender.dir.path().join("log");
+        let out = program()
+            .args(["--daemon", "--stats-on-exit", "--log-file"])
+            .arg(&log)
+            .arg(lender.address(over))
+            .arg(point.path())
+            .output()
+            .expect("rfs-fuse runs");
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(String::from_utf8_lossy(&out.stdout).contains("is mounted on"));
+        assert!(is_mounted(point.path()));
+        fs::write(point.path().join("file"), b"x").expect("written at once");
+        assert_eq!(processes(point.path()), 1);
+        let done = Command::new("fusermount3").arg("-u").arg(point.path()).status().expect("fusermount3");
+        assert!(done.success());
+        assert!(eventually(|| processes(point.path()) == 0));
+        let said = fs::read_to_string(&log).expect("log");
+        assert!(said.contains("counters"), "{said}");
+        fs::remove_file(&log).expect("removed");
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_a_mount_point_that_can_be_used_again() {
+    let lender = Lender::new(16 * MIB);
+    let point = directory();
+    let mut mount = Mount::start(&lender.address(Over::Shm), point.path(), &[]);
+    fs::write(mount.path("file"), b"kept").expect("written");
+    mount.signal(Signal::KILL);
+    mount.wait();
+    let dead = fs::metadata(point.path()).expect_err("dead").raw_os_error();
+    assert_eq!(dead, Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    let mount = Mount::start(&lender.address(Over::Tcp), point.path(), &[]);
+    assert_eq!(fs::read(mount.path("file")).expect("read"), b"kept");
+    mount.unmount();
+    assert!(!is_mounted(point.path()), "nor is the dead one there any more");
+}
+
+/// Opens the FUSE device to all users, as udev does, and closes it again.
+struct OpenDevice(fs::Permissions);
+
+impl OpenDevice {
+    fn new() -> OpenDevice {
+        let before = fs::metadata("/dev/fuse").expect("/dev/fuse").permissions();
+        fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).expect("chmod");
+        OpenDevice(before)
+    }
+}
+
+impl Drop for OpenDevice {
+    fn drop(&mut self) {
+        fs::set_permissions("/dev/fuse", self.0.clone()).ok();
+    }
+}
+
+#[test]
+fn an_ordinary_user_mounts_through_fusermount3() {
+    common::require_fuse();
+    let _open = OpenDevice::new();
+    for over in BOTH {
+        let lender = Lender::new(16 * MIB);
+        if let rdmabox::Address::Unix(socket) = &lender.server.addresses()[0] {
+            fs::set_permissions(socket, PermissionsExt::from_mode(0o777)).expect("chmod");
+        }
+        let point = directory();
+        let out =
+            run_to_failure(program().arg(lender.address(over)).arg(point.path()).uid(NOBODY).gid(NOBODY));
+        assert_fails(&out, 1, &["cannot mount on", "access"]);
+        std::os::unix::fs::chown(point.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
+        let out = run_to_failure(
+            program()
+                .arg("--allow-other")
+                .arg(lender.address(over))
+                .arg(point.path())
+                .uid(NOBODY)
+                .gid(NOBODY),
+        );
+        assert_fails(&out, 1, &["user_allow_other"]);
+
+        let mut command = program();
+        command.arg(lender.address(over)).arg(point.path()).uid(NOBODY).gid(NOBODY);
+        let mut mount = Mount::spawn(&mut command, point.path());
+        let done = common::shell_as(
+            NOBODY,
+            Path::new("/"),
+            &format!("cd {0} && echo hi > f && grep -q hi f", point.path().display()),
+        );
+        assert_eq!(done, Some(0));
+        assert!(fs::read(mount.path("f")).is_err(), "not even root without allow_other");
+        mount.signal(Signal::TERM);
+        let (status, said) = mount.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(!is_mounted(point.path()));
+    }
+}
+
+#[test]
+fn counters_are_printed_at_the_end() {
+    let lender = Lender::new(16 * MIB);
+    let mut mount = lender.mount(Over::Tcp, &["--stats-on-exit"]);
+    fs::write(mount.path("file"), pattern(MIB as usize, 1)).expect("written");
+    mount.signal(Signal::TERM);
+    assert_eq!(mount.wait().0.code(), Some(0));
+    let said = mount.stdout();
+    let start = said.find('{').expect("JSON");
+    let report: serde_json::Value = serde_json::from_str(&said[start..]).expect("JSON");
+    let counters = report["counters"].as_object().expect("counters");
+    assert!(!counters.is_empty());
+    assert!(counters.values().any(|value| value.as_u64() >= Some(MIB)), "{report}");
+}
+
+#[test]
+fn the_null_file_system_keeps_bytes_while_it_is_mounted() {
+    common::require_fuse();
+    for options in [&[][..], &["--direct-io"]] {
+        let point = directory();
+        let mount = Mount::spawn(program().arg("--null").args(options).arg(point.path()), point.path());
+        fs::create_dir(mount.path("d")).expect("directory");
+        let data = pattern(5 * MIB as usize + 3, 9);
+        fs::write(mount.path("d/file"), &data).expect("written");
+        assert!(fs::read(mount.path("d/file")).expect("read") == data);
+        let file = File::options().write(true).open(mount.path("d/file")).expect("opened");
+        file.set_len(MIB + 5).expect("cut");
+        file.set_len(2 * MIB).expect("extended");
+        let mut expected = data[..MIB as usize + 5].to_vec();
+        expected.resize(2 * MIB as usize, 0);
+        assert!(fs::read(mount.path("d/file")).expect("read") == expected);
+        drop(file);
+        fs::rename(mount.path("d/file"), mount.path("file")).expect("renamed");
+        assert_eq!(fs::read_dir(mount.path("d")).expect("directory").count(), 0);
+        fs::remove_file(mount.path("file")).expect("removed");
+        fs::remove_dir(mount.path("d")).expect("removed");
+        assert!(!mount.path("file").exists());
+        mount.unmount();
+    }
+}
+
+/// Not a test: the server process of the tests below, which is this program started again.
+#[test]
+#[ignore = "a helper process of other tests"]
+fn server_process() {
+    if std::env::var_os("RFS_TEST_SERVER").is_none() {
+        return;
+    }
+    let lender = Lender::new(16 * MIB);
+    println!("\nserving {} {}", lender.address(Over::Shm), lender.address(Over::Tcp));
+    io::stdout().flush().expect("stdout");
+    // Until the test is done with it.
+    io::stdin().read_to_end(&mut Vec::new()).ok();
+}
+
+struct ServerProcess {
+    child: Child,
+    addresses: Vec<String>,
+}
+
+impl ServerProcess {
+    fn start() -> ServerProcess {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["server_process", "--exact", "--ignored", "--nocapture"])
+            .env("RFS_TEST_SERVER", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a server process");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let line = out.lines().map_while(Result::ok).find(|line| line.starts_with("serving "));
+        let line = line.expect("a server that starts");
+        ServerProcess { child, addresses: line.split(' ').skip(1).map(str::to_owned).collect() }
+    }
+
+    fn address(&self, over: Over) -> &str {
+        &self.addresses[usize::from(over == Over::Tcp)]
+    }
+
+    fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("signal");
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        // A killed server cannot remove its directory.
+        if let Some(socket) = self.addresses[0].strip_prefix("unix:") {
+            PathBuf::from(socket).parent().map(|dir| fs::remove_dir_all(dir).ok());
+        }
+    }
+}
+
+/// Runs it on a thread and gives its result if it ends within `limit`.
+fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, wait) = mpsc::channel();
+    thread::spawn(move || done.send(f()));
+    wait.recv_timeout(limit).ok()
+}
+
+type Operation = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// Every kind of operation on a mount whose server is gone or silent.
+fn every_operation(mount: &Mount, file: File) -> Vec<(&'static str, Option<i32>)> {
+    let (path, point) = (mount.path("file"), mount.point.clone());
+    let operations: Vec<(&'static str, Operation)> = vec![
+        ("read", {
+            let file = file.try_clone().expect("dup");
+            Box::new(move || file.read_at(&mut [0; 4096], 8192).map(drop))
+        }),
+        ("write", {
+            let file = file.try_clone().expect("dup");
+            Box::new(move || file.write_at(b"x", 0).map(drop))
+        }),
+        ("fstat", Box::new(move || file.metadata().map(drop))),
+        ("open", Box::new(move || File::open(path).map(drop))),
+        ("create", {
+            let path = mount.path("new");
+            Box::new(move || File::create(path).map(drop))
+        }),
+        ("mkdir", {
+            let path = mount.path("dir");
+            Box::new(move || fs::create_dir(path))
+        }),
+        ("readdir", Box::new(move || fs::read_dir(point)?.next().map_or(Ok(()), |e| e.map(drop)))),
+    ];
+    operations
+        .into_iter()
+        .map(|(name, run)| {
+            let result = within(Duration::from_secs(10), run).unwrap_or_else(|| panic!("{name} hangs"));
+            (name, result.err().and_then(|e| e.raw_os_error()))
+        })
+        .collect()
+}
+
+#[test]
+fn a_killed_server_is_an_errno_and_not_a_hang() {
+    common::require_fuse();
+    for over in BOTH {
+        let mut server = ServerProcess::start();
+        let point = directory();
+        let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "5"];
+        let mount = Mount::start(server.address(over), point.path(), &options);
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(mount.path("file"))
+            .expect("created");
+        file.write_all_at(&pattern(3 * 4096, 1), 0).expect("written");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("pages dropped");
+        server.signal(Signal::KILL);
+        exit_of(&mut server.child);
+        for (name, errno) in every_operation(&mount, file) {
+            assert_eq!(errno, Some(rustix::io::Errno::HOSTDOWN.raw_os_error()), "{name} over {over:?}");
+        }
+        mount.unmount();
+    }
+}
+
+#[test]
+fn a_silent_server_is_an_errno_and_not_a_hang() {
+    common::require_fuse();
+    for over in BOTH {
+        let server = ServerProcess::start();
+        let point = directory();
+        let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "0.5"];
+        let mount = Mount::start(server.address(over), point.path(), &options);
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(mount.path("file"))
+            .expect("created");
+        file.write_all_at(&pattern(3 * 4096, 1), 0).expect("written");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("pages dropped");
+        server.signal(Signal::STOP);
+        let first = within(Duration::from_secs(10), {
+            let path = mount.path("dir");
+            move || fs::create_dir(path)
+        });
+        let first = first.expect("mkdir hangs").expect_err("nobody answers").raw_os_error();
+        assert_eq!(first, Some(rustix::io::Errno::TIMEDOUT.raw_os_error()), "over {over:?}");
+        // The session is over by that.
+        for (name, errno) in every_operation(&mount, file) {
+            assert!(errno.is_some(), "{name} over {over:?} worked");
+        }
+        mount.unmount();
+        server.signal(Signal::CONT);
+    }
+}

@@ -1,0 +1,194 @@
+//! Two mounts of one server: names and bytes of one are seen on the other. Timeouts of an hour where the caches have to be
+//! right without their help, of zero where their lifetime is not what is tested.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::Path,
+    sync::Barrier,
+    thread,
+};
+
+use common::{Lender, Mount, Over, eventually, pattern};
+
+const MIB: u64 = 1 << 20;
+const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
+const NONE: &[&str] = &["--attr-timeout", "0", "--entry-timeout", "0"];
+
+/// Every combination of providers.
+fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
+    for (first, second) in [(Over::Shm, Over::Shm), (Over::Tcp, Over::Tcp), (Over::Shm, Over::Tcp)] {
+        eprintln!("{first:?} and {second:?}");
+        let lender = Lender::new(64 * MIB);
+        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
+        test(&lender, &a, &b);
+        test(&lender, &b, &a);
+        b.unmount();
+        a.unmount();
+    }
+}
+
+#[test]
+fn what_was_closed_is_what_an_open_sees() {
+    pairs(LONG, |_, a, b| {
+        let (here, there) = (a.path("file"), b.path("file"));
+        fs::write(&here, b"one").expect("written");
+        assert_eq!(fs::read(&there).expect("read"), b"one");
+        // Longer, shorter, and of the same length: the other side has pages and attributes of each.
+        for content in [&b"longer than one"[..], b"two", b"owt", b""] {
+            fs::write(&here, content).expect("written");
+            assert_eq!(fs::read(&there).expect("read"), content);
+            let file = File::open(&there).expect("opened");
+            assert_eq!(file.metadata().expect("attributes").len(), content.len() as u64);
+        }
+        let big = pattern(3 * MIB as usize + 1, 1);
+        fs::write(&there, &big).expect("written");
+        assert!(fs::read(&here).expect("read") == big);
+        // Rewritten in place, without a change of size.
+        let file = OpenOptions::new().write(true).open(&here).expect("opened");
+        file.write_all_at(b"changed", MIB).expect("written");
+        file.sync_all().expect("synced");
+        assert_eq!(fs::read(&there).expect("read")[MIB as usize..][..7], *b"changed");
+        fs::remove_file(&here).expect("removed");
+        drop(file);
+    });
+}
+
+#[test]
+fn a_file_that_was_replaced_is_the_new_one_when_opened() {
+    pairs(LONG, |_, a, b| {
+        fs::write(a.path("file"), b"old").expect("written");
+        assert_eq!(fs::read(b.path("file")).expect("read"), b"old");
+        fs::write(a.path("new"), b"replaced").expect("written");
+        fs::rename(a.path("new"), a.path("file")).expect("renamed");
+        assert_eq!(
+            fs::read(b.path("file")).expect("read"),
+            b"replaced",
+            "although its kernel keeps the old name"
+        );
+        fs::remove_file(a.path("file")).expect("removed");
+        assert_eq!(File::open(b.path("file")).expect_err("gone").kind(), io::ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn names_are_the_same_on_both() {
+    pairs(NONE, |_, a, b| {
+        fs::create_dir_all(a.path("d/e")).expect("directories");
+        fs::write(b.path("d/e/f"), b"f").expect("written");
+        fs::rename(a.path("d/e/f"), a.path("d/g")).expect("renamed");
+        assert!(!b.path("d/e/f").exists());
+        assert_eq!(fs::read(b.path("d/g")).expect("read"), b"f");
+        fs::hard_link(b.path("d/g"), b.path("h")).expect("linked");
+        let (ino, nlink) = (fs::metadata(b.path("h")).expect("h").ino(), 2);
+        let seen = fs::metadata(a.path("d/g")).expect("g");
+        assert_eq!((seen.ino(), seen.nlink()), (ino, nlink));
+        fs::remove_file(a.path("h")).expect("removed");
+        fs::remove_file(b.path("d/g")).expect("removed");
+        fs::remove_dir(a.path("d/e")).expect("removed");
+        assert_eq!(fs::read_dir(b.path("d")).expect("directory").count(), 0);
+        fs::remove_dir(b.path("d")).expect("removed");
+        assert!(!a.path("d").exists());
+    });
+}
+
+/// Runs the same on both mounts at the same time, many times; exactly one may succeed each time.
+fn race(a: &Mount, b: &Mount, attempt: impl Fn(&Path) -> io::Result<()> + Sync, undo: impl Fn(&Path)) {
+    let start = Barrier::new(2);
+    for round in 0..40 {
+        let name = format!("race{round}");
+        let run = |mount: &Mount| {
+            start.wait();
+            attempt(&mount.path(&name))
+        };
+        let (first, second) = thread::scope(|scope| {
+            let other = scope.spawn(|| run(b));
+            (run(a), other.join().expect("thread"))
+        });
+        let lost = match (&first, &second) {
+            (Ok(()), Err(e)) | (Err(e), Ok(())) => e.kind(),
+            _ => panic!("round {round}: {first:?} and {second:?}"),
+        };
+        assert_eq!(lost, io::ErrorKind::AlreadyExists);
+        undo(&a.path(&name));
+    }
+}
+
+#[test]
+fn of_two_who_create_one_wins() {
+    pairs(NONE, |_, a, b| {
+        let exclusive = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path).map(drop);
+        let unlink = |path: &Path| fs::remove_file(path).expect("removed");
+        race(a, b, exclusive, unlink);
+        race(a, b, |path| fs::create_dir(path), |path| fs::remove_dir(path).expect("removed"));
+        fs::write(a.path("source"), b"").expect("written");
+        let link = |path: &Path| fs::hard_link(path.with_file_name("source"), path);
+        race(a, b, link, unlink);
+    });
+}
+
+#[test]
+fn of_two_who_create_without_exclusion_both_have_the_file() {
+    pairs(NONE, |_, a, b| {
+        let start = Barrier::new(2);
+        for round in 0..40 {
+            let name = format!("both{round}");
+            let write = |mount: &Mount, at: u64| {
+                start.wait();
+                let mut options = OpenOptions::new();
+                let file =
+                    options.write(true).create(true).truncate(false).mode(0o600).open(mount.path(&name));
+                file.expect("opened").write_all_at(b"x", at).expect("written");
+            };
+            thread::scope(|scope| {
+                scope.spawn(|| write(a, 0));
+                write(b, 1);
+            });
+            assert_eq!(fs::read(a.path(&name)).expect("read"), b"xx");
+        }
+    });
+}
+
+#[test]
+fn an_open_file_outlives_its_name_on_the_other_side() {
+    pairs(NONE, |lender, a, b| {
+        let free = lender.free_blocks();
+        fs::write(a.path("file"), pattern(MIB as usize, 2)).expect("written");
+        let file = File::open(b.path("file")).expect("opened");
+        fs::remove_file(a.path("file")).expect("removed");
+        fs::write(a.path("other"), pattern(MIB as usize, 3)).expect("written");
+        let mut out = vec![0; MIB as usize];
+        file.read_exact_at(&mut out, 0).expect("read");
+        assert!(out == pattern(MIB as usize, 2));
+        drop(file);
+        fs::remove_file(a.path("other")).expect("removed");
+        assert!(eventually(|| lender.free_blocks() == free), "its space comes back with the last close");
+    });
+}
+
+#[test]
+fn a_truncation_by_the_other_side_is_seen_by_an_open_file() {
+    pairs(NONE, |_, a, b| {
+        let path = a.path("file");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .expect("opened");
+        file.write_all_at(&pattern(MIB as usize, 4), 0).expect("written");
+        OpenOptions::new().write(true).open(b.path("file")).expect("opened").set_len(10).expect("cut");
+        assert_eq!(file.metadata().expect("attributes").len(), 10);
+        file.write_all_at(b"more", 8192).expect("written");
+        let mut expected = pattern(10, 4);
+        expected.resize(8192, 0);
+        expected.extend_from_slice(b"more");
+        assert!(fs::read(b.path("file")).expect("read") == expected);
+        drop(file);
+        fs::remove_file(&path).expect("removed");
+    });
+}
