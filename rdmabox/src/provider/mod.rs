@@ -1,3 +1,5 @@
 //! Providers: implementations of the [verbs](crate::verbs) model.
 
+#[cfg(feature = "ibverbs")]
+pub mod ibverbs;
 pub mod soft;

@@ -1,0 +1,145 @@
+//! Finding the devices.
+
+use std::{
+    ffi::c_char,
+    io,
+    path::{Path, PathBuf},
+};
+
+use ibverbs_sys::{ibv_device_attr, ibv_port_attr};
+
+use super::{
+    AtomicCap, DeviceDetails, DeviceInfo, GidEntry, IbverbsError, LinkLayer, PortInfo, PortState,
+    api::{Api, Context, RawDevice},
+    mtu_bytes, sysfs,
+};
+use crate::verbs::DeviceAttr;
+
+/// Name of the C library: what its interface of today is called on every Linux.
+const SONAME: &str = "libibverbs.so.1";
+
+/// The system's libibverbs, loaded. It stays loaded when this is dropped.
+#[derive(Debug)]
+pub struct Library {
+    api: Api,
+    class: PathBuf,
+}
+
+impl Library {
+    /// Loads the library.
+    ///
+    /// # Errors
+    /// [`IbverbsError::LibraryMissing`] where it is not installed; [`IbverbsError::SymbolMissing`] if what was
+    /// found is no libibverbs.
+    pub fn open() -> Result<Library, IbverbsError> {
+        Library::open_named(SONAME)
+    }
+
+    pub(super) fn open_named(name: &str) -> Result<Library, IbverbsError> {
+        Ok(Library::with(Api::load(name)?, Path::new(sysfs::CLASS)))
+    }
+
+    /// A library whose functions and whose `/sys/class/infiniband` are given.
+    pub(super) fn with(api: Api, class: &Path) -> Library {
+        Library { api, class: class.to_owned() }
+    }
+
+    /// The devices of this machine, in the library's order. Opens each of them, asks it, and closes it again.
+    ///
+    /// None at all is an empty list where the kernel could have some. A device that cannot be opened is in the
+    /// list, with the reason in [`DeviceInfo::details`].
+    ///
+    /// # Errors
+    /// [`IbverbsError::NoKernelSupport`]; [`IbverbsError::NoDriver`] if the kernel has devices and libibverbs has
+    /// none; [`IbverbsError::List`] otherwise.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, IbverbsError> {
+        let list = self.api.device_list().map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOSYS) => IbverbsError::NoKernelSupport,
+            _ => IbverbsError::List(e),
+        })?;
+        let devices: Vec<DeviceInfo> = list.iter().map(|device| self.describe(&device)).collect();
+        if devices.is_empty() {
+            let known = sysfs::device_names(&self.class);
+            if !known.is_empty() {
+                return Err(IbverbsError::NoDriver { devices: known });
+            }
+        }
+        Ok(devices)
+    }
+
+    fn describe(&self, device: &RawDevice<'_>) -> DeviceInfo {
+        let name = device.name();
+        let (node_type, transport) = device.kind();
+        let details = match device.open() {
+            Ok(context) => self.ask(&context, &name),
+            Err(source) => Err(IbverbsError::Open { device: name.clone(), source }),
+        };
+        DeviceInfo { name, guid: device.guid(), node_type, transport, details }
+    }
+
+    fn ask(&self, context: &Context<'_>, name: &str) -> Result<DeviceDetails, IbverbsError> {
+        let failed =
+            |call| move |source: io::Error| IbverbsError::Query { device: name.to_owned(), call, source };
+        let device = context.query_device().map_err(failed("ibv_query_device"))?;
+        let mut ports = Vec::new();
+        for number in 1..=device.phys_port_cnt {
+            let port = context.query_port(number).map_err(failed("ibv_query_port"))?;
+            let mut gids = Vec::new();
+            for i in 0..port.gid_tbl_len {
+                let gid = context.query_gid(number, i).map_err(failed("ibv_query_gid"))?;
+                // `i` counts up from 0.
+                let index = i.unsigned_abs();
+                if !gid.is_zero() {
+                    let gid_type = sysfs::gid_type(&self.class, name, number, index);
+                    gids.push(GidEntry { index, gid, gid_type });
+                }
+            }
+            ports.push(port_info(number, &port, gids));
+        }
+        Ok(details(name, &device, ports))
+    }
+}
+
+fn port_info(number: u8, port: &ibv_port_attr, gids: Vec<GidEntry>) -> PortInfo {
+    PortInfo {
+        number,
+        state: PortState::from_raw(port.state),
+        link_layer: LinkLayer::from_raw(port.link_layer),
+        active_mtu: mtu_bytes(port.active_mtu),
+        max_msg_sz: port.max_msg_sz,
+        lid: port.lid,
+        gids,
+    }
+}
+
+fn details(name: &str, device: &ibv_device_attr, ports: Vec<PortInfo>) -> DeviceDetails {
+    let attr = DeviceAttr {
+        name: name.to_owned(),
+        max_qp_wr: count(device.max_qp_wr),
+        max_sge: count(device.max_sge),
+        max_cqe: count(device.max_cqe),
+        max_msg_sz: ports.iter().map(|port| u64::from(port.max_msg_sz)).min().unwrap_or(0),
+        max_mr_size: device.max_mr_size,
+        max_qp_rd_atom: count(device.max_qp_rd_atom),
+        max_inline_data: 0,
+    };
+    DeviceDetails {
+        fw_version: text(&device.fw_ver),
+        attr,
+        max_qp: count(device.max_qp),
+        max_mr: count(device.max_mr),
+        atomics: AtomicCap::from_raw(device.atomic_cap),
+        ports,
+    }
+}
+
+/// A limit that C keeps in an `int`: a negative one is none.
+fn count(limit: i32) -> u32 {
+    u32::try_from(limit).unwrap_or(0)
+}
+
+/// The text in a fixed array, up to its first zero byte or its end.
+fn text(chars: &[c_char]) -> String {
+    let bytes: Vec<u8> = chars.iter().map(|&c| c.to_ne_bytes()[0]).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).trim_end().to_owned()
+}

@@ -1,0 +1,51 @@
+//! What the kernel says of RDMA devices in `/sys/class/infiniband`, where libibverbs does not pass it on.
+//! Reads small files; what cannot be read is unknown, never an error.
+
+use std::{fs, path::Path};
+
+use super::GidType;
+
+/// Where the kernel lists its RDMA devices.
+pub(super) const CLASS: &str = "/sys/class/infiniband";
+
+/// The names of the kernel's devices, sorted; none where there is no such directory.
+pub(super) fn device_names(class: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(class) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The protocol of one entry of a GID table.
+pub(super) fn gid_type(class: &Path, device: &str, port: u8, index: u32) -> Option<GidType> {
+    let path = class.join(format!("{device}/ports/{port}/gid_attrs/types/{index}"));
+    GidType::parse(&fs::read_to_string(path).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_unknown() {
+        let class = tempfile::tempdir().expect("temporary directory");
+        assert_eq!(gid_type(class.path(), "rxe0", 1, 0), None);
+        assert_eq!(device_names(class.path()), Vec::<String>::new());
+        assert_eq!(device_names(&class.path().join("absent")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn types_and_names_are_read() {
+        let class = tempfile::tempdir().expect("temporary directory");
+        let types = class.path().join("rxe0/ports/2/gid_attrs/types");
+        fs::create_dir_all(&types).expect("directories");
+        fs::create_dir(class.path().join("mlx5_0")).expect("directory");
+        fs::write(types.join("7"), "RoCE v2\n").expect("file");
+        fs::write(types.join("8"), b"\xff\xfe").expect("file");
+        assert_eq!(gid_type(class.path(), "rxe0", 2, 7), Some(GidType::RoceV2));
+        assert_eq!(gid_type(class.path(), "rxe0", 2, 8), None);
+        assert_eq!(gid_type(class.path(), "rxe0", 1, 7), None);
+        assert_eq!(device_names(class.path()), ["mlx5_0", "rxe0"]);
+    }
+}
