@@ -7,12 +7,17 @@ use std::{
     fs,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    process::{Guarded, Invocation},
+};
+
+/// How long unmounting may take where the file system answers.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// Mount points in a `mountinfo` text, with its octal escapes resolved.
 fn mount_points(mountinfo: &[u8]) -> Vec<PathBuf> {
@@ -59,18 +64,22 @@ pub fn is_mounted(point: &Path) -> Result<bool> {
 }
 
 /// Unmounts a FUSE mount point: gently, for as long as a file closing late may take, then lazily. Fine if
-/// nothing is mounted there.
+/// nothing is mounted there. A file system that hangs is not waited for: it is unmounted lazily at once.
 pub fn unmount(point: &Path) -> Result<()> {
+    let mut lazy = false;
     for attempt in 0..20 {
         if !is_mounted(point)? {
             return Ok(());
         }
-        let lazy = attempt >= 15;
-        if !run("fusermount3", &[if lazy { "-uz" } else { "-u" }, "--"], point) {
-            run("umount", if lazy { &["-l", "--"] } else { &["--"] }, point);
-        }
-        if is_mounted(point)? {
-            thread::sleep(Duration::from_millis(100));
+        lazy |= attempt >= 15;
+        let done = run("fusermount3", &[if lazy { "-uz" } else { "-u" }, "--"], point).and_then(|done| {
+            if done { Ok(true) } else { run("umount", if lazy { &["-l", "--"] } else { &["--"] }, point) }
+        });
+        match done {
+            Err(Hangs) if lazy => break,
+            Err(Hangs) => lazy = true,
+            Ok(_) if is_mounted(point)? => thread::sleep(Duration::from_millis(100)),
+            Ok(_) => {}
         }
     }
     if is_mounted(point)? {
@@ -79,15 +88,18 @@ pub fn unmount(point: &Path) -> Result<()> {
     Ok(())
 }
 
-fn run(program: &str, args: &[&str], point: &Path) -> bool {
-    Command::new(program)
-        .args(args)
-        .arg(point)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
+/// The program waits for the file system, which does not answer.
+struct Hangs;
+
+/// Whether the program succeeded.
+fn run(program: &str, args: &[&str], point: &Path) -> std::result::Result<bool, Hangs> {
+    let command = Invocation::new(program).args(args.iter().copied()).arg(point);
+    // Elsewhere: a working directory inside would keep the mount busy.
+    let Ok(mut child) = Guarded::spawn(&command, Path::new("/")) else { return Ok(false) };
+    match child.wait_end(ANSWER) {
+        Ok(Some(status)) => Ok(status.success()),
+        _ => Err(Hangs),
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::{Error, Result, interrupt::Interrupt};
 /// How long a child may take from SIGTERM to its end before SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the kernel may take to end a killed child.
-const KILL_GRACE: Duration = Duration::from_secs(5);
+const KILL_GRACE: Duration = Duration::from_secs(2);
 /// Kept output of a child, in bytes.
 const KEEP: usize = 256 * 1024;
 
@@ -230,10 +230,10 @@ impl Guarded {
         }
     }
 
-    /// Waits for the child to end by itself, however it does. Not an error if it does not.
-    pub fn wait_end(&mut self, limit: Duration) -> Result<()> {
+    /// Waits for the child to end by itself, however it does; `None` if it does not.
+    pub fn wait_end(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         // Part of cleanup: it does not look at the interrupt flag.
-        Interrupt::unset().wait(limit, || self.ended()).map(|_| ())
+        Interrupt::unset().wait(limit, || self.ended())
     }
 
     /// Ends the child and whatever is left of its process group: SIGTERM, some seconds, SIGKILL, wait.
@@ -248,7 +248,10 @@ impl Guarded {
                 self.signal(Signal::KILL);
                 if !self.wait_gone(KILL_GRACE)? {
                     let id = self.child.id();
-                    return Err(Error::LeftBehind(format!("process {id} ({}) cannot be killed", self.name)));
+                    let name = &self.name;
+                    return Err(Error::LeftBehind(format!(
+                        "process {id} ({name}) is killed, but ends only when what it waits for does"
+                    )));
                 }
             }
         }

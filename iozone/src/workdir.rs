@@ -20,11 +20,10 @@ pub struct WorkDir {
 impl WorkDir {
     /// A new directory, for its owner only, inside `parent`.
     pub fn new(parent: &Path) -> Result<Self> {
-        let path = tempfile::Builder::new()
-            .prefix("rfs-iozone-")
-            .tempdir_in(parent)
-            .map_err(Error::io(parent))?
-            .keep();
+        // As the mount table will name it.
+        let parent = parent.canonicalize().map_err(Error::io(parent))?;
+        let made = tempfile::Builder::new().prefix("rfs-iozone-").tempdir_in(&parent);
+        let path = made.map_err(Error::io(parent))?.keep();
         Ok(Self { path, removed: false })
     }
 

@@ -163,10 +163,12 @@ impl Started {
             let ended = fuse.wait_end(UNMOUNTED);
             let stopped = fuse.stop();
             said = fuse.stdout.text();
-            ended.and(stopped)
+            ended.map(|_| ()).and(stopped)
         });
         let server = self.server.take().map_or(Ok(()), |mut server| server.stop());
         let removed = self.work.remove();
+        // A mount that could not go while its program hung is gone with it: removal looks again.
+        let unmounted = if removed.is_ok() { Ok(()) } else { unmounted };
         unmounted.and(fuse).and(server).and(removed).map(|()| said)
     }
 }
