@@ -36,21 +36,26 @@ pub enum IbverbsError {
          module ib_uverbs is not loaded"
     )]
     NoKernelSupport,
-    /// The kernel has devices, and libibverbs has a driver for none of them.
+    /// The kernel has devices, and libibverbs can use none of them.
     #[error(
-        "the kernel has RDMA devices ({}) that libibverbs cannot use: on Debian, install the package \
-         ibverbs-providers, and see that the module ib_uverbs is loaded",
+        "the kernel has RDMA devices ({}) and libibverbs can use none of them: it has no driver for them (on Debian, \
+         install the package ibverbs-providers), or there are no device files in /dev/infiniband (as in a container \
+         that was not given them)",
         devices.join(", ")
     )]
-    NoDriver {
+    Unusable {
         /// Names of the kernel's devices.
         devices: Vec<String>,
     },
     /// The devices could not be listed.
     #[error("RDMA devices cannot be listed: {0}")]
     List(#[source] io::Error),
-    /// One device could not be opened.
-    #[error("{device} cannot be opened: {source} (see /dev/infiniband and its permissions)")]
+    /// One device could not be opened. The library tries more than one way and gives the error of the last: a
+    /// file that may not be opened can read as one that does not exist.
+    #[error(
+        "{device} cannot be opened: {source}; the last attempt of several gave this error, so see first whether this \
+         user may read and write the device's file in /dev/infiniband"
+    )]
     Open {
         /// Its name.
         device: String,

@@ -50,7 +50,7 @@ impl Library {
     /// list, with the reason in [`DeviceInfo::details`].
     ///
     /// # Errors
-    /// [`IbverbsError::NoKernelSupport`]; [`IbverbsError::NoDriver`] if the kernel has devices and libibverbs has
+    /// [`IbverbsError::NoKernelSupport`]; [`IbverbsError::Unusable`] if the kernel has devices and libibverbs has
     /// none; [`IbverbsError::List`] otherwise.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, IbverbsError> {
         let list = self.api.device_list().map_err(|e| match e.raw_os_error() {
@@ -61,7 +61,7 @@ impl Library {
         if devices.is_empty() {
             let known = sysfs::device_names(&self.class);
             if !known.is_empty() {
-                return Err(IbverbsError::NoDriver { devices: known });
+                return Err(IbverbsError::Unusable { devices: known });
             }
         }
         Ok(devices)
