@@ -85,8 +85,11 @@ impl Table {
         self.load(slot, record::SIZE).min(MAX_FILE_SIZE)
     }
 
-    /// Sets the size, against clients that may be raising it. The size before.
+    /// Sets the size, against clients that may be raising it. The size before. From here to the next publication the
+    /// version is odd: a client that has just written cannot take the record for what it was before.
     pub fn set_size(&self, slot: u32, size: u64) -> u64 {
+        let version = self.load(slot, record::VERSION);
+        self.store(slot, record::VERSION, version | 1);
         let word = self.memory.atomic_u64(place(slot, record::SIZE));
         u64::from_le(word.swap(size.to_le(), Ordering::SeqCst))
     }
@@ -176,6 +179,18 @@ mod tests {
         assert_eq!(table.free_slots(), 0);
         table.release(0);
         assert_eq!((table.free_slots(), table.take()), (1, Some(0)));
+    }
+
+    #[test]
+    fn a_record_is_no_answer_between_a_new_size_and_its_publication() {
+        let mut table = table(1);
+        let slot = table.take().unwrap();
+        let attr = attr(9, slot, 3);
+        table.publish_all(&attr);
+        assert_eq!(table.set_size(slot, 7), 5000);
+        assert_eq!(record::decode(&raw(&table, slot), 9, slot), None);
+        table.publish(&attr);
+        assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(Attr { size: 7, blocks: 8, ..attr }));
     }
 
     #[test]

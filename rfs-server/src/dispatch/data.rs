@@ -118,8 +118,11 @@ impl Meta {
             SetTime::Now => now,
             SetTime::At(time) => time,
         };
-        if let Some(size) = changes.size {
-            self.set_size(session, ino, size)?;
+        if let Some(size) = changes.size
+            && let Err(e) = self.set_size(session, ino, size)
+        {
+            self.publish(ino);
+            return Err(e);
         }
         let inode = self.namespace.get_mut(ino)?;
         inode.perm = changes.perm.map_or(inode.perm, |perm| perm & 0o7777);
@@ -140,7 +143,8 @@ impl Meta {
         self.attr(ino).map(Reply::Attr)
     }
 
-    /// The new size is there before space goes: a reader finds the end of the file, or its old bytes, or zeroes.
+    /// The new size is there before space goes: a reader finds the end of the file, or its old bytes, or zeroes. The
+    /// record is open until the caller publishes it.
     fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
         let slot = self.namespace.get(ino)?.slot;
         let old = self.table.set_size(slot, size);

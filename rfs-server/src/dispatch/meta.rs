@@ -85,8 +85,11 @@ impl Meta {
         if let Some(tail) = tail {
             self.space.zero(tail);
         }
-        if !given_up.is_empty() {
+        // Also where no space goes: the tail that was zeroed may have been under somebody's write.
+        if tail.is_some() || !given_up.is_empty() {
             self.namespace.get_mut(ino)?.layout_generation += 1;
+        }
+        if !given_up.is_empty() {
             self.space.quarantine(ino, &given_up, &self.leases.others(session, ino));
         }
         Ok(())
