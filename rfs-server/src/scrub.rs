@@ -87,7 +87,7 @@ impl Space {
     /// Zeroes a range that is in use, such as what lies behind the end of a file in its last block.
     pub fn zero(&self, range: Range) {
         // Ranges come from the account, which lies within the memory; so they fit a usize.
-        self.memory.zero(range.start as usize, range.len as usize);
+        self.memory.zero_present(range.start as usize, range.len as usize);
     }
 
     /// Sees to it that dirty space gets clean: here if it is little, else in the background.

@@ -179,6 +179,37 @@ impl Memory {
         unsafe { std::ptr::write_bytes(self.base.as_ptr().add(offset), 0, len) }
     }
 
+    /// Zeroes a range without making pages present that never were: those read as zero already.
+    ///
+    /// # Panics
+    /// As [`zero`](Self::zero).
+    pub fn zero_present(&self, offset: usize, len: usize) {
+        let Some(fd) = &self.fd else { return self.zero(offset, len) };
+        self.check(offset, len);
+        let seek = |from: usize, whence: i32| {
+            // SAFETY: plain lseek; nobody uses this descriptor's file position.
+            let found = unsafe { libc::lseek(fd.as_raw_fd(), from as libc::off_t, whence) };
+            usize::try_from(found).ok()
+        };
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            // Nothing present behind `at`, or a file system that cannot tell.
+            let Some(start) = seek(at, libc::SEEK_DATA) else {
+                if io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
+                    self.zero(at, end - at);
+                }
+                return;
+            };
+            if start >= end {
+                return;
+            }
+            let stop = seek(start, libc::SEEK_HOLE).unwrap_or(end).clamp(start, end);
+            self.zero(start, stop - start);
+            at = stop.max(start + 1);
+        }
+    }
+
     /// Gives the pages wholly inside a range back to the system; they read as zero afterwards. Shareable memory only;
     /// the edges are zeroed by hand.
     pub fn discard(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
@@ -315,4 +346,64 @@ pub(crate) fn page_size() -> usize {
     // SAFETY: sysconf has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(memory: &Memory) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        File::from(memory.peer_fd(true).unwrap()).metadata().unwrap().blocks() * 512
+    }
+
+    #[test]
+    fn zeroing_what_is_present_brings_nothing_in() {
+        let page = page_size();
+        let memory = Memory::shared("test", 64 * page).unwrap();
+        memory.write(3 * page, &vec![1; 2 * page]);
+        memory.write(10 * page, &vec![1; page]);
+        memory.write(20 * page, &[1]);
+        let before = present(&memory);
+        memory.zero_present(3 * page + 5, 10 * page);
+        assert_eq!(present(&memory), before);
+        let mut all = vec![0; 64 * page];
+        memory.read(0, &mut all);
+        let left: Vec<usize> = (0..all.len()).filter(|i| all[*i] != 0).collect();
+        assert_eq!(left, [3 * page, 3 * page + 1, 3 * page + 2, 3 * page + 3, 3 * page + 4, 20 * page]);
+        memory.zero_present(0, 64 * page);
+        memory.read(0, &mut all);
+        assert!(all.iter().all(|byte| *byte == 0));
+        Memory::private(page).unwrap().zero_present(0, page);
+    }
+
+    #[test]
+    fn discarded_pages_read_as_zero_and_are_given_back() {
+        let page = page_size();
+        let memory = Memory::shared("test", 8 * page).unwrap();
+        memory.write(0, &vec![1; 8 * page]);
+        memory.discard(page / 2, 3 * page).unwrap();
+        assert_eq!(present(&memory), 6 * page as u64);
+        let mut all = vec![0; 8 * page];
+        memory.read(0, &mut all);
+        for (i, byte) in all.iter().enumerate() {
+            assert_eq!(*byte == 0, (page / 2..page / 2 + 3 * page).contains(&i), "byte {i}");
+        }
+    }
+
+    #[test]
+    fn only_memory_that_cannot_shrink_is_taken_from_a_peer() {
+        let memory = Memory::shared("test", 4096).unwrap();
+        let fd = memory.peer_fd(false).unwrap();
+        assert!(Memory::from_peer(memory.peer_fd(true).unwrap(), 8192, true).is_err());
+        let view = Memory::from_peer(fd, 4096, false).unwrap();
+        memory.write(7, b"x");
+        let mut byte = [0];
+        view.read(7, &mut byte);
+        assert_eq!(byte, *b"x");
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        assert!(Memory::from_peer(file.into(), 4096, false).is_err());
+        assert!(Memory::from_peer(memory.peer_fd(false).unwrap(), 4096, true).is_err());
+    }
 }

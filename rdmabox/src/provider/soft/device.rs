@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use super::{
     cq::SoftCq,
+    direct::PeerMappings,
     engine::Engine,
     poll_set::PollSet,
     qp::{SoftQp, SoftQpInit},
@@ -131,6 +132,7 @@ pub(crate) struct SoftPd {
     device: Arc<Shared>,
     regions: Regions,
     sharing: Mutex<Sharing>,
+    peer_mappings: Arc<PeerMappings>,
 }
 
 impl SoftPd {
@@ -140,11 +142,16 @@ impl SoftPd {
             device,
             regions: Regions::default(),
             sharing: Mutex::default(),
+            peer_mappings: Arc::default(),
         })
     }
 
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
+    }
+
+    pub(crate) fn peer_mappings(&self) -> &Arc<PeerMappings> {
+        &self.peer_mappings
     }
 
     /// The descriptor of the region table and its length, for a peer that can map it.

@@ -6,11 +6,12 @@
 
 use std::{
     collections::HashMap,
-    os::fd::OwnedFd,
-    sync::{Arc, atomic::Ordering},
+    fs::File,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    sync::{Arc, Weak, atomic::Ordering},
 };
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::{regions::Piece, shared_table};
 use crate::{
@@ -18,11 +19,42 @@ use crate::{
     verbs::{Access, RemoteAddr, WcStatus},
 };
 
+/// The mappings of peers' memory of a protection domain. Its queue pairs share them: each mapping has page tables of
+/// its own, to be filled fault by fault.
+#[derive(Debug, Default)]
+pub(crate) struct PeerMappings(Mutex<Vec<(MemoryIdentity, Weak<Memory>)>>);
+
+/// Tells memory objects of this host apart: the identity of the file behind them, and how it is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MemoryIdentity {
+    device: u64,
+    inode: u64,
+    len: usize,
+    writable: bool,
+}
+
+impl PeerMappings {
+    fn map(&self, fd: OwnedFd, len: usize, writable: bool) -> Result<Arc<Memory>, MemoryError> {
+        let file = File::from(fd);
+        let meta = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?;
+        let identity = MemoryIdentity { device: meta.dev(), inode: meta.ino(), len, writable };
+        let mut known = self.0.lock();
+        known.retain(|(_, memory)| memory.strong_count() > 0);
+        if let Some(memory) = known.iter().find(|(id, _)| *id == identity).and_then(|(_, m)| m.upgrade()) {
+            return Ok(memory);
+        }
+        let memory = Arc::new(Memory::from_peer(file.into(), len, writable)?);
+        known.push((identity, Arc::downgrade(&memory)));
+        Ok(memory)
+    }
+}
+
 /// The peer's memory, as far as it is mapped here.
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     table: Memory,
     mapped: RwLock<HashMap<u64, Arc<Memory>>>,
+    mappings: Arc<PeerMappings>,
 }
 
 /// Why a place in the peer's memory cannot be used.
@@ -35,17 +67,22 @@ pub(crate) enum Refused {
 }
 
 impl PeerMemory {
-    pub(crate) fn new(table: OwnedFd, len: usize) -> Result<PeerMemory, MemoryError> {
+    pub(crate) fn new(
+        table: OwnedFd,
+        len: usize,
+        mappings: &Arc<PeerMappings>,
+    ) -> Result<PeerMemory, MemoryError> {
         if len < shared_table::TABLE_LEN {
             return Err(MemoryError::BadHandle("region table is too short"));
         }
-        Ok(PeerMemory { table: Memory::from_peer(table, len, false)?, mapped: RwLock::default() })
+        let table = Memory::from_peer(table, len, false)?;
+        Ok(PeerMemory { table, mapped: RwLock::default(), mappings: Arc::clone(mappings) })
     }
 
     /// Maps memory that arrived; writable if the descriptor is.
     pub(crate) fn add(&self, id: u64, fd: OwnedFd, len: usize, writable: bool) -> Result<(), MemoryError> {
-        let memory = Memory::from_peer(fd, len, writable)?;
-        self.mapped.write().insert(id, Arc::new(memory));
+        let memory = self.mappings.map(fd, len, writable)?;
+        self.mapped.write().insert(id, memory);
         Ok(())
     }
 

@@ -309,7 +309,10 @@ impl SoftQp {
         let peer = match (fds.pop(), theirs.table_len.get()) {
             (Some(fd), len) if len > 0 => {
                 let len = usize::try_from(len).map_err(|_| VerbsError::Protocol("table too long".into()))?;
-                Some(PeerMemory::new(fd, len).map_err(|e| VerbsError::Protocol(e.to_string()))?)
+                Some(
+                    PeerMemory::new(fd, len, self.pd.peer_mappings())
+                        .map_err(|e| VerbsError::Protocol(e.to_string()))?,
+                )
             }
             _ => None,
         };
