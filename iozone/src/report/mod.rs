@@ -1,4 +1,4 @@
-//! The result of a run as data, and its three forms. Pure but for [`write`].
+//! The result of a run as data, and its three forms. Pure but for [`write()`].
 
 pub mod chart;
 pub mod table;
@@ -142,7 +142,7 @@ pub fn entries(measured: &Measured, targets: &[TargetInfo]) -> Vec<Entry> {
     entries
 }
 
-/// Where [`write`] has put things.
+/// Where [`write()`] has put things.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The report as JSON.
