@@ -107,7 +107,10 @@ impl Memory {
         if size < len as u64 {
             return Err(MemoryError::BadHandle("shorter than announced"));
         }
-        map(Some(file.into()), len, writable)
+        let mut memory = map(Some(file.into()), len, writable)?;
+        // The mapping is enough; a descriptor for each piece of memory of each peer would be many.
+        memory.fd = None;
+        Ok(memory)
     }
 
     /// Length in bytes.

@@ -33,7 +33,8 @@ use crate::{
 
 /// Longest message in bytes.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 30;
-const MAX_QP_WR: u32 = 1 << 16;
+/// Most outstanding requests of a work queue.
+pub(crate) const MAX_QP_WR: u32 = 1 << 16;
 const MAX_SGE: u32 = 256;
 const MAX_INLINE: u32 = 1024;
 const MAX_CQE: u32 = 1 << 20;
@@ -214,12 +215,13 @@ impl SoftPd {
     }
 
     fn deregister(&self, region: &Region) {
-        self.regions.remove(region.key);
+        // In this order: the index may be used again as soon as it is free.
         if region.access.intersects(Access::REMOTE_ANY)
             && let Some(table) = &self.sharing.lock().table
         {
             table.revoke(region);
         }
+        self.regions.remove(region.key);
     }
 
     fn add(

@@ -19,6 +19,9 @@ use crate::{
     verbs::{Access, RemoteAddr, WcStatus},
 };
 
+/// Memory objects that a peer can hand over.
+const MAX_MEMORIES: usize = 4096;
+
 /// The mappings of peers' memory of a protection domain. Its queue pairs share them: each mapping has page tables of
 /// its own, to be filled fault by fault.
 #[derive(Debug, Default)]
@@ -77,6 +80,11 @@ impl PeerMemory {
         }
         let table = Memory::from_peer(table, len, false)?;
         Ok(PeerMemory { table, mapped: RwLock::default(), mappings: Arc::clone(mappings) })
+    }
+
+    /// True if no further memory is taken from this peer.
+    pub(crate) fn is_full(&self) -> bool {
+        self.mapped.read().len() >= MAX_MEMORIES
     }
 
     /// Maps memory that arrived; writable if the descriptor is.

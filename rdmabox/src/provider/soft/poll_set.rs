@@ -20,6 +20,8 @@ use crate::verbs::VerbsError;
 /// Token of the wake descriptor; queue pair numbers start above it.
 const WAKE: u64 = 0;
 const MAX_EVENTS: usize = 32;
+/// The peer has closed its side.
+const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
 /// So many sockets are looked at one by one.
 const FEW: usize = 2;
 
@@ -66,8 +68,10 @@ impl PollSet {
     }
 
     fn control(&self, what: i32, fd: i32, token: u64, interest: Interest) -> Result<(), VerbsError> {
-        let events =
-            if interest.read { libc::EPOLLIN } else { 0 } | if interest.write { libc::EPOLLOUT } else { 0 };
+        let read = if interest.read { libc::EPOLLIN } else { 0 };
+        let write = if interest.write { libc::EPOLLOUT } else { 0 };
+        // The end of the stream is heard of even while nothing is read.
+        let events = read | write | libc::EPOLLRDHUP;
         let mut event = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: both descriptors are open and the event outlives the call.
         if unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), what, fd, &mut event) } < 0 {
@@ -149,6 +153,9 @@ impl PollSet {
             let qp = self.members.read().get(&(token as u32)).and_then(Weak::upgrade);
             if let Some(qp) = qp {
                 qp.progress();
+                if event.events & OVER != 0 {
+                    qp.hung_up();
+                }
             }
         }
         Ok(found > 0)

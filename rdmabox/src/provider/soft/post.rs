@@ -160,14 +160,19 @@ impl SoftQp {
                 posted.refused = Some(reason);
                 return false;
             }
+            let mut checked = self.check_local(wr);
+            self.slots().take_one();
             let Some(link) = link.filter(|_| !sq.is_poisoned()) else {
-                self.slots().take_one();
-                sq.flush_now(wr.wr_id, opcode_of(&wr.op));
+                // Behind whatever has not been reported yet.
+                checked.fault = Some(WcStatus::WrFlushErr);
+                if sq.holds() {
+                    sq.hold(checked.hold());
+                } else {
+                    sq.flush(checked.failed(WcStatus::WrFlushErr));
+                }
                 posted.count += 1;
                 continue;
             };
-            let checked = self.check_local(wr);
-            self.slots().take_one();
             if sq.holds() || !may_start(&sq, link, &checked) {
                 sq.hold(checked.hold());
                 posted.count += 1;
@@ -241,7 +246,9 @@ impl SoftQp {
         let mut landing = Pieces::new();
         match &mut wr.payload {
             Payload::Inline(bytes) => tx.bytes(bytes),
-            Payload::Pieces(pieces) if sends => pieces.drain(..).for_each(|piece| tx.memory(piece)),
+            Payload::Pieces(pieces) if sends => {
+                pieces.drain(..).for_each(|piece| tx.memory(piece, Some(msn)))
+            }
             Payload::Pieces(pieces) => landing = std::mem::take(pieces),
         }
         Ok(sq.push(wr.entry(msn, landing, None)))

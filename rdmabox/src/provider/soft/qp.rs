@@ -18,7 +18,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
     cq::{Cqe, SendSlots, SoftCq},
-    device::SoftPd,
+    device::{MAX_QP_WR, SoftPd},
     direct::{PeerMemory, Refused},
     poll_set::{Interest, PollSet},
     post::{HANDLE_WAIT, Posted},
@@ -35,8 +35,11 @@ use crate::verbs::{
     VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// Answers that may wait for the socket before no more READs are taken.
-const MAX_BACKLOG: usize = 16 << 20;
+/// Rounds of reading what a peer said before it went.
+const LAST_WORDS: usize = 64;
+/// Answers that may wait for the socket before no more requests are taken: more than a peer can rightly be waiting for,
+/// or two that both wait for the other to read would wait for ever. They cost little: payload stays where it is.
+const MAX_ANSWERS: usize = MAX_QP_WR as usize + 64;
 
 /// A connection.
 #[derive(Debug)]
@@ -65,7 +68,7 @@ pub(crate) struct SoftQp {
     interest: Mutex<Interest>,
     /// A message waits for a receive. Changed under `rq`.
     rnr: AtomicBool,
-    /// READs wait for the socket to take the answers of earlier ones.
+    /// Requests wait for the socket to take the answers of earlier ones.
     throttled: AtomicBool,
     /// The socket would not take everything.
     tx_waits: AtomicBool,
@@ -160,7 +163,7 @@ impl SoftQp {
         match tx.flush(&link.socket) {
             Ok(done) => {
                 self.tx_waits.store(!done, Ordering::Release);
-                if tx.backlog() < MAX_BACKLOG / 2 {
+                if tx.answers() < MAX_ANSWERS / 2 {
                     self.throttled.store(false, Ordering::Release);
                 }
                 true
@@ -169,14 +172,40 @@ impl SoftQp {
                 log::debug!("queue pair {}: send: {e}", self.num);
                 tx.close();
                 self.tx_waits.store(false, Ordering::Release);
+                self.throttled.store(false, Ordering::Release);
                 false
             }
         }
     }
 
+    /// The peer has closed its side. What it had sent is read as usual; a request that cannot be acted on will never be.
+    pub(crate) fn hung_up(&self) {
+        let Some(mut rx) = self.rx.try_lock() else { return };
+        if rx.is_waiting() {
+            self.enter_error(&mut rx, WcStatus::RetryExcErr, false);
+        }
+    }
+
+    /// True if the socket would not take everything.
+    pub(crate) fn tx_waits(&self) -> bool {
+        self.tx_waits.load(Ordering::Acquire)
+    }
+
+    /// True while no further request is acted on.
+    pub(crate) fn must_wait(&self) -> bool {
+        self.rnr.load(Ordering::Acquire) || self.throttled.load(Ordering::Acquire)
+    }
+
+    /// True if the payload of our request `msn`, and of those before it, has left: else an answer to it is a lie, and
+    /// believing it would free memory that is still to be sent. Called with the send queue locked.
+    pub(crate) fn was_sent(&self, msn: u32) -> bool {
+        let tx = self.tx.lock();
+        tx.first_unsent().is_none_or(|first| msn.wrapping_sub(first) >= 1 << 31)
+    }
+
     /// Too many answers wait for the socket.
     pub(crate) fn must_wait_for_tx(&self) -> bool {
-        let wait = self.tx.lock().backlog() >= MAX_BACKLOG;
+        let wait = self.tx.lock().answers() >= MAX_ANSWERS;
         if wait {
             self.throttled.store(true, Ordering::Release);
             self.tx_waits.store(true, Ordering::Release);
@@ -184,7 +213,7 @@ impl SoftQp {
         wait
     }
 
-    fn update_interest(&self) {
+    pub(crate) fn update_interest(&self) {
         let Some(link) = self.link.get() else { return };
         let mut current = self.interest.lock();
         // Read under the lock: whoever comes last applies what is true then.
@@ -250,8 +279,9 @@ impl SoftQp {
             return;
         }
         let taken = rx.close(drain);
-        self.sq.lock().fail(first);
+        // Before any completion: nothing may be sent from memory that its owner has back.
         self.tx.lock().close();
+        self.sq.lock().fail(first);
         if let Some(recv) = taken {
             self.complete_recv(recv, WcStatus::WrFlushErr);
         }
@@ -355,15 +385,20 @@ impl QueuePair for SoftQp {
         if self.link.set(link).is_err() {
             return Err(VerbsError::State { is: self.state(), needs: QpState::Init });
         }
-        if mapped {
-            self.pd.share_with(&self.me);
-        }
         let rts = QpState::Rts as u8;
         if self.state.compare_exchange(rtr, rts, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return Err(VerbsError::State { is: self.state(), needs: QpState::Rtr });
         }
         for set in &self.sets {
             set.add(self.num, fd, self.me.clone())?;
+        }
+        if self.state() == QpState::Err {
+            // Broken before it was in the sets: nobody else takes it out.
+            self.leave_sets();
+            return Err(VerbsError::PeerGone);
+        }
+        if mapped {
+            self.pd.share_with(&self.me);
         }
         self.update_interest();
         Ok(())
@@ -374,8 +409,13 @@ impl QueuePair for SoftQp {
         if let Some(link) = self.link.get() {
             if !self.tx.lock().is_empty() && !self.send_pending(link) {
                 // Read what the peer said before it went, then fail.
+                link.socket.shutdown();
                 let mut rx = self.rx.lock();
-                while rx.pump(self, link) {}
+                for _ in 0..LAST_WORDS {
+                    if !rx.pump(self, link) {
+                        break;
+                    }
+                }
                 self.enter_error(&mut rx, WcStatus::RetryExcErr, false);
             }
             if self.tx_waits.load(Ordering::Acquire) {

@@ -138,8 +138,17 @@ impl SendQueue {
         Some(entry)
     }
 
+    /// Flushes a request that was posted when it was too late, in its turn.
+    pub(crate) fn flush(&mut self, flushed: Entry) {
+        if self.outstanding.is_empty() {
+            self.report(&flushed, WcStatus::WrFlushErr);
+        } else {
+            self.outstanding.push_back(flushed);
+        }
+    }
+
     /// Reports a request that is flushed at once.
-    pub(crate) fn flush_now(&mut self, wr_id: u64, opcode: WcOpcode) {
+    fn flush_now(&mut self, wr_id: u64, opcode: WcOpcode) {
         let entry = Entry {
             wr_id,
             msn: 0,
@@ -200,14 +209,14 @@ impl SendQueue {
             return Outcome::Nonsense;
         }
         while self.front_is_up_to(msn) {
+            if self.outstanding.front().is_some_and(|e| e.done.is_none() && expects_response(e.opcode)) {
+                return Outcome::Nonsense;
+            }
             let Some(entry) = self.pop() else { break };
-            match entry.done {
-                Some(status) if status != WcStatus::Success => {
-                    self.report(&entry, status);
-                    return Outcome::Failed;
-                }
-                None if expects_response(entry.opcode) => return Outcome::Nonsense,
-                _ => self.report(&entry, WcStatus::Success),
+            let status = entry.done.unwrap_or(WcStatus::Success);
+            self.report(&entry, status);
+            if status != WcStatus::Success {
+                return Outcome::Failed;
             }
         }
         self.settle()
@@ -219,13 +228,14 @@ impl SendQueue {
             Outcome::Ok => {}
             other => return other,
         }
-        match self.pop() {
-            Some(entry) if entry.msn == msn => {
-                self.report(&entry, status);
-                Outcome::Failed
-            }
-            _ => Outcome::Nonsense,
+        if !self.outstanding.front().is_some_and(|e| e.msn == msn && e.done.is_none()) {
+            return Outcome::Nonsense;
         }
+        let Some(entry) = self.pop() else { return Outcome::Nonsense };
+        // A refusal is never a success, whatever the peer calls it.
+        let status = if status == WcStatus::Success { WcStatus::GeneralErr } else { status };
+        self.report(&entry, status);
+        Outcome::Failed
     }
 
     /// A response to `msn` of `len` bytes begins: where it lands.

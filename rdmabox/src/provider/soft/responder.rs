@@ -33,9 +33,13 @@ impl SoftQp {
                 if msn != rx.expected_msn {
                     return Action::Nonsense("request out of sequence");
                 }
+                // Every request can lead to an answer; a peer that takes none gets no further.
+                if self.must_wait_for_tx() {
+                    return Action::NotReady;
+                }
                 let action = match opcode {
                     Opcode::Send => self.on_send(header),
-                    Opcode::Write => self.on_write(header),
+                    Opcode::Write => self.on_write(link, header),
                     Opcode::Read => self.on_read(header),
                     _ => self.on_atomic(header, opcode),
                 };
@@ -44,19 +48,28 @@ impl SoftQp {
                 }
                 action
             }
-            Opcode::Ack => from_outcome(self.answered(link, |sq| sq.acked(header.msn.get()))),
+            Opcode::Ack => {
+                let msn = header.msn.get();
+                from_outcome(self.answered(link, msn, |sq| sq.acked(msn)))
+            }
             Opcode::Nak => {
+                // Nothing is sent any more, before any completion lets memory go.
+                self.tx().close();
                 let status = WcStatus::from_code(u32::from(header.status));
                 from_outcome(self.sq().refused(header.msn.get(), status))
             }
             Opcode::ReadResponse => {
-                let len = header.payload_len.get();
-                match self.sq().response(header.msn.get(), len, &[WcOpcode::RdmaRead]) {
-                    Ok(pieces) => Action::Land(Landing::new(pieces, len as usize, Then::ReadDone)),
+                let (msn, len) = (header.msn.get(), header.payload_len.get());
+                let mut sq = self.sq();
+                if !self.was_sent(msn) {
+                    return Action::Nonsense("answer to a request that was not sent");
+                }
+                match sq.response(msn, len, &[WcOpcode::RdmaRead]) {
+                    Ok(pieces) => Action::Land(Landing::new(pieces, len as usize, Then::ReadDone(msn))),
                     Err(outcome) => from_outcome(outcome),
                 }
             }
-            Opcode::AtomicResponse => from_outcome(self.answered(link, |sq| {
+            Opcode::AtomicResponse => from_outcome(self.answered(link, header.msn.get(), |sq| {
                 match sq.response(header.msn.get(), 8, &[WcOpcode::CompSwap, WcOpcode::FetchAdd]) {
                     Ok(pieces) => {
                         if let Some(piece) = pieces.first() {
@@ -71,9 +84,17 @@ impl SoftQp {
         }
     }
 
-    /// Takes an answer to requests of ours, and starts what waited for it.
-    pub(crate) fn answered(&self, link: &Link, take: impl FnOnce(&mut SendQueue) -> Outcome) -> Outcome {
+    /// Takes an answer to request `msn` of ours, and starts what waited for it.
+    pub(crate) fn answered(
+        &self,
+        link: &Link,
+        msn: u32,
+        take: impl FnOnce(&mut SendQueue) -> Outcome,
+    ) -> Outcome {
         let mut sq = self.sq();
+        if !self.was_sent(msn) {
+            return Outcome::Nonsense;
+        }
         match take(&mut sq) {
             Outcome::Ok if sq.holds() && self.release_held(link, &mut sq) => Outcome::Failed,
             outcome => outcome,
@@ -105,10 +126,13 @@ impl SoftQp {
         Action::Land(Landing::new(pieces, len as usize, then))
     }
 
-    fn on_write(&self, header: &Header) -> Action {
+    fn on_write(&self, link: &Link, header: &Header) -> Action {
         let msn = header.msn.get();
         let len = header.payload_len.get();
         let placed = header.flags & FLAG_PLACED != 0;
+        if placed && (link.peer.is_none() || len != 0 || header.arg0.get() > super::device::MAX_MESSAGE) {
+            return Action::Nonsense("payload placed by a peer that cannot have done so");
+        }
         let mut pieces = Pieces::new();
         if len > 0 {
             let (key, addr) = (header.rkey.get(), header.addr.get());
@@ -140,18 +164,15 @@ impl SoftQp {
         let mut response = Header::new(Opcode::ReadResponse, msn);
         response.payload_len = len.into();
         if len == 0 {
-            self.tx().header(&response);
+            self.tx().answer(&response);
             return Action::Next;
-        }
-        if self.must_wait_for_tx() {
-            return Action::NotReady;
         }
         let (key, addr) = (header.rkey.get(), header.addr.get());
         match self.regions().remote(key, addr, u64::from(len), Access::REMOTE_READ) {
             Some(piece) => {
                 let mut tx = self.tx();
-                tx.header(&response);
-                tx.memory(piece);
+                tx.answer(&response);
+                tx.memory(piece, None);
                 Action::Next
             }
             None => Action::Refuse { msn, status: WcStatus::RemAccessErr },
@@ -175,7 +196,7 @@ impl SoftQp {
         };
         let mut response = Header::new(Opcode::AtomicResponse, msn);
         response.arg0 = direct::apply(word(&piece), op).into();
-        self.tx().header(&response);
+        self.tx().answer(&response);
         Action::Next
     }
 
@@ -183,8 +204,8 @@ impl SoftQp {
         let Some(peer) = &link.peer else {
             return Action::Nonsense("memory handle on a connection that carries none");
         };
-        if rx.descriptors.is_empty() {
-            return Action::Nonsense("memory frame without its handle");
+        if rx.descriptors.len() != 1 || peer.is_full() {
+            return Action::Nonsense("memory frame without its one handle, or one too many");
         }
         let fd = rx.descriptors.remove(0);
         let Ok(len) = usize::try_from(header.arg0.get()) else {

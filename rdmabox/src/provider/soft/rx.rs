@@ -36,7 +36,7 @@ pub(crate) enum Then {
     /// A request of the peer is executed.
     Executed { msn: u32, ack: bool, recv: Option<TakenRecv> },
     /// A READ of ours is complete.
-    ReadDone,
+    ReadDone(u32),
 }
 
 /// Payload on its way to its place.
@@ -154,25 +154,41 @@ impl Rx {
     /// Reads and acts until the socket is empty or the budget is used up. True if any byte moved.
     pub(crate) fn pump(&mut self, qp: &SoftQp, link: &Link) -> bool {
         let mut moved = false;
-        for _ in 0..BUDGET_FRAMES {
-            match self.step(qp, link) {
-                Step::Moved => moved = true,
-                Step::Drained => {
-                    moved = true;
-                    break;
-                }
-                Step::Empty => break,
-                Step::Ended => {
-                    self.lost(qp);
-                    return true;
+        loop {
+            for _ in 0..BUDGET_FRAMES {
+                match self.step(qp, link) {
+                    Step::Moved => moved = true,
+                    Step::Drained => {
+                        moved = true;
+                        break;
+                    }
+                    Step::Empty => break,
+                    Step::Ended => {
+                        self.lost(qp);
+                        return true;
+                    }
                 }
             }
+            let ack = self.ack_due.take();
+            if let Some(msn) = ack {
+                qp.tx().answer(&Header::new(Opcode::Ack, msn));
+            }
+            if moved || ack.is_some() || qp.tx_waits() {
+                qp.flush_tx();
+            } else {
+                qp.update_interest();
+            }
+            // A request that waited for the socket goes on as soon as that has taken enough: its header has been
+            // read, so that no event would bring it back.
+            if !self.is_waiting() || qp.must_wait() {
+                return moved;
+            }
         }
-        if let Some(msn) = self.ack_due.take() {
-            qp.tx().header(&Header::new(Opcode::Ack, msn));
-        }
-        qp.flush_tx();
-        moved
+    }
+
+    /// True while a complete header cannot be acted on.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting)
     }
 
     fn lost(&mut self, qp: &SoftQp) {
@@ -233,7 +249,12 @@ impl Rx {
         let Ok(header) = Header::read_from_bytes(self.header.as_bytes()) else {
             return Step::Empty;
         };
-        match qp.dispatch(self, link, &header) {
+        let action = if self.descriptors.is_empty() || header.opcode == Opcode::Memory as u8 {
+            qp.dispatch(self, link, &header)
+        } else {
+            Action::Nonsense("a handle with a frame that has none")
+        };
+        match action {
             Action::Next => self.next_frame(),
             Action::Land(landing) => {
                 self.have = 0;
@@ -284,8 +305,8 @@ impl Rx {
                     self.ack(msn);
                 }
             }
-            Then::ReadDone => {
-                let outcome = qp.answered(link, SendQueue::response_done);
+            Then::ReadDone(msn) => {
+                let outcome = qp.answered(link, msn, SendQueue::response_done);
                 if outcome == Outcome::Failed {
                     qp.enter_error(self, WcStatus::WrFlushErr, false);
                 }

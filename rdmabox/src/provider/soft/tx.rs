@@ -17,15 +17,18 @@ use super::{
 /// Vectors per system call.
 const MAX_VECTORS: usize = 64;
 
+/// Bytes sent before other queue pairs get their turn.
+const BUDGET_BYTES: usize = 16 << 20;
+
 /// Sent headers are forgotten at the latest when so many bytes of them have gathered.
 const COMPACT_AT: usize = 64 * 1024;
 
 #[derive(Debug)]
 enum Chunk {
-    /// Bytes of `Tx::small`: headers and inline payload.
-    Small { start: usize, len: usize },
-    /// Registered memory.
-    Memory(Piece),
+    /// Bytes of `Tx::small`: headers and inline payload, with so many headers of answers among them.
+    Small { start: usize, len: usize, answers: usize },
+    /// Registered memory, with the sequence number of our request that it belongs to, if it is not an answer.
+    Memory(Piece, Option<u32>),
     /// A descriptor that goes with the next byte.
     Descriptor(OwnedFd),
 }
@@ -37,38 +40,59 @@ pub(crate) struct Tx {
     sent: usize,
     /// Headers and inline payload of the chunks; emptied whenever everything was sent.
     small: Vec<u8>,
-    /// Payload bytes that wait.
-    pending_bytes: usize,
+    /// Answers whose headers wait.
+    answers: usize,
     /// The peer is gone or this side has given up: nothing is sent any more.
     closed: bool,
 }
 
 impl Tx {
+    /// Adds the header of a request of ours, or of an announcement.
     pub(crate) fn header(&mut self, header: &Header) {
-        self.bytes(header.as_bytes());
+        self.small(header.as_bytes(), 0);
     }
 
+    /// Adds the header of an answer to the peer.
+    pub(crate) fn answer(&mut self, header: &Header) {
+        self.small(header.as_bytes(), 1);
+    }
+
+    /// Adds inline payload.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.small(bytes, 0);
+    }
+
+    fn small(&mut self, bytes: &[u8], answers: usize) {
         if self.closed || bytes.is_empty() {
             return;
         }
+        self.answers += answers;
         let start = self.small.len();
         self.small.extend_from_slice(bytes);
         // Adjacent small chunks go out as one vector.
-        if let Some(Chunk::Small { start: first, len }) = self.chunks.back_mut()
+        if let Some(Chunk::Small { start: first, len, answers: before }) = self.chunks.back_mut()
             && *first + *len == start
         {
             *len += bytes.len();
+            *before += answers;
             return;
         }
-        self.chunks.push_back(Chunk::Small { start, len: bytes.len() });
+        self.chunks.push_back(Chunk::Small { start, len: bytes.len(), answers });
     }
 
-    pub(crate) fn memory(&mut self, piece: Piece) {
+    /// Adds payload of request `msn`, or of an answer.
+    pub(crate) fn memory(&mut self, piece: Piece, msn: Option<u32>) {
         if !self.closed && piece.len > 0 {
-            self.pending_bytes += piece.len;
-            self.chunks.push_back(Chunk::Memory(piece));
+            self.chunks.push_back(Chunk::Memory(piece, msn));
         }
+    }
+
+    /// The first request of ours whose payload has not all been sent.
+    pub(crate) fn first_unsent(&self) -> Option<u32> {
+        self.chunks.iter().find_map(|chunk| match chunk {
+            Chunk::Memory(_, msn) => *msn,
+            _ => None,
+        })
     }
 
     pub(crate) fn descriptor(&mut self, fd: OwnedFd) {
@@ -81,9 +105,9 @@ impl Tx {
         self.chunks.is_empty()
     }
 
-    /// Bytes that wait, payload and headers.
-    pub(crate) fn backlog(&self) -> usize {
-        self.pending_bytes + self.small.len()
+    /// Answers that wait.
+    pub(crate) fn answers(&self) -> usize {
+        self.answers
     }
 
     /// Drops everything that waits and takes no more.
@@ -92,12 +116,17 @@ impl Tx {
         self.chunks.clear();
         self.small.clear();
         self.sent = 0;
-        self.pending_bytes = 0;
+        self.answers = 0;
     }
 
-    /// Sends until the socket takes no more (`Ok(false)`) or nothing is left (`Ok(true)`).
+    /// Sends until the socket takes no more, or others should have their turn (`Ok(false)`), or nothing is left
+    /// (`Ok(true)`).
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
+        let mut budget = BUDGET_BYTES;
         while !self.chunks.is_empty() {
+            if budget == 0 {
+                return Ok(false);
+            }
             let descriptor = match self.chunks.front() {
                 Some(Chunk::Descriptor(_)) => match self.chunks.pop_front() {
                     Some(Chunk::Descriptor(fd)) => Some(fd),
@@ -112,10 +141,10 @@ impl Tx {
                     break;
                 }
                 let mut vector = match chunk {
-                    Chunk::Small { start, len } => {
+                    Chunk::Small { start, len, .. } => {
                         IoVec::new(self.small[*start..*start + *len].as_ptr().cast_mut(), *len)
                     }
-                    Chunk::Memory(piece) => IoVec::new(piece.ptr, piece.len),
+                    Chunk::Memory(piece, _) => IoVec::new(piece.ptr, piece.len),
                     // A descriptor starts a message of its own.
                     Chunk::Descriptor(_) => break,
                 };
@@ -128,7 +157,10 @@ impl Tx {
             // SAFETY: small bytes live in `self.small`, which does not change during the call; pieces keep their
             // memory mapped.
             match unsafe { socket.send(&vectors[..count], descriptor.as_ref().map(AsFd::as_fd)) } {
-                Ok(sent) => self.advance(sent),
+                Ok(sent) => {
+                    budget = budget.saturating_sub(sent);
+                    self.advance(sent);
+                }
                 Err(e) => {
                     if let Some(fd) = descriptor {
                         self.chunks.push_front(Chunk::Descriptor(fd));
@@ -152,6 +184,11 @@ impl Tx {
 
     /// Forgets the small bytes that were sent, when the queue never runs empty.
     fn compact(&mut self) {
+        if let Some(Chunk::Small { start, len, .. }) = self.chunks.front_mut() {
+            *start += self.sent;
+            *len -= self.sent;
+            self.sent = 0;
+        }
         let start = self.chunks.iter().find_map(|chunk| match chunk {
             Chunk::Small { start, .. } => Some(*start),
             _ => None,
@@ -167,21 +204,18 @@ impl Tx {
 
     fn advance(&mut self, mut count: usize) {
         while let Some(chunk) = self.chunks.front() {
-            let (len, payload) = match chunk {
-                Chunk::Small { len, .. } => (*len, false),
-                Chunk::Memory(piece) => (piece.len, true),
+            let (len, answers) = match chunk {
+                Chunk::Small { len, answers, .. } => (*len, *answers),
+                Chunk::Memory(piece, _) => (piece.len, 0),
                 Chunk::Descriptor(_) => return,
             };
             let left = len - self.sent;
-            let done = count.min(left);
-            if payload {
-                self.pending_bytes -= done;
-            }
             if count < left {
                 self.sent += count;
                 return;
             }
             count -= left;
+            self.answers -= answers;
             self.sent = 0;
             self.chunks.pop_front();
         }
