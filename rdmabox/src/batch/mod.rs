@@ -9,6 +9,7 @@ mod plan;
 
 use std::{fmt, str::FromStr};
 
+pub(crate) use overlap::ranges_overlap;
 pub use overlap::{InFlight, InFlightHandle};
 pub use plan::{Item, Plan, PlanLimits, PlannedWr, plan};
 

@@ -30,6 +30,11 @@ impl Span {
     }
 }
 
+/// True if two remote ranges of one peer have a byte in common.
+pub(crate) fn ranges_overlap(one: (RemoteAddr, u64), other: (RemoteAddr, u64)) -> bool {
+    Span::new(one.0, one.1).overlaps(Span::new(other.0, other.1))
+}
+
 /// Names a range in an [`InFlight`] set.
 #[derive(Debug)]
 #[must_use = "the range stays in the set until it is removed with this handle"]

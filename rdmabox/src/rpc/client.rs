@@ -77,19 +77,22 @@ impl RpcClient {
         }
         self.stats.calls.inc();
         let deadline = Instant::now() + self.timeout;
-        let slot = self.take_slot(deadline)?;
-        let result = self.call_in(slot, request, reply, deadline);
+        let result = self.take_slot(deadline).and_then(|slot| {
+            let result = self.call_in(slot, request, reply, deadline);
+            // After a timeout the reply may still come: the session is dead then, and the slot's number means nothing.
+            self.free.lock().push(slot);
+            self.freed.notify_one();
+            result
+        });
         if result.is_err() {
             self.stats.errors.inc();
         }
-        // After a timeout the reply may still come: the session is dead then, and the slot's number means nothing.
-        self.free.lock().push(slot);
-        self.freed.notify_one();
         result
     }
 
     fn take_slot(&self, deadline: Instant) -> Result<usize, RequestError> {
         let mut free = self.free.lock();
+        let mut timed_out = false;
         loop {
             if self.is_dead() {
                 return Err(RequestError::Disconnected);
@@ -97,10 +100,15 @@ impl RpcClient {
             if let Some(slot) = free.pop() {
                 return Ok(slot);
             }
-            if self.freed.wait_until(&mut free, deadline).timed_out() {
-                return Err(RequestError::Timeout(self.timeout));
+            if timed_out {
+                break;
             }
+            timed_out = self.freed.wait_until(&mut free, deadline).timed_out();
         }
+        drop(free);
+        // As any other timeout: the peer has not answered for as long as it may take.
+        self.fail();
+        Err(RequestError::Timeout(self.timeout))
     }
 
     fn call_in(
@@ -157,28 +165,27 @@ impl RpcClient {
             if wc.status != WcStatus::Success {
                 self.fail();
             } else if wc.wr_id != SEND_ID {
-                self.on_reply(wc.wr_id as usize, wc.byte_len as usize);
+                self.on_reply(wc);
             }
         }
     }
 
-    fn on_reply(&self, index: usize, len: usize) {
-        let mut bytes = Vec::new();
-        let slot = self.messages.take(index, len, &mut bytes);
-        let owner = slot.and_then(|slot| {
+    fn on_reply(&self, wc: &WorkCompletion) {
+        let owner = self.messages.slot_of(wc).and_then(|slot| {
             let mut entry = self.slots[slot].lock();
             let owner = entry.ticket.take();
             if owner.is_some() {
-                std::mem::swap(&mut entry.reply, &mut bytes);
+                // The caller's own buffer: it is kept from call to call.
+                self.messages.take(wc, &mut entry.reply);
             }
             owner
         });
         let Some(owner) = owner else {
-            log::warn!("the peer sent a reply that nobody asked for: closing the session");
+            log::warn!("the peer sent what answers no call: closing the session");
             self.fail();
             return;
         };
-        if let Err(e) = self.messages.post_recv(index) {
+        if let Err(e) = self.messages.post_recv(wc.wr_id as usize) {
             log::debug!("receive: {e}");
             self.fail();
         }
@@ -190,9 +197,12 @@ impl RpcClient {
 
     /// Ends it: calls under way and later ones fail.
     pub(crate) fn fail(&self) {
-        if !self.dead.swap(true, Ordering::AcqRel) {
-            self.messages.qp.to_error();
+        {
+            // A caller that looks for a slot either sees this or is already waiting, and hears of it below.
+            let _free = self.free.lock();
+            self.dead.store(true, Ordering::Release);
         }
+        self.messages.qp.to_error();
         for slot in &self.slots {
             let owner = slot.lock().ticket.take();
             if let Some(owner) = owner
@@ -202,5 +212,7 @@ impl RpcClient {
             }
         }
         self.freed.notify_all();
+        // Whoever sleeps on the completion queue has been served above.
+        self.attendance.wake();
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     memory::{Memory, MemoryError},
     verbs::{
         Access, MrHandle, PostError, ProtectionDomain, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge,
-        VerbsError,
+        VerbsError, WcOpcode, WorkCompletion,
     },
 };
 
@@ -98,15 +98,21 @@ impl Messages {
         self.qp.post_send(&[SendWr { wr_id: SEND_ID, op, sges: &sges, inline: None, flags }])
     }
 
-    /// Takes the message of `len` bytes out of receive buffer `index`: its slot, and its bytes into `out`.
-    fn take(&self, index: usize, len: usize, out: &mut Vec<u8>) -> Option<usize> {
-        let body = len.checked_sub(HEADER)?;
+    /// The slot of the message that `wc` reports; `None` if it is none that a peer may send.
+    fn slot_of(&self, wc: &WorkCompletion) -> Option<usize> {
+        let body = (wc.byte_len as usize).checked_sub(HEADER)?;
+        // A WRITE with immediate data consumes a receive, too, and brings no message.
+        if wc.opcode != WcOpcode::Recv || body > MAX_CALL || wc.wr_id >= CALL_SLOTS as u64 {
+            return None;
+        }
         let mut header = [0; HEADER];
-        let offset = Self::recv_offset(index);
-        self.memory.read(offset, &mut header);
-        let slot = usize::try_from(u64::from_le_bytes(header)).ok().filter(|slot| *slot < CALL_SLOTS)?;
-        out.resize(body, 0);
-        self.memory.read(offset + HEADER, out);
-        Some(slot)
+        self.memory.read(Self::recv_offset(wc.wr_id as usize), &mut header);
+        usize::try_from(u64::from_le_bytes(header)).ok().filter(|slot| *slot < CALL_SLOTS)
+    }
+
+    /// Copies the body of the message that `wc` reports, for which [`slot_of`](Self::slot_of) knows a slot.
+    fn take(&self, wc: &WorkCompletion, out: &mut Vec<u8>) {
+        out.resize((wc.byte_len as usize).saturating_sub(HEADER).min(MAX_CALL), 0);
+        self.memory.read(Self::recv_offset(wc.wr_id as usize) + HEADER, out);
     }
 }

@@ -168,12 +168,12 @@ fn next(shared: &Shared) -> Option<WorkCompletion> {
 
 impl Endpoint {
     fn answer(&self, wc: &WorkCompletion, request: &mut Vec<u8>, reply: &mut Vec<u8>) -> Result<(), String> {
-        let index = wc.wr_id as usize;
         let slot = self
             .messages
-            .take(index, wc.byte_len as usize, request)
-            .ok_or_else(|| "malformed message: no such call slot".to_string())?;
-        self.messages.post_recv(index).map_err(|e| e.to_string())?;
+            .slot_of(wc)
+            .ok_or_else(|| "malformed message: not a call in one of the call slots".to_string())?;
+        self.messages.take(wc, request);
+        self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
         reply.clear();
         self.handler.call(request, reply)?;
         if reply.len() > MAX_CALL {

@@ -6,7 +6,10 @@
 //! a thread that has gone.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
     time::{Duration, Instant},
 };
 
@@ -28,13 +31,22 @@ struct Leader {
     batch: [WorkCompletion; BATCH],
 }
 
+/// Who may be asked to take the token.
+#[derive(Debug, Default)]
+struct Waiters {
+    /// Their owners are parked here, or about to be.
+    parked: Vec<Arc<Ticket>>,
+    /// Their owners do not know yet that they have to wait here; they may wait elsewhere, and cannot be relied on.
+    expected: Vec<Arc<Ticket>>,
+}
+
 /// A completion queue and those who wait on it.
 #[derive(Debug)]
 pub(crate) struct Attendance {
     lane: usize,
     cq: Arc<dyn CompletionQueue>,
     leader: Mutex<Leader>,
-    parked: Mutex<Vec<Arc<Ticket>>>,
+    waiters: Mutex<Waiters>,
 }
 
 /// How a wait ended.
@@ -55,7 +67,7 @@ impl Attendance {
     ) -> Attendance {
         let leader =
             Leader { poller: Poller::new(mode, max_retry, BATCH), batch: [WorkCompletion::EMPTY; BATCH] };
-        Attendance { lane, cq, leader: Mutex::new(leader), parked: Mutex::default() }
+        Attendance { lane, cq, leader: Mutex::new(leader), waiters: Mutex::default() }
     }
 
     /// Waits until nothing of the ticket is outstanding here, serving others meanwhile: `dispatch` gets every completion.
@@ -88,7 +100,7 @@ impl Attendance {
             }
             if !registered {
                 // Before the last look at the token: a leader that leaves after that look finds this entry.
-                self.parked.lock().push(Arc::clone(ticket));
+                self.waiters.lock().parked.push(Arc::clone(ticket));
                 registered = true;
                 continue;
             }
@@ -96,7 +108,7 @@ impl Attendance {
             std::thread::park_timeout(left);
         };
         if registered {
-            self.parked.lock().retain(|other| !Arc::ptr_eq(other, ticket));
+            self.waiters.lock().parked.retain(|other| !Arc::ptr_eq(other, ticket));
         }
         waited
     }
@@ -151,22 +163,29 @@ impl Attendance {
 
     /// Registers a ticket whose owner does not wait here yet, and sees to it that somebody attends.
     pub(crate) fn expect(&self, ticket: &Arc<Ticket>) {
-        self.parked.lock().push(Arc::clone(ticket));
+        self.waiters.lock().expected.push(Arc::clone(ticket));
         self.hand_on();
     }
 
-    /// Wakes somebody who waits, unless somebody is polling.
+    /// Makes a leader that sleeps look again: its ticket may have been settled without a completion.
+    pub(crate) fn wake(&self) {
+        self.cq.wake();
+    }
+
+    /// Wakes somebody who waits, unless somebody is polling. One that waits here takes the token for certain, or
+    /// hands it on; of those that are expected each may be busy elsewhere, so that all of them are told.
     fn hand_on(&self) {
+        // What was written before this, an entry or a token given back, is seen by whoever comes next.
+        fence(Ordering::SeqCst);
         if self.leader.is_locked() {
             return;
         }
-        let next = {
-            let mut parked = self.parked.lock();
-            parked.retain(|ticket| !ticket.is_settled_on(self.lane));
-            parked.last().cloned()
-        };
-        if let Some(ticket) = next {
-            ticket.unpark();
+        let mut waiters = self.waiters.lock();
+        let open = |ticket: &Arc<Ticket>| !ticket.is_settled_on(self.lane);
+        waiters.expected.retain(open);
+        match waiters.parked.iter().rev().find(|ticket| open(ticket)) {
+            Some(ticket) => ticket.unpark(),
+            None => waiters.expected.iter().for_each(|ticket| ticket.unpark()),
         }
     }
 }

@@ -6,7 +6,9 @@
 //! ([`attend`]). No thread of the runtime's own takes part.
 
 mod attend;
+mod complete;
 mod lane;
+mod order;
 mod post;
 mod submit;
 mod ticket;

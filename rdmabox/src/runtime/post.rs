@@ -7,13 +7,14 @@ use smallvec::SmallVec;
 use super::{
     Runtime, Ticket,
     lane::{Kind, Member, PostedWr},
+    order::Fetched,
     submit::{GroupOp, Pending, Request},
 };
 use crate::{
     batch::Plan,
-    memory::Loan,
+    memory::{Loan, Memory, PreMrBuf, PreMrPool},
     session::RequestError,
-    verbs::{RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError},
+    verbs::{Access, MrHandle, RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError},
 };
 
 /// A work request that is ready but for its place in the queue.
@@ -23,6 +24,7 @@ struct Ready {
     /// Elements in `Batch::sges`; empty with inline data.
     sges: std::ops::Range<usize>,
     inline: bool,
+    flags: SendFlags,
     posted: PostedWr,
 }
 
@@ -62,7 +64,8 @@ impl Batch {
             let change = write.then_some((wr.remote, wr.len));
             let members: SmallVec<[Member; 4]> = members.collect();
             runtime.stats.merged.add(members.len().saturating_sub(1) as u64);
-            batch.add(runtime, op, kind, members, wr.len, wr.len, wr.staged, change);
+            let flags = SendFlags::empty();
+            batch.add(runtime, op, flags, kind, members, wr.len, wr.len, wr.staged, change);
         }
         batch
     }
@@ -78,6 +81,7 @@ impl Batch {
         let mut batch = Batch { lane, chain: ops.len(), sges: SmallVec::new(), ready: SmallVec::new() };
         // The whole list was admitted at once and is counted out with its last step.
         let last = ops.len() - 1;
+        let mut fetched = Fetched::default();
         for (index, step) in ops.into_iter().enumerate() {
             let change = step.changes();
             let len = step.loan.len() as u64;
@@ -90,7 +94,8 @@ impl Batch {
             let mut members = SmallVec::new();
             members.push(Member { loan: step.loan, ticket: Arc::clone(ticket) });
             let admitted = if index == last { admitted } else { 0 };
-            batch.add(runtime, step.op, kind, members, len, admitted, staged, change);
+            let flags = if fetched.step(&step.op, len) { SendFlags::FENCE } else { SendFlags::empty() };
+            batch.add(runtime, step.op, flags, kind, members, len, admitted, staged, change);
         }
         batch
     }
@@ -100,6 +105,7 @@ impl Batch {
         &mut self,
         runtime: &Runtime,
         op: SendOp,
+        flags: SendFlags,
         kind: Kind,
         members: SmallVec<[Member; 4]>,
         len: u64,
@@ -124,6 +130,19 @@ impl Batch {
             if staged {
                 posted.staging = runtime.pool.acquire(len as usize);
             }
+            let mut lkey = runtime.pool_mr.lkey();
+            if staged && posted.staging.is_none() && posted.members.len() > runtime.limits.max_sge as usize {
+                // The pool is exhausted, and the parts are too many for one request without it.
+                match stage_apart(runtime, len) {
+                    Ok((staging, handle)) => {
+                        lkey = handle.lkey();
+                        posted.staging = Some(staging);
+                        posted.registrations.push(handle);
+                    }
+                    // The post will refuse it.
+                    Err(e) => log::error!("no memory to gather {} requests: {e}", posted.members.len()),
+                }
+            }
             match &posted.staging {
                 Some(staging) => {
                     runtime.stats.pre_mr_bytes.add(len);
@@ -134,7 +153,6 @@ impl Batch {
                         }
                         at += member.loan.len();
                     }
-                    let lkey = runtime.pool_mr.lkey();
                     self.sges.push(Sge { addr: staging.addr(), length: len as u32, lkey });
                 }
                 None => {
@@ -156,11 +174,24 @@ impl Batch {
                 }
             }
         }
-        self.ready.push(Ready { op, sges: first..self.sges.len(), inline, posted });
+        self.ready.push(Ready { op, sges: first..self.sges.len(), inline, flags, posted });
     }
 }
 
-fn register(runtime: &Runtime, loan: &Loan) -> Result<(Sge, crate::verbs::MrHandle), VerbsError> {
+/// A buffer outside of the pool, registered for one request.
+fn stage_apart(runtime: &Runtime, len: u64) -> Result<(PreMrBuf, MrHandle), String> {
+    // A pool of one block: the block is what requests know how to copy through.
+    let len = len as usize;
+    let memory = Memory::private(len.next_power_of_two().max(4096)).map_err(|e| e.to_string())?;
+    let memory = Arc::new(memory);
+    runtime.stats.registrations.inc();
+    let bytes = memory.len() as u64;
+    let handle = runtime.pd.register(&memory, 0, bytes, Access::LOCAL_WRITE).map_err(|e| e.to_string())?;
+    let block = PreMrPool::new(memory, len).acquire(len).ok_or("it is too long")?;
+    Ok((block, handle))
+}
+
+fn register(runtime: &Runtime, loan: &Loan) -> Result<(Sge, MrHandle), VerbsError> {
     runtime.stats.registrations.inc();
     let handle = loan.register(&*runtime.pd)?;
     Ok((loan.sge(handle.lkey()), handle))
@@ -190,7 +221,7 @@ impl Runtime {
                             sges: &sges[wr.sges.clone()],
                             inline: if wr.inline { wr.posted.members[0].loan.bytes() } else { None },
                             // The last one speaks for the chain.
-                            flags: if i + 1 == count { SendFlags::SIGNALED } else { SendFlags::empty() },
+                            flags: if i + 1 == count { wr.flags | SendFlags::SIGNALED } else { wr.flags },
                         })
                         .collect();
                     for wr in &ready[..count] {
@@ -228,12 +259,15 @@ impl Runtime {
                 }
             }
         }
-        let broken = !refused.is_empty();
+        if !refused.is_empty() {
+            // In Err nothing of the refused requests' chain touches memory any more, and what of it was posted has no
+            // signaled end: it is closed by hand.
+            self.fail();
+            self.close_lane(index);
+            lane.vacate(refused.len());
+        }
         for wr in refused {
             self.finish_refused(index, wr);
-        }
-        if broken {
-            self.fail();
         }
         for ticket in others {
             lane.attendance.expect(&ticket);

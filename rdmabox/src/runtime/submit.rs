@@ -6,27 +6,21 @@
 //! chain. What has to wait, for the window or for a write in flight that it would overtake, stays in the queue and
 //! can still be merged. Nothing waits in order to be batched.
 //!
-//! Locks: a direction's combiner, then a lane's queue. The merge queue itself, the set of writes in flight and the
+//! Locks: a direction's combiner, then the gate, or a lane's queue. The merge queue itself, the set of writes in flight and the
 //! tickets are leaves.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{
-    Attendance, Ticket,
-    attend::Waited,
-    lane::{Kind, Lane, LaneQueue, PostedWr},
-    post::Batch,
-    ticket::MAX_LANES,
-};
+use super::{Attendance, Ticket, lane::Lane, post::Batch, ticket::MAX_LANES};
 use crate::{
     admission::Admission,
     batch::{BatchMode, InFlight, Item, Plan, PlanLimits},
@@ -34,10 +28,7 @@ use crate::{
     polling::PollingMode,
     session::RequestError,
     stats::Stats,
-    verbs::{
-        CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, SendOp, WcStatus,
-        WorkCompletion,
-    },
+    verbs::{CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, SendOp},
 };
 
 /// A request of a caller: one READ or WRITE, or the steps of an ordered list.
@@ -89,16 +80,18 @@ pub(crate) struct Combiner {
     items: Vec<Item>,
     pub(crate) plan: Plan,
     taken: Vec<bool>,
+    picked: Vec<Option<Pending>>,
+    kept: Vec<Pending>,
 }
 
 #[derive(Debug, Default)]
-struct Direction {
+pub(super) struct Direction {
     queue: Mutex<Vec<Pending>>,
     combiner: Mutex<Combiner>,
     /// Counts reasons to look at the queue; a combiner that sees it change looks again.
     events: AtomicU64,
     /// Something waits for the window, for room on a lane, or for a write in flight.
-    stalled: AtomicBool,
+    pub(super) stalled: AtomicBool,
 }
 
 /// What a runtime is made of.
@@ -128,16 +121,19 @@ pub(crate) struct Runtime {
     pub(super) limits: PlanLimits,
     pub(super) max_inline: u32,
     pub(super) writes: Mutex<InFlight>,
-    directions: [Direction; 2],
+    pub(super) directions: [Direction; 2],
+    /// Held while room on a lane and the window are looked at and taken: the two directions do not see each other's
+    /// attempts, and whoever finds no room can rely on a completion to come.
+    gate: Mutex<()>,
     next_lane: AtomicUsize,
-    dead: AtomicBool,
-    timeout: Duration,
+    pub(super) dead: AtomicBool,
+    pub(super) timeout: Duration,
     /// Posting executes: done outside of the combiner, so that copies of several threads run side by side.
     pub(super) executes_at_post: bool,
 }
 
-const READ: usize = 0;
-const WRITE: usize = 1;
+pub(super) const READ: usize = 0;
+pub(super) const WRITE: usize = 1;
 
 impl Runtime {
     pub(crate) fn new(init: RuntimeInit) -> Runtime {
@@ -147,27 +143,26 @@ impl Runtime {
         Runtime {
             pd: init.pd,
             lanes: lanes
-                .map(|(index, (qp, cq))| Lane {
-                    depth: qp.caps().max_send_wr as usize,
-                    qp,
-                    queue: Mutex::new(LaneQueue::default()),
-                    attendance: Attendance::new(index, cq, init.polling, init.max_retry),
+                .map(|(index, (qp, cq))| {
+                    Lane::new(qp, Attendance::new(index, cq, init.polling, init.max_retry))
                 })
                 .collect(),
-            pool: init.pool,
-            pool_mr: init.pool_mr,
-            admission: init.admission,
-            stats: init.stats,
             limits: PlanLimits {
                 mode: init.batch,
                 max_msg_sz: init.max_msg_sz,
                 max_sge: caps.max_send_sge,
                 max_chain: caps.max_send_wr / 2,
-                stage_threshold: init.stage_threshold,
+                // What is longer than any block could never be staged.
+                stage_threshold: init.stage_threshold.min(init.pool.max_block() as u64),
             },
+            pool: init.pool,
+            pool_mr: init.pool_mr,
+            admission: init.admission,
+            stats: init.stats,
             max_inline: caps.max_inline_data,
             writes: Mutex::new(InFlight::new()),
             directions: Default::default(),
+            gate: Mutex::new(()),
             next_lane: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             timeout: init.timeout,
@@ -234,9 +229,12 @@ impl Runtime {
     }
 
     /// Sees to it that somebody looks at the queue after this call began.
-    fn kick(&self, direction: usize) {
+    pub(super) fn kick(&self, direction: usize) {
         let dir = &self.directions[direction];
         dir.events.fetch_add(1, Ordering::AcqRel);
+        // Counted before the look at the lock, as a combiner gives up the lock before it looks at the count: one of the
+        // two sees the other.
+        fence(Ordering::SeqCst);
         loop {
             let Some(mut combiner) = dir.combiner.try_lock() else { return };
             let seen = dir.events.load(Ordering::Acquire);
@@ -249,6 +247,7 @@ impl Runtime {
                 self.combine(direction, combiner);
             }
             // Whoever came while the lock was held has left its work to this thread.
+            fence(Ordering::SeqCst);
             if dir.events.load(Ordering::Acquire) == seen {
                 return;
             }
@@ -280,6 +279,7 @@ impl Runtime {
             }
             // Set before looking at what is in flight: a completion after the look finds it set.
             dir.stalled.store(true, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
             let batch = match &combiner.backlog[0].request {
                 Request::Group(_) => self.take_group(combiner),
                 Request::Single { .. } => self.take_singles(direction == WRITE, combiner),
@@ -306,14 +306,16 @@ impl Runtime {
             }
         }
         let bytes: u64 = ops.iter().map(|op| op.loan.len() as u64).sum();
-        if !self.admission.try_admit(bytes) {
-            self.stats.window_waits.inc();
-            return None;
-        }
         let count = ops.len();
-        let Some(lane) = self.lane_with_room(count) else {
-            self.admission.release(bytes);
-            return None;
+        let lane = {
+            let _gate = self.gate.lock();
+            let lane = self.lane_with_room(count)?;
+            if !self.admission.try_admit(bytes) {
+                self.stats.window_waits.inc();
+                return None;
+            }
+            self.lanes[lane].reserve(count);
+            lane
         };
         let Pending { request, ticket } = combiner.backlog.remove(0);
         let Request::Group(ops) = request else { return None };
@@ -323,9 +325,12 @@ impl Runtime {
     /// The singles at the head of the backlog, as far as window, lanes and writes in flight allow.
     fn take_singles(&self, write: bool, combiner: &mut Combiner) -> Option<Batch> {
         combiner.items.clear();
+        let lane = self.lane_with_room(1)?;
+        // More cannot be posted now; what is left is planned when it is its turn.
+        let most = self.lanes[lane].room().max(1).saturating_mul(self.limits.max_sge.max(1) as usize);
         {
             let writes = self.writes.lock();
-            for pending in &combiner.backlog {
+            for pending in combiner.backlog.iter().take(most) {
                 let Request::Single { remote, loan } = &pending.request else { break };
                 let len = loan.len() as u64;
                 if write && writes.overlaps(*remote, len) {
@@ -340,29 +345,31 @@ impl Runtime {
             return None;
         }
         crate::batch::plan(&combiner.items, &self.limits, &mut combiner.plan);
-        let lane = self.lane_with_room(1)?;
-        let room = self.lanes[lane].depth - self.lanes[lane].queue.lock().len();
         let mut admitted = 0;
-        for wr in combiner.plan.wrs.iter().take(room) {
-            if !self.admission.try_admit(wr.len) {
-                self.stats.window_waits.inc();
-                break;
+        {
+            let _gate = self.gate.lock();
+            for wr in combiner.plan.wrs.iter().take(self.lanes[lane].room()) {
+                if !self.admission.try_admit(wr.len) {
+                    self.stats.window_waits.inc();
+                    break;
+                }
+                admitted += 1;
             }
-            admitted += 1;
+            self.lanes[lane].reserve(admitted);
         }
         if admitted == 0 {
             return None;
         }
+        let planned = combiner.items.len();
         combiner.taken.clear();
-        combiner.taken.resize(combiner.backlog.len(), false);
+        combiner.taken.resize(planned, false);
         for wr in &combiner.plan.wrs[..admitted] {
             for member in combiner.plan.members_of(wr) {
                 combiner.taken[*member as usize] = true;
             }
         }
-        let mut picked: Vec<Option<Pending>> = Vec::with_capacity(combiner.backlog.len());
-        let mut kept = Vec::new();
-        for (taken, pending) in combiner.taken.iter().zip(combiner.backlog.drain(..)) {
+        let Combiner { backlog, taken, picked, kept, plan, .. } = combiner;
+        for (taken, pending) in taken.iter().zip(backlog.drain(..planned)) {
             if *taken {
                 picked.push(Some(pending));
             } else {
@@ -370,8 +377,14 @@ impl Runtime {
                 kept.push(pending);
             }
         }
-        combiner.backlog.append(&mut kept);
-        Some(Batch::singles(self, lane, write, &combiner.plan, admitted, &mut picked))
+        if !kept.is_empty() {
+            // Back to the head of the queue.
+            kept.append(backlog);
+            std::mem::swap(kept, backlog);
+        }
+        let batch = Batch::singles(self, lane, write, plan, admitted, picked);
+        picked.clear();
+        Some(batch)
     }
 
     /// A lane with room for `count` requests, by turns; one that nobody is posting on, if there is.
@@ -380,164 +393,9 @@ impl Runtime {
         let order = || (0..self.lanes.len()).map(|i| (start + i) % self.lanes.len());
         let idle = order().find(|lane| {
             let lane = &self.lanes[*lane];
-            lane.queue.try_lock().is_some_and(|queue| queue.len() + count <= lane.depth)
+            count <= lane.room() && !lane.queue.is_locked()
         });
-        idle.or_else(|| {
-            order().find(|lane| {
-                let lane = &self.lanes[*lane];
-                lane.queue.lock().len() + count <= lane.depth
-            })
-        })
-    }
-
-    /// Waits for a ticket; on the deadline the session ends, so that no memory stays in use.
-    fn wait(&self, ticket: &Arc<Ticket>) -> Result<(), RequestError> {
-        let mut deadline = Instant::now() + self.timeout;
-        let mut timed_out = false;
-        while !ticket.is_done() {
-            let waited = match ticket.unsettled_lane() {
-                Some(index) => {
-                    let lane = &self.lanes[index];
-                    let dispatch = |wcs: &[WorkCompletion]| self.dispatch(index, wcs);
-                    lane.attendance.wait(ticket, deadline, &self.stats, &dispatch)
-                }
-                // Not posted: whoever posts it wakes this thread or serves it.
-                None => match deadline.checked_duration_since(Instant::now()) {
-                    Some(left) if !left.is_zero() => {
-                        std::thread::park_timeout(left);
-                        Waited::Done
-                    }
-                    _ => Waited::TimedOut,
-                },
-            };
-            match waited {
-                Waited::Done => {}
-                Waited::TimedOut => {
-                    if timed_out {
-                        // Flushed long ago, yet not reported: nothing will come any more.
-                        self.abandon();
-                    }
-                    timed_out = true;
-                    self.fail();
-                    deadline = Instant::now() + self.timeout;
-                }
-                Waited::Broken(e) => {
-                    log::error!("{e}");
-                    self.fail();
-                    // The completions are lost for good, and with them the knowledge that the memory is free: but
-                    // a queue pair in Err touches nothing any more, so that its requests can be closed by hand.
-                    self.abandon();
-                }
-            }
-        }
-        match ticket.result() {
-            Err(_) if timed_out => Err(RequestError::Timeout(self.timeout)),
-            other => other,
-        }
-    }
-
-    /// Serves completions of a lane.
-    fn dispatch(&self, index: usize, wcs: &[WorkCompletion]) {
-        if wcs.is_empty() {
-            return;
-        }
-        let mut over: SmallVec<[(PostedWr, WcStatus); 8]> = SmallVec::new();
-        {
-            let mut queue = self.lanes[index].queue.lock();
-            for wc in wcs {
-                queue.complete(wc.wr_id, wc.status, &mut over);
-            }
-        }
-        let mut broken = false;
-        for (wr, status) in over {
-            broken |= status != WcStatus::Success;
-            self.finish(index, wr, status);
-        }
-        if broken {
-            self.fail();
-        }
-        for direction in [READ, WRITE] {
-            if self.directions[direction].stalled.load(Ordering::SeqCst) {
-                self.kick(direction);
-            }
-        }
-    }
-
-    /// Gives everything back that a work request held, and reports it.
-    fn finish(&self, lane: usize, wr: PostedWr, status: WcStatus) {
-        let PostedWr { registrations, staging, members, kind, len, admitted, in_flight, posted_at } = wr;
-        drop(registrations);
-        let ok = status == WcStatus::Success;
-        if ok {
-            match kind {
-                Kind::Read => self.stats.bytes_read.add(len),
-                Kind::Write => self.stats.bytes_written.add(len),
-                Kind::Atomic => {}
-            }
-            self.admission.complete(admitted, posted_at.elapsed());
-        } else {
-            self.admission.release(admitted);
-        }
-        if let Some(handle) = in_flight {
-            self.writes.lock().remove(handle);
-        }
-        let mut at = 0;
-        for member in members {
-            let super::lane::Member { mut loan, ticket } = member;
-            let len = loan.len();
-            if ok
-                && kind == Kind::Read
-                && let Some(staging) = &staging
-            {
-                loan.unstage(staging, at);
-            }
-            at += len;
-            // The caller may return as soon as it is told: the loan goes first.
-            drop(loan);
-            let result = if ok {
-                Ok(())
-            } else {
-                self.stats.errors.inc();
-                Err(match status {
-                    WcStatus::RetryExcErr | WcStatus::WrFlushErr => RequestError::Disconnected,
-                    status => RequestError::Completion(status),
-                })
-            };
-            if ticket.complete_one(Some(lane), result) {
-                self.stats.wakeups.inc();
-                ticket.unpark();
-            }
-        }
-    }
-
-    /// Ends the session's data path: every request fails, now and from now on.
-    pub(crate) fn fail(&self) {
-        if self.dead.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        for lane in &self.lanes {
-            lane.qp.to_error();
-        }
-        for direction in [READ, WRITE] {
-            self.kick(direction);
-        }
-    }
-
-    /// Closes what is still posted, without its completions.
-    fn abandon(&self) {
-        for index in 0..self.lanes.len() {
-            let mut over = SmallVec::new();
-            {
-                let mut queue = self.lanes[index].queue.lock();
-                while queue.len() > 0 {
-                    let last = queue.next_id() - 1;
-                    queue.complete(last, WcStatus::WrFlushErr, &mut over);
-                }
-            }
-            for (wr, _) in over {
-                self.finish(index, wr, WcStatus::WrFlushErr);
-            }
-        }
+        idle.or_else(|| order().find(|lane| count <= self.lanes[*lane].room()))
     }
 }
 
