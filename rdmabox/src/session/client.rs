@@ -119,6 +119,7 @@ impl Session {
             }
             _ => {}
         }
+        let options = &options.bounded();
         let deadline = Instant::now() + options.connect_timeout;
         let greeting = greet_best(address, options, deadline)?;
         Self::establish(greeting, options, deadline).map(Arc::new)
@@ -179,10 +180,8 @@ impl Session {
             lanes.push((qp, cq));
         }
 
-        let left = time_left(deadline, &address, options.connect_timeout)?;
         let io = |source| ConnectError::Io { address: address.clone(), source };
-        control.set_timeout(Some(left)).map_err(io)?;
-        let ready = receive(&mut control, &address, options.connect_timeout)?;
+        let ready = receive(&mut control, &address, options.connect_timeout, deadline)?;
         if !ready.ok {
             return Err(ConnectError::Refused { address: address.clone(), reason: ready.text });
         }
@@ -260,12 +259,12 @@ impl Session {
     pub fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
         self.check(parts.iter().map(|(remote, data)| (*remote, data.len())))?;
         let max = self.max_part();
-        memory::scope(|scope| {
+        self.settle(memory::scope(|scope| {
             let requests = parts.iter().flat_map(|(remote, data)| {
                 data.chunks(max).enumerate().map(|(i, chunk)| (at(*remote, i * max), scope.lend(chunk)))
             });
             self.runtime.run(true, requests)
-        })
+        }))
     }
 
     /// Makes several reads in one submission.
@@ -275,7 +274,7 @@ impl Session {
     pub fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
         self.check(parts.iter().map(|(remote, out)| (*remote, out.len())))?;
         let max = self.max_part();
-        memory::scope(|scope| {
+        self.settle(memory::scope(|scope| {
             let requests = parts.iter_mut().flat_map(|(remote, out)| {
                 let remote = *remote;
                 out.chunks_mut(max)
@@ -283,11 +282,13 @@ impl Session {
                     .map(move |(i, chunk)| (at(remote, i * max), scope.lend_mut(chunk)))
             });
             self.runtime.run(false, requests)
-        })
+        }))
     }
 
     /// Runs the list in order, on one queue pair and with one doorbell: each step is executed after the one before it
-    /// has taken effect at the host.
+    /// has taken effect at the host. A READ gives what was there before any later step of the list changed it; it
+    /// may however be read after a later step has changed other bytes, so that a list must not give up a lock behind a READ
+    /// that the lock protects.
     ///
     /// # Errors
     /// As [`write`](Self::write); steps before the one that failed have taken effect.
@@ -304,6 +305,15 @@ impl Session {
             Op::Read { remote, out } => (*remote, out.len()),
             Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => (*remote, 8),
         }))?;
+        let max = self.runtime.max_message();
+        let longest = ops.iter().map(|op| match op {
+            Op::Write { data, .. } => data.len() as u64,
+            Op::Read { out, .. } => out.len() as u64,
+            Op::CompareSwap { .. } | Op::FetchAdd { .. } => 8,
+        });
+        if let Some(len) = longest.max().filter(|len| *len > max) {
+            return Err(RequestError::Invalid(format!("a step of {len} bytes, the limit is {max}")));
+        }
         let mut old_values: SmallVec<[[u8; 8]; 4]> = SmallVec::from_elem([0; 8], ops.len());
         let result = memory::scope(|scope| {
             let steps = ops.iter_mut().zip(old_values.iter_mut()).map(|(op, old)| match op {
@@ -328,7 +338,7 @@ impl Session {
                 **old = u64::from_ne_bytes(*value);
             }
         }
-        result
+        self.settle(result)
     }
 
     /// The host's memory in place, where the provider maps it and it may be read: the mapping, and the offset of
@@ -344,7 +354,7 @@ impl Session {
     /// [`RequestError::Invalid`] for a request that is too long; otherwise the session is closed, and whether the call
     /// was carried out is unknown.
     pub fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.rpc.call(request, reply)
+        self.settle(self.rpc.call(request, reply))
     }
 
     /// The counters.
@@ -354,9 +364,18 @@ impl Session {
 
     /// Ends the session: requests under way fail with [`RequestError::Disconnected`], and so do later ones.
     pub fn close(&self) {
-        self.control.shutdown();
-        self.rpc.fail();
+        // The host may reuse its memory as soon as it hears of the end: first nothing is written there any more.
         self.runtime.fail();
+        self.rpc.fail();
+        self.control.shutdown();
+    }
+
+    /// A request that failed on the way has ended the session: the host is to know.
+    fn settle(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
+        if !matches!(result, Ok(()) | Err(RequestError::Invalid(_))) {
+            self.close();
+        }
+        result
     }
 
     fn max_part(&self) -> usize {
@@ -388,8 +407,13 @@ fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<
     if left.is_zero() { Err(ConnectError::Timeout { address: address.clone(), timeout }) } else { Ok(left) }
 }
 
-fn receive(control: &mut Stream, address: &Address, timeout: Duration) -> Result<Answer, ConnectError> {
-    handshake::receive_answer(control).map_err(|source| match source.kind() {
+fn receive(
+    control: &mut Stream,
+    address: &Address,
+    timeout: Duration,
+    deadline: Instant,
+) -> Result<Answer, ConnectError> {
+    handshake::receive_answer(control, deadline).map_err(|source| match source.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
             ConnectError::Timeout { address: address.clone(), timeout }
         }
@@ -416,7 +440,7 @@ fn ask(
     let left = time_left(deadline, address, options.connect_timeout)?;
     stream.set_timeout(Some(left)).map_err(io)?;
     handshake::send_preamble(&mut stream, purpose).map_err(io)?;
-    let answer = receive(&mut stream, address, options.connect_timeout)?;
+    let answer = receive(&mut stream, address, options.connect_timeout, deadline)?;
     if !answer.ok {
         return Err(ConnectError::Refused { address: address.clone(), reason: answer.text });
     }

@@ -5,7 +5,10 @@
 //! token; each of those then belongs to its queue pair. When all are connected the host says so on the control
 //! stream, which stays open: its end is the end of the session.
 
-use std::io::{self, Read, Write};
+use std::{
+    io::{self, Write},
+    time::Instant,
+};
 
 use zerocopy::{
     FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout,
@@ -70,9 +73,9 @@ fn invalid(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }
 
-pub(crate) fn receive_preamble(stream: &mut Stream) -> io::Result<Purpose> {
+pub(crate) fn receive_preamble(stream: &mut Stream, deadline: Instant) -> io::Result<Purpose> {
     let mut raw = RawPreamble::new_zeroed();
-    stream.read_exact(raw.as_mut_bytes())?;
+    stream.read_exact_by(raw.as_mut_bytes(), deadline)?;
     if raw.magic != MAGIC {
         return Err(invalid("not an rdmabox client"));
     }
@@ -129,9 +132,9 @@ pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()
     stream.write_all(&bytes)
 }
 
-pub(crate) fn receive_answer(stream: &mut Stream) -> io::Result<Answer> {
+pub(crate) fn receive_answer(stream: &mut Stream, deadline: Instant) -> io::Result<Answer> {
     let mut raw = RawAnswer::new_zeroed();
-    stream.read_exact(raw.as_mut_bytes())?;
+    stream.read_exact_by(raw.as_mut_bytes(), deadline)?;
     if raw.magic != MAGIC {
         return Err(invalid("no rdmabox host there"));
     }
@@ -143,7 +146,7 @@ pub(crate) fn receive_answer(stream: &mut Stream) -> io::Result<Answer> {
         return Err(invalid("answer too long"));
     }
     let mut text = vec![0; len];
-    stream.read_exact(&mut text)?;
+    stream.read_exact_by(&mut text, deadline)?;
     let text = String::from_utf8(text).map_err(|_| invalid("answer is no text"))?;
     Ok(Answer { ok: raw.ok.get() == 1, token: raw.token, host: raw.host, text })
 }
@@ -163,13 +166,17 @@ pub(crate) fn host_id() -> HostId {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::{io::Read, os::unix::net::UnixStream, time::Duration};
 
     use super::*;
 
     fn pair() -> (Stream, Stream) {
         let (a, b) = UnixStream::pair().unwrap();
         (Stream::Unix(a), Stream::Unix(b))
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
     }
 
     #[test]
@@ -179,14 +186,14 @@ mod tests {
             [Purpose::Probe, Purpose::Control { queue_pairs: 4 }, Purpose::Join { token: [7; 16], index: 3 }]
         {
             send_preamble(&mut a, purpose).unwrap();
-            assert_eq!(receive_preamble(&mut b).unwrap(), purpose);
+            assert_eq!(receive_preamble(&mut b, soon()).unwrap(), purpose);
         }
         for answer in [
             Answer { ok: true, token: [1; 16], host: [2; 16], text: "/run/x".into() },
             Answer { ok: false, text: "no".into(), ..Answer::default() },
         ] {
             send_answer(&mut a, &answer).unwrap();
-            assert_eq!(receive_answer(&mut b).unwrap(), answer);
+            assert_eq!(receive_answer(&mut b, soon()).unwrap(), answer);
         }
     }
 
@@ -195,7 +202,7 @@ mod tests {
         let (mut a, mut b) = pair();
         let answer = Answer { text: "é".repeat(MAX_TEXT), ..Answer::default() };
         send_answer(&mut a, &answer).unwrap();
-        assert_eq!(receive_answer(&mut b).unwrap().text, "é".repeat(MAX_TEXT / 2));
+        assert_eq!(receive_answer(&mut b, soon()).unwrap().text, "é".repeat(MAX_TEXT / 2));
     }
 
     #[test]
@@ -212,15 +219,23 @@ mod tests {
             let (mut a, mut b) = pair();
             a.write_all(&good[..len]).unwrap();
             drop(a);
-            assert!(receive_preamble(&mut b).is_err(), "{len} bytes");
+            assert!(receive_preamble(&mut b, soon()).is_err(), "{len} bytes");
         }
         for (at, value) in [(0, b'X'), (8, 9), (12, 77)] {
             let (mut a, mut b) = pair();
             let mut bytes = good.clone();
             bytes[at] = value;
             a.write_all(&bytes).unwrap();
-            assert_eq!(receive_preamble(&mut b).unwrap_err().kind(), io::ErrorKind::InvalidData);
+            assert_eq!(receive_preamble(&mut b, soon()).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
+    }
+
+    #[test]
+    fn a_deadline_that_has_passed_ends_the_wait() {
+        let (mut a, mut b) = pair();
+        a.write_all(&MAGIC).unwrap();
+        let error = receive_preamble(&mut b, Instant::now()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

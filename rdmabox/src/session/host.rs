@@ -1,12 +1,12 @@
-//! The host's end: listeners, and the life of its sessions.
+//! The host's end: what it exports, its listeners, and how it stops.
 //!
 //! A thread per listener accepts; a short-lived thread reads each new stream's preamble, so that a slow client holds
-//! up nobody; the thread of a control stream stays for as long as its session. Queue pairs are served by the
-//! device's engine and by the threads of the call server.
+//! up nobody; the thread of a control stream stays for as long as its session (`hosted`). Queue pairs are served by
+//! the device's engine and by the threads of the call server.
 
 use std::{
     collections::HashMap,
-    io::{self, Read},
+    io,
     net::TcpListener,
     os::unix::{fs::FileTypeExt, net::UnixListener},
     path::PathBuf,
@@ -19,29 +19,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::{
-    Address, Export, HostError, Peer, ProviderKind, Service,
+    Address, Export, HostError, Service,
     handshake::{self, Answer, HostId, Purpose, Token},
-    stream::Stream,
+    hosted::{self, HostSession},
+    strangers::{Stranger, Strangers},
+    stream::{self, Stream},
 };
 use crate::{
     memory::Memory,
     provider::soft::SoftDevice,
-    rpc::{Handler, QUEUE_DEPTH, Reason, RpcServer},
-    verbs::{
-        Access, CompletionQueue, Device, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError,
-    },
+    rpc::{QUEUE_DEPTH, RpcServer},
+    verbs::{Access, Device, ProtectionDomain},
 };
 
-/// Sessions at a time.
-const MAX_SESSIONS: usize = 1000;
-/// Streams whose preamble has not been read.
+/// Sessions at a time, with those that are being made.
+pub(super) const MAX_SESSIONS: usize = 1000;
+/// Streams that belong to no session yet.
 const MAX_STRANGERS: usize = 256;
+/// Sessions that are being made at a time. Fewer than strangers, so that the streams that they wait for can come in.
+pub(super) const MAX_IN_MAKING: usize = MAX_STRANGERS / 2;
 /// Time for a preamble, and for all queue pairs of a session to connect.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-const MAX_QUEUE_PAIRS: u32 = 16;
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Time to find out whether somebody listens on a Unix socket.
+const PROBE: Duration = Duration::from_secs(1);
 
 /// A host that does not listen yet: a place to export memory from.
 #[derive(Debug)]
@@ -91,7 +94,9 @@ impl Host {
             joining: Mutex::default(),
             sessions: Mutex::default(),
             next_id: AtomicU64::new(1),
-            strangers: AtomicUsize::new(0),
+            strangers: Strangers::new(MAX_STRANGERS),
+            admitted: AtomicUsize::new(0),
+            in_making: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
         });
@@ -132,8 +137,9 @@ impl Drop for Running {
             let _ = thread.join();
         }
         for session in self.inner.sessions.lock().values() {
-            session.control.shutdown();
+            session.shutdown();
         }
+        self.inner.strangers.close();
         self.inner.joining.lock().clear();
         loop {
             let thread = self.inner.threads.lock().pop();
@@ -195,15 +201,20 @@ impl Listener {
                             "there is a file of that name",
                         ));
                     }
-                    match std::os::unix::net::UnixStream::connect(path) {
-                        Ok(_) => {
+                    match stream::connect_unix(path, PROBE) {
+                        Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
+                            if e.kind() != io::ErrorKind::ConnectionRefused {
+                                return Err(e);
+                            }
+                            std::fs::remove_file(path)?;
+                        }
+                        // A listener whose queue is full is one.
+                        _ => {
                             return Err(io::Error::new(
                                 io::ErrorKind::AddrInUse,
                                 "a server is listening there",
                             ));
                         }
-                        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-                        Err(e) => return Err(e),
                     }
                 }
                 let socket = Socket::Unix(UnixListener::bind(path)?);
@@ -238,18 +249,24 @@ impl Drop for Listener {
     }
 }
 
-struct Inner {
-    device: Arc<SoftDevice>,
-    pd: Arc<dyn ProtectionDomain>,
-    service: Arc<dyn Service>,
-    rpc: RpcServer,
-    host_id: HostId,
-    unix: String,
-    joining: Mutex<HashMap<Token, mpsc::Sender<(u32, Stream)>>>,
-    sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
-    next_id: AtomicU64,
-    strangers: AtomicUsize,
-    stopping: AtomicBool,
+/// A stream that joins a session: which queue pair, the stream, and its place among the strangers.
+pub(super) type Joining = (u32, Stream, Stranger);
+
+pub(super) struct Inner {
+    pub(super) device: Arc<SoftDevice>,
+    pub(super) pd: Arc<dyn ProtectionDomain>,
+    pub(super) service: Arc<dyn Service>,
+    pub(super) rpc: RpcServer,
+    pub(super) host_id: HostId,
+    pub(super) unix: String,
+    pub(super) joining: Mutex<HashMap<Token, mpsc::Sender<Joining>>>,
+    pub(super) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
+    pub(super) next_id: AtomicU64,
+    strangers: Arc<Strangers>,
+    /// Sessions, with those that are being made.
+    pub(super) admitted: AtomicUsize,
+    pub(super) in_making: AtomicUsize,
+    pub(super) stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -259,40 +276,6 @@ impl std::fmt::Debug for Inner {
             .field("rpc", &self.rpc)
             .field("sessions", &self.sessions)
             .finish_non_exhaustive()
-    }
-}
-
-/// A session at the host.
-struct HostSession {
-    peer: Peer,
-    service: Arc<dyn Service>,
-    control: Stream,
-    /// True while calls may run; each holds it for reading.
-    open: RwLock<bool>,
-}
-
-impl std::fmt::Debug for HostSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HostSession").field("peer", &self.peer).finish_non_exhaustive()
-    }
-}
-
-impl Handler for HostSession {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
-        let open = self.open.read();
-        if !*open {
-            return Err("the session is closed".into());
-        }
-        self.service.call(&self.peer, request, reply)
-    }
-
-    fn end(&self, reason: Reason<'_>) {
-        match reason {
-            // The end of the control stream tells the same, and that is logged.
-            Reason::Gone => {}
-            Reason::Misbehaved(why) => log::warn!("{}: ending: {why}", self.peer),
-        }
-        self.control.shutdown();
     }
 }
 
@@ -307,14 +290,16 @@ fn accept(inner: &Arc<Inner>, listener: &Listener) {
                 continue;
             }
         };
-        if inner.strangers.fetch_add(1, Ordering::AcqRel) >= MAX_STRANGERS {
-            inner.strangers.fetch_sub(1, Ordering::AcqRel);
-            log::warn!("{}: too many connections at once: one refused", listener.address);
-            continue;
-        }
+        let stranger = match inner.strangers.admit(&stream) {
+            Ok(stranger) => stranger,
+            Err(e) => {
+                log::warn!("{}: connection refused: {e}", listener.address);
+                continue;
+            }
+        };
         let thread = std::thread::Builder::new().name("rdmabox-session".into()).spawn({
             let inner = Arc::clone(inner);
-            move || receive(&inner, stream)
+            move || receive(&inner, stream, stranger)
         });
         match thread {
             Ok(thread) => {
@@ -322,19 +307,20 @@ fn accept(inner: &Arc<Inner>, listener: &Listener) {
                 threads.retain(|thread| !thread.is_finished());
                 threads.push(thread);
             }
-            Err(e) => {
-                inner.strangers.fetch_sub(1, Ordering::AcqRel);
-                log::error!("cannot start a thread for a connection: {e}");
-            }
+            Err(e) => log::error!("cannot start a thread for a connection: {e}"),
         }
     }
 }
 
 /// Reads a stream's preamble and sends it where it belongs.
-fn receive(inner: &Arc<Inner>, mut stream: Stream) {
+fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
     let name = stream.peer_name();
-    let purpose = stream.set_timeout(Some(HANDSHAKE)).and_then(|()| handshake::receive_preamble(&mut stream));
-    inner.strangers.fetch_sub(1, Ordering::AcqRel);
+    let deadline = Instant::now() + HANDSHAKE;
+    // The limit is that of the answers, too.
+    let purpose = stream
+        .set_timeout(Some(HANDSHAKE))
+        .and_then(|()| handshake::receive_preamble(&mut stream, deadline))
+        .and_then(|purpose| stream.set_timeout(Some(HANDSHAKE)).map(|()| purpose));
     match purpose {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
             log::debug!("{name}: closed before it said anything")
@@ -344,7 +330,7 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream) {
             let joining = inner.joining.lock().get(&token).cloned();
             match joining {
                 // Fails only if that session has been given up meanwhile.
-                Some(sender) => drop(sender.send((index, stream))),
+                Some(sender) => drop(sender.send((index, stream, stranger))),
                 None => log::warn!("{name}: connection closed: it joins no session"),
             }
         }
@@ -356,162 +342,9 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream) {
             }
         }
         Ok(Purpose::Control { queue_pairs }) => {
-            if let Err(e) = session(inner, stream, queue_pairs) {
+            if let Err(e) = hosted::session(inner, stream, stranger, queue_pairs) {
                 log::warn!("{name}: no session: {e}");
             }
         }
     }
-}
-
-/// Makes a session, and stays until it is over.
-fn session(inner: &Arc<Inner>, mut control: Stream, queue_pairs: u32) -> Result<(), String> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
-    let refuse = |control: &mut Stream, reason: String| {
-        let answer = Answer { ok: false, text: reason.clone(), ..Answer::default() };
-        // The client may be gone; the reason is logged in any case.
-        let _ = handshake::send_answer(control, &answer);
-        Err(reason)
-    };
-    if !(1..=MAX_QUEUE_PAIRS).contains(&queue_pairs) {
-        return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {MAX_QUEUE_PAIRS}"));
-    }
-    if inner.sessions.lock().len() >= MAX_SESSIONS || inner.stopping.load(Ordering::SeqCst) {
-        return refuse(&mut control, format!("the server takes no more than {MAX_SESSIONS} sessions"));
-    }
-    let mut token = Token::default();
-    getrandom::fill(&mut token).map_err(|e| text(&e))?;
-    let (sender, streams) = mpsc::channel();
-    inner.joining.lock().insert(token, sender);
-    let answer = Answer { ok: true, token, host: inner.host_id, text: inner.unix.clone() };
-    let made = handshake::send_answer(&mut control, &answer)
-        .map_err(|e| text(&e))
-        .and_then(|()| assemble(inner, &control, &streams, queue_pairs));
-    inner.joining.lock().remove(&token);
-    let (session, queue_pairs) = match made {
-        Ok(made) => made,
-        Err(reason) => return refuse(&mut control, reason),
-    };
-    let id = session.peer.id;
-    inner.sessions.lock().insert(id, Arc::clone(&session));
-    log::info!("{}: connected", session.peer);
-
-    if handshake::send_answer(&mut control, &Answer { ok: true, ..Answer::default() }).is_ok() {
-        // A host that is being stopped may have missed this session when it closed them all.
-        if !inner.stopping.load(Ordering::SeqCst) {
-            watch(&mut control);
-        }
-    }
-
-    // Order matters: no new call, no running call, no queue pair; then the service may reuse what it held.
-    *session.open.write() = false;
-    for (index, qp) in queue_pairs.iter().enumerate() {
-        if index == 0 {
-            inner.rpc.remove(qp.qp_num());
-        }
-        qp.to_error();
-    }
-    drop(queue_pairs);
-    inner.sessions.lock().remove(&id);
-    inner.service.disconnected(&session.peer);
-    log::info!("{}: closed", session.peer);
-    Ok(())
-}
-
-/// Returns at the end of the control stream. Clients say nothing on it.
-fn watch(control: &mut Stream) {
-    if control.set_timeout(None).is_err() {
-        return;
-    }
-    let mut byte = [0];
-    loop {
-        match control.read(&mut byte) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Ok(1) => {
-                log::warn!("unexpected data on a control stream: session ended");
-                return;
-            }
-            _ => return,
-        }
-    }
-}
-
-type Assembled = (Arc<HostSession>, Vec<Arc<dyn QueuePair>>);
-
-/// Connects the queue pairs of a session as their streams come in. Index 0 is for calls.
-fn assemble(
-    inner: &Arc<Inner>,
-    control: &Stream,
-    streams: &mpsc::Receiver<(u32, Stream)>,
-    queue_pairs: u32,
-) -> Result<Assembled, String> {
-    let provider = match control {
-        Stream::Unix(_) => ProviderKind::Shm,
-        Stream::Tcp(_) => ProviderKind::Tcp,
-    };
-    let id = inner.next_id.fetch_add(1, Ordering::Relaxed);
-    let session = Arc::new(HostSession {
-        peer: Peer { id, provider, name: control.peer_name() },
-        service: Arc::clone(&inner.service),
-        control: control.try_clone().map_err(|e| e.to_string())?,
-        open: RwLock::new(false),
-    });
-    // Data queue pairs here are only acted upon: nothing is posted on them.
-    let sink: Arc<dyn CompletionQueue> = inner.device.create_cq(16).map_err(|e| e.to_string())?;
-    let deadline = Instant::now() + HANDSHAKE;
-    let mut made: Vec<Option<Arc<dyn QueuePair>>> = vec![None; queue_pairs as usize + 1];
-    let connect = |made: &mut Vec<Option<Arc<dyn QueuePair>>>| -> Result<(), String> {
-        while made.iter().any(Option::is_none) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let (index, stream) = streams
-                .recv_timeout(left)
-                .map_err(|_| "the client did not connect all its queue pairs".to_string())?;
-            let place = made.get_mut(index as usize).filter(|place| place.is_none());
-            let Some(place) = place else { return Err(format!("no place for queue pair {index}")) };
-            let unix = matches!(stream, Stream::Unix(_));
-            if unix != (provider == ProviderKind::Shm) {
-                return Err("a queue pair came in on another kind of socket".into());
-            }
-            let qp = queue_pair(inner, &session, &sink, index == 0).map_err(|e| e.to_string())?;
-            *place = Some(Arc::clone(&qp));
-            qp.connect(stream.into_rendezvous(), left).map_err(|e| e.to_string())?;
-        }
-        Ok(())
-    };
-    let connected = connect(&mut made);
-    let queue_pairs: Vec<_> = made.iter().flatten().cloned().collect();
-    let result = connected.and_then(|()| {
-        inner.service.connected(&session.peer)?;
-        *session.open.write() = true;
-        Ok(())
-    });
-    match result {
-        Ok(()) => Ok((session, queue_pairs)),
-        Err(reason) => {
-            for qp in &queue_pairs {
-                inner.rpc.remove(qp.qp_num());
-                qp.to_error();
-            }
-            Err(reason)
-        }
-    }
-}
-
-fn queue_pair(
-    inner: &Inner,
-    session: &Arc<HostSession>,
-    sink: &Arc<dyn CompletionQueue>,
-    calls: bool,
-) -> Result<Arc<dyn QueuePair>, VerbsError> {
-    if calls {
-        let cq = inner.rpc.cq();
-        let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
-        let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-        let qp = inner.pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller })?;
-        let handler: Arc<dyn Handler> = Arc::<HostSession>::clone(session);
-        inner.rpc.add(&*inner.pd, Arc::clone(&qp), handler)?;
-        return Ok(qp);
-    }
-    let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, ..QpCaps::default() };
-    let (send_cq, recv_cq) = (Arc::clone(sink), Arc::clone(sink));
-    inner.pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Engine })
 }

@@ -8,8 +8,10 @@ mod client;
 mod error;
 mod handshake;
 mod host;
+mod hosted;
 mod options;
 mod peer;
+mod strangers;
 mod stream;
 
 pub use address::{Address, AddressError, ProviderKind, ProviderKindError};

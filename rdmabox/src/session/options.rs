@@ -28,10 +28,24 @@ pub struct SessionOptions {
     /// Polls that find nothing before adaptive polling goes to sleep.
     pub max_retry: u32,
     /// No blocking call takes longer. When it is over the session ends: the memory of its requests is free again,
-    /// and whether they took effect is unknown.
+    /// and whether they took effect is unknown. At most a day.
     pub operation_timeout: Duration,
-    /// Connecting takes no longer.
+    /// Connecting takes no longer, apart from looking up a host name. At most a day.
     pub connect_timeout: Duration,
+}
+
+/// Longest timeout: a longer one is taken for this.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl SessionOptions {
+    /// With timeouts that can be added to any time.
+    pub(crate) fn bounded(&self) -> SessionOptions {
+        SessionOptions {
+            operation_timeout: self.operation_timeout.min(MAX_TIMEOUT),
+            connect_timeout: self.connect_timeout.min(MAX_TIMEOUT),
+            ..self.clone()
+        }
+    }
 }
 
 impl Default for SessionOptions {

@@ -4,10 +4,11 @@ use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     os::unix::net::UnixStream,
+    path::Path,
     time::{Duration, Instant},
 };
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError};
 use crate::verbs::Rendezvous;
@@ -44,7 +45,10 @@ impl Stream {
             _ => ConnectError::Io { address: address.clone(), source },
         };
         match address {
-            Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix).map_err(io),
+            Address::Unix(path) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                connect_unix(path, left).map(Stream::Unix).map_err(io)
+            }
             Address::Tcp { host, port } => {
                 let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| ConnectError::Refused {
                     address: address.clone(),
@@ -89,6 +93,31 @@ impl Stream {
         self.sock().set_write_timeout(timeout)
     }
 
+    /// Reads exactly `out.len()` bytes, until `deadline` however slowly they trickle in.
+    pub(crate) fn read_exact_by(&mut self, mut out: &mut [u8], deadline: Instant) -> io::Result<()> {
+        while !out.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.set_timeout(Some(left))?;
+            match self.read(out) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => out = &mut out[count..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Time is up, then: the next look says so.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes every read of the peer return; what the peer sends can still be read.
+    pub(crate) fn shutdown_write(&self) {
+        let _ = self.sock().shutdown(std::net::Shutdown::Write);
+    }
+
     /// Makes every read and write return, here and at the peer.
     pub(crate) fn shutdown(&self) {
         let _ = self.sock().shutdown(std::net::Shutdown::Both);
@@ -127,6 +156,16 @@ impl Stream {
             Stream::Unix(stream) => Rendezvous::Unix(stream),
         }
     }
+}
+
+/// Connects within `timeout`, also where the listener's queue is full.
+pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // The time limit of sending is that of connecting, too.
+    socket.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    socket.set_write_timeout(None)?;
+    Ok(socket.into())
 }
 
 /// Options that make a dead peer noticed. A system that lacks one goes without.
