@@ -1,107 +1,16 @@
 //! Sessions end to end, on every provider: one-sided requests, ordered lists, calls, and what happens when one
 //! side goes away.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
-use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, BatchMode, ConnectError, Export, Host, Memory, Op, Peer, PollingMode, ProviderKind,
-    RemoteAddr, RequestError, Running, Service, Session, SessionOptions,
+    Address, BatchMode, ConnectError, Host, Op, PollingMode, ProviderKind, RemoteAddr, RequestError, Session,
+    SessionOptions,
 };
 
-const LEN: usize = 4 << 20;
+mod support;
 
-#[derive(Default)]
-struct Echo {
-    export: Mutex<Option<Export>>,
-    calls: AtomicU64,
-    ended: AtomicU64,
-}
-
-impl Service for Echo {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        match request {
-            b"where" => {
-                let export = self.export.lock();
-                let remote = peer.remote_addr(export.as_ref().unwrap());
-                reply.extend_from_slice(&remote.addr.to_le_bytes());
-                reply.extend_from_slice(&remote.rkey.to_le_bytes());
-            }
-            b"bad" => return Err("malformed".into()),
-            other => reply.extend(other.iter().rev()),
-        }
-        Ok(())
-    }
-
-    fn disconnected(&self, _: &Peer) {
-        self.ended.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-struct Fixture {
-    service: Arc<Echo>,
-    memory: Arc<Memory>,
-    running: Option<Running>,
-    address: Address,
-    options: SessionOptions,
-    _dir: tempfile::TempDir,
-}
-
-impl Fixture {
-    fn new(provider: ProviderKind) -> Fixture {
-        let _ = env_logger::builder().is_test(true).try_init();
-        let dir = tempfile::tempdir().unwrap();
-        let host = Host::new().unwrap();
-        let memory = Arc::new(Memory::shared("test", LEN).unwrap());
-        let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
-        let service = Arc::new(Echo::default());
-        *service.export.lock() = Some(export);
-        let unix = Address::Unix(dir.path().join("sock"));
-        let tcp = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-        let running = host.listen(&[unix, tcp], Arc::<Echo>::clone(&service) as Arc<dyn Service>).unwrap();
-        let address = match provider {
-            ProviderKind::Shm => running.addresses()[0].clone(),
-            ProviderKind::Tcp => running.addresses()[1].clone(),
-        };
-        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
-        Fixture { service, memory, running: Some(running), address, options, _dir: dir }
-    }
-
-    fn connect(&self) -> Arc<Session> {
-        Session::connect(&self.address, &self.options).unwrap()
-    }
-}
-
-fn base(session: &Session) -> RemoteAddr {
-    let mut reply = Vec::new();
-    session.call(b"where", &mut reply).unwrap();
-    RemoteAddr {
-        addr: u64::from_le_bytes(reply[..8].try_into().unwrap()),
-        rkey: u32::from_le_bytes(reply[8..12].try_into().unwrap()),
-    }
-}
-
-fn at(base: RemoteAddr, offset: usize) -> RemoteAddr {
-    RemoteAddr { addr: base.addr + offset as u64, rkey: base.rkey }
-}
-
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()
-}
-
-fn on_each_provider(test: impl Fn(Fixture)) {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
-        eprintln!("--- {provider}");
-        test(Fixture::new(provider));
-    }
-}
+use support::{Echo, Fixture, LEN, at, base, on_each_provider, pattern};
 
 #[test]
 fn bytes_arrive_and_come_back() {
@@ -394,7 +303,7 @@ fn addresses_in_use_and_stale_sockets() {
     for address in f.running.as_ref().unwrap().addresses() {
         let error = Host::new()
             .unwrap()
-            .listen(std::slice::from_ref(address), Arc::new(Echo::default()))
+            .listen(std::slice::from_ref(address), std::sync::Arc::new(Echo::default()))
             .map(|_| ())
             .unwrap_err()
             .to_string();
@@ -404,8 +313,10 @@ fn addresses_in_use_and_stale_sockets() {
     let path = dir.path().join("stale");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let running =
-        Host::new().unwrap().listen(&[Address::Unix(path.clone())], Arc::new(Echo::default())).unwrap();
+    let running = Host::new()
+        .unwrap()
+        .listen(&[Address::Unix(path.clone())], std::sync::Arc::new(Echo::default()))
+        .unwrap();
     drop(running);
     assert!(!path.exists());
 }
@@ -440,5 +351,107 @@ fn a_silent_server_is_given_up_in_time() {
     let timeout = Duration::from_millis(200);
     let options = SessionOptions { connect_timeout: timeout, ..SessionOptions::default() };
     let error = Session::connect(&address, &options).unwrap_err();
+    assert!(matches!(error, ConnectError::Timeout { .. }), "{error}");
+}
+
+#[test]
+fn a_read_of_a_list_gives_what_was_there_before_a_later_step() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        for round in 0..100u8 {
+            f.memory.write(0, &[round; 64]);
+            let (mut out, mut old) = ([0u8; 64], 0);
+            let data = [round + 100; 64];
+            session
+                .execute(&mut [
+                    Op::Read { remote: base, out: &mut out },
+                    Op::Write { remote: base, data: &data },
+                ])
+                .unwrap();
+            assert_eq!(out, [round; 64]);
+            session
+                .execute(&mut [
+                    Op::Read { remote: base, out: &mut out },
+                    Op::CompareSwap {
+                        remote: base,
+                        compare: u64::from_ne_bytes([round + 100; 8]),
+                        swap: 7,
+                        old: &mut old,
+                    },
+                    Op::Write { remote: base, data: &[1; 8] },
+                ])
+                .unwrap();
+            assert_eq!((out, old), ([round + 100; 64], u64::from_ne_bytes([round + 100; 8])));
+            assert_eq!(f.memory.load_u64(0), u64::from_ne_bytes([1; 8]));
+        }
+    });
+}
+
+#[test]
+fn a_step_that_is_too_long_is_invalid_and_changes_nothing() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        // Never touched, so that it takes no memory.
+        let data = vec![0u8; (1 << 30) + 1];
+        let list = &mut [Op::Write { remote: base, data: &[1; 8] }, Op::Write { remote: base, data: &data }];
+        assert!(matches!(session.execute(list), Err(RequestError::Invalid(_))));
+        assert_eq!(f.memory.load_u64(0), 0);
+        session.write(base, &[1; 8]).unwrap();
+    });
+}
+
+#[test]
+fn a_panic_in_the_service_ends_that_session_only() {
+    on_each_provider(|f| {
+        let good = f.connect();
+        let mut reply = Vec::new();
+        // More often than there are threads to answer calls.
+        for round in 1..=8 {
+            let bad = f.connect();
+            assert_eq!(bad.call(b"panic", &mut reply), Err(RequestError::Disconnected));
+            while f.service.ended.load(Ordering::SeqCst) < round {
+                std::thread::yield_now();
+            }
+        }
+        good.call(b"ok", &mut reply).unwrap();
+        assert_eq!(reply, b"ko");
+    });
+}
+
+#[test]
+fn a_failed_call_ends_the_whole_session() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        assert_eq!(session.call(b"bad", &mut Vec::new()), Err(RequestError::Disconnected));
+        assert_eq!(session.write(base, &[1; 8]), Err(RequestError::Disconnected));
+        assert_eq!(f.memory.load_u64(0), 0);
+    });
+}
+
+#[test]
+fn endless_timeouts_are_taken_for_long_ones() {
+    on_each_provider(|mut f| {
+        f.options.operation_timeout = Duration::MAX;
+        f.options.connect_timeout = Duration::MAX;
+        let session = f.connect();
+        session.write(base(&session), &[1; 8]).unwrap();
+        assert_eq!(f.memory.load_u64(0), u64::from_ne_bytes([1; 8]));
+    });
+}
+
+#[test]
+fn a_listener_that_accepts_nobody_is_given_up_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("full");
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    socket.listen(0).unwrap();
+    // The queue has one place.
+    let _first = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let options = SessionOptions { connect_timeout: Duration::from_millis(200), ..SessionOptions::default() };
+    let error = Session::connect(&Address::Unix(path), &options).unwrap_err();
     assert!(matches!(error, ConnectError::Timeout { .. }), "{error}");
 }

@@ -116,3 +116,46 @@ impl Messages {
         self.memory.read(Self::recv_offset(wc.wr_id as usize) + HEADER, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        provider::soft::SoftDevice,
+        verbs::{Device, Progress, QpCaps, QpInit, WcStatus},
+    };
+
+    #[test]
+    fn only_a_message_in_a_slot_is_taken() {
+        let device = SoftDevice::new().unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(4).unwrap();
+        let (send_cq, recv_cq, caps) = (Arc::clone(&cq), cq, QpCaps::default());
+        let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).unwrap();
+        let messages = Messages::new(&*pd, qp).unwrap();
+        let arrived = |index: u64, slot: u64, len: usize, opcode| {
+            if index < CALL_SLOTS as u64 {
+                messages.memory.write(Messages::recv_offset(index as usize), &slot.to_le_bytes());
+            }
+            let (status, byte_len) = (WcStatus::Success, len as u32);
+            messages.slot_of(&WorkCompletion {
+                wr_id: index,
+                status,
+                opcode,
+                byte_len,
+                ..WorkCompletion::EMPTY
+            })
+        };
+        let (last, longest) = (CALL_SLOTS as u64 - 1, HEADER + MAX_CALL);
+        assert_eq!(arrived(3, last, HEADER, WcOpcode::Recv), Some(CALL_SLOTS - 1));
+        assert_eq!(arrived(last, 0, longest, WcOpcode::Recv), Some(0));
+        assert_eq!(arrived(3, last + 1, HEADER, WcOpcode::Recv), None);
+        assert_eq!(arrived(3, u64::MAX, HEADER, WcOpcode::Recv), None);
+        assert_eq!(arrived(3, 0, HEADER - 1, WcOpcode::Recv), None);
+        assert_eq!(arrived(3, 0, longest + 1, WcOpcode::Recv), None);
+        assert_eq!(arrived(3, 0, u32::MAX as usize, WcOpcode::Recv), None);
+        assert_eq!(arrived(last + 1, 0, HEADER, WcOpcode::Recv), None);
+        assert_eq!(arrived(3, 0, HEADER, WcOpcode::RecvRdmaWithImm), None);
+        assert_eq!(arrived(3, 0, HEADER, WcOpcode::Send), None);
+    }
+}

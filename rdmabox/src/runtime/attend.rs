@@ -193,3 +193,87 @@ impl Attendance {
 fn remaining(deadline: Instant) -> Option<Duration> {
     deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        provider::soft::SoftDevice,
+        verbs::{Device, WcStatus},
+    };
+
+    fn attendance() -> Attendance {
+        let cq = SoftDevice::new().unwrap().create_cq(4).unwrap();
+        Attendance::new(0, cq, PollingMode::Adaptive, 1)
+    }
+
+    fn ticket() -> Arc<Ticket> {
+        let ticket = Ticket::new(1);
+        ticket.posted_on(0);
+        ticket
+    }
+
+    /// Returns when this thread is woken, or was before; a test that nobody wakes hangs.
+    fn until_woken() {
+        std::thread::park();
+    }
+
+    #[test]
+    fn one_who_waits_here_is_woken_although_others_are_expected() {
+        let attendance = attendance();
+        let waiting = ticket();
+        attendance.waiters.lock().parked.push(Arc::clone(&waiting));
+        // Later, and busy elsewhere.
+        let other = std::thread::spawn(ticket).join().unwrap();
+        attendance.expect(&other);
+        until_woken();
+    }
+
+    #[test]
+    fn without_one_who_waits_all_that_are_expected_are_woken() {
+        let attendance = attendance();
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let send = send.clone();
+                scope.spawn(move || {
+                    send.send(ticket()).unwrap();
+                    until_woken();
+                });
+            }
+            let tickets: Vec<_> = receive.iter().take(2).collect();
+            {
+                let leader = attendance.leader.lock();
+                // Somebody polls: nobody has to be woken.
+                tickets.iter().for_each(|ticket| attendance.expect(ticket));
+                drop(leader);
+            }
+            attendance.hand_on();
+        });
+    }
+
+    #[test]
+    fn a_ticket_that_is_settled_by_hand_ends_a_leaders_sleep() {
+        let attendance = attendance();
+        let stats = Stats::default();
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let attendance = &attendance;
+            let stats = &stats;
+            let sleeper = scope.spawn(move || {
+                let ticket = ticket();
+                send.send(Arc::clone(&ticket)).unwrap();
+                let deadline = Instant::now() + Duration::from_secs(3600);
+                attendance.wait(&ticket, deadline, stats, &|_| {})
+            });
+            let ticket = receive.recv().unwrap();
+            while stats.sleeps.get() == 0 {
+                std::thread::yield_now();
+            }
+            let refused = crate::session::RequestError::Completion(WcStatus::WrFlushErr);
+            ticket.complete_one(Some(0), Err(refused));
+            attendance.wake();
+            assert!(matches!(sleeper.join().unwrap(), Waited::Done));
+        });
+    }
+}

@@ -20,8 +20,14 @@ pub trait Service: Send + Sync + 'static {
     /// request, say) ends the session and is logged.
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String>;
 
-    /// The session is over: no call of it is running or will run, and its queue pairs are destroyed, so that nothing
-    /// of it touches memory any more. Once for each `connected` that succeeded.
+    /// The session is over: no call of it is running or will run, and its queue pairs here are destroyed. Once for each
+    /// `connected` that succeeded.
+    ///
+    /// Over TCP nothing of the session touches memory any more. With shared memory that holds for a client that is
+    /// dead, and for one whose queue pairs have answered that their last request is over, which a running client's do
+    /// by themselves. A client that does not answer within a few seconds (its process is stopped, or its library is not
+    /// this one) is given up with a warning in the log: its memory stays mapped there, and it may still write when it goes
+    /// on, until its process ends. Whoever used [`Session::map`](super::Session::map) can read there in any case.
     fn disconnected(&self, peer: &Peer) {
         let _ = peer;
     }

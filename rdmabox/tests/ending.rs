@@ -1,0 +1,103 @@
+//! When a host's service is told that a session is over, nothing of that session touches its memory any more, however
+//! the end came about.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rdmabox::{
+    Access, Address, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running, Service,
+    Session, SessionOptions,
+};
+
+/// A write of it takes longer than a session to end.
+const LEN: usize = 256 << 20;
+
+/// Reuses its memory as soon as it may.
+struct Reuse {
+    memory: Arc<Memory>,
+    export: Mutex<Option<Export>>,
+    ended: AtomicU64,
+}
+
+impl Service for Reuse {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+        if request == b"end" {
+            return Err("on request".into());
+        }
+        let export = self.export.lock();
+        let remote = peer.remote_addr(export.as_ref().unwrap());
+        reply.extend_from_slice(&remote.addr.to_le_bytes());
+        reply.extend_from_slice(&remote.rkey.to_le_bytes());
+        Ok(())
+    }
+
+    fn disconnected(&self, _: &Peer) {
+        // From the end, where a write that is still under way comes last.
+        let ones = vec![1; 1 << 20];
+        for start in (0..LEN).step_by(ones.len()).rev() {
+            self.memory.write(start, &ones);
+        }
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Lets `end` end the session while a long write is under way, then looks at what the service left.
+fn end_during_a_write(provider: ProviderKind, data: &[u8], end: impl FnOnce(&Session, &mut Option<Running>)) {
+    let _ = env_logger::builder().is_test(true).try_init();
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::new().unwrap();
+    let memory = Arc::new(Memory::shared("reused", LEN).unwrap());
+    let export = Mutex::new(Some(host.export(&memory, Access::REMOTE_ALL).unwrap()));
+    let service = Arc::new(Reuse { memory: Arc::clone(&memory), export, ended: AtomicU64::new(0) });
+    let addresses =
+        [Address::Unix(dir.path().join("socket")), Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
+    let running = host.listen(&addresses, Arc::<Reuse>::clone(&service) as Arc<dyn Service>).unwrap();
+    let address = running.addresses()[usize::from(provider == ProviderKind::Tcp)].clone();
+    let mut running = Some(running);
+    let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+    let session = Session::connect(&address, &options).unwrap();
+    let mut reply = Vec::new();
+    session.call(b"where", &mut reply).unwrap();
+    let base = RemoteAddr {
+        addr: u64::from_le_bytes(reply[..8].try_into().unwrap()),
+        rkey: u32::from_le_bytes(reply[8..12].try_into().unwrap()),
+    };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| session.write(base, data));
+        while memory.load_u64(0) == 0 {
+            std::thread::yield_now();
+        }
+        end(&session, &mut running);
+        // It may have been through before the end came.
+        let result = writer.join().unwrap();
+        assert!(matches!(result, Ok(()) | Err(RequestError::Disconnected)), "{result:?}");
+    });
+    while service.ended.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (mut found, mut changed) = (vec![0; 1 << 20], 0);
+    for start in (0..LEN).step_by(found.len()) {
+        memory.read(start, &mut found);
+        changed += found.iter().filter(|byte| **byte != 1).count();
+    }
+    assert_eq!(changed, 0, "bytes were written after the end");
+}
+
+#[test]
+fn whoever_ends_it() {
+    // One after the other: each takes much memory.
+    let data = vec![0xEE; LEN];
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        end_during_a_write(provider, &data, |session, _| session.close());
+        end_during_a_write(provider, &data, |_, running| drop(running.take()));
+        end_during_a_write(provider, &data, |session, _| {
+            assert_eq!(session.call(b"end", &mut Vec::new()), Err(RequestError::Disconnected));
+        });
+    }
+}

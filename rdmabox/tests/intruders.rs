@@ -1,0 +1,161 @@
+//! Clients that do not keep to the protocol, byte by byte, over TCP: each loses its own session, and nobody else
+//! notices.
+
+mod support;
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+};
+
+use rdmabox::{Address, MAX_CALL, ProviderKind};
+use support::Fixture;
+
+const CONTROL: u32 = 1;
+const JOIN: u32 = 2;
+const SEND: u8 = 1;
+const WRITE: u8 = 2;
+const HAS_IMM: u8 = 2;
+const PLACED: u8 = 4;
+
+fn connect(f: &Fixture) -> TcpStream {
+    match &f.address {
+        Address::Tcp { host, port } => TcpStream::connect((host.as_str(), *port)).unwrap(),
+        Address::Unix(_) => unreachable!("these tests use TCP"),
+    }
+}
+
+fn preamble(kind: u32, token: &[u8], number: u32) -> Vec<u8> {
+    let mut bytes = b"rdmabxS\x01".to_vec();
+    bytes.extend(1u32.to_le_bytes());
+    bytes.extend(kind.to_le_bytes());
+    bytes.extend(token);
+    bytes.extend(number.to_le_bytes());
+    bytes.extend(0u32.to_le_bytes());
+    bytes
+}
+
+fn frame(op: u8, flags: u8, payload: u32, arg0: u64) -> Vec<u8> {
+    let mut bytes = vec![op, flags, 0, 0];
+    bytes.extend(payload.to_le_bytes());
+    // Number, key, address, immediate data, length.
+    bytes.extend([0; 24]);
+    bytes.extend(arg0.to_le_bytes());
+    bytes.extend([0; 8]);
+    assert_eq!(bytes.len(), 48);
+    bytes
+}
+
+/// A session's control stream and its message queue pair, connected; the data queue pair is joined, too.
+struct Raw {
+    control: TcpStream,
+    messages: TcpStream,
+    _data: TcpStream,
+}
+
+fn session(f: &Fixture) -> Raw {
+    let mut control = connect(f);
+    control.write_all(&preamble(CONTROL, &[0; 16], 1)).unwrap();
+    let token = answer(&mut control);
+    let join = |index: u32| {
+        let mut stream = connect(f);
+        stream.write_all(&preamble(JOIN, &token, index)).unwrap();
+        let mut hello = b"rdmabox\x01".to_vec();
+        hello.extend(1u32.to_le_bytes());
+        hello.extend(9u32.to_le_bytes());
+        hello.extend(0u64.to_le_bytes());
+        stream.write_all(&hello).unwrap();
+        stream.read_exact(&mut [0; 24]).unwrap();
+        stream
+    };
+    let (messages, data) = (join(0), join(1));
+    answer(&mut control);
+    Raw { control, messages, _data: data }
+}
+
+/// Reads an answer of the host, which has to be a yes, and gives its token.
+fn answer(control: &mut TcpStream) -> [u8; 16] {
+    let mut raw = [0u8; 48];
+    control.read_exact(&mut raw).unwrap();
+    assert_eq!(raw[12], 1);
+    let mut text = vec![0; usize::from(u16::from_le_bytes([raw[14], raw[15]]))];
+    control.read_exact(&mut text).unwrap();
+    raw[16..32].try_into().unwrap()
+}
+
+/// More often than there are threads that answer calls.
+const TIMES: usize = 6;
+
+fn is_thrown_out(message: &[u8]) {
+    let f = Fixture::new(ProviderKind::Tcp);
+    let good = f.connect();
+    for _ in 0..TIMES {
+        let mut raw = session(&f);
+        raw.messages.write_all(message).unwrap();
+        // The end of the control stream: that session is over.
+        assert_eq!(raw.control.read(&mut [0]).unwrap(), 0);
+    }
+    let mut reply = Vec::new();
+    good.call(b"abc", &mut reply).unwrap();
+    assert_eq!(reply, b"cba");
+}
+
+#[test]
+fn a_write_with_immediate_data_is_no_call() {
+    is_thrown_out(&frame(WRITE, HAS_IMM, 0, 0));
+}
+
+#[test]
+fn nor_is_one_that_claims_to_be_placed_already() {
+    is_thrown_out(&frame(WRITE, HAS_IMM | PLACED, 0, 16 << 20));
+}
+
+#[test]
+fn a_message_without_a_header_is_no_call() {
+    let mut message = frame(SEND, 0, 7, 0);
+    message.extend([0; 7]);
+    is_thrown_out(&message);
+}
+
+#[test]
+fn a_message_of_a_slot_that_does_not_exist_is_no_call() {
+    let mut message = frame(SEND, 0, 8, 0);
+    message.extend(16u64.to_le_bytes());
+    is_thrown_out(&message);
+}
+
+#[test]
+fn a_message_longer_than_any_call_is_no_call() {
+    let mut message = frame(SEND, 0, (8 + MAX_CALL + 1) as u32, 0);
+    message.extend(vec![0; 8 + MAX_CALL + 1]);
+    let f = Fixture::new(ProviderKind::Tcp);
+    let good = f.connect();
+    for _ in 0..TIMES {
+        let mut raw = session(&f);
+        // The host may close before it has read everything.
+        let _ = raw.messages.write_all(&message);
+        assert_eq!(raw.control.read(&mut [0]).unwrap(), 0);
+    }
+    let mut reply = Vec::new();
+    good.call(b"abc", &mut reply).unwrap();
+    assert_eq!(reply, b"cba");
+}
+
+#[test]
+fn a_host_that_stops_ends_connections_that_say_nothing_and_sessions_that_are_being_made() {
+    let mut f = Fixture::new(ProviderKind::Tcp);
+    let mut silent = connect(&f);
+    let mut halfway = connect(&f);
+    halfway.write_all(&preamble(CONTROL, &[0; 16], 1)).unwrap();
+    let token = answer(&mut halfway);
+    let mut joining = connect(&f);
+    joining.write_all(&preamble(JOIN, &token, 0)).unwrap();
+    // The host's side of the queue pair is up, and waits for this one.
+    joining.read_exact(&mut [0; 24]).unwrap();
+    drop(f.running.take());
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+    assert_eq!(joining.read(&mut [0]).unwrap(), 0);
+    // It may be told why before the end.
+    let mut rest = Vec::new();
+    let _ = halfway.read_to_end(&mut rest);
+}
