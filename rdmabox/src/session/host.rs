@@ -13,7 +13,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-        mpsc,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -259,7 +258,7 @@ pub(super) struct Inner {
     pub(super) rpc: RpcServer,
     pub(super) host_id: HostId,
     pub(super) unix: String,
-    pub(super) joining: Mutex<HashMap<Token, mpsc::Sender<Joining>>>,
+    pub(super) joining: Mutex<HashMap<Token, crossbeam_channel::Sender<Joining>>>,
     pub(super) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
     pub(super) next_id: AtomicU64,
     strangers: Arc<Strangers>,
@@ -329,8 +328,8 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
         Ok(Purpose::Join { token, index }) => {
             let joining = inner.joining.lock().get(&token).cloned();
             match joining {
-                // Fails only if that session has been given up meanwhile.
-                Some(sender) => drop(sender.send((index, stream, stranger))),
+                // Fails if the session has been given up, or has had more streams than it has places.
+                Some(sender) => drop(sender.try_send((index, stream, stranger))),
                 None => log::warn!("{name}: connection closed: it joins no session"),
             }
         }

@@ -9,7 +9,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
-        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -125,7 +124,7 @@ pub(super) fn session(
     };
     let mut token = Token::default();
     getrandom::fill(&mut token).map_err(|e| text(&e))?;
-    let (sender, streams) = mpsc::channel();
+    let (sender, streams) = crossbeam_channel::bounded(queue_pairs as usize + 1);
     inner.joining.lock().insert(token, sender);
     if inner.stopping.load(Ordering::SeqCst) {
         // Those that were there when the host was stopped have been told; this one may not.
@@ -224,7 +223,7 @@ struct Assembled {
 fn assemble(
     inner: &Arc<Inner>,
     control: &Stream,
-    streams: &mpsc::Receiver<Joining>,
+    streams: &crossbeam_channel::Receiver<Joining>,
     queue_pairs: u32,
 ) -> Result<Assembled, String> {
     let provider = match control {
