@@ -1,5 +1,7 @@
 //! The error state: what is flushed, in which order, how much of it, and what the peer sees.
 
+use std::time::Duration;
+
 use rdmabox::verbs::{Access, QpState, WcStatus, WorkCompletion};
 
 use crate::fixture::{
@@ -13,6 +15,7 @@ conformance! {
     the_peer_of_a_failed_queue_pair_fails,
     the_peer_of_a_dropped_queue_pair_fails,
     an_idle_queue_pair_learns_that_its_peer_is_gone,
+    a_peer_that_goes_while_its_message_waits_is_noticed,
     flushed_slots_are_free_again,
     completed_requests_stay_completed,
     a_large_request_is_cut_off,
@@ -144,6 +147,43 @@ fn an_idle_queue_pair_learns_that_its_peer_is_gone(config: Config) {
     pair.b.post(&[signaled(1, write(target.remote(0)), &[local.all()])]);
     assert_eq!(sends(&pair, &pair.b, 1), flushed(1..2));
     target.assert_untouched();
+}
+
+fn a_peer_that_goes_while_its_message_waits_is_noticed(config: Config) {
+    for dropped in [false, true] {
+        for outstanding in [false, true] {
+            let Pair { a, b, .. } = pair(config);
+            if outstanding {
+                post_stuck(&a, 0..3);
+            }
+            post_stuck(&b, 0..2);
+            for _ in 0..500 {
+                a.pump();
+                b.pump();
+                std::thread::yield_now();
+            }
+            match dropped {
+                true => drop(b),
+                false => b.qp.to_error(),
+            }
+            until("the end whose peer is gone to fail", || {
+                a.pump();
+                // Polling alone finds a message that waits; that its sender has gone is an event.
+                a.cq.wait(Some(Duration::ZERO)).expect("wait");
+                (a.qp.state() == QpState::Err).then_some(())
+            });
+            a.pump();
+            let mut completions = Vec::new();
+            while let Some(wc) = a.take_send() {
+                completions.push((wc.wr_id, wc.status));
+            }
+            assert_gone(&completions, 0..if outstanding { 3 } else { 0 });
+            a.recv(7, &[]);
+            a.pump();
+            let wc = a.take_recv().expect("flushed at once");
+            assert_eq!((wc.wr_id, wc.status), (7, WcStatus::WrFlushErr));
+        }
+    }
 }
 
 fn flushed_slots_are_free_again(config: Config) {

@@ -2,7 +2,8 @@
 //! each driven by the device's engine and by the callers themselves.
 //!
 //! A subject is a function of a [`Config`](fixture::Config) and says what any provider has to do; where the traits
-//! leave something open, the InfiniBand specification decides. Nothing here knows how a provider works.
+//! leave something open, the InfiniBand specification decides. Nothing here knows how a provider works, but for what a
+//! hostile peer can say: that is in `raw`.
 
 /// Makes a test of every subject for every configuration.
 macro_rules! conformance {
@@ -26,12 +27,16 @@ mod atomics;
 mod events;
 mod failure;
 mod fixture;
+mod floods;
+mod handles;
 mod hostile;
+mod lies;
 mod messages;
 mod ordering;
 mod posting;
 mod process;
 mod queues;
+mod raw;
 mod refusals;
 mod rendezvous;
 mod transfer;

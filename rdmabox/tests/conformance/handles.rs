@@ -1,0 +1,145 @@
+//! Memory handles of a peer of this host: no more are taken than are due, and none is kept by a connection that ended.
+
+use std::{
+    io::{ErrorKind, Read},
+    os::{fd::AsFd, unix::net::UnixStream},
+};
+
+use rdmabox::{
+    memory::Memory,
+    verbs::{QpState, WcStatus},
+};
+
+use crate::{
+    fixture::{Config, Setup, Side, until},
+    raw::{Frame, RawPeer, ends, quiet, recvs},
+};
+
+/// Makes a test of every subject for both ways to drive a peer of this host.
+macro_rules! inside_a_host {
+    ($($name:ident),+ $(,)?) => {
+        mod shm_engine {
+            $(#[test] fn $name() { super::$name(crate::fixture::Config::SHM_ENGINE) })+
+        }
+        mod shm_caller {
+            $(#[test] fn $name() { super::$name(crate::fixture::Config::SHM_CALLER) })+
+        }
+    };
+}
+
+inside_a_host! {
+    handles_with_frames_that_have_none_end_the_connection,
+    a_memory_frame_has_one_handle,
+    a_handle_that_is_no_memory_ends_the_connection,
+    memory_frames_have_a_limit,
+    memory_frames_need_a_peer_that_shares,
+}
+
+/// A descriptor whose copies can be waited for: the other end tells when the last one is closed.
+fn witness() -> (UnixStream, UnixStream) {
+    let (kept, given) = UnixStream::pair().expect("socketpair");
+    kept.set_nonblocking(true).expect("O_NONBLOCK");
+    (kept, given)
+}
+
+fn assert_all_closed(mut kept: &UnixStream) {
+    until("all copies of a descriptor to be closed", || match kept.read(&mut [0]) {
+        Ok(0) => Some(()),
+        Ok(_) => panic!("nobody writes"),
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::WouldBlock);
+            None
+        }
+    });
+}
+
+/// A side with a receive, and a peer that shares memory.
+fn meet(config: Config) -> (Side, RawPeer) {
+    let side = Setup::new(config).side();
+    let peer = RawPeer::meet_sharing(config, &side);
+    side.recv(1, &[]);
+    (side, peer)
+}
+
+/// The connection has ended because of what `peer` said, which hung up in no way.
+fn assert_ended(side: Side, peer: RawPeer) {
+    ends(&side, "the end of a connection with surplus handles");
+    let completions = recvs(&side, 1);
+    assert!(completions.iter().all(|&(id, status)| (id, status) == (1, WcStatus::WrFlushErr)));
+    quiet(&side);
+    drop((side, peer));
+}
+
+fn handles_with_frames_that_have_none_end_the_connection(config: Config) {
+    let kinds = [
+        Frame::send(0),
+        Frame::write(0),
+        Frame::read(0),
+        Frame::ack(u32::MAX),
+        Frame { opcode: 0xff, ..Frame::default() },
+    ];
+    for frame in kinds {
+        for count in [1, 2, 10, 40] {
+            let (kept, given) = witness();
+            let (side, peer) = meet(config);
+            peer.say_with(&frame.bytes(), &vec![given.as_fd(); count]);
+            drop(given);
+            assert_ended(side, peer);
+            assert_all_closed(&kept);
+        }
+    }
+}
+
+fn a_memory_frame_has_one_handle(config: Config) {
+    let memory = Memory::shared("peer", 4096).expect("memory");
+    let handle = memory.fd().expect("shared");
+    for count in [0, 2, 3, 12] {
+        let (side, peer) = meet(config);
+        peer.say_with(&Frame::memory(0, 4096).bytes(), &vec![handle; count]);
+        assert_ended(side, peer);
+    }
+}
+
+fn a_handle_that_is_no_memory_ends_the_connection(config: Config) {
+    let memory = Memory::shared("peer", 4096).expect("memory");
+    let (kept, given) = witness();
+    let cases = [
+        (Frame::memory(0, 4096), given.as_fd()),
+        (Frame::memory(0, 4097), memory.fd().expect("shared")),
+        (Frame { arg0: u64::MAX, ..Frame::memory(0, 0) }, memory.fd().expect("shared")),
+    ];
+    for (frame, handle) in cases {
+        let (side, peer) = meet(config);
+        peer.say_with(&frame.bytes(), &[handle]);
+        assert_ended(side, peer);
+    }
+    drop(given);
+    assert_all_closed(&kept);
+}
+
+fn memory_frames_have_a_limit(config: Config) {
+    const LIMIT: u64 = 4096;
+    let memory = Memory::shared("peer", 4096).expect("memory");
+    let handle = memory.fd().expect("shared");
+    let (side, peer) = meet(config);
+    for id in 0..LIMIT {
+        peer.say_with(&Frame::memory(id, 4096).bytes(), &[handle]);
+        side.pump();
+    }
+    // All of them have been dealt with when the message behind them has.
+    peer.say(&Frame::send(0).bytes());
+    assert_eq!(recvs(&side, 1), [(1, WcStatus::Success)]);
+    assert_eq!(side.qp.state(), QpState::Rts);
+    side.recv(1, &[]);
+    peer.say_with(&Frame::memory(LIMIT, 4096).bytes(), &[handle]);
+    assert_ended(side, peer);
+}
+
+fn memory_frames_need_a_peer_that_shares(config: Config) {
+    let memory = Memory::shared("peer", 4096).expect("memory");
+    let side = Setup::new(config).side();
+    let peer = RawPeer::meet(config, &side);
+    side.recv(1, &[]);
+    peer.say_with(&Frame::memory(0, 4096).bytes(), &[memory.fd().expect("shared")]);
+    assert_ended(side, peer);
+}
