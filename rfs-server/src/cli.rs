@@ -5,7 +5,7 @@
 use clap::Parser;
 use rdmabox::Address;
 
-use crate::config::Config;
+use crate::{config::Config, prefault::Prefault};
 
 /// Lends memory of this machine as a file system.
 ///
@@ -23,7 +23,7 @@ use crate::config::Config;
             rfs-server --memory 512M --listen unix:/tmp/scratch.sock\n  \
         To other hosts of a network where everybody may read and write everything:\n      \
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-remote-without-secret\n  \
-        With memory taken at the start, so that first writes are as fast as later ones:\n      \
+        With all memory taken before clients can connect:\n      \
             rfs-server --memory 4G --prefault\n\n\
         When clients can connect, it prints the addresses that it listens on, one a line, and then a line that \
         begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot start, 2 for a command \
@@ -54,9 +54,11 @@ pub struct Cli {
     #[arg(long, value_name = "MODE", default_value = "755", value_parser = parse_mode)]
     pub root_mode: u32,
 
-    /// Take all memory from the system at the start instead of when it is first written
-    #[arg(long)]
-    pub prefault: bool,
+    /// When to take the memory from the system: never ahead of its first use, in the background from the start on, or
+    /// first of all, before clients can connect
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "background", default_missing_value = "first",
+        num_args = 0..=1, require_equals = true)]
+    pub prefault: Prefault,
 
     /// Listen on addresses that other machines can reach, although anybody who connects can then read and write
     /// everything: this version cannot authenticate clients
@@ -205,15 +207,19 @@ mod tests {
             "--inodes=77",
             "--name=x",
             "--root-mode=1777",
-            "--prefault",
+            "--prefault=never",
             "--allow-remote-without-secret",
         ])
         .unwrap();
         let config = cli.into_config();
         assert_eq!((config.memory, config.inodes, config.name.as_str()), (2 << 30, Some(77), "x"));
-        assert_eq!((config.root.perm, config.prefault), (0o1777, true));
+        assert_eq!((config.root.perm, config.prefault), (0o1777, Prefault::Never));
         assert!(config.allow_remote_without_secret);
         assert_eq!(config.listen, crate::config::default_listen());
+        let prefault = |args: &[&str]| {
+            Cli::try_parse_from([&["rfs-server", "--memory=1G"], args].concat()).unwrap().prefault
+        };
+        assert_eq!((prefault(&[]), prefault(&["--prefault"])), (Prefault::Background, Prefault::First));
         assert!(Cli::try_parse_from(["rfs-server"]).is_err());
         assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
     }

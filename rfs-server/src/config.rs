@@ -14,6 +14,7 @@ use rfs_proto::{BLOCK, record};
 use crate::{
     clock::{Clock, SystemClock},
     dispatch::Root,
+    prefault::Prefault,
     scrub::ScrubMode,
     server::StartError,
 };
@@ -42,8 +43,8 @@ pub struct Config {
     pub name: String,
     /// The root directory.
     pub root: Root,
-    /// Take the memory from the system at the start, not when it is first written.
-    pub prefault: bool,
+    /// When the memory is taken from the system.
+    pub prefault: Prefault,
     /// Who zeroes freed space.
     pub scrub: ScrubMode,
     /// Where times come from.
@@ -75,7 +76,7 @@ impl Config {
                 uid: rustix::process::geteuid().as_raw(),
                 gid: rustix::process::getegid().as_raw(),
             },
-            prefault: false,
+            prefault: Prefault::default(),
             scrub: ScrubMode::default(),
             clock: Arc::new(SystemClock),
         }

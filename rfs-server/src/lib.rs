@@ -4,7 +4,8 @@
 //! clients read and write the arena one-sidedly, and neither reads, nor writes, nor stats of open files run any code
 //! here. [`Server::start`] is the way in; the program `rfs-server` is a thin shell around it.
 //!
-//! From the bottom up: [`alloc`] keeps the pure account of the arena and [`scrub`] zeroes what was freed; [`files`]
+//! From the bottom up: [`alloc`] keeps the pure account of the arena and [`scrub`] zeroes what was freed, [`prefault`] takes
+//! memory ahead of need; [`files`]
 //! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
 //! [`leases`] and [`sessions`] know who has what open; [`dispatch`] answers requests, [`service`] brings them from
 //! rdmabox, and [`server`] puts it all together.
@@ -18,6 +19,7 @@ pub mod dispatch;
 pub mod files;
 pub mod leases;
 pub mod namespace;
+pub mod prefault;
 pub mod scrub;
 pub mod server;
 pub mod service;
@@ -27,4 +29,5 @@ pub mod system;
 pub mod table;
 
 pub use config::Config;
+pub use prefault::Prefault;
 pub use server::{Server, StartError};

@@ -12,13 +12,11 @@ use crate::{
     cli::format_size,
     config::{Config, MIN_MEMORY},
     dispatch::Dispatcher,
+    prefault::{Prefault, Prefaulter},
     scrub::{Scrubber, Space},
     service::FileService,
     system::{self, Bound},
 };
-
-/// Bytes that are prefaulted at a time.
-const PREFAULT_STEP: usize = 64 << 20;
 
 /// Why a server did not start. Nothing of it is left behind.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +88,7 @@ pub enum StartError {
 pub struct Server {
     // In the order in which they go: no session outlives what it uses.
     running: Running,
+    _prefaulter: Prefaulter,
     _scrubber: Scrubber,
     dispatcher: Arc<Dispatcher>,
 }
@@ -103,25 +102,26 @@ impl Server {
             Arc::new(Memory::shared(&format!("{}-arena", config.name), in_memory(config.arena_len())?)?);
         let table =
             Arc::new(Memory::shared(&format!("{}-table", config.name), in_memory(config.table_len())?)?);
-        if config.prefault {
-            for start in (0..arena.len()).step_by(PREFAULT_STEP) {
-                arena.populate(start, PREFAULT_STEP.min(arena.len() - start));
-            }
-        }
         let host = Host::new()?;
         let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let arena_export = host.export(&arena, rights)?;
         let table_export = host.export(&table, rights | Access::REMOTE_ATOMIC)?;
-        let space = Arc::new(Space::new(arena, config.scrub));
+        let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
         // A table has a slot for the root, or the configuration would not have passed.
         let dispatcher = Dispatcher::new(Arc::clone(&space), table, config.root, config.clock)
             .map_err(|_| StartError::NoInodes)?;
         let dispatcher = Arc::new(dispatcher);
         let scrubber = Scrubber::start(&space).map_err(StartError::Thread)?;
         make_socket_directories(&config.listen)?;
+        if config.prefault == Prefault::First {
+            Prefaulter::start(&arena, Prefault::First).map_err(StartError::Thread)?;
+        }
         let service = FileService::new(Arc::clone(&dispatcher), arena_export, table_export);
         let running = host.listen(&config.listen, Arc::new(service))?;
-        Ok(Server { running, _scrubber: scrubber, dispatcher })
+        // Last: nothing of it is to be undone if the start fails.
+        let later = if config.prefault == Prefault::First { Prefault::Never } else { config.prefault };
+        let prefaulter = Prefaulter::start(&arena, later).map_err(StartError::Thread)?;
+        Ok(Server { running, _prefaulter: prefaulter, _scrubber: scrubber, dispatcher })
     }
 
     /// The addresses that it listens on, with ports resolved.

@@ -48,7 +48,12 @@ pub struct Memory {
     len: usize,
     fd: Option<OwnedFd>,
     writable: bool,
+    /// In a mapping of a peer's memory: a bit for each unit that was made present here.
+    prepared: Box<[AtomicU64]>,
 }
+
+/// Bytes that [`Memory::prepare`] keeps account of together.
+const UNIT: usize = 64 * 1024;
 
 // SAFETY: the mapping is plain bytes without thread affinity; access goes through copies and atomics on raw
 // pointers, so sharing it makes no Rust reference to mutable memory.
@@ -108,6 +113,7 @@ impl Memory {
             return Err(MemoryError::BadHandle("shorter than announced"));
         }
         let mut memory = map(Some(file.into()), len, writable)?;
+        memory.prepared = (0..len.div_ceil(UNIT).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         // The mapping is enough; a descriptor for each piece of memory of each peer would be many.
         memory.fd = None;
         Ok(memory)
@@ -256,6 +262,24 @@ impl Memory {
         }
     }
 
+    /// Before a large copy to a mapping of a peer's memory: makes its pages present in one go the first time, instead
+    /// of fault by fault. Without effect elsewhere, and for small ranges.
+    pub(crate) fn prepare(&self, offset: usize, len: usize) {
+        if len < UNIT || self.prepared.is_empty() {
+            return;
+        }
+        self.check(offset, len);
+        let units = offset / UNIT..=(offset + len - 1) / UNIT;
+        let is_set = |unit: usize| self.prepared[unit / 64].load(Ordering::Relaxed) >> (unit % 64) & 1 == 1;
+        if units.clone().all(is_set) {
+            return;
+        }
+        self.populate(offset, len);
+        for unit in units {
+            self.prepared[unit / 64].fetch_or(1 << (unit % 64), Ordering::Relaxed);
+        }
+    }
+
     /// The aligned 8-byte word at `offset`, for atomic use by any thread, process or device.
     ///
     /// # Panics
@@ -342,7 +366,7 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
     let Some(base) = NonNull::new(base.cast()) else {
         return Err(MemoryError::BadHandle("mapped at address zero"));
     };
-    Ok(Memory { base, len, fd, writable })
+    Ok(Memory { base, len, fd, writable, prepared: Box::default() })
 }
 
 pub(crate) fn page_size() -> usize {

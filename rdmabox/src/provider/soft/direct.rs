@@ -124,6 +124,7 @@ impl PeerMemory {
 
 /// Gathers `from` into the peer's memory.
 pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
+    memory.prepare(offset, from.iter().map(|piece| piece.len).sum());
     for piece in from {
         // SAFETY: the piece was checked against its region and keeps it mapped; the caller located the whole
         // length in `memory`. A private mapping and a peer's never overlap; the same shared memory mapped twice
