@@ -7,7 +7,7 @@ use std::{
 
 use rdmabox::{
     memory::Memory,
-    verbs::{QpState, WcStatus},
+    verbs::{Access, QpState, WcStatus},
 };
 
 use crate::{
@@ -29,6 +29,7 @@ macro_rules! inside_a_host {
 
 inside_a_host! {
     handles_with_frames_that_have_none_end_the_connection,
+    handles_in_a_payload_end_the_connection,
     a_memory_frame_has_one_handle,
     a_handle_that_is_no_memory_ends_the_connection,
     memory_frames_have_a_limit,
@@ -88,6 +89,26 @@ fn handles_with_frames_that_have_none_end_the_connection(config: Config) {
             assert_all_closed(&kept);
         }
     }
+}
+
+fn handles_in_a_payload_end_the_connection(config: Config) {
+    const PAYLOAD: u32 = 1 << 20;
+    let (kept, given) = witness();
+    let (side, peer) = meet(config);
+    let memory = side.guarded(PAYLOAD as usize, Access::REMOTE_ALL);
+    let (rkey, addr) = (memory.mr.rkey(), memory.mr.addr());
+    peer.say(&Frame { payload: PAYLOAD, rkey, addr, ..Frame::write(0) }.bytes());
+    // A byte at a time, and far from the end of the payload.
+    for _ in 0..100 {
+        if !peer.try_say_with(&[1], &[given.as_fd()]) {
+            break;
+        }
+        side.pump();
+    }
+    drop(given);
+    assert_ended(side, peer);
+    assert_all_closed(&kept);
+    memory.assert_guards();
 }
 
 fn a_memory_frame_has_one_handle(config: Config) {

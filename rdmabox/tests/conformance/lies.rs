@@ -15,6 +15,8 @@ conformance! {
     a_failure_in_line_does_not_change_how_the_end_is_reported,
     posts_that_race_with_the_end_keep_their_order,
     an_answer_to_what_was_not_sent_is_no_answer,
+    a_refusal_behind_what_was_not_sent_does_not_complete_it,
+    a_refusal_of_what_was_not_asked_completes_nothing,
     nothing_leaves_after_the_completion,
     answers_that_fit_nothing_complete_nothing,
     a_refusal_is_never_a_success,
@@ -138,6 +140,42 @@ fn an_answer_to_what_was_not_sent_is_no_answer(config: Config) {
         assert_eq!(completions, [(1, WcStatus::GeneralErr), (2, flushed), (3, flushed)], "{lie:?}");
         quiet(&side);
         local.assert_untouched();
+    }
+}
+
+fn a_refusal_behind_what_was_not_sent_does_not_complete_it(config: Config) {
+    for status in [WcStatus::RemAccessErr, WcStatus::Success] {
+        let side = Setup::new(config).side();
+        let peer = RawPeer::meet(config, &side);
+        let (large, local) = (side.local(LARGE), side.local(64));
+        side.post(&[
+            signaled(1, write(SOMEWHERE), &[large.all()]),
+            signaled(2, write(SOMEWHERE), &[local.all()]),
+        ]);
+        peer.say(&Frame::nak(1, status).bytes());
+        ends(&side, "the end of a connection that is refused");
+        let completions = sends(&side, 2);
+        assert_eq!(ids(&completions), [1, 2]);
+        assert_none_succeeded(&completions);
+        quiet(&side);
+    }
+}
+
+fn a_refusal_of_what_was_not_asked_completes_nothing(config: Config) {
+    for requests in [1, 3] {
+        let side = Setup::new(config).side();
+        let peer = RawPeer::meet(config, &side);
+        let local = side.local(64);
+        let sges = [local.all()];
+        for id in 0..requests {
+            side.post(&[signaled(id, write(SOMEWHERE), &sges)]);
+        }
+        peer.say(&Frame::nak(requests as u32, WcStatus::RemAccessErr).bytes());
+        ends(&side, "the end of a connection with a liar");
+        let completions = sends(&side, requests as usize);
+        assert_eq!(ids(&completions), (0..requests).collect::<Vec<_>>());
+        assert_none_succeeded(&completions);
+        quiet(&side);
     }
 }
 

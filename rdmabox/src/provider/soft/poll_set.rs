@@ -109,7 +109,12 @@ impl PollSet {
                 // Taken out of the lock: one that ends removes itself.
                 let members: SmallVec<[Arc<SoftQp>; FEW]> =
                     self.members.read().values().filter_map(Weak::upgrade).collect();
-                Ok(members.iter().fold(false, |moved, qp| qp.progress() | moved))
+                let moved = members.iter().fold(false, |moved, qp| qp.progress() | moved);
+                if members.iter().any(|qp| qp.must_wait()) {
+                    // It reads nothing now: only the system knows whether its peer is still there.
+                    return self.wait(Some(Duration::ZERO));
+                }
+                Ok(moved)
             }
             // One call tells which of many are worth a look.
             _ => self.wait(Some(Duration::ZERO)),

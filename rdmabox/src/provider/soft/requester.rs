@@ -224,6 +224,9 @@ impl SendQueue {
 
     /// The peer refused `msn`; everything before it is done.
     pub(crate) fn refused(&mut self, msn: u32, status: WcStatus) -> Outcome {
+        if !self.was_posted(msn) {
+            return Outcome::Nonsense;
+        }
         match self.acked(msn.wrapping_sub(1)) {
             Outcome::Ok => {}
             other => return other,
@@ -267,20 +270,16 @@ impl SendQueue {
     /// Everything that is left fails: the first request with `first`, the others flushed.
     pub(crate) fn fail(&mut self, first: WcStatus) {
         self.poisoned = true;
-        let mut status = first;
+        let mut failed = false;
         while let Some(entry) = self.pop() {
-            match entry.done {
-                // Executed before the failure.
-                Some(WcStatus::Success) if status == first => self.report(&entry, WcStatus::Success),
-                Some(own) if own != WcStatus::Success && status == first => {
-                    self.report(&entry, own);
-                    status = WcStatus::WrFlushErr;
-                }
-                _ => {
-                    self.report(&entry, status);
-                    status = WcStatus::WrFlushErr;
-                }
-            }
+            let status = match entry.done {
+                _ if failed => WcStatus::WrFlushErr,
+                // Executed, or found wrong, before the failure, and first in line.
+                Some(own) => own,
+                None => first,
+            };
+            failed |= status != WcStatus::Success;
+            self.report(&entry, status);
         }
         for held in std::mem::take(&mut self.held) {
             self.flush_now(held.wr_id(), held.opcode());

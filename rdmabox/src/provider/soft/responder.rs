@@ -53,10 +53,17 @@ impl SoftQp {
                 from_outcome(self.answered(link, msn, |sq| sq.acked(msn)))
             }
             Opcode::Nak => {
-                // Nothing is sent any more, before any completion lets memory go.
-                self.tx().close();
+                let msn = header.msn.get();
+                {
+                    let _sq = self.sq();
+                    if !self.was_sent(msn.wrapping_sub(1)) {
+                        return Action::Nonsense("refusal of a request before which others were not sent");
+                    }
+                    // Nothing is sent any more, before any completion lets memory go.
+                    self.tx().close();
+                }
                 let status = WcStatus::from_code(u32::from(header.status));
-                from_outcome(self.sq().refused(header.msn.get(), status))
+                from_outcome(self.sq().refused(msn, status))
             }
             Opcode::ReadResponse => {
                 let (msn, len) = (header.msn.get(), header.payload_len.get());

@@ -229,6 +229,15 @@ impl Rx {
                     Ok(0) => Step::Ended,
                     Ok(count) => {
                         self.have = landing.advance(count);
+                        // A handle comes with the first byte of its frame's header, which is behind the payload.
+                        if !self.descriptors.is_empty() && self.have == 0 {
+                            log::warn!(
+                                "queue pair {}: closing the connection: a handle in a payload",
+                                qp.number()
+                            );
+                            qp.enter_error(self, WcStatus::GeneralErr, false);
+                            return Step::Empty;
+                        }
                         if landing.remaining > 0 {
                             // Less came than was asked for: nothing more is there now.
                             return Step::Drained;
