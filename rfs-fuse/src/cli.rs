@@ -252,7 +252,7 @@ impl Args {
             options.polling = polling;
         }
         if let Some(max_retry) = self.max_retry {
-            options.max_retry = max_retry;
+            options.max_retry = Some(max_retry);
         }
         if let Some(timeout) = self.timeout {
             options.operation_timeout = timeout;
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(options.provider, Some(ProviderKind::Tcp));
         assert_eq!((options.queue_pairs, options.window_bytes), (2, 3 << 20));
         assert_eq!((options.batch, options.polling), (BatchMode::Merge, PollingMode::EventBatch));
-        assert_eq!((options.pre_mr_threshold, options.max_retry), (64 << 10, 9));
+        assert_eq!((options.pre_mr_threshold, options.max_retry), (64 << 10, Some(9)));
         assert_eq!(options.operation_timeout, Duration::from_millis(2500));
     }
 

@@ -160,7 +160,7 @@ impl Session {
         // Calls: the replies are waited for by the callers themselves.
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
         let (qp, cq) = make(2 * QUEUE_DEPTH as usize, caps, Progress::Caller).map_err(failed)?;
-        let polling = (options.polling, options.max_retry);
+        let polling = (options.polling, options.max_retry_on(provider));
         let rpc =
             RpcClient::new(&*pd, Arc::clone(&qp), cq, polling, Arc::clone(&stats), options.operation_timeout)
                 .map_err(failed)?;
@@ -204,7 +204,7 @@ impl Session {
             stage_threshold: options.pre_mr_threshold,
             max_msg_sz: device.attr().max_msg_sz,
             polling: options.polling,
-            max_retry: options.max_retry,
+            max_retry: polling.1,
             timeout: options.operation_timeout,
         });
         Ok(Session { address, provider, fallback, runtime, rpc, stats, control })

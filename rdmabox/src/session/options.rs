@@ -25,8 +25,9 @@ pub struct SessionOptions {
     pub pre_mr_threshold: u64,
     /// How completions are waited for.
     pub polling: PollingMode,
-    /// Polls that find nothing before adaptive polling goes to sleep.
-    pub max_retry: u32,
+    /// Polls that find nothing before adaptive polling goes to sleep. `None`: 120 as in the paper where a poll looks at
+    /// memory, 10 over TCP, where a poll is a system call that the sender has to wait for (measured).
+    pub max_retry: Option<u32>,
     /// No blocking call takes longer. When it is over the session ends: the memory of its requests is free again,
     /// and whether they took effect is unknown. At most a day.
     pub operation_timeout: Duration,
@@ -48,6 +49,19 @@ impl SessionOptions {
     }
 }
 
+/// Over TCP; see [`SessionOptions::max_retry`].
+const TCP_MAX_RETRY: u32 = 10;
+
+impl SessionOptions {
+    /// The budget of adaptive polling on a provider.
+    pub(crate) fn max_retry_on(&self, provider: ProviderKind) -> u32 {
+        self.max_retry.unwrap_or(match provider {
+            ProviderKind::Shm => DEFAULT_MAX_RETRY,
+            ProviderKind::Tcp => TCP_MAX_RETRY,
+        })
+    }
+}
+
 impl Default for SessionOptions {
     fn default() -> Self {
         SessionOptions {
@@ -59,7 +73,7 @@ impl Default for SessionOptions {
             // Measured on the software device: registering costs about as much as copying so many bytes.
             pre_mr_threshold: 4096,
             polling: PollingMode::Adaptive,
-            max_retry: DEFAULT_MAX_RETRY,
+            max_retry: None,
             operation_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(4),
         }
