@@ -405,6 +405,15 @@ fn every_operation(mount: &Mount, file: File) -> Vec<(&'static str, Option<i32>)
         .collect()
 }
 
+/// A new file with three blocks in it, none of which the kernel keeps.
+fn uncached_file(mount: &Mount) -> File {
+    let path = mount.path("file");
+    let file = File::options().read(true).write(true).create_new(true).open(path).expect("created");
+    file.write_all_at(&pattern(3 * 4096, 1), 0).expect("written");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("pages dropped");
+    file
+}
+
 #[test]
 fn a_killed_server_is_an_errno_and_not_a_hang() {
     common::require_fuse();
@@ -413,14 +422,7 @@ fn a_killed_server_is_an_errno_and_not_a_hang() {
         let point = directory();
         let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "5"];
         let mount = Mount::start(server.address(over), point.path(), &options);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(mount.path("file"))
-            .expect("created");
-        file.write_all_at(&pattern(3 * 4096, 1), 0).expect("written");
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("pages dropped");
+        let file = uncached_file(&mount);
         server.signal(Signal::KILL);
         exit_of(&mut server.child);
         for (name, errno) in every_operation(&mount, file) {
@@ -438,14 +440,7 @@ fn a_silent_server_is_an_errno_and_not_a_hang() {
         let point = directory();
         let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "0.5"];
         let mount = Mount::start(server.address(over), point.path(), &options);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(mount.path("file"))
-            .expect("created");
-        file.write_all_at(&pattern(3 * 4096, 1), 0).expect("written");
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("pages dropped");
+        let file = uncached_file(&mount);
         server.signal(Signal::STOP);
         let first = within(Duration::from_secs(10), {
             let path = mount.path("dir");

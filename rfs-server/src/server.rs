@@ -12,7 +12,7 @@ use crate::{
     cli::format_size,
     config::{Config, MIN_MEMORY},
     dispatch::Dispatcher,
-    prefault::{Prefault, Prefaulter},
+    prefault::Prefaulter,
     scrub::{Scrubber, Space},
     service::FileService,
     system::{self, Bound},
@@ -113,14 +113,9 @@ impl Server {
         let dispatcher = Arc::new(dispatcher);
         let scrubber = Scrubber::start(&space).map_err(StartError::Thread)?;
         make_socket_directories(&config.listen)?;
-        if config.prefault == Prefault::First {
-            Prefaulter::start(&arena, Prefault::First).map_err(StartError::Thread)?;
-        }
+        let prefaulter = Prefaulter::start(&arena, config.prefault).map_err(StartError::Thread)?;
         let service = FileService::new(Arc::clone(&dispatcher), arena_export, table_export);
         let running = host.listen(&config.listen, Arc::new(service))?;
-        // Last: nothing of it is to be undone if the start fails.
-        let later = if config.prefault == Prefault::First { Prefault::Never } else { config.prefault };
-        let prefaulter = Prefaulter::start(&arena, later).map_err(StartError::Thread)?;
         Ok(Server { running, _prefaulter: prefaulter, _scrubber: scrubber, dispatcher })
     }
 

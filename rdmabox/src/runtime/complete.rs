@@ -102,7 +102,7 @@ impl Runtime {
     }
 
     /// Gives everything back that a work request held, and reports it.
-    fn finish(&self, lane: usize, wr: PostedWr, status: WcStatus) {
+    pub(super) fn finish(&self, lane: usize, wr: PostedWr, status: WcStatus) {
         let PostedWr { registrations, staging, members, kind, len, admitted, in_flight, posted_at } = wr;
         drop(registrations);
         let ok = status == WcStatus::Success;

@@ -13,8 +13,7 @@ use super::{
 use crate::{
     batch::Plan,
     memory::{Loan, Memory, PreMrBuf, PreMrPool},
-    session::RequestError,
-    verbs::{Access, MrHandle, RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError},
+    verbs::{Access, MrHandle, RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError, WcStatus},
 };
 
 /// A work request that is ready but for its place in the queue.
@@ -267,26 +266,10 @@ impl Runtime {
             lane.vacate(refused.len());
         }
         for wr in refused {
-            self.finish_refused(index, wr);
+            self.finish(index, wr, WcStatus::WrFlushErr);
         }
         for ticket in others {
             lane.attendance.expect(&ticket);
-        }
-    }
-
-    fn finish_refused(&self, lane: usize, wr: PostedWr) {
-        let PostedWr { registrations, members, admitted, in_flight, .. } = wr;
-        drop(registrations);
-        self.admission.release(admitted);
-        if let Some(handle) = in_flight {
-            self.writes.lock().remove(handle);
-        }
-        for Member { loan, ticket } in members {
-            drop(loan);
-            self.stats.errors.inc();
-            if ticket.complete_one(Some(lane), Err(RequestError::Disconnected)) {
-                ticket.unpark();
-            }
         }
     }
 }

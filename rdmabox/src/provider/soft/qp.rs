@@ -217,10 +217,7 @@ impl SoftQp {
         let Some(link) = self.link.get() else { return };
         let mut current = self.interest.lock();
         // Read under the lock: whoever comes last applies what is true then.
-        let wanted = Interest {
-            read: !self.rnr.load(Ordering::Acquire) && !self.throttled.load(Ordering::Acquire),
-            write: self.tx_waits.load(Ordering::Acquire),
-        };
+        let wanted = Interest { read: !self.must_wait(), write: self.tx_waits() };
         if *current != wanted {
             *current = wanted;
             for set in &self.sets {
