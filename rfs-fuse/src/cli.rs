@@ -79,7 +79,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES|auto", value_parser = threshold, help_heading = "Session")]
     pre_mr_threshold: Option<Threshold>,
 
-    /// How completions are waited for: busy, event, event-batch, hybrid or adaptive
+    /// How completions are waited for: busy, event, event-batch, hybrid, adaptive or shared-cq:M
     #[arg(long, value_name = "MODE", value_parser = parsed::<PollingMode>, help_heading = "Session")]
     polling: Option<PollingMode>,
 

@@ -5,10 +5,12 @@
 //! so that no mode can leave a completion behind.
 
 mod poller;
+mod retry;
 
 use std::{fmt, str::FromStr};
 
 pub use poller::{Poller, Step};
+pub use retry::Retry;
 
 /// Polls that find nothing before adaptive polling goes to sleep (`MAX_RETRY` of the paper).
 pub const DEFAULT_MAX_RETRY: u32 = 120;
@@ -30,17 +32,33 @@ pub enum PollingMode {
     /// As hybrid, but a poll that finds nothing is tried again up to MAX_RETRY times.
     #[default]
     Adaptive,
+    /// SCQ(M) of the paper: so many completion queues that all queue pairs share, with a thread each that polls for
+    /// ever. Zero counts as one.
+    SharedCq(u8),
 }
 
+/// The name of [`PollingMode::SharedCq`]; a colon and a number may follow.
+const SHARED_CQ: &str = "shared-cq";
+
 impl PollingMode {
-    /// All of them, in the order of the definition.
-    pub const ALL: [PollingMode; 5] = [
+    /// All of them, in the order of the definition; one shared queue.
+    pub const ALL: [PollingMode; 6] = [
         PollingMode::Busy,
         PollingMode::Event,
         PollingMode::EventBatch,
         PollingMode::Hybrid,
         PollingMode::Adaptive,
+        PollingMode::SharedCq(1),
     ];
+
+    /// Shared completion queues, each with a polling thread; None where every queue pair has its own and who waits
+    /// polls.
+    pub fn shared_queues(self) -> Option<usize> {
+        match self {
+            PollingMode::SharedCq(queues) => Some(usize::from(queues.max(1))),
+            _ => None,
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -49,13 +67,17 @@ impl PollingMode {
             PollingMode::EventBatch => "event-batch",
             PollingMode::Hybrid => "hybrid",
             PollingMode::Adaptive => "adaptive",
+            PollingMode::SharedCq(_) => SHARED_CQ,
         }
     }
 }
 
 impl fmt::Display for PollingMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        match self.shared_queues() {
+            Some(queues) => f.pad(&format!("{SHARED_CQ}:{queues}")),
+            None => f.pad(self.name()),
+        }
     }
 }
 
@@ -63,8 +85,20 @@ impl FromStr for PollingMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(queues) = text.strip_prefix(SHARED_CQ).and_then(|rest| rest.strip_prefix(':')) {
+            return match queues.parse() {
+                // Parsing would take a plus sign, too.
+                Ok(count @ 1..) if !queues.starts_with('+') => Ok(PollingMode::SharedCq(count)),
+                _ => Err(format!(
+                    "{queues:?} is no number of shared completion queues: write 1 to {}",
+                    u8::MAX
+                )),
+            };
+        }
         PollingMode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
-            format!("{text:?} is no polling mode: write busy, event, event-batch, hybrid or adaptive")
+            format!(
+                "{text:?} is no polling mode: write busy, event, event-batch, hybrid, adaptive or shared-cq:M"
+            )
         })
     }
 }
@@ -75,9 +109,31 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for mode in PollingMode::ALL {
+        for mode in PollingMode::ALL.into_iter().chain([PollingMode::SharedCq(4), PollingMode::SharedCq(255)])
+        {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }
         assert!("eventbatch".parse::<PollingMode>().is_err());
+    }
+
+    #[test]
+    fn shared_queues_have_a_number() {
+        assert_eq!("shared-cq".parse(), Ok(PollingMode::SharedCq(1)));
+        assert_eq!("shared-cq:12".parse(), Ok(PollingMode::SharedCq(12)));
+        for text in [
+            "shared-cq:",
+            "shared-cq:0",
+            "shared-cq:256",
+            "shared-cq:+1",
+            "shared-cq:-1",
+            "shared-cq: 1",
+            "shared-cq1",
+        ] {
+            assert!(text.parse::<PollingMode>().is_err(), "{text}");
+        }
+        assert_eq!(format!("{:>12}|", PollingMode::SharedCq(3)), " shared-cq:3|");
+        assert_eq!(PollingMode::SharedCq(0).shared_queues(), Some(1));
+        assert_eq!(PollingMode::SharedCq(0).to_string(), "shared-cq:1");
+        assert_eq!(PollingMode::Busy.shared_queues(), None);
     }
 }

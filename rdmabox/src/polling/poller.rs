@@ -2,7 +2,7 @@
 //!
 //! Owned by one thread at a time. It does not touch a completion queue: the loop around it does.
 
-use super::PollingMode;
+use super::{PollingMode, Retry, retry::Budget};
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Poller {
     mode: PollingMode,
-    max_retry: u32,
+    budget: Budget,
     batch: usize,
     /// Polls since the last completion that found nothing and were tried again.
     retries: u32,
@@ -44,16 +44,17 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// A poller that begins by polling. `max_retry` matters in adaptive mode only: there 0 is event mode, and
-    /// `u32::MAX` is busy polling. `batch` is the most completions per poll; zero counts as one.
-    pub fn new(mode: PollingMode, max_retry: u32, batch: usize) -> Poller {
-        let mode = match (mode, max_retry) {
+    /// A poller that begins by polling. `retry` matters in adaptive mode only: there a maximum of 0 is event mode, and
+    /// one of `u32::MAX` is busy polling. `batch` is the most completions per poll; zero counts as one.
+    pub fn new(mode: PollingMode, retry: impl Into<Retry>, batch: usize) -> Poller {
+        let retry = retry.into();
+        let mode = match (mode, retry.max()) {
             (PollingMode::Adaptive, 0) => PollingMode::Event,
             (PollingMode::Adaptive, u32::MAX) => PollingMode::Busy,
             _ => mode,
         };
         let batch = if mode == PollingMode::Event { 1 } else { batch.max(1) };
-        Poller { mode, max_retry, batch, retries: 0, armed: false }
+        Poller { mode, budget: Budget::new(retry), batch, retries: 0, armed: false }
     }
 
     /// Most completions to take with the next poll.
@@ -61,22 +62,29 @@ impl Poller {
         self.batch
     }
 
-    /// What to do after a poll that took `found` completions.
+    /// What to do after a poll that took `found` completions. A budget that adapts learns from every poll that it is told
+    /// of: it should hear of the last one of a wait, too.
     pub fn after_poll(&mut self, found: usize) -> Step {
+        let armed = std::mem::take(&mut self.armed);
         // Completions from before the arming give no event: only an empty queue after it allows sleep.
-        if std::mem::take(&mut self.armed) && found == 0 {
+        if armed && found == 0 {
+            if self.mode == PollingMode::Adaptive {
+                self.budget.slept();
+            }
             return Step::Sleep;
         }
         let again = match self.mode {
-            PollingMode::Busy => true,
+            PollingMode::Busy | PollingMode::SharedCq(_) => true,
             PollingMode::Event | PollingMode::EventBatch => false,
             PollingMode::Hybrid => found > 0,
             PollingMode::Adaptive if found > 0 => {
+                // The poll that led to the arming was one more.
+                self.budget.paid(self.retries.saturating_add(u32::from(armed)));
                 self.retries = 0;
                 true
             }
             PollingMode::Adaptive => {
-                let retry = self.retries < self.max_retry;
+                let retry = self.retries < self.budget.limit();
                 self.retries += u32::from(retry);
                 retry
             }
@@ -86,6 +94,11 @@ impl Poller {
         }
         self.armed = true;
         Step::Arm
+    }
+
+    /// Polls without a completion that adaptive polling tries again at present, not counting occasional probes.
+    pub fn budget(&self) -> u32 {
+        self.budget.current()
     }
 
     /// To be called when a wait returned, for whatever reason, and when a new wait for completions begins.

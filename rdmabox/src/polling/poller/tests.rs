@@ -25,6 +25,14 @@ fn busy_always_polls() {
 }
 
 #[test]
+fn a_shared_queue_is_polled_as_a_busy_one() {
+    let found = [0, 3, 0, 0, 0, 1, 0];
+    let mut shared = Poller::new(SharedCq(3), 0, 8);
+    assert_eq!(shared.batch_size(), 8);
+    assert_eq!(steps(&mut shared, &found), [Poll; 7]);
+}
+
+#[test]
 fn event_takes_one_at_a_time() {
     let mut poller = Poller::new(Event, 120, 8);
     assert_eq!(poller.batch_size(), 1);
@@ -72,6 +80,30 @@ fn no_retry_is_event_mode_and_endless_retry_is_busy() {
     assert_eq!(steps(&mut zero, &found), steps(&mut event, &found));
     let mut huge = Poller::new(Adaptive, u32::MAX, 8);
     assert!(steps(&mut huge, &[0; 1_000_000]).iter().all(|&step| step == Poll));
+    // An adapting budget has the same ends.
+    let mut zero = Poller::new(Adaptive, Retry::Adapt { max: 0 }, 8);
+    assert_eq!(steps(&mut zero, &found), steps(&mut Poller::new(Event, 120, 8), &found));
+    let mut huge = Poller::new(Adaptive, Retry::Adapt { max: u32::MAX }, 8);
+    assert!(steps(&mut huge, &[0; 1_000_000]).iter().all(|&step| step == Poll));
+}
+
+#[test]
+fn an_adapting_budget_hears_of_sleeps_and_of_completions() {
+    let mut poller = Poller::new(Adaptive, Retry::Adapt { max: 8 }, 8);
+    let polls_until_sleep = |poller: &mut Poller| {
+        let polls = (1..).find(|_| poller.after_poll(0) == Sleep);
+        poller.after_wake();
+        polls
+    };
+    assert_eq!((polls_until_sleep(&mut poller), poller.budget()), (Some(10), 4));
+    assert_eq!((polls_until_sleep(&mut poller), poller.budget()), (Some(6), 2));
+    // Found by the poll after the arming: it would have taken three retries.
+    assert_eq!(steps(&mut poller, &[0, 0, 0, 1]), [Poll, Poll, Arm, Poll]);
+    assert_eq!(poller.budget(), 6);
+    // A wait that is given up says nothing.
+    assert_eq!(steps(&mut poller, &[0, 0, 0]), [Poll; 3]);
+    poller.after_wake();
+    assert_eq!(poller.budget(), 6);
 }
 
 #[test]
@@ -157,7 +189,7 @@ fn run(poller: &mut Poller, arrivals: &[usize], polls_after_arm: bool) -> End {
             cq.event = false;
             poller.after_wake();
         }
-        if taken == total && arrivals.len() == 0 && poller.mode == Busy {
+        if taken == total && arrivals.len() == 0 && matches!(poller.mode, Busy | SharedCq(_)) {
             return End::Drained { sleeps };
         }
     }
@@ -186,6 +218,21 @@ fn retries_save_sleeps() {
     assert!(sleeps(EventBatch, 120) > 100);
 }
 
+#[test]
+fn an_adapting_budget_spins_where_that_pays_and_sleeps_where_it_does_not() {
+    let run_with = |gap: usize| {
+        let arrivals: Vec<usize> = (0..100_000).map(|i| usize::from(i % gap == 0)).collect();
+        let mut poller = Poller::new(Adaptive, Retry::Adapt { max: 120 }, 16);
+        let End::Drained { sleeps } = run(&mut poller, &arrivals, true) else { panic!("stranded") };
+        (sleeps, poller.budget())
+    };
+    // Every 20 actions: never asleep before the end. Every 1000: asleep each time, after a few polls.
+    assert_eq!(run_with(20).0, 1);
+    let (sleeps, budget) = run_with(1000);
+    assert!(sleeps >= 100, "{sleeps} sleeps");
+    assert_eq!(budget, 7);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -194,9 +241,11 @@ proptest! {
         arrivals in prop::collection::vec(prop_oneof![3 => Just(0usize), 2 => 1..4usize, 1 => 5..40usize], 0..60),
         batch in 1..20usize,
         max_retry in prop_oneof![Just(0u32), 1..10u32, Just(u32::MAX)],
+        adapt: bool,
     ) {
+        let retry = if adapt { Retry::Adapt { max: max_retry } } else { Retry::Fixed(max_retry) };
         for mode in PollingMode::ALL {
-            let end = run(&mut Poller::new(mode, max_retry, batch), &arrivals, true);
+            let end = run(&mut Poller::new(mode, retry, batch), &arrivals, true);
             prop_assert!(matches!(end, End::Drained { .. }), "{mode}: {end:?}");
         }
     }
@@ -205,9 +254,11 @@ proptest! {
     fn sleep_follows_arm_and_one_empty_poll(
         found in prop::collection::vec(0..4usize, 0..200),
         max_retry in 0..5u32,
-        mode in 0..5usize,
+        adapt: bool,
+        mode in 0..PollingMode::ALL.len(),
     ) {
-        let mut poller = Poller::new(PollingMode::ALL[mode], max_retry, 16);
+        let retry = if adapt { Retry::Adapt { max: max_retry } } else { Retry::Fixed(max_retry) };
+        let mut poller = Poller::new(PollingMode::ALL[mode], retry, 16);
         let mut last = Poll;
         for found in found {
             let step = poller.after_poll(found);
