@@ -65,7 +65,7 @@ impl Remote for Session {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        Session::stats(self).counters
+        Session::stats(self).counters().collect()
     }
 
     fn close(&self) {

@@ -72,6 +72,21 @@ fn mixed_runs_merge_and_chain() {
 }
 
 #[test]
+fn modes_and_chain_limits_decide_what_a_plan_costs() {
+    let items: Vec<Item> = [0, 1, 2, 10, 20].map(|page| item(PAGE * page, PAGE)).to_vec();
+    // Requests that travel in another one's, work requests, and the length of each doorbell's list.
+    let cost = |mode, max_chain| {
+        let plan = planned(&items, &PlanLimits { max_chain, ..limits(mode) });
+        (plan.merged(), plan.wrs.len(), plan.chains().map(<[_]>::len).collect::<Vec<_>>())
+    };
+    assert_eq!(cost(BatchMode::Hybrid, 64), (2, 3, vec![3]));
+    assert_eq!(cost(BatchMode::Hybrid, 2), (2, 3, vec![2, 1]));
+    assert_eq!(cost(BatchMode::Merge, 64), (2, 3, vec![1, 1, 1]));
+    assert_eq!(cost(BatchMode::Doorbell, 64), (0, 5, vec![5]));
+    assert_eq!(cost(BatchMode::Single, 64), (0, 5, vec![1; 5]));
+}
+
+#[test]
 fn order_of_arrival_does_not_matter_for_merging() {
     let items: Vec<Item> = [3, 0, 2, 1, 4].map(|i| item(PAGE * i, PAGE)).to_vec();
     let plan = planned(&items, &limits(BatchMode::Hybrid));

@@ -1,0 +1,263 @@
+//! Latencies: recorded from any thread without a lock, read as percentiles.
+//!
+//! Buckets are log-linear: each power of two of nanoseconds is cut into eight of equal width, so that a bucket is never wider
+//! than an eighth of the values in it. What a [`Histogram`] reports is the upper end of a bucket: never below the
+//! true value, and at most 12.5 % above it. Below 16 ns it is exact. From 73 minutes on everything is one bucket.
+//!
+//! Own code, because the data path needs `record(&self)` on one shared object: `hdrhistogram` records through
+//! `&mut self`, and its synchronised variant needs a recorder per thread and a rendezvous with every one of them before
+//! anything can be read.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// Buckets per power of two.
+const SUB: u64 = 8;
+const SUB_BITS: u32 = SUB.trailing_zeros();
+/// Nanoseconds that the last bucket still tells apart: values of so many bits.
+const MAX_BITS: u32 = 42;
+const BUCKETS: usize = bucket_of(u64::MAX) + 1;
+
+/// The bucket of a value.
+const fn bucket_of(nanos: u64) -> usize {
+    if nanos < SUB {
+        return nanos as usize;
+    }
+    if nanos >> MAX_BITS != 0 {
+        return bucket_of((1 << MAX_BITS) - 1);
+    }
+    let shift = nanos.ilog2() - SUB_BITS;
+    // The leading bit of `nanos >> shift` stands for eight buckets; those of the powers below come first.
+    (shift as u64 * SUB + (nanos >> shift)) as usize
+}
+
+/// The largest value of a bucket.
+const fn upper_bound(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < SUB {
+        return bucket;
+    }
+    let shift = bucket / SUB - 1;
+    ((bucket - shift * SUB + 1) << shift) - 1
+}
+
+/// Durations, recorded from any thread.
+pub struct LatencyRecorder {
+    buckets: [AtomicU64; BUCKETS],
+    sum: AtomicU64,
+}
+
+impl LatencyRecorder {
+    /// Adds one. Two relaxed atomic additions; nothing is allocated.
+    pub fn record(&self, latency: Duration) {
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// What was recorded up to now. One that is being recorded may be in the count and not yet in the mean.
+    pub fn snapshot(&self) -> Histogram {
+        let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        Histogram::new(buckets, self.sum.load(Ordering::Relaxed))
+    }
+}
+
+impl Default for LatencyRecorder {
+    fn default() -> Self {
+        LatencyRecorder { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum: AtomicU64::new(0) }
+    }
+}
+
+impl fmt::Debug for LatencyRecorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.snapshot().fmt(f)
+    }
+}
+
+/// Durations that were recorded. Where it gives one, that is at most 12.5 % above the true one and never below it,
+/// unless said otherwise.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Up to the last that is not empty.
+    buckets: Vec<u64>,
+    count: u64,
+    /// In nanoseconds.
+    sum: u64,
+}
+
+impl Histogram {
+    fn new(buckets: impl Iterator<Item = u64>, sum: u64) -> Histogram {
+        let mut buckets: Vec<u64> = buckets.collect();
+        let used = buckets.iter().rposition(|&count| count != 0).map_or(0, |last| last + 1);
+        buckets.truncate(used);
+        let count = buckets.iter().sum();
+        Histogram { buckets, count, sum }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The duration that `percent` percent of them do not exceed: 50.0 is the median, 99.9 leaves one in a thousand
+    /// above. Zero if there are none; the smallest for 0 and below, the largest for 100 and above.
+    pub fn percentile(&self, percent: f64) -> Duration {
+        // One step down, lest rounding lift an exact rank to the next.
+        let rank = (percent * self.count as f64 / 100.0).next_down().ceil();
+        let rank = (rank as u64).clamp(1, self.count.max(1));
+        let mut seen = 0;
+        let bucket = self.buckets.iter().position(|&count| {
+            seen += count;
+            seen >= rank
+        });
+        Duration::from_nanos(bucket.map_or(0, upper_bound))
+    }
+
+    /// The longest; zero if there are none.
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.buckets.len().checked_sub(1).map_or(0, upper_bound))
+    }
+
+    /// The mean, to the nanosecond below; zero if there are none.
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.sum.checked_div(self.count).unwrap_or(0))
+    }
+
+    /// What was recorded since `earlier`, a snapshot of the same recorder.
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        let before = earlier.buckets.iter().chain(std::iter::repeat(&0));
+        let buckets = self.buckets.iter().zip(before).map(|(now, before)| now.saturating_sub(*before));
+        Histogram::new(buckets, self.sum.saturating_sub(earlier.sum))
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Histogram")
+            .field("count", &self.count)
+            .field("mean", &self.mean())
+            .field("p50", &self.percentile(50.0))
+            .field("p99", &self.percentile(99.0))
+            .field("max", &self.max())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn histogram(nanos: &[u64]) -> Histogram {
+        let recorder = LatencyRecorder::default();
+        nanos.iter().for_each(|&n| recorder.record(Duration::from_nanos(n)));
+        recorder.snapshot()
+    }
+
+    #[test]
+    fn buckets_follow_each_other_without_a_gap() {
+        let mut lower = 0;
+        for bucket in 0..BUCKETS {
+            let upper = upper_bound(bucket);
+            assert_eq!((bucket_of(lower), bucket_of(upper)), (bucket, bucket));
+            // Its width against the least value in it: the error bound.
+            assert!((upper - lower) * SUB <= lower, "{lower}..={upper}");
+            lower = upper + 1;
+        }
+        assert_eq!(lower, 1 << MAX_BITS);
+        assert_eq!((BUCKETS, bucket_of(lower), bucket_of(u64::MAX)), (320, 319, 319));
+    }
+
+    #[test]
+    fn nothing() {
+        let empty = histogram(&[]);
+        assert_eq!((empty.count(), empty.max(), empty.mean()), (0, Duration::ZERO, Duration::ZERO));
+        assert_eq!(empty.percentile(99.0), Duration::ZERO);
+        assert_eq!(empty, Histogram::default());
+    }
+
+    #[test]
+    fn ranks_are_not_rounded_up() {
+        // A thousand values of which the last is the only long one: 99.9 % is the 999th.
+        let mut nanos = vec![5; 999];
+        nanos.push(15);
+        let histogram = histogram(&nanos);
+        let at = |percent| histogram.percentile(percent).as_nanos();
+        assert_eq!([0.0, 50.0, 99.9, 99.91, 100.0].map(at), [5, 5, 5, 15, 15]);
+        assert_eq!([-1.0, 1e9, f64::NAN].map(at), [5, 15, 5]);
+        assert_eq!(histogram.mean().as_nanos(), 5);
+    }
+
+    #[test]
+    fn absurd_durations_fit() {
+        let recorder = LatencyRecorder::default();
+        recorder.record(Duration::MAX);
+        recorder.record(Duration::ZERO);
+        let histogram = recorder.snapshot();
+        assert_eq!(histogram.percentile(1.0), Duration::ZERO);
+        assert_eq!(histogram.max().as_secs(), 4398);
+    }
+
+    #[test]
+    fn threads_lose_nothing() {
+        let recorder = LatencyRecorder::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let recorder = &recorder;
+                scope.spawn(move || {
+                    (0..10_000).for_each(|i| recorder.record(Duration::from_nanos(thread * 1000 + i % 7)));
+                });
+            }
+        });
+        let histogram = recorder.snapshot();
+        assert_eq!(histogram.count(), 40_000);
+        assert_eq!(histogram.mean().as_nanos(), 1502);
+    }
+
+    /// From nanoseconds to an hour, every magnitude as likely as the others.
+    fn nanos() -> impl Strategy<Value = u64> {
+        (0..MAX_BITS, any::<u64>()).prop_map(|(bits, random)| random & ((1 << bits) - 1) | 1 << bits >> 1)
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_those_of_a_sorted_list_and_an_eighth_at_most(
+            mut values in prop::collection::vec(nanos(), 1..400),
+            percents in prop::collection::vec(0.0..=100.0f64, 1..20),
+        ) {
+            let histogram = histogram(&values);
+            values.sort_unstable();
+            let near = |reported: Duration, exact: u64| {
+                let reported = reported.as_nanos() as u64;
+                exact <= reported && reported <= exact + exact / SUB
+            };
+            for percent in percents {
+                // The least rank that covers the share, by its definition.
+                let covers = |rank: &usize| *rank as f64 * 100.0 >= percent * values.len() as f64;
+                let rank = (1..=values.len()).find(covers).unwrap();
+                prop_assert!(near(histogram.percentile(percent), values[rank - 1]), "{percent} %");
+            }
+            prop_assert!(near(histogram.max(), values[values.len() - 1]));
+            prop_assert_eq!(histogram.percentile(100.0), histogram.max());
+            prop_assert_eq!(histogram.count(), values.len() as u64);
+            let mean = values.iter().map(|&v| u128::from(v)).sum::<u128>() / values.len() as u128;
+            prop_assert_eq!(histogram.mean().as_nanos(), mean);
+        }
+
+        #[test]
+        fn a_difference_is_what_came_in_between(
+            before in prop::collection::vec(nanos(), 0..100),
+            after in prop::collection::vec(nanos(), 0..100),
+        ) {
+            let recorder = LatencyRecorder::default();
+            before.iter().for_each(|&n| recorder.record(Duration::from_nanos(n)));
+            let earlier = recorder.snapshot();
+            after.iter().for_each(|&n| recorder.record(Duration::from_nanos(n)));
+            prop_assert_eq!(recorder.snapshot().since(&earlier), histogram(&after));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What a session counts and measures, in one place.
+//!
+//! Counters only grow, are added to from any thread with relaxed atomics, and order nothing: a snapshot taken while
+//! requests run may show one counter ahead of another. No rates, no clock, no output: durations are measured by those
+//! who record them.
+
+mod histogram;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use histogram::{Histogram, LatencyRecorder};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Adds one.
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Classes of [`StatsSnapshot::chain_lengths`].
+pub const CHAIN_CLASSES: usize = 12;
+
+/// The class of a list of `wqes` work requests: 1, 2, 3 and 4, 5 to 8, and so on.
+fn chain_class(wqes: usize) -> usize {
+    let class = wqes.max(1).next_power_of_two().trailing_zeros() as usize;
+    class.min(CHAIN_CLASSES - 1)
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// The counters.
+        #[derive(Debug, Default)]
+        pub struct Stats {
+            $($(#[doc = $doc])+ pub $name: Counter,)+
+            /// Lists posted, by the number of their work requests.
+            chain_lengths: [Counter; CHAIN_CLASSES],
+            /// From submitting a READ to its completion.
+            pub read_latency: LatencyRecorder,
+            /// From submitting a WRITE to its completion.
+            pub write_latency: LatencyRecorder,
+            /// From submitting an atomic to its completion.
+            pub atomic_latency: LatencyRecorder,
+            /// From sending a call to its reply.
+            pub call_latency: LatencyRecorder,
+        }
+
+        impl Stats {
+            /// The values now.
+            pub fn snapshot(&self) -> StatsSnapshot {
+                StatsSnapshot {
+                    $($name: self.$name.get(),)+
+                    chain_lengths: std::array::from_fn(|class| self.chain_lengths[class].get()),
+                    read_latency: self.read_latency.snapshot(),
+                    write_latency: self.write_latency.snapshot(),
+                    atomic_latency: self.atomic_latency.snapshot(),
+                    call_latency: self.call_latency.snapshot(),
+                }
+            }
+        }
+
+        /// The values of a session's counters at some moment, and the latencies up to then.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct StatsSnapshot {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+            /// Lists posted, by the number of their work requests: of 1, of 2, of 3 and 4, of 5 to 8, and so on; the last
+            /// is of 1025 and more. Together they are the doorbells.
+            pub chain_lengths: [u64; CHAIN_CLASSES],
+            /// From submitting a READ to its completion.
+            pub read_latency: Histogram,
+            /// From submitting a WRITE to its completion.
+            pub write_latency: Histogram,
+            /// From submitting an atomic to its completion.
+            pub atomic_latency: Histogram,
+            /// From sending a call to its reply.
+            pub call_latency: Histogram,
+        }
+
+        impl StatsSnapshot {
+            /// Name and value of every counter, in the order of the definition.
+            pub fn counters(&self) -> impl ExactSizeIterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)+].into_iter()
+            }
+
+            /// What was counted and measured since `earlier`, a snapshot of the same session.
+            pub fn since(&self, earlier: &StatsSnapshot) -> StatsSnapshot {
+                StatsSnapshot {
+                    $($name: self.$name.saturating_sub(earlier.$name),)+
+                    chain_lengths: std::array::from_fn(|class| {
+                        self.chain_lengths[class].saturating_sub(earlier.chain_lengths[class])
+                    }),
+                    read_latency: self.read_latency.since(&earlier.read_latency),
+                    write_latency: self.write_latency.since(&earlier.write_latency),
+                    atomic_latency: self.atomic_latency.since(&earlier.atomic_latency),
+                    call_latency: self.call_latency.since(&earlier.call_latency),
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// READ requests submitted.
+    read_requests,
+    /// WRITE requests submitted.
+    write_requests,
+    /// Atomics submitted.
+    atomic_requests,
+    /// Bytes of READs that completed.
+    bytes_read,
+    /// Bytes of WRITEs that completed.
+    bytes_written,
+    /// Requests that travelled in another one's work request.
+    merged,
+    /// Work requests posted.
+    wqes,
+    /// Posts of a list of work requests.
+    doorbells,
+    /// Doorbells that stood for more than one work request.
+    chains,
+    /// Work requests in those chains.
+    chain_length_sum,
+    /// Work requests posted without a completion of their own on success.
+    unsignaled,
+    /// Requests carried out without a work request.
+    direct,
+    /// Bytes that travelled inside their work request.
+    inline_bytes,
+    /// Bytes copied through the pre-registered pool.
+    pre_mr_bytes,
+    /// Bytes moved from or to memory that was registered for them.
+    dyn_mr_bytes,
+    /// Bytes moved from or to memory that its owner had registered.
+    registered_bytes,
+    /// Memory registrations made on the way.
+    registrations,
+    /// Registrations that were not needed because the cache had one.
+    cache_hits,
+    /// Times that a request had to wait for the admission window.
+    window_waits,
+    /// Times that a request had to wait for one in flight that it overlaps.
+    overlap_waits,
+    /// Polls of a completion queue.
+    polls,
+    /// Polls that found nothing.
+    empty_polls,
+    /// Completions polled.
+    completions,
+    /// Sleeps on a completion queue.
+    sleeps,
+    /// Sleeps that an event ended.
+    events,
+    /// Threads woken because another thread polled their completion.
+    wakeups,
+    /// Completions that ran a caller's callback.
+    callbacks,
+    /// Lanes that went to Err.
+    lane_failures,
+    /// Lanes that were connected anew after that.
+    lane_rebuilds,
+    /// Remote procedure calls.
+    calls,
+    /// Requests and calls that failed.
+    errors,
+}
+
+impl Stats {
+    /// Counts one post of a list of `wqes` work requests.
+    pub fn count_post(&self, wqes: usize) {
+        self.wqes.add(wqes as u64);
+        self.doorbells.inc();
+        self.chain_lengths[chain_class(wqes)].inc();
+        if wqes > 1 {
+            self.chains.inc();
+            self.chain_length_sum.add(wqes as u64);
+        }
+    }
+
+    /// Counts one poll of a completion queue.
+    pub fn count_poll(&self, found: usize) {
+        self.polls.inc();
+        if found == 0 {
+            self.empty_polls.inc();
+        } else {
+            self.completions.add(found as u64);
+        }
+    }
+}
+
+impl StatsSnapshot {
+    /// The value of a counter; zero if there is none of that name.
+    pub fn get(&self, name: &str) -> u64 {
+        self.counters().find(|(counter, _)| *counter == name).map_or(0, |(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_fields() {
+        let stats = Stats::default();
+        stats.wqes.add(3);
+        stats.errors.inc();
+        let snapshot = stats.snapshot();
+        assert_eq!((snapshot.wqes, snapshot.errors, snapshot.calls), (3, 1, 0));
+        assert_eq!((snapshot.get("wqes"), snapshot.get("errors"), snapshot.get("calls")), (3, 1, 0));
+        assert_eq!(snapshot.get("no such counter"), 0);
+        assert_eq!(snapshot.counters().next(), Some(("read_requests", 0)));
+        assert_eq!(snapshot.counters().last(), Some(("errors", 1)));
+        assert_eq!(snapshot.counters().map(|(_, value)| value).sum::<u64>(), 4);
+    }
+
+    #[test]
+    fn differences() {
+        let stats = Stats::default();
+        stats.calls.add(2);
+        stats.count_post(2);
+        stats.call_latency.record(Duration::from_secs(1));
+        let before = stats.snapshot();
+        stats.calls.add(5);
+        stats.polls.inc();
+        stats.count_post(2);
+        stats.call_latency.record(Duration::from_nanos(7));
+        let since = stats.snapshot().since(&before);
+        assert_eq!((since.calls, since.polls, since.wqes, since.chain_lengths[1]), (5, 1, 2, 1));
+        assert_eq!((since.call_latency.count(), since.call_latency.max().as_nanos()), (1, 7));
+        assert_eq!(before.since(&before), StatsSnapshot::default());
+    }
+
+    #[test]
+    fn each_latency_has_its_own_histogram() {
+        let stats = Stats::default();
+        let recorders =
+            [&stats.read_latency, &stats.write_latency, &stats.atomic_latency, &stats.call_latency];
+        for (recorder, nanos) in recorders.into_iter().zip(1..) {
+            recorder.record(Duration::from_nanos(nanos));
+        }
+        let s = stats.snapshot();
+        let maxima = [s.read_latency, s.write_latency, s.atomic_latency, s.call_latency]
+            .map(|histogram| histogram.max().as_nanos());
+        assert_eq!(maxima, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn polls() {
+        let stats = Stats::default();
+        for found in [0, 3, 0, 1] {
+            stats.count_poll(found);
+        }
+        assert_eq!((stats.polls.get(), stats.empty_polls.get(), stats.completions.get()), (4, 2, 4));
+    }
+
+    #[test]
+    fn posts() {
+        let stats = Stats::default();
+        for wqes in [1, 1, 2, 3, 4, 5, 8, 9, 1024, 1025, 100_000] {
+            stats.count_post(wqes);
+        }
+        let s = stats.snapshot();
+        assert_eq!(s.chain_lengths, [2, 1, 2, 2, 1, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!((s.doorbells, s.chains, s.wqes, s.chain_length_sum), (11, 9, 102_082, 102_080));
+    }
+}
