@@ -3,6 +3,12 @@
 //! [`Admission`] does the accounting with atomics, from any number of threads; an [`AdmissionPolicy`] decides. It
 //! neither queues nor waits: a request that is not admitted stays in the merge queue, where it can still merge,
 //! and its owner tries again after a completion.
+//!
+//! Two policies are here: [`StaticWindow`], which the paper measures, and [`LatencyWindow`], which finds the window by
+//! itself. The paper leaves the latter to a hook (RDMAbox, section IV-A): [`AdmissionPolicy`] is that hook.
+
+mod latency_window;
+mod static_window;
 
 use std::{
     fmt,
@@ -13,11 +19,11 @@ use std::{
     time::Duration,
 };
 
+pub use latency_window::{LatencyTarget, LatencyWindow, LatencyWindowOptions};
+pub use static_window::{DEFAULT_WINDOW, StaticWindow};
+
 /// Unit of the accounting: every request counts as a whole number of these.
 pub const ADMISSION_PAGE: u64 = 4096;
-
-/// Default size of [`StaticWindow`].
-pub const DEFAULT_WINDOW: u64 = 7 << 20;
 
 /// Decides which requests may be posted. Called from many threads at once, and more than once for a request where
 /// threads compete: it must be quick and must not block.
@@ -31,37 +37,6 @@ pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
     /// Told of every completion: its size in bytes and the time since its post.
     fn on_complete(&self, bytes: u64, latency: Duration) {
         let _ = (bytes, latency);
-    }
-}
-
-/// A fixed window: requests are admitted while their sum stays within it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StaticWindow {
-    bytes: u64,
-}
-
-impl StaticWindow {
-    /// A window of `bytes`, in whole pages: rounded down, but one page at least.
-    pub fn new(bytes: u64) -> StaticWindow {
-        StaticWindow { bytes: (bytes / ADMISSION_PAGE).max(1) * ADMISSION_PAGE }
-    }
-
-    /// Its size in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl Default for StaticWindow {
-    fn default() -> Self {
-        StaticWindow::new(DEFAULT_WINDOW)
-    }
-}
-
-impl AdmissionPolicy for StaticWindow {
-    fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool {
-        in_flight_bytes == 0
-            || in_flight_bytes.checked_add(request_bytes).is_some_and(|total| total <= self.bytes)
     }
 }
 
@@ -176,13 +151,6 @@ mod tests {
         assert_eq!(admission.in_flight(), PAGE);
         admission.release(PAGE);
         assert_eq!((admission.in_flight(), admission.peak()), (0, 2 * PAGE));
-    }
-
-    #[test]
-    fn windows_are_whole_pages() {
-        assert_eq!(StaticWindow::new(0).bytes(), PAGE);
-        assert_eq!(StaticWindow::new(PAGE * 2 - 1).bytes(), PAGE);
-        assert_eq!(StaticWindow::new(u64::MAX).bytes(), u64::MAX - (PAGE - 1));
     }
 
     #[test]
