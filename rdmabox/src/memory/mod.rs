@@ -3,11 +3,15 @@
 //! Memory that a peer can write at any time is never lent out as a Rust reference; [`Memory`] is read and
 //! written by copies and atomics through raw pointers.
 
+mod calibrate;
 mod loan;
 mod mapping;
 mod pre_mr;
+mod threshold;
 
+pub use calibrate::{Measured, calibrate, measure, threshold_of};
 pub(crate) use loan::{Loan, scope};
 pub(crate) use mapping::copy;
 pub use mapping::{Memory, MemoryError};
 pub use pre_mr::{PreMrBuf, PreMrPool};
+pub use threshold::{PreMrThreshold, ThresholdError};

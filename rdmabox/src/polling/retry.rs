@@ -22,10 +22,10 @@
 pub enum Retry {
     /// Always so many. 0 is event mode, and `u32::MAX` is busy polling.
     Fixed(u32),
-    /// At most `max`, beginning with it, and fewer where that does not pay: a spin that ends with sleep halves the budget
-    /// (to a sixteenth of `max`, and to 1 at least), one that ends with a completion lifts it to twice what that took.
-    /// Probes with the whole of `max`, one in 65 sleeps or more, find out when it pays again. The extremes are as with
-    /// `Fixed`.
+    /// At most `max`, beginning with it, and fewer where that does not pay: a spin that ends with sleep halves the
+    /// budget (to a sixteenth of `max`, and to 1 at least), one that ends with a completion lifts it to twice what that
+    /// took. Probes with the whole of `max`, one in 9 sleeps at first and one in 65 later, find out when it pays again.
+    /// The extremes are as with `Fixed`.
     Adapt {
         /// Upper bound of the budget.
         max: u32,
