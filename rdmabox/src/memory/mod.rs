@@ -7,6 +7,7 @@ mod calibrate;
 mod loan;
 mod mapping;
 mod pre_mr;
+mod registrations;
 mod threshold;
 
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
@@ -14,4 +15,5 @@ pub(crate) use loan::{Loan, scope};
 pub(crate) use mapping::copy;
 pub use mapping::{Memory, MemoryError};
 pub use pre_mr::{PreMrBuf, PreMrPool};
+pub use registrations::{RegistrationCache, RegistrationLimits};
 pub use threshold::{PreMrThreshold, ThresholdError};
