@@ -1,9 +1,13 @@
-//! Instruction counts of the pure parts of the request path.
+//! Instruction counts of the pure parts of the request path. `ci/iai-compare` holds them against `iai.baseline`.
+
+use std::{sync::Arc, time::Duration};
 
 use iai::black_box;
 use rdmabox::{
-    batch::{BatchMode, Item, Plan, PlanLimits, plan},
-    polling::{Poller, PollingMode},
+    admission::{Admission, AdmissionPolicy, LatencyWindow, StaticWindow},
+    batch::{BatchMode, InFlight, Item, Plan, PlanLimits, plan},
+    polling::{Poller, PollingMode, Retry},
+    stats::LatencyRecorder,
     verbs::RemoteAddr,
 };
 
@@ -54,8 +58,22 @@ fn plan_16_descending() -> usize {
     run(&items)
 }
 
-fn poller_adaptive_1000_polls() -> u32 {
-    let mut poller = Poller::new(PollingMode::Adaptive, 120, 16);
+/// Sixteen writes go under way and come back, each looked up in between by one that waits for none of them.
+fn in_flight_16_writes() -> usize {
+    let mut writes = InFlight::new();
+    let items = items(2);
+    let handles = items.map(|item| writes.insert(black_box(item.remote), item.len));
+    let mut overlaps = 0;
+    for (item, handle) in items.iter().zip(handles) {
+        let remote = RemoteAddr { addr: item.remote.addr + 4096, ..item.remote };
+        overlaps += usize::from(writes.overlaps(black_box(remote), item.len));
+        writes.remove(handle);
+    }
+    overlaps
+}
+
+fn poll_1000_times(retry: Retry) -> u32 {
+    let mut poller = Poller::new(PollingMode::Adaptive, retry, 16);
     let mut sleeps = 0;
     for step in 0..1000usize {
         let next = poller.after_poll(black_box(usize::from(step % 64 == 0)));
@@ -67,11 +85,52 @@ fn poller_adaptive_1000_polls() -> u32 {
     sleeps
 }
 
+fn poller_adaptive_1000_polls() -> u32 {
+    poll_1000_times(Retry::Fixed(120))
+}
+
+fn poller_learning_1000_polls() -> u32 {
+    poll_1000_times(Retry::Adapt { max: 120 })
+}
+
+/// A thousand requests, up to eight under way.
+fn admit_1000(policy: Arc<dyn AdmissionPolicy>) -> u64 {
+    let admission = Admission::new(policy);
+    for request in 0..1000u64 {
+        admission.try_admit(black_box(4096));
+        if request >= 8 {
+            admission.complete(4096, black_box(Duration::from_micros(10)));
+        }
+    }
+    admission.in_flight()
+}
+
+fn admission_static_1000_requests() -> u64 {
+    admit_1000(Arc::new(StaticWindow::new(16 * 4096)))
+}
+
+fn admission_latency_1000_requests() -> u64 {
+    admit_1000(Arc::new(LatencyWindow::default()))
+}
+
+fn latency_1000_records() -> u64 {
+    let recorder = LatencyRecorder::default();
+    for step in 0..1000u64 {
+        recorder.record(black_box(Duration::from_nanos(step * step)));
+    }
+    recorder.snapshot().count()
+}
+
 iai::main!(
     plan_setup,
     plan_1,
     plan_16_adjacent,
     plan_16_disjoint,
     plan_16_descending,
-    poller_adaptive_1000_polls
+    in_flight_16_writes,
+    poller_adaptive_1000_polls,
+    poller_learning_1000_polls,
+    admission_static_1000_requests,
+    admission_latency_1000_requests,
+    latency_1000_records
 );
