@@ -81,8 +81,9 @@ impl PollSet {
     }
 
     pub(crate) fn add(&self, qp_num: u32, fd: i32, qp: Weak<SoftQp>) -> Result<(), VerbsError> {
-        self.members.write().insert(qp_num, qp);
+        // An event that comes before its member is found again by the next wait.
         self.control(libc::EPOLL_CTL_ADD, fd, u64::from(qp_num), Interest { read: true, write: false })?;
+        self.members.write().insert(qp_num, qp);
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -96,7 +97,7 @@ impl PollSet {
     pub(crate) fn remove(&self, qp_num: u32, fd: i32) {
         if self.members.write().remove(&qp_num).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
-            // Fails if the queue pair was never added; then there is nothing to undo.
+            // Nothing would be left to undo if it failed.
             let _ = self.control(libc::EPOLL_CTL_DEL, fd, u64::from(qp_num), Interest::default());
         }
     }

@@ -314,6 +314,8 @@ impl SoftQp {
     }
 
     fn handshake(&self, stream: Rendezvous, timeout: Duration) -> Result<Link, VerbsError> {
+        // Too far away to be told means no limit.
+        let deadline = Instant::now().checked_add(timeout);
         let socket = Socket::new(stream, timeout)?;
         let table = self.pd.table_for_peer(socket.is_unix())?;
         let hello = Hello {
@@ -325,7 +327,7 @@ impl SoftQp {
         socket.send_all(hello.as_bytes(), table.as_ref().map(|(fd, _)| std::os::fd::AsFd::as_fd(fd)))?;
         let mut theirs = Hello::new_zeroed();
         let mut fds = Vec::new();
-        socket.receive_exact(theirs.as_mut_bytes(), &mut fds)?;
+        socket.receive_exact(theirs.as_mut_bytes(), &mut fds, deadline)?;
         if theirs.magic != MAGIC {
             return Err(VerbsError::Protocol("no rdmabox queue pair at the other end".into()));
         }
@@ -387,7 +389,10 @@ impl QueuePair for SoftQp {
             return Err(VerbsError::State { is: self.state(), needs: QpState::Rtr });
         }
         for set in &self.sets {
-            set.add(self.num, fd, self.me.clone())?;
+            if let Err(e) = set.add(self.num, fd, self.me.clone()) {
+                self.to_error();
+                return Err(e);
+            }
         }
         if self.state() == QpState::Err {
             // Broken before it was in the sets: nobody else takes it out.

@@ -5,7 +5,7 @@
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::verbs::{Rendezvous, VerbsError};
@@ -172,10 +172,23 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives exactly `bytes`; for the handshake.
-    pub(crate) fn receive_exact(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(), VerbsError> {
+    /// Receives exactly `bytes` by `deadline`, however slowly they trickle in; for the handshake.
+    pub(crate) fn receive_exact(
+        &self,
+        bytes: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+        deadline: Option<Instant>,
+    ) -> Result<(), VerbsError> {
         let mut vector = IoVec::new(bytes.as_mut_ptr(), bytes.len());
         while vector.len() > 0 {
+            if let Some(deadline) = deadline {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(handshake_error("receive", io::ErrorKind::WouldBlock.into()));
+                }
+                // Zero would mean no limit.
+                self.set_timeouts(Some(left.max(Duration::from_millis(1))))?;
+            }
             // SAFETY: the vector lies inside `bytes`, which is borrowed exclusively.
             match unsafe { self.receive(&[vector], fds) } {
                 Ok(0) => return Err(VerbsError::PeerGone),
@@ -206,5 +219,27 @@ fn handshake_error(what: &'static str, error: io::Error) -> VerbsError {
         }
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => VerbsError::PeerGone,
         _ => VerbsError::os(what, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, os::unix::net::UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_handshake_ends_at_its_deadline_although_bytes_come_in() {
+        let (a, mut b) = UnixStream::pair().unwrap();
+        let socket = Socket::new(Rendezvous::Unix(a), Duration::from_secs(60)).unwrap();
+        b.write_all(&[1, 2]).unwrap();
+        let (mut bytes, mut fds) = ([0; 3], Vec::new());
+        match socket.receive_exact(&mut bytes, &mut fds, Some(Instant::now())) {
+            Err(VerbsError::Os { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::TimedOut),
+            other => panic!("{other:?}"),
+        }
+        b.write_all(&[3]).unwrap();
+        socket.receive_exact(&mut bytes, &mut fds, None).unwrap();
+        assert_eq!(bytes, [1, 2, 3]);
     }
 }
