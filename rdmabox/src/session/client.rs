@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::{
     Address, ConnectError, ProviderKind, RequestError, SessionOptions,
     handshake::{self, Answer, Purpose},
+    rejoin::Rejoin,
     stream::Stream,
 };
 use crate::{
@@ -19,9 +20,7 @@ use crate::{
     rpc::{QUEUE_DEPTH, RpcClient},
     runtime::{GroupOp, Runtime, RuntimeInit},
     stats::{Stats, StatsSnapshot},
-    verbs::{
-        Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair, RemoteAddr, SendOp, VerbsError,
-    },
+    verbs::{Access, Device, Progress, QpCaps, QpInit, RemoteAddr, SendOp, VerbsError},
 };
 
 /// Bytes of pre-registered memory of a session, and the largest piece of it.
@@ -131,54 +130,36 @@ impl Session {
         deadline: Instant,
     ) -> Result<Session, ConnectError> {
         let Greeting { address, mut control, answer, fallback } = greeting;
-        let provider = match &address {
-            Address::Unix(_) => ProviderKind::Shm,
-            Address::Tcp { .. } => ProviderKind::Tcp,
-        };
         let failed =
             |e: VerbsError| ConnectError::Refused { address: address.clone(), reason: e.to_string() };
         let device = SoftDevice::new().map_err(failed)?;
         let pd = device.alloc_pd().map_err(failed)?;
+        let rejoin = Rejoin {
+            address: address.clone(),
+            token: answer.token,
+            device: Arc::<SoftDevice>::clone(&device),
+            pd: Arc::clone(&pd),
+            timeout: options.connect_timeout,
+        };
+        let provider = rejoin.provider();
         let stats = Arc::new(Stats::default());
-
-        let make = |depth: usize, caps: QpCaps, progress: Progress| -> Result<_, VerbsError> {
-            let cq = device.create_cq(depth)?;
-            let qp =
-                pd.create_qp(QpInit { send_cq: Arc::clone(&cq), recv_cq: Arc::clone(&cq), caps, progress })?;
-            Ok((qp, cq))
-        };
-        let join = |qp: &Arc<dyn QueuePair>, index: usize| -> Result<(), ConnectError> {
-            let mut stream = Stream::connect(&address, options.connect_timeout, deadline)?;
-            let left = time_left(deadline, &address, options.connect_timeout)?;
-            let io = |source| ConnectError::Io { address: address.clone(), source };
-            stream.set_timeout(Some(left)).map_err(io)?;
-            handshake::send_preamble(&mut stream, Purpose::Join { token: answer.token, index: index as u32 })
-                .map_err(io)?;
-            qp.connect(stream.into_rendezvous(), left).map_err(failed)
-        };
 
         // Calls: the replies are waited for by the callers themselves.
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
-        let (qp, cq) = make(2 * QUEUE_DEPTH as usize, caps, Progress::Caller).map_err(failed)?;
+        let cq = device.create_cq(2 * QUEUE_DEPTH as usize).map_err(failed)?;
+        let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
+        let qp =
+            pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).map_err(failed)?;
         let polling = (options.polling, options.max_retry_on(provider));
         let rpc =
             RpcClient::new(&*pd, Arc::clone(&qp), cq, polling, Arc::clone(&stats), options.operation_timeout)
                 .map_err(failed)?;
-        join(&qp, 0)?;
+        rejoin.connect(&*qp, 0, deadline)?;
 
-        // Data: over TCP the waiting caller moves the bytes; with mapped memory the socket only brings news of the
-        // peer's end, which must be heard even while nobody polls.
-        let progress = match provider {
-            ProviderKind::Shm => Progress::Engine,
-            ProviderKind::Tcp => Progress::Caller,
-        };
-        let mut lanes: Vec<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>)> = Vec::new();
-        for index in 1..=options.queue_pairs {
-            let caps = QpCaps { max_recv_wr: 1, ..QpCaps::default() };
-            let (qp, cq) = make(caps.max_send_wr as usize + 2, caps, progress).map_err(failed)?;
-            join(&qp, index)?;
-            lanes.push((qp, cq));
-        }
+        let caps = QpCaps { max_recv_wr: 1, ..QpCaps::default() };
+        let lanes = (1..=options.queue_pairs)
+            .map(|index| rejoin.queue_pair(index, None, caps, deadline))
+            .collect::<Result<Vec<_>, _>>()?;
 
         let io = |source| ConnectError::Io { address: address.clone(), source };
         let ready = receive(&mut control, &address, options.connect_timeout, deadline)?;

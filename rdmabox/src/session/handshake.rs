@@ -4,12 +4,22 @@
 //! a control stream, is told a token, and opens one stream per queue pair that it joins with that
 //! token; each of those then belongs to its queue pair. When all are connected the host says so on the control
 //! stream, which stays open: its end is the end of the session.
+//!
+//! Until then the token stays good: a stream that joins a data queue pair again brings a new one, which takes the place
+//! of the one before. The host sends nothing on it, not even the greeting of the new queue pair, before the old one is
+//! in Err on both sides, or, over TCP, on its own: then nothing that was sent on the old one takes effect any more. A stream
+//! that the host does not let join is closed without a word; nothing else of the session notices. Refused are an
+//! unknown token, a place that the session does not have, that for calls once the session is up, one that another
+//! stream is just joining, a socket of another kind than the control stream's, and a client that has memory mapped and
+//! does not close the old stream within three seconds after the host has stopped sending on it.
 
 use std::{
+    fmt,
     io::{self, Write},
     time::Instant,
 };
 
+use subtle::ConstantTimeEq;
 use zerocopy::{
     FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout,
     byteorder::little_endian::{U16, U32},
@@ -23,8 +33,33 @@ const VERSION: u32 = 1;
 const MAX_TEXT: usize = 1024;
 /// Identifies a host until it boots again.
 pub(crate) type HostId = [u8; 16];
-/// Names a session that is being made. Random: it cannot be guessed.
-pub(crate) type Token = [u8; 16];
+/// Names a session to the streams that join it. Random: it cannot be guessed, nor found out by trying (comparing takes
+/// as long whatever differs), and it is never printed.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub(crate) struct Token([u8; 16]);
+
+impl Token {
+    pub(crate) fn random() -> io::Result<Token> {
+        let mut token = Token::default();
+        getrandom::fill(&mut token.0).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(token)
+    }
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Token) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Token {}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
 
 /// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +68,8 @@ pub(crate) enum Purpose {
     Probe,
     /// A new session with so many data queue pairs.
     Control { queue_pairs: u32 },
-    /// Queue pair `index` of the session that is being made under `token`. Index 0 carries messages.
+    /// Queue pair `index` of the session of `token`, to be made or in the place of the one before. Index 0 carries
+    /// messages and is joined once.
     Join { token: Token, index: u32 },
 }
 
@@ -43,7 +79,7 @@ struct RawPreamble {
     magic: [u8; 8],
     version: U32,
     kind: U32,
-    token: [u8; 16],
+    token: Token,
     number: U32,
     reserved: U32,
 }
@@ -98,7 +134,7 @@ struct RawAnswer {
     version: U32,
     ok: U16,
     text_len: U16,
-    token: [u8; 16],
+    token: Token,
     host: HostId,
 }
 
@@ -182,19 +218,34 @@ mod tests {
     #[test]
     fn preambles_and_answers_round_trip() {
         let (mut a, mut b) = pair();
-        for purpose in
-            [Purpose::Probe, Purpose::Control { queue_pairs: 4 }, Purpose::Join { token: [7; 16], index: 3 }]
-        {
+        for purpose in [
+            Purpose::Probe,
+            Purpose::Control { queue_pairs: 4 },
+            Purpose::Join { token: Token([7; 16]), index: 3 },
+        ] {
             send_preamble(&mut a, purpose).unwrap();
             assert_eq!(receive_preamble(&mut b, soon()).unwrap(), purpose);
         }
         for answer in [
-            Answer { ok: true, token: [1; 16], host: [2; 16], text: "/run/x".into() },
+            Answer { ok: true, token: Token([1; 16]), host: [2; 16], text: "/run/x".into() },
             Answer { ok: false, text: "no".into(), ..Answer::default() },
         ] {
             send_answer(&mut a, &answer).unwrap();
             assert_eq!(receive_answer(&mut b, soon()).unwrap(), answer);
         }
+    }
+
+    #[test]
+    fn tokens_differ_by_any_bit_and_are_not_printed() {
+        let token = Token::random().unwrap();
+        assert_eq!(token, token);
+        for bit in 0..128 {
+            let mut other = token;
+            other.0[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(token, other, "bit {bit}");
+        }
+        assert_ne!(token, Token::random().unwrap());
+        assert_eq!(format!("{:?}", Purpose::Join { token, index: 1 }), "Join { token: Token, index: 1 }");
     }
 
     #[test]

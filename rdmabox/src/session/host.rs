@@ -1,8 +1,8 @@
 //! The host's end: what it exports, its listeners, and how it stops.
 //!
-//! A thread per listener accepts; a short-lived thread reads each new stream's preamble, so that a slow client holds
-//! up nobody; the thread of a control stream stays for as long as its session (`hosted`). Queue pairs are served by
-//! the device's engine and by the threads of the call server.
+//! A thread per listener accepts; a short-lived thread reads each new stream's preamble, and connects the queue pair of
+//! one that joins a session, so that a slow client holds up nobody; the thread of a control stream stays for as long
+//! as its session (`hosted`). Queue pairs are served by the device's engine and by the threads of the call server.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use super::{
     Address, Export, HostError, Service,
-    handshake::{self, Answer, HostId, Purpose, Token},
+    handshake::{self, Answer, HostId, Purpose},
     hosted::{self, HostSession},
     strangers::{Stranger, Strangers},
     stream::{self, Stream},
@@ -40,7 +40,7 @@ pub(super) const MAX_SESSIONS: usize = 1000;
 const MAX_STRANGERS: usize = 256;
 /// Sessions that are being made at a time. Fewer than strangers, so that the streams that they wait for can come in.
 pub(super) const MAX_IN_MAKING: usize = MAX_STRANGERS / 2;
-/// Time for a preamble, and for all queue pairs of a session to connect.
+/// Time for a preamble, for a queue pair, and for all queue pairs of a session that is made.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Time to find out whether somebody listens on a Unix socket.
 const PROBE: Duration = Duration::from_secs(1);
@@ -90,7 +90,6 @@ impl Host {
             rpc,
             host_id: handshake::host_id(),
             unix: unix.map(|path| path.display().to_string()).unwrap_or_default(),
-            joining: Mutex::default(),
             sessions: Mutex::default(),
             next_id: AtomicU64::new(1),
             strangers: Strangers::new(MAX_STRANGERS),
@@ -139,7 +138,6 @@ impl Drop for Running {
             session.shutdown();
         }
         self.inner.strangers.close();
-        self.inner.joining.lock().clear();
         loop {
             let thread = self.inner.threads.lock().pop();
             match thread {
@@ -248,9 +246,6 @@ impl Drop for Listener {
     }
 }
 
-/// A stream that joins a session: which queue pair, the stream, and its place among the strangers.
-pub(super) type Joining = (u32, Stream, Stranger);
-
 pub(super) struct Inner {
     pub(super) device: Arc<SoftDevice>,
     pub(super) pd: Arc<dyn ProtectionDomain>,
@@ -258,7 +253,7 @@ pub(super) struct Inner {
     pub(super) rpc: RpcServer,
     pub(super) host_id: HostId,
     pub(super) unix: String,
-    pub(super) joining: Mutex<HashMap<Token, crossbeam_channel::Sender<Joining>>>,
+    /// With those that are being made, until they begin to end.
     pub(super) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
     pub(super) next_id: AtomicU64,
     strangers: Arc<Strangers>,
@@ -326,11 +321,20 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
         }
         Err(e) => log::warn!("{name}: connection closed: {e}"),
         Ok(Purpose::Join { token, index }) => {
-            let joining = inner.joining.lock().get(&token).cloned();
-            match joining {
-                // Fails if the session has been given up, or has had more streams than it has places.
-                Some(sender) => drop(sender.try_send((index, stream, stranger))),
-                None => log::warn!("{name}: connection closed: it joins no session"),
+            // Every token is looked at, so that the time tells nothing.
+            let session = inner.sessions.lock().values().fold(None, |found, session| {
+                if *session.token() == token { Some(Arc::clone(session)) } else { found }
+            });
+            let joined = match session {
+                Some(session) => {
+                    // It keeps its place until it is connected, but its session ends it.
+                    stranger.adopt();
+                    session.join(inner, index, stream)
+                }
+                None => Err("it joins no session".into()),
+            };
+            if let Err(reason) = joined {
+                log::warn!("{name}: connection closed: {reason}");
             }
         }
         Ok(Purpose::Probe) => {

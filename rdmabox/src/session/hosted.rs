@@ -1,7 +1,8 @@
 //! A session at the host, from its control stream's preamble to its end.
 //!
-//! The thread of a control stream makes the session and stays for as long as it lasts. It knows the listeners' state
-//! ([`Inner`]) but none of the listeners.
+//! The thread of a control stream makes the session and stays for as long as it lasts. The streams of its queue pairs
+//! come in on threads of their own ([`HostSession::join`]). It knows the listeners' state ([`Inner`]) but none of the
+//! listeners.
 
 use std::{
     io::{self, Read},
@@ -10,7 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use parking_lot::RwLock;
@@ -18,7 +19,8 @@ use parking_lot::RwLock;
 use super::{
     Peer, ProviderKind, Service,
     handshake::{self, Answer, Token},
-    host::{HANDSHAKE, Inner, Joining, MAX_IN_MAKING, MAX_SESSIONS},
+    host::{HANDSHAKE, Inner, MAX_IN_MAKING, MAX_SESSIONS},
+    host_queue_pairs::HostQueuePairs,
     strangers::Stranger,
     stream::Stream,
 };
@@ -28,8 +30,6 @@ use crate::{
 };
 
 const MAX_QUEUE_PAIRS: u32 = 16;
-/// Time for a client that maps memory here to let go of it when its session is ended.
-const LET_GO: Duration = Duration::from_secs(3);
 
 /// A count that is limited; dropping gives the place back.
 struct Place<'a>(&'a AtomicUsize);
@@ -63,6 +63,10 @@ pub(super) struct HostSession {
     peer: Peer,
     service: Arc<dyn Service>,
     control: Stream,
+    token: Token,
+    queue_pairs: HostQueuePairs,
+    /// For completions of data queue pairs, of which there are none: nothing is posted on them here.
+    sink: Arc<dyn CompletionQueue>,
     /// True while calls may run; each holds it for reading.
     open: RwLock<bool>,
 }
@@ -93,9 +97,41 @@ impl Handler for HostSession {
 }
 
 impl HostSession {
+    fn new(inner: &Inner, control: &Stream, queue_pairs: usize) -> Result<Arc<HostSession>, String> {
+        let text = |e: &dyn std::fmt::Display| e.to_string();
+        let provider = match control {
+            Stream::Unix(_) => ProviderKind::Shm,
+            Stream::Tcp(_) => ProviderKind::Tcp,
+        };
+        let id = inner.next_id.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(HostSession {
+            peer: Peer { id, provider, name: control.peer_name() },
+            service: Arc::clone(&inner.service),
+            control: control.try_clone().map_err(|e| text(&e))?,
+            token: Token::random().map_err(|e| text(&e))?,
+            queue_pairs: HostQueuePairs::new(provider, queue_pairs),
+            sink: inner.device.create_cq(16).map_err(|e| text(&e))?,
+            open: RwLock::new(false),
+        }))
+    }
+
+    pub(super) fn token(&self) -> &Token {
+        &self.token
+    }
+
     /// Makes its thread end it.
     pub(super) fn shutdown(&self) {
-        self.control.shutdown();
+        if !self.queue_pairs.fail("the server ends it") {
+            self.control.shutdown();
+        }
+    }
+
+    /// Gives a stream its queue pair: one of those that the session is made of, or one in the place of another.
+    pub(super) fn join(self: &Arc<Self>, inner: &Inner, index: u32, stream: Stream) -> Result<(), String> {
+        let index = index as usize;
+        self.queue_pairs
+            .join(index, stream, || queue_pair(inner, self, index == 0))
+            .map_err(|reason| format!("{}: {reason}", self.peer))
     }
 }
 
@@ -106,13 +142,6 @@ pub(super) fn session(
     stranger: Stranger,
     queue_pairs: u32,
 ) -> Result<(), String> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
-    let refuse = |control: &mut Stream, reason: String| {
-        let answer = Answer { ok: false, text: reason.clone(), ..Answer::default() };
-        // The client may be gone; the reason is logged in any case.
-        let _ = handshake::send_answer(control, &answer);
-        Err(reason)
-    };
     if !(1..=MAX_QUEUE_PAIRS).contains(&queue_pairs) {
         return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {MAX_QUEUE_PAIRS}"));
     }
@@ -122,57 +151,62 @@ pub(super) fn session(
     let Some(in_making) = Place::take(&inner.in_making, MAX_IN_MAKING) else {
         return refuse(&mut control, "too many clients are connecting: try again".into());
     };
-    let mut token = Token::default();
-    getrandom::fill(&mut token).map_err(|e| text(&e))?;
-    let (sender, streams) = crossbeam_channel::bounded(queue_pairs as usize + 1);
-    inner.joining.lock().insert(token, sender);
-    if inner.stopping.load(Ordering::SeqCst) {
-        // Those that were there when the host was stopped have been told; this one may not.
-        inner.joining.lock().remove(&token);
-        return refuse(&mut control, "the server is being stopped".into());
-    }
-    let answer = Answer { ok: true, token, host: inner.host_id, text: inner.unix.clone() };
-    let made = handshake::send_answer(&mut control, &answer)
-        .map_err(|e| text(&e))
-        .and_then(|()| assemble(inner, &control, &streams, queue_pairs));
-    inner.joining.lock().remove(&token);
-    let Assembled { session, queue_pairs, mapped } = match made {
-        Ok(made) => made,
-        Err(reason) => return refuse(&mut control, reason),
-    };
+    let session = HostSession::new(inner, &control, queue_pairs as usize)?;
     let id = session.peer.id;
+    // From here streams can join it.
     inner.sessions.lock().insert(id, Arc::clone(&session));
+    let made = make(inner, &session, &mut control);
     drop((stranger, in_making));
-    log::info!("{}: connected", session.peer);
-
-    if handshake::send_answer(&mut control, &Answer { ok: true, ..Answer::default() }).is_ok() {
-        // A host that is being stopped may have missed this session when it closed them all.
-        if !inner.stopping.load(Ordering::SeqCst) {
+    if made.is_ok() {
+        log::info!("{}: connected", session.peer);
+        if handshake::send_answer(&mut control, &Answer { ok: true, ..Answer::default() }).is_ok() {
             watch(&mut control);
         }
     }
 
-    // Order matters: no new call, no running call, no request under way, no queue pair; then the service may reuse what
-    // it held.
+    // Order matters: no new call, no running call, no new queue pair, no request under way, no queue pair; then the
+    // service may reuse what it held.
+    inner.sessions.lock().remove(&id);
     *session.open.write() = false;
-    if let Some(calls) = queue_pairs.first() {
+    let closed = session.queue_pairs.close();
+    if let Some(calls) = closed.calls() {
         inner.rpc.remove(calls.qp_num());
     }
-    if !let_go(&mapped) {
+    if let Err(reason) = made {
+        closed.end();
+        return refuse(&mut control, reason);
+    }
+    if !closed.end() {
         log::warn!(
             "{}: the client does not react: until its process ends it may write to memory that it has mapped",
             session.peer
         );
     }
-    for qp in &queue_pairs {
-        qp.to_error();
-    }
-    drop((queue_pairs, mapped));
-    inner.sessions.lock().remove(&id);
     if let Err(e) = guarded(|| inner.service.disconnected(&session.peer)) {
         log::error!("{}: {e}", session.peer);
     }
     log::info!("{}: closed", session.peer);
+    Ok(())
+}
+
+fn refuse(control: &mut Stream, reason: String) -> Result<(), String> {
+    let answer = Answer { ok: false, text: reason.clone(), ..Answer::default() };
+    // The client may be gone; the reason is logged in any case.
+    let _ = handshake::send_answer(control, &answer);
+    Err(reason)
+}
+
+/// Tells the client its token, and has the service accept the session once all queue pairs are connected.
+fn make(inner: &Inner, session: &HostSession, control: &mut Stream) -> Result<(), String> {
+    // Sessions that were there when the host was stopped have been told; this one may not.
+    if inner.stopping.load(Ordering::SeqCst) {
+        return Err("the server is being stopped".into());
+    }
+    let answer = Answer { ok: true, token: session.token, host: inner.host_id, text: inner.unix.clone() };
+    handshake::send_answer(control, &answer).map_err(|e| e.to_string())?;
+    session.queue_pairs.open(Instant::now() + HANDSHAKE)?;
+    guarded(|| inner.service.connected(&session.peer))??;
+    *session.open.write() = true;
     Ok(())
 }
 
@@ -194,99 +228,9 @@ fn watch(control: &mut Stream) {
     }
 }
 
-/// Asks a client that has this host's memory mapped to stop using it, and waits for that; false if it does not.
-///
-/// Its requests are executed by its own posts, which nothing here can stop. But its side of a queue pair ends when
-/// this side stops sending: first it waits for the post in progress, then it closes the stream. A client that has
-/// closed or died has closed the streams already.
-fn let_go(mapped: &[Stream]) -> bool {
-    mapped.iter().for_each(Stream::shutdown_write);
-    let deadline = Instant::now() + LET_GO;
-    while !mapped.iter().all(Stream::is_over) {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    true
-}
-
-struct Assembled {
-    session: Arc<HostSession>,
-    /// The first is for calls.
-    queue_pairs: Vec<Arc<dyn QueuePair>>,
-    /// The streams of the others, where the client has memory mapped.
-    mapped: Vec<Stream>,
-}
-
-/// Connects the queue pairs of a session as their streams come in. Index 0 is for calls.
-fn assemble(
-    inner: &Arc<Inner>,
-    control: &Stream,
-    streams: &crossbeam_channel::Receiver<Joining>,
-    queue_pairs: u32,
-) -> Result<Assembled, String> {
-    let provider = match control {
-        Stream::Unix(_) => ProviderKind::Shm,
-        Stream::Tcp(_) => ProviderKind::Tcp,
-    };
-    let id = inner.next_id.fetch_add(1, Ordering::Relaxed);
-    let session = Arc::new(HostSession {
-        peer: Peer { id, provider, name: control.peer_name() },
-        service: Arc::clone(&inner.service),
-        control: control.try_clone().map_err(|e| e.to_string())?,
-        open: RwLock::new(false),
-    });
-    // Data queue pairs here are only acted upon: nothing is posted on them.
-    let sink: Arc<dyn CompletionQueue> = inner.device.create_cq(16).map_err(|e| e.to_string())?;
-    let deadline = Instant::now() + HANDSHAKE;
-    let mut mapped = Vec::new();
-    let mut made: Vec<Option<Arc<dyn QueuePair>>> = vec![None; queue_pairs as usize + 1];
-    let mut connect = |made: &mut Vec<Option<Arc<dyn QueuePair>>>| -> Result<(), String> {
-        while made.iter().any(Option::is_none) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            // The stream keeps its place among the strangers until it is connected.
-            let (index, stream, _stranger) = streams
-                .recv_timeout(left)
-                .map_err(|_| "the client did not connect all its queue pairs".to_string())?;
-            let place = made.get_mut(index as usize).filter(|place| place.is_none());
-            let Some(place) = place else { return Err(format!("no place for queue pair {index}")) };
-            let unix = matches!(stream, Stream::Unix(_));
-            if unix != (provider == ProviderKind::Shm) {
-                return Err("a queue pair came in on another kind of socket".into());
-            }
-            let qp = queue_pair(inner, &session, &sink, index == 0).map_err(|e| e.to_string())?;
-            *place = Some(Arc::clone(&qp));
-            if unix && index != 0 {
-                mapped.push(stream.try_clone().map_err(|e| e.to_string())?);
-            }
-            qp.connect(stream.into_rendezvous(), left).map_err(|e| e.to_string())?;
-        }
-        Ok(())
-    };
-    let connected = connect(&mut made);
-    let queue_pairs: Vec<_> = made.iter().flatten().cloned().collect();
-    let result = connected.and_then(|()| {
-        guarded(|| inner.service.connected(&session.peer))??;
-        *session.open.write() = true;
-        Ok(())
-    });
-    match result {
-        Ok(()) => Ok(Assembled { session, queue_pairs, mapped }),
-        Err(reason) => {
-            for qp in &queue_pairs {
-                inner.rpc.remove(qp.qp_num());
-                qp.to_error();
-            }
-            Err(reason)
-        }
-    }
-}
-
 fn queue_pair(
     inner: &Inner,
     session: &Arc<HostSession>,
-    sink: &Arc<dyn CompletionQueue>,
     calls: bool,
 ) -> Result<Arc<dyn QueuePair>, VerbsError> {
     if calls {
@@ -299,6 +243,6 @@ fn queue_pair(
         return Ok(qp);
     }
     let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, ..QpCaps::default() };
-    let (send_cq, recv_cq) = (Arc::clone(sink), Arc::clone(sink));
+    let (send_cq, recv_cq) = (Arc::clone(&session.sink), Arc::clone(&session.sink));
     inner.pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Engine })
 }

@@ -1,16 +1,19 @@
 //! Sessions: who talks to whom, over which provider, with which queue pairs.
 //!
 //! A [`Host`] exports memory and answers calls; a [`Session`] is a client's connection to one. Each session has one
-//! queue pair for messages and several for data, and one control stream whose end is its end.
+//! queue pair for messages and several for data, and one control stream whose end is its end. A data queue pair that
+//! breaks can be replaced; the others, the calls and the service do not notice.
 
 mod address;
 mod client;
 mod error;
 mod handshake;
 mod host;
+mod host_queue_pairs;
 mod hosted;
 mod options;
 mod peer;
+mod rejoin;
 mod strangers;
 mod stream;
 

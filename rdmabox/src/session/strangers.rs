@@ -2,7 +2,7 @@
 //!
 //! Each takes a place from its acceptance until it is part of a session or closed, so that their number, and that of
 //! the threads that deal with them, is limited whatever they do. Stopping shuts their streams down, so that nobody waits
-//! for one. It reads nothing and decides nothing.
+//! for one, apart from those that a session has taken over. It reads nothing and decides nothing.
 
 use std::{collections::HashMap, io, sync::Arc};
 
@@ -12,7 +12,8 @@ use super::stream::Stream;
 
 #[derive(Debug, Default)]
 struct Places {
-    streams: HashMap<u64, Stream>,
+    /// `None`: somebody else ends it.
+    streams: HashMap<u64, Option<Stream>>,
     next: u64,
     closed: bool,
 }
@@ -45,7 +46,7 @@ impl Strangers {
         let stream = stream.try_clone()?;
         let number = places.next;
         places.next += 1;
-        places.streams.insert(number, stream);
+        places.streams.insert(number, Some(stream));
         Ok(Stranger { strangers: Arc::clone(self), number })
     }
 
@@ -53,7 +54,16 @@ impl Strangers {
     pub(crate) fn close(&self) {
         let mut places = self.places.lock();
         places.closed = true;
-        places.streams.values().for_each(Stream::shutdown);
+        places.streams.values().flatten().for_each(Stream::shutdown);
+    }
+}
+
+impl Stranger {
+    /// The stream is somebody's who ends it when it is time. It keeps the place.
+    pub(crate) fn adopt(&self) {
+        if let Some(stream) = self.strangers.places.lock().streams.get_mut(&self.number) {
+            *stream = None;
+        }
     }
 }
 
@@ -78,9 +88,15 @@ mod tests {
         let _second = strangers.admit(&a).unwrap();
         assert!(strangers.admit(&a).is_err());
         drop(first);
-        let _third = strangers.admit(&a).unwrap();
+        let (c, mut d) = UnixStream::pair().unwrap();
+        let third = strangers.admit(&Stream::Unix(c.try_clone().unwrap())).unwrap();
+        third.adopt();
+        assert!(strangers.admit(&a).is_err(), "it keeps the place");
         strangers.close();
         assert_eq!(b.read(&mut [0]).unwrap(), 0, "closing ends the streams");
         assert!(strangers.admit(&a).is_err());
+        d.set_nonblocking(true).unwrap();
+        assert_eq!(d.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "it is another's");
+        drop(c);
     }
 }

@@ -1,0 +1,269 @@
+//! The queue pairs of a session at its host, and the streams that join them.
+//!
+//! Each place has one queue pair. While the session is made every place is joined once; afterwards a stream that joins a data
+//! place replaces its queue pair, and nothing else of the session notices. One stream at a time may be joining a
+//! place, so that a client has no more queue pairs and holds no more threads here than it has places. Index 0 is for
+//! calls, and is not replaced.
+//!
+//! What is kept in every case: of two queue pairs of a place, the old one is in Err before the new one says its first
+//! word; and when [`HostQueuePairs::close`] returns no stream is joining, and none will.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{ProviderKind, host::HANDSHAKE, stream::Stream};
+use crate::verbs::{QueuePair, VerbsError};
+
+/// Time for a client that maps memory here to let go of it when a queue pair of it is ended.
+const LET_GO: Duration = Duration::from_secs(3);
+/// Between two looks at whether it has.
+const LOOK: Duration = Duration::from_micros(200);
+
+#[derive(Debug, Default)]
+struct Place {
+    qp: Option<Arc<dyn QueuePair>>,
+    /// Its stream: while it is being connected, and where the client has memory mapped for as long as it lasts.
+    stream: Option<Arc<Stream>>,
+    connected: bool,
+    /// A stream is joining.
+    busy: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    Making,
+    /// It will never be made, for this reason.
+    Failed(String),
+    Open,
+    Over,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    places: Vec<Place>,
+}
+
+/// The places.
+#[derive(Debug)]
+pub(super) struct HostQueuePairs {
+    provider: ProviderKind,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// The right to join a place. Dropping it gives it back.
+struct Turn<'a> {
+    pairs: &'a HostQueuePairs,
+    index: usize,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // Nobody takes the places away while one is busy.
+        self.pairs.state.lock().places[self.index].busy = false;
+        self.pairs.changed.notify_all();
+    }
+}
+
+impl HostQueuePairs {
+    /// Places for calls (index 0) and for `data` data queue pairs, to be joined by streams of the provider's kind.
+    pub(super) fn new(provider: ProviderKind, data: usize) -> HostQueuePairs {
+        let places = (0..=data).map(|_| Place::default()).collect();
+        let state = Mutex::new(State { phase: Phase::Making, places });
+        HostQueuePairs { provider, state, changed: Condvar::new() }
+    }
+
+    /// Connects a queue pair that `make` makes over `stream`, in the place of the one that was there. Blocks for no
+    /// longer than a client is given to let go of the old one and to connect.
+    ///
+    /// # Errors
+    /// Nothing has changed, or the place is without a queue pair that works; a retry is safe. While the session is
+    /// made it fails it.
+    pub(super) fn join(
+        &self,
+        index: usize,
+        stream: Stream,
+        make: impl FnOnce() -> Result<Arc<dyn QueuePair>, VerbsError>,
+    ) -> Result<(), String> {
+        let result = self.enter(index, &stream).and_then(|turn| self.replace(turn, stream, make));
+        if let Err(reason) = &result {
+            self.fail(reason);
+        }
+        result
+    }
+
+    fn enter(&self, index: usize, stream: &Stream) -> Result<Turn<'_>, String> {
+        let kind = match stream {
+            Stream::Unix(_) => ProviderKind::Shm,
+            Stream::Tcp(_) => ProviderKind::Tcp,
+        };
+        let mut state = self.state.lock();
+        let State { phase, places } = &mut *state;
+        let making = match phase {
+            Phase::Making => true,
+            Phase::Open => false,
+            Phase::Failed(_) | Phase::Over => return Err("its session is over".into()),
+        };
+        let Some(place) = places.get_mut(index) else {
+            return Err(format!("its session has no queue pair {index}"));
+        };
+        if kind != self.provider {
+            return Err(format!("queue pair {index} came in on another kind of socket"));
+        }
+        if place.busy {
+            return Err(format!("queue pair {index} is being joined by another stream"));
+        }
+        if index == 0 && !making {
+            return Err("the queue pair for calls lasts as long as its session".into());
+        }
+        if making && place.connected {
+            return Err(format!("queue pair {index} is joined twice while its session is made"));
+        }
+        place.busy = true;
+        Ok(Turn { pairs: self, index })
+    }
+
+    fn replace(
+        &self,
+        turn: Turn<'_>,
+        stream: Stream,
+        make: impl FnOnce() -> Result<Arc<dyn QueuePair>, VerbsError>,
+    ) -> Result<(), String> {
+        let text = |e: &dyn std::fmt::Display| e.to_string();
+        let index = turn.index;
+        self.end_old(index)?;
+        let qp = make().map_err(|e| text(&e))?;
+        let ours = Arc::new(stream.try_clone().map_err(|e| text(&e))?);
+        let new = Place { qp: Some(Arc::clone(&qp)), stream: Some(ours), connected: false, busy: true };
+        let old = {
+            let mut state = self.state.lock();
+            if let Phase::Failed(_) | Phase::Over = state.phase {
+                return Err("its session has ended meanwhile".into());
+            }
+            // From here whoever ends the session ends this one, too.
+            std::mem::replace(&mut state.places[index], new)
+        };
+        drop(old);
+        let result = qp.connect(stream.into_rendezvous(), HANDSHAKE);
+        if result.is_err() {
+            qp.to_error();
+        }
+        let mut state = self.state.lock();
+        let place = &mut state.places[index];
+        place.connected = result.is_ok();
+        // A queue pair that was not connected has handed out no memory.
+        if result.is_err() || self.provider != ProviderKind::Shm || index == 0 {
+            place.stream = None;
+        }
+        result.map_err(|e| text(&e))
+    }
+
+    /// Ends what is in a place, if anything: nothing more is done for it here, nor by a client that has mapped memory.
+    fn end_old(&self, index: usize) -> Result<(), String> {
+        let (qp, stream) = {
+            let place = &self.state.lock().places[index];
+            (place.qp.clone(), place.stream.clone())
+        };
+        let over = || self.state.lock().phase == Phase::Over;
+        if let Some(stream) = &stream
+            && !let_go(&[stream], over)
+        {
+            return Err(format!("the client still uses the queue pair {index} that is to be replaced"));
+        }
+        if let Some(qp) = qp {
+            qp.to_error();
+        }
+        Ok(())
+    }
+
+    /// Makes the session fail if it is not open yet; false if it is.
+    pub(super) fn fail(&self, reason: &str) -> bool {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Making {
+            state.phase = Phase::Failed(reason.into());
+            self.changed.notify_all();
+        }
+        matches!(state.phase, Phase::Failed(_))
+    }
+
+    /// Waits until every place has been joined. From then on data queue pairs can be replaced.
+    ///
+    /// # Errors
+    /// Why the session cannot be made.
+    pub(super) fn open(&self, deadline: Instant) -> Result<(), String> {
+        let mut state = self.state.lock();
+        loop {
+            if let Phase::Failed(reason) = &state.phase {
+                return Err(reason.clone());
+            }
+            if state.places.iter().all(|place| place.connected && !place.busy) {
+                state.phase = Phase::Open;
+                return Ok(());
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return Err("the client did not connect all its queue pairs".into());
+            }
+        }
+    }
+
+    /// Lets no stream join any more, waits for those that are about to, and gives away what is there.
+    pub(super) fn close(&self) -> Closed {
+        let mut state = self.state.lock();
+        state.phase = Phase::Over;
+        self.changed.notify_all();
+        for stream in state.places.iter().filter(|place| place.busy).filter_map(|p| p.stream.as_deref()) {
+            match self.provider {
+                ProviderKind::Tcp => stream.shutdown(),
+                // It may have been connected just now: only the client closes the other direction.
+                ProviderKind::Shm => stream.shutdown_write(),
+            }
+        }
+        while state.places.iter().any(|place| place.busy) {
+            self.changed.wait(&mut state);
+        }
+        Closed(std::mem::take(&mut state.places))
+    }
+}
+
+/// What a session leaves behind.
+#[derive(Debug)]
+pub(super) struct Closed(Vec<Place>);
+
+impl Closed {
+    /// The queue pair for calls.
+    pub(super) fn calls(&self) -> Option<&Arc<dyn QueuePair>> {
+        self.0.first()?.qp.as_ref()
+    }
+
+    /// Ends them all; nothing that arrives has any effect any more. False if the client may go on with what it has
+    /// mapped.
+    pub(super) fn end(self) -> bool {
+        let mapped: Vec<&Stream> = self.0.iter().filter_map(|place| place.stream.as_deref()).collect();
+        let gone = let_go(&mapped, || false);
+        self.0.iter().filter_map(|place| place.qp.as_ref()).for_each(|qp| qp.to_error());
+        gone
+    }
+}
+
+/// Asks a client that has this host's memory mapped to stop using it, and waits for that; false if it does not, or
+/// nobody minds any more.
+///
+/// Its requests are executed by its own posts, which nothing here can stop. But its side of a queue pair ends when
+/// this side stops sending: first it waits for the post in progress, then it closes the stream. A client that has
+/// closed or died has closed the streams already.
+fn let_go(mapped: &[&Stream], never_mind: impl Fn() -> bool) -> bool {
+    mapped.iter().for_each(|stream| stream.shutdown_write());
+    let deadline = Instant::now() + LET_GO;
+    while !mapped.iter().all(|stream| stream.is_over()) {
+        if never_mind() || Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
+}
