@@ -5,13 +5,14 @@
 //! token; each of those then belongs to its queue pair. When all are connected the host says so on the control
 //! stream, which stays open: its end is the end of the session.
 //!
-//! Until then the token stays good: a stream that joins a data queue pair again brings a new one, which takes the place
-//! of the one before. The host sends nothing on it, not even the greeting of the new queue pair, before the old one is
-//! in Err on both sides, or, over TCP, on its own: then nothing that was sent on the old one takes effect any more. A stream
-//! that the host does not let join is closed without a word; nothing else of the session notices. Refused are an
-//! unknown token, a place that the session does not have, that for calls once the session is up, one that another
-//! stream is just joining, a socket of another kind than the control stream's, and a client that has memory mapped and
-//! does not close the old stream within three seconds after the host has stopped sending on it.
+//! Until that end the token stays good: a stream that joins a data queue pair again brings a new one, which takes the
+//! place of the one before. The host sends nothing on it, not even the greeting of the new queue pair, before its side of
+//! the old one is in Err, and, where the client has memory mapped, before the client has closed the old stream: from then
+//! on nothing that was posted on the old one takes effect. A stream that the host does not let join is closed without a
+//! word, and nothing else of the session notices: one with an unknown token, for a place that the session does not
+//! have or for that of the calls, on a socket of another kind than the control stream's, the third at a time for one
+//! place, and one whose predecessor the client does not close within three seconds after the host has stopped sending on
+//! it.
 
 use std::{
     fmt,

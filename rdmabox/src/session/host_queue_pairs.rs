@@ -1,9 +1,9 @@
 //! The queue pairs of a session at its host, and the streams that join them.
 //!
 //! Each place has one queue pair. While the session is made every place is joined once; afterwards a stream that joins a data
-//! place replaces its queue pair, and nothing else of the session notices. One stream at a time may be joining a
-//! place, so that a client has no more queue pairs and holds no more threads here than it has places. Index 0 is for
-//! calls, and is not replaced.
+//! place replaces its queue pair, and nothing else of the session notices. One stream at a time is joining a place, and one
+//! more may wait for that (the client can be through before the host is): so a client has no more queue pairs here than
+//! it has places, and holds up two threads for each at most. Index 0 is for calls, and is not replaced.
 //!
 //! What is kept in every case: of two queue pairs of a place, the old one is in Err before the new one says its first
 //! word; and when [`HostQueuePairs::close`] returns no stream is joining, and none will.
@@ -31,6 +31,8 @@ struct Place {
     connected: bool,
     /// A stream is joining.
     busy: bool,
+    /// Another one waits for that.
+    waiting: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -102,30 +104,47 @@ impl HostQueuePairs {
             Stream::Unix(_) => ProviderKind::Shm,
             Stream::Tcp(_) => ProviderKind::Tcp,
         };
+        let deadline = Instant::now() + HANDSHAKE;
+        let mut waited = false;
         let mut state = self.state.lock();
-        let State { phase, places } = &mut *state;
-        let making = match phase {
-            Phase::Making => true,
-            Phase::Open => false,
-            Phase::Failed(_) | Phase::Over => return Err("its session is over".into()),
-        };
-        let Some(place) = places.get_mut(index) else {
-            return Err(format!("its session has no queue pair {index}"));
-        };
-        if kind != self.provider {
-            return Err(format!("queue pair {index} came in on another kind of socket"));
+        loop {
+            let State { phase, places } = &mut *state;
+            let making = match phase {
+                Phase::Making => true,
+                Phase::Open => false,
+                Phase::Failed(_) | Phase::Over => return Err("its session is over".into()),
+            };
+            let Some(place) = places.get_mut(index) else {
+                return Err(format!("its session has no queue pair {index}"));
+            };
+            if kind != self.provider {
+                return Err(format!("queue pair {index} came in on another kind of socket"));
+            }
+            if index == 0 && !making {
+                return Err("the queue pair for calls lasts as long as its session".into());
+            }
+            if making && (place.busy || place.connected) {
+                return Err(format!("queue pair {index} is joined twice while its session is made"));
+            }
+            if place.waiting && !waited {
+                return Err(format!("two streams are joining as queue pair {index} already"));
+            }
+            place.waiting = place.busy;
+            if !place.busy {
+                if stream.is_over() {
+                    return Err(format!("the client has given up before it was queue pair {index}"));
+                }
+                place.busy = true;
+                return Ok(Turn { pairs: self, index });
+            }
+            waited = true;
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                if let Some(place) = state.places.get_mut(index) {
+                    place.waiting = false;
+                }
+                return Err(format!("another stream takes its time to become queue pair {index}"));
+            }
         }
-        if place.busy {
-            return Err(format!("queue pair {index} is being joined by another stream"));
-        }
-        if index == 0 && !making {
-            return Err("the queue pair for calls lasts as long as its session".into());
-        }
-        if making && place.connected {
-            return Err(format!("queue pair {index} is joined twice while its session is made"));
-        }
-        place.busy = true;
-        Ok(Turn { pairs: self, index })
     }
 
     fn replace(
@@ -139,14 +158,15 @@ impl HostQueuePairs {
         self.end_old(index)?;
         let qp = make().map_err(|e| text(&e))?;
         let ours = Arc::new(stream.try_clone().map_err(|e| text(&e))?);
-        let new = Place { qp: Some(Arc::clone(&qp)), stream: Some(ours), connected: false, busy: true };
         let old = {
             let mut state = self.state.lock();
             if let Phase::Failed(_) | Phase::Over = state.phase {
                 return Err("its session has ended meanwhile".into());
             }
             // From here whoever ends the session ends this one, too.
-            std::mem::replace(&mut state.places[index], new)
+            let place = &mut state.places[index];
+            place.connected = false;
+            (place.qp.replace(Arc::clone(&qp)), place.stream.replace(ours))
         };
         drop(old);
         let result = qp.connect(stream.into_rendezvous(), HANDSHAKE);
@@ -267,3 +287,6 @@ fn let_go(mapped: &[&Stream], never_mind: impl Fn() -> bool) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests;

@@ -105,3 +105,6 @@ impl Rejoin {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,11 +3,12 @@
 use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
-    os::unix::net::UnixStream,
+    os::{fd::AsFd, unix::net::UnixStream},
     path::Path,
     time::{Duration, Instant},
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError};
@@ -123,13 +124,15 @@ impl Stream {
         let _ = self.sock().shutdown(std::net::Shutdown::Both);
     }
 
-    /// True if the peer has closed.
+    /// True if the peer has closed, or stopped sending: also while bytes that it sent before have not been read.
     pub(crate) fn is_over(&self) -> bool {
-        let mut byte = [std::mem::MaybeUninit::uninit()];
-        match self.sock().recv_with_flags(&mut byte, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-            Ok(count) => count == 0,
-            Err(e) => e.kind() != io::ErrorKind::WouldBlock,
-        }
+        let fd = match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        };
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+        // Only an argument that is no descriptor, or lack of memory, makes it fail: then nothing is known.
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
     /// Who is at the other end, for people.
@@ -202,5 +205,23 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_seen_behind_bytes_that_nobody_reads() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (a, mut b) = (Stream::Unix(a), Stream::Unix(b));
+        assert!(!a.is_over());
+        b.write_all(&[1]).unwrap();
+        assert!(!a.is_over());
+        b.shutdown_write();
+        assert!(a.is_over() && !b.is_over());
+        drop(a);
+        assert!(b.is_over());
     }
 }

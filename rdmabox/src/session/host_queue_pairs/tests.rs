@@ -1,0 +1,427 @@
+//! With queue pairs that note what is done to them, and connect when they are told to.
+
+use std::{
+    io::Read,
+    net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    sync::mpsc::{Receiver, Sender, channel},
+};
+
+use super::*;
+use crate::verbs::{PostError, QpCaps, QpState, RecvWr, Rendezvous, SendWr};
+
+/// What was done, in order, with the number of the queue pair.
+type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
+/// What comes of connecting, one after the other.
+type Results = Arc<Mutex<Receiver<Result<(), VerbsError>>>>;
+
+#[derive(Debug)]
+struct FakeQp {
+    num: u32,
+    log: Log,
+    /// Told when `connect` is called, which then waits for its result.
+    connecting: Sender<u32>,
+    results: Results,
+    stream: Mutex<Option<Rendezvous>>,
+}
+
+impl QueuePair for FakeQp {
+    fn qp_num(&self) -> u32 {
+        self.num
+    }
+
+    fn state(&self) -> QpState {
+        QpState::Init
+    }
+
+    fn caps(&self) -> QpCaps {
+        QpCaps::default()
+    }
+
+    fn connect(&self, stream: Rendezvous, _: Duration) -> Result<(), VerbsError> {
+        self.log.lock().push(("connect", self.num));
+        *self.stream.lock() = Some(stream);
+        self.connecting.send(self.num).unwrap();
+        let result = self.results.lock().recv().unwrap();
+        self.log.lock().push(("connected", self.num));
+        result
+    }
+
+    fn post_send(&self, _: &[SendWr<'_>]) -> Result<(), PostError> {
+        unreachable!("a host posts nothing on data queue pairs")
+    }
+
+    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+        unreachable!("a host posts nothing on data queue pairs")
+    }
+
+    fn to_error(&self) {
+        self.log.lock().push(("error", self.num));
+    }
+}
+
+impl Drop for FakeQp {
+    fn drop(&mut self) {
+        self.log.lock().push(("drop", self.num));
+    }
+}
+
+struct Bench {
+    pairs: HostQueuePairs,
+    log: Log,
+    /// Numbers of queue pairs that are being connected.
+    connecting: Mutex<Receiver<u32>>,
+    /// What comes of it.
+    decide: Sender<Result<(), VerbsError>>,
+    fakes: (Sender<u32>, Results),
+}
+
+/// A client's end of a stream, and the host's.
+fn streams(provider: ProviderKind) -> (Stream, Stream) {
+    match provider {
+        ProviderKind::Shm => {
+            let (a, b) = UnixStream::pair().unwrap();
+            (Stream::Unix(a), Stream::Unix(b))
+        }
+        ProviderKind::Tcp => {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (Stream::Tcp(a), Stream::Tcp(listener.accept().unwrap().0))
+        }
+    }
+}
+
+impl Bench {
+    fn new(provider: ProviderKind, data: usize) -> Bench {
+        let (connecting_send, connecting) = channel();
+        let (decide, results) = channel();
+        let pairs = HostQueuePairs::new(provider, data);
+        let fakes = (connecting_send, Arc::new(Mutex::new(results)));
+        Bench { pairs, log: Log::default(), connecting: Mutex::new(connecting), decide, fakes }
+    }
+
+    /// A session that is up, with the clients' ends of its streams; its queue pairs have the numbers of their places.
+    fn open(provider: ProviderKind, data: usize) -> (Bench, Vec<Stream>) {
+        let bench = Bench::new(provider, data);
+        let clients = (0..=data).map(|index| bench.join_now(index, index as u32).unwrap()).collect();
+        bench.pairs.open(Instant::now()).unwrap();
+        bench.log.lock().clear();
+        (bench, clients)
+    }
+
+    fn fake(&self, num: u32) -> Arc<dyn QueuePair> {
+        let (connecting, results) = self.fakes.clone();
+        Arc::new(FakeQp { num, log: Arc::clone(&self.log), connecting, results, stream: Mutex::default() })
+    }
+
+    fn join(&self, index: usize, num: u32, stream: Stream) -> Result<(), String> {
+        self.pairs.join(index, stream, || Ok(self.fake(num)))
+    }
+
+    /// Joins without waiting for anything.
+    fn join_now(&self, index: usize, num: u32) -> Result<Stream, String> {
+        self.decide.send(Ok(())).unwrap();
+        let (client, host) = streams(self.pairs.provider);
+        let result = self.join(index, num, host);
+        // Left behind where it was refused before it could be connected.
+        let _ = (self.connecting.lock().try_recv(), self.fakes.1.lock().try_recv());
+        result.map(|()| client)
+    }
+
+    fn taken(&self) -> Vec<(&'static str, u32)> {
+        std::mem::take(&mut *self.log.lock())
+    }
+
+    fn until_over(&self) {
+        while self.pairs.state.lock().phase != Phase::Over {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn on_each_kind(test: impl Fn(ProviderKind)) {
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        eprintln!("--- {provider}");
+        test(provider);
+    }
+}
+
+fn ended(mut client: Stream) {
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn the_old_one_is_in_err_and_gone_before_the_new_one_connects() {
+    on_each_kind(|provider| {
+        let (bench, mut clients) = Bench::open(provider, 2);
+        drop(clients.remove(1));
+        drop(bench.join_now(1, 11).unwrap());
+        // A failed attempt leaves the place to the next one.
+        bench.decide.send(Err(VerbsError::PeerGone)).unwrap();
+        let (_client, host) = streams(provider);
+        assert_eq!(bench.join(1, 21, host).unwrap_err(), VerbsError::PeerGone.to_string());
+        bench.connecting.lock().recv().unwrap();
+        let _client = bench.join_now(1, 31).unwrap();
+        assert_eq!(
+            bench.taken(),
+            [
+                ("error", 1),
+                ("drop", 1),
+                ("connect", 11),
+                ("connected", 11),
+                ("error", 11),
+                ("drop", 11),
+                ("connect", 21),
+                ("connected", 21),
+                ("error", 21),
+                ("error", 21),
+                ("drop", 21),
+                ("connect", 31),
+                ("connected", 31)
+            ]
+        );
+    });
+}
+
+#[test]
+fn a_session_is_open_when_every_place_is_joined_once() {
+    on_each_kind(|provider| {
+        let bench = Bench::new(provider, 1);
+        let late = "the client did not connect all its queue pairs";
+        assert_eq!(bench.pairs.open(Instant::now()).unwrap_err(), late);
+        let _calls = bench.join_now(0, 0).unwrap();
+        assert_eq!(bench.pairs.open(Instant::now()).unwrap_err(), late);
+        let _data = bench.join_now(1, 1).unwrap();
+        bench.pairs.open(Instant::now()).unwrap();
+        assert!(!bench.pairs.fail("too late for that"));
+        let _again = bench.join_now(0, 2).unwrap_err();
+    });
+}
+
+#[test]
+fn whatever_goes_wrong_while_it_is_made_fails_it() {
+    on_each_kind(|provider| {
+        let wrong: [(&str, fn(&Bench) -> String); 4] = [
+            ("its session has no queue pair 2", |bench| bench.join_now(2, 9).unwrap_err()),
+            ("queue pair 1 is joined twice while its session is made", |bench| {
+                bench.join_now(1, 9).unwrap_err()
+            }),
+            ("queue pair 0 came in on another kind of socket", |bench| {
+                let other = match bench.pairs.provider {
+                    ProviderKind::Shm => ProviderKind::Tcp,
+                    ProviderKind::Tcp => ProviderKind::Shm,
+                };
+                bench.join(0, 9, streams(other).1).unwrap_err()
+            }),
+            ("asked to", |bench| {
+                assert!(bench.pairs.fail("asked to"));
+                "asked to".into()
+            }),
+        ];
+        for (reason, go_wrong) in wrong {
+            let bench = Bench::new(provider, 1);
+            let client = bench.join_now(1, 1).unwrap();
+            assert_eq!(go_wrong(&bench), reason);
+            assert_eq!(bench.pairs.open(Instant::now()).unwrap_err(), reason);
+            assert_eq!(bench.join_now(0, 0).unwrap_err(), "its session is over");
+            drop(client);
+            assert!(bench.pairs.close().end());
+            assert_eq!(bench.taken().last(), Some(&("drop", 1)));
+        }
+    });
+}
+
+#[test]
+fn what_is_refused_while_it_is_open_changes_nothing() {
+    on_each_kind(|provider| {
+        let (bench, _clients) = Bench::open(provider, 2);
+        for (index, reason) in [
+            (0, "the queue pair for calls lasts as long as its session"),
+            (3, "its session has no queue pair 3"),
+            (usize::MAX, "its session has no queue pair 18446744073709551615"),
+        ] {
+            assert_eq!(bench.join_now(index, 9).unwrap_err(), reason);
+        }
+        let other = if provider == ProviderKind::Shm { ProviderKind::Tcp } else { ProviderKind::Shm };
+        assert_eq!(
+            bench.join(1, 9, streams(other).1).unwrap_err(),
+            "queue pair 1 came in on another kind of socket"
+        );
+        assert_eq!(bench.taken(), []);
+    });
+}
+
+#[test]
+fn one_stream_at_a_time_joins_a_place_and_one_more_waits() {
+    on_each_kind(|provider| {
+        let (bench, mut clients) = Bench::open(provider, 2);
+        drop(clients.remove(1));
+        let ((first, host_first), (_second, host_second)) = (streams(provider), streams(provider));
+        std::thread::scope(|scope| {
+            let joined = scope.spawn(|| bench.join(1, 11, host_first));
+            assert_eq!(bench.connecting.lock().recv().unwrap(), 11);
+            let waiting = scope.spawn(|| bench.join(1, 12, host_second));
+            while !bench.pairs.state.lock().places[1].waiting {
+                std::thread::yield_now();
+            }
+            for _ in 0..100 {
+                let refused = bench.join(1, 13, streams(provider).1).unwrap_err();
+                assert_eq!(refused, "two streams are joining as queue pair 1 already");
+            }
+            drop(first);
+            bench.decide.send(Ok(())).unwrap();
+            bench.decide.send(Ok(())).unwrap();
+            joined.join().unwrap().unwrap();
+            waiting.join().unwrap().unwrap();
+        });
+        let log = bench.taken();
+        let (first, second) = log.split_at(4);
+        assert_eq!(first, [("error", 1), ("drop", 1), ("connect", 11), ("connected", 11)]);
+        assert_eq!(second, [("error", 11), ("drop", 11), ("connect", 12), ("connected", 12)]);
+        assert!(!bench.pairs.state.lock().places[1].waiting);
+    });
+}
+
+#[test]
+fn one_that_waits_goes_when_the_session_ends() {
+    on_each_kind(|provider| {
+        let (bench, clients) = Bench::open(provider, 1);
+        drop(clients);
+        std::thread::scope(|scope| {
+            let (_first, host_first) = streams(provider);
+            let joining = scope.spawn(|| bench.join(1, 11, host_first));
+            bench.connecting.lock().recv().unwrap();
+            let (_second, host_second) = streams(provider);
+            let waiting = scope.spawn(|| bench.join(1, 12, host_second));
+            while !bench.pairs.state.lock().places[1].waiting {
+                std::thread::yield_now();
+            }
+            let end = scope.spawn(|| bench.pairs.close().end());
+            assert_eq!(waiting.join().unwrap().unwrap_err(), "its session is over");
+            bench.decide.send(Err(VerbsError::PeerGone)).unwrap();
+            joining.join().unwrap().unwrap_err();
+            assert!(end.join().unwrap());
+        });
+    });
+}
+
+#[test]
+fn a_stream_that_the_client_has_closed_replaces_nothing() {
+    on_each_kind(|provider| {
+        let (bench, _clients) = Bench::open(provider, 1);
+        let (client, host) = streams(provider);
+        drop(client);
+        while !host.is_over() {
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            bench.join(1, 11, host).unwrap_err(),
+            "the client has given up before it was queue pair 1"
+        );
+        assert_eq!(bench.taken(), []);
+    });
+}
+
+#[test]
+fn the_end_waits_for_a_stream_that_is_joining_and_ends_what_it_brought() {
+    on_each_kind(|provider| {
+        let (bench, clients) = Bench::open(provider, 1);
+        drop(clients);
+        let (client, host) = streams(provider);
+        std::thread::scope(|scope| {
+            let join = scope.spawn(|| bench.join(1, 11, host));
+            assert_eq!(bench.connecting.lock().recv().unwrap(), 11);
+            let end = scope.spawn(|| {
+                let closed = bench.pairs.close();
+                bench.log.lock().push(("closed", 0));
+                closed.end()
+            });
+            // The end makes a client give up that does not answer.
+            ended(client);
+            bench.until_over();
+            bench.decide.send(Ok(())).unwrap();
+            join.join().unwrap().unwrap();
+            assert!(end.join().unwrap());
+        });
+        let log = bench.taken();
+        let at = |what| log.iter().position(|entry| *entry == what).unwrap();
+        assert!(at(("connected", 11)) < at(("closed", 0)), "{log:?}");
+        assert!(at(("closed", 0)) < at(("error", 11)), "{log:?}");
+        assert_eq!(bench.join_now(1, 12).unwrap_err(), "its session is over");
+    });
+}
+
+#[test]
+fn what_is_made_when_the_end_has_begun_is_never_connected() {
+    on_each_kind(|provider| {
+        let (bench, clients) = Bench::open(provider, 1);
+        drop(clients);
+        std::thread::scope(|scope| {
+            let mut end = None;
+            let (_client, host) = streams(provider);
+            let result = bench.pairs.join(1, host, || {
+                end = Some(scope.spawn(|| bench.pairs.close().end()));
+                bench.until_over();
+                Ok(bench.fake(11))
+            });
+            assert_eq!(result.unwrap_err(), "its session has ended meanwhile");
+            assert!(end.unwrap().join().unwrap());
+        });
+        let log = bench.taken();
+        assert!(!log.contains(&("connect", 11)) && log.contains(&("drop", 11)), "{log:?}");
+    });
+}
+
+#[test]
+fn a_client_that_maps_memory_closes_the_old_stream_before_it_gets_a_new_one() {
+    let (bench, mut clients) = Bench::open(ProviderKind::Shm, 2);
+    let mut old = clients.remove(1);
+    assert_eq!(
+        bench.join_now(1, 11).unwrap_err(),
+        "the client still uses the queue pair 1 that is to be replaced"
+    );
+    assert_eq!(bench.taken(), []);
+    // It was asked to, and can do it later.
+    assert_eq!(old.read(&mut [0]).unwrap(), 0);
+    drop(old);
+    let new = bench.join_now(1, 12).unwrap();
+    assert_eq!(bench.taken(), [("error", 1), ("drop", 1), ("connect", 12), ("connected", 12)]);
+    // At the end all those that are there are waited for, and only they.
+    std::thread::scope(|scope| {
+        let end = scope.spawn(|| bench.pairs.close().end());
+        ended(new);
+        ended(clients.pop().unwrap());
+        assert!(end.join().unwrap());
+    });
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_client_to_let_go_of_what_is_to_be_replaced() {
+    let (bench, mut clients) = Bench::open(ProviderKind::Shm, 1);
+    let mut old = clients.pop().unwrap();
+    let (_client, host) = streams(ProviderKind::Shm);
+    std::thread::scope(|scope| {
+        let join = scope.spawn(|| bench.join(1, 11, host));
+        // The host has asked the client.
+        assert_eq!(old.read(&mut [0]).unwrap(), 0);
+        let closed = bench.pairs.close();
+        assert_eq!(
+            join.join().unwrap().unwrap_err(),
+            "the client still uses the queue pair 1 that is to be replaced"
+        );
+        // The end is the one to wait now.
+        drop(old);
+        assert!(closed.end());
+    });
+    assert!(!bench.taken().iter().any(|(what, num)| *what == "connect" && *num == 11));
+}
+
+#[test]
+fn over_tcp_nothing_is_waited_for() {
+    let (bench, _clients) = Bench::open(ProviderKind::Tcp, 1);
+    let _new = bench.join_now(1, 11).unwrap();
+    bench.taken();
+    // The clients are all there, and close nothing.
+    assert!(bench.pairs.close().end());
+    assert_eq!(bench.taken(), [("error", 0), ("error", 11), ("drop", 0), ("drop", 11)]);
+}
