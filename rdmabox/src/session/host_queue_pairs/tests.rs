@@ -356,6 +356,8 @@ fn what_is_made_when_the_end_has_begun_is_never_connected() {
     on_each_kind(|provider| {
         let (bench, clients) = Bench::open(provider, 1);
         drop(clients);
+        // In case that it is.
+        bench.decide.send(Ok(())).unwrap();
         std::thread::scope(|scope| {
             let mut end = None;
             let (_client, host) = streams(provider);
