@@ -22,4 +22,4 @@ pub use device::{Device, DeviceAttr, ProtectionDomain};
 pub use error::{PostError, PostErrorReason, VerbsError};
 pub use mr::{Access, MemoryRegion, MrHandle};
 pub use qp::{Progress, QpCaps, QpInit, QpState, QueuePair, Rendezvous};
-pub use wr::{RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{DirectOp, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};

@@ -3,10 +3,10 @@
 use std::{net::TcpStream, os::unix::net::UnixStream, sync::Arc};
 
 use super::{
-    cq::CompletionQueue,
+    cq::{CompletionQueue, WcStatus},
     error::{PostError, VerbsError},
     mr::Access,
-    wr::{RecvWr, RemoteAddr, SendWr},
+    wr::{DirectOp, RecvWr, RemoteAddr, SendWr},
 };
 use crate::memory::Memory;
 
@@ -130,6 +130,21 @@ pub trait QueuePair: Send + Sync + std::fmt::Debug {
     /// True if the peer's memory is mapped here: one-sided requests are executed by the post itself.
     fn executes_at_post(&self) -> bool {
         false
+    }
+
+    /// Executes one request at once, where the peer's memory is mapped: no slot of the send queue, no completion, and
+    /// no staging copy, as `op` names the caller's own memory. Requests of several threads run side by side.
+    ///
+    /// It comes after everything whose post has returned, and before everything that is posted when it has returned.
+    /// `None` if that cannot be had: the queue pair is not in Rts, the peer's memory is not mapped (or not yet), posted
+    /// requests are still under way, or the request is too long. Nothing has happened then; post it instead.
+    ///
+    /// # Errors
+    /// The status with which a posted request would have completed. As for that one, the queue pair has gone to Err.
+    /// Memory of the caller has not been written to.
+    fn execute_now(&self, op: DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+        let _ = op;
+        None
     }
 
     /// The peer's memory in place, if it is mapped here and allows `needs`: the mapping, and the offset of

@@ -98,6 +98,57 @@ impl SendWr<'_> {
     }
 }
 
+/// A one-sided request on memory of the caller's own, for [`execute_now`](super::QueuePair::execute_now). The memory need
+/// not be registered: the caller's processor copies.
+#[derive(Debug)]
+pub enum DirectOp<'a> {
+    /// Place `data` at `remote`.
+    Write {
+        /// Where the bytes go.
+        remote: RemoteAddr,
+        /// The bytes.
+        data: &'a [u8],
+    },
+    /// Fetch the bytes at `remote`.
+    Read {
+        /// Where the bytes come from.
+        remote: RemoteAddr,
+        /// Where they land.
+        out: &'a mut [u8],
+    },
+    /// Atomic compare-and-swap of the 8 aligned bytes at `remote`.
+    CompareSwap {
+        /// The word, aligned to 8 bytes.
+        remote: RemoteAddr,
+        /// Value expected there.
+        compare: u64,
+        /// Value stored if it was.
+        swap: u64,
+        /// Gets the old value; left alone by a request that fails.
+        old: &'a mut u64,
+    },
+    /// Atomic fetch-and-add on the 8 aligned bytes at `remote`.
+    FetchAdd {
+        /// The word, aligned to 8 bytes.
+        remote: RemoteAddr,
+        /// Added, wrapping.
+        add: u64,
+        /// Gets the old value; left alone by a request that fails.
+        old: &'a mut u64,
+    },
+}
+
+impl DirectOp<'_> {
+    /// Length of the payload in bytes.
+    pub fn byte_len(&self) -> u64 {
+        match self {
+            DirectOp::Write { data, .. } => data.len() as u64,
+            DirectOp::Read { out, .. } => out.len() as u64,
+            DirectOp::CompareSwap { .. } | DirectOp::FetchAdd { .. } => 8,
+        }
+    }
+}
+
 /// A receive work request: where the next incoming message lands.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {

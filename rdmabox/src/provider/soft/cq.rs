@@ -10,46 +10,36 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use slab::Slab;
 
 use super::poll_set::PollSet;
 use crate::verbs::{CompletionQueue, VerbsError, WorkCompletion};
 
-/// Send queue slots in use. Kept apart from the queue pair so that a completion can give slots back when it is
-/// polled, as on a device, even after the queue pair is gone.
-#[derive(Debug, Default)]
-pub(crate) struct SendSlots(AtomicU32);
+/// Slots that a send queue has got back, ever. A completion gives slots back when it is polled, as on a device.
+pub(crate) type FreedSlots = Arc<AtomicU32>;
 
-impl SendSlots {
-    pub(crate) fn in_use(&self) -> u32 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn take_one(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn give_back(&self, count: u32) {
-        self.0.fetch_sub(count, Ordering::AcqRel);
-    }
-}
-
-/// A completion with the send queue slots that polling it frees.
+/// A completion with the slots that polling it frees, and the send queue whose they are.
 #[derive(Debug)]
-pub(crate) struct Cqe {
-    pub wc: WorkCompletion,
-    pub frees: Option<(Arc<SendSlots>, u32)>,
+struct Cqe {
+    wc: WorkCompletion,
+    frees: u32,
+    queue: usize,
 }
 
 #[derive(Debug, Default)]
 struct Ring {
     entries: VecDeque<Cqe>,
     overrun: bool,
+    /// The send queues that complete here: a reference in each completion would be counted up and down each time.
+    queues: Slab<FreedSlots>,
 }
 
 #[derive(Debug)]
 pub(crate) struct SoftCq {
     depth: usize,
     ring: Mutex<Ring>,
+    /// There is nothing to take, not even bad news. Changed under `ring`.
+    is_empty: AtomicBool,
     armed: AtomicBool,
     /// Queue pairs that make progress on whoever polls here, and the means to sleep.
     set: Arc<PollSet>,
@@ -57,10 +47,11 @@ pub(crate) struct SoftCq {
 
 impl SoftCq {
     pub(crate) fn new(depth: usize) -> Result<SoftCq, VerbsError> {
-        let ring = Ring { entries: VecDeque::with_capacity(depth), overrun: false };
+        let ring = Ring { entries: VecDeque::with_capacity(depth), ..Ring::default() };
         Ok(SoftCq {
             depth,
             ring: Mutex::new(ring),
+            is_empty: AtomicBool::new(true),
             armed: AtomicBool::new(false),
             set: Arc::new(PollSet::new()?),
         })
@@ -70,15 +61,39 @@ impl SoftCq {
         &self.set
     }
 
-    /// Adds a completion and fires the event if one was asked for.
-    pub(crate) fn push(&self, cqe: Cqe) {
+    /// Makes a send queue known: the number to complete its requests with.
+    pub(crate) fn enter(&self, freed: FreedSlots) -> usize {
+        self.ring.lock().queues.insert(freed)
+    }
+
+    /// Forgets a send queue. What it completed can still be polled.
+    pub(crate) fn leave(&self, queue: usize) {
+        let mut ring = self.ring.lock();
+        for cqe in ring.entries.iter_mut().filter(|cqe| cqe.queue == queue) {
+            cqe.frees = 0;
+        }
+        ring.queues.remove(queue);
+    }
+
+    /// Adds the completion of a receive and fires the event if one was asked for.
+    pub(crate) fn push_recv(&self, wc: WorkCompletion) {
+        self.push(Cqe { wc, frees: 0, queue: 0 });
+    }
+
+    /// Adds the completion of a send request, which gives `frees` slots back to `queue`.
+    pub(crate) fn push_send(&self, wc: WorkCompletion, queue: usize, frees: u32) {
+        self.push(Cqe { wc, frees, queue });
+    }
+
+    fn push(&self, cqe: Cqe) {
         {
             let mut ring = self.ring.lock();
             if ring.entries.len() >= self.depth {
                 ring.overrun = true;
-                return;
+            } else {
+                ring.entries.push_back(cqe);
             }
-            ring.entries.push_back(cqe);
+            self.is_empty.store(false, Ordering::Release);
         }
         if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
             self.set.wake();
@@ -86,16 +101,20 @@ impl SoftCq {
     }
 
     fn take(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
+        if self.is_empty.load(Ordering::Acquire) {
+            return Ok(0);
+        }
         let mut ring = self.ring.lock();
         let mut count = 0;
         while count < out.len() {
             let Some(cqe) = ring.entries.pop_front() else { break };
-            if let Some((slots, freed)) = cqe.frees {
-                slots.give_back(freed);
+            if cqe.frees > 0 {
+                ring.queues[cqe.queue].fetch_add(cqe.frees, Ordering::AcqRel);
             }
             out[count] = cqe.wc;
             count += 1;
         }
+        self.is_empty.store(ring.entries.is_empty() && !ring.overrun, Ordering::Release);
         if count == 0 && ring.overrun { Err(VerbsError::CqOverrun) } else { Ok(count) }
     }
 }

@@ -5,13 +5,12 @@
 //! this process touch anything but the memory that the peer handed over.
 
 use std::{
-    collections::HashMap,
     fs::File,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     sync::{Arc, Weak, atomic::Ordering},
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::{regions::Piece, shared_table};
 use crate::{
@@ -56,8 +55,17 @@ impl PeerMappings {
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     table: Memory,
-    mapped: RwLock<HashMap<u64, Arc<Memory>>>,
+    /// By the peer's number for it, in rising order. Held for reading over every execution, so that whoever gets it for
+    /// writing knows that none is under way.
+    mapped: RwLock<Vec<(u64, Arc<Memory>)>>,
     mappings: Arc<PeerMappings>,
+}
+
+/// Requests are being executed on the peer's memory. None of them outlives this.
+#[derive(Debug)]
+pub(crate) struct Executing<'a> {
+    table: &'a Memory,
+    mapped: RwLockReadGuard<'a, Vec<(u64, Arc<Memory>)>>,
 }
 
 /// Why a place in the peer's memory cannot be used.
@@ -90,18 +98,39 @@ impl PeerMemory {
     /// Maps memory that arrived; writable if the descriptor is.
     pub(crate) fn add(&self, id: u64, fd: OwnedFd, len: usize, writable: bool) -> Result<(), MemoryError> {
         let memory = self.mappings.map(fd, len, writable)?;
-        self.mapped.write().insert(id, memory);
+        let mut mapped = self.mapped.write();
+        match mapped.binary_search_by_key(&id, |(id, _)| *id) {
+            Ok(at) => mapped[at].1 = memory,
+            Err(at) => mapped.insert(at, (id, memory)),
+        }
         Ok(())
     }
 
+    /// Begins an execution. Blocks while handles arrive or the queue pair ends.
+    pub(crate) fn execute(&self) -> Executing<'_> {
+        Executing { table: &self.table, mapped: self.mapped.read() }
+    }
+
+    /// As [`execute`](Self::execute), but `None` where that would block.
+    pub(crate) fn try_execute(&self) -> Option<Executing<'_>> {
+        Some(Executing { table: &self.table, mapped: self.mapped.try_read()? })
+    }
+
+    /// Returns when every execution that was under way is over.
+    pub(crate) fn await_executions(&self) {
+        drop(self.mapped.write());
+    }
+}
+
+impl Executing<'_> {
     /// Finds `len` bytes at `remote`: the mapping and the offset in it.
     pub(crate) fn locate(
         &self,
         remote: RemoteAddr,
         len: u64,
         needs: Access,
-    ) -> Result<(Arc<Memory>, usize), Refused> {
-        let entry = shared_table::lookup(&self.table, remote.rkey).ok_or(Refused::Access)?;
+    ) -> Result<(&Arc<Memory>, usize), Refused> {
+        let entry = shared_table::lookup(self.table, remote.rkey).ok_or(Refused::Access)?;
         if !entry.access.contains(needs) {
             return Err(Refused::Access);
         }
@@ -109,8 +138,8 @@ impl PeerMemory {
         if offset.checked_add(len).is_none_or(|end| end > entry.length) {
             return Err(Refused::Access);
         }
-        let mapped = self.mapped.read();
-        let memory = mapped.get(&entry.memory_id).ok_or(Refused::NotMapped)?;
+        let at = self.mapped.binary_search_by_key(&entry.memory_id, |(id, _)| *id);
+        let memory = &self.mapped[at.map_err(|_| Refused::NotMapped)?].1;
         let start = entry.memory_offset.checked_add(offset).ok_or(Refused::Access)?;
         if start.checked_add(len).is_none_or(|end| end > memory.len() as u64) {
             return Err(Refused::Access);
@@ -118,7 +147,7 @@ impl PeerMemory {
         if needs.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) && !memory.is_writable() {
             return Err(Refused::NotMapped);
         }
-        Ok((Arc::clone(memory), start as usize))
+        Ok((memory, start as usize))
     }
 }
 
@@ -134,8 +163,9 @@ pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
     }
 }
 
-/// Copies inline bytes into the peer's memory.
-pub(crate) fn write_inline(memory: &Memory, offset: usize, bytes: &[u8]) {
+/// Copies bytes of this process into the peer's memory.
+pub(crate) fn write_bytes(memory: &Memory, offset: usize, bytes: &[u8]) {
+    memory.prepare(offset, bytes.len());
     memory.write(offset, bytes);
 }
 

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use super::{
     device::MAX_MESSAGE,
-    direct::{self, Atomic, PeerMemory, Refused},
+    direct::{self, Atomic, Executing, PeerMemory, Refused},
     qp::{Link, SoftQp},
     regions::Piece,
     requester::{Entry, Pieces, SendQueue},
     wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
 };
 use crate::verbs::{
-    Access, PostErrorReason, QpState, QueuePair, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+    Access, DirectOp, PostErrorReason, QpState, QueuePair, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode,
+    WcStatus,
 };
 
 /// How long a post waits for a memory handle that must be on its way.
@@ -111,6 +112,14 @@ impl Checked<'_> {
     }
 }
 
+/// How a request was started.
+enum Started {
+    /// Frames wait to be sent.
+    Framed,
+    /// It is over, if nothing is before it: true if it failed and was reported.
+    Executed { failed: bool },
+}
+
 /// What a post came to.
 #[derive(Debug)]
 pub(crate) struct Posted {
@@ -118,6 +127,8 @@ pub(crate) struct Posted {
     pub count: usize,
     /// Why the next one is not.
     pub refused: Option<PostErrorReason>,
+    /// There are frames to send.
+    pub framed: bool,
     /// One of them has failed already: the queue pair has to go to Err.
     pub failed: bool,
 }
@@ -125,7 +136,7 @@ pub(crate) struct Posted {
 impl SoftQp {
     /// Queues a list, as far as it goes. Sends nothing.
     pub(crate) fn post_list(&self, list: &[SendWr<'_>]) -> Posted {
-        let mut posted = Posted { count: 0, refused: None, failed: false };
+        let mut posted = Posted { count: 0, refused: None, framed: false, failed: false };
         let mut give_up: Option<Instant> = None;
         while posted.count < list.len() {
             let missing =
@@ -156,12 +167,12 @@ impl SoftQp {
                     return false;
                 }
             };
-            if let Some(reason) = self.refuses(wr) {
+            if let Some(reason) = self.refuses(&sq, wr) {
                 posted.refused = Some(reason);
                 return false;
             }
             let mut checked = self.check_local(wr);
-            self.slots().take_one();
+            sq.take_slot();
             let Some(link) = link.filter(|_| !sq.is_poisoned()) else {
                 // Behind whatever has not been reported yet.
                 checked.fault = Some(WcStatus::WrFlushErr);
@@ -179,9 +190,10 @@ impl SoftQp {
                 continue;
             }
             match self.start(link, &mut sq, checked) {
-                Ok(failed) => posted.failed |= failed,
+                Ok(Started::Framed) => posted.framed = true,
+                Ok(Started::Executed { failed }) => posted.failed |= failed,
                 Err(Refused::NotMapped) if !overdue => {
-                    self.slots().give_back(1);
+                    sq.return_slot();
                     return true;
                 }
                 Err(_) => posted.failed |= sq.push(self.check_local(wr).failed(WcStatus::RemAccessErr)),
@@ -196,8 +208,8 @@ impl SoftQp {
         // A frame goes out after this one has been dealt with; the receiver's loop sends it.
         while let Some(held) = sq.take_held(|sq, held| may_start(sq, link, &held.as_checked())) {
             match self.start(link, sq, held.as_checked()) {
-                Ok(false) => {}
-                Ok(true) => return true,
+                Ok(Started::Framed | Started::Executed { failed: false }) => {}
+                Ok(Started::Executed { failed: true }) => return true,
                 Err(_) => {
                     return sq.push(held.as_checked().failed(WcStatus::RemAccessErr));
                 }
@@ -227,10 +239,10 @@ impl SoftQp {
         Checked { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, len: wr.byte_len(), payload, fault }
     }
 
-    /// Executes or frames one request. True if it failed and was reported; `Err` if the peer's memory is not mapped.
-    fn start(&self, link: &Link, sq: &mut SendQueue, mut wr: Checked<'_>) -> Result<bool, Refused> {
+    /// Executes or frames one request. `Err` if the peer's memory is not mapped.
+    fn start(&self, link: &Link, sq: &mut SendQueue, mut wr: Checked<'_>) -> Result<Started, Refused> {
         if let Some(status) = wr.fault {
-            return Ok(sq.push(wr.failed(status)));
+            return Ok(Started::Executed { failed: sq.push(wr.failed(status)) });
         }
         if let Some(peer) = &link.peer
             && !matches!(wr.op, SendOp::Send { .. })
@@ -251,10 +263,16 @@ impl SoftQp {
             }
             Payload::Pieces(pieces) => landing = std::mem::take(pieces),
         }
-        Ok(sq.push(wr.entry(msn, landing, None)))
+        sq.push(wr.entry(msn, landing, None));
+        Ok(Started::Framed)
     }
 
-    fn start_direct(&self, peer: &PeerMemory, sq: &mut SendQueue, wr: &Checked<'_>) -> Result<bool, Refused> {
+    fn start_direct(
+        &self,
+        peer: &PeerMemory,
+        sq: &mut SendQueue,
+        wr: &Checked<'_>,
+    ) -> Result<Started, Refused> {
         let status = match execute(peer, wr) {
             Ok(()) => WcStatus::Success,
             Err(Failed::Status(status)) => status,
@@ -268,15 +286,32 @@ impl SoftQp {
             header.imm = imm.into();
             header.arg0 = wr.len.into();
             self.tx().header(&header);
-            return Ok(sq.push(wr.entry(msn, Pieces::new(), None)));
+            sq.push(wr.entry(msn, Pieces::new(), None));
+            return Ok(Started::Framed);
         }
-        Ok(sq.push(wr.entry(0, Pieces::new(), Some(status))))
+        Ok(Started::Executed { failed: sq.push(wr.entry(0, Pieces::new(), Some(status))) })
+    }
+
+    /// Executes a request that has no place on the queue. `None` if it would not come in its turn, or not at all.
+    pub(crate) fn execute_direct(&self, op: DirectOp<'_>) -> Option<WcStatus> {
+        let peer = self.link()?.peer.as_ref()?;
+        // Before the look at the state: who ends the queue pair changes that first, and then waits for executions.
+        let executing = peer.try_execute()?;
+        if self.state() != QpState::Rts || !self.is_idle() || op.byte_len() > MAX_MESSAGE {
+            return None;
+        }
+        match execute_op(&executing, op) {
+            Ok(()) => Some(WcStatus::Success),
+            Err(Failed::Status(status)) => Some(status),
+            // Its handle is on the way: a post waits for that.
+            Err(Failed::NotMapped) => None,
+        }
     }
 
     /// What a device refuses at the post.
-    fn refuses(&self, wr: &SendWr<'_>) -> Option<PostErrorReason> {
+    fn refuses(&self, sq: &SendQueue, wr: &SendWr<'_>) -> Option<PostErrorReason> {
         let caps = self.caps();
-        if self.slots().in_use() >= caps.max_send_wr {
+        if sq.slots_in_use() >= caps.max_send_wr {
             return Some(PostErrorReason::QueueFull { depth: caps.max_send_wr });
         }
         let (asked, limit) = (wr.sges.len(), caps.max_send_sge);
@@ -390,37 +425,62 @@ fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed> {
         Payload::Pieces(pieces) => pieces,
         Payload::Inline(_) => &[],
     };
-    match wr.op {
-        SendOp::Write { .. } | SendOp::Read { .. } if wr.len == 0 => {}
+    let executing = peer.execute();
+    let old = match wr.op {
+        SendOp::Write { .. } | SendOp::Read { .. } if wr.len == 0 => return Ok(()),
         SendOp::Write { remote, .. } => {
-            let (memory, offset) = peer.locate(remote, wr.len, Access::REMOTE_WRITE)?;
+            let (memory, offset) = executing.locate(remote, wr.len, Access::REMOTE_WRITE)?;
             match &wr.payload {
-                Payload::Inline(bytes) => direct::write_inline(&memory, offset, bytes),
-                Payload::Pieces(pieces) => direct::write(&memory, offset, pieces),
+                Payload::Inline(bytes) => direct::write_bytes(memory, offset, bytes),
+                Payload::Pieces(pieces) => direct::write(memory, offset, pieces),
             }
+            return Ok(());
         }
         SendOp::Read { remote } => {
-            let (memory, offset) = peer.locate(remote, wr.len, Access::REMOTE_READ)?;
-            direct::read(&memory, offset, pieces);
+            let (memory, offset) = executing.locate(remote, wr.len, Access::REMOTE_READ)?;
+            direct::read(memory, offset, pieces);
+            return Ok(());
         }
         SendOp::CompareSwap { remote, compare, swap } => {
-            atomic(peer, remote, Atomic::CompareSwap { compare, swap }, pieces)?;
+            atomic(&executing, remote, Atomic::CompareSwap { compare, swap })?
         }
-        SendOp::FetchAdd { remote, add } => atomic(peer, remote, Atomic::FetchAdd { add }, pieces)?,
+        SendOp::FetchAdd { remote, add } => atomic(&executing, remote, Atomic::FetchAdd { add })?,
         // Never direct.
         SendOp::Send { .. } => return Err(Failed::Status(WcStatus::LocQpOpErr)),
-    }
-    Ok(())
-}
-
-fn atomic(peer: &PeerMemory, remote: RemoteAddr, op: Atomic, pieces: &[Piece]) -> Result<(), Failed> {
-    if !remote.addr.is_multiple_of(8) {
-        return Err(Failed::Status(WcStatus::RemInvReqErr));
-    }
-    let (memory, offset) = peer.locate(remote, 8, Access::REMOTE_ATOMIC)?;
-    let old = direct::atomic(&memory, offset, op).map_err(Failed::Status)?;
+    };
     if let Some(piece) = pieces.first() {
         direct::store_old_value(piece, old);
     }
     Ok(())
+}
+
+/// Runs a one-sided request between memory of the caller and the peer's mapped memory.
+fn execute_op(executing: &Executing<'_>, op: DirectOp<'_>) -> Result<(), Failed> {
+    match op {
+        DirectOp::Write { data: [], .. } | DirectOp::Read { out: [], .. } => {}
+        DirectOp::Write { remote, data } => {
+            let (memory, offset) = executing.locate(remote, data.len() as u64, Access::REMOTE_WRITE)?;
+            direct::write_bytes(memory, offset, data);
+        }
+        DirectOp::Read { remote, out } => {
+            let (memory, offset) = executing.locate(remote, out.len() as u64, Access::REMOTE_READ)?;
+            memory.read(offset, out);
+        }
+        DirectOp::CompareSwap { remote, compare, swap, old } => {
+            *old = atomic(executing, remote, Atomic::CompareSwap { compare, swap })?;
+        }
+        DirectOp::FetchAdd { remote, add, old } => {
+            *old = atomic(executing, remote, Atomic::FetchAdd { add })?;
+        }
+    }
+    Ok(())
+}
+
+/// The old value.
+fn atomic(executing: &Executing<'_>, remote: RemoteAddr, op: Atomic) -> Result<u64, Failed> {
+    if !remote.addr.is_multiple_of(8) {
+        return Err(Failed::Status(WcStatus::RemInvReqErr));
+    }
+    let (memory, offset) = executing.locate(remote, 8, Access::REMOTE_ATOMIC)?;
+    direct::atomic(memory, offset, op).map_err(Failed::Status)
 }

@@ -1,10 +1,13 @@
 //! Reliable connected queue pairs in software.
 //!
-//! Locks, in the order in which they may be taken: `rx`, `sq`, `tx`; `rq` and `interest` are leaves. A post holds
-//! `sq` while it queues frames, so that the wire has the order of the send queue, and `tx` while it sends.
+//! Locks, in the order in which they may be taken: `rx`, `sq`, `tx`; `rq`, `interest` and the peer's memory are leaves. A
+//! post holds `sq` while it queues frames, so that the wire has the order of the send queue, and `tx` while it sends.
+//! The peer's memory is locked for reading while requests are executed on it, and for writing, with `rx`, by handles that
+//! arrive and by the end of the queue pair.
 
 use std::{
     collections::VecDeque,
+    ops::{Deref, DerefMut},
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -17,7 +20,7 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    cq::{Cqe, SendSlots, SoftCq},
+    cq::SoftCq,
     device::{MAX_QP_WR, SoftPd},
     direct::{PeerMemory, Refused},
     poll_set::{Interest, PollSet},
@@ -31,8 +34,8 @@ use super::{
     wire::{Header, Hello, MAGIC, VERSION},
 };
 use crate::verbs::{
-    Access, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr, Rendezvous, SendWr,
-    VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    Access, DirectOp, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr, Rendezvous,
+    SendWr, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 /// Rounds of reading what a peer said before it went.
@@ -49,6 +52,36 @@ pub(crate) struct Link {
     pub peer: Option<PeerMemory>,
 }
 
+/// The send queue, for the time of the lock.
+pub(crate) struct LockedSendQueue<'a> {
+    queue: MutexGuard<'a, SendQueue>,
+    idle: &'a AtomicBool,
+}
+
+impl Deref for LockedSendQueue<'_> {
+    type Target = SendQueue;
+
+    fn deref(&self) -> &SendQueue {
+        &self.queue
+    }
+}
+
+impl DerefMut for LockedSendQueue<'_> {
+    fn deref_mut(&mut self) -> &mut SendQueue {
+        &mut self.queue
+    }
+}
+
+impl Drop for LockedSendQueue<'_> {
+    fn drop(&mut self) {
+        // Still locked: what is true now, before anybody can see that a request is done.
+        let idle = self.queue.is_idle();
+        if self.idle.load(Ordering::Relaxed) != idle {
+            self.idle.store(idle, Ordering::Release);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct SoftQp {
     num: u32,
@@ -56,13 +89,14 @@ pub(crate) struct SoftQp {
     me: Weak<SoftQp>,
     pd: Arc<SoftPd>,
     recv_cq: Arc<SoftCq>,
-    slots: Arc<SendSlots>,
     /// Where its socket is waited for.
     sets: SmallVec<[Arc<PollSet>; 2]>,
     state: AtomicU8,
     link: OnceLock<Link>,
     rx: Mutex<Rx>,
     sq: Mutex<SendQueue>,
+    /// Every request that was posted is done. As `sq` was left; its next owner may be changing that.
+    idle: AtomicBool,
     tx: Mutex<Tx>,
     rq: Mutex<VecDeque<PostedRecv>>,
     interest: Mutex<Interest>,
@@ -85,19 +119,18 @@ pub(crate) struct SoftQpInit {
 
 impl SoftQp {
     pub(crate) fn new(init: SoftQpInit) -> Arc<SoftQp> {
-        let slots = Arc::new(SendSlots::default());
         Arc::new_cyclic(|me| SoftQp {
             num: init.num,
             caps: init.caps,
             me: me.clone(),
             pd: init.pd,
             recv_cq: init.recv_cq,
-            slots: Arc::clone(&slots),
             sets: init.sets,
             state: AtomicU8::new(QpState::Init as u8),
             link: OnceLock::new(),
             rx: Mutex::new(Rx::new()),
-            sq: Mutex::new(SendQueue::new(init.num, init.send_cq, slots, init.caps.max_send_wr)),
+            sq: Mutex::new(SendQueue::new(init.num, init.send_cq, init.caps.max_send_wr)),
+            idle: AtomicBool::new(true),
             tx: Mutex::default(),
             rq: Mutex::default(),
             interest: Mutex::new(Interest { read: true, write: false }),
@@ -111,16 +144,16 @@ impl SoftQp {
         self.num
     }
 
-    pub(crate) fn slots(&self) -> &SendSlots {
-        &self.slots
-    }
-
     pub(crate) fn link(&self) -> Option<&Link> {
         self.link.get()
     }
 
-    pub(crate) fn sq(&self) -> MutexGuard<'_, SendQueue> {
-        self.sq.lock()
+    pub(crate) fn sq(&self) -> LockedSendQueue<'_> {
+        LockedSendQueue { queue: self.sq.lock(), idle: &self.idle }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Acquire)
     }
 
     pub(crate) fn tx(&self) -> MutexGuard<'_, Tx> {
@@ -243,16 +276,13 @@ impl SoftQp {
     }
 
     pub(crate) fn complete_recv(&self, recv: TakenRecv, status: WcStatus) {
-        self.recv_cq.push(Cqe {
-            wc: WorkCompletion {
-                wr_id: recv.wr_id,
-                status,
-                opcode: recv.opcode,
-                byte_len: recv.byte_len,
-                imm: recv.imm,
-                qp_num: self.num,
-            },
-            frees: None,
+        self.recv_cq.push_recv(WorkCompletion {
+            wr_id: recv.wr_id,
+            status,
+            opcode: recv.opcode,
+            byte_len: recv.byte_len,
+            imm: recv.imm,
+            qp_num: self.num,
         });
     }
 
@@ -275,10 +305,13 @@ impl SoftQp {
         if self.state.swap(QpState::Err as u8, Ordering::AcqRel) == QpState::Err as u8 {
             return;
         }
+        if let Some(peer) = self.link.get().and_then(|link| link.peer.as_ref()) {
+            peer.await_executions();
+        }
         let taken = rx.close(drain);
         // Before any completion: nothing may be sent from memory that its owner has back.
         self.tx.lock().close();
-        self.sq.lock().fail(first);
+        self.sq().fail(first);
         if let Some(recv) = taken {
             self.complete_recv(recv, WcStatus::WrFlushErr);
         }
@@ -407,9 +440,9 @@ impl QueuePair for SoftQp {
     }
 
     fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        let Posted { count: posted, refused, failed } = self.post_list(list);
-        if let Some(link) = self.link.get() {
-            if !self.tx.lock().is_empty() && !self.send_pending(link) {
+        let Posted { count: posted, refused, framed, failed } = self.post_list(list);
+        if framed && let Some(link) = self.link.get() {
+            if !self.send_pending(link) {
                 // Read what the peer said before it went, then fail.
                 link.socket.shutdown();
                 let mut rx = self.rx.lock();
@@ -476,6 +509,15 @@ impl QueuePair for SoftQp {
         self.enter_error(&mut self.rx.lock(), WcStatus::WrFlushErr, false);
     }
 
+    fn execute_now(&self, op: DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+        let status = self.execute_direct(op)?;
+        if status == WcStatus::Success {
+            return Some(Ok(()));
+        }
+        self.to_error();
+        Some(Err(status))
+    }
+
     fn executes_at_post(&self) -> bool {
         self.link.get().is_some_and(|link| link.peer.is_some())
     }
@@ -492,7 +534,9 @@ impl QueuePair for SoftQp {
         let peer = self.link.get()?.peer.as_ref()?;
         let give_up = Instant::now() + HANDLE_WAIT;
         loop {
-            match peer.locate(remote, len, needs) {
+            let found =
+                peer.execute().locate(remote, len, needs).map(|(memory, at)| (Arc::clone(memory), at));
+            match found {
                 Ok(found) => return Some(found),
                 Err(Refused::Access) => return None,
                 // The region is there, so that the handle of its memory must be on its way.

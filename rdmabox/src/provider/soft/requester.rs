@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::{
-    cq::{Cqe, SendSlots, SoftCq},
+    cq::{FreedSlots, SoftCq},
     post::Held,
     regions::Piece,
 };
 use crate::verbs::{WcOpcode, WcStatus, WorkCompletion};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 /// Local memory of a request.
 pub(crate) type Pieces = SmallVec<[Piece; 4]>;
@@ -44,7 +44,11 @@ pub(crate) enum Outcome {
 pub(crate) struct SendQueue {
     qp_num: u32,
     cq: Arc<SoftCq>,
-    slots: Arc<SendSlots>,
+    /// What the completion queue knows it by.
+    number: usize,
+    /// Slots taken, and slots given back, ever. Both wrap.
+    taken: u32,
+    freed: FreedSlots,
     next_msn: u32,
     outstanding: VecDeque<Entry>,
     /// READs and atomics among them.
@@ -58,11 +62,14 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    pub(crate) fn new(qp_num: u32, cq: Arc<SoftCq>, slots: Arc<SendSlots>, depth: u32) -> SendQueue {
+    pub(crate) fn new(qp_num: u32, cq: Arc<SoftCq>, depth: u32) -> SendQueue {
+        let freed = FreedSlots::default();
         SendQueue {
             qp_num,
+            number: cq.enter(Arc::clone(&freed)),
             cq,
-            slots,
+            taken: 0,
+            freed,
             next_msn: 0,
             outstanding: VecDeque::with_capacity(depth as usize),
             responses: 0,
@@ -74,6 +81,19 @@ impl SendQueue {
 
     pub(crate) fn is_poisoned(&self) -> bool {
         self.poisoned
+    }
+
+    /// Slots that are not free.
+    pub(crate) fn slots_in_use(&self) -> u32 {
+        self.taken.wrapping_sub(self.freed.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn take_slot(&mut self) {
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    pub(crate) fn return_slot(&mut self) {
+        self.taken = self.taken.wrapping_sub(1);
     }
 
     pub(crate) fn take_msn(&mut self) -> u32 {
@@ -109,6 +129,11 @@ impl SendQueue {
     /// True while a READ or an atomic waits for its answer.
     pub(crate) fn awaits_response(&self) -> bool {
         self.responses > 0
+    }
+
+    /// True if every request that was posted is done.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outstanding.is_empty() && self.held.is_empty()
     }
 
     /// True if requests are held: whatever is posted is held, too.
@@ -167,17 +192,15 @@ impl SendQueue {
             return;
         }
         let freed = 1 + std::mem::take(&mut self.unreported);
-        self.cq.push(Cqe {
-            wc: WorkCompletion {
-                wr_id: entry.wr_id,
-                status,
-                opcode: entry.opcode,
-                byte_len: entry.byte_len,
-                imm: None,
-                qp_num: self.qp_num,
-            },
-            frees: Some((Arc::clone(&self.slots), freed)),
-        });
+        let wc = WorkCompletion {
+            wr_id: entry.wr_id,
+            status,
+            opcode: entry.opcode,
+            byte_len: entry.byte_len,
+            imm: None,
+            qp_num: self.qp_num,
+        };
+        self.cq.push_send(wc, self.number, freed);
     }
 
     /// Completes what was executed here and is first in line now.
@@ -284,6 +307,12 @@ impl SendQueue {
         for held in std::mem::take(&mut self.held) {
             self.flush_now(held.wr_id(), held.opcode());
         }
+    }
+}
+
+impl Drop for SendQueue {
+    fn drop(&mut self) {
+        self.cq.leave(self.number);
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::{
     io,
+    net::TcpStream,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     time::{Duration, Instant},
 };
@@ -51,6 +52,9 @@ impl Socket {
         let (fd, unix) = match stream {
             Rendezvous::Tcp(stream) => {
                 stream.set_nodelay(true).map_err(|e| VerbsError::os("setsockopt(TCP_NODELAY)", e))?;
+                if is_inside_host(&stream) {
+                    use_plain_congestion_control(&stream);
+                }
                 (OwnedFd::from(stream), false)
             }
             Rendezvous::Unix(stream) => (OwnedFd::from(stream), true),
@@ -209,6 +213,22 @@ impl Socket {
     /// Ends the sending direction only, so that the peer can read the last frame whatever it still sends.
     pub(crate) fn shutdown_write(&self) {
         let _ = socket2::SockRef::from(&self.fd).shutdown(std::net::Shutdown::Write);
+    }
+}
+
+fn is_inside_host(stream: &TcpStream) -> bool {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(here), Ok(there)) => here.ip() == there.ip() || there.ip().is_loopback(),
+        _ => false,
+    }
+}
+
+/// Inside a host there is no path to probe and nothing gets lost, but a system whose default is BBR paces such a stream
+/// with timers all the same: 1 MiB requests went from 2.5 to over 5 GB/s without. Reno is in every kernel and open to
+/// everybody. Streams between hosts keep what their system was set to.
+fn use_plain_congestion_control(stream: &TcpStream) {
+    if let Err(e) = socket2::SockRef::from(stream).set_tcp_congestion(b"reno") {
+        log::debug!("the stream keeps the system's congestion control: {e}");
     }
 }
 
