@@ -24,6 +24,7 @@ macro_rules! conformance {
 }
 
 mod atomics;
+mod direct;
 mod events;
 mod failure;
 mod fixture;
