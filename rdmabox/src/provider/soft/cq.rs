@@ -15,6 +15,10 @@ use slab::Slab;
 use super::poll_set::PollSet;
 use crate::verbs::{CompletionQueue, VerbsError, WorkCompletion};
 
+/// Of polls that find nothing, each so-many-th lets other threads run: who polls waits, maybe for an engine that has no
+/// core left.
+const YIELD_EVERY: u32 = 16;
+
 /// Slots that a send queue has got back, ever. A completion gives slots back when it is polled, as on a device.
 pub(crate) type FreedSlots = Arc<AtomicU32>;
 
@@ -41,6 +45,8 @@ pub(crate) struct SoftCq {
     /// There is nothing to take, not even bad news. Changed under `ring`.
     is_empty: AtomicBool,
     armed: AtomicBool,
+    /// Polls that found nothing.
+    in_vain: AtomicU32,
     /// Queue pairs that make progress on whoever polls here, and the means to sleep.
     set: Arc<PollSet>,
 }
@@ -53,6 +59,7 @@ impl SoftCq {
             ring: Mutex::new(ring),
             is_empty: AtomicBool::new(true),
             armed: AtomicBool::new(false),
+            in_vain: AtomicU32::new(0),
             set: Arc::new(PollSet::new()?),
         })
     }
@@ -121,9 +128,12 @@ impl SoftCq {
 
 impl CompletionQueue for SoftCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
-        let count = self.take(out)?;
+        let mut count = self.take(out)?;
         if count == 0 && self.set.progress()? {
-            return self.take(out);
+            count = self.take(out)?;
+        }
+        if count == 0 && self.in_vain.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
+            std::thread::yield_now();
         }
         Ok(count)
     }

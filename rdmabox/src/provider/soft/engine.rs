@@ -1,6 +1,6 @@
 //! The device's own thread: moves the bytes of queue pairs whose processes do not ([`Progress::Engine`]).
 //!
-//! It sleeps while nothing arrives, and ends with the device.
+//! It sleeps while nothing arrives, not without having looked for a moment where that pays, and ends with the device.
 //!
 //! [`Progress::Engine`]: crate::verbs::Progress::Engine
 
@@ -10,9 +10,10 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
-use super::poll_set::PollSet;
+use super::{poll_set::PollSet, spin::Spin};
 use crate::verbs::VerbsError;
 
 #[derive(Debug)]
@@ -31,11 +32,8 @@ impl Engine {
             .spawn({
                 let (set, stop) = (Arc::clone(&set), Arc::clone(&stop));
                 move || {
-                    while !stop.load(Ordering::Acquire) {
-                        if let Err(e) = set.wait(None) {
-                            log::error!("engine stops: {e}");
-                            return;
-                        }
+                    if let Err(e) = run(&set, &stop) {
+                        log::error!("engine stops: {e}");
                     }
                 }
             })
@@ -46,6 +44,30 @@ impl Engine {
     pub(crate) fn set(&self) -> &Arc<PollSet> {
         &self.set
     }
+}
+
+fn run(set: &PollSet, stop: &AtomicBool) -> Result<(), VerbsError> {
+    let mut spin = Spin::default();
+    let mut worked = Instant::now();
+    while !stop.load(Ordering::Acquire) {
+        if !spin.limit().is_zero() {
+            if set.wait(Some(Duration::ZERO))? {
+                worked = Instant::now();
+                continue;
+            }
+            let now = Instant::now();
+            if now - worked < spin.limit() {
+                std::thread::yield_now();
+                spin.yielded(now.elapsed());
+                continue;
+            }
+        }
+        set.wait(None)?;
+        let now = Instant::now();
+        spin.slept(now - worked);
+        worked = now;
+    }
+    Ok(())
 }
 
 impl Drop for Engine {

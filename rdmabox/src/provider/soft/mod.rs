@@ -25,6 +25,7 @@ mod responder;
 mod rx;
 mod shared_table;
 mod socket;
+mod spin;
 mod tx;
 mod wire;
 
