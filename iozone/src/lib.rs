@@ -2,7 +2,8 @@
 //!
 //! Starts `rfs-server` and `rfs-fuse` as ordinary programs, runs IOzone on the mount, does the same on the
 //! ceilings (a FUSE file system that only copies, and tmpfs), and reports: one table per provider, JSON and
-//! an SVG chart. It knows nothing of rdmabox or of the wire protocol: everything is measured from outside.
+//! an SVG chart. It knows nothing of rdmabox or of the wire protocol: everything is measured from outside. What it
+//! shares with other benchmark programs is in the crate `measure`.
 //!
 //! * [`cli`]: the options; [`size`]: byte sizes and the choice of a file size;
 //! * [`target`]: what can be measured, behind one trait; [`process`] and [`mount`]: guards that leave nothing
@@ -17,11 +18,7 @@
 
 pub mod cli;
 pub mod engine;
-pub mod error;
-pub mod interrupt;
-pub mod machine;
 pub mod mount;
-pub mod process;
 pub mod progress;
 pub mod report;
 pub mod runner;
@@ -30,4 +27,4 @@ pub mod size;
 pub mod target;
 pub mod workdir;
 
-pub use error::{Error, Result};
+pub use measure::{Error, Result, error, interrupt, machine, process};

@@ -1,68 +1,36 @@
-//! What the user sees while it runs: a bar on a terminal, one line per run elsewhere.
-
-use std::{
-    io::{IsTerminal, stderr},
-    time::Duration,
-};
-
-use indicatif::{ProgressBar, ProgressStyle};
+//! Progress over all phases of all runs.
 
 use crate::sample::Phase;
 
-/// Progress over all phases of all runs. Writes to standard error.
+/// A bar, or a line per run.
 #[derive(Debug)]
 pub struct Progress {
-    bar: ProgressBar,
+    bar: measure::progress::Progress,
     base: u64,
-    lines: bool,
-    label: String,
 }
 
 impl Progress {
     /// For that many runs.
     pub fn new(runs: usize) -> Self {
-        let lines = !stderr().is_terminal();
-        let bar = if lines {
-            ProgressBar::hidden()
-        } else {
-            let bar = ProgressBar::new((runs * Phase::ALL.len()) as u64);
-            // The template is a constant: if it were wrong the default style would do.
-            if let Ok(style) = ProgressStyle::with_template(
-                "{spinner} [{elapsed_precise}] {wide_bar} {percent:>3}%  {msg}  (left: {eta})",
-            ) {
-                bar.set_style(style);
-            }
-            bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        };
-        Self { bar, base: 0, lines, label: String::new() }
+        let steps = (runs * Phase::ALL.len()) as u64;
+        Self { bar: measure::progress::Progress::new(steps).ticking(), base: 0 }
     }
 
     /// A run begins.
     pub fn begin(&mut self, label: String) {
-        if self.lines {
-            eprintln!("{label}");
-        }
-        self.label = label;
+        self.bar.begin(label);
         self.phases(0);
     }
 
     /// That many phases of the current run are done.
     pub fn phases(&self, done: usize) {
-        let now = Phase::ALL.get(done).map_or("stopping", |phase| phase.name());
-        self.bar.set_position(self.base + done as u64);
-        self.bar.set_message(format!("{}: {now}", self.label));
+        self.bar.at(self.base + done as u64);
+        self.bar.note(Phase::ALL.get(done).map_or("stopping", |phase| phase.name()));
     }
 
     /// The current run has ended.
     pub fn end(&mut self) {
         self.base += Phase::ALL.len() as u64;
-        self.bar.set_position(self.base);
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.bar.at(self.base);
     }
 }

@@ -1,5 +1,6 @@
-//! Phases of a run, their throughput, and medians over rounds. Pure.
+//! Phases of a run and their throughput. Pure.
 
+pub use measure::statistics::{median, ratio, spread};
 use serde::{Deserialize, Serialize};
 
 /// What IOzone measures with `-i 0 -i 1 -i 2`, in its order.
@@ -49,52 +50,9 @@ impl Sample {
     }
 }
 
-/// The median; the mean of the middle two if there are two. `None` for no values or values that are not
-/// numbers.
-pub fn median(values: &[f64]) -> Option<f64> {
-    if values.is_empty() || values.iter().any(|v| v.is_nan()) {
-        return None;
-    }
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    Some(if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 })
-}
-
-/// `(largest - smallest) / median`: how far the rounds lie apart. Zero for a single value.
-pub fn spread(values: &[f64]) -> Option<f64> {
-    let middle = median(values)?;
-    let max = values.iter().copied().fold(f64::MIN, f64::max);
-    let min = values.iter().copied().fold(f64::MAX, f64::min);
-    (middle > 0.0).then(|| (max - min) / middle)
-}
-
-/// `a / b`, where that is a number.
-pub fn ratio(a: f64, b: f64) -> Option<f64> {
-    (b > 0.0 && a.is_finite()).then(|| a / b)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[f64::NAN]), None);
-        assert_eq!(median(&[5.0]), Some(5.0));
-        assert_eq!(median(&[9.0, 1.0]), Some(5.0));
-        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
-    }
-
-    #[test]
-    fn spreads_and_ratios() {
-        assert_eq!(spread(&[7.0]), Some(0.0));
-        assert_eq!(spread(&[8.0, 10.0, 12.0]), Some(0.4));
-        assert_eq!(spread(&[0.0]), None);
-        assert_eq!(ratio(1.0, 2.0), Some(0.5));
-        assert_eq!(ratio(1.0, 0.0), None);
-    }
 
     #[test]
     fn phases_index_their_sample() {

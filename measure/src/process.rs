@@ -296,7 +296,7 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         if let Err(err) = self.stop() {
-            eprintln!("rfs-iozone: {err}");
+            eprintln!("{err}");
         }
     }
 }
