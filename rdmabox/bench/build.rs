@@ -1,0 +1,19 @@
+//! Tells the program which commit it is built from.
+
+use std::process::Command;
+
+fn main() {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);
+    println!("cargo::rustc-env=RDMABOX_BENCH_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+    // Every commit and checkout is written down there; and what would make the tree differ from it here.
+    if let Some(path) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    for path in ["src", "build.rs", "../src", "../../Cargo.lock"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+}

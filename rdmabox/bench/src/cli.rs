@@ -1,0 +1,231 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
+use measure::size;
+use rdmabox::Address;
+
+use crate::{
+    Error, Result,
+    load::{LoadArgs, OpKind},
+    settings::{self, Settings},
+};
+
+/// Measures rdmabox in the shape of perftest: one-sided READs, WRITEs and compare-and-swaps, and calls.
+///
+/// Client and server run on this machine unless told otherwise: the server is a child process, so that processor time
+/// and context switches of the client are its own. Printed are throughput, latency percentiles, processor time, context
+/// switches and the counters of the runtime. Both providers are software: what is printed says nothing about an
+/// RDMA card.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "rdmabox-bench",
+    version,
+    disable_help_subcommand = true,
+    after_long_help = "Examples:\n  \
+        WRITEs of 4 KiB by 4 threads, each keeping 16 outstanding, through shared memory:\n      \
+            rdmabox-bench write --size 4k --threads 4 --depth 16\n  \
+        The latency of a single READ over TCP:\n      \
+            rdmabox-bench read --provider tcp --size 8 --depth 1\n  \
+        What merging and chaining do, three rounds of each, with a chart in results/:\n      \
+            rdmabox-bench write --rounds 3 --sweep 'threads=1,2,4,8 mode=single,merge,doorbell,hybrid'\n  \
+        Two machines (anybody who reaches that address can use the memory):\n      \
+            rdmabox-bench serve --memory 1g --listen 10.0.0.7:7450\n      \
+            rdmabox-bench read --connect 10.0.0.7:7450 --threads 4\n  \
+        An experiment of the RDMAbox paper, and which ones there are:\n      \
+            rdmabox-bench experiment fig6\n      \
+            rdmabox-bench experiment list\n\n\
+        `rdmabox-bench write --help` explains the options of a load. Exit status: 0 on success, 1 if something failed, \
+        2 for a command line that makes no sense, 128 and the signal after a signal."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What there is to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// One-sided READs
+    Read(Bench),
+    /// One-sided WRITEs
+    Write(Bench),
+    /// Compare-and-swaps of 8 bytes; every success is checked against the memory at the end
+    Cas(Bench),
+    /// Calls: a request that the server's code answers
+    Send(Bench),
+    /// Be the server of clients elsewhere, until SIGTERM or Ctrl-C
+    Serve(Serve),
+    /// Repeat an experiment of the RDMAbox paper on a software provider; "list" tells which
+    Experiment(Experiment),
+}
+
+/// A measurement.
+#[derive(Clone, Debug, Args)]
+pub struct Bench {
+    /// The load.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// How it is run.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Run every combination, for example 'threads=1,2,4 mode=single,hybrid': a table, JSON and an SVG chart whose
+    /// x axis is the first option
+    #[arg(long, value_name = "OPTION=VALUES ...", help_heading = "Run")]
+    pub sweep: Option<String>,
+}
+
+/// An experiment.
+#[derive(Clone, Debug, Args)]
+pub struct Experiment {
+    /// fig1, fig2, fig5, fig6, fig7, fig8, fig9, table1, or list
+    pub name: String,
+    /// What the experiment leaves open, or sets otherwise.
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// How it is run.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// One short round: does it work here?
+    #[arg(long, help_heading = "Run")]
+    pub quick: bool,
+}
+
+/// How a measurement is run and where its result goes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub struct RunArgs {
+    /// Repeat everything, combinations interleaved, and report medians [default: 1; for experiments 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+
+    /// One request outstanding, by plain blocking calls: --submit blocking --depth 1
+    #[arg(long, conflicts_with_all = ["submit", "depth"])]
+    pub blocking: bool,
+
+    /// Use the server at this address, unix:/path or tcp:host:port; once for every peer
+    #[arg(long, value_name = "ADDRESS")]
+    pub connect: Vec<Address>,
+
+    /// Run servers as threads of this process instead of child processes
+    #[arg(long, conflicts_with = "connect")]
+    pub in_process: bool,
+
+    /// Write the result as JSON into a file, or with "-" to standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Where JSON and chart of sweeps and experiments go [default: results]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+/// Options of a server.
+#[derive(Clone, Debug, Args)]
+pub struct Serve {
+    /// Where to listen: unix:/path for clients on this machine (shm), or tcp:host:port; may be repeated. Port 0
+    /// takes a free one [default: tcp:127.0.0.1:0 and a socket in the directory for temporary files]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Vec<Address>,
+
+    /// Memory to lend
+    #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = size::parse)]
+    pub memory: u64,
+}
+
+/// What was asked for.
+#[derive(Debug)]
+pub enum Request {
+    /// A load or a sweep.
+    Bench(OpKind, Settings, Bench),
+    /// A server.
+    Serve(Serve),
+    /// An experiment.
+    Experiment(Settings, Experiment),
+}
+
+impl Request {
+    /// Reads a command line. Help and version come as `Err` with exit status 0.
+    pub fn parse(
+        args: impl IntoIterator<Item = std::ffi::OsString>,
+    ) -> std::result::Result<Request, clap::Error> {
+        let matches = Cli::command().try_get_matches_from(args)?;
+        let cli = Cli::from_arg_matches(&matches)?;
+        let given = |run: &RunArgs| {
+            // There is always one: the parser insists.
+            let settings = matches.subcommand().map_or_else(Settings::default, |(_, m)| Settings::given(m));
+            let short = if run.blocking { &[("submit", "blocking"), ("depth", "1")][..] } else { &[] };
+            settings.with(&Settings::from_pairs(short.iter().copied()))
+        };
+        Ok(match cli.command {
+            Command::Read(bench) => Request::Bench(OpKind::Read, given(&bench.run), bench),
+            Command::Write(bench) => Request::Bench(OpKind::Write, given(&bench.run), bench),
+            Command::Cas(bench) => Request::Bench(OpKind::Cas, given(&bench.run), bench),
+            Command::Send(bench) => Request::Bench(OpKind::Send, given(&bench.run), bench),
+            Command::Serve(serve) => Request::Serve(serve),
+            Command::Experiment(experiment) => Request::Experiment(given(&experiment.run), experiment),
+        })
+    }
+
+    /// As [`parse`](Self::parse); prints help where it was asked for, and turns a mistake into one line.
+    pub fn from_command_line() -> Result<Option<Request>> {
+        match Self::parse(std::env::args_os()) {
+            Ok(request) => Ok(Some(request)),
+            Err(err) if err.exit_code() == 0 => {
+                // Help or the version. Nobody reads it if it cannot be written.
+                let _ = err.print();
+                Ok(None)
+            }
+            Err(err) if err.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                Err(Error::usage("say what to do: read, write, cas, send, serve or experiment; see --help"))
+            }
+            Err(err) => Err(Error::usage(settings::first_line(&err))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> std::result::Result<Request, clap::Error> {
+        Request::parse(line.split(' ').map(Into::into))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_what_is_given_is_a_setting() {
+        let Ok(Request::Bench(op, settings, bench)) = parse("x cas --threads 2 --rounds 3 --words=9") else {
+            panic!("no load");
+        };
+        assert_eq!((op, bench.run.rounds, bench.load.threads), (OpKind::Cas, Some(3), 2));
+        assert_eq!(settings, Settings::from_pairs([("threads", "2"), ("words", "9")]));
+    }
+
+    #[test]
+    fn blocking_is_short_for_two_options() {
+        let Ok(Request::Bench(_, settings, _)) = parse("x read --blocking") else { panic!("no load") };
+        assert_eq!(settings, Settings::from_pairs([("submit", "blocking"), ("depth", "1")]));
+        assert!(parse("x read --blocking --depth 2").is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "x",
+            "x fly",
+            "x read --threads 0",
+            "x read --polling never",
+            "x read --rounds 0",
+            "x experiment",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! As many servers as a run wants: children of this program, hosts in this process, or servers that run elsewhere.
+//! They stay from run to run; sessions are made anew.
+
+use std::{env, path::PathBuf, time::Duration};
+
+use measure::{
+    interrupt::Interrupt,
+    process::{Guarded, Invocation},
+};
+use rdmabox::{Address, ProviderKind, Running};
+use tempfile::TempDir;
+
+use crate::{Error, Result, server};
+
+/// How long a child may take to be ready; it takes all its memory from the system first.
+const READY: Duration = Duration::from_secs(60);
+
+/// Where servers come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Children of this program, so that its processor time is the client's alone.
+    Children,
+    /// Threads of this process.
+    InProcess,
+    /// Running already.
+    Elsewhere(Vec<Address>),
+}
+
+/// The servers.
+#[derive(Debug)]
+pub struct Fleet {
+    source: Source,
+    memory: u64,
+    servers: Vec<Server>,
+    // After the servers, whose sockets are in it.
+    dir: Option<TempDir>,
+}
+
+#[derive(Debug)]
+struct Server {
+    addresses: Vec<Address>,
+    child: Option<Guarded>,
+    /// Serves as long as it is there.
+    _local: Option<Running>,
+}
+
+impl Fleet {
+    /// Servers of `memory` bytes each, started when they are asked for.
+    pub fn new(source: Source, memory: u64) -> Fleet {
+        Fleet { source, memory, servers: Vec::new(), dir: None }
+    }
+
+    /// True if servers run in this process.
+    pub fn in_process(&self) -> bool {
+        self.source == Source::InProcess
+    }
+
+    /// Addresses of `peers` servers for a provider. Starts what is missing.
+    pub fn addresses(
+        &mut self,
+        provider: ProviderKind,
+        peers: u32,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<Address>> {
+        let peers = peers as usize;
+        if let Source::Elsewhere(addresses) = &self.source {
+            return Ok(addresses.iter().take(peers).cloned().collect());
+        }
+        while self.servers.len() < peers {
+            let server = self.start(interrupt)?;
+            self.servers.push(server);
+        }
+        let fits =
+            |address: &&Address| matches!(address, Address::Unix(_)) == (provider == ProviderKind::Shm);
+        let find = |server: &Server| server.addresses.iter().find(fits).cloned();
+        self.servers[..peers]
+            .iter()
+            .map(|server| find(server).ok_or_else(|| Error::Stranger("a server without that address".into())))
+            .collect()
+    }
+
+    /// An error that a dead server explains better than its effect here.
+    pub fn explain(&mut self, error: Error) -> Error {
+        if matches!(error, Error::Connect(_) | Error::Request(_)) {
+            for server in &mut self.servers {
+                if let Some(child) = &mut server.child
+                    && let Ok(Some(_)) = child.ended()
+                {
+                    return child.failure("ended").into();
+                }
+            }
+        }
+        error
+    }
+
+    /// Ends all servers.
+    pub fn stop(mut self) -> Result<()> {
+        for server in &mut self.servers {
+            if let Some(child) = &mut server.child {
+                child.stop()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, interrupt: &Interrupt) -> Result<Server> {
+        let socket = self.socket()?;
+        let loopback = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
+        let listen = [Address::Unix(socket), loopback];
+        if self.in_process() {
+            let len = usize::try_from(self.memory).map_err(|_| Error::usage("--area is too large"))?;
+            let running = server::start(&listen, len)?;
+            return Ok(Server {
+                addresses: running.addresses().to_vec(),
+                child: None,
+                _local: Some(running),
+            });
+        }
+        let program = env::current_exe().map_err(measure::Error::io("the path of this program"))?;
+        let mut command = Invocation::new(program).arg("serve").arg(format!("--memory={}", self.memory));
+        for address in listen {
+            command = command.arg(format!("--listen={address}"));
+        }
+        let mut child = Guarded::spawn(&command, &env::temp_dir())?;
+        let addresses = child.wait_output(interrupt, READY, |text| {
+            text.lines().any(|line| line.starts_with("ready:")).then(|| {
+                let listening = text.lines().filter_map(|line| line.strip_prefix("listening on "));
+                listening.filter_map(|address| address.parse().ok()).collect::<Vec<Address>>()
+            })
+        })?;
+        Ok(Server { addresses, child: Some(child), _local: None })
+    }
+
+    fn socket(&mut self) -> Result<PathBuf> {
+        let dir = match self.dir.take() {
+            Some(dir) => dir,
+            None => tempfile::Builder::new()
+                .prefix("rdmabox-bench-")
+                .tempdir()
+                .map_err(measure::Error::io(env::temp_dir()))?,
+        };
+        let path = dir.path().join(format!("{}.sock", self.servers.len()));
+        self.dir = Some(dir);
+        Ok(path)
+    }
+}

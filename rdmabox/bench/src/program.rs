@@ -1,0 +1,169 @@
+//! From a request of the command line to its output.
+
+use std::{
+    env, fs,
+    io::{self, Write},
+    path::Path,
+};
+
+use measure::{
+    interrupt::Interrupt,
+    machine::{self, Machine},
+    size,
+};
+use rdmabox::{Address, Running};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    Error, Result,
+    cli::{Request, RunArgs, Serve},
+    experiment,
+    fleet::{Fleet, Source},
+    matrix::{Matrix, parse_sweep},
+    metric::Metric,
+    report::{self, Entry, Report, table},
+    runner, server,
+};
+
+/// Columns of a sweep.
+const COLUMNS: [Metric; 10] = [
+    Metric::OpsPerSecond,
+    Metric::MibPerSecond,
+    Metric::P50,
+    Metric::P99,
+    Metric::P999,
+    Metric::ClientCpu,
+    Metric::ServerCpu,
+    Metric::SwitchesPerOp,
+    Metric::WqesPerOp,
+    Metric::DoorbellsPerOp,
+];
+/// Panels of the chart of a sweep.
+const PANELS: [Metric; 3] = [Metric::OpsPerSecond, Metric::P99, Metric::CpuPerOp];
+
+/// Does what was asked for.
+pub fn carry_out(request: Request) -> Result<()> {
+    match request {
+        Request::Serve(serve) => self::serve(&serve),
+        Request::Bench(op, settings, bench) => {
+            let dimensions = bench.sweep.as_deref().map_or(Ok(Vec::new()), parse_sweep)?;
+            if let Some(twice) = dimensions.iter().find(|d| settings.has(&d.name)) {
+                return Err(Error::usage(format!("--sweep varies {} itself: leave --{0} out", twice.name)));
+            }
+            let matrix = Matrix::new(op, &settings, &dimensions, &bench.run.connect)?;
+            let title = match matrix.cases.as_slice() {
+                [only] => format!("{} on software provider {}", only.load.op.name(), only.load.provider),
+                _ => format!("{} by {}, software providers", op.name(), matrix.dimensions.join(" and ")),
+            };
+            let mut report = measure(matrix, title, bench.run.rounds.unwrap_or(1), &bench.run)?;
+            (report.columns, report.panels) = (COLUMNS.into(), PANELS.into());
+            publish(&report, &bench.run, "sweep")
+        }
+        Request::Experiment(settings, args) => {
+            if args.name == "list" {
+                print(&experiment::list());
+                return Ok(());
+            }
+            let experiment = experiment::find(&args.name)?;
+            let rounds = args.run.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+            let matrix = experiment.matrix(&settings, args.quick, &args.run.connect)?;
+            let title = experiment.title(&matrix);
+            let mut report = measure(matrix, title, rounds, &args.run)?;
+            experiment.comment(&mut report);
+            publish(&report, &args.run, experiment.name)
+        }
+    }
+}
+
+/// Runs a matrix and leaves no server behind.
+fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result<Report> {
+    let source = match (args.connect.as_slice(), args.in_process) {
+        ([], false) => Source::Children,
+        ([], true) => Source::InProcess,
+        (addresses, _) => Source::Elsewhere(addresses.into()),
+    };
+    let (wants, available) = (matrix.peak_memory(args.connect.is_empty()), machine::memory_available());
+    if wants > available {
+        let (wants, available) = (size::show(wants), size::show(available));
+        return Err(Error::usage(format!("this takes {wants} of memory, {available} are available")));
+    }
+    let interrupt = Interrupt::on_signals()?;
+    let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let dimensions = matrix.dimensions.clone();
+    let mut fleet = Fleet::new(source, matrix.area());
+    let measured = runner::run(matrix, rounds, &mut fleet, &interrupt)?;
+    fleet.stop()?;
+    Ok(Report {
+        format: report::FORMAT,
+        title: format!("rdmabox-bench: {title}"),
+        software_provider: true,
+        began,
+        commit: env!("RDMABOX_BENCH_COMMIT").into(),
+        machine: Machine::here(),
+        command: env::args().collect::<Vec<_>>().join(" "),
+        rounds,
+        dimensions,
+        experiment: None,
+        results: measured.into_iter().map(Entry::from).collect(),
+        columns: Vec::new(),
+        panels: Vec::new(),
+    })
+}
+
+/// Prints and writes a report as the options say.
+fn publish(report: &Report, args: &RunArgs, stem: &str) -> Result<()> {
+    match &args.json {
+        Some(path) if path == Path::new("-") => print(&report.json()),
+        json => {
+            print(&table::render(report));
+            if let Some(path) = json {
+                fs::write(path, report.json()).map_err(measure::Error::io(path))?;
+                print(&format!("wrote {}\n", path.display()));
+            }
+        }
+    }
+    if args.out.is_some() || !report.dimensions.is_empty() {
+        let dir = args.out.as_deref().unwrap_or(Path::new("results"));
+        let when: String = report.began.chars().filter(char::is_ascii_digit).collect();
+        for path in report::write(report, dir, &format!("bench-{stem}-{when}"))? {
+            // Standard output may be JSON.
+            eprintln!("wrote {}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// Serves until a signal comes.
+fn serve(args: &Serve) -> Result<()> {
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(measure::Error::io("signal handler"))?;
+    let listen = match args.listen.as_slice() {
+        [] => {
+            let socket = env::temp_dir().join(format!("rdmabox-bench-{}.sock", std::process::id()));
+            vec![Address::Unix(socket), Address::Tcp { host: "127.0.0.1".into(), port: 0 }]
+        }
+        given => given.to_vec(),
+    };
+    let len = usize::try_from(args.memory).ok().filter(|len| *len as u64 <= machine::memory_available());
+    let len = len.ok_or_else(|| {
+        let available = size::show(machine::memory_available());
+        Error::usage(format!("--memory {}: {available} are available", size::show(args.memory)))
+    })?;
+    let running: Running = server::start(&listen, len)?;
+    let mut text = String::new();
+    for address in running.addresses() {
+        text.push_str(&format!("listening on {address}\n"));
+    }
+    print(&format!("{text}ready: lending {}\n", size::show(args.memory)));
+    signals.forever().next();
+    Ok(())
+}
+
+/// Writes to standard output, whose reader may have gone.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

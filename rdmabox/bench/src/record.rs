@@ -1,0 +1,120 @@
+//! What a thread of the load records. No allocation while it runs.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Longest latency that is told apart from longer ones: a minute, in nanoseconds.
+const MAX_NS: u64 = 60_000_000_000;
+/// Values keep three significant digits.
+const DIGITS: u8 = 3;
+
+/// Latencies and counts of one thread, or of several merged.
+#[derive(Clone, Debug)]
+pub struct Record {
+    latency_ns: Histogram<u64>,
+    /// Requests that completed.
+    pub ops: u64,
+    /// Compare-and-swaps that took place.
+    pub swapped: u64,
+    /// Idle gaps between bursts.
+    pub gaps: u64,
+}
+
+impl Record {
+    /// An empty one.
+    pub fn new() -> Record {
+        let latency_ns =
+            Histogram::new_with_bounds(1, MAX_NS, DIGITS).expect("these constants are valid bounds");
+        Record { latency_ns, ops: 0, swapped: 0, gaps: 0 }
+    }
+
+    /// `count` requests completed after `latency`.
+    pub fn completed(&mut self, count: u64, latency: Duration) {
+        self.ops += count;
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.latency_ns.saturating_record_n(ns.max(1), count);
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        self.latency_ns.reset();
+        (self.ops, self.swapped, self.gaps) = (0, 0, 0);
+    }
+
+    /// With everything that `other` has recorded.
+    pub fn add(&mut self, other: &Record) {
+        // Both have the same bounds, so that nothing can be out of range.
+        let added = self.latency_ns.add(&other.latency_ns);
+        debug_assert!(added.is_ok());
+        self.ops += other.ops;
+        self.swapped += other.swapped;
+        self.gaps += other.gaps;
+    }
+
+    /// The latencies.
+    pub fn latency(&self) -> Latency {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        let at = |quantile| us(self.latency_ns.value_at_quantile(quantile));
+        Latency {
+            mean_us: self.latency_ns.mean() / 1000.0,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: us(self.latency_ns.max()),
+        }
+    }
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Latencies in microseconds, exact to three digits. From before the submission until the submitter saw the completion.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// Arithmetic mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Largest.
+    pub max_us: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_merged_threads() {
+        let (mut one, mut two) = (Record::new(), Record::new());
+        one.completed(990, Duration::from_micros(10));
+        two.completed(9, Duration::from_micros(100));
+        two.completed(1, Duration::from_millis(1));
+        two.swapped = 3;
+        one.add(&two);
+        let latency = one.latency();
+        let near = |value: f64, expected: f64| (value - expected).abs() <= expected / 1000.0;
+        assert_eq!((one.ops, one.swapped), (1000, 3));
+        assert!(near(latency.p50_us, 10.0) && near(latency.p99_us, 10.0), "{latency:?}");
+        assert!(near(latency.p999_us, 100.0) && near(latency.max_us, 1000.0), "{latency:?}");
+        assert!(near(latency.mean_us, 11.8), "{latency:?}");
+    }
+
+    #[test]
+    fn forgotten_and_out_of_range() {
+        let mut record = Record::new();
+        record.completed(1, Duration::MAX);
+        assert!(record.latency().max_us >= 60_000_000.0);
+        record.reset();
+        record.completed(1, Duration::ZERO);
+        assert_eq!((record.ops, record.latency().max_us), (1, 0.001));
+    }
+}

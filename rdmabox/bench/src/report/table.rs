@@ -1,0 +1,149 @@
+//! Tables for a terminal that are Markdown at the same time. Pure.
+
+use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
+
+use super::{Entry, Report, SOFTWARE};
+use crate::{
+    metric::{Metric, show},
+    run::Sample,
+    usage::Usage,
+};
+
+/// Everything that is printed at the end.
+pub fn render(report: &Report) -> String {
+    let mut text = format!(
+        "{}\n{}\ncommit {}, {}\n",
+        report.title,
+        report.machine.summary(),
+        report.commit,
+        report.began
+    );
+    if report.rounds > 1 {
+        text.push_str(&format!("medians of {} interleaved rounds\n", report.rounds));
+    }
+    match report.results.as_slice() {
+        [only] if report.dimensions.is_empty() => {
+            text.push_str(&format!("{}\n\n{}", only.options.summary(), single(only, report.rounds)));
+        }
+        entries => {
+            if let Some(entry) = entries.first() {
+                text.push_str(&format!("first of the combinations: {}\n", entry.options.summary()));
+            }
+            text.push_str(&format!("\n{}\n", matrix(report)));
+        }
+    }
+    if let Some(about) = &report.experiment {
+        text.push_str(&format!("\nThe paper: {}\n\nHere ({SOFTWARE}):\n", about.paper));
+        for line in &about.measured {
+            text.push_str(&format!("  {line}\n"));
+        }
+    }
+    text
+}
+
+/// A row per combination.
+fn matrix(report: &Report) -> Table {
+    let columns: Vec<Metric> = report
+        .columns
+        .iter()
+        .copied()
+        .filter(|metric| report.results.iter().any(|entry| entry.get(*metric).is_some()))
+        .collect();
+    let mut table = new_table();
+    let names = report.dimensions.iter().map(String::as_str);
+    let spread = (report.rounds > 1).then_some("spread");
+    table.set_header(names.chain(columns.iter().map(|m| m.title())).chain(spread).map(right));
+    for entry in &report.results {
+        let values = columns.iter().map(|metric| show(entry.get(*metric)));
+        let spread = spread.map(|_| percent(entry.spread));
+        table.add_row(entry.coordinates.iter().cloned().chain(values).chain(spread).map(right));
+    }
+    table
+}
+
+/// One combination at length.
+fn single(entry: &Entry, rounds: u32) -> String {
+    let mut numbers = new_table();
+    let columns = [
+        Metric::Ops,
+        Metric::OpsPerSecond,
+        Metric::MibPerSecond,
+        Metric::Mean,
+        Metric::P50,
+        Metric::P99,
+        Metric::P999,
+        Metric::Max,
+    ];
+    let spread = (rounds > 1).then_some("spread");
+    numbers.set_header(columns.iter().map(|m| m.title()).chain(spread).map(right));
+    let values = columns.iter().map(|metric| show(entry.get(*metric)));
+    numbers.add_row(values.chain(spread.map(|_| percent(entry.spread))).map(right));
+    let mut text = format!("{numbers}\n");
+
+    // The last round stands for all of them where numbers belong together.
+    let Some(sample) = entry.rounds.last() else { return text };
+    let whose = if rounds > 1 { "last round: " } else { "" };
+    text.push_str(&format!("\n{whose}processor time and context switches\n\n{}\n", processes(sample)));
+    if let Some(swapped) = sample.swapped {
+        text.push_str(&format!(
+            "\n{swapped} of {} compare-and-swaps took place; the words agree\n",
+            sample.ops
+        ));
+    }
+    if let Some(gaps) = sample.gaps {
+        text.push_str(&format!("\n{gaps} gaps, each of which is a voluntary switch of the client\n"));
+    }
+    text.push_str(&format!("\n{whose}counters of the runtime\n\n{}\n", counters(sample)));
+    text
+}
+
+fn processes(sample: &Sample) -> Table {
+    let mut table = new_table();
+    let head = ["", "CPU %", "user s", "system s", "us/op", "voluntary", "involuntary", "switches/op"];
+    table.set_header(head.map(right));
+    let client = if sample.server.is_some() { "client" } else { "client and servers" };
+    for (name, usage) in [(client, Some(&sample.client)), ("servers", sample.server.as_ref())] {
+        let Some(usage) = usage else { continue };
+        let Usage { user_us, system_us, voluntary_switches, involuntary_switches } = *usage;
+        let per_op = |value: f64| show((sample.ops > 0).then(|| value / sample.ops as f64));
+        table.add_row(
+            [
+                name.to_owned(),
+                show((sample.seconds > 0.0).then(|| usage.cpu().as_secs_f64() / sample.seconds * 100.0)),
+                format!("{:.3}", user_us as f64 / 1e6),
+                format!("{:.3}", system_us as f64 / 1e6),
+                per_op((user_us + system_us) as f64),
+                voluntary_switches.to_string(),
+                involuntary_switches.to_string(),
+                per_op(usage.switches() as f64),
+            ]
+            .map(right),
+        );
+    }
+    table
+}
+
+/// The counters that are not zero.
+fn counters(sample: &Sample) -> Table {
+    let mut table = new_table();
+    table.set_header(["counter", "value", "per request"].map(right));
+    for (name, value) in sample.counters.iter().filter(|(_, value)| **value > 0) {
+        let each = (sample.ops > 0).then(|| *value as f64 / sample.ops as f64);
+        table.add_row([name.clone(), value.to_string(), show(each)].map(right));
+    }
+    table
+}
+
+fn new_table() -> Table {
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN);
+    table
+}
+
+fn right(text: impl ToString) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+fn percent(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".into(), |part| format!("{:.0} %", part * 100.0))
+}

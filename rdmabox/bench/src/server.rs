@@ -1,0 +1,32 @@
+//! The other end: a host that lends memory and answers calls.
+
+use std::sync::Arc;
+
+use rdmabox::{Access, Address, Export, Host, Memory, Peer, Running, Service};
+
+use crate::{
+    Result,
+    protocol::{self, Lent},
+    usage::Usage,
+};
+
+/// Lends memory and answers the calls of [`protocol`].
+struct Lender {
+    export: Export,
+}
+
+impl Service for Lender {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> std::result::Result<(), String> {
+        let lent = || Lent { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };
+        protocol::answer(request, reply, lent, Usage::of_process)
+    }
+}
+
+/// Starts a server of `len` bytes, all of which are taken from the system first, on threads of its own.
+pub fn start(addresses: &[Address], len: usize) -> Result<Running> {
+    let memory = Arc::new(Memory::shared("rdmabox-bench", len)?);
+    memory.populate(0, len);
+    let host = Host::new()?;
+    let export = host.export(&memory, Access::REMOTE_ALL)?;
+    Ok(host.listen(addresses, Arc::new(Lender { export }))?)
+}

@@ -1,0 +1,116 @@
+//! Options as text: what was given on a command line, so that a sweep or an experiment can vary any of it. Each
+//! combination goes through the same parser as the command line.
+
+use std::collections::BTreeMap;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
+
+use crate::{Error, Result, load::LoadArgs};
+
+/// Values of options by their long names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(BTreeMap<String, String>);
+
+impl Settings {
+    /// From names and values; later ones replace earlier ones.
+    pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Settings {
+        Settings(pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// What the command line sets of a load.
+    pub fn given(matches: &ArgMatches) -> Settings {
+        let mut settings = BTreeMap::new();
+        for arg in parser().get_arguments() {
+            let (id, Some(name)) = (arg.get_id().as_str(), arg.get_long()) else { continue };
+            if matches.value_source(id) != Some(ValueSource::CommandLine) {
+                continue;
+            }
+            // The last one counts, as in the parser.
+            if let Some(value) = matches.get_raw(id).and_then(|mut values| values.next_back()) {
+                settings.insert(name.to_owned(), value.to_string_lossy().into_owned());
+            }
+        }
+        Settings(settings)
+    }
+
+    /// With others on top.
+    #[must_use]
+    pub fn with(mut self, over: &Settings) -> Settings {
+        self.0.extend(over.0.iter().map(|(name, value)| (name.clone(), value.clone())));
+        self
+    }
+
+    /// Whether an option is set.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The names of what is set.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The options that they amount to.
+    pub fn parse(&self) -> Result<LoadArgs> {
+        let args = self.0.iter().map(|(name, value)| format!("--{name}={value}"));
+        parser()
+            .try_get_matches_from(std::iter::once("sweep".to_owned()).chain(args))
+            .and_then(|matches| LoadArgs::from_arg_matches(&matches))
+            .map_err(|err| Error::usage(first_line(&err)))
+    }
+}
+
+/// What is wrong, without the hints below it.
+pub fn first_line(err: &clap::Error) -> String {
+    let text = err.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+/// Names of everything that can be swept.
+pub fn sweepable() -> Vec<String> {
+    parser().get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned).collect()
+}
+
+fn parser() -> Command {
+    // Without --help and --version, which are no options of a load.
+    LoadArgs::augment_args(Command::new("sweep")).disable_help_flag(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_settings_win() {
+        let base = Settings::from_pairs([("size", "4k"), ("threads", "2")]);
+        let both = base.with(&Settings::from_pairs([("size", "8k")]));
+        let args = both.parse().unwrap();
+        assert_eq!((args.size, args.threads), (Some(8192), 2));
+        assert_eq!(both.names().collect::<Vec<_>>(), ["size", "threads"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_line() {
+        for (name, value, says) in [
+            ("threads", "x", "invalid value 'x' for '--threads <T>'"),
+            ("threads", "0", "invalid value '0'"),
+            ("pattern", "spiral", "invalid value 'spiral'"),
+            ("colour", "red", "unexpected argument '--colour'"),
+        ] {
+            let err = Settings::from_pairs([(name, value)]).parse().unwrap_err();
+            assert_eq!(err.exit_code(), 2);
+            assert!(err.to_string().starts_with(says), "{err}");
+            assert_eq!(err.to_string().lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn everything_has_a_name_and_a_value() {
+        let names = sweepable();
+        for name in ["provider", "size", "threads", "depth", "mode", "reg", "polling", "window", "op"] {
+            assert!(names.iter().any(|n| n == name), "{name}");
+        }
+        assert!(parser().get_arguments().all(|arg| arg.get_action().takes_values()));
+    }
+}

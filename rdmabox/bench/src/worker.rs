@@ -1,0 +1,167 @@
+//! One thread of a load.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Receiver, Sender},
+    },
+    time::{Duration, Instant},
+};
+
+use rdmabox::RequestError;
+
+use crate::{
+    load::{Load, OpKind},
+    pattern::{Places, share},
+    record::Record,
+    requests::{Calls, Reads, Requests, Swaps, Target, Writes},
+    value::Extent,
+};
+
+/// What all workers of a run share.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    /// What to do.
+    pub load: &'a Load,
+    /// Where.
+    pub targets: &'a [Target],
+    /// The shared cursor of each peer.
+    pub cursors: Vec<Arc<AtomicU64>>,
+    /// Ends a phase early, or on time where its extent is a time.
+    pub stop: AtomicBool,
+}
+
+/// What a worker tells the main thread.
+#[derive(Debug)]
+pub enum Event {
+    /// Its warm-up is over, with so many compare-and-swaps that took place; it waits for the word to go on.
+    Ready(u64),
+    /// It has done its part.
+    Done(Box<Record>, Instant),
+    /// A request failed.
+    Failed(RequestError),
+}
+
+/// The whole life of worker number `thread`. Ends early without a word if `go` does.
+pub fn work(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Receiver<()>) {
+    let load = shared.load;
+    let depth = load.depth as usize;
+    // Not zero, so that pages of its own stand behind it.
+    let mut memory = vec![0x5a_u8; if load.op == OpKind::Send { 0 } else { load.size as usize * depth }];
+    let size = (load.size as usize).max(1);
+    let event = match load.op {
+        OpKind::Read => {
+            let buffers = memory.chunks_exact_mut(size);
+            run(shared, thread, Reads::new(shared.targets, buffers), events, go)
+        }
+        OpKind::Write => {
+            let buffers = memory.chunks_exact(size);
+            run(shared, thread, Writes::new(shared.targets, buffers), events, go)
+        }
+        OpKind::Cas => {
+            let (mut olds, words) = (vec![0; depth], load.area / load.stride());
+            run(shared, thread, Swaps::new(shared.targets, &mut olds, words, load.stride()), events, go)
+        }
+        OpKind::Send => {
+            let calls = Calls::new(shared.targets, load.size, load.reply.unwrap_or(0));
+            run(shared, thread, calls, events, go)
+        }
+    };
+    // The main thread may have given up.
+    let _ = events.send(event);
+}
+
+fn run(
+    shared: &Shared<'_>,
+    thread: u32,
+    requests: impl Requests,
+    events: &Sender<Event>,
+    go: &Receiver<()>,
+) -> Event {
+    let mut worker = Worker::new(shared, thread, requests);
+    let outcome = worker.phase(shared.load.warmup).and_then(|()| {
+        let swapped = worker.record.swapped;
+        worker.record.reset();
+        if events.send(Event::Ready(swapped)).is_ok() && go.recv().is_ok() {
+            worker.phase(shared.load.extent)?;
+        }
+        Ok(())
+    });
+    match outcome {
+        Ok(()) => Event::Done(Box::new(worker.record), Instant::now()),
+        Err(err) => Event::Failed(err),
+    }
+}
+
+struct Worker<'a, R> {
+    shared: &'a Shared<'a>,
+    thread: u64,
+    requests: R,
+    /// The blocks of each peer.
+    places: Vec<Places>,
+    /// The peer of the next submission.
+    peer: usize,
+    offsets: Vec<u64>,
+    record: Record,
+}
+
+impl<'a, R: Requests> Worker<'a, R> {
+    fn new(shared: &'a Shared<'a>, thread: u32, requests: R) -> Self {
+        let load = shared.load;
+        let blocks = load.area / load.stride();
+        let threads = (u64::from(thread), u64::from(load.threads));
+        let places = shared
+            .cursors
+            .iter()
+            .map(|cursor| Places::new(load.pattern, load.cursor, blocks, threads, cursor))
+            .collect();
+        let offsets = Vec::with_capacity(requests.takes());
+        let peer = thread as usize % shared.targets.len();
+        Worker { shared, thread: threads.0, requests, places, peer, offsets, record: Record::new() }
+    }
+
+    /// Makes requests until the extent is reached or the stop flag is up; all of them are over when it returns.
+    fn phase(&mut self, extent: Extent) -> Result<(), RequestError> {
+        let threads = u64::from(self.shared.load.threads);
+        let mut left = match extent {
+            Extent::Ops(total) => share(total, self.thread + 1, threads) - share(total, self.thread, threads),
+            Extent::Time(_) => u64::MAX,
+        };
+        let (burst, gap) = match self.shared.load.burst {
+            Some(burst) => (u64::from(burst.requests), Duration::from_micros(burst.gap_us)),
+            None => (u64::MAX, Duration::ZERO),
+        };
+        while left > 0 && !self.stopped() {
+            let mut now = burst.min(left);
+            left -= now;
+            while now > 0 && !self.stopped() {
+                let count = now.min(self.requests.takes() as u64);
+                self.submit(count)?;
+                now -= count;
+            }
+            if burst != u64::MAX {
+                self.requests.finish(&mut self.record)?;
+                if left > 0 && !gap.is_zero() {
+                    std::thread::sleep(gap);
+                    self.record.gaps += 1;
+                }
+            }
+        }
+        self.requests.finish(&mut self.record)
+    }
+
+    fn submit(&mut self, count: u64) -> Result<(), RequestError> {
+        let stride = self.shared.load.stride();
+        let places = &mut self.places[self.peer];
+        self.offsets.clear();
+        self.offsets.extend((0..count).map(|_| places.next_block() * stride));
+        self.requests.submit(self.peer, &self.offsets, &mut self.record)?;
+        self.peer = (self.peer + 1) % self.places.len();
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
+    }
+}
