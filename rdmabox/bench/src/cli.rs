@@ -181,7 +181,7 @@ impl Request {
             Err(err) if err.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 Err(Error::usage("say what to do: read, write, cas, send, serve or experiment; see --help"))
             }
-            Err(err) => Err(Error::usage(settings::first_line(&err))),
+            Err(err) => Err(Error::usage(settings::one_line(&err))),
         }
     }
 }

@@ -296,10 +296,9 @@ impl Experiment {
     }
 
     /// Title of its report.
-    pub fn title(&self, report_of: &Matrix) -> String {
-        let provider =
-            report_of.cases.first().map_or(String::new(), |case| format!(" {}", case.load.provider));
-        format!("{} on software provider{provider}: {}", self.name, self.what)
+    pub fn title(&self, matrix: &Matrix) -> String {
+        let provider = matrix.cases.first().map_or(String::new(), |case| format!(" {}", case.load.provider));
+        format!("{} on software provider{provider}", self.name)
     }
 
     /// Adds the comment, and chooses what is shown.
@@ -308,6 +307,7 @@ impl Experiment {
         report.panels = self.panels.into();
         report.experiment = Some(About {
             name: self.name.into(),
+            what: self.what.into(),
             paper: self.paper.split_whitespace().collect::<Vec<_>>().join(" "),
             measured: (self.findings)(report),
         });

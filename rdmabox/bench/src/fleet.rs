@@ -1,19 +1,21 @@
 //! As many servers as a run wants: children of this program, hosts in this process, or servers that run elsewhere.
 //! They stay from run to run; sessions are made anew.
 
-use std::{env, path::PathBuf, time::Duration};
+use std::{env, time::Duration};
 
 use measure::{
     interrupt::Interrupt,
     process::{Guarded, Invocation},
 };
 use rdmabox::{Address, ProviderKind, Running};
-use tempfile::TempDir;
 
 use crate::{Error, Result, server};
 
 /// How long a child may take to be ready; it takes all its memory from the system first.
 const READY: Duration = Duration::from_secs(60);
+
+/// How long after its connections a dying process may end.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Where servers come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +34,6 @@ pub struct Fleet {
     source: Source,
     memory: u64,
     servers: Vec<Server>,
-    // After the servers, whose sockets are in it.
-    dir: Option<TempDir>,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Server {
 impl Fleet {
     /// Servers of `memory` bytes each, started when they are asked for.
     pub fn new(source: Source, memory: u64) -> Fleet {
-        Fleet { source, memory, servers: Vec::new(), dir: None }
+        Fleet { source, memory, servers: Vec::new() }
     }
 
     /// True if servers run in this process.
@@ -84,7 +84,7 @@ impl Fleet {
         if matches!(error, Error::Connect(_) | Error::Request(_)) {
             for server in &mut self.servers {
                 if let Some(child) = &mut server.child
-                    && let Ok(Some(_)) = child.ended()
+                    && let Ok(Some(_)) = child.wait_end(LAST_WORDS)
                 {
                     return child.failure("ended").into();
                 }
@@ -104,12 +104,9 @@ impl Fleet {
     }
 
     fn start(&mut self, interrupt: &Interrupt) -> Result<Server> {
-        let socket = self.socket()?;
-        let loopback = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-        let listen = [Address::Unix(socket), loopback];
         if self.in_process() {
             let len = usize::try_from(self.memory).map_err(|_| Error::usage("--area is too large"))?;
-            let running = server::start(&listen, len)?;
+            let running = server::start(&server::default_addresses(self.servers.len()), len)?;
             return Ok(Server {
                 addresses: running.addresses().to_vec(),
                 child: None,
@@ -117,10 +114,7 @@ impl Fleet {
             });
         }
         let program = env::current_exe().map_err(measure::Error::io("the path of this program"))?;
-        let mut command = Invocation::new(program).arg("serve").arg(format!("--memory={}", self.memory));
-        for address in listen {
-            command = command.arg(format!("--listen={address}"));
-        }
+        let command = Invocation::new(program).arg("serve").arg(format!("--memory={}", self.memory));
         let mut child = Guarded::spawn(&command, &env::temp_dir())?;
         let addresses = child.wait_output(interrupt, READY, |text| {
             text.lines().any(|line| line.starts_with("ready:")).then(|| {
@@ -129,18 +123,5 @@ impl Fleet {
             })
         })?;
         Ok(Server { addresses, child: Some(child), _local: None })
-    }
-
-    fn socket(&mut self) -> Result<PathBuf> {
-        let dir = match self.dir.take() {
-            Some(dir) => dir,
-            None => tempfile::Builder::new()
-                .prefix("rdmabox-bench-")
-                .tempdir()
-                .map_err(measure::Error::io(env::temp_dir()))?,
-        };
-        let path = dir.path().join(format!("{}.sock", self.servers.len()));
-        self.dir = Some(dir);
-        Ok(path)
     }
 }

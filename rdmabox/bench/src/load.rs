@@ -117,7 +117,7 @@ pub struct LoadArgs {
     pub max_retry: Option<u32>,
 
     /// Bytes in flight that admission control allows, or none
-    #[arg(long, value_name = "BYTES", default_value_t = Window::Bytes(7 << 20))]
+    #[arg(long, value_name = "BYTES", default_value = "7m")]
     pub window: Window,
 
     /// Servers; a thread's submissions go to them in turn [default: 1; with --connect all that are given]
@@ -267,7 +267,7 @@ impl Load {
 
         let peers = args.peers.unwrap_or(connect.len().max(1) as u32);
         if !connect.is_empty() && peers as usize > connect.len() {
-            return usage(format!("--peers {peers}, but {} addresses to connect to", connect.len()));
+            return usage(format!("--peers {peers}, but --connect is there only {} times", connect.len()));
         }
         let provider = match (args.provider, connect.first()) {
             (Some(given), _) => given,
@@ -449,6 +449,6 @@ mod tests {
         };
         let load = resolve(&[]).unwrap();
         assert_eq!((load.peers, load.provider), (2, ProviderKind::Tcp));
-        assert!(resolve(&[("peers", "3")]).unwrap_err().to_string().contains("2 addresses"));
+        assert!(resolve(&[("peers", "3")]).unwrap_err().to_string().contains("only 2 times"));
     }
 }

@@ -77,6 +77,15 @@ pub fn parse_sweep(text: &str) -> Result<Vec<Dimension>> {
     Ok(dimensions)
 }
 
+/// Coordinates for people. A bare number says nothing: it gets the name of its dimension.
+pub fn describe(dimensions: &[String], coordinates: &[String]) -> String {
+    let describe = |(name, label): (&String, &String)| {
+        let bare = label.starts_with(|c: char| c.is_ascii_digit()) && !label.contains(' ');
+        if bare { format!("{name} {label}") } else { label.clone() }
+    };
+    dimensions.iter().zip(coordinates).map(describe).collect::<Vec<_>>().join(", ")
+}
+
 /// One combination.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -192,6 +201,13 @@ mod tests {
         let sweep = parse_sweep(&format!("threads={many} size={many}")).unwrap();
         let err = Matrix::new(OpKind::Read, &Settings::default(), &sweep, &[]).unwrap_err();
         assert!(err.to_string().contains("combinations"), "{err}");
+    }
+
+    #[test]
+    fn bare_numbers_get_a_name() {
+        let text = |s: &[&str]| s.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        let described = describe(&text(&["size", "mode", "setting"]), &text(&["4k", "single", "1 QP"]));
+        assert_eq!(described, "size 4k, single, 1 QP");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! From a request of the command line to its output.
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, OpenOptions},
     io::{self, Write},
     path::Path,
 };
@@ -11,7 +12,7 @@ use measure::{
     machine::{self, Machine},
     size,
 };
-use rdmabox::{Address, Running};
+use rdmabox::Running;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -60,7 +61,8 @@ pub fn carry_out(request: Request) -> Result<()> {
             };
             let mut report = measure(matrix, title, bench.run.rounds.unwrap_or(1), &bench.run)?;
             (report.columns, report.panels) = (COLUMNS.into(), PANELS.into());
-            publish(&report, &bench.run, "sweep")
+            let stem = if report.dimensions.is_empty() { op.name() } else { "sweep" };
+            publish(&report, &bench.run, stem)
         }
         Request::Experiment(settings, args) => {
             if args.name == "list" {
@@ -80,6 +82,7 @@ pub fn carry_out(request: Request) -> Result<()> {
 
 /// Runs a matrix and leaves no server behind.
 fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result<Report> {
+    check_outputs(&matrix, args)?;
     let source = match (args.connect.as_slice(), args.in_process) {
         ([], false) => Source::Children,
         ([], true) => Source::InProcess,
@@ -92,9 +95,8 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
     }
     let interrupt = Interrupt::on_signals()?;
     let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let dimensions = matrix.dimensions.clone();
     let mut fleet = Fleet::new(source, matrix.area());
-    let measured = runner::run(matrix, rounds, &mut fleet, &interrupt)?;
+    let measured = runner::run(&matrix, rounds, &mut fleet, &interrupt)?;
     fleet.stop()?;
     Ok(Report {
         format: report::FORMAT,
@@ -105,12 +107,29 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
         machine: Machine::here(),
         command: env::args().collect::<Vec<_>>().join(" "),
         rounds,
-        dimensions,
+        dimensions: matrix.dimensions,
         experiment: None,
         results: measured.into_iter().map(Entry::from).collect(),
         columns: Vec::new(),
         panels: Vec::new(),
     })
+}
+
+/// Finds out before anything is measured whether its results can be written.
+fn check_outputs(matrix: &Matrix, args: &RunArgs) -> Result<()> {
+    if let Some(dir) = directory(args, &matrix.dimensions) {
+        fs::create_dir_all(dir).map_err(measure::Error::io(dir))?;
+    }
+    if let Some(path) = args.json.as_deref().filter(|path| *path != Path::new("-")) {
+        // What is there already stays until there is something to replace it.
+        OpenOptions::new().create(true).append(true).open(path).map_err(measure::Error::io(path))?;
+    }
+    Ok(())
+}
+
+/// Where files go, if there are any.
+fn directory<'a>(args: &'a RunArgs, dimensions: &[String]) -> Option<&'a Path> {
+    args.out.as_deref().or((!dimensions.is_empty()).then_some(Path::new("results")))
 }
 
 /// Prints and writes a report as the options say.
@@ -125,8 +144,7 @@ fn publish(report: &Report, args: &RunArgs, stem: &str) -> Result<()> {
             }
         }
     }
-    if args.out.is_some() || !report.dimensions.is_empty() {
-        let dir = args.out.as_deref().unwrap_or(Path::new("results"));
+    if let Some(dir) = directory(args, &report.dimensions) {
         let when: String = report.began.chars().filter(char::is_ascii_digit).collect();
         for path in report::write(report, dir, &format!("bench-{stem}-{when}"))? {
             // Standard output may be JSON.
@@ -141,10 +159,7 @@ fn serve(args: &Serve) -> Result<()> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(measure::Error::io("signal handler"))?;
     let listen = match args.listen.as_slice() {
-        [] => {
-            let socket = env::temp_dir().join(format!("rdmabox-bench-{}.sock", std::process::id()));
-            vec![Address::Unix(socket), Address::Tcp { host: "127.0.0.1".into(), port: 0 }]
-        }
+        [] => server::default_addresses(0).into(),
         given => given.to_vec(),
     };
     let len = usize::try_from(args.memory).ok().filter(|len| *len as u64 <= machine::memory_available());

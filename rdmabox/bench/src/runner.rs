@@ -5,7 +5,7 @@ use measure::{interrupt::Interrupt, progress::Progress};
 use crate::{
     Result,
     fleet::Fleet,
-    matrix::{Case, Matrix},
+    matrix::{Case, Matrix, describe},
     run::{self, Sample},
 };
 
@@ -26,18 +26,18 @@ pub fn order(round: u32, cases: usize) -> Vec<usize> {
 }
 
 /// Runs every case once a round.
-pub fn run(matrix: Matrix, rounds: u32, fleet: &mut Fleet, interrupt: &Interrupt) -> Result<Vec<Measured>> {
+pub fn run(matrix: &Matrix, rounds: u32, fleet: &mut Fleet, interrupt: &Interrupt) -> Result<Vec<Measured>> {
     /// Steps of the bar for one run.
     const STEPS: u64 = 100;
     let mut measured: Vec<Measured> =
-        matrix.cases.into_iter().map(|case| Measured { case, samples: Vec::new() }).collect();
+        matrix.cases.iter().map(|case| Measured { case: case.clone(), samples: Vec::new() }).collect();
     let mut progress = Progress::new(measured.len() as u64 * u64::from(rounds) * STEPS);
     let mut done = 0;
     for round in 0..rounds {
         for index in order(round, measured.len()) {
             interrupt.check()?;
             let Measured { case, samples } = &mut measured[index];
-            progress.begin(label(case, round, rounds));
+            progress.begin(label(&matrix.dimensions, case, round, rounds));
             samples.push(run::run(&case.load, fleet, interrupt, &mut |part| {
                 progress.at(done + (part.clamp(0.0, 1.0) * STEPS as f64) as u64);
             })?);
@@ -48,10 +48,10 @@ pub fn run(matrix: Matrix, rounds: u32, fleet: &mut Fleet, interrupt: &Interrupt
     Ok(measured)
 }
 
-fn label(case: &Case, round: u32, rounds: u32) -> String {
+fn label(dimensions: &[String], case: &Case, round: u32, rounds: u32) -> String {
     let what = match case.coordinates.as_slice() {
         [] => format!("{} over {}", case.load.op.name(), case.load.provider),
-        coordinates => coordinates.join(", "),
+        coordinates => describe(dimensions, coordinates),
     };
     if rounds > 1 { format!("round {}/{rounds}, {what}", round + 1) } else { what }
 }

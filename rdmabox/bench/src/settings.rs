@@ -56,15 +56,18 @@ impl Settings {
         parser()
             .try_get_matches_from(std::iter::once("sweep".to_owned()).chain(args))
             .and_then(|matches| LoadArgs::from_arg_matches(&matches))
-            .map_err(|err| Error::usage(first_line(&err)))
+            .map_err(|err| Error::usage(one_line(&err)))
     }
 }
 
-/// What is wrong, without the hints below it.
-pub fn first_line(err: &clap::Error) -> String {
+/// What is wrong and the parser's tips, without the usage below it.
+pub fn one_line(err: &clap::Error) -> String {
     let text = err.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let wrong = text.split("\n\n").next().unwrap_or_default();
+    let tips = text.lines().map(str::trim).filter(|line| line.starts_with("tip: "));
+    let lines = wrong.lines().map(str::trim).map(str::to_owned);
+    lines.chain(tips.map(|tip| format!("({tip})"))).collect::<Vec<_>>().join(" ")
 }
 
 /// Names of everything that can be swept.
@@ -96,7 +99,7 @@ mod tests {
             ("threads", "x", "invalid value 'x' for '--threads <T>'"),
             ("threads", "0", "invalid value '0'"),
             ("pattern", "spiral", "invalid value 'spiral'"),
-            ("colour", "red", "unexpected argument '--colour'"),
+            ("dept", "3", "unexpected argument '--dept' found (tip: a similar argument exists: '--depth')"),
         ] {
             let err = Settings::from_pairs([(name, value)]).parse().unwrap_err();
             assert_eq!(err.exit_code(), 2);

@@ -11,12 +11,13 @@ use plotters::{
 use super::{Report, SOFTWARE};
 use crate::{
     Error, Result,
+    matrix::describe,
     metric::{Metric, show},
 };
 
 const WIDTH: u32 = 1000;
 const MARGIN: u32 = 24;
-const HEAD: u32 = 76;
+const HEAD: u32 = 98;
 const LEGEND_ROW: u32 = 20;
 const LEGEND_COLUMNS: u32 = 3;
 const PANEL: u32 = 260;
@@ -81,12 +82,15 @@ fn draw_head(
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let left = MARGIN as i32;
     let style = |size: u32, color: &RGBColor| (FONT, size).into_font().color(color).into_text_style(area);
-    area.draw(&Text::new(report.title.clone(), (left, 12), style(18, &INK)))?;
+    area.draw(&Text::new(report.title.clone(), (left, 12), style(19, &INK)))?;
+    if let Some(about) = &report.experiment {
+        area.draw(&Text::new(about.what.clone(), (left, 36), style(13, &INK)))?;
+    }
     let rounds =
         if report.rounds > 1 { format!(", medians of {} rounds", report.rounds) } else { String::new() };
     let line = format!("{}, commit {}{rounds}", report.machine.summary(), report.commit);
-    area.draw(&Text::new(line, (left, 38), style(12, &GREY)))?;
-    area.draw(&Text::new(SOFTWARE, (left, 54), style(12, &GREY)))?;
+    area.draw(&Text::new(line, (left, 58), style(12, &GREY)))?;
+    area.draw(&Text::new(SOFTWARE, (left, 74), style(12, &GREY)))?;
     for (n, name) in names.iter().enumerate() {
         let (row, column) = (n as u32 / LEGEND_COLUMNS, n as u32 % LEGEND_COLUMNS);
         let x = (MARGIN + column * ((WIDTH - 2 * MARGIN) / LEGEND_COLUMNS)) as i32;
@@ -169,7 +173,7 @@ fn series(report: &Report, metric: Metric) -> Vec<Series> {
         let Some((x, rest)) = entry.coordinates.split_first() else { continue };
         let name = match rest {
             [] => entry.options.provider.to_string(),
-            rest => rest.join(", "),
+            rest => describe(&report.dimensions[1..], rest),
         };
         let index = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
             lines.push(Series { name, points: Vec::new() });
@@ -179,4 +183,41 @@ fn series(report: &Report, metric: Metric) -> Vec<Series> {
         lines[index].points.extend(place.zip(entry.get(metric)));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::example;
+
+    #[test]
+    fn a_line_per_combination_of_the_rest() {
+        let report = example();
+        let lines = series(&report, Metric::OpsPerSecond);
+        let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
+        assert_eq!(names, ["single", "hybrid <b>"]);
+        assert_eq!(lines[0].points, [(0, 2000.0), (1, 4000.0)]);
+        // Not measured anywhere: no point, no panel.
+        assert!(series(&report, Metric::ServerCpu).iter().all(|line| line.points.is_empty()));
+    }
+
+    #[test]
+    fn the_picture_is_well_formed_and_says_what_it_is() {
+        let svg = svg(&example()).unwrap();
+        let mut open = Vec::new();
+        for tag in svg.split('<').skip(1) {
+            let (tag, _) = tag.split_once('>').unwrap();
+            match tag.strip_prefix('/') {
+                Some(name) => assert_eq!(open.pop(), Some(name)),
+                None if tag.ends_with('/') => {}
+                None => open.push(tag.split(' ').next().unwrap()),
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+        // Two lines of two points each in two panels, and a marker each in the legend.
+        assert_eq!(svg.matches("<circle").count(), 2 * 2 * 2 + 2);
+        for says in ["hybrid &lt;b&gt;", "software provider", "commit 0123", Metric::P99.meaning()] {
+            assert!(svg.contains(says), "{says}");
+        }
+    }
 }

@@ -58,6 +58,8 @@ pub struct Report {
 pub struct About {
     /// Its name.
     pub name: String,
+    /// What it varies and looks at.
+    pub what: String,
     /// What the paper shows.
     pub paper: String,
     /// What this run shows.
@@ -158,4 +160,77 @@ pub fn write(report: &Report, dir: &Path, stem: &str) -> Result<Vec<PathBuf>> {
         put("svg", &chart::svg(report)?)?;
     }
     Ok(written)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{load::OpKind, matrix, metric::tests::sample, settings::Settings};
+
+    /// Two threads times two modes; a mode and the title need escaping.
+    pub(crate) fn example() -> Report {
+        let sweep = matrix::parse_sweep("threads=1,2 mode=single,hybrid").unwrap();
+        let mut matrix = matrix::Matrix::new(OpKind::Write, &Settings::default(), &sweep, &[]).unwrap();
+        for case in &mut matrix.cases {
+            if case.coordinates[1] == "hybrid" {
+                case.coordinates[1] = "hybrid <b>".into();
+            }
+        }
+        let cases = matrix.cases.into_iter().zip([1000, 2000, 2000, 4000]);
+        let measured = cases.map(|(case, ops)| Measured { case, samples: vec![sample(ops), sample(ops)] });
+        Report {
+            format: FORMAT,
+            title: "rdmabox-bench: a <title> on software providers".into(),
+            software_provider: true,
+            began: "2024-01-02T03:04:05Z".into(),
+            commit: "0123456789ab".into(),
+            machine: Machine {
+                cpu: "A CPU".into(),
+                cores: 2,
+                kernel: "6.1.0".into(),
+                os: "Debian 12".into(),
+                memory: 24 << 30,
+            },
+            command: "rdmabox-bench write".into(),
+            rounds: 2,
+            dimensions: matrix.dimensions,
+            experiment: Some(About {
+                name: "fig0".into(),
+                what: "nothing".into(),
+                paper: "something".into(),
+                measured: vec!["little".into()],
+            }),
+            results: measured.map(Entry::from).collect(),
+            columns: vec![Metric::OpsPerSecond, Metric::P99, Metric::ServerCpu],
+            panels: vec![Metric::OpsPerSecond, Metric::P99, Metric::ServerCpu],
+        }
+    }
+
+    #[test]
+    fn entries_are_found_by_place_and_by_line() {
+        let report = example();
+        assert_eq!(report.labels(0), ["1", "2"]);
+        assert_eq!(report.labels_of_lines(), [["single"], ["hybrid <b>"]]);
+        let iops = |entry: &Entry| entry.get(Metric::OpsPerSecond);
+        assert_eq!(report.at(&["2", "single"]).and_then(iops), Some(4000.0));
+        assert_eq!(
+            report.line(&["hybrid <b>"]).into_iter().map(iops).collect::<Vec<_>>(),
+            [Some(4000.0), Some(8000.0)]
+        );
+        assert!(report.at(&["3", "single"]).is_none() && report.line(&["merge"]).is_empty());
+    }
+
+    #[test]
+    fn files_are_written_and_a_single_load_has_no_chart() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("new/results");
+        let mut report = example();
+        let written = write(&report, &out, "run").unwrap();
+        assert_eq!(written, [out.join("run.json"), out.join("run.svg")]);
+        let json: serde_json::Value = serde_json::from_slice(&fs::read(&written[0]).unwrap()).unwrap();
+        assert_eq!(json["results"][3]["median"]["ops_per_second"], 8000.0);
+        assert_eq!(json["results"][3]["coordinates"][1], "hybrid <b>");
+        report.dimensions.clear();
+        assert_eq!(write(&report, &out, "one").unwrap(), [out.join("one.json")]);
+    }
 }

@@ -18,6 +18,9 @@ pub fn render(report: &Report) -> String {
         report.commit,
         report.began
     );
+    if let Some(about) = &report.experiment {
+        text.push_str(&format!("{}\n", about.what));
+    }
     if report.rounds > 1 {
         text.push_str(&format!("medians of {} interleaved rounds\n", report.rounds));
     }
@@ -146,4 +149,32 @@ fn right(text: impl ToString) -> Cell {
 
 fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "-".into(), |part| format!("{:.0} %", part * 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::example;
+
+    #[test]
+    fn a_row_per_combination_and_no_column_without_a_value() {
+        let text = render(&example());
+        assert!(text.contains("| threads |       mode | IOPS | p99 us | spread |"), "{text}");
+        assert!(text.contains("|       2 | hybrid <b> | 8000 |   3.00 |    0 % |"), "{text}");
+        assert!(!text.contains("server CPU"), "{text}");
+        assert!(text.starts_with("rdmabox-bench: a <title> on software providers\nA CPU, 2 cores"), "{text}");
+        assert!(text.contains("The paper: something\n\nHere (software provider"), "{text}");
+    }
+
+    #[test]
+    fn one_combination_at_length() {
+        let mut report = example();
+        (report.dimensions, report.experiment) = (Vec::new(), None);
+        report.results.truncate(1);
+        let text = render(&report);
+        assert!(text.contains("|     1000 | 2000 |"), "{text}");
+        // The servers are not told apart where they run inside the client.
+        assert!(text.contains("| client and servers |  50.0 |  0.150 |    0.100 | 250.0 |"), "{text}");
+        assert!(text.contains("| doorbells |   250 |       0.250 |"), "{text}");
+    }
 }

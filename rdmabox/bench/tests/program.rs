@@ -1,0 +1,299 @@
+//! The program from outside: what it counts, what it writes, what it says when something is wrong, and that it leaves
+//! nothing behind however it ends.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A directory of its own for temporary files, by which everything that a test has started can be found.
+struct World(TempDir);
+
+impl World {
+    fn new() -> Self {
+        let world = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(world.tmp()).unwrap();
+        world
+    }
+
+    fn tmp(&self) -> PathBuf {
+        self.0.path().join("tmp")
+    }
+
+    fn out(&self) -> PathBuf {
+        self.0.path().join("out")
+    }
+
+    fn command(&self, args: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmabox-bench"));
+        command
+            .env("TMPDIR", self.tmp())
+            .current_dir(self.0.path())
+            .args(args.split_whitespace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    #[track_caller]
+    fn run(&self, args: &str, status: i32) -> Output {
+        let output = self.command(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{args}: {}", text(&output.stderr));
+        output
+    }
+
+    /// Runs a load and gives its JSON form.
+    #[track_caller]
+    fn json(&self, args: &str) -> Value {
+        serde_json::from_slice(&self.run(&format!("{args} --json -"), 0).stdout).unwrap()
+    }
+
+    /// No socket is left, and no process.
+    #[track_caller]
+    fn assert_clean(&self) {
+        assert_eq!(files(&self.tmp()), [] as [PathBuf; 0]);
+        assert_eq!(self.processes(), [] as [String; 0]);
+    }
+
+    fn processes(&self) -> Vec<String> {
+        let mark = format!("TMPDIR={}", self.tmp().display());
+        let pids =
+            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        pids.filter(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        })
+        .collect()
+    }
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Polls until `done`, with a deadline that only a broken program reaches.
+#[track_caller]
+fn wait_until(what: &str, child: &mut Child, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}: not within a minute");
+        assert!(child.try_wait().unwrap().is_none(), "{what}: the program ended");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// 301 requests by 2 threads in batches of 8: neither divides the other.
+const LOAD: &str = "--ops 301 --warmup 0 --threads 2";
+
+#[test]
+fn every_operation_on_every_provider_does_exactly_what_was_asked() {
+    let world = World::new();
+    for provider in ["shm", "tcp"] {
+        for (op, options, counter, bytes) in [
+            ("read", "--size 4k --depth 8", "read_requests", 301 * 4096),
+            ("write", "--size 4k --depth 8", "write_requests", 301 * 4096),
+            ("write", "--size 100 --blocking", "write_requests", 301 * 100),
+            (
+                "write",
+                "--size 4k --depth 8 --pattern bursts --burst 50 --gap 1us",
+                "write_requests",
+                301 * 4096,
+            ),
+            ("read", "--size 64k --depth 3 --pattern mixed --cursor own", "read_requests", 301 << 16),
+            ("cas", "--words 3 --depth 2", "atomic_requests", 301 * 8),
+            ("send", "--size 100 --reply 5000", "calls", 301 * 5100),
+        ] {
+            let report = world.json(&format!("{op} --provider {provider} {options} {LOAD}"));
+            let what = format!("{op} {options} over {provider}");
+            assert_eq!(report["software_provider"], true, "{what}");
+            let title = format!("rdmabox-bench: {op} on software provider {provider}");
+            assert_eq!(report["title"], title, "{what}");
+            let result = &report["results"][0];
+            assert_eq!(result["options"]["op"], op, "{what}");
+            assert_eq!(result["options"]["provider"], provider, "{what}");
+            let sample = &result["rounds"][0];
+            assert_eq!(sample["ops"], 301, "{what}");
+            assert_eq!(sample["bytes"], bytes, "{what}");
+            assert_eq!(sample["counters"][counter], 301, "{what}");
+            assert_eq!(sample["counters"]["errors"], 0, "{what}");
+            assert!(sample["latency"]["p50_us"].as_f64().unwrap() > 0.0, "{what}");
+            assert!(sample["server"].is_object(), "{what}");
+            assert_eq!(sample["swapped"].is_number(), op == "cas", "{what}");
+            assert_eq!(result["median"]["ops"], 301.0, "{what}");
+        }
+    }
+    world.assert_clean();
+}
+
+#[test]
+fn several_servers_share_the_requests_and_may_be_threads_of_the_client() {
+    let world = World::new();
+    for place in ["", "--in-process"] {
+        let report = world.json(&format!("write --provider tcp --peers 3 --depth 4 {place} {LOAD}"));
+        let sample = &report["results"][0]["rounds"][0];
+        assert_eq!(sample["counters"]["bytes_written"], 301 * 4096);
+        assert_eq!(sample["server"].is_null(), !place.is_empty());
+    }
+    world.assert_clean();
+}
+
+#[test]
+fn modes_differ_as_they_should() {
+    let world = World::new();
+    // One thread, so that what merges with what does not depend on the scheduler.
+    let counted = |mode: &str| {
+        let report = world.json(&format!("write --mode {mode} --depth 10 --threads 1 --ops 300 --warmup 0"));
+        let counters = &report["results"][0]["rounds"][0]["counters"];
+        ["wqes", "doorbells", "merged"].map(|name| counters[name].as_u64().unwrap())
+    };
+    assert_eq!(counted("single"), [300, 300, 0]);
+    assert_eq!(counted("merge"), [30, 30, 270]);
+    assert_eq!(counted("doorbell"), [300, 30, 0]);
+    assert_eq!(counted("hybrid"), [30, 30, 270]);
+}
+
+#[test]
+fn a_sweep_prints_a_table_and_writes_json_and_a_chart() {
+    let world = World::new();
+    let mut command = world.command("write --ops 50 --warmup 0 --rounds 2 --out out --sweep");
+    let output = command.arg("threads=1,2 mode=single,hybrid size=1k").output().unwrap();
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(stdout.contains("software provider"), "{stdout}");
+    assert!(stdout.contains("medians of 2 interleaved rounds"), "{stdout}");
+    assert!(stdout.contains("|       2 | hybrid |   1k |"), "{stdout}");
+    let files = files(&world.out());
+    let extensions: Vec<_> = files.iter().map(|path| path.extension().unwrap().to_str().unwrap()).collect();
+    assert_eq!(extensions, ["json", "svg"]);
+    let report: Value = serde_json::from_slice(&fs::read(&files[0]).unwrap()).unwrap();
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 4);
+    for result in results {
+        let rounds = result["rounds"].as_array().unwrap();
+        assert_eq!(rounds.iter().map(|round| round["ops"].as_u64().unwrap()).collect::<Vec<_>>(), [50, 50]);
+    }
+    let svg = fs::read_to_string(&files[1]).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains("software provider"), "{svg}");
+    world.assert_clean();
+}
+
+#[test]
+fn an_experiment_tells_the_paper_from_what_was_measured() {
+    let world = World::new();
+    let output = world.run("experiment table1 --quick --ops 2000 --out out --json own.json", 0);
+    let stdout = text(&output.stdout);
+    for says in ["table1 on software provider shm", "The paper: Table I", "Here (software provider"] {
+        assert!(stdout.contains(says), "{says}: {stdout}");
+    }
+    assert!(!stdout.contains("DOES NOT HOLD"), "{stdout}");
+    assert_eq!(files(&world.out()).len(), 2);
+    let own: Value = serde_json::from_slice(&fs::read(world.0.path().join("own.json")).unwrap()).unwrap();
+    assert_eq!(own["experiment"]["name"], "table1");
+    let list = text(&world.run("experiment list", 0).stdout);
+    assert_eq!(list.lines().count(), 8);
+    world.assert_clean();
+}
+
+#[test]
+fn a_server_of_its_own_serves_many_runs_and_ends_on_a_signal() {
+    let world = World::new();
+    let mut server = world.command("serve --memory 1m").spawn().unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let announced: Vec<String> = lines.take(3).collect();
+    assert_eq!(announced[2], "ready: lending 1 MiB");
+    for line in &announced[..2] {
+        let address = line.strip_prefix("listening on ").unwrap();
+        let provider = if address.starts_with("unix:") { "shm" } else { "tcp" };
+        // Twice, so that the second finds what the first has left in the words.
+        for _ in 0..2 {
+            let report = world.json(&format!("cas --words 5 --connect {address} {LOAD}"));
+            assert_eq!(report["results"][0]["options"]["provider"], provider);
+        }
+        let refused = world.run(&format!("read --connect {address} --area 2m"), 2);
+        assert!(text(&refused.stderr).contains("lends 1 MiB, this load wants 2 MiB"));
+    }
+    assert!(Command::new("kill").arg(server.id().to_string()).status().unwrap().success());
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    world.assert_clean();
+}
+
+#[test]
+fn signals_end_it_and_nothing_is_left() {
+    for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let world = World::new();
+        let mut child = world.command("write --duration 1h --peers 2 --threads 2 --out out").spawn().unwrap();
+        wait_until("two servers", &mut child, || files(&world.tmp()).len() == 2);
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+        assert!(sent.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "SIG{signal}");
+        assert!(text(&output.stderr).ends_with("rdmabox-bench: interrupted\n"), "{}", text(&output.stderr));
+        world.assert_clean();
+        assert_eq!(files(&world.out()), [] as [PathBuf; 0]);
+    }
+}
+
+#[test]
+fn a_server_that_dies_is_named() {
+    let world = World::new();
+    let mut child = world.command("write --duration 1h").spawn().unwrap();
+    // The child of the program, which has the same environment.
+    let server = || world.processes().into_iter().find(|pid| *pid != child_id(&world));
+    wait_until("a server", &mut child, || !files(&world.tmp()).is_empty() && server().is_some());
+    assert!(Command::new("kill").args(["-KILL", &server().unwrap()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("killed by signal 9"), "{}", text(&output.stderr));
+    assert_eq!(world.processes(), [] as [String; 0]);
+}
+
+/// The process whose parent is this test.
+fn child_id(world: &World) -> String {
+    let own = std::process::id().to_string();
+    let parent = |pid: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().find_map(|line| line.strip_prefix("PPid:").map(|pid| pid.trim().to_owned()))
+    };
+    world.processes().into_iter().find(|pid| parent(pid).as_deref() == Some(&own)).unwrap_or_default()
+}
+
+#[test]
+fn bad_input_gets_one_line_and_starts_nothing() {
+    let world = World::new();
+    for (args, says) in [
+        ("", "say what to do"),
+        ("read --size x", "\"x\" is not a size"),
+        ("read --thread 3", "(tip: a similar argument exists: '--threads')"),
+        ("experiment", "were not provided: <NAME>"),
+        ("experiment fig3", "there is no experiment \"fig3\""),
+        ("experiment fig6 --mode merge", "leave --mode out"),
+        ("send --depth 4", "give more --threads"),
+        ("write --sweep threads=1,0", "0 is not in 1..=1024"),
+        ("write --threads 3 --sweep threads=1", "leave --threads out"),
+        ("read --area 90000t", "are available"),
+        ("serve --memory 90000t", "are available"),
+    ] {
+        let output = world.run(args, 2);
+        let stderr = text(&output.stderr);
+        assert!(stderr.starts_with("rdmabox-bench: ") && stderr.contains(says), "{args}: {stderr}");
+        assert_eq!((stderr.lines().count(), output.stdout.len()), (1, 0), "{args}: {stderr}");
+    }
+    let unwritable = world.run("read --json /nonexistent/x", 1);
+    assert_eq!(text(&unwritable.stderr).lines().count(), 1);
+    assert!(text(&world.run("--help", 0).stdout).contains("Examples:"));
+    world.assert_clean();
+}
