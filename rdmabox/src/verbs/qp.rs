@@ -21,7 +21,7 @@ pub enum QpState {
     Rtr,
     /// Ready to send: connected.
     Rts,
-    /// Broken: everything posted is flushed with [`WcStatus::WrFlushErr`](super::WcStatus::WrFlushErr).
+    /// Broken: everything posted is flushed with [`WcStatus::WrFlushErr`].
     Err,
 }
 

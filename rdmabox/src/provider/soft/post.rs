@@ -171,7 +171,7 @@ impl SoftQp {
                 posted.refused = Some(reason);
                 return false;
             }
-            let mut checked = self.check_local(wr);
+            let mut checked = self.check_local(&mut sq, wr);
             sq.take_slot();
             let Some(link) = link.filter(|_| !sq.is_poisoned()) else {
                 // Behind whatever has not been reported yet.
@@ -196,7 +196,10 @@ impl SoftQp {
                     sq.return_slot();
                     return true;
                 }
-                Err(_) => posted.failed |= sq.push(self.check_local(wr).failed(WcStatus::RemAccessErr)),
+                Err(_) => {
+                    let failed = self.check_local(&mut sq, wr).failed(WcStatus::RemAccessErr);
+                    posted.failed |= sq.push(failed);
+                }
             }
             posted.count += 1;
         }
@@ -219,12 +222,12 @@ impl SoftQp {
     }
 
     /// Checks the local elements.
-    fn check_local<'a>(&self, wr: &SendWr<'a>) -> Checked<'a> {
+    fn check_local<'a>(&self, sq: &mut SendQueue, wr: &SendWr<'a>) -> Checked<'a> {
         let needs = match wr.op {
             SendOp::Send { .. } | SendOp::Write { .. } => Access::empty(),
             _ => Access::LOCAL_WRITE,
         };
-        let mut pieces = Pieces::new();
+        let mut pieces = sq.room_for(wr.sges.len());
         let mut fault = None;
         for sge in wr.sges {
             match self.regions().local(sge, needs) {
@@ -247,7 +250,11 @@ impl SoftQp {
         if let Some(peer) = &link.peer
             && !matches!(wr.op, SendOp::Send { .. })
         {
-            return self.start_direct(peer, sq, &wr);
+            let started = self.start_direct(peer, sq, &wr);
+            if let Payload::Pieces(pieces) = wr.payload {
+                sq.take_back(pieces);
+            }
+            return started;
         }
         let msn = sq.take_msn();
         let mut tx = self.tx();
@@ -259,7 +266,8 @@ impl SoftQp {
         match &mut wr.payload {
             Payload::Inline(bytes) => tx.bytes(bytes),
             Payload::Pieces(pieces) if sends => {
-                pieces.drain(..).for_each(|piece| tx.memory(piece, Some(msn)))
+                pieces.drain(..).for_each(|piece| tx.memory(piece, Some(msn)));
+                sq.take_back(std::mem::take(pieces));
             }
             Payload::Pieces(pieces) => landing = std::mem::take(pieces),
         }

@@ -12,6 +12,9 @@ use super::{
 use crate::verbs::{WcOpcode, WcStatus, WorkCompletion};
 use std::sync::{Arc, atomic::Ordering};
 
+/// Vectors of pieces that are kept for use again.
+const MAX_SPARE: usize = 64;
+
 /// Local memory of a request.
 pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 
@@ -57,6 +60,8 @@ pub(crate) struct SendQueue {
     held: VecDeque<Held>,
     /// Unsignaled requests that succeeded since the last completion; the next one frees their slots.
     unreported: u32,
+    /// Room for the pieces of requests that have many, to be used again.
+    spare: Vec<Pieces>,
     /// A request has failed: whatever is posted behind it is flushed.
     poisoned: bool,
 }
@@ -75,12 +80,29 @@ impl SendQueue {
             responses: 0,
             held: VecDeque::new(),
             unreported: 0,
+            spare: Vec::new(),
             poisoned: false,
         }
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
         self.poisoned
+    }
+
+    /// Room for `count` pieces.
+    pub(crate) fn room_for(&mut self, count: usize) -> Pieces {
+        match count > Pieces::new().inline_size() {
+            true => self.spare.pop().unwrap_or_else(|| Pieces::with_capacity(count)),
+            false => Pieces::new(),
+        }
+    }
+
+    /// Takes back what [`room_for`](Self::room_for) gave; the memory is let go.
+    pub(crate) fn take_back(&mut self, mut pieces: Pieces) {
+        if pieces.spilled() && self.spare.len() < MAX_SPARE {
+            pieces.clear();
+            self.spare.push(pieces);
+        }
     }
 
     /// Slots that are not free.
@@ -264,7 +286,7 @@ impl SendQueue {
         Outcome::Failed
     }
 
-    /// A response to `msn` of `len` bytes begins: where it lands.
+    /// A response to `msn` of `len` bytes begins: where it lands. Asked once for each request.
     pub(crate) fn response(&mut self, msn: u32, len: u32, opcodes: &[WcOpcode]) -> Result<Pieces, Outcome> {
         if self.outstanding.front().is_some_and(|e| e.msn != msn) {
             match self.acked(msn.wrapping_sub(1)) {
@@ -272,18 +294,19 @@ impl SendQueue {
                 other => return Err(other),
             }
         }
-        match self.outstanding.front() {
+        match self.outstanding.front_mut() {
             Some(e)
                 if e.msn == msn && e.done.is_none() && e.byte_len == len && opcodes.contains(&e.opcode) =>
             {
-                Ok(e.landing.clone())
+                Ok(std::mem::take(&mut e.landing))
             }
             _ => Err(Outcome::Nonsense),
         }
     }
 
-    /// The response to the first request in line has landed.
-    pub(crate) fn response_done(&mut self) -> Outcome {
+    /// The response to the first request in line has landed where [`response`](Self::response) said.
+    pub(crate) fn response_done(&mut self, landing: Pieces) -> Outcome {
+        self.take_back(landing);
         if let Some(entry) = self.pop() {
             self.report(&entry, WcStatus::Success);
         }

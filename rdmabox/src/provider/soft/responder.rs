@@ -82,7 +82,7 @@ impl SoftQp {
                         if let Some(piece) = pieces.first() {
                             direct::store_old_value(piece, header.arg0.get());
                         }
-                        sq.response_done()
+                        sq.response_done(pieces)
                     }
                     Err(outcome) => outcome,
                 }

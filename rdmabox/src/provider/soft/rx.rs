@@ -5,12 +5,11 @@
 
 use std::{io, os::fd::OwnedFd};
 
-use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     qp::{Link, SoftQp},
-    requester::{Outcome, Pieces, SendQueue},
+    requester::{Outcome, Pieces},
     socket::IoVec,
     wire::{HEADER_LEN, Header, Opcode},
 };
@@ -42,39 +41,51 @@ pub(crate) enum Then {
 /// Payload on its way to its place.
 #[derive(Debug)]
 pub(crate) struct Landing {
-    vectors: SmallVec<[IoVec; 8]>,
-    /// Vectors before this one are full.
+    pieces: Pieces,
+    /// Pieces before this one are full.
     next: usize,
+    /// Bytes of that one that are there.
+    filled: usize,
     remaining: usize,
-    /// Keeps the memory mapped.
-    _pieces: Pieces,
     pub then: Then,
 }
 
+/// Vectors of one receiving call.
+const MAX_VECTORS: usize = 32;
+
 impl Landing {
     pub(crate) fn new(pieces: Pieces, len: usize, then: Then) -> Landing {
-        let mut remaining = len;
-        let mut vectors = SmallVec::new();
-        for piece in &pieces {
-            let take = piece.len.min(remaining);
-            if take > 0 {
-                vectors.push(IoVec::new(piece.ptr, take));
-            }
-            remaining -= take;
-        }
-        debug_assert_eq!(remaining, 0, "the landing is shorter than the payload");
-        Landing { vectors, next: 0, remaining: len, _pieces: pieces, then }
+        debug_assert!(pieces.iter().map(|piece| piece.len).sum::<usize>() >= len, "shorter than the payload");
+        Landing { pieces, next: 0, filled: 0, remaining: len, then }
     }
 
+    /// Where the next bytes go: fills `vectors` from the front and tells how many. True if that is all the room there is.
+    fn vectors(&self, vectors: &mut [IoVec]) -> (usize, bool) {
+        let (mut count, mut filled, mut remaining) = (0, self.filled, self.remaining);
+        for piece in &self.pieces[self.next..] {
+            if remaining == 0 || count == vectors.len() {
+                break;
+            }
+            let mut vector = IoVec::new(piece.ptr, piece.len.min(filled + remaining));
+            vector.skip(std::mem::take(&mut filled));
+            remaining -= vector.len();
+            vectors[count] = vector;
+            count += 1;
+        }
+        (count, remaining == 0)
+    }
+
+    /// Takes note of `count` bytes more, and gives what is beyond the payload.
     fn advance(&mut self, mut count: usize) -> usize {
         while count > 0 && self.remaining > 0 {
-            let vector = &mut self.vectors[self.next];
-            let done = count.min(vector.len());
-            vector.skip(done);
-            count -= done;
+            let room = (self.pieces[self.next].len - self.filled).min(self.remaining);
+            let done = count.min(room);
+            self.filled += done;
             self.remaining -= done;
-            if vector.len() == 0 {
+            count -= done;
+            if done == room {
                 self.next += 1;
+                self.filled = 0;
             }
         }
         count
@@ -220,12 +231,15 @@ impl Rx {
                 }
             }
             State::Payload(landing) => {
-                let mut vectors: SmallVec<[IoVec; 16]> =
-                    SmallVec::from_slice(&landing.vectors[landing.next..]);
-                vectors.push(IoVec::new(self.header.as_mut_ptr(), HEADER_LEN));
+                let mut vectors = [IoVec::new(std::ptr::null_mut(), 0); MAX_VECTORS];
+                let (mut used, all) = landing.vectors(&mut vectors[..MAX_VECTORS - 1]);
+                if all {
+                    vectors[used] = IoVec::new(self.header.as_mut_ptr(), HEADER_LEN);
+                    used += 1;
+                }
                 // SAFETY: the landing was checked against its regions and keeps them mapped; it belongs to a
                 // request under way. The last vector is our own header buffer, empty between frames.
-                match unsafe { link.socket.receive(&vectors, &mut self.descriptors) } {
+                match unsafe { link.socket.receive(&vectors[..used], &mut self.descriptors) } {
                     Ok(0) => Step::Ended,
                     Ok(count) => {
                         self.have = landing.advance(count);
@@ -239,12 +253,12 @@ impl Rx {
                             return Step::Empty;
                         }
                         if landing.remaining > 0 {
-                            // Less came than was asked for: nothing more is there now.
-                            return Step::Drained;
+                            // If less came than was asked for, nothing more is there now.
+                            return if all { Step::Drained } else { Step::Moved };
                         }
-                        let then = landing.then;
-                        self.state = State::Header;
-                        self.landed(qp, link, then);
+                        if let State::Payload(landing) = std::mem::replace(&mut self.state, State::Header) {
+                            self.landed(qp, link, landing);
+                        }
                         if self.have < HEADER_LEN { Step::Drained } else { self.act(qp, link) }
                     }
                     Err(e) => Step::from_error(&e),
@@ -269,8 +283,7 @@ impl Rx {
                 self.have = 0;
                 if landing.remaining == 0 {
                     self.state = State::Header;
-                    let then = landing.then;
-                    self.landed(qp, link, then);
+                    self.landed(qp, link, landing);
                 } else {
                     self.state = State::Payload(landing);
                 }
@@ -304,8 +317,8 @@ impl Rx {
         Step::Moved
     }
 
-    fn landed(&mut self, qp: &SoftQp, link: &Link, then: Then) {
-        match then {
+    fn landed(&mut self, qp: &SoftQp, link: &Link, landing: Landing) {
+        match landing.then {
             Then::Executed { msn, ack, recv } => {
                 if let Some(recv) = recv {
                     qp.complete_recv(recv, WcStatus::Success);
@@ -315,7 +328,7 @@ impl Rx {
                 }
             }
             Then::ReadDone(msn) => {
-                let outcome = qp.answered(link, msn, SendQueue::response_done);
+                let outcome = qp.answered(link, msn, |sq| sq.response_done(landing.pieces));
                 if outcome == Outcome::Failed {
                     qp.enter_error(self, WcStatus::WrFlushErr, false);
                 }

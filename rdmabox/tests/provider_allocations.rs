@@ -1,0 +1,162 @@
+//! A request that a provider carries out takes nothing from the allocator: not the post, not the poll, and not the engine
+//! of the other side. A test of its own, because the allocator counts for the whole process.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::{
+    memory::Memory,
+    provider::soft::SoftDevice,
+    verbs::{
+        Access, CompletionQueue, Device, DirectOp, MrHandle, Progress, ProtectionDomain, QpCaps, QpInit,
+        QueuePair, RemoteAddr, Rendezvous, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+    },
+};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is the system's allocator's doing; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LEN: usize = 64 * 1024;
+const ROUNDS: usize = 2_000;
+
+struct Side {
+    _device: Arc<dyn Device>,
+    cq: Arc<dyn CompletionQueue>,
+    qp: Arc<dyn QueuePair>,
+    mr: MrHandle,
+}
+
+fn side(progress: Progress, access: Access) -> Side {
+    let device: Arc<dyn Device> = SoftDevice::new().expect("device");
+    let pd = device.alloc_pd().expect("protection domain");
+    let cq = device.create_cq(64).expect("completion queue");
+    let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), caps: QpCaps::default(), progress };
+    let qp = pd.create_qp(init).expect("queue pair");
+    let memory = Arc::new(Memory::shared("allocations", LEN).expect("memory"));
+    let mr = register(&pd, &memory, access);
+    Side { _device: device, cq, qp, mr }
+}
+
+fn register(pd: &Arc<dyn ProtectionDomain>, memory: &Arc<Memory>, access: Access) -> MrHandle {
+    pd.register(memory, 0, LEN as u64, access).expect("register")
+}
+
+fn connect(a: &Side, b: &Side, streams: (Rendezvous, Rendezvous)) {
+    thread::scope(|scope| {
+        scope.spawn(|| b.qp.connect(streams.1, PATIENCE).expect("connect"));
+        a.qp.connect(streams.0, PATIENCE).expect("connect");
+    });
+}
+
+/// Posts a list whose last request is signaled, and polls for its completion.
+fn carry_out(side: &Side, list: &[SendWr<'_>]) {
+    side.qp.post_send(list).expect("post_send");
+    let start = Instant::now();
+    let mut out = [WorkCompletion::EMPTY; 8];
+    loop {
+        match side.cq.poll(&mut out).expect("poll") {
+            0 => assert!(start.elapsed() < PATIENCE, "no completion"),
+            count => {
+                assert!(out[..count].iter().all(|wc| wc.status == WcStatus::Success), "{out:?}");
+                assert_eq!(count, 1);
+                return;
+            }
+        }
+    }
+}
+
+/// Allocations of many requests of each kind, when each kind has been carried out before.
+fn allocations(streams: (Rendezvous, Rendezvous)) -> Vec<(&'static str, u64)> {
+    let a = side(Progress::Caller, Access::LOCAL_WRITE);
+    let b = side(Progress::Engine, Access::REMOTE_ANY);
+    connect(&a, &b, streams);
+    let mapped = a.qp.executes_at_post();
+    let sge = |offset: u64, length: u32| Sge { addr: a.mr.addr() + offset, length, lkey: a.mr.lkey() };
+    let remote = RemoteAddr { addr: b.mr.addr(), rkey: b.mr.rkey() };
+    let (word, page, all) = ([sge(0, 8)], [sge(0, 4096)], [sge(0, LEN as u32)]);
+    let scattered: Vec<Sge> = (0..30).map(|index| sge(index * 64, 64)).collect();
+    let wr = |op, sges, flags| SendWr { wr_id: 1, op, sges, inline: None, flags };
+    let one = |op, sges| [wr(op, sges, SendFlags::SIGNALED)];
+    let write = SendOp::Write { remote, imm: None };
+    let read = SendOp::Read { remote };
+    let chain: Vec<SendWr<'_>> = (0..16)
+        .map(|index| wr(write, &page[..], if index == 15 { SendFlags::SIGNALED } else { SendFlags::empty() }))
+        .collect();
+    let inline = [SendWr { inline: Some(&[7; 64]), sges: &[], ..one(write, &[])[0] }];
+    let swap = SendOp::CompareSwap { remote, compare: 0, swap: 0 };
+    let lists: [(&str, &[SendWr<'_>]); 9] = [
+        ("WRITE of 8 bytes", &one(write, &word)),
+        ("WRITE of 64 KiB", &one(write, &all)),
+        ("inline WRITE", &inline),
+        ("chain of WRITEs", &chain),
+        ("WRITE of 30 pieces", &one(write, &scattered)),
+        ("READ of 4 KiB", &one(read, &page)),
+        ("READ of 64 KiB", &one(read, &all)),
+        ("READ into 30 pieces", &one(read, &scattered)),
+        ("compare-and-swap", &one(swap, &word)),
+    ];
+    let counted = |what: &'static str, run: &mut dyn FnMut()| {
+        // Queues reach the sizes that they keep.
+        (0..ROUNDS).for_each(|_| run());
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        (0..ROUNDS).for_each(|_| run());
+        (what, ALLOCATIONS.load(Ordering::SeqCst) - before)
+    };
+    let mut counts: Vec<_> =
+        lists.iter().map(|(what, list)| counted(what, &mut || carry_out(&a, list))).collect();
+    if mapped {
+        counts.push(counted("a WRITE at once", &mut || {
+            let op = DirectOp::Write { remote, data: &[1; 4096] };
+            assert_eq!(a.qp.execute_now(op), Some(Ok(())));
+        }));
+    }
+    counts
+}
+
+/// One test for both, one after the other: they share the count.
+#[test]
+fn requests_take_nothing_from_the_allocator() {
+    let (a, b) = UnixStream::pair().expect("socketpair");
+    let shm = allocations((Rendezvous::Unix(a), Rendezvous::Unix(b)));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let a = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let (b, _) = listener.accept().expect("accept");
+    let tcp = allocations((Rendezvous::Tcp(a), Rendezvous::Tcp(b)));
+    let some: Vec<_> = shm.iter().chain(&tcp).filter(|(_, count)| *count > 0).collect();
+    assert!(some.is_empty(), "allocations in {ROUNDS} requests: shm {shm:?}, tcp {tcp:?}");
+}
