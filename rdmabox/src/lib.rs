@@ -62,7 +62,8 @@ mod rpc;
 mod runtime;
 pub mod session;
 pub mod stats;
+mod sync;
 pub mod verbs;
 
-pub use memory::{Memory, MemoryError};
+pub use memory::{Buffer, Memory, MemoryError, PreMrThreshold, RecvBuf, SendBuf};
 pub use session::*;

@@ -2,7 +2,7 @@
 
 mod support;
 
-use rdmabox::{ProviderKind, RemoteAddr, Session};
+use rdmabox::{PreMrThreshold, ProviderKind, RemoteAddr, Session};
 use support::{Fixture, at, base, on_each_provider, pattern};
 
 const THREADS: usize = 6;
@@ -61,7 +61,7 @@ fn many_threads_with_many_parts_never_overfill_a_queue() {
 fn merges_of_many_parts_survive_an_exhausted_pool() {
     on_each_provider(|mut f| {
         f.options.window_bytes = 64 << 20;
-        f.options.pre_mr_threshold = 1 << 20;
+        f.options.pre_mr_threshold = PreMrThreshold::Bytes(1 << 20);
         // The pool has 8 MiB: more than that is staged at once.
         let (groups, parts_each, len) = (14, 60, 4000);
         let session = f.connect();
@@ -100,7 +100,7 @@ fn one_submission_larger_than_the_pool_is_staged_all_the_same() {
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
         let mut f = Fixture::with_memory(provider, 12 << 20);
         f.options.window_bytes = 64 << 20;
-        f.options.pre_mr_threshold = 64 << 20;
+        f.options.pre_mr_threshold = PreMrThreshold::Bytes(64 << 20);
         let session = f.connect();
         let base = base(&session);
         let data = pattern(60 * 10_000, 2);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::Parser;
-use rdmabox::{Address, BatchMode, PollingMode, ProviderKind, SessionOptions};
+use rdmabox::{Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, SessionOptions};
 
 use crate::{fuse::Settings, size};
 
@@ -76,8 +76,8 @@ pub struct Args {
 
     /// Copy requests up to this size through registered memory, register the buffers of larger ones; auto: the
     /// runtime's choice
-    #[arg(long, value_name = "BYTES|auto", value_parser = threshold, help_heading = "Session")]
-    pre_mr_threshold: Option<Threshold>,
+    #[arg(long, value_name = "BYTES|auto", value_parser = parsed::<PreMrThreshold>, help_heading = "Session")]
+    pre_mr_threshold: Option<PreMrThreshold>,
 
     /// How completions are waited for: busy, event, event-batch, hybrid, adaptive or shared-cq:M
     #[arg(long, value_name = "MODE", value_parser = parsed::<PollingMode>, help_heading = "Session")]
@@ -141,18 +141,8 @@ pub struct Args {
     pub detached: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Threshold {
-    Auto,
-    Bytes(u64),
-}
-
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
-}
-
-fn threshold(text: &str) -> Result<Threshold, String> {
-    if text == "auto" { Ok(Threshold::Auto) } else { size::parse(text).map(Threshold::Bytes) }
 }
 
 fn kernel_size(text: &str) -> Result<u32, String> {
@@ -245,8 +235,8 @@ impl Args {
         if let Some(batch) = self.batch {
             options.batch = batch;
         }
-        if let Some(Threshold::Bytes(bytes)) = self.pre_mr_threshold {
-            options.pre_mr_threshold = bytes;
+        if let Some(threshold) = self.pre_mr_threshold {
+            options.pre_mr_threshold = threshold;
         }
         if let Some(polling) = self.polling {
             options.polling = polling;
@@ -309,7 +299,7 @@ mod tests {
         assert_eq!(options.provider, Some(ProviderKind::Tcp));
         assert_eq!((options.queue_pairs, options.window_bytes), (2, 3 << 20));
         assert_eq!((options.batch, options.polling), (BatchMode::Merge, PollingMode::EventBatch));
-        assert_eq!((options.pre_mr_threshold, options.max_retry), (64 << 10, Some(9)));
+        assert_eq!((options.pre_mr_threshold, options.max_retry), (PreMrThreshold::Bytes(64 << 10), Some(9)));
         assert_eq!(options.operation_timeout, Duration::from_millis(2500));
     }
 

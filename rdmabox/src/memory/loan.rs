@@ -1,10 +1,12 @@
-//! Memory that a caller lends to requests for the length of a blocking call.
+//! Memory that a caller lends to requests.
 //!
 //! A [`Loan`] is a caller's slice without its lifetime, so that requests of several threads can sit in one queue.
-//! [`scope`] makes that sound: it does not return, not even by unwinding, before every loan made in it is dropped,
-//! and requests drop their loans only when the device has let go of the memory.
+//! For the length of a blocking call [`scope`] makes that sound: it does not return, not even by unwinding, before
+//! every loan made in it is dropped. For a request that outlives the call, a [`Lent`] buffer does: it is given back, or
+//! dropped, only when every loan of it is. Requests drop their loans only when the device has let go of the memory.
 
 use std::{
+    cell::RefCell,
     marker::PhantomData,
     sync::{
         Arc,
@@ -12,7 +14,7 @@ use std::{
     },
 };
 
-use super::PreMrBuf;
+use super::{PreMrBuf, RecvBuf, SendBuf};
 use crate::verbs::{Access, MrHandle, ProtectionDomain, Sge, VerbsError};
 
 /// A slice on loan. Exclusive loans are written by at most one request at a time: they come from `&mut` slices.
@@ -34,10 +36,21 @@ impl Loan {
         self.len
     }
 
+    /// Virtual address of the first byte.
+    pub(crate) fn addr(&self) -> u64 {
+        self.ptr as u64
+    }
+
     /// The bytes of a loan of a shared slice; `None` for an exclusive one.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         // SAFETY: a loan of a shared slice: valid and unchanged while the loan exists.
         (!self.writable).then(|| unsafe { std::slice::from_raw_parts(self.ptr, self.len) })
+    }
+
+    /// The bytes of an exclusive loan; `None` for one of a shared slice.
+    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: an exclusive loan: nobody else reads or writes the slice while it exists.
+        self.writable.then(|| unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })
     }
 
     /// Copies the bytes to a pre-registered buffer.
@@ -49,9 +62,7 @@ impl Loan {
 
     /// Copies bytes from a pre-registered buffer into an exclusive loan.
     pub(crate) fn unstage(&mut self, buf: &PreMrBuf, at: usize) {
-        if self.writable {
-            // SAFETY: an exclusive loan: nobody else reads or writes the slice while it exists.
-            let out = unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) };
+        if let Some(out) = self.bytes_mut() {
             buf.read(at, out);
         }
     }
@@ -112,11 +123,92 @@ impl Drop for Settle<'_> {
     }
 }
 
+thread_local! {
+    /// The count of this thread's last scope, for the next one.
+    static COUNT: RefCell<Option<LoanCount>> = const { RefCell::new(None) };
+}
+
 /// Runs `f`, which may make loans of slices that outlive the call.
 pub(crate) fn scope<'env, R>(f: impl FnOnce(&Scope<'env>) -> R) -> R {
-    let scope = Scope { count: Arc::new(AtomicUsize::new(0)), _env: PhantomData };
-    let _settle = Settle(&scope.count);
-    f(&scope)
+    let kept = COUNT.try_with(|count| count.try_borrow_mut().ok()?.take()).ok().flatten();
+    let scope = Scope { count: kept.unwrap_or_default(), _env: PhantomData };
+    let settle = Settle(&scope.count);
+    let result = f(&scope);
+    drop(settle);
+    // Nobody counts on it any more. A scope inside of this one, or a thread that ends, has found none and made one.
+    let _ = COUNT.try_with(|count| count.try_borrow_mut().map(|mut place| *place = Some(scope.count)));
+    result
+}
+
+/// How many loans are out. Shared with them.
+pub(crate) type LoanCount = Arc<AtomicUsize>;
+
+/// A buffer of one's own that requests may outlive the call with.
+#[derive(Debug)]
+pub(crate) struct Lent<B> {
+    /// None once it was taken back.
+    buf: Option<B>,
+    count: LoanCount,
+}
+
+impl<B> Lent<B> {
+    /// `count` counts nothing now; it is of use again when the buffer is back.
+    pub(crate) fn new(buf: B, count: LoanCount) -> Lent<B> {
+        debug_assert_eq!(count.load(Ordering::Acquire), 0);
+        Lent { buf: Some(buf), count }
+    }
+
+    /// True if no loan is out.
+    pub(crate) fn is_back(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits for the last loan and gives the buffer back with the count. A buffer is taken back once.
+    pub(crate) fn take(mut self) -> (Option<B>, LoanCount) {
+        drop(Settle(&self.count));
+        (self.buf.take(), Arc::clone(&self.count))
+    }
+
+    fn loan(&self, ptr: *mut u8, len: usize, writable: bool) -> Loan {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Loan { ptr, len, writable, count: Arc::clone(&self.count) }
+    }
+}
+
+impl<B: SendBuf> Lent<B> {
+    /// Loans of its bytes, to be sent, in pieces of at most `max` bytes; one of no bytes if it is empty.
+    pub(crate) fn lend(&self, max: usize) -> impl Iterator<Item = Loan> {
+        let bytes = self.buf.as_ref().map_or(&[][..], SendBuf::bytes);
+        let pieces = bytes.chunks(max).chain(bytes.is_empty().then_some(bytes));
+        pieces.map(|piece| self.loan(piece.as_ptr().cast_mut(), piece.len(), false))
+    }
+}
+
+impl<B: RecvBuf> Lent<B> {
+    /// Loans of its bytes, to be filled, in pieces of at most `max` bytes; one of no bytes if it is empty. Once only:
+    /// loans to be filled are exclusive.
+    pub(crate) fn lend_mut(&mut self, max: usize) -> impl Iterator<Item = Loan> {
+        assert!(self.is_back(), "a buffer that is on loan");
+        let (ptr, len) = self.buf.as_mut().map_or((std::ptr::null_mut(), 0), |buf| {
+            let bytes = buf.bytes_mut();
+            (bytes.as_mut_ptr(), bytes.len())
+        });
+        let starts = (0..len).step_by(max.max(1)).chain((len == 0).then_some(0));
+        // In bounds: it starts inside the buffer.
+        starts.map(move |at| self.loan(ptr.wrapping_add(at), max.min(len - at), true))
+    }
+}
+
+impl<B> Drop for Lent<B> {
+    fn drop(&mut self) {
+        if let Some(buf) = self.buf.take()
+            && !self.is_back()
+        {
+            // Somebody may still write there. It does not come to this: owners of lent buffers wait.
+            log::error!("a buffer is leaked: requests still use it");
+            std::mem::forget(buf);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -143,5 +235,50 @@ mod tests {
         scope(|s| send.send(s.lend(&data)).unwrap());
         assert_eq!(returned.load(Ordering::SeqCst), 1);
         other.join().unwrap();
+    }
+
+    #[test]
+    fn a_scope_inside_a_scope_counts_for_itself() {
+        let data = [1u8; 8];
+        scope(|outer| {
+            let kept = outer.lend(&data);
+            // Would never end if it waited for the outer one's loan.
+            scope(|inner| drop(inner.lend(&data)));
+            drop(kept);
+        });
+    }
+
+    #[test]
+    fn a_lent_buffer_comes_back_when_the_last_loan_is_dropped() {
+        let mut lent = Lent::new(vec![0u8; 10], LoanCount::default());
+        let mut loans: Vec<Loan> = lent.lend_mut(4).collect();
+        assert_eq!(loans.iter().map(Loan::len).collect::<Vec<_>>(), [4, 4, 2]);
+        assert!(!lent.is_back());
+        for (value, loan) in (1..).zip(&mut loans) {
+            loan.bytes_mut().unwrap().fill(value);
+        }
+        let returned = AtomicUsize::new(0);
+        let (buf, count) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    std::thread::yield_now();
+                }
+                returned.store(1, Ordering::SeqCst);
+                drop(loans);
+            });
+            lent.take()
+        });
+        assert_eq!((returned.into_inner(), count.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!(buf, Some(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3]));
+    }
+
+    #[test]
+    fn an_empty_buffer_is_lent_as_one_piece() {
+        let mut lent = Lent::new(Vec::new(), LoanCount::default());
+        assert_eq!(lent.lend(4).map(|loan| loan.len()).collect::<Vec<_>>(), [0]);
+        assert_eq!(lent.lend_mut(4).map(|loan| loan.len()).collect::<Vec<_>>(), [0]);
+        let two = Lent::new(vec![5u8; 8], LoanCount::default());
+        let loans: Vec<Loan> = two.lend(4).collect();
+        assert_eq!(loans.iter().map(|loan| loan.bytes().unwrap()).collect::<Vec<_>>(), [[5; 4], [5; 4]]);
     }
 }

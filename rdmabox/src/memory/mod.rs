@@ -3,6 +3,7 @@
 //! Memory that a peer can write at any time is never lent out as a Rust reference; [`Memory`] is read and
 //! written by copies and atomics through raw pointers.
 
+mod buffer;
 mod calibrate;
 mod loan;
 mod mapping;
@@ -10,8 +11,9 @@ mod pre_mr;
 mod registrations;
 mod threshold;
 
+pub use buffer::{Buffer, RecvBuf, SendBuf};
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
-pub(crate) use loan::{Loan, scope};
+pub(crate) use loan::{Lent, Loan, LoanCount, scope};
 pub(crate) use mapping::copy;
 pub use mapping::{Memory, MemoryError};
 pub use pre_mr::{PreMrBuf, PreMrPool};

@@ -46,6 +46,12 @@ impl PreMrPool {
         Some(PreMrBuf { pool: self.clone(), block, order, len })
     }
 
+    /// True if the range lies in the pool's memory.
+    pub(crate) fn contains(&self, addr: u64, len: usize) -> bool {
+        let start = addr.wrapping_sub(self.memory.addr());
+        start.checked_add(len as u64).is_some_and(|end| end <= self.memory.len() as u64)
+    }
+
     /// The memory that the buffers are parts of.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
@@ -113,6 +119,22 @@ impl PreMrBuf {
     pub fn read(&self, at: usize, out: &mut [u8]) {
         self.check(at, out.len());
         self.pool.memory.read(self.offset() + at, out);
+    }
+
+    /// The bytes asked for.
+    ///
+    /// For buffers of a pool whose memory no peer can reach, as that of a session: there nobody but this buffer's owner
+    /// reads or writes its block.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: the block lies in the pool's memory, which is mapped while this exists, and belongs to this buffer; a
+        // request that fills it holds an exclusive loan of it.
+        unsafe { std::slice::from_raw_parts(self.pool.memory.ptr(self.offset()), self.len) }
+    }
+
+    /// The bytes asked for; see [`as_slice`](Self::as_slice).
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`; `&mut self` makes it exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.pool.memory.ptr(self.offset()), self.len) }
     }
 
     /// Gives it back, as dropping does.

@@ -12,8 +12,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{CALL_SLOTS, MAX_CALL, Messages, SEND_ID};
 use crate::{
-    polling::PollingMode,
-    runtime::{Attendance, Ticket, Waited},
+    polling::{PollingMode, Retry},
+    runtime::{Attendance, Notice, Ticket, Waited},
     session::RequestError,
     stats::Stats,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
@@ -47,7 +47,7 @@ impl RpcClient {
         pd: &dyn ProtectionDomain,
         qp: Arc<dyn QueuePair>,
         cq: Arc<dyn CompletionQueue>,
-        polling: (PollingMode, u32),
+        polling: (PollingMode, Retry),
         stats: Arc<Stats>,
         timeout: Duration,
     ) -> Result<RpcClient, VerbsError> {
@@ -118,7 +118,7 @@ impl RpcClient {
         reply: &mut Vec<u8>,
         deadline: Instant,
     ) -> Result<(), RequestError> {
-        let ticket = Ticket::new(1);
+        let ticket = Ticket::of_this_thread(1);
         ticket.posted_on(LANE);
         {
             let mut entry = self.slots[slot].lock();
@@ -189,9 +189,15 @@ impl RpcClient {
             log::debug!("receive: {e}");
             self.fail();
         }
-        if owner.complete_one(Some(LANE), Ok(())) {
+        self.stats.call_latency.record(owner.started().elapsed());
+        self.tell(&owner, Ok(()));
+    }
+
+    /// Callers block: a thread is all that there can be to wake.
+    fn tell(&self, owner: &Ticket, result: Result<(), RequestError>) {
+        if let (Notice::Unpark(thread), _) = owner.complete_one(Some(LANE), result) {
             self.stats.wakeups.inc();
-            owner.unpark();
+            thread.unpark();
         }
     }
 
@@ -205,10 +211,8 @@ impl RpcClient {
         self.messages.qp.to_error();
         for slot in &self.slots {
             let owner = slot.lock().ticket.take();
-            if let Some(owner) = owner
-                && owner.complete_one(Some(LANE), Err(RequestError::Disconnected))
-            {
-                owner.unpark();
+            if let Some(owner) = owner {
+                self.tell(&owner, Err(RequestError::Disconnected));
             }
         }
         self.freed.notify_all();

@@ -3,27 +3,31 @@
 //! Of the threads that wait for completions of one queue, one holds the token: it polls, arms and sleeps, and
 //! hands out everybody's completions. The others are parked. A thread that is served leaves, and hands the token
 //! on to one that is not. So a lone caller polls its own completion and wakes nobody, and no completion waits for
-//! a thread that has gone.
+//! a thread that has gone. Where a queue has a poller of its own (shared completion queues), callers never take the
+//! token.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{Ordering, fence},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
-
-use super::Ticket;
+use super::{Ticket, ticket::Attendee};
 use crate::{
-    polling::{Poller, PollingMode, Step},
+    polling::{Poller, PollingMode, Retry, Step},
     stats::Stats,
+    sync::{
+        Mutex,
+        atomic::{Ordering, fence},
+        park_timeout,
+    },
     verbs::{CompletionQueue, VerbsError, WorkCompletion},
 };
 
 /// Completions per poll.
 const BATCH: usize = 32;
+/// Polls in a row that find nothing before the poller offers its core to others: on few cores the peer, or the
+/// provider's engine, may need it to bring the completion.
+const POLLS_PER_YIELD: u32 = 64;
 
 #[derive(Debug)]
 struct Leader {
@@ -35,18 +39,20 @@ struct Leader {
 #[derive(Debug, Default)]
 struct Waiters {
     /// Their owners are parked here, or about to be.
-    parked: Vec<Arc<Ticket>>,
+    parked: Vec<Arc<dyn Attendee>>,
     /// Their owners do not know yet that they have to wait here; they may wait elsewhere, and cannot be relied on.
-    expected: Vec<Arc<Ticket>>,
+    expected: Vec<Arc<dyn Attendee>>,
 }
 
 /// A completion queue and those who wait on it.
 #[derive(Debug)]
 pub(crate) struct Attendance {
-    lane: usize,
+    index: usize,
     cq: Arc<dyn CompletionQueue>,
     leader: Mutex<Leader>,
     waiters: Mutex<Waiters>,
+    /// Only its poller takes the token.
+    has_poller: bool,
 }
 
 /// How a wait ended.
@@ -60,14 +66,30 @@ pub(crate) enum Waited {
 
 impl Attendance {
     pub(crate) fn new(
-        lane: usize,
+        index: usize,
         cq: Arc<dyn CompletionQueue>,
         mode: PollingMode,
-        max_retry: u32,
+        retry: Retry,
     ) -> Attendance {
         let leader =
-            Leader { poller: Poller::new(mode, max_retry, BATCH), batch: [WorkCompletion::EMPTY; BATCH] };
-        Attendance { lane, cq, leader: Mutex::new(leader), waiters: Mutex::default() }
+            Leader { poller: Poller::new(mode, retry, BATCH), batch: [WorkCompletion::EMPTY; BATCH] };
+        Attendance {
+            index,
+            cq,
+            leader: Mutex::new(leader),
+            waiters: Mutex::default(),
+            has_poller: mode.shared_queues().is_some(),
+        }
+    }
+
+    /// The completion queue.
+    pub(crate) fn cq(&self) -> &Arc<dyn CompletionQueue> {
+        &self.cq
+    }
+
+    /// True if a thread does nothing but poll here, while there is something to come.
+    pub(crate) fn has_poller(&self) -> bool {
+        self.has_poller
     }
 
     /// Waits until nothing of the ticket is outstanding here, serving others meanwhile: `dispatch` gets every completion.
@@ -78,37 +100,57 @@ impl Attendance {
         stats: &Stats,
         dispatch: &dyn Fn(&[WorkCompletion]),
     ) -> Waited {
-        let waited = self.wait_inner(ticket, deadline, stats, dispatch);
+        if self.has_poller {
+            // The poller reports to the ticket, and that unparks this thread.
+            while !ticket.is_settled_on(self.index) {
+                let Some(left) = remaining(deadline) else { return Waited::TimedOut };
+                park_timeout(left);
+            }
+            return Waited::Done;
+        }
+        self.attend(ticket, deadline, stats, dispatch)
+    }
+
+    /// As [`wait`](Self::wait), for anybody, the poller included.
+    pub(crate) fn attend<A: Attendee + 'static>(
+        &self,
+        who: &Arc<A>,
+        deadline: Instant,
+        stats: &Stats,
+        dispatch: &dyn Fn(&[WorkCompletion]),
+    ) -> Waited {
+        let waited = self.by_turns(who, deadline, stats, dispatch);
         self.hand_on();
         waited
     }
 
-    fn wait_inner(
+    fn by_turns<A: Attendee + 'static>(
         &self,
-        ticket: &Arc<Ticket>,
+        who: &Arc<A>,
         deadline: Instant,
         stats: &Stats,
         dispatch: &dyn Fn(&[WorkCompletion]),
     ) -> Waited {
         let mut registered = false;
         let waited = loop {
-            if ticket.is_settled_on(self.lane) {
+            if who.is_settled_on(self.index) {
                 break Waited::Done;
             }
             if let Some(mut leader) = self.leader.try_lock() {
-                break self.lead(&mut leader, ticket, deadline, stats, dispatch);
+                break self.lead(&mut leader, &**who, deadline, stats, dispatch);
             }
             if !registered {
                 // Before the last look at the token: a leader that leaves after that look finds this entry.
-                self.waiters.lock().parked.push(Arc::clone(ticket));
+                self.waiters.lock().parked.push(Arc::<A>::clone(who));
                 registered = true;
+                fence(Ordering::SeqCst);
                 continue;
             }
             let Some(left) = remaining(deadline) else { break Waited::TimedOut };
-            std::thread::park_timeout(left);
+            park_timeout(left);
         };
         if registered {
-            self.waiters.lock().parked.retain(|other| !Arc::ptr_eq(other, ticket));
+            self.waiters.lock().parked.retain(|other| !is_same(other, who));
         }
         waited
     }
@@ -116,12 +158,13 @@ impl Attendance {
     fn lead(
         &self,
         leader: &mut Leader,
-        ticket: &Arc<Ticket>,
+        who: &dyn Attendee,
         deadline: Instant,
         stats: &Stats,
         dispatch: &dyn Fn(&[WorkCompletion]),
     ) -> Waited {
         leader.poller.after_wake();
+        let mut empty = 0u32;
         loop {
             let batch = leader.poller.batch_size().min(BATCH);
             let found = match self.cq.poll(&mut leader.batch[..batch]) {
@@ -130,15 +173,21 @@ impl Attendance {
             };
             stats.count_poll(found);
             dispatch(&leader.batch[..found]);
-            if ticket.is_settled_on(self.lane) {
+            // Also the last poll teaches it something.
+            let step = leader.poller.after_poll(found);
+            if who.is_settled_on(self.index) {
                 return Waited::Done;
             }
-            match leader.poller.after_poll(found) {
+            match step {
                 Step::Poll => {
-                    if found == 0 {
+                    empty = if found == 0 { empty + 1 } else { 0 };
+                    if empty == POLLS_PER_YIELD {
+                        empty = 0;
                         if remaining(deadline).is_none() {
                             return Waited::TimedOut;
                         }
+                        std::thread::yield_now();
+                    } else if empty > 0 {
                         std::hint::spin_loop();
                     }
                 }
@@ -161,9 +210,25 @@ impl Attendance {
         }
     }
 
+    /// Serves what has completed, without waiting; nothing if somebody else is at it, who will serve it.
+    pub(crate) fn glance(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) {
+        let Some(mut leader) = self.leader.try_lock() else { return };
+        loop {
+            // An error is for somebody who waits.
+            let found = self.cq.poll(&mut leader.batch).unwrap_or(0);
+            if found == 0 {
+                break;
+            }
+            stats.count_poll(found);
+            dispatch(&leader.batch[..found]);
+        }
+        drop(leader);
+        self.hand_on();
+    }
+
     /// Registers a ticket whose owner does not wait here yet, and sees to it that somebody attends.
     pub(crate) fn expect(&self, ticket: &Arc<Ticket>) {
-        self.waiters.lock().expected.push(Arc::clone(ticket));
+        self.waiters.lock().expected.push(Arc::<Ticket>::clone(ticket));
         self.hand_on();
     }
 
@@ -181,13 +246,17 @@ impl Attendance {
             return;
         }
         let mut waiters = self.waiters.lock();
-        let open = |ticket: &Arc<Ticket>| !ticket.is_settled_on(self.lane);
+        let open = |who: &Arc<dyn Attendee>| !who.is_settled_on(self.index);
         waiters.expected.retain(open);
-        match waiters.parked.iter().rev().find(|ticket| open(ticket)) {
-            Some(ticket) => ticket.unpark(),
-            None => waiters.expected.iter().for_each(|ticket| ticket.unpark()),
+        match waiters.parked.iter().rev().find(|who| open(who)) {
+            Some(who) => who.wake(),
+            None => waiters.expected.iter().for_each(|who| who.wake()),
         }
     }
+}
+
+fn is_same<A>(one: &Arc<dyn Attendee>, other: &Arc<A>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
 fn remaining(deadline: Instant) -> Option<Duration> {
@@ -204,11 +273,11 @@ mod tests {
 
     fn attendance() -> Attendance {
         let cq = SoftDevice::new().unwrap().create_cq(4).unwrap();
-        Attendance::new(0, cq, PollingMode::Adaptive, 1)
+        Attendance::new(0, cq, PollingMode::Adaptive, Retry::Fixed(1))
     }
 
     fn ticket() -> Arc<Ticket> {
-        let ticket = Ticket::new(1);
+        let ticket = Ticket::of_this_thread(1);
         ticket.posted_on(0);
         ticket
     }
@@ -222,7 +291,7 @@ mod tests {
     fn one_who_waits_here_is_woken_although_others_are_expected() {
         let attendance = attendance();
         let waiting = ticket();
-        attendance.waiters.lock().parked.push(Arc::clone(&waiting));
+        attendance.waiters.lock().parked.push(Arc::<Ticket>::clone(&waiting));
         // Later, and busy elsewhere.
         let other = std::thread::spawn(ticket).join().unwrap();
         attendance.expect(&other);
@@ -271,7 +340,7 @@ mod tests {
                 std::thread::yield_now();
             }
             let refused = crate::session::RequestError::Completion(WcStatus::WrFlushErr);
-            ticket.complete_one(Some(0), Err(refused));
+            let _ = ticket.complete_one(Some(0), Err(refused));
             attendance.wake();
             assert!(matches!(sleeper.join().unwrap(), Waited::Done));
         });

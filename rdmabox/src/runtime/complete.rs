@@ -1,67 +1,74 @@
 //! From completions to callers: waiting, handing out, and the end of a session's data path.
 //!
-//! Runs on the threads of callers. The lock of a lane's queue is held to take requests out of it and for nothing else:
-//! memory is given back and callers are told without any lock.
+//! Runs on the threads of callers, and on pollers where there are any. The lock of a lane's queue is held to take
+//! requests out of it and for nothing else: memory is given back and callers are told without any lock.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{Ordering, fence},
-    },
-    time::Instant,
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
 };
-
-use smallvec::SmallVec;
 
 use super::{
     Runtime, Ticket,
     attend::Waited,
-    lane::{Kind, PostedWr},
+    lane::{Kind, Member, Over, PostedWr, lane_of},
     submit::{READ, WRITE},
+    ticket::Notice,
 };
 use crate::{
     session::RequestError,
     verbs::{WcStatus, WorkCompletion},
 };
 
+thread_local! {
+    /// True while this thread runs a callback.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True while this thread runs a callback: it may hold up everybody's completions, so that it must not wait for any.
+pub(crate) fn in_callback() -> bool {
+    IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
+}
+
 impl Runtime {
-    /// Waits for a ticket; on the deadline the session ends, so that no memory stays in use.
+    /// Waits for a ticket that the calling thread owns. When its time is over, what of it is posted is ended with its
+    /// lane, so that no memory stays in use, and the rest is withdrawn.
     pub(super) fn wait(&self, ticket: &Arc<Ticket>) -> Result<(), RequestError> {
         let mut deadline = Instant::now() + self.timeout;
         let mut timed_out = false;
         while !ticket.is_done() {
             let waited = match ticket.unsettled_lane() {
                 Some(index) => {
-                    let lane = &self.lanes[index];
-                    let dispatch = |wcs: &[WorkCompletion]| self.dispatch(index, wcs);
-                    lane.attendance.wait(ticket, deadline, &self.stats, &dispatch)
+                    let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
+                    self.attendances[index].wait(ticket, deadline, &self.stats, &dispatch)
                 }
                 // Not posted: whoever posts it wakes this thread or serves it.
-                None => match deadline.checked_duration_since(Instant::now()) {
-                    Some(left) if !left.is_zero() => {
-                        std::thread::park_timeout(left);
-                        Waited::Done
+                None => {
+                    self.drive_for_room();
+                    match deadline.checked_duration_since(Instant::now()) {
+                        Some(left) if !left.is_zero() => {
+                            std::thread::park_timeout(left);
+                            Waited::Done
+                        }
+                        _ => Waited::TimedOut,
                     }
-                    _ => Waited::TimedOut,
-                },
+                }
             };
             match waited {
                 Waited::Done => {}
                 Waited::TimedOut => {
-                    if timed_out {
-                        // Flushed long ago, yet not reported: nothing will come any more.
-                        self.abandon();
-                    }
                     timed_out = true;
-                    self.fail();
-                    deadline = Instant::now() + self.timeout;
+                    self.give_up(ticket);
+                    // What was being posted meanwhile is ended in the next round.
+                    deadline = Instant::now() + Duration::from_millis(10);
                 }
                 Waited::Broken(e) => {
-                    log::error!("{e}");
-                    self.fail();
                     // The completions are lost for good, and with them the knowledge that the memory is free: but
                     // a queue pair in Err touches nothing any more, so that its requests can be closed by hand.
-                    self.abandon();
+                    log::error!("{e}");
+                    self.fail();
                 }
             }
         }
@@ -71,39 +78,111 @@ impl Runtime {
         }
     }
 
-    /// Serves completions of a lane.
-    fn dispatch(&self, index: usize, wcs: &[WorkCompletion]) {
+    /// Ends what a ticket still has under way.
+    fn give_up(&self, ticket: &Arc<Ticket>) {
+        let posted = |index: &usize| {
+            let attended_by = self.lanes[*index].attended_by;
+            !super::ticket::Attendee::is_settled_on(&**ticket, attended_by) && self.holds(*index, ticket)
+        };
+        for index in (0..self.lanes.len()).filter(posted) {
+            log::warn!("lane {index}: no completion within {:?}", self.timeout);
+            self.lane_failed(index);
+        }
+        self.withdraw(ticket);
+    }
+
+    /// True if a request of the ticket is posted on the lane.
+    fn holds(&self, lane: usize, ticket: &Arc<Ticket>) -> bool {
+        self.lanes[lane].queue.lock().holds(ticket)
+    }
+
+    /// Serves completions.
+    pub(super) fn dispatch(&self, wcs: &[WorkCompletion]) {
         if wcs.is_empty() {
             return;
         }
-        let mut over: SmallVec<[(PostedWr, WcStatus); 8]> = SmallVec::new();
-        {
-            let mut queue = self.lanes[index].queue.lock();
-            for wc in wcs {
-                queue.complete(wc.wr_id, wc.status, &mut over);
+        let mut over = self.overs.take();
+        let mut broken = 0u32;
+        for wc in wcs {
+            let (index, sequence) = lane_of(wc.wr_id);
+            // Only what this side posted completes here; an id that names nothing is a provider's mistake.
+            let Some(lane) = self.lanes.get(index) else { continue };
+            let before = over.wrs.len();
+            lane.queue.lock().complete(sequence, wc.status, &mut over);
+            if wc.status != WcStatus::Success && over.wrs.len() > before {
+                broken |= 1 << index;
             }
         }
-        self.lanes[index].vacate(over.len());
-        let mut broken = false;
-        for (wr, status) in over {
-            broken |= status != WcStatus::Success;
-            self.finish(index, wr, status);
+        for index in (0..self.lanes.len()).filter(|index| broken & (1 << index) != 0) {
+            // Those behind the one that failed are flushed.
+            self.take_down(index, &mut over);
         }
-        if broken {
-            self.fail();
-        }
-        // Room and window are given back before the look at who waits for them.
-        fence(Ordering::SeqCst);
+        self.finish_all(&mut over);
+        self.overs.put(over);
+        self.resume();
+    }
+
+    /// Lets what has waited for room, for the window or for a write in flight have another try.
+    pub(super) fn resume(&self) {
         for direction in [READ, WRITE] {
-            if self.directions[direction].stalled.load(Ordering::SeqCst) {
+            if self.directions[direction].is_stalled() {
                 self.kick(direction);
             }
         }
     }
 
-    /// Gives everything back that a work request held, and reports it.
-    pub(super) fn finish(&self, lane: usize, wr: PostedWr, status: WcStatus) {
-        let PostedWr { registrations, staging, members, kind, len, admitted, in_flight, posted_at } = wr;
+    /// Ends a lane: what is posted on it fails, now, and a new queue pair takes its place in the background. When it
+    /// returns, no memory of a request that was posted on it is touched any more.
+    pub(super) fn lane_failed(&self, index: usize) {
+        let mut over = self.overs.take();
+        self.take_down(index, &mut over);
+        self.finish_all(&mut over);
+        self.overs.put(over);
+        // Whoever sleeps for one of them.
+        self.attendances[self.lanes[index].attended_by].wake();
+        self.resume();
+    }
+
+    /// Ends what is posted on a lane, if it is down.
+    pub(super) fn flush_if_down(&self, index: usize) {
+        let lane = &self.lanes[index];
+        let mut over = self.overs.take();
+        {
+            let mut queue = lane.queue.lock();
+            if lane.is_down() {
+                // Whoever took it down may not have come to this yet.
+                lane.qp().to_error();
+                queue.flush(&mut over);
+            }
+        }
+        self.finish_all(&mut over);
+        self.overs.put(over);
+    }
+
+    /// Takes a lane out of use, and what was posted on it as flushed.
+    fn take_down(&self, index: usize, over: &mut Over) {
+        let first = self.lanes[index].take_down();
+        self.lanes[index].queue.lock().flush(over);
+        if first && !self.is_dead() {
+            self.stats.lane_failures.inc();
+            self.mend();
+        }
+    }
+
+    /// Gives everything back that work requests held, and reports them.
+    pub(super) fn finish_all(&self, over: &mut Over) {
+        let now = Instant::now();
+        let Over { wrs, members } = over;
+        for (wr, status) in wrs.drain(..) {
+            let count = wr.members;
+            self.finish(wr, status, now, members.drain(..count));
+        }
+    }
+
+    fn finish(&self, wr: PostedWr, status: WcStatus, now: Instant, members: impl Iterator<Item = Member>) {
+        let PostedWr { lane, registrations, staging, kind, len, admitted, in_flight, posted_at, .. } = wr;
+        let lane = &self.lanes[lane];
+        lane.vacate(1);
         drop(registrations);
         let ok = status == WcStatus::Success;
         if ok {
@@ -112,19 +191,18 @@ impl Runtime {
                 Kind::Write => self.stats.bytes_written.add(len),
                 Kind::Atomic => {}
             }
-            self.admission.complete(admitted, posted_at.elapsed());
+            self.admission.complete(admitted, now.saturating_duration_since(posted_at));
         } else {
             self.admission.release(admitted);
         }
-        if let Some(handle) = in_flight {
-            self.writes.lock().remove(handle);
+        if let Some(write) = if ok { in_flight } else { in_flight.and_then(|write| lane.doubt(write)) } {
+            self.writes.lock().remove(write);
         }
         let mut at = 0;
-        for member in members {
-            let super::lane::Member { mut loan, ticket } = member;
+        for Member { mut loan, ticket } in members {
             let len = loan.len();
             if ok
-                && kind == Kind::Read
+                && kind != Kind::Write
                 && let Some(staging) = &staging
             {
                 loan.unstage(staging, at);
@@ -132,18 +210,56 @@ impl Runtime {
             at += len;
             // The caller may return as soon as it is told: the loan goes first.
             drop(loan);
-            let result = if ok {
-                Ok(())
-            } else {
-                self.stats.errors.inc();
-                Err(match status {
-                    WcStatus::RetryExcErr | WcStatus::WrFlushErr => RequestError::Disconnected,
-                    status => RequestError::Completion(status),
-                })
-            };
-            if ticket.complete_one(Some(lane), result) {
+            let latency = now.saturating_duration_since(ticket.started());
+            let result = if ok { Ok(()) } else { Err(self.failure(status, latency)) };
+            let (notice, last) = ticket.complete_one(Some(lane.attended_by), result);
+            if last {
+                self.count_latency(kind, latency);
+            }
+            self.tell(notice);
+        }
+    }
+
+    fn count_latency(&self, kind: Kind, latency: Duration) {
+        match kind {
+            Kind::Read => self.stats.read_latency.record(latency),
+            Kind::Write => self.stats.write_latency.record(latency),
+            Kind::Atomic => self.stats.atomic_latency.record(latency),
+        }
+    }
+
+    /// What a request's caller hears.
+    fn failure(&self, status: WcStatus, waited: Duration) -> RequestError {
+        self.stats.errors.inc();
+        match status {
+            WcStatus::RetryExcErr | WcStatus::WrFlushErr if self.is_dead() => RequestError::Disconnected,
+            // Its lane was ended because of it, or would have been.
+            WcStatus::WrFlushErr if waited >= self.timeout => RequestError::Timeout(self.timeout),
+            WcStatus::WrFlushErr => RequestError::Flushed,
+            status => RequestError::Completion(status),
+        }
+    }
+
+    /// Tells the owner of a ticket.
+    pub(super) fn tell(&self, notice: Notice) {
+        match notice {
+            Notice::Nothing => {}
+            Notice::Unpark(thread) => {
                 self.stats.wakeups.inc();
-                ticket.unpark();
+                thread.unpark();
+            }
+            Notice::Wake(waker) => {
+                self.stats.wakeups.inc();
+                waker.wake();
+            }
+            Notice::Run(callback, result) => {
+                self.stats.callbacks.inc();
+                let outer = IN_CALLBACK.replace(true);
+                // It is the caller's code, on a thread that serves others as well.
+                if catch_unwind(AssertUnwindSafe(|| callback(result))).is_err() {
+                    log::error!("a callback panicked");
+                }
+                IN_CALLBACK.set(outer);
             }
         }
     }
@@ -152,39 +268,12 @@ impl Runtime {
     /// request that was posted is touched any more, whoever called it first.
     pub(crate) fn fail(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        for lane in &self.lanes {
-            lane.qp.to_error();
-            lane.attendance.wake();
+        for index in 0..self.lanes.len() {
+            self.lane_failed(index);
         }
         for direction in [READ, WRITE] {
             self.kick(direction);
         }
-    }
-
-    /// Closes what is still posted, without its completions.
-    fn abandon(&self) {
-        self.fail();
-        for index in 0..self.lanes.len() {
-            self.close_lane(index);
-        }
-    }
-
-    /// Closes what is posted on a lane, without its completions. After [`fail`](Self::fail) only.
-    pub(super) fn close_lane(&self, index: usize) {
-        let lane = &self.lanes[index];
-        let mut over = SmallVec::new();
-        {
-            let mut queue = lane.queue.lock();
-            if queue.len() > 0 {
-                let last = queue.next_id() - 1;
-                queue.complete(last, WcStatus::WrFlushErr, &mut over);
-            }
-        }
-        lane.vacate(over.len());
-        for (wr, status) in over {
-            self.finish(index, wr, status);
-        }
-        // Whoever sleeps for one of them.
-        lane.attendance.wake();
+        self.stop_pollers();
     }
 }

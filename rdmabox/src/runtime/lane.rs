@@ -1,18 +1,22 @@
-//! A lane: one queue pair, its completion queue, and what is posted on it.
+//! A lane: one queue pair, what is posted on it, and whether it is up.
+//!
+//! A queue pair that has failed is replaced while the other lanes carry on. Sequence numbers go on over such a change,
+//! and a new queue pair comes only when nothing of the old one is left in the queue: a late completion of the old one
+//! names nothing.
 
 use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use super::{Attendance, Ticket};
+use super::Ticket;
 use crate::{
     batch::InFlightHandle,
     memory::{Loan, PreMrBuf},
@@ -34,12 +38,15 @@ pub(crate) enum Kind {
     Atomic,
 }
 
-/// A posted work request. Fields are dropped in this order: registrations before the memory they describe.
+/// A posted work request. Fields are dropped in this order: registrations, then the memory they describe; loans, which are
+/// its members', go last.
 #[derive(Debug)]
 pub(crate) struct PostedWr {
+    pub lane: usize,
     pub registrations: SmallVec<[MrHandle; 4]>,
     pub staging: Option<PreMrBuf>,
-    pub members: SmallVec<[Member; 4]>,
+    /// How many members it has.
+    pub members: usize,
     pub kind: Kind,
     pub len: u64,
     /// Bytes counted in the admission window.
@@ -48,79 +55,178 @@ pub(crate) struct PostedWr {
     pub posted_at: Instant,
 }
 
+/// Work requests that are over, in order, and all their members, in the same order.
+#[derive(Debug, Default)]
+pub(crate) struct Over {
+    pub wrs: Vec<(PostedWr, WcStatus)>,
+    pub members: VecDeque<Member>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct LaneQueue {
-    /// Sequence number of the first entry; they double as `wr_id`.
+    /// Sequence number of the first entry.
     first: u64,
     posted: VecDeque<PostedWr>,
+    /// Those of the posted requests, in order. One queue for all, so that no request needs a list of its own.
+    members: VecDeque<Member>,
+}
+
+/// Bits of a `wr_id` that hold the sequence number; the lane's number is above.
+const SEQUENCE_BITS: u32 = 56;
+
+/// The `wr_id` of a request on a lane. Lanes may share a completion queue.
+pub(crate) fn wr_id(lane: usize, sequence: u64) -> u64 {
+    ((lane as u64) << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1))
+}
+
+/// Lane and sequence number of a `wr_id`.
+pub(crate) fn lane_of(wr_id: u64) -> (usize, u64) {
+    ((wr_id >> SEQUENCE_BITS) as usize, wr_id & ((1 << SEQUENCE_BITS) - 1))
 }
 
 impl LaneQueue {
-    /// The `wr_id` of the next request.
-    pub(crate) fn next_id(&self) -> u64 {
+    /// The sequence number of the next request.
+    pub(crate) fn next(&self) -> u64 {
         self.first + self.posted.len() as u64
     }
 
-    pub(crate) fn push(&mut self, wr: PostedWr) {
+    /// Appends a request with as many members as it says.
+    pub(crate) fn push(&mut self, wr: PostedWr, members: impl Iterator<Item = Member>) {
+        let before = self.members.len();
+        self.members.extend(members);
+        debug_assert_eq!(self.members.len() - before, wr.members);
         self.posted.push_back(wr);
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.posted.len()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.posted.is_empty()
     }
 
-    /// Takes everything that a completion of `wr_id` says is over.
+    /// Takes everything that a completion of `sequence` says is over.
     ///
     /// Requests complete in order and errors are always reported, so that whatever was posted before it and has not
     /// been reported succeeded. A flushed request says nothing about those before it: they count as flushed, too.
-    pub(crate) fn complete(
-        &mut self,
-        wr_id: u64,
-        status: WcStatus,
-        out: &mut SmallVec<[(PostedWr, WcStatus); 8]>,
-    ) {
+    pub(crate) fn complete(&mut self, sequence: u64, status: WcStatus, over: &mut Over) {
         let earlier = match status {
             WcStatus::WrFlushErr => WcStatus::WrFlushErr,
             _ => WcStatus::Success,
         };
-        while self.first <= wr_id {
+        while self.first <= sequence {
             let Some(wr) = self.posted.pop_front() else { return };
-            let own = if self.first == wr_id { status } else { earlier };
+            let own = if self.first == sequence { status } else { earlier };
             self.first += 1;
-            out.push((wr, own));
+            over.members.extend(self.members.drain(..wr.members));
+            over.wrs.push((wr, own));
+        }
+    }
+
+    /// True if something of the ticket is posted here.
+    pub(crate) fn holds(&self, ticket: &Arc<Ticket>) -> bool {
+        self.members.iter().any(|member| Arc::ptr_eq(&member.ticket, ticket))
+    }
+
+    /// When the oldest request was posted.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.posted.front().map(|wr| wr.posted_at)
+    }
+
+    /// Takes everything, as flushed.
+    pub(crate) fn flush(&mut self, over: &mut Over) {
+        if !self.is_empty() {
+            self.complete(self.next() - 1, WcStatus::WrFlushErr, over);
         }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub qp: Arc<dyn QueuePair>,
+    qp: RwLock<Arc<dyn QueuePair>>,
+    /// Held over a post, so that a completion cannot come before its request is here; and over the change of the
+    /// queue pair.
     pub queue: Mutex<LaneQueue>,
-    pub attendance: Attendance,
+    /// Which of the runtime's attendances sees its completions.
+    pub attended_by: usize,
     depth: usize,
     /// Places of the send queue that are taken or promised. Raised under the runtime's gate only.
     used: AtomicUsize,
+    down: AtomicBool,
+    /// Writes that failed with the queue pair: until it has been replaced they may still take effect at the peer.
+    doubtful: Mutex<Vec<InFlightHandle>>,
 }
 
 impl Lane {
-    pub(crate) fn new(qp: Arc<dyn QueuePair>, attendance: Attendance) -> Lane {
+    pub(crate) fn new(qp: Arc<dyn QueuePair>, attended_by: usize) -> Lane {
         let depth = qp.caps().max_send_wr as usize;
-        Lane { qp, queue: Mutex::default(), attendance, depth, used: AtomicUsize::new(0) }
+        Lane {
+            qp: RwLock::new(qp),
+            queue: Mutex::default(),
+            attended_by,
+            depth,
+            used: AtomicUsize::new(0),
+            down: AtomicBool::new(false),
+            doubtful: Mutex::default(),
+        }
     }
 
-    /// Requests that may be posted. Only the holder of the runtime's gate can rely on it.
+    /// Its queue pair now.
+    pub(crate) fn qp(&self) -> Arc<dyn QueuePair> {
+        Arc::clone(&self.qp.read())
+    }
+
+    /// Requests that may be posted; none while it is down. Only the holder of the runtime's gate can rely on it.
     pub(crate) fn room(&self) -> usize {
-        self.depth.saturating_sub(self.used.load(Ordering::Acquire))
+        if self.is_down() { 0 } else { self.depth.saturating_sub(self.used.load(Ordering::Acquire)) }
+    }
+
+    /// True if nothing is posted on it or about to be.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.used.load(Ordering::SeqCst) == 0
     }
 
     /// Promises places to requests that are about to be posted. Under the runtime's gate, within [`room`](Self::room).
     pub(crate) fn reserve(&self, count: usize) {
-        self.used.fetch_add(count, Ordering::AcqRel);
+        self.used.fetch_add(count, Ordering::SeqCst);
     }
 
     /// Gives places back, of requests that were polled or refused.
     pub(crate) fn vacate(&self, count: usize) {
-        self.used.fetch_sub(count, Ordering::AcqRel);
+        self.used.fetch_sub(count, Ordering::SeqCst);
+    }
+
+    /// True from the failure of its queue pair to its replacement.
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::SeqCst)
+    }
+
+    /// Takes it out of use. When it returns, no memory of what was posted is touched any more. True for the first to
+    /// do so.
+    pub(crate) fn take_down(&self) -> bool {
+        let first = !self.down.swap(true, Ordering::SeqCst);
+        self.qp().to_error();
+        first
+    }
+
+    /// Keeps the range of a write that failed while it may still take effect. Gives it back if that is over.
+    pub(crate) fn doubt(&self, write: InFlightHandle) -> Option<InFlightHandle> {
+        let mut doubtful = self.doubtful.lock();
+        if !self.is_down() {
+            return Some(write);
+        }
+        // The replacement takes the list after it has ended the state.
+        doubtful.push(write);
+        None
+    }
+
+    /// Puts a new queue pair in the place of one that was taken down, and takes what is left of the old one's requests.
+    /// Gives the ranges of writes that have been in doubt: nothing of the old queue pair's takes effect any more.
+    pub(crate) fn replace(&self, qp: Arc<dyn QueuePair>, over: &mut Over) -> Vec<InFlightHandle> {
+        {
+            let mut queue = self.queue.lock();
+            queue.flush(over);
+            *self.qp.write() = qp;
+            self.down.store(false, Ordering::SeqCst);
+        }
+        std::mem::take(&mut *self.doubtful.lock())
     }
 }
 
@@ -130,9 +236,10 @@ mod tests {
 
     fn entry() -> PostedWr {
         PostedWr {
+            lane: 0,
             registrations: SmallVec::new(),
             staging: None,
-            members: SmallVec::new(),
+            members: 0,
             kind: Kind::Write,
             len: 1,
             admitted: 0,
@@ -145,15 +252,15 @@ mod tests {
     fn outcome(status: WcStatus) -> Vec<WcStatus> {
         let mut queue = LaneQueue::default();
         for _ in 0..4 {
-            queue.push(entry());
+            queue.push(entry(), std::iter::empty());
         }
-        let mut out = SmallVec::new();
-        queue.complete(2, status, &mut out);
-        assert_eq!((queue.len(), queue.next_id()), (1, 4));
+        let mut over = Over::default();
+        queue.complete(2, status, &mut over);
+        assert_eq!((queue.posted.len(), queue.next()), (1, 4));
         // A second report of the same changes nothing.
-        queue.complete(2, status, &mut out);
-        assert_eq!(queue.len(), 1);
-        out.into_iter().map(|(_, status)| status).collect()
+        queue.complete(2, status, &mut over);
+        assert_eq!(queue.posted.len(), 1);
+        over.wrs.into_iter().map(|(_, status)| status).collect()
     }
 
     #[test]
@@ -162,5 +269,36 @@ mod tests {
         assert_eq!(outcome(Success), [Success, Success, Success]);
         assert_eq!(outcome(RemAccessErr), [Success, Success, RemAccessErr]);
         assert_eq!(outcome(WrFlushErr), [WrFlushErr, WrFlushErr, WrFlushErr]);
+    }
+
+    #[test]
+    fn members_leave_with_their_request() {
+        let data = [0u8; 8];
+        crate::memory::scope(|scope| {
+            let mut queue = LaneQueue::default();
+            let mut over = Over::default();
+            for len in [1usize, 2, 3] {
+                let members = (0..len)
+                    .map(|_| Member { loan: scope.lend(&data[..len]), ticket: Ticket::of_this_thread(1) });
+                queue.push(PostedWr { members: len, ..entry() }, members);
+            }
+            queue.complete(0, WcStatus::Success, &mut over);
+            assert_eq!((over.wrs.len(), over.members.len()), (1, 1));
+            queue.complete(1, WcStatus::Success, &mut over);
+            assert_eq!((over.wrs.len(), over.members.len()), (2, 3));
+            queue.flush(&mut over);
+            let lengths: Vec<usize> = over.members.iter().map(|member| member.loan.len()).collect();
+            assert_eq!(lengths, [1, 2, 2, 3, 3, 3]);
+            assert_eq!(over.wrs[2].1, WcStatus::WrFlushErr);
+            queue.flush(&mut over);
+            assert_eq!((over.wrs.len(), queue.next()), (3, 3));
+        });
+    }
+
+    #[test]
+    fn ids_name_lane_and_sequence() {
+        for (lane, sequence) in [(0, 0), (3, 77), (15, (1 << 56) - 1)] {
+            assert_eq!(lane_of(wr_id(lane, sequence)), (lane, sequence));
+        }
     }
 }

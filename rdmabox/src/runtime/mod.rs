@@ -1,18 +1,209 @@
 //! The request path: submit, plan, admit, post, complete.
 //!
-//! Threads push requests into the merge queue of their direction ([`submit`]); the one that finds no other at work
-//! plans and posts for all. A [`lane`] is a queue pair with its completion queue and the requests posted on it. A
-//! caller that waits for its [`ticket`] polls the completion queue itself, on behalf of everybody who waits there
-//! ([`attend`]). No thread of the runtime's own takes part.
+//! Threads push requests into the [merge queue](merge_queue) of their direction; the one that finds no other at work
+//! [plans and admits](submit) for all and [posts](post) on a [lane], which is a queue pair with the requests posted on
+//! it. A caller that waits for its [`ticket`] polls the completion queue itself, on behalf of everybody who waits there
+//! ([`attend`]). Requests that no thread waits for are seen to by [pollers], which are started when there are any. A lane
+//! whose queue pair fails is [mended](mend) while the others carry on.
 
 mod attend;
 mod complete;
+mod detached;
 mod lane;
+mod mend;
+mod merge_queue;
 mod order;
+mod pollers;
 mod post;
+mod spare;
 mod submit;
 mod ticket;
 
-pub(crate) use attend::{Attendance, Waited};
-pub(crate) use submit::{GroupOp, Runtime, RuntimeInit};
-pub(crate) use ticket::Ticket;
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+pub(crate) use self::{
+    attend::{Attendance, Waited},
+    complete::in_callback,
+    detached::Started,
+    mend::Link,
+    submit::GroupOp,
+    ticket::{Notice, Ticket},
+};
+use self::{
+    lane::{Lane, Over},
+    pollers::Seat,
+    post::Batch,
+    spare::Spare,
+    submit::Direction,
+    ticket::MAX_LANES,
+};
+use crate::{
+    admission::Admission,
+    batch::{BatchMode, InFlight, PlanLimits},
+    memory::{Memory, PreMrPool},
+    polling::{PollingMode, Retry},
+    stats::Stats,
+    verbs::{Access, CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr},
+};
+
+/// What a runtime is made of.
+pub(crate) struct RuntimeInit {
+    pub pd: Arc<dyn ProtectionDomain>,
+    pub cqs: Vec<Arc<dyn CompletionQueue>>,
+    /// Lane `i` completes on queue `i % cqs.len()`.
+    pub lanes: Vec<Arc<dyn QueuePair>>,
+    pub link: Box<dyn Link>,
+    pub pool: Arc<PreMrPool>,
+    pub pool_mr: MrHandle,
+    pub admission: Admission,
+    pub stats: Arc<Stats>,
+    pub batch: BatchMode,
+    pub stage_threshold: u64,
+    pub signal_interval: u32,
+    pub max_msg_sz: u64,
+    pub polling: PollingMode,
+    pub retry: Retry,
+    /// Time for a request.
+    pub timeout: Duration,
+    /// Time to replace a queue pair.
+    pub mend_timeout: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    me: Weak<Runtime>,
+    pd: Arc<dyn ProtectionDomain>,
+    lanes: Arc<[Lane]>,
+    attendances: Vec<Attendance>,
+    /// Of the poller of each attendance.
+    seats: Vec<Arc<Seat>>,
+    stopping: AtomicBool,
+    link: Box<dyn Link>,
+    mending: AtomicBool,
+    pool: Arc<PreMrPool>,
+    pool_mr: MrHandle,
+    admission: Admission,
+    stats: Arc<Stats>,
+    limits: PlanLimits,
+    max_inline: u32,
+    signal_interval: u32,
+    writes: Mutex<InFlight>,
+    directions: [Direction; 2],
+    /// Held while room on a lane and the window are looked at and taken: the two directions do not see each other's
+    /// attempts, and whoever finds no room can rely on a completion to come.
+    gate: Mutex<()>,
+    next_lane: AtomicUsize,
+    dead: AtomicBool,
+    timeout: Duration,
+    mend_timeout: Duration,
+    /// Posting executes: done outside of the combiner, so that copies of several threads run side by side.
+    executes_at_post: bool,
+    batches: Spare<Batch>,
+    overs: Spare<Over>,
+    /// Tickets and counts of started requests that are over.
+    idle_started: Mutex<std::collections::VecDeque<detached::Idle>>,
+    /// Started requests that are not over.
+    started: AtomicUsize,
+}
+
+impl Runtime {
+    pub(crate) fn new(init: RuntimeInit) -> Arc<Runtime> {
+        let caps = init.lanes.first().map(|qp| qp.caps()).unwrap_or_default();
+        let executes_at_post = init.lanes.iter().all(|qp| qp.executes_at_post());
+        let queues = init.cqs.len().max(1);
+        let lanes = init.lanes.into_iter().take(MAX_LANES).enumerate();
+        let lanes: Arc<[Lane]> = lanes.map(|(index, qp)| Lane::new(qp, index % queues)).collect();
+        let attendances: Vec<Attendance> = init
+            .cqs
+            .into_iter()
+            .enumerate()
+            .map(|(index, cq)| Attendance::new(index, cq, init.polling, init.retry))
+            .collect();
+        Arc::new_cyclic(|me| Runtime {
+            me: Weak::clone(me),
+            pd: init.pd,
+            seats: (0..attendances.len()).map(|_| Arc::new(Seat::new(Arc::clone(&lanes)))).collect(),
+            limits: PlanLimits {
+                mode: init.batch,
+                max_msg_sz: init.max_msg_sz,
+                max_sge: caps.max_send_sge,
+                max_chain: caps.max_send_wr / 2,
+                // What is longer than any block could never be staged.
+                stage_threshold: init.stage_threshold.min(init.pool.max_block() as u64),
+            },
+            lanes,
+            attendances,
+            stopping: AtomicBool::new(false),
+            link: init.link,
+            mending: AtomicBool::new(false),
+            pool: init.pool,
+            pool_mr: init.pool_mr,
+            admission: init.admission,
+            stats: init.stats,
+            max_inline: caps.max_inline_data,
+            signal_interval: init.signal_interval,
+            writes: Mutex::new(InFlight::new()),
+            directions: Default::default(),
+            gate: Mutex::new(()),
+            next_lane: AtomicUsize::new(0),
+            dead: AtomicBool::new(false),
+            timeout: init.timeout,
+            mend_timeout: init.mend_timeout,
+            executes_at_post,
+            batches: Spare::default(),
+            overs: Spare::default(),
+            idle_started: Mutex::default(),
+            started: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// True while requests can be made. Notices a queue pair that has failed while nothing was under way.
+    pub(crate) fn is_alive(&self) -> bool {
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if !self.is_dead() && !lane.is_down() && lane.qp().state() != QpState::Rts {
+                self.lane_failed(index);
+            }
+        }
+        !self.is_dead()
+    }
+
+    /// Longest message, for callers that split.
+    pub(crate) fn max_message(&self) -> u64 {
+        self.limits.max_msg_sz
+    }
+
+    /// The pool of registered buffers.
+    pub(crate) fn pool(&self) -> &Arc<PreMrPool> {
+        &self.pool
+    }
+
+    /// The threshold that is in force, in bytes.
+    pub(crate) fn stage_threshold(&self) -> u64 {
+        self.limits.stage_threshold
+    }
+
+    /// Bytes in flight now, and the most there ever were.
+    pub(crate) fn in_flight(&self) -> (u64, u64) {
+        (self.admission.in_flight(), self.admission.peak())
+    }
+
+    /// The peer's memory in place.
+    pub(crate) fn map(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {
+        if self.is_dead() {
+            return None;
+        }
+        self.lanes.iter().find(|lane| !lane.is_down())?.qp().map_remote(remote, len, needs)
+    }
+}

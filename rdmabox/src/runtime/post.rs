@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     Runtime, Ticket,
-    lane::{Kind, Member, PostedWr},
+    lane::{Kind, Member, Over, PostedWr, wr_id},
     order::Fetched,
     submit::{GroupOp, Pending, Request},
 };
@@ -22,19 +22,36 @@ struct Ready {
     op: SendOp,
     /// Elements in `Batch::sges`; empty with inline data.
     sges: std::ops::Range<usize>,
+    /// Its first member in `Batch::members`.
+    first_member: usize,
     inline: bool,
     flags: SendFlags,
     posted: PostedWr,
 }
 
-/// Work requests for one lane, in order.
-#[derive(Debug)]
+/// Work requests for one lane, in order. Reused.
+#[derive(Debug, Default)]
 pub(crate) struct Batch {
     lane: usize,
     /// Work requests per doorbell.
     chain: usize,
-    sges: SmallVec<[Sge; 8]>,
-    ready: SmallVec<[Ready; 2]>,
+    sges: Vec<Sge>,
+    ready: Vec<Ready>,
+    members: Vec<Member>,
+    /// Tickets that this thread does not wait for.
+    others: Vec<Arc<Ticket>>,
+    refused: Over,
+}
+
+/// What a work request is made of, but for its members.
+struct Parts {
+    op: SendOp,
+    kind: Kind,
+    flags: SendFlags,
+    len: u64,
+    admitted: u64,
+    staged: bool,
+    change: Option<(RemoteAddr, u64)>,
 }
 
 impl Batch {
@@ -46,25 +63,33 @@ impl Batch {
         plan: &Plan,
         count: usize,
         picked: &mut [Option<Pending>],
-    ) -> Batch {
+    ) -> Box<Batch> {
         let chain = if runtime.limits.mode.chains() { runtime.limits.max_chain.max(1) as usize } else { 1 };
-        let mut batch = Batch { lane, chain, sges: SmallVec::new(), ready: SmallVec::new() };
+        let mut batch = runtime.batches.take();
+        (batch.lane, batch.chain) = (lane, chain);
         for wr in &plan.wrs[..count] {
-            let members = plan.members_of(wr).iter().filter_map(|index| {
+            let first = batch.members.len();
+            batch.members.extend(plan.members_of(wr).iter().filter_map(|index| {
                 let Pending { request, ticket } = picked[*index as usize].take()?;
                 let Request::Single { loan, .. } = request else { return None };
                 Some(Member { loan, ticket })
-            });
+            }));
+            runtime.stats.merged.add((batch.members.len() - first).saturating_sub(1) as u64);
             let (op, kind) = if write {
                 (SendOp::Write { remote: wr.remote, imm: None }, Kind::Write)
             } else {
                 (SendOp::Read { remote: wr.remote }, Kind::Read)
             };
-            let change = write.then_some((wr.remote, wr.len));
-            let members: SmallVec<[Member; 4]> = members.collect();
-            runtime.stats.merged.add(members.len().saturating_sub(1) as u64);
-            let flags = SendFlags::empty();
-            batch.add(runtime, op, flags, kind, members, wr.len, wr.len, wr.staged, change);
+            let parts = Parts {
+                op,
+                kind,
+                flags: SendFlags::empty(),
+                len: wr.len,
+                admitted: wr.len,
+                staged: wr.staged,
+                change: write.then_some((wr.remote, wr.len)),
+            };
+            batch.add(runtime, parts, first);
         }
         batch
     }
@@ -76,8 +101,9 @@ impl Batch {
         ops: SmallVec<[GroupOp; 4]>,
         ticket: &Arc<Ticket>,
         admitted: u64,
-    ) -> Batch {
-        let mut batch = Batch { lane, chain: ops.len(), sges: SmallVec::new(), ready: SmallVec::new() };
+    ) -> Box<Batch> {
+        let mut batch = runtime.batches.take();
+        (batch.lane, batch.chain) = (lane, ops.len());
         // The whole list was admitted at once and is counted out with its last step.
         let last = ops.len() - 1;
         let mut fetched = Fetched::default();
@@ -89,48 +115,42 @@ impl Batch {
                 SendOp::Write { .. } | SendOp::Send { .. } => Kind::Write,
                 SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Kind::Atomic,
             };
-            let staged = kind != Kind::Atomic && len <= runtime.limits.stage_threshold;
-            let mut members = SmallVec::new();
-            members.push(Member { loan: step.loan, ticket: Arc::clone(ticket) });
-            let admitted = if index == last { admitted } else { 0 };
             let flags = if fetched.step(&step.op, len) { SendFlags::FENCE } else { SendFlags::empty() };
-            batch.add(runtime, step.op, flags, kind, members, len, admitted, staged, change);
+            let staged = runtime.is_stageable(&step.loan)
+                && (kind == Kind::Atomic || len <= runtime.limits.stage_threshold);
+            let first = batch.members.len();
+            batch.members.push(Member { loan: step.loan, ticket: Arc::clone(ticket) });
+            let admitted = if index == last { admitted } else { 0 };
+            batch.add(runtime, Parts { op: step.op, kind, flags, len, admitted, staged, change }, first);
         }
         batch
     }
 
-    #[allow(clippy::too_many_arguments)] // The fields of one work request.
-    fn add(
-        &mut self,
-        runtime: &Runtime,
-        op: SendOp,
-        flags: SendFlags,
-        kind: Kind,
-        members: SmallVec<[Member; 4]>,
-        len: u64,
-        admitted: u64,
-        staged: bool,
-        change: Option<(RemoteAddr, u64)>,
-    ) {
-        let in_flight = change.map(|(remote, len)| runtime.writes.lock().insert(remote, len));
+    /// Adds a work request of the members from `first_member` on.
+    fn add(&mut self, runtime: &Runtime, parts: Parts, first_member: usize) {
+        let Parts { op, kind, flags, len, admitted, staged, change } = parts;
+        let members = &self.members[first_member..];
         let mut posted = PostedWr {
+            lane: self.lane,
             registrations: SmallVec::new(),
             staging: None,
-            members,
+            members: members.len(),
             kind,
             len,
             admitted,
-            in_flight,
+            in_flight: change.map(|(remote, len)| runtime.writes.lock().insert(remote, len)),
             posted_at: Instant::now(),
         };
         let first = self.sges.len();
-        let inline = kind == Kind::Write && posted.members.len() == 1 && len <= u64::from(runtime.max_inline);
-        if !inline {
+        let inline = kind == Kind::Write && members.len() == 1 && len <= u64::from(runtime.max_inline);
+        if inline {
+            runtime.stats.inline_bytes.add(len);
+        } else {
             if staged {
                 posted.staging = runtime.pool.acquire(len as usize);
             }
             let mut lkey = runtime.pool_mr.lkey();
-            if staged && posted.staging.is_none() && posted.members.len() > runtime.limits.max_sge as usize {
+            if staged && posted.staging.is_none() && members.len() > runtime.limits.max_sge as usize {
                 // The pool is exhausted, and the parts are too many for one request without it.
                 match stage_apart(runtime, len) {
                     Ok((staging, handle)) => {
@@ -139,14 +159,14 @@ impl Batch {
                         posted.registrations.push(handle);
                     }
                     // The post will refuse it.
-                    Err(e) => log::error!("no memory to gather {} requests: {e}", posted.members.len()),
+                    Err(e) => log::error!("no memory to gather {} requests: {e}", members.len()),
                 }
             }
             match &posted.staging {
                 Some(staging) => {
                     runtime.stats.pre_mr_bytes.add(len);
                     let mut at = 0;
-                    for member in &posted.members {
+                    for member in members {
                         if kind == Kind::Write {
                             member.loan.stage(staging, at);
                         }
@@ -155,25 +175,13 @@ impl Batch {
                     self.sges.push(Sge { addr: staging.addr(), length: len as u32, lkey });
                 }
                 None => {
-                    runtime.stats.dyn_mr_bytes.add(len);
-                    for member in &posted.members {
-                        match register(runtime, &member.loan) {
-                            Ok((sge, handle)) => {
-                                self.sges.push(sge);
-                                posted.registrations.push(handle);
-                            }
-                            Err(e) => {
-                                // The device has no room for it: an element that names nothing makes the request,
-                                // and it alone, fail with a protection error.
-                                log::error!("cannot register a caller's buffer: {e}");
-                                self.sges.push(Sge { addr: 0, length: member.loan.len() as u32, lkey: 0 });
-                            }
-                        }
+                    for member in members {
+                        self.sges.push(runtime.describe(&member.loan, &mut posted.registrations));
                     }
                 }
             }
         }
-        self.ready.push(Ready { op, sges: first..self.sges.len(), inline, flags, posted });
+        self.ready.push(Ready { op, sges: first..self.sges.len(), first_member, inline, flags, posted });
     }
 }
 
@@ -197,79 +205,129 @@ fn register(runtime: &Runtime, loan: &Loan) -> Result<(Sge, MrHandle), VerbsErro
 }
 
 impl Runtime {
+    /// True if the bytes may be copied through the pool: they are not registered as they are.
+    pub(super) fn is_stageable(&self, loan: &Loan) -> bool {
+        !self.pool.contains(loan.addr(), loan.len())
+    }
+
+    /// The element for memory that is not staged. A registration made for it is added to `registrations`.
+    fn describe(&self, loan: &Loan, registrations: &mut SmallVec<[MrHandle; 4]>) -> Sge {
+        let len = loan.len() as u64;
+        if !self.is_stageable(loan) {
+            self.stats.registered_bytes.add(len);
+            return loan.sge(self.pool_mr.lkey());
+        }
+        self.stats.dyn_mr_bytes.add(len);
+        match register(self, loan) {
+            Ok((sge, handle)) => {
+                registrations.push(handle);
+                sge
+            }
+            Err(e) => {
+                // The device has no room for it: an element that names nothing makes the request, and it alone, fail
+                // with a protection error.
+                log::error!("cannot register a caller's buffer: {e}");
+                Sge { addr: 0, length: loan.len() as u32, lkey: 0 }
+            }
+        }
+    }
+
+    /// True if work request `index` of a chain of `count` asks for a completion: the last one speaks for the chain.
+    fn is_signaled(&self, index: usize, count: usize) -> bool {
+        let interval = self.signal_interval as usize;
+        index + 1 == count || (interval != 0 && (index + 1).is_multiple_of(interval))
+    }
+
     /// Posts a batch on its lane.
-    pub(super) fn post(&self, batch: Batch) {
-        let Batch { lane: index, chain, sges, mut ready } = batch;
+    pub(super) fn post(&self, mut batch: Box<Batch>) {
+        let Batch { lane: index, chain, sges, ready, members, others, refused } = &mut *batch;
+        let index = *index;
         let lane = &self.lanes[index];
-        let me = std::thread::current().id();
-        let mut others: SmallVec<[Arc<Ticket>; 4]> = SmallVec::new();
-        let mut refused: SmallVec<[PostedWr; 2]> = SmallVec::new();
+        let attended_by = lane.attended_by;
         {
             // Held over the post, so that a completion cannot come before its request is in the queue.
             let mut queue = lane.queue.lock();
-            while !ready.is_empty() {
-                let count = ready.len().min(chain);
-                let first_id = queue.next_id();
-                let posted = {
-                    let list: SmallVec<[SendWr<'_>; 4]> = ready[..count]
-                        .iter()
-                        .enumerate()
-                        .map(|(i, wr)| SendWr {
-                            wr_id: first_id + i as u64,
-                            op: wr.op,
-                            sges: &sges[wr.sges.clone()],
-                            inline: if wr.inline { wr.posted.members[0].loan.bytes() } else { None },
-                            // The last one speaks for the chain.
-                            flags: if i + 1 == count { wr.flags | SendFlags::SIGNALED } else { wr.flags },
-                        })
-                        .collect();
-                    for wr in &ready[..count] {
-                        for member in &wr.posted.members {
-                            member.ticket.posted_on(index);
-                        }
-                    }
-                    self.stats.count_post(count);
-                    match lane.qp.post_send(&list) {
-                        Ok(()) => count,
-                        Err(e) => {
-                            log::debug!("lane {index}: {e}");
-                            e.posted
-                        }
-                    }
-                };
-                for (i, wr) in ready.drain(..count).enumerate() {
-                    if i < posted {
-                        for member in &wr.posted.members {
-                            if member.ticket.owner() != me {
-                                others.push(Arc::clone(&member.ticket));
-                            }
-                        }
-                        queue.push(wr.posted);
-                    } else {
-                        refused.push(wr.posted);
+            let qp = lane.qp();
+            let mut rest = &ready[..];
+            let mut accepted = 0;
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(*chain));
+                let first = queue.next() + accepted as u64;
+                let list: SmallVec<[SendWr<'_>; 32]> = now
+                    .iter()
+                    .enumerate()
+                    .map(|(i, wr)| SendWr {
+                        wr_id: wr_id(index, first + i as u64),
+                        op: wr.op,
+                        sges: &sges[wr.sges.clone()],
+                        inline: if wr.inline { members[wr.first_member].loan.bytes() } else { None },
+                        flags: if self.is_signaled(i, now.len()) {
+                            wr.flags | SendFlags::SIGNALED
+                        } else {
+                            wr.flags
+                        },
+                    })
+                    .collect();
+                for wr in now {
+                    for member in &members[wr.first_member..wr.first_member + wr.posted.members] {
+                        member.ticket.posted_on(attended_by);
                     }
                 }
-                if posted < count {
-                    // What was posted of a refused chain has no signaled end: the queue pair is of no use any more.
-                    refused.extend(ready.drain(..).map(|wr| {
-                        wr.posted.members.iter().for_each(|member| member.ticket.posted_on(index));
-                        wr.posted
-                    }));
+                self.stats.count_post(now.len());
+                let signaled = list.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED)).count();
+                self.stats.unsignaled.add((now.len() - signaled) as u64);
+                match qp.post_send(&list) {
+                    Ok(()) => accepted += now.len(),
+                    Err(e) => {
+                        log::debug!("lane {index}: {e}");
+                        accepted += e.posted;
+                        // What was posted of a refused chain has no signaled end: the queue pair is of no use any more.
+                        for wr in later {
+                            for member in &members[wr.first_member..wr.first_member + wr.posted.members] {
+                                member.ticket.posted_on(attended_by);
+                            }
+                        }
+                        break;
+                    }
+                }
+                rest = later;
+            }
+            let mut members = members.drain(..);
+            for (i, wr) in ready.drain(..).enumerate() {
+                let own = members.by_ref().take(wr.posted.members);
+                if i < accepted {
+                    let elsewhere = own.inspect(|member| {
+                        let known = others.last().is_some_and(|last| Arc::ptr_eq(last, &member.ticket));
+                        if !known && !member.ticket.is_mine() {
+                            others.push(Arc::clone(&member.ticket));
+                        }
+                    });
+                    queue.push(wr.posted, elsewhere);
+                } else {
+                    refused.members.extend(own);
+                    refused.wrs.push((wr.posted, WcStatus::WrFlushErr));
                 }
             }
         }
-        if !refused.is_empty() {
-            // In Err nothing of the refused requests' chain touches memory any more, and what of it was posted has no
-            // signaled end: it is closed by hand.
-            self.fail();
-            self.close_lane(index);
-            lane.vacate(refused.len());
+        sges.clear();
+        if !refused.wrs.is_empty() {
+            self.lane_failed(index);
+            self.finish_all(refused);
+        } else if lane.is_down() {
+            // It failed after the places were promised: whoever took it down may have missed these.
+            self.flush_if_down(index);
         }
-        for wr in refused {
-            self.finish(index, wr, WcStatus::WrFlushErr);
+        if self.attendances[attended_by].has_poller() {
+            self.drive(attended_by);
+            others.clear();
         }
-        for ticket in others {
-            lane.attendance.expect(&ticket);
+        for ticket in others.drain(..) {
+            if ticket.is_detached() {
+                self.drive(attended_by);
+            } else if ticket.has_thread() {
+                self.attendances[attended_by].expect(&ticket);
+            }
         }
+        self.batches.put(batch);
     }
 }

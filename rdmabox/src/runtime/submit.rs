@@ -1,34 +1,27 @@
-//! The merge queues and the combiner (RDMAbox, section IV-A).
+//! What a combiner does: plan, admit, hand to the post (RDMAbox, section IV-A).
 //!
-//! A thread appends its requests to the queue of their direction and then tries to become the combiner. If another
-//! thread is, that one will take the requests along: the later thread goes to wait for its completion. The
-//! combiner plans everything that has gathered, lets through what the admission window takes, and posts it as one
-//! chain. What has to wait, for the window or for a write in flight that it would overtake, stays in the queue and
-//! can still be merged. Nothing waits in order to be batched.
+//! A thread appends its requests to the merge queue of their direction, and one of the threads combines. It plans
+//! everything that has gathered, lets through what the admission window takes, and posts it as one chain. What has to
+//! wait, for the window or for a write in flight that it would overtake, stays in the queue and can still be merged.
+//! Nothing waits in order to be batched.
 //!
 //! Locks: a direction's combiner, then the gate, or a lane's queue. The merge queue itself, the set of writes in flight and the
 //! tickets are leaves.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
-    },
-    time::Duration,
-};
+use std::sync::{Arc, atomic::Ordering};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{Attendance, Ticket, lane::Lane, post::Batch, ticket::MAX_LANES};
+use super::{
+    Runtime, Ticket,
+    merge_queue::{MergeQueue, Turn},
+    post::Batch,
+};
 use crate::{
-    admission::Admission,
-    batch::{BatchMode, InFlight, Item, Plan, PlanLimits},
-    memory::{Loan, PreMrPool},
-    polling::PollingMode,
+    batch::{Item, Plan},
+    memory::Loan,
     session::RequestError,
-    stats::Stats,
-    verbs::{CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, SendOp},
+    verbs::{RemoteAddr, SendOp},
 };
 
 /// A request of a caller: one READ or WRITE, or the steps of an ordered list.
@@ -78,131 +71,52 @@ pub(crate) struct Combiner {
     /// Taken from the queue, in order of arrival, not posted yet.
     backlog: Vec<Pending>,
     items: Vec<Item>,
-    pub(crate) plan: Plan,
+    plan: Plan,
     taken: Vec<bool>,
     picked: Vec<Option<Pending>>,
     kept: Vec<Pending>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Direction {
-    queue: Mutex<Vec<Pending>>,
-    combiner: Mutex<Combiner>,
-    /// Counts reasons to look at the queue; a combiner that sees it change looks again.
-    events: AtomicU64,
-    /// Something waits for the window, for room on a lane, or for a write in flight.
-    pub(super) stalled: AtomicBool,
-}
-
-/// What a runtime is made of.
-pub(crate) struct RuntimeInit {
-    pub pd: Arc<dyn ProtectionDomain>,
-    pub lanes: Vec<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>)>,
-    pub pool: Arc<PreMrPool>,
-    pub pool_mr: MrHandle,
-    pub admission: Admission,
-    pub stats: Arc<Stats>,
-    pub batch: BatchMode,
-    pub stage_threshold: u64,
-    pub max_msg_sz: u64,
-    pub polling: PollingMode,
-    pub max_retry: u32,
-    pub timeout: Duration,
-}
-
-#[derive(Debug)]
-pub(crate) struct Runtime {
-    pub(super) pd: Arc<dyn ProtectionDomain>,
-    pub(super) lanes: Vec<Lane>,
-    pub(super) pool: Arc<PreMrPool>,
-    pub(super) pool_mr: MrHandle,
-    pub(super) admission: Admission,
-    pub(super) stats: Arc<Stats>,
-    pub(super) limits: PlanLimits,
-    pub(super) max_inline: u32,
-    pub(super) writes: Mutex<InFlight>,
-    pub(super) directions: [Direction; 2],
-    /// Held while room on a lane and the window are looked at and taken: the two directions do not see each other's
-    /// attempts, and whoever finds no room can rely on a completion to come.
-    gate: Mutex<()>,
-    next_lane: AtomicUsize,
-    pub(super) dead: AtomicBool,
-    pub(super) timeout: Duration,
-    /// Posting executes: done outside of the combiner, so that copies of several threads run side by side.
-    pub(super) executes_at_post: bool,
-}
+/// The merge queue of one direction.
+pub(super) type Direction = MergeQueue<Pending, Combiner>;
 
 pub(super) const READ: usize = 0;
+/// Ordered lists go this way, too.
 pub(super) const WRITE: usize = 1;
 
 impl Runtime {
-    pub(crate) fn new(init: RuntimeInit) -> Runtime {
-        let caps = init.lanes.first().map(|(qp, _)| qp.caps()).unwrap_or_default();
-        let executes_at_post = init.lanes.iter().all(|(qp, _)| qp.executes_at_post());
-        let lanes = init.lanes.into_iter().take(MAX_LANES).enumerate();
-        Runtime {
-            pd: init.pd,
-            lanes: lanes
-                .map(|(index, (qp, cq))| {
-                    Lane::new(qp, Attendance::new(index, cq, init.polling, init.max_retry))
-                })
-                .collect(),
-            limits: PlanLimits {
-                mode: init.batch,
-                max_msg_sz: init.max_msg_sz,
-                max_sge: caps.max_send_sge,
-                max_chain: caps.max_send_wr / 2,
-                // What is longer than any block could never be staged.
-                stage_threshold: init.stage_threshold.min(init.pool.max_block() as u64),
-            },
-            pool: init.pool,
-            pool_mr: init.pool_mr,
-            admission: init.admission,
-            stats: init.stats,
-            max_inline: caps.max_inline_data,
-            writes: Mutex::new(InFlight::new()),
-            directions: Default::default(),
-            gate: Mutex::new(()),
-            next_lane: AtomicUsize::new(0),
-            dead: AtomicBool::new(false),
-            timeout: init.timeout,
-            executes_at_post,
-        }
-    }
-
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
-    }
-
-    /// True while every queue pair is connected.
-    pub(crate) fn is_alive(&self) -> bool {
-        !self.is_dead() && self.lanes.iter().all(|lane| lane.qp.state() == QpState::Rts)
-    }
-
-    /// Longest message, for callers that split.
-    pub(crate) fn max_message(&self) -> u64 {
-        self.limits.max_msg_sz
-    }
-
-    /// Runs requests of one direction and waits for all of them.
+    /// Runs requests of one direction and waits for all of them. `count` is how many there are.
     pub(crate) fn run(
         &self,
         write: bool,
+        count: usize,
         requests: impl Iterator<Item = (RemoteAddr, Loan)>,
     ) -> Result<(), RequestError> {
-        let mut singles: SmallVec<[(RemoteAddr, Loan); 4]> = requests.collect();
-        if singles.is_empty() {
+        if count == 0 {
             return Ok(());
         }
-        let counter = if write { &self.stats.write_requests } else { &self.stats.read_requests };
-        counter.add(singles.len() as u64);
-        let ticket = Ticket::new(singles.len());
-        let pending = singles.drain(..).map(|(remote, loan)| Pending {
-            request: Request::Single { remote, loan },
-            ticket: Arc::clone(&ticket),
-        });
-        self.submit(if write { WRITE } else { READ }, pending);
+        let ticket = Ticket::of_this_thread(count);
+        self.start(write, count, requests, &ticket);
         self.wait(&ticket)
+    }
+
+    /// Submits requests of one direction for a ticket of `count` requests.
+    pub(crate) fn start(
+        &self,
+        write: bool,
+        count: usize,
+        requests: impl Iterator<Item = (RemoteAddr, Loan)>,
+        ticket: &Arc<Ticket>,
+    ) {
+        let (direction, counter) =
+            if write { (WRITE, &self.stats.write_requests) } else { (READ, &self.stats.read_requests) };
+        counter.add(count as u64);
+        let pending = requests.map(|(remote, loan)| Pending {
+            request: Request::Single { remote, loan },
+            ticket: Arc::clone(ticket),
+        });
+        self.directions[direction].push(pending);
+        self.kick(direction);
     }
 
     /// Runs an ordered list on one lane and waits for all of it.
@@ -217,86 +131,89 @@ impl Runtime {
                 SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.stats.atomic_requests.inc(),
             }
         }
-        let ticket = Ticket::new(ops.len());
+        let ticket = Ticket::of_this_thread(ops.len());
         let pending = Pending { request: Request::Group(ops), ticket: Arc::clone(&ticket) };
-        self.submit(WRITE, std::iter::once(pending));
+        self.directions[WRITE].push(std::iter::once(pending));
+        self.kick(WRITE);
         self.wait(&ticket)
-    }
-
-    fn submit(&self, direction: usize, pending: impl Iterator<Item = Pending>) {
-        self.directions[direction].queue.lock().extend(pending);
-        self.kick(direction);
     }
 
     /// Sees to it that somebody looks at the queue after this call began.
     pub(super) fn kick(&self, direction: usize) {
-        let dir = &self.directions[direction];
-        dir.events.fetch_add(1, Ordering::AcqRel);
-        // Counted before the look at the lock, as a combiner gives up the lock before it looks at the count: one of the
-        // two sees the other.
-        fence(Ordering::SeqCst);
-        loop {
-            let Some(mut combiner) = dir.combiner.try_lock() else { return };
-            let seen = dir.events.load(Ordering::Acquire);
-            combiner.backlog.append(&mut dir.queue.lock());
+        self.directions[direction].kick(|turn| {
+            turn.collect(|combiner| &mut combiner.backlog);
             if self.is_dead() {
-                let failed = std::mem::take(&mut combiner.backlog);
-                drop(combiner);
-                self.fail_pending(failed);
+                let failed = std::mem::take(&mut turn.state().backlog);
+                turn.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
             } else {
-                self.combine(direction, combiner);
+                self.combine(direction, turn);
             }
-            // Whoever came while the lock was held has left its work to this thread.
-            fence(Ordering::SeqCst);
-            if dir.events.load(Ordering::Acquire) == seen {
-                return;
-            }
+        });
+    }
+
+    /// Takes what of a ticket is not being posted out of the queues, as timed out: it has had no effect.
+    pub(super) fn withdraw(&self, ticket: &Arc<Ticket>) {
+        for direction in [READ, WRITE] {
+            let withdrawn = self.directions[direction].with(|turn| {
+                turn.collect(|combiner| &mut combiner.backlog);
+                let backlog = &mut turn.state().backlog;
+                let (own, others) = std::mem::take(backlog)
+                    .into_iter()
+                    .partition(|pending| Arc::ptr_eq(&pending.ticket, ticket));
+                *backlog = others;
+                own
+            });
+            self.fail_pending(withdrawn, &RequestError::Timeout(self.timeout));
+            self.kick(direction);
         }
     }
 
-    fn fail_pending(&self, failed: Vec<Pending>) {
+    fn fail_pending(&self, failed: Vec<Pending>, error: &RequestError) {
         for pending in failed {
             let parts = pending.parts();
             let Pending { request, ticket } = pending;
             drop(request);
             for _ in 0..parts {
                 self.stats.errors.inc();
-                if ticket.complete_one(None, Err(RequestError::Disconnected)) {
-                    ticket.unpark();
-                }
+                let (notice, _) = ticket.complete_one(None, Err(error.clone()));
+                self.tell(notice);
             }
         }
     }
 
     /// Plans and posts what can go now.
-    fn combine(&self, direction: usize, mut guard: parking_lot::MutexGuard<'_, Combiner>) {
-        let dir = &self.directions[direction];
+    fn combine(&self, direction: usize, turn: &mut Turn<'_, Pending, Combiner>) {
         loop {
-            let combiner = &mut *guard;
-            if combiner.backlog.is_empty() {
-                dir.stalled.store(false, Ordering::Release);
+            if turn.state().backlog.is_empty() {
+                turn.set_stalled(false);
                 return;
             }
             // Set before looking at what is in flight: a completion after the look finds it set.
-            dir.stalled.store(true, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
+            turn.set_stalled(true);
+            let combiner = turn.state();
             let batch = match &combiner.backlog[0].request {
                 Request::Group(_) => self.take_group(combiner),
                 Request::Single { .. } => self.take_singles(direction == WRITE, combiner),
             };
-            let Some(batch) = batch else { return };
+            let Some(batch) = batch else {
+                // What holds the room may have been posted just now, for requests that nobody waits for.
+                let awaited = |pending: &Pending| pending.ticket.has_thread() || pending.ticket.is_detached();
+                if turn.state().backlog.iter().any(awaited) {
+                    turn.unlocked(|| self.drive_for_room());
+                }
+                return;
+            };
             if self.executes_at_post {
-                parking_lot::MutexGuard::unlocked(&mut guard, || self.post(batch));
+                turn.unlocked(|| self.post(batch));
             } else {
                 self.post(batch);
             }
-            let mut queue = dir.queue.lock();
-            guard.backlog.append(&mut queue);
+            turn.collect(|combiner| &mut combiner.backlog);
         }
     }
 
     /// An ordered list, if it can go now.
-    fn take_group(&self, combiner: &mut Combiner) -> Option<Batch> {
+    fn take_group(&self, combiner: &mut Combiner) -> Option<Box<Batch>> {
         let Request::Group(ops) = &combiner.backlog[0].request else { return None };
         {
             let writes = self.writes.lock();
@@ -323,7 +240,7 @@ impl Runtime {
     }
 
     /// The singles at the head of the backlog, as far as window, lanes and writes in flight allow.
-    fn take_singles(&self, write: bool, combiner: &mut Combiner) -> Option<Batch> {
+    fn take_singles(&self, write: bool, combiner: &mut Combiner) -> Option<Box<Batch>> {
         combiner.items.clear();
         let lane = self.lane_with_room(1)?;
         // More cannot be posted now; what is left is planned when it is its turn.
@@ -338,7 +255,12 @@ impl Runtime {
                     self.stats.overlap_waits.inc();
                     break;
                 }
-                combiner.items.push(Item { remote: *remote, len, sges: 1, stageable: true });
+                combiner.items.push(Item {
+                    remote: *remote,
+                    len,
+                    sges: 1,
+                    stageable: self.is_stageable(loan),
+                });
             }
         }
         if combiner.items.is_empty() {
@@ -396,20 +318,5 @@ impl Runtime {
             count <= lane.room() && !lane.queue.is_locked()
         });
         idle.or_else(|| order().find(|lane| count <= self.lanes[*lane].room()))
-    }
-}
-
-impl Runtime {
-    /// The peer's memory in place.
-    pub(crate) fn map(
-        &self,
-        remote: RemoteAddr,
-        len: u64,
-        needs: crate::verbs::Access,
-    ) -> Option<(Arc<crate::memory::Memory>, usize)> {
-        if self.is_dead() {
-            return None;
-        }
-        self.lanes.first()?.qp.map_remote(remote, len, needs)
     }
 }

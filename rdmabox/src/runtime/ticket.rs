@@ -1,52 +1,165 @@
-//! What a caller waits on: a count of requests that are not done, the first error, and the caller's thread.
+//! What a caller waits on: a count of requests that are not done, the first error, and who is to be told.
+//!
+//! One mechanism behind three front doors: the owner of a ticket is a thread that blocks, a task to be woken, or a
+//! callback to be run. Tickets are reused: those of blocking calls by their thread, the others by their session.
 
-use std::{
+use std::{cell::RefCell, fmt, sync::Arc, task::Waker, time::Instant};
+
+use crate::{
+    session::RequestError,
     sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        Mutex, Thread,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        current, thread_number,
     },
-    thread::{Thread, ThreadId},
 };
-
-use parking_lot::Mutex;
-
-use crate::session::RequestError;
 
 /// Most lanes of a session.
 pub(crate) const MAX_LANES: usize = 16;
+
+/// Tickets that each thread keeps: one is of use at a time, and others may still hold the last ones.
+const KEPT_EACH: usize = 4;
+
+/// To be run with the outcome.
+pub(crate) type Callback = Box<dyn FnOnce(Result<(), RequestError>) + Send>;
+
+/// Who is told.
+enum Owner {
+    Nobody,
+    Thread(Thread),
+    Task(Waker),
+    Callback(Callback),
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Owner::Nobody => "Nobody",
+            Owner::Thread(_) => "Thread",
+            Owner::Task(_) => "Task",
+            Owner::Callback(_) => "Callback",
+        })
+    }
+}
+
+/// What the one who finished a request has to do for the ticket's owner, when it holds no lock.
+#[must_use = "the owner waits for it"]
+pub(crate) enum Notice {
+    Nothing,
+    Unpark(Thread),
+    Wake(Waker),
+    Run(Callback, Result<(), RequestError>),
+}
+
+/// Somebody whom the completions of a lane concern.
+pub(crate) trait Attendee: Send + Sync + fmt::Debug {
+    /// True if nothing of it is outstanding on `lane`.
+    fn is_settled_on(&self, lane: usize) -> bool;
+    /// Makes it look.
+    fn wake(&self);
+}
 
 #[derive(Debug)]
 pub(crate) struct Ticket {
     remaining: AtomicUsize,
     /// How many of its requests are posted on each lane.
     posted: [AtomicU32; MAX_LANES],
+    failed: AtomicBool,
     error: Mutex<Option<RequestError>>,
-    thread: Thread,
+    owner: Mutex<Owner>,
+    /// The thread that owns it, as [`thread_number`]; zero for none.
+    thread: AtomicU64,
+    /// Nobody polls for it: its completions have to be attended.
+    detached: AtomicBool,
+    /// When it was submitted.
+    started: Instant,
 }
 
 impl Ticket {
-    /// A ticket of the calling thread for `requests` requests.
-    pub(crate) fn new(requests: usize) -> Arc<Ticket> {
-        Arc::new(Ticket {
-            remaining: AtomicUsize::new(requests),
-            posted: Default::default(),
+    fn new() -> Ticket {
+        Ticket {
+            remaining: AtomicUsize::new(0),
+            posted: std::array::from_fn(|_| AtomicU32::new(0)),
+            failed: AtomicBool::new(false),
             error: Mutex::new(None),
-            thread: std::thread::current(),
+            owner: Mutex::new(Owner::Nobody),
+            thread: AtomicU64::new(0),
+            detached: AtomicBool::new(false),
+            started: Instant::now(),
+        }
+    }
+
+    /// A ticket of the calling thread for `requests` requests. Allocates nothing as a rule: each thread keeps a few.
+    pub(crate) fn of_this_thread(requests: usize) -> Arc<Ticket> {
+        thread_local! {
+            static KEPT: RefCell<Vec<Arc<Ticket>>> = const { RefCell::new(Vec::new()) };
+        }
+        let fresh = || {
+            let ticket = Ticket::new();
+            *ticket.owner.lock() = Owner::Thread(current());
+            ticket.thread.store(thread_number(), Ordering::Relaxed);
+            ticket
+        };
+        let reused = KEPT.try_with(|kept| {
+            let mut kept = kept.try_borrow_mut().ok()?;
+            // One that somebody still holds, if only to drop it, is left alone.
+            for place in kept.iter_mut() {
+                if let Some(ticket) = Arc::get_mut(place) {
+                    ticket.renew(requests);
+                    return Some(Arc::clone(place));
+                }
+            }
+            let mut ticket = fresh();
+            ticket.renew(requests);
+            let ticket = Arc::new(ticket);
+            if kept.len() < KEPT_EACH {
+                kept.push(Arc::clone(&ticket));
+            }
+            Some(ticket)
+        });
+        reused.ok().flatten().unwrap_or_else(|| {
+            let mut ticket = fresh();
+            ticket.renew(requests);
+            Arc::new(ticket)
         })
+    }
+
+    /// A ticket that nobody owns yet, for `requests` requests; in `old` if nobody else holds that.
+    pub(crate) fn of_nobody(requests: usize, old: Option<Arc<Ticket>>) -> Arc<Ticket> {
+        let mut ticket = old.unwrap_or_else(|| Arc::new(Ticket::new()));
+        if Arc::get_mut(&mut ticket).is_none() {
+            ticket = Arc::new(Ticket::new());
+        }
+        if let Some(unshared) = Arc::get_mut(&mut ticket) {
+            unshared.renew(requests);
+            *unshared.owner.lock() = Owner::Nobody;
+            unshared.thread.store(0, Ordering::Relaxed);
+            unshared.detached.store(false, Ordering::Relaxed);
+        }
+        ticket
+    }
+
+    fn renew(&mut self, requests: usize) {
+        debug_assert!((0..MAX_LANES).all(|lane| self.is_settled_on(lane)));
+        self.remaining.store(requests, Ordering::Relaxed);
+        if self.failed.swap(false, Ordering::Relaxed) {
+            *self.error.lock() = None;
+        }
+        self.started = Instant::now();
     }
 
     pub(crate) fn is_done(&self) -> bool {
         self.remaining.load(Ordering::Acquire) == 0
     }
 
-    /// Notes that one of its requests is posted on `lane`. Before the post.
-    pub(crate) fn posted_on(&self, lane: usize) {
-        self.posted[lane].fetch_add(1, Ordering::AcqRel);
+    /// When it was submitted.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
     }
 
-    /// True if nothing of it is outstanding on `lane`.
-    pub(crate) fn is_settled_on(&self, lane: usize) -> bool {
-        self.posted[lane].load(Ordering::Acquire) == 0
+    /// Notes that one of its requests is posted on `lane`. Before the post.
+    pub(crate) fn posted_on(&self, lane: usize) {
+        self.posted[lane].fetch_add(1, Ordering::SeqCst);
     }
 
     /// A lane that something of it is outstanding on.
@@ -54,29 +167,100 @@ impl Ticket {
         (0..MAX_LANES).find(|lane| !self.is_settled_on(*lane))
     }
 
-    /// One request is done: posted on `lane`, or never posted. True if its owner may be asleep and has to look.
-    pub(crate) fn complete_one(&self, lane: Option<usize>, result: Result<(), RequestError>) -> bool {
+    /// One request is done: posted on `lane`, or never posted. Its loan has to be back. Tells what is to be done for the
+    /// owner, and whether this was the last.
+    pub(crate) fn complete_one(
+        &self,
+        lane: Option<usize>,
+        result: Result<(), RequestError>,
+    ) -> (Notice, bool) {
         if let Err(e) = result {
             self.error.lock().get_or_insert(e);
+            self.failed.store(true, Ordering::Release);
         }
         let all = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
         let settled = lane.is_some_and(|lane| self.posted[lane].fetch_sub(1, Ordering::AcqRel) == 1);
-        (all || settled) && self.thread.id() != std::thread::current().id()
+        if !(all || settled) || self.is_mine() {
+            return (Notice::Nothing, all);
+        }
+        let mut owner = self.owner.lock();
+        let notice = match &*owner {
+            Owner::Nobody => Notice::Nothing,
+            Owner::Thread(thread) => Notice::Unpark(thread.clone()),
+            Owner::Task(_) | Owner::Callback(_) if !all => Notice::Nothing,
+            Owner::Task(_) | Owner::Callback(_) => match std::mem::replace(&mut *owner, Owner::Nobody) {
+                Owner::Task(waker) => Notice::Wake(waker),
+                Owner::Callback(callback) => Notice::Run(callback, self.result()),
+                Owner::Nobody | Owner::Thread(_) => Notice::Nothing,
+            },
+        };
+        (notice, all)
     }
 
     /// The outcome, once done.
     pub(crate) fn result(&self) -> Result<(), RequestError> {
-        match self.error.lock().take() {
-            Some(e) => Err(e),
-            None => Ok(()),
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
         }
+        self.error.lock().clone().map_or(Ok(()), Err)
     }
 
-    pub(crate) fn owner(&self) -> ThreadId {
-        self.thread.id()
+    /// True if the calling thread owns it.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) == thread_number()
     }
 
-    pub(crate) fn unpark(&self) {
-        self.thread.unpark();
+    /// True if a thread waits for it, or will.
+    pub(crate) fn has_thread(&self) -> bool {
+        self.thread.load(Ordering::SeqCst) != 0
+    }
+
+    /// True if nobody polls for it.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::SeqCst)
+    }
+
+    /// Makes the calling thread its owner.
+    pub(crate) fn own(&self) {
+        *self.owner.lock() = Owner::Thread(current());
+        self.thread.store(thread_number(), Ordering::SeqCst);
+    }
+
+    /// Makes a task its owner, to be woken when it is done. True if it is done already, and the task is not woken.
+    pub(crate) fn own_by_task(&self, waker: &Waker) -> bool {
+        {
+            let mut owner = self.owner.lock();
+            if !matches!(&*owner, Owner::Task(old) if old.will_wake(waker)) {
+                *owner = Owner::Task(waker.clone());
+            }
+        }
+        self.detached.store(true, Ordering::SeqCst);
+        // Either this sees the last completion, or that one sees the waker.
+        self.is_done()
+    }
+
+    /// Makes a callback its owner, to be run when it is done. Gives it back if it is done already.
+    pub(crate) fn own_by_callback(&self, callback: Callback) -> Result<(), Callback> {
+        let mut owner = self.owner.lock();
+        if self.is_done() {
+            return Err(callback);
+        }
+        // The last completion takes the lock after this.
+        *owner = Owner::Callback(callback);
+        drop(owner);
+        self.detached.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Attendee for Ticket {
+    fn is_settled_on(&self, lane: usize) -> bool {
+        self.posted[lane].load(Ordering::SeqCst) == 0
+    }
+
+    fn wake(&self) {
+        if let Owner::Thread(thread) = &*self.owner.lock() {
+            thread.unpark();
+        }
     }
 }

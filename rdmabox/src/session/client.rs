@@ -1,31 +1,20 @@
 //! The client's end of a session.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
 use super::{
-    Address, ConnectError, ProviderKind, RequestError, SessionOptions,
-    handshake::{self, Answer, Purpose},
-    rejoin::Rejoin,
-    stream::Stream,
+    Address, ConnectError, ProviderKind, RequestError, SessionOptions, Transfer, connect, stream::Stream,
 };
 use crate::{
-    admission::{Admission, StaticWindow},
-    memory::{self, Memory, PreMrPool},
-    provider::soft::SoftDevice,
-    rpc::{QUEUE_DEPTH, RpcClient},
-    runtime::{GroupOp, Runtime, RuntimeInit},
+    memory::{self, Buffer, Lent, Memory, RecvBuf, SendBuf},
+    rpc::RpcClient,
+    runtime::{GroupOp, Runtime, Started, in_callback},
     stats::{Stats, StatsSnapshot},
-    verbs::{Access, Device, Progress, QpCaps, QpInit, RemoteAddr, SendOp, VerbsError},
+    verbs::{Access, RemoteAddr, SendOp},
 };
 
-/// Bytes of pre-registered memory of a session, and the largest piece of it.
-const POOL_BYTES: usize = 8 << 20;
-const POOL_BLOCK: usize = 1 << 20;
 /// Most data queue pairs of a session.
 const MAX_QUEUE_PAIRS: usize = 16;
 
@@ -68,26 +57,26 @@ pub enum Op<'a> {
     },
 }
 
-/// A client's session with a host. Any number of threads may use it; every call blocks until it is done, at most for
-/// the operation timeout. Dropping it closes it.
+/// A client's session with a host. Any number of threads may use it. Dropping it closes it.
+///
+/// There are three ways to make a request, with the same effect: calls that block until it is done, at most for the
+/// operation timeout ([`write`](Self::write), [`read`](Self::read)); a [`Transfer`] to be awaited, or waited for, later
+/// ([`start_write`](Self::start_write), [`start_read`](Self::start_read)); and a callback
+/// ([`write_then`](Self::write_then), [`read_then`](Self::read_then)). A blocking call in a callback is refused with
+/// [`RequestError::Invalid`].
+///
+/// A request that fails takes its queue pair with it: what was posted behind it fails with [`RequestError::Flushed`],
+/// the other queue pairs carry on, and the broken one is replaced in the background.
 #[derive(Debug)]
 pub struct Session {
-    address: Address,
-    provider: ProviderKind,
+    pub(super) address: Address,
+    pub(super) provider: ProviderKind,
     /// Why the provider is not the one that would have been first choice.
-    fallback: Option<String>,
-    runtime: Runtime,
-    rpc: RpcClient,
-    stats: Arc<Stats>,
-    control: Stream,
-}
-
-/// A control stream, and what the host said on it.
-struct Greeting {
-    address: Address,
-    control: Stream,
-    answer: Answer,
-    fallback: Option<String>,
+    pub(super) fallback: Option<String>,
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) rpc: RpcClient,
+    pub(super) stats: Arc<Stats>,
+    pub(super) control: Arc<Stream>,
 }
 
 impl Session {
@@ -120,75 +109,8 @@ impl Session {
         }
         let options = &options.bounded();
         let deadline = Instant::now() + options.connect_timeout;
-        let greeting = greet_best(address, options, deadline)?;
-        Self::establish(greeting, options, deadline).map(Arc::new)
-    }
-
-    fn establish(
-        greeting: Greeting,
-        options: &SessionOptions,
-        deadline: Instant,
-    ) -> Result<Session, ConnectError> {
-        let Greeting { address, mut control, answer, fallback } = greeting;
-        let failed =
-            |e: VerbsError| ConnectError::Refused { address: address.clone(), reason: e.to_string() };
-        let device = SoftDevice::new().map_err(failed)?;
-        let pd = device.alloc_pd().map_err(failed)?;
-        let rejoin = Rejoin {
-            address: address.clone(),
-            token: answer.token,
-            device: Arc::<SoftDevice>::clone(&device),
-            pd: Arc::clone(&pd),
-            timeout: options.connect_timeout,
-        };
-        let provider = rejoin.provider();
-        let stats = Arc::new(Stats::default());
-
-        // Calls: the replies are waited for by the callers themselves.
-        let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
-        let cq = device.create_cq(2 * QUEUE_DEPTH as usize).map_err(failed)?;
-        let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-        let qp =
-            pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).map_err(failed)?;
-        let polling = (options.polling, options.max_retry_on(provider));
-        let rpc =
-            RpcClient::new(&*pd, Arc::clone(&qp), cq, polling, Arc::clone(&stats), options.operation_timeout)
-                .map_err(failed)?;
-        rejoin.connect(&*qp, 0, deadline)?;
-
-        let caps = QpCaps { max_recv_wr: 1, ..QpCaps::default() };
-        let lanes = (1..=options.queue_pairs)
-            .map(|index| rejoin.queue_pair(index, None, caps, deadline))
-            .collect::<Result<Vec<_>, _>>()?;
-
-        let io = |source| ConnectError::Io { address: address.clone(), source };
-        let ready = receive(&mut control, &address, options.connect_timeout, deadline)?;
-        if !ready.ok {
-            return Err(ConnectError::Refused { address: address.clone(), reason: ready.text });
-        }
-        control.set_timeout(None).map_err(io)?;
-
-        let memory_failed = |e: memory::MemoryError| ConnectError::Refused {
-            address: address.clone(),
-            reason: format!("no memory for buffers: {e}"),
-        };
-        let pool_memory = Arc::new(Memory::private(POOL_BYTES).map_err(memory_failed)?);
-        let pool_mr = pd.register(&pool_memory, 0, POOL_BYTES as u64, Access::LOCAL_WRITE).map_err(failed)?;
-        let runtime = Runtime::new(RuntimeInit {
-            pd,
-            lanes,
-            pool: PreMrPool::new(pool_memory, POOL_BLOCK),
-            pool_mr,
-            admission: Admission::new(Arc::new(StaticWindow::new(options.window_bytes))),
-            stats: Arc::clone(&stats),
-            batch: options.batch,
-            stage_threshold: options.pre_mr_threshold,
-            max_msg_sz: device.attr().max_msg_sz,
-            polling: options.polling,
-            max_retry: polling.1,
-            timeout: options.operation_timeout,
-        });
-        Ok(Session { address, provider, fallback, runtime, rpc, stats, control })
+        let greeting = connect::greet_best(address, options, deadline)?;
+        connect::establish(greeting, options, deadline).map(Arc::new)
     }
 
     /// What carries the requests.
@@ -218,8 +140,8 @@ impl Session {
     /// Writes `data` to `remote`.
     ///
     /// # Errors
-    /// After [`RequestError::Completion`], [`RequestError::Timeout`] and [`RequestError::Disconnected`] the session is
-    /// closed and the write may have taken effect in part: it is safe to repeat it, over another session.
+    /// The write may have taken effect in part, and it is safe to repeat it: on this session, but for
+    /// [`RequestError::Disconnected`], after which it takes another one. See [`RequestError`] for what each means.
     pub fn write(&self, remote: RemoteAddr, data: &[u8]) -> Result<(), RequestError> {
         self.write_vectored(&[(remote, data)])
     }
@@ -240,12 +162,13 @@ impl Session {
     pub fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
         self.check(parts.iter().map(|(remote, data)| (*remote, data.len())))?;
         let max = self.max_part();
-        self.settle(memory::scope(|scope| {
+        let count = parts.iter().map(|(_, data)| data.len().div_ceil(max)).sum();
+        memory::scope(|scope| {
             let requests = parts.iter().flat_map(|(remote, data)| {
                 data.chunks(max).enumerate().map(|(i, chunk)| (at(*remote, i * max), scope.lend(chunk)))
             });
-            self.runtime.run(true, requests)
-        }))
+            self.runtime.run(true, count, requests)
+        })
     }
 
     /// Makes several reads in one submission.
@@ -255,15 +178,92 @@ impl Session {
     pub fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
         self.check(parts.iter().map(|(remote, out)| (*remote, out.len())))?;
         let max = self.max_part();
-        self.settle(memory::scope(|scope| {
+        let count = parts.iter().map(|(_, out)| out.len().div_ceil(max)).sum();
+        memory::scope(|scope| {
             let requests = parts.iter_mut().flat_map(|(remote, out)| {
                 let remote = *remote;
                 out.chunks_mut(max)
                     .enumerate()
                     .map(move |(i, chunk)| (at(remote, i * max), scope.lend_mut(chunk)))
             });
-            self.runtime.run(false, requests)
-        }))
+            self.runtime.run(false, count, requests)
+        })
+    }
+
+    /// Starts a write, and gives the buffer back with the outcome. Overlapping writes of one thread take effect in the
+    /// order in which they were started.
+    pub fn start_write<B: SendBuf>(&self, remote: RemoteAddr, data: B) -> Transfer<B> {
+        let (len, max) = (data.bytes().len(), self.max_part());
+        if let Err(e) = wraps(remote, len) {
+            return Transfer::refused(e, data);
+        }
+        let count = len.div_ceil(max).max(1);
+        let (ticket, loans) = self.runtime.take_idle(count);
+        let lent = Lent::new(data, loans);
+        let requests = lent.lend(max).enumerate().map(|(i, loan)| (at(remote, i * max), loan));
+        self.runtime.begin(true, count, requests, &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+    }
+
+    /// Starts a read that fills the whole buffer, and gives it back with the outcome. To see what a write has written,
+    /// start it when that is done.
+    pub fn start_read<B: RecvBuf>(&self, remote: RemoteAddr, out: B) -> Transfer<B> {
+        let (len, max) = (out.bytes().len(), self.max_part());
+        if let Err(e) = wraps(remote, len) {
+            return Transfer::refused(e, out);
+        }
+        let count = len.div_ceil(max).max(1);
+        let (ticket, loans) = self.runtime.take_idle(count);
+        let mut lent = Lent::new(out, loans);
+        let requests = lent.lend_mut(max).enumerate().map(|(i, loan)| (at(remote, i * max), loan));
+        self.runtime.begin(false, count, requests, &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+    }
+
+    /// Starts a write and has `done` run with the outcome and the buffer, on whichever thread finds the completion: it
+    /// must be quick and must not block. It may start requests.
+    pub fn write_then<B: SendBuf>(
+        &self,
+        remote: RemoteAddr,
+        data: B,
+        done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
+    ) {
+        self.start_write(remote, data).then(done);
+    }
+
+    /// Starts a read and has `done` run with the outcome and the buffer; as [`write_then`](Self::write_then).
+    pub fn read_then<B: RecvBuf>(
+        &self,
+        remote: RemoteAddr,
+        out: B,
+        done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
+    ) {
+        self.start_read(remote, out).then(done);
+    }
+
+    /// A buffer in registered memory; None if the session's pool has none of that length to give (at most 1 MiB).
+    pub fn buffer(&self, len: usize) -> Option<Buffer> {
+        self.runtime.pool().acquire(len).map(Buffer::new)
+    }
+
+    /// Stores `swap` in the aligned 8-byte word at `remote` if it holds `compare`, and gives what it held.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write), but that a retry is safe only for a caller who can tell whether the swap took place.
+    pub fn compare_swap(&self, remote: RemoteAddr, compare: u64, swap: u64) -> Result<u64, RequestError> {
+        let mut old = 0;
+        self.execute(&mut [Op::CompareSwap { remote, compare, swap, old: &mut old }])?;
+        Ok(old)
+    }
+
+    /// Adds to the aligned 8-byte word at `remote`, wrapping, and gives what it held.
+    ///
+    /// # Errors
+    /// As [`compare_swap`](Self::compare_swap).
+    pub fn fetch_add(&self, remote: RemoteAddr, add: u64) -> Result<u64, RequestError> {
+        let mut old = 0;
+        self.execute(&mut [Op::FetchAdd { remote, add, old: &mut old }])?;
+        Ok(old)
     }
 
     /// Runs the list in order, on one queue pair and with one doorbell: each step is executed after the one before it
@@ -319,7 +319,7 @@ impl Session {
                 **old = u64::from_ne_bytes(*value);
             }
         }
-        self.settle(result)
+        result
     }
 
     /// The host's memory in place, where the provider maps it and it may be read: the mapping, and the offset of
@@ -335,12 +335,28 @@ impl Session {
     /// [`RequestError::Invalid`] for a request that is too long; otherwise the session is closed, and whether the call
     /// was carried out is unknown.
     pub fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.settle(self.rpc.call(request, reply))
+        refuse_in_callback()?;
+        let result = self.rpc.call(request, reply);
+        if !matches!(result, Ok(()) | Err(RequestError::Invalid(_))) {
+            // Whether the host carried it out is unknown: a session does not go on with that. The host is to know.
+            self.close();
+        }
+        result
     }
 
     /// The counters.
     pub fn stats(&self) -> StatsSnapshot {
         self.stats.snapshot()
+    }
+
+    /// Bytes in flight, in whole pages: now, and the most that there ever were at once.
+    pub fn in_flight(&self) -> (u64, u64) {
+        self.runtime.in_flight()
+    }
+
+    /// The largest work request, in bytes, that is copied through the pre-registered pool.
+    pub fn pre_mr_threshold(&self) -> u64 {
+        self.runtime.stage_threshold()
     }
 
     /// Ends the session: requests under way fail with [`RequestError::Disconnected`], and so do later ones.
@@ -351,115 +367,38 @@ impl Session {
         self.control.shutdown();
     }
 
-    /// A request that failed on the way has ended the session: the host is to know.
-    fn settle(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
-        if !matches!(result, Ok(()) | Err(RequestError::Invalid(_))) {
-            self.close();
-        }
-        result
-    }
-
     fn max_part(&self) -> usize {
         usize::try_from(self.runtime.max_message()).unwrap_or(usize::MAX)
     }
 
+    /// What every blocking request is checked for.
     fn check(&self, mut ranges: impl Iterator<Item = (RemoteAddr, usize)>) -> Result<(), RequestError> {
-        match ranges.find(|(remote, len)| remote.addr.checked_add(*len as u64).is_none()) {
-            Some((remote, len)) => {
-                Err(RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr)))
-            }
-            None => Ok(()),
-        }
+        refuse_in_callback()?;
+        ranges.try_for_each(|(remote, len)| wraps(remote, len))
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         self.close();
+        self.runtime.join_pollers();
+    }
+}
+
+fn wraps(remote: RemoteAddr, len: usize) -> Result<(), RequestError> {
+    match remote.addr.checked_add(len as u64) {
+        Some(_) => Ok(()),
+        None => Err(RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr))),
+    }
+}
+
+fn refuse_in_callback() -> Result<(), RequestError> {
+    match in_callback() {
+        false => Ok(()),
+        true => Err(RequestError::Invalid("a callback must not wait: start a request instead".into())),
     }
 }
 
 fn at(remote: RemoteAddr, offset: usize) -> RemoteAddr {
     RemoteAddr { addr: remote.addr + offset as u64, rkey: remote.rkey }
-}
-
-fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<Duration, ConnectError> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(ConnectError::Timeout { address: address.clone(), timeout }) } else { Ok(left) }
-}
-
-fn receive(
-    control: &mut Stream,
-    address: &Address,
-    timeout: Duration,
-    deadline: Instant,
-) -> Result<Answer, ConnectError> {
-    handshake::receive_answer(control, deadline).map_err(|source| match source.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-            ConnectError::Timeout { address: address.clone(), timeout }
-        }
-        std::io::ErrorKind::UnexpectedEof => ConnectError::Refused {
-            address: address.clone(),
-            reason: "the server closed the connection".into(),
-        },
-        std::io::ErrorKind::InvalidData => {
-            ConnectError::Refused { address: address.clone(), reason: source.to_string() }
-        }
-        _ => ConnectError::Io { address: address.clone(), source },
-    })
-}
-
-/// Says what it wants, and gives the stream with the host's answer.
-fn ask(
-    address: &Address,
-    purpose: Purpose,
-    options: &SessionOptions,
-    deadline: Instant,
-) -> Result<(Stream, Answer), ConnectError> {
-    let mut stream = Stream::connect(address, options.connect_timeout, deadline)?;
-    let io = |source| ConnectError::Io { address: address.clone(), source };
-    let left = time_left(deadline, address, options.connect_timeout)?;
-    stream.set_timeout(Some(left)).map_err(io)?;
-    handshake::send_preamble(&mut stream, purpose).map_err(io)?;
-    let answer = receive(&mut stream, address, options.connect_timeout, deadline)?;
-    if !answer.ok {
-        return Err(ConnectError::Refused { address: address.clone(), reason: answer.text });
-    }
-    Ok((stream, answer))
-}
-
-fn greet(address: &Address, options: &SessionOptions, deadline: Instant) -> Result<Greeting, ConnectError> {
-    let purpose = Purpose::Control { queue_pairs: options.queue_pairs as u32 };
-    let (control, answer) = ask(address, purpose, options, deadline)?;
-    Ok(Greeting { address: address.clone(), control, answer, fallback: None })
-}
-
-/// Greets the host; where a TCP address turns out to be this host, at its Unix socket.
-fn greet_best(
-    address: &Address,
-    options: &SessionOptions,
-    deadline: Instant,
-) -> Result<Greeting, ConnectError> {
-    if matches!(address, Address::Unix(_)) || options.provider.is_some() {
-        return greet(address, options, deadline);
-    }
-    let (_, answer) = ask(address, Purpose::Probe, options, deadline)?;
-    let here = handshake::host_id();
-    if answer.host != here || here == handshake::HostId::default() {
-        return greet(address, options, deadline);
-    }
-    let fallback = if answer.text.is_empty() {
-        "the server has no Unix socket".to_string()
-    } else {
-        let local = Address::Unix(answer.text.into());
-        match greet(&local, options, deadline) {
-            Ok(greeting) => {
-                log::debug!("{address} is this host: using {local}");
-                return Ok(greeting);
-            }
-            Err(e) => e.to_string(),
-        }
-    };
-    log::warn!("{address} is this host, but its memory cannot be shared ({fallback}): using TCP");
-    Ok(Greeting { fallback: Some(fallback), ..greet(address, options, deadline)? })
 }

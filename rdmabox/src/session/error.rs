@@ -37,10 +37,15 @@ pub enum ConnectError {
 /// Why a request or a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The device reported an error. The session is closed by it.
+    /// The device reported an error for this request. Its queue pair is being replaced; the session goes on.
     #[error("{0}")]
     Completion(WcStatus),
-    /// It took too long. The session is closed, and whether the request took effect is unknown.
+    /// Another request on the same queue pair failed. Whether this one took effect is unknown: a READ or WRITE can be
+    /// repeated, on the same session.
+    #[error("flushed: another request on the same queue pair failed")]
+    Flushed,
+    /// It took too long. Whether the request took effect is unknown. The session goes on if the peer still answers;
+    /// after a call it is closed.
     #[error("no completion within {0:?}")]
     Timeout(Duration),
     /// The session is closed. Whether a request that was under way took effect is unknown.

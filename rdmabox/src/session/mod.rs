@@ -6,6 +6,7 @@
 
 mod address;
 mod client;
+mod connect;
 mod error;
 mod handshake;
 mod host;
@@ -16,6 +17,7 @@ mod peer;
 mod rejoin;
 mod strangers;
 mod stream;
+mod transfer;
 
 pub use address::{Address, AddressError, ProviderKind, ProviderKindError};
 pub use client::{Op, Session};
@@ -23,6 +25,7 @@ pub use error::{ConnectError, HostError, RequestError};
 pub use host::{Host, Running};
 pub use options::SessionOptions;
 pub use peer::{Export, Peer, Service};
+pub use transfer::Transfer;
 
 pub use crate::{
     batch::BatchMode,

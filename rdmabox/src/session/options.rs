@@ -1,12 +1,14 @@
 //! What a session can be told. Every mechanism of the runtime has its switch here.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::ProviderKind;
 use crate::{
-    admission::DEFAULT_WINDOW,
+    admission::{AdmissionPolicy, DEFAULT_WINDOW},
     batch::BatchMode,
-    polling::{DEFAULT_MAX_RETRY, PollingMode},
+    memory::PreMrThreshold,
+    polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
+    verbs::QpCaps,
 };
 
 /// Options of a session.
@@ -18,18 +20,25 @@ pub struct SessionOptions {
     pub queue_pairs: usize,
     /// Bytes that may be in flight, both directions together.
     pub window_bytes: u64,
+    /// Who decides what may be in flight, instead of a fixed window of `window_bytes`.
+    pub admission: Option<Arc<dyn AdmissionPolicy>>,
     /// How requests that gather in the merge queue are combined.
     pub batch: BatchMode,
     /// A work request of at most so many bytes is copied through pre-registered memory (preMR); for a longer one the
     /// caller's buffer is registered (dynMR).
-    pub pre_mr_threshold: u64,
+    pub pre_mr_threshold: PreMrThreshold,
     /// How completions are waited for.
     pub polling: PollingMode,
-    /// Polls that find nothing before adaptive polling goes to sleep. `None`: 120 as in the paper where a poll looks at
-    /// memory, 10 over TCP, where a poll is a system call that the sender has to wait for (measured).
+    /// Polls that find nothing before adaptive polling goes to sleep. `None`: as many as have paid off lately, at most 120
+    /// as in the paper where a poll looks at memory, and 10 over TCP, where a poll is a system call that the sender has
+    /// to wait for (measured).
     pub max_retry: Option<u32>,
-    /// No blocking call takes longer. When it is over the session ends: the memory of its requests is free again,
-    /// and whether they took effect is unknown. At most a day.
+    /// Every so many-th work request of a chain asks for a completion, as the last one always does. 0: the last one only.
+    pub signal_interval: u32,
+    /// A single WRITE of at most so many bytes travels in its work request. 0: none does.
+    pub max_inline: u32,
+    /// No request takes longer. When it is over the request's queue pair is given up: the memory of the requests on it is
+    /// free again, and whether they took effect is unknown. At most a day.
     pub operation_timeout: Duration,
     /// Connecting takes no longer, apart from looking up a host name. At most a day.
     pub connect_timeout: Duration,
@@ -54,11 +63,12 @@ const TCP_MAX_RETRY: u32 = 10;
 
 impl SessionOptions {
     /// The budget of adaptive polling on a provider.
-    pub(crate) fn max_retry_on(&self, provider: ProviderKind) -> u32 {
-        self.max_retry.unwrap_or(match provider {
-            ProviderKind::Shm => DEFAULT_MAX_RETRY,
-            ProviderKind::Tcp => TCP_MAX_RETRY,
-        })
+    pub(crate) fn retry_on(&self, provider: ProviderKind) -> Retry {
+        match (self.max_retry, provider) {
+            (Some(retries), _) => Retry::Fixed(retries),
+            (None, ProviderKind::Shm) => Retry::Adapt { max: DEFAULT_MAX_RETRY },
+            (None, ProviderKind::Tcp) => Retry::Adapt { max: TCP_MAX_RETRY },
+        }
     }
 }
 
@@ -69,11 +79,14 @@ impl Default for SessionOptions {
             // Best in the paper (section V-A).
             queue_pairs: 4,
             window_bytes: DEFAULT_WINDOW,
+            admission: None,
             batch: BatchMode::Hybrid,
             // Measured on the software device: registering costs about as much as copying so many bytes.
-            pre_mr_threshold: 4096,
+            pre_mr_threshold: PreMrThreshold::Bytes(4096),
             polling: PollingMode::Adaptive,
             max_retry: None,
+            signal_interval: 0,
+            max_inline: QpCaps::default().max_inline_data,
             operation_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(4),
         }

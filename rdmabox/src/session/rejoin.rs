@@ -15,6 +15,9 @@ use crate::verbs::{
     CompletionQueue, Device, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError,
 };
 
+/// A queue pair, and the queue that it completes on.
+pub(crate) type QueuePairAndCq = (Arc<dyn QueuePair>, Arc<dyn CompletionQueue>);
+
 /// What it takes to give a session's data queue pairs successors.
 ///
 /// A successor is for a queue pair that is in Err: with mapped memory the client's own posts do the writing, and the
@@ -44,15 +47,16 @@ impl Rejoin {
     /// that is there is replaced, and should be in Err.
     ///
     /// # Errors
-    /// There is no new queue pair; a retry is safe. [`ConnectError::Refused`] with a peer that is gone: the host has not
-    /// let it join, because the session is over or another stream is joining the same place.
+    /// There is no new queue pair; a retry is safe, and finds the host still at the attempt before for a moment.
+    /// [`ConnectError::Refused`] with a peer that is gone: the host has not let it join, because the session is over, the
+    /// place is not one of it, or two streams are joining it already.
     pub(crate) fn queue_pair(
         &self,
         index: usize,
         cq: Option<Arc<dyn CompletionQueue>>,
         caps: QpCaps,
         deadline: Instant,
-    ) -> Result<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>), ConnectError> {
+    ) -> Result<QueuePairAndCq, ConnectError> {
         // Over TCP the waiting caller moves the bytes; with mapped memory the socket only brings news of the peer's end,
         // which must be heard even while nobody polls.
         let progress = match self.provider() {

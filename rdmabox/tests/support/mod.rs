@@ -2,9 +2,14 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub)] // Each test crate uses a part of it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::Thread,
 };
 
 use parking_lot::Mutex;
@@ -103,5 +108,27 @@ pub fn on_each_provider(test: impl Fn(Fixture)) {
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
         eprintln!("--- {provider}");
         test(Fixture::new(provider));
+    }
+}
+
+/// Wakes the thread that polls.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// A tiny executor.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
     }
 }

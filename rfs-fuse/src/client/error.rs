@@ -66,7 +66,7 @@ pub fn errno_of_request(error: &RequestError) -> Errno {
         RequestError::Completion(status) => errno_of_completion(*status),
         RequestError::Timeout(_) => Errno::ETIMEDOUT,
         RequestError::Disconnected => EHOSTDOWN,
-        RequestError::Invalid(_) => Errno::EIO,
+        RequestError::Flushed | RequestError::Invalid(_) => Errno::EIO,
     }
 }
 
@@ -98,6 +98,7 @@ mod tests {
             (RequestError::Disconnected.into(), EHOSTDOWN),
             (RequestError::Completion(WcStatus::WrFlushErr).into(), EHOSTDOWN),
             (RequestError::Completion(WcStatus::RemAccessErr).into(), Errno::EIO),
+            (RequestError::Flushed.into(), Errno::EIO),
             (RequestError::Invalid("x".into()).into(), Errno::EIO),
             (DecodeError::Malformed.into(), Errno::EPROTO),
             (ClientError::Protocol("x"), Errno::EPROTO),

@@ -201,7 +201,8 @@ fn a_session_is_open_when_every_place_is_joined_once() {
 #[test]
 fn whatever_goes_wrong_while_it_is_made_fails_it() {
     on_each_kind(|provider| {
-        let wrong: [(&str, fn(&Bench) -> String); 4] = [
+        type Attempt = fn(&Bench) -> String;
+        let wrong: [(&str, Attempt); 4] = [
             ("its session has no queue pair 2", |bench| bench.join_now(2, 9).unwrap_err()),
             ("queue pair 1 is joined twice while its session is made", |bench| {
                 bench.join_now(1, 9).unwrap_err()

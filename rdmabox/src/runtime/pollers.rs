@@ -1,0 +1,163 @@
+//! Pollers: threads that attend a completion queue for requests that no thread waits for.
+//!
+//! Blocking callers poll for themselves and need none. A callback, a task that awaits, or a shared completion queue
+//! (SCQ(M) of the paper) makes the queue's poller start; it works while something is outstanding there and sleeps
+//! otherwise.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{JoinHandle, Thread},
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+
+use super::{Runtime, lane::Lane, ticket::Attendee};
+use crate::verbs::WorkCompletion;
+
+/// A poller's place at its completion queue.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    lanes: Arc<[Lane]>,
+    /// There may be something to attend.
+    wanted: AtomicBool,
+    thread: OnceLock<Thread>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Seat {
+    pub(crate) fn new(lanes: Arc<[Lane]>) -> Seat {
+        let (wanted, thread, handle) = (AtomicBool::new(false), OnceLock::new(), Mutex::new(None));
+        Seat { lanes, wanted, thread, handle }
+    }
+
+    fn is_idle(&self, attendance: usize) -> bool {
+        self.lanes.iter().filter(|lane| lane.attended_by == attendance).all(Lane::is_idle)
+    }
+}
+
+impl Attendee for Seat {
+    fn is_settled_on(&self, attendance: usize) -> bool {
+        if !self.is_idle(attendance) {
+            return false;
+        }
+        self.wanted.store(false, Ordering::SeqCst);
+        // Somebody who posted before this has found it wanted, and relies on it.
+        if self.is_idle(attendance) {
+            return true;
+        }
+        self.wanted.store(true, Ordering::SeqCst);
+        false
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Runtime {
+    /// Sees to it that what is outstanding on a completion queue is attended.
+    pub(super) fn drive(&self, attendance: usize) {
+        let seat = &self.seats[attendance];
+        if seat.wanted.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if seat.thread.get().is_some() {
+            return seat.wake();
+        }
+        let mut handle = seat.handle.lock();
+        if handle.is_some() || self.stopping.load(Ordering::SeqCst) {
+            return seat.wake();
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        let own = Arc::clone(seat);
+        let thread = std::thread::Builder::new()
+            .name(format!("rdmabox-poll-{attendance}"))
+            .spawn(move || me.poll_for_others(attendance, &own));
+        match thread {
+            Ok(started) => {
+                let _ = seat.thread.set(started.thread().clone());
+                *handle = Some(started);
+            }
+            Err(e) => {
+                drop(handle);
+                log::error!("no thread to poll with: {e}");
+                self.fail();
+            }
+        }
+    }
+
+    /// Everything that is outstanding anywhere is attended, if requests were started that nobody may be waiting for:
+    /// a request waits for the room that they take.
+    pub(super) fn drive_for_room(&self) {
+        if self.started.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for attendance in 0..self.attendances.len() {
+            if !self.seats[attendance].is_idle(attendance) {
+                self.drive(attendance);
+            }
+        }
+    }
+
+    fn poll_for_others(&self, index: usize, seat: &Arc<Seat>) {
+        let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
+        while !self.stopping.load(Ordering::SeqCst) {
+            if !seat.wanted.load(Ordering::SeqCst) {
+                std::thread::park();
+                continue;
+            }
+            // Nobody else looks at the time of these requests.
+            let deadline = Instant::now() + self.timeout / 2;
+            match self.attendances[index].attend(seat, deadline, &self.stats, &dispatch) {
+                super::Waited::Done => {}
+                super::Waited::TimedOut => self.end_overdue(index),
+                super::Waited::Broken(e) => {
+                    log::error!("{e}");
+                    self.fail();
+                }
+            }
+        }
+    }
+
+    /// Ends the lanes whose oldest request has been out for longer than a request may.
+    fn end_overdue(&self, attendance: usize) {
+        for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.attended_by == attendance)
+        {
+            let overdue = lane.queue.lock().oldest().is_some_and(|posted| posted.elapsed() >= self.timeout);
+            if overdue {
+                log::warn!("lane {index}: no completion within {:?}", self.timeout);
+                self.lane_failed(index);
+            }
+        }
+    }
+
+    /// Makes pollers end.
+    pub(super) fn stop_pollers(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        for (seat, attendance) in self.seats.iter().zip(&self.attendances) {
+            attendance.wake();
+            // One that is being started finds its place under the lock.
+            drop(seat.handle.lock());
+            seat.wake();
+        }
+    }
+
+    /// Waits for the pollers to end, after [`fail`](Self::fail). One does not wait for itself.
+    pub(crate) fn join_pollers(&self) {
+        for seat in &self.seats {
+            let handle = seat.handle.lock().take();
+            if let Some(handle) = handle
+                && handle.thread().id() != std::thread::current().id()
+                && !super::in_callback()
+            {
+                let _ = handle.join();
+            }
+        }
+    }
+}

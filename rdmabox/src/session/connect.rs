@@ -1,0 +1,246 @@
+//! Making a session: the greeting, the queue pairs, and the runtime on top of them.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Address, ConnectError, Session, SessionOptions,
+    handshake::{self, Answer, Purpose},
+    rejoin::Rejoin,
+    stream::Stream,
+};
+use crate::{
+    admission::{Admission, AdmissionPolicy, StaticWindow},
+    memory::{self, Memory, PreMrPool, PreMrThreshold},
+    polling::PollingMode,
+    provider::soft::SoftDevice,
+    rpc::{QUEUE_DEPTH, RpcClient},
+    runtime::{Link, Runtime, RuntimeInit},
+    stats::Stats,
+    verbs::{Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair, VerbsError},
+};
+
+/// Bytes of pre-registered memory of a session, and the largest piece of it.
+const POOL_BYTES: usize = 8 << 20;
+const POOL_BLOCK: usize = 1 << 20;
+
+/// What a runtime needs of its session to replace a queue pair.
+#[derive(Debug)]
+struct SessionLink {
+    control: Arc<Stream>,
+    rejoin: Rejoin,
+    caps: QpCaps,
+}
+
+impl Link for SessionLink {
+    fn is_gone(&self) -> bool {
+        self.control.is_over()
+    }
+
+    fn rejoin(
+        &self,
+        lane: usize,
+        cq: &Arc<dyn CompletionQueue>,
+        deadline: Instant,
+    ) -> Result<Arc<dyn QueuePair>, String> {
+        let joined = self.rejoin.queue_pair(place_of(lane), Some(Arc::clone(cq)), self.caps, deadline);
+        joined.map(|(qp, _)| qp).map_err(|e| e.to_string())
+    }
+
+    fn hang_up(&self) {
+        self.control.shutdown();
+    }
+}
+
+/// The place of a data lane in its session: place 0 is for calls.
+fn place_of(lane: usize) -> usize {
+    lane + 1
+}
+
+/// A control stream, and what the host said on it.
+pub(super) struct Greeting {
+    address: Address,
+    control: Stream,
+    answer: Answer,
+    fallback: Option<String>,
+}
+
+/// Makes the session that a greeting promised.
+pub(super) fn establish(
+    greeting: Greeting,
+    options: &SessionOptions,
+    deadline: Instant,
+) -> Result<Session, ConnectError> {
+    let Greeting { address, mut control, answer, fallback } = greeting;
+    let failed = |e: VerbsError| ConnectError::Refused { address: address.clone(), reason: e.to_string() };
+    let device = SoftDevice::new().map_err(failed)?;
+    let pd = device.alloc_pd().map_err(failed)?;
+    let rejoin = Rejoin {
+        address: address.clone(),
+        token: answer.token,
+        device: Arc::<SoftDevice>::clone(&device),
+        pd: Arc::clone(&pd),
+        timeout: options.connect_timeout,
+    };
+    let provider = rejoin.provider();
+    let stats = Arc::new(Stats::default());
+
+    // Calls: the replies are waited for by the callers themselves.
+    let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
+    let cq = device.create_cq(2 * QUEUE_DEPTH as usize).map_err(failed)?;
+    let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
+    let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).map_err(failed)?;
+    // The queue of calls is nobody else's: who waits for a reply polls.
+    let calls =
+        if options.polling.shared_queues().is_some() { PollingMode::Adaptive } else { options.polling };
+    let retry = options.retry_on(provider);
+    let rpc = RpcClient::new(
+        &*pd,
+        Arc::clone(&qp),
+        cq,
+        (calls, retry),
+        Arc::clone(&stats),
+        options.operation_timeout,
+    )
+    .map_err(failed)?;
+    rejoin.connect(&*qp, 0, deadline)?;
+
+    let caps = QpCaps { max_recv_wr: 1, max_inline_data: options.max_inline, ..QpCaps::default() };
+    let queues = options.polling.shared_queues().unwrap_or(options.queue_pairs).min(options.queue_pairs);
+    // Twice what can be outstanding: what is left of a queue pair that was replaced may be there, too.
+    let depth = 2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize;
+    let depth = depth * options.queue_pairs.div_ceil(queues);
+    let cqs: Vec<_> =
+        (0..queues).map(|_| device.create_cq(depth)).collect::<Result<_, _>>().map_err(failed)?;
+    let lanes = (0..options.queue_pairs)
+        .map(|lane| {
+            let cq = Some(Arc::clone(&cqs[lane % queues]));
+            rejoin.queue_pair(place_of(lane), cq, caps, deadline).map(|(qp, _)| qp)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let io = |source| ConnectError::Io { address: address.clone(), source };
+    let ready = receive(&mut control, &address, options.connect_timeout, deadline)?;
+    if !ready.ok {
+        return Err(ConnectError::Refused { address: address.clone(), reason: ready.text });
+    }
+    control.set_timeout(None).map_err(io)?;
+
+    let memory_failed = |e: memory::MemoryError| ConnectError::Refused {
+        address: address.clone(),
+        reason: format!("no memory for buffers: {e}"),
+    };
+    let pool_memory = Arc::new(Memory::private(POOL_BYTES).map_err(memory_failed)?);
+    let pool_mr = pd.register(&pool_memory, 0, POOL_BYTES as u64, Access::LOCAL_WRITE).map_err(failed)?;
+    let pool = PreMrPool::new(pool_memory, POOL_BLOCK);
+    let stage_threshold = match options.pre_mr_threshold {
+        PreMrThreshold::Bytes(bytes) => bytes,
+        PreMrThreshold::Auto => memory::calibrate(&*pd, &pool),
+    };
+    let control = Arc::new(control);
+    let policy = options.admission.clone();
+    let window: Arc<dyn AdmissionPolicy> =
+        policy.unwrap_or_else(|| Arc::new(StaticWindow::new(options.window_bytes)));
+    let runtime = Runtime::new(RuntimeInit {
+        pd,
+        cqs,
+        lanes,
+        link: Box::new(SessionLink { control: Arc::clone(&control), rejoin, caps }),
+        pool,
+        pool_mr,
+        admission: Admission::new(window),
+        stats: Arc::clone(&stats),
+        batch: options.batch,
+        stage_threshold,
+        signal_interval: options.signal_interval,
+        max_msg_sz: device.attr().max_msg_sz,
+        polling: options.polling,
+        retry,
+        timeout: options.operation_timeout,
+        mend_timeout: options.connect_timeout,
+    });
+    Ok(Session { address, provider, fallback, runtime, rpc, stats, control })
+}
+
+fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<Duration, ConnectError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ConnectError::Timeout { address: address.clone(), timeout }) } else { Ok(left) }
+}
+
+fn receive(
+    control: &mut Stream,
+    address: &Address,
+    timeout: Duration,
+    deadline: Instant,
+) -> Result<Answer, ConnectError> {
+    handshake::receive_answer(control, deadline).map_err(|source| match source.kind() {
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+            ConnectError::Timeout { address: address.clone(), timeout }
+        }
+        std::io::ErrorKind::UnexpectedEof => ConnectError::Refused {
+            address: address.clone(),
+            reason: "the server closed the connection".into(),
+        },
+        std::io::ErrorKind::InvalidData => {
+            ConnectError::Refused { address: address.clone(), reason: source.to_string() }
+        }
+        _ => ConnectError::Io { address: address.clone(), source },
+    })
+}
+
+/// Says what it wants, and gives the stream with the host's answer.
+fn ask(
+    address: &Address,
+    purpose: Purpose,
+    options: &SessionOptions,
+    deadline: Instant,
+) -> Result<(Stream, Answer), ConnectError> {
+    let mut stream = Stream::connect(address, options.connect_timeout, deadline)?;
+    let io = |source| ConnectError::Io { address: address.clone(), source };
+    let left = time_left(deadline, address, options.connect_timeout)?;
+    stream.set_timeout(Some(left)).map_err(io)?;
+    handshake::send_preamble(&mut stream, purpose).map_err(io)?;
+    let answer = receive(&mut stream, address, options.connect_timeout, deadline)?;
+    if !answer.ok {
+        return Err(ConnectError::Refused { address: address.clone(), reason: answer.text });
+    }
+    Ok((stream, answer))
+}
+
+fn greet(address: &Address, options: &SessionOptions, deadline: Instant) -> Result<Greeting, ConnectError> {
+    let purpose = Purpose::Control { queue_pairs: options.queue_pairs as u32 };
+    let (control, answer) = ask(address, purpose, options, deadline)?;
+    Ok(Greeting { address: address.clone(), control, answer, fallback: None })
+}
+
+/// Greets the host; where a TCP address turns out to be this host, at its Unix socket.
+pub(super) fn greet_best(
+    address: &Address,
+    options: &SessionOptions,
+    deadline: Instant,
+) -> Result<Greeting, ConnectError> {
+    if matches!(address, Address::Unix(_)) || options.provider.is_some() {
+        return greet(address, options, deadline);
+    }
+    let (_, answer) = ask(address, Purpose::Probe, options, deadline)?;
+    let here = handshake::host_id();
+    if answer.host != here || here == handshake::HostId::default() {
+        return greet(address, options, deadline);
+    }
+    let fallback = if answer.text.is_empty() {
+        "the server has no Unix socket".to_string()
+    } else {
+        let local = Address::Unix(answer.text.into());
+        match greet(&local, options, deadline) {
+            Ok(greeting) => {
+                log::debug!("{address} is this host: using {local}");
+                return Ok(greeting);
+            }
+            Err(e) => e.to_string(),
+        }
+    };
+    log::warn!("{address} is this host, but its memory cannot be shared ({fallback}): using TCP");
+    Ok(Greeting { fallback: Some(fallback), ..greet(address, options, deadline)? })
+}

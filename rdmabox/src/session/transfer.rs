@@ -1,0 +1,112 @@
+//! Requests that go on after the call that started them.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use super::RequestError;
+use crate::runtime::Started;
+
+/// A READ or WRITE that was started ([`Session::start_read`](super::Session::start_read),
+/// [`start_write`](super::Session::start_write)).
+///
+/// It is a future, for any executor, and a thread can [`wait`](Self::wait) for it. Either way the buffer comes back with
+/// the outcome. One that is dropped goes on; its buffer is dropped when it is done.
+#[must_use = "the buffer comes back with the outcome"]
+pub struct Transfer<B: Send + 'static> {
+    /// None once the outcome has been given.
+    started: Option<Started<B>>,
+    /// It could not be started.
+    refused: Option<(RequestError, B)>,
+}
+
+// The buffer is never pinned: what requests use is what it points to.
+impl<B: Send + 'static> Unpin for Transfer<B> {}
+
+impl<B: Send + 'static> Transfer<B> {
+    pub(super) fn new(started: Started<B>) -> Transfer<B> {
+        Transfer { started: Some(started), refused: None }
+    }
+
+    pub(super) fn refused(error: RequestError, buf: B) -> Transfer<B> {
+        Transfer { started: None, refused: Some((error, buf)) }
+    }
+
+    /// True if waiting for it would not block.
+    pub fn is_done(&self) -> bool {
+        self.started.as_ref().is_none_or(Started::is_done)
+    }
+
+    /// Blocks until it is done, at most for the operation timeout from now on.
+    ///
+    /// Not to be called from a callback unless it [is done](Self::is_done): there it would hold up the completion that
+    /// it waits for, until the timeout.
+    ///
+    /// # Panics
+    /// If its outcome has been given to a task already.
+    pub fn wait(mut self) -> (Result<(), RequestError>, B) {
+        if let Some((error, buf)) = self.refused.take() {
+            return (Err(error), buf);
+        }
+        outcome(self.started.take().map(Started::wait))
+    }
+}
+
+impl<B: Send + 'static> Transfer<B> {
+    /// Has `done` run with the outcome and the buffer: now, if it is done already.
+    pub(super) fn then(mut self, done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static) {
+        if let Some((error, buf)) = self.refused.take() {
+            return done(Err(error), buf);
+        }
+        if let Some(started) = self.started.take() {
+            started.then(move |result, buf| {
+                let (result, buf) = outcome(Some((result, buf)));
+                done(result, buf);
+            });
+        }
+    }
+}
+
+fn outcome<B>(given: Option<(Result<(), RequestError>, Option<B>)>) -> (Result<(), RequestError>, B) {
+    match given {
+        Some((result, Some(buf))) => (result, buf),
+        _ => panic!("the outcome of a transfer is given once"),
+    }
+}
+
+impl<B: Send + 'static> Future for Transfer<B> {
+    type Output = (Result<(), RequestError>, B);
+
+    /// # Panics
+    /// If it is polled after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some((error, buf)) = self.refused.take() {
+            return Poll::Ready((Err(error), buf));
+        }
+        if self.started.as_ref().is_some_and(|started| !started.poll(context.waker())) {
+            return Poll::Pending;
+        }
+        Poll::Ready(outcome(self.started.take().map(Started::finish)))
+    }
+}
+
+impl<B: Send + 'static> Drop for Transfer<B> {
+    fn drop(&mut self) {
+        if let Some(started) = self.started.take() {
+            if started.is_done() {
+                drop(started.finish());
+            } else {
+                started.then(|_, buf| drop(buf));
+            }
+        }
+    }
+}
+
+impl<B: Send + 'static> fmt::Debug for Transfer<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer").field("is_done", &self.is_done()).finish_non_exhaustive()
+    }
+}
