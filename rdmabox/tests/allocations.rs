@@ -1,0 +1,133 @@
+//! In steady state an operation allocates nothing on the thread that makes it.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+use rdmabox::{BatchMode, PollingMode};
+
+mod support;
+
+use support::{at, base, on_each_provider};
+
+/// The system's allocator; counts what each thread asks it for.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+// SAFETY: everything is the system allocator's; the count is a plain cell that needs no memory and no destructor.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const WARM_UP: usize = 300;
+const ROUNDS: usize = 1000;
+
+/// Allocations of this thread in so many rounds, after the first ones.
+fn allocations(mut operation: impl FnMut()) -> u64 {
+    (0..WARM_UP).for_each(|_| operation());
+    let before = ALLOCATIONS.get();
+    (0..ROUNDS).for_each(|_| operation());
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), ROUNDS as u64);
+    assert_eq!(allocations(|| drop(std::hint::black_box(Vec::<u8>::new()))), 0);
+}
+
+#[test]
+fn blocking_reads_and_writes_allocate_nothing() {
+    on_each_provider(|mut f| {
+        for polling in [PollingMode::Adaptive, PollingMode::Busy] {
+            f.options.polling = polling;
+            let session = f.connect();
+            let base = base(&session);
+            for len in [8, 4096] {
+                let mut data = vec![1; len];
+                assert_eq!(
+                    allocations(|| session.write(base, &data).unwrap()),
+                    0,
+                    "write of {len}, {polling}"
+                );
+                assert_eq!(
+                    allocations(|| session.read(base, &mut data).unwrap()),
+                    0,
+                    "read of {len}, {polling}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn vectored_requests_allocate_nothing() {
+    on_each_provider(|mut f| {
+        for batch in BatchMode::ALL {
+            f.options.batch = batch;
+            let session = f.connect();
+            let base = base(&session);
+            let data = [1; 512];
+            let parts: Vec<_> = (0..16).map(|i| (at(base, i % 8 * 512 + i / 8 * 8192), &data[..])).collect();
+            assert_eq!(allocations(|| session.write_vectored(&parts).unwrap()), 0, "{batch}");
+        }
+    });
+}
+
+#[test]
+fn atomics_allocate_nothing() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        assert_eq!(allocations(|| assert!(session.fetch_add(base, 1).is_ok())), 0);
+        assert_eq!(allocations(|| assert!(session.compare_swap(base, 0, 0).is_ok())), 0);
+    });
+}
+
+#[test]
+fn started_requests_with_a_registered_buffer_allocate_nothing() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let mut buffer = session.buffer(4096);
+        let write = || {
+            let (result, back) = session.start_write(base, buffer.take().unwrap()).wait();
+            assert_eq!(result, Ok(()));
+            buffer = Some(back);
+        };
+        assert_eq!(allocations(write), 0);
+        let read = || {
+            let (result, back) = session.start_read(base, buffer.take().unwrap()).wait();
+            assert_eq!(result, Ok(()));
+            buffer = Some(back);
+        };
+        assert_eq!(allocations(read), 0);
+    });
+}

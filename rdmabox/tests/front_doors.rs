@@ -1,0 +1,777 @@
+//! Started requests, awaited requests and callbacks, on every provider: the buffer always comes back, the effect is
+//! that of the blocking calls, and nothing waits for a caller who does something else.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Weak, atomic::Ordering, mpsc},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestCaseError, TestRunner},
+};
+use rdmabox::{
+    BatchMode, Buffer, ProviderKind, RemoteAddr, RequestError, SendBuf, Session, Transfer, verbs::WcStatus,
+};
+
+mod support;
+
+use support::{Fixture, LEN, at, base, block_on, on_each_provider, pattern};
+
+const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
+
+/// Past the end of the exported memory.
+fn outside(base: RemoteAddr) -> RemoteAddr {
+    at(base, LEN - 4)
+}
+
+/// Ready when all are.
+struct All<F: Future> {
+    running: Vec<Option<F>>,
+    done: Vec<Option<F::Output>>,
+}
+
+impl<F: Future> All<F> {
+    fn new(futures: impl IntoIterator<Item = F>) -> All<F> {
+        let running: Vec<_> = futures.into_iter().map(Some).collect();
+        let done = running.iter().map(|_| None).collect();
+        All { running, done }
+    }
+}
+
+impl<F: Future + Unpin> Future for All<F>
+where
+    F::Output: Unpin,
+{
+    type Output = Vec<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<F::Output>> {
+        let All { running, done } = &mut *self;
+        for (future, done) in running.iter_mut().zip(done.iter_mut()) {
+            if let Some(polled) = future
+                && let Poll::Ready(output) = Pin::new(polled).poll(context)
+            {
+                *done = Some(output);
+                *future = None;
+            }
+        }
+        match done.iter().all(Option::is_some) {
+            true => Poll::Ready(done.iter_mut().filter_map(Option::take).collect()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+fn write_and_look(f: &Fixture, session: &Session, base: RemoteAddr, offset: usize, data: impl SendBuf) {
+    let expected = data.bytes().to_vec();
+    let place = data.bytes().as_ptr();
+    let (result, data) = session.start_write(at(base, offset), data).wait();
+    assert_eq!(result, Ok(()));
+    assert_eq!((data.bytes().as_ptr(), data.bytes()), (place, &expected[..]), "the same buffer");
+    let mut found = vec![0; expected.len()];
+    f.memory.read(offset, &mut found);
+    assert!(found == expected, "{} bytes", expected.len());
+}
+
+#[test]
+fn every_kind_of_buffer_is_sent_filled_and_given_back() {
+    static FOREVER: [u8; 5000] = [7; 5000];
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        for (seed, len) in [1, 8, 220, 221, 4096, 4097, 100_000, 1 << 20].into_iter().enumerate() {
+            let offset = seed * 8191;
+            write_and_look(&f, &session, base, offset, pattern(len, seed));
+            write_and_look(&f, &session, base, offset, Arc::<[u8]>::from(pattern(len, seed + 1)));
+            let mut buffer = session.buffer(len).unwrap();
+            buffer.copy_from_slice(&pattern(len, seed + 2));
+            write_and_look(&f, &session, base, offset, buffer);
+
+            let (result, read) = session.start_read(at(base, offset), vec![0; len]).wait();
+            assert_eq!(result, Ok(()));
+            assert!(read == pattern(len, seed + 2));
+            let mut buffer = session.buffer(len).unwrap();
+            buffer.fill(0);
+            let (result, read) = session.start_read(at(base, offset), buffer).wait();
+            assert_eq!(result, Ok(()));
+            assert!(*read == *pattern(len, seed + 2));
+        }
+        write_and_look(&f, &session, base, 3, &FOREVER[..]);
+    });
+}
+
+#[test]
+fn a_shared_buffer_can_be_in_many_requests_at_once() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let data: Arc<[u8]> = pattern(10_000, 1).into();
+        let transfers: Vec<_> =
+            (0..32).map(|i| session.start_write(at(base, i * 20_000), Arc::clone(&data))).collect();
+        for (i, transfer) in transfers.into_iter().enumerate() {
+            assert_eq!(transfer.wait().0, Ok(()));
+            let mut found = vec![0; 10_000];
+            f.memory.read(i * 20_000, &mut found);
+            assert!(found[..] == data[..]);
+        }
+        assert_eq!(Arc::strong_count(&data), 1, "nothing keeps it");
+    });
+}
+
+#[test]
+fn many_are_waited_for_in_reverse_order() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (count, step) = (64, 30_000);
+        let writes: Vec<_> =
+            (0..count).map(|i| session.start_write(at(base, i * step), pattern(20_000 + i, i))).collect();
+        for (i, transfer) in writes.into_iter().enumerate().rev() {
+            let (result, buf) = transfer.wait();
+            assert_eq!(result, Ok(()));
+            assert!(buf == pattern(20_000 + i, i));
+        }
+        let reads: Vec<_> =
+            (0..count).map(|i| session.start_read(at(base, i * step), vec![0; 20_000 + i])).collect();
+        for (i, transfer) in reads.into_iter().enumerate().rev() {
+            let (result, buf) = transfer.wait();
+            assert_eq!(result, Ok(()));
+            assert!(buf == pattern(20_000 + i, i));
+        }
+        let stats = session.stats();
+        assert_eq!((stats.write_requests, stats.read_requests), (64, 64));
+        assert_eq!((stats.errors, session.in_flight().0), (0, 0));
+    });
+}
+
+#[test]
+fn a_transfer_longer_than_the_longest_message_is_several_requests() {
+    const MESSAGE: usize = 1 << 30;
+    let len = MESSAGE + 10_000;
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        let f = Fixture::with_memory(provider, len + 4096);
+        let session = f.connect();
+        let base = base(&session);
+        // Zero pages that were never touched, but for these.
+        let mut data = vec![0u8; len];
+        let places = [0, MESSAGE - 3000, MESSAGE, len - 3000];
+        for (seed, place) in places.into_iter().enumerate() {
+            data[place..place + 3000].copy_from_slice(&pattern(3000, seed));
+        }
+        let (result, mut data) = session.start_write(at(base, 8), data).wait();
+        assert_eq!((result, data.len()), (Ok(()), len));
+        assert_eq!((session.stats().write_requests, session.stats().wqes), (2, 2));
+        let mut found = vec![0; 3000];
+        for (seed, place) in places.into_iter().enumerate() {
+            f.memory.read(8 + place, &mut found);
+            assert!(found == pattern(3000, seed), "{place}");
+            data[place..place + 3000].fill(0);
+        }
+        let (result, data) = session.start_read(at(base, 8), data).wait();
+        assert_eq!((result, data.len()), (Ok(()), len));
+        assert_eq!(session.stats().read_requests, 2);
+        for (seed, place) in places.into_iter().enumerate() {
+            assert!(data[place..place + 3000] == pattern(3000, seed), "{place}");
+        }
+        let sum = |part: &[u8]| part.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        let expected: u64 = (0..places.len()).map(|seed| sum(&pattern(3000, seed))).sum();
+        assert_eq!(sum(&data), expected, "and nothing else");
+    }
+}
+
+#[test]
+fn an_empty_transfer_is_done_and_a_wrapping_one_is_refused() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        for offset in [0, 100, LEN] {
+            assert_eq!(session.start_write(at(base, offset), Vec::new()).wait(), (Ok(()), Vec::new()));
+            assert_eq!(session.start_read(at(base, offset), Vec::new()).wait(), (Ok(()), Vec::new()));
+        }
+        let wrapping = RemoteAddr { addr: u64::MAX - 7, rkey: base.rkey };
+        let refused = |(result, buf): (Result<(), RequestError>, Vec<u8>)| {
+            assert!(matches!(result, Err(RequestError::Invalid(_))), "{result:?}");
+            assert_eq!(buf, [9; 9]);
+        };
+        let before = session.stats();
+        let transfer = session.start_write(wrapping, vec![9; 9]);
+        assert!(transfer.is_done());
+        refused(transfer.wait());
+        refused(session.start_read(wrapping, vec![9; 9]).wait());
+        refused(block_on(session.start_write(wrapping, vec![9; 9])));
+        drop(session.start_write(wrapping, vec![9; 9]));
+        let (send, receive) = mpsc::channel();
+        let second = send.clone();
+        session.write_then(wrapping, vec![9; 9], move |result, buf| send.send((result, buf)).unwrap());
+        session.read_then(wrapping, vec![9; 9], move |result, buf| second.send((result, buf)).unwrap());
+        refused(receive.recv().unwrap());
+        refused(receive.recv().unwrap());
+        assert_eq!(receive.recv(), Err(mpsc::RecvError), "once each");
+        assert_eq!(session.stats().wqes, before.wqes);
+        assert!(session.is_connected());
+    });
+}
+
+#[test]
+fn what_is_dropped_unfinished_goes_on_and_its_buffer_is_dropped_when_it_is_done() {
+    on_each_provider(|mut f| {
+        f.options.window_bytes = 64 * 1024;
+        let session = f.connect();
+        let base = base(&session);
+        let (count, len) = (48, 50_000);
+        let buffers: Vec<Weak<[u8]>> = (0..count)
+            .map(|i| {
+                let buf: Arc<[u8]> = pattern(len, i).into();
+                let weak = Arc::downgrade(&buf);
+                drop(session.start_write(at(base, i * len), buf));
+                weak
+            })
+            .collect();
+        while buffers.iter().any(|buf| buf.strong_count() > 0) {
+            std::thread::yield_now();
+        }
+        for i in 0..count {
+            let mut back = vec![0; len];
+            session.read(at(base, i * len), &mut back).unwrap();
+            assert!(back == pattern(len, i), "{i}");
+        }
+        drop(session.start_read(base, vec![0; len]));
+        drop(session.start_write(outside(base), vec![0; 8]));
+        // A write behind a failed one may be flushed, and can be repeated.
+        while let Err(e) = session.write(base, b"still usable") {
+            assert_eq!(e, RequestError::Flushed);
+        }
+        let mut found = [0; 12];
+        f.memory.read(0, &mut found);
+        assert_eq!(&found, b"still usable");
+    });
+}
+
+#[test]
+fn what_is_outstanding_at_the_end_of_the_session_gives_its_buffer_back() {
+    on_each_provider(|mut f| {
+        // Some are posted, and some wait for the window.
+        f.options.window_bytes = 1 << 20;
+        for close in [true, false] {
+            let session = f.connect();
+            let base = base(&session);
+            let len = 256 * 1024;
+            let writes: Vec<_> =
+                (0..40).map(|i| session.start_write(at(base, i % 8 * len), pattern(len, i))).collect();
+            let reads: Vec<_> =
+                (0..8).map(|i| session.start_read(at(base, (8 + i % 8) * len), vec![0; len])).collect();
+            let (send, receive) = mpsc::channel();
+            for i in 0..8 {
+                let send = send.clone();
+                session.write_then(at(base, i * len), pattern(len, i), move |result, buf| {
+                    send.send((result, buf, i)).unwrap();
+                });
+            }
+            drop(send);
+            let fine = |result: &Result<(), RequestError>| {
+                assert!(matches!(result, Ok(()) | Err(RequestError::Disconnected)), "{result:?}");
+            };
+            if close {
+                session.close();
+                let (result, buf) = session.start_write(base, vec![1; 8]).wait();
+                assert_eq!((result, buf), (Err(RequestError::Disconnected), vec![1; 8]));
+                let (result, buf) = block_on(session.start_read(base, vec![1; 8]));
+                assert_eq!((result, buf), (Err(RequestError::Disconnected), vec![1; 8]));
+            }
+            drop(session);
+            for (i, transfer) in writes.into_iter().enumerate() {
+                assert!(transfer.is_done());
+                let (result, buf) = if i % 2 == 0 { transfer.wait() } else { block_on(transfer) };
+                fine(&result);
+                assert!(buf == pattern(len, i));
+            }
+            for transfer in reads {
+                let (result, buf) = transfer.wait();
+                fine(&result);
+                assert_eq!(buf.len(), len);
+            }
+            let mut called: Vec<usize> = receive
+                .iter()
+                .map(|(result, buf, i)| {
+                    fine(&result);
+                    assert!(buf == pattern(len, i));
+                    i
+                })
+                .collect();
+            called.sort_unstable();
+            assert_eq!(called, (0..8).collect::<Vec<_>>(), "each once");
+        }
+    });
+}
+
+#[test]
+fn futures_of_several_threads_are_woken() {
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        for queue_pairs in [1, 4] {
+            let mut f = Fixture::new(provider);
+            f.options.queue_pairs = queue_pairs;
+            // Less than what a thread has under way: some wait for others.
+            f.options.window_bytes = 32 * 1024;
+            let session = f.connect();
+            let base = base(&session);
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let session = &session;
+                    scope.spawn(move || {
+                        let start = thread << 20;
+                        for round in 0..20 {
+                            let seed = |i: usize| thread * 1000 + round * 20 + i;
+                            let write =
+                                |i| session.start_write(at(base, start + i * 9000), pattern(8000, seed(i)));
+                            let read =
+                                |i: usize| session.start_read(at(base, start + i * 9000), vec![0; 8000]);
+                            for (result, _) in block_on(All::new((0..16).map(write))) {
+                                assert_eq!(result, Ok(()));
+                            }
+                            for (i, (result, buf)) in
+                                block_on(All::new((0..16).map(read))).into_iter().enumerate()
+                            {
+                                assert_eq!(result, Ok(()));
+                                assert!(buf == pattern(8000, seed(i)));
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!((session.stats().errors, session.in_flight().0), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_future_can_move_to_another_task_and_to_a_thread() {
+    struct Never;
+    impl Wake for Never {
+        fn wake(self: Arc<Self>) {}
+    }
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        for i in 0..200 {
+            let mut transfer = session.start_write(at(base, i * 5000), pattern(5000, i));
+            // A task that is gone by the time it would be woken.
+            let waker = Waker::from(Arc::new(Never));
+            match Pin::new(&mut transfer).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready((result, _)) => assert_eq!(result, Ok(())),
+                Poll::Pending => {
+                    let other = std::thread::spawn(move || match i % 2 {
+                        0 => block_on(transfer),
+                        _ => transfer.wait(),
+                    });
+                    let (result, buf) = other.join().unwrap();
+                    assert_eq!(result, Ok(()));
+                    assert!(buf == pattern(5000, i));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_refused_future_gives_the_status_and_the_buffer() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        assert_eq!(block_on(session.start_write(outside(base), vec![1; 8])), (Err(REFUSED), vec![1; 8]));
+        let (result, buf) = session.start_read(outside(base), vec![1; 8]).wait();
+        assert_eq!((result, buf.len()), (Err(REFUSED), 8));
+        assert_eq!(session.stats().errors, 2);
+    });
+}
+
+#[test]
+fn callbacks_run_once_each_with_their_outcome_and_buffer() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        for i in 0..300usize {
+            let send = send.clone();
+            let len = 1 + i * 37 % 9000;
+            session.write_then(at(base, i * 10_000), pattern(len, i), move |result, buf| {
+                assert_eq!(result, Ok(()));
+                send.send((i, buf)).unwrap();
+            });
+        }
+        drop(send);
+        let mut seen = vec![0; 300];
+        let (send, second) = mpsc::channel();
+        for (i, buf) in receive.iter() {
+            seen[i] += 1;
+            assert!(buf == pattern(1 + i * 37 % 9000, i));
+            let send = send.clone();
+            let len = buf.len();
+            session.read_then(at(base, i * 10_000), vec![0; len], move |result, buf| {
+                assert_eq!(result, Ok(()));
+                send.send((i, buf)).unwrap();
+            });
+        }
+        drop(send);
+        for (i, buf) in second.iter() {
+            seen[i] += 1;
+            assert!(buf == pattern(1 + i * 37 % 9000, i));
+        }
+        assert_eq!(seen, [2; 300]);
+        assert_eq!(session.stats().callbacks, 600);
+    });
+}
+
+#[test]
+fn a_callback_hears_of_a_refusal() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        let second = send.clone();
+        session.write_then(outside(base), vec![1; 8], move |result, buf| send.send((result, buf)).unwrap());
+        assert_eq!(receive.recv().unwrap(), (Err(REFUSED), vec![1; 8]));
+        session.read_then(outside(base), vec![2; 8], move |result, buf| second.send((result, buf)).unwrap());
+        let (result, buf) = receive.recv().unwrap();
+        assert_eq!((result, buf.len()), (Err(REFUSED), 8));
+        assert_eq!(receive.recv(), Err(mpsc::RecvError), "once each");
+        assert_eq!(f.memory.load_u64(LEN - 8), 0);
+    });
+}
+
+/// Writes `left` more blocks, each when the one before it is done.
+fn chain(session: &Arc<Session>, base: RemoteAddr, left: usize, buf: Vec<u8>, done: mpsc::Sender<Vec<u8>>) {
+    let own = Arc::clone(session);
+    let at_once = at(base, left * 8);
+    session.write_then(at_once, buf, move |result, mut buf| {
+        assert_eq!(result, Ok(()));
+        if left == 0 {
+            return done.send(buf).unwrap();
+        }
+        buf.copy_from_slice(&(left as u64 - 1).to_ne_bytes());
+        chain(&own, base, left - 1, buf, done);
+    });
+}
+
+#[test]
+fn a_callback_can_start_the_next_request() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        chain(&session, base, 1000, 1000u64.to_ne_bytes().into(), send);
+        assert_eq!(receive.recv().unwrap(), 0u64.to_ne_bytes());
+        for i in 0..=1000 {
+            assert_eq!(f.memory.load_u64(i * 8), i as u64);
+        }
+        assert_eq!(session.stats().callbacks, 1001);
+    });
+}
+
+#[test]
+fn a_blocking_call_in_a_callback_is_refused() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        let own = Arc::clone(&session);
+        session.write_then(base, vec![1; 8], move |result, _| {
+            assert_eq!(result, Ok(()));
+            let results = vec![
+                own.write(base, &[2; 8]),
+                own.read(base, &mut [0; 8]),
+                own.write_vectored(&[]),
+                own.read_vectored(&mut []),
+                own.execute(&mut []),
+                own.fetch_add(base, 1).map(|_| ()),
+                own.compare_swap(base, 0, 1).map(|_| ()),
+                own.call(b"where", &mut Vec::new()),
+            ];
+            send.send(results).unwrap();
+        });
+        let results = receive.recv().unwrap();
+        assert!(results.iter().all(|r| matches!(r, Err(RequestError::Invalid(_)))), "{results:?}");
+        assert_eq!(f.memory.load_u64(0), u64::from_ne_bytes([1; 8]));
+        // Here it is not in a callback.
+        session.write(base, &[3; 8]).unwrap();
+        session.call(b"ab", &mut Vec::new()).unwrap();
+    });
+}
+
+#[test]
+fn a_panic_in_a_callback_stops_nobody_else() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        for i in 0..60usize {
+            let send = send.clone();
+            session.write_then(at(base, i * 1000), pattern(1000, i), move |result, _| {
+                send.send((i, result)).unwrap();
+                // Without the report that a panic prints.
+                if i.is_multiple_of(3) {
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }
+            });
+            if i == 30 {
+                session.write(at(base, 1 << 20), &[1; 8]).unwrap();
+            }
+        }
+        drop(send);
+        let mut seen: Vec<_> = receive.iter().collect();
+        seen.sort_by_key(|(i, _)| *i);
+        assert_eq!(seen, (0..60).map(|i| (i, Ok(()))).collect::<Vec<_>>());
+        session.write(base, &[1; 8]).unwrap();
+        assert_eq!(session.start_write(base, vec![2; 8]).wait().0, Ok(()));
+        assert_eq!(session.in_flight().0, 0);
+    });
+}
+
+#[test]
+fn a_handle_of_the_session_can_go_in_a_callback() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        let own = Arc::clone(&session);
+        session.write_then(base, vec![1; 8], move |result, _| {
+            // The last one, unless it runs before the other goes.
+            drop(own);
+            send.send(result).unwrap();
+        });
+        drop(session);
+        assert!(matches!(receive.recv(), Ok(Ok(()) | Err(RequestError::Disconnected))));
+        while f.service.ended.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn room_that_only_transfers_nobody_waits_for_hold_is_given_back() {
+    on_each_provider(|mut f| {
+        for (queue_pairs, window) in [(1, 4096), (1, 40_000), (4, 40_000)] {
+            (f.options.queue_pairs, f.options.window_bytes) = (queue_pairs, window);
+            let session = f.connect();
+            let base = base(&session);
+            let transfers: Vec<_> =
+                (0..64).map(|i| session.start_write(at(base, i * 12_000), pattern(10_000, i))).collect();
+            std::thread::scope(|scope| {
+                scope.spawn(|| session.write(at(base, 1 << 20), &pattern(10_000, 99)).unwrap());
+                scope.spawn(|| session.read(at(base, 1 << 21), &mut vec![0; 10_000]).unwrap());
+                scope.spawn(|| session.fetch_add(at(base, 3 << 20), 1).unwrap());
+            });
+            let mut found = vec![0; 10_000];
+            f.memory.read(1 << 20, &mut found);
+            assert!(found == pattern(10_000, 99));
+            for (i, transfer) in transfers.into_iter().enumerate() {
+                assert_eq!(transfer.wait().0, Ok(()));
+                f.memory.read(i * 12_000, &mut found);
+                assert!(found == pattern(10_000, i));
+            }
+            // The largest request goes alone.
+            assert!(session.in_flight().1 <= window.max(12_288), "{:?}", session.in_flight());
+        }
+    });
+}
+
+#[test]
+fn atomics_of_several_threads_sum_up() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (threads, rounds) = (4u64, 500u64);
+        let olds: Vec<Vec<u64>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut olds = Vec::new();
+                        for _ in 0..rounds {
+                            olds.push(session.fetch_add(base, 3).unwrap());
+                            // The same with a swap, on the word beside it.
+                            let mut seen = 0;
+                            loop {
+                                match session.compare_swap(at(base, 8), seen, seen + 5).unwrap() {
+                                    old if old == seen => break,
+                                    old => seen = old,
+                                }
+                            }
+                        }
+                        olds
+                    })
+                })
+                .collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        assert_eq!(f.memory.load_u64(0), 3 * threads * rounds);
+        assert_eq!(f.memory.load_u64(8), 5 * threads * rounds);
+        // Every value was given to exactly one of them, and to each in ascending order.
+        assert!(olds.iter().all(|own| own.is_sorted()));
+        let mut all: Vec<u64> = olds.into_iter().flatten().collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq((0..threads * rounds).map(|i| 3 * i)));
+    });
+}
+
+#[test]
+fn registered_buffers_are_neither_copied_nor_registered() {
+    on_each_provider(|mut f| {
+        f.options.batch = BatchMode::Hybrid;
+        let session = f.connect();
+        let base = base(&session);
+        // Below and above the threshold, and above what travels inside a request.
+        for len in [300, 4096, 8192, 1 << 20] {
+            let before = session.stats();
+            let mut buffer = session.buffer(len).unwrap();
+            buffer.copy_from_slice(&pattern(len, len));
+            let (result, buffer) = session.start_write(base, buffer).wait();
+            assert_eq!(result, Ok(()));
+            let (result, buffer) = session.start_read(base, buffer).wait();
+            assert_eq!(result, Ok(()));
+            session.write(at(base, LEN / 2), &buffer).unwrap();
+            let since = session.stats().since(&before);
+            assert_eq!(since.registered_bytes, 3 * len as u64);
+            assert_eq!((since.pre_mr_bytes, since.dyn_mr_bytes, since.inline_bytes), (0, 0, 0));
+            assert_eq!((since.registrations, since.wqes), (0, 3));
+            let mut found = vec![0; len];
+            f.memory.read(LEN / 2, &mut found);
+            assert!(found == pattern(len, len));
+        }
+    });
+}
+
+#[test]
+fn the_pool_gives_what_it_has_and_takes_it_back() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        assert!(session.buffer((1 << 20) + 1).is_none());
+        for _ in 0..3 {
+            let held: Vec<Buffer> = std::iter::from_fn(|| session.buffer(1 << 20)).collect();
+            assert_eq!(held.len(), 8, "all of the pool's 8 MiB");
+            // Nothing is left to stage with: requests go on all the same.
+            session.write(base, &pattern(3000, 1)).unwrap();
+            let mut back = vec![0; 3000];
+            session.read(base, &mut back).unwrap();
+            assert!(back == pattern(3000, 1));
+            assert_eq!(session.fetch_add(at(base, 4096), 0), Ok(0));
+            let transfers: Vec<_> = held
+                .into_iter()
+                .enumerate()
+                .map(|(i, buffer)| session.start_write(at(base, (i % 4) << 20), buffer))
+                .collect();
+            for transfer in transfers {
+                assert_eq!(transfer.wait().0, Ok(()));
+            }
+            session.write(base, &[0; 8]).unwrap();
+        }
+    });
+}
+
+/// What the property test does.
+#[derive(Clone, Debug)]
+enum Step {
+    Start { offset: usize, len: usize },
+    Write { offset: usize, len: usize },
+    Read { offset: usize, len: usize, front_door: u8 },
+    WaitFor(usize),
+}
+
+const AREA: usize = 24_000;
+
+fn step() -> impl Strategy<Value = Step> {
+    let range = || (0..AREA, prop_oneof![0..64usize, 1..9000usize]);
+    prop_oneof![
+        6 => range().prop_map(|(offset, len)| Step::Start { offset, len: len.min(AREA - offset) }),
+        1 => range().prop_map(|(offset, len)| Step::Write { offset, len: len.min(AREA - offset) }),
+        1 => (range(), 0..3u8).prop_map(|((offset, len), front_door)| {
+            Step::Read { offset, len: len.min(AREA - offset), front_door }
+        }),
+        2 => any::<usize>().prop_map(Step::WaitFor),
+    ]
+}
+
+fn wait_for(transfer: Transfer<Vec<u8>>, how: usize) -> Result<(), TestCaseError> {
+    let (result, _) = match how % 2 {
+        0 => transfer.wait(),
+        _ => block_on(transfer),
+    };
+    prop_assert_eq!(result, Ok(()));
+    Ok(())
+}
+
+fn run(session: &Session, f: &Fixture, base: RemoteAddr, steps: &[Step]) -> Result<(), TestCaseError> {
+    session.write(base, &vec![0; AREA]).unwrap();
+    let mut model = vec![0u8; AREA];
+    let mut outstanding: Vec<Transfer<Vec<u8>>> = Vec::new();
+    for (seed, step) in steps.iter().enumerate() {
+        match *step {
+            Step::Start { offset, len } => {
+                let data = pattern(len, seed + 1);
+                model[offset..offset + len].copy_from_slice(&data);
+                outstanding.push(session.start_write(at(base, offset), data));
+            }
+            Step::Write { offset, len } => {
+                let data = pattern(len, seed + 1);
+                model[offset..offset + len].copy_from_slice(&data);
+                prop_assert_eq!(session.write(at(base, offset), &data), Ok(()));
+            }
+            Step::WaitFor(which) if !outstanding.is_empty() => {
+                let transfer = outstanding.remove(which % outstanding.len());
+                wait_for(transfer, which)?;
+            }
+            Step::WaitFor(_) => {}
+            Step::Read { offset, len, front_door } => {
+                for transfer in outstanding.drain(..) {
+                    wait_for(transfer, seed)?;
+                }
+                let buf = vec![0; len];
+                let (result, found) = match front_door {
+                    0 => session.start_read(at(base, offset), buf).wait(),
+                    1 => block_on(session.start_read(at(base, offset), buf)),
+                    _ => {
+                        let mut buf = buf;
+                        (session.read(at(base, offset), &mut buf), buf)
+                    }
+                };
+                prop_assert_eq!(result, Ok(()));
+                prop_assert!(found == model[offset..offset + len], "read of {}+{}", offset, len);
+            }
+        }
+    }
+    for transfer in outstanding.into_iter().rev() {
+        wait_for(transfer, steps.len())?;
+    }
+    let mut found = vec![0; AREA];
+    f.memory.read(0, &mut found);
+    prop_assert!(found == model, "at the end");
+    prop_assert_eq!(session.in_flight().0, 0);
+    Ok(())
+}
+
+#[test]
+fn overlapping_started_writes_take_effect_in_the_order_of_their_start() {
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        for batch in BatchMode::ALL {
+            for queue_pairs in [1, 4] {
+                let mut f = Fixture::new(provider);
+                f.options.batch = batch;
+                f.options.queue_pairs = queue_pairs;
+                f.options.window_bytes = 16 * 1024;
+                let session = f.connect();
+                let base = base(&session);
+                let config = Config {
+                    cases: 24,
+                    max_shrink_iters: 200,
+                    failure_persistence: None,
+                    ..Config::default()
+                };
+                let steps = prop::collection::vec(step(), 1..60);
+                if let Err(e) = TestRunner::new(config).run(&steps, |steps| run(&session, &f, base, &steps)) {
+                    panic!("{provider} {batch}, {queue_pairs} queue pairs: {e}");
+                }
+            }
+        }
+    }
+}

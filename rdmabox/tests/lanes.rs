@@ -1,0 +1,319 @@
+//! A queue pair that fails takes its own requests with it and nothing else, and is replaced while the rest goes on.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Child, Command, Stdio},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use rdmabox::{ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, verbs::WcStatus};
+
+mod support;
+
+use support::{Fixture, LEN, at, base, block_on, on_each_provider, pattern};
+
+const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
+
+fn wrong_key(base: RemoteAddr) -> RemoteAddr {
+    RemoteAddr { rkey: base.rkey ^ 0x100, ..base }
+}
+
+/// Returns when every lane that failed has been replaced.
+fn until_mended(session: &Session) {
+    loop {
+        let stats = session.stats();
+        if stats.lane_rebuilds == stats.lane_failures {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Open descriptors of this process, which runs one test at a time.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn a_refused_request_fails_alone_and_others_are_at_most_flushed() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..3usize {
+                let (session, over) = (&session, &over);
+                scope.spawn(move || {
+                    let offset = thread << 20;
+                    let mut round = 0;
+                    while !over.load(Ordering::SeqCst) || round < 100 {
+                        let data = pattern(5000, thread + round);
+                        loop {
+                            match session.write(at(base, offset), &data) {
+                                Ok(()) => break,
+                                Err(e) => assert_eq!(e, RequestError::Flushed),
+                            }
+                        }
+                        let mut back = vec![0; 5000];
+                        loop {
+                            match session.read(at(base, offset), &mut back) {
+                                Ok(()) => break,
+                                Err(e) => assert_eq!(e, RequestError::Flushed),
+                            }
+                        }
+                        assert!(back == data);
+                        round += 1;
+                    }
+                });
+            }
+            for _ in 0..20 {
+                assert_eq!(session.write(wrong_key(at(base, 3 << 20)), &[1; 8]), Err(REFUSED));
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        until_mended(&session);
+        assert_eq!(session.stats().lane_failures, 20);
+        assert!(session.is_connected());
+        assert_eq!(session.in_flight().0, 0);
+    });
+}
+
+#[test]
+fn alone_it_gets_its_own_status_and_the_next_lane_serves_the_next() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        assert_eq!(session.read(wrong_key(base), &mut [0; 8]), Err(REFUSED));
+        session.write(base, &[1; 8]).unwrap();
+        assert_eq!(session.fetch_add(at(base, LEN), 1), Err(REFUSED));
+        session.write(base, &[2; 8]).unwrap();
+        until_mended(&session);
+        let stats = session.stats();
+        assert_eq!((stats.errors, stats.lane_failures, stats.lane_rebuilds), (2, 2, 2));
+    });
+}
+
+#[test]
+fn failures_in_a_row_leave_nothing_behind() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let fail = |count: usize| {
+            for i in 0..count {
+                assert_eq!(session.write(wrong_key(base), &[1; 8]), Err(REFUSED));
+                session.write(at(base, i * 8), &(i as u64).to_ne_bytes()).unwrap();
+                assert_eq!(f.memory.load_u64(i * 8), i as u64);
+            }
+            until_mended(&session);
+        };
+        fail(20);
+        let before = descriptors();
+        fail(200);
+        // The host lets go of the old ends on its own.
+        while descriptors() > before {
+            std::thread::yield_now();
+        }
+        let stats = session.stats();
+        assert_eq!((stats.errors, stats.lane_failures, stats.lane_rebuilds), (220, 220, 220));
+        assert!(session.is_connected());
+    });
+}
+
+#[test]
+fn with_one_queue_pair_requests_wait_until_it_is_back() {
+    on_each_provider(|mut f| {
+        f.options.queue_pairs = 1;
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        for i in 0..50usize {
+            assert_eq!(session.write(wrong_key(base), &[1; 8]), Err(REFUSED));
+            // Now its only queue pair is down.
+            let data = pattern(300, i);
+            let started = session.start_write(at(base, 8192), data.clone());
+            let send = send.clone();
+            session.write_then(at(base, 16384), data.clone(), move |result, _| send.send(result).unwrap());
+            session.write(base, &data).unwrap();
+            let mut back = vec![0; 300];
+            session.read(base, &mut back).unwrap();
+            assert!(back == data);
+            assert_eq!(started.wait(), (Ok(()), data));
+            assert_eq!(receive.recv(), Ok(Ok(())));
+        }
+        until_mended(&session);
+        assert_eq!((session.stats().errors, session.stats().lane_failures), (50, 50));
+    });
+}
+
+#[test]
+fn a_merged_request_that_is_refused_fails_its_members_only() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let data = pattern(4096, 1);
+        let before = session.stats();
+        // The first is posted first; the other two are one run, of which the second part is outside.
+        let parts = [(at(base, 0), &data[..]), (at(base, LEN - 4096), &data[..]), (at(base, LEN), &data[..])];
+        assert_eq!(session.write_vectored(&parts), Err(REFUSED));
+        let since = session.stats().since(&before);
+        assert_eq!((since.wqes, since.doorbells, since.merged), (2, 1, 1));
+        assert_eq!((since.errors, since.bytes_written), (2, 4096));
+        let mut found = vec![1; 4096];
+        f.memory.read(0, &mut found);
+        assert!(found == data);
+        f.memory.read(LEN - 4096, &mut found);
+        assert!(found == [0; 4096], "a refused request has no effect");
+        until_mended(&session);
+    });
+}
+
+#[test]
+fn a_write_that_was_flushed_can_be_repeated_and_later_ones_win() {
+    on_each_provider(|mut f| {
+        f.options.queue_pairs = 2;
+        let session = f.connect();
+        let base = base(&session);
+        for round in 0..100usize {
+            let first = session.start_write(at(base, 0), vec![1; 60_000]);
+            let broken = session.start_write(wrong_key(base), vec![1; 8]);
+            let second = session.start_write(at(base, 100), vec![2; 60_000]);
+            assert!(broken.wait().0.is_err());
+            assert!(matches!(first.wait().0, Ok(()) | Err(RequestError::Flushed)));
+            assert!(matches!(second.wait().0, Ok(()) | Err(RequestError::Flushed)));
+            let last = pattern(60_100, round);
+            while let Err(e) = session.write(base, &last) {
+                assert_eq!(e, RequestError::Flushed);
+            }
+            until_mended(&session);
+            let mut found = vec![0; 60_100];
+            f.memory.read(0, &mut found);
+            assert!(found == last, "round {round}: an earlier write came late");
+        }
+    });
+}
+
+#[test]
+fn a_host_that_is_gone_fails_everything() {
+    on_each_provider(|mut f| {
+        f.options.operation_timeout = Duration::from_secs(60);
+        let session = f.connect();
+        let base = base(&session);
+        drop(f.running.take());
+        let (send, receive) = mpsc::channel();
+        let transfers: Vec<_> =
+            (0..16).map(|i| session.start_write(at(base, i * 10_000), vec![1; 10_000])).collect();
+        session.read_then(base, vec![0; 10_000], move |result, _| send.send(result).unwrap());
+        // Until the engine has heard of the end, a write may still land in memory that is mapped.
+        let fine = |result: &Result<(), RequestError>| match f.options.provider {
+            Some(ProviderKind::Shm) => {
+                assert!(matches!(result, Ok(()) | Err(RequestError::Disconnected)), "{result:?}")
+            }
+            _ => assert_eq!(*result, Err(RequestError::Disconnected)),
+        };
+        transfers.into_iter().for_each(|transfer| fine(&transfer.wait().0));
+        fine(&receive.recv().unwrap());
+        while session.write(base, &[1; 8]).is_ok() {
+            std::thread::yield_now();
+        }
+        assert_eq!(session.write(base, &[1; 8]), Err(RequestError::Disconnected));
+        assert_eq!(session.start_write(base, vec![1; 8]).wait().0, Err(RequestError::Disconnected));
+        assert!(!session.is_connected());
+        assert_eq!(session.in_flight().0, 0);
+    });
+}
+
+const ROLE: &str = "RDMABOX_LANES_HOST";
+
+/// The host's part of the last test; a test only in order to be found in this binary.
+#[test]
+#[ignore = "runs as the host process of another test"]
+fn host() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let f = Fixture::new(role.parse().unwrap());
+    // The harness has printed to standard output without ending its line.
+    println!("\nready {}", f.address);
+    // Until the other process ends.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+/// A host process, killed at the end.
+struct Other(Child);
+
+impl Other {
+    fn signal(&self, name: &str) {
+        let command = format!("kill -{name} {}", self.0.id());
+        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", "host"])
+            .env(ROLE, provider.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let other = Other(child);
+        let address = lines
+            .map(Result::unwrap)
+            .find_map(|line| line.strip_prefix("ready ").map(|address| address.parse().unwrap()))
+            .unwrap();
+        let options = SessionOptions {
+            provider: Some(provider),
+            operation_timeout: Duration::from_millis(300),
+            // How long a queue pair may take to be replaced.
+            connect_timeout: Duration::from_secs(60),
+            ..SessionOptions::default()
+        };
+        let session = Session::connect(&address, &options).unwrap();
+        let base = base(&session);
+        other.signal("STOP");
+        // Memory that is mapped needs nobody's help.
+        let expected = match provider {
+            ProviderKind::Shm => Ok(()),
+            ProviderKind::Tcp => Err(RequestError::Timeout(options.operation_timeout)),
+        };
+        let (send, receive) = mpsc::channel();
+        session.write_then(at(base, 0), vec![1; 1000], move |result, buf| send.send((result, buf)).unwrap());
+        assert_eq!(receive.recv().unwrap(), (expected.clone(), vec![1; 1000]), "a callback, {provider}");
+        assert_eq!(
+            block_on(session.start_write(at(base, 5000), vec![2; 1000])),
+            (expected.clone(), vec![2; 1000])
+        );
+        assert_eq!(session.write(at(base, 10_000), &[3; 1000]), expected, "a call that blocks, {provider}");
+        // By now no queue pair may be left: these wait for one.
+        assert_eq!(session.read(at(base, 10_000), &mut [0; 1000]), expected);
+        assert_eq!(
+            session.start_write(at(base, 15_000), vec![2; 1000]).wait(),
+            (expected.clone(), vec![2; 1000])
+        );
+        assert_eq!(session.read(at(base, 10_000), &mut [0; 1000]), expected);
+        // One that nobody waits for gets a queue pair when there is one again.
+        let (send, receive) = mpsc::channel();
+        session
+            .read_then(at(base, 50_000), vec![1; 1000], move |result, buf| send.send((result, buf)).unwrap());
+        other.signal("CONT");
+        assert_eq!(receive.recv().unwrap(), (Ok(()), vec![0; 1000]));
+        until_mended(&session);
+        session.write(at(base, 0), &[9; 1000]).unwrap();
+        let mut back = [0; 1000];
+        session.read(at(base, 0), &mut back).unwrap();
+        assert_eq!(back, [9; 1000]);
+        assert!(session.is_connected());
+    }
+}
