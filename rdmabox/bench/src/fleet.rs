@@ -81,7 +81,7 @@ impl Fleet {
 
     /// An error that a dead server explains better than its effect here.
     pub fn explain(&mut self, error: Error) -> Error {
-        if matches!(error, Error::Connect(_) | Error::Request(_)) {
+        if matches!(error, Error::Connect(_) | Error::Request(_) | Error::Stranger(_)) {
             for server in &mut self.servers {
                 if let Some(child) = &mut server.child
                     && let Ok(Some(_)) = child.wait_end(LAST_WORDS)

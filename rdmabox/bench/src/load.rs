@@ -1,10 +1,13 @@
 //! What one run does: the options of a load, and the load that they amount to once they have been checked.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use clap::{Args, ValueEnum};
 use measure::size;
-use rdmabox::{Address, BatchMode, MAX_CALL, PollingMode, ProviderKind, SessionOptions};
+use rdmabox::{
+    Address, BatchMode, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, SessionOptions,
+    admission::{LatencyWindow, LatencyWindowOptions},
+};
 use serde::Serialize;
 
 use crate::{
@@ -45,8 +48,21 @@ impl OpKind {
 pub enum Submit {
     /// One at a time, by blocking calls.
     Blocking,
-    /// As many as the depth says in one blocking call; the next when all of them are done.
+    /// As many as the depth says in one blocking call; the next when all of them are done. Each of them counts with
+    /// the latency of the call.
     Vectored,
+    /// Each is started by itself, and as many as the depth says go on at a time.
+    Started,
+}
+
+/// Who decides what may be in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Admission {
+    /// A window of fixed size.
+    Static,
+    /// A window that begins at --window and follows measured latency.
+    Latency,
 }
 
 /// Distance of the words of compare-and-swap: a cache line each.
@@ -103,12 +119,13 @@ pub struct LoadArgs {
     #[arg(long, value_name = "MODE", default_value_t = BatchMode::Hybrid)]
     pub mode: BatchMode,
 
-    /// Memory of work requests: pre (copied through registered memory), dyn (registered on the fly), auto, or a
-    /// threshold in bytes between the two
+    /// Memory of work requests: pre (copied through registered memory), dyn (registered on the fly), auto, a
+    /// threshold in bytes between the two, or registered (the load's buffers are registered memory)
     #[arg(long, value_name = "REG", default_value_t = Reg::Auto)]
     pub reg: Reg,
 
-    /// How completions are waited for: busy, event, event-batch, hybrid or adaptive
+    /// How completions are waited for: busy, event, event-batch, hybrid, adaptive, or shared-cq:M, M
+    /// queues that all queue pairs share with a polling thread each
     #[arg(long, value_name = "MODE", default_value_t = PollingMode::Adaptive)]
     pub polling: PollingMode,
 
@@ -119,6 +136,18 @@ pub struct LoadArgs {
     /// Bytes in flight that admission control allows, or none
     #[arg(long, value_name = "BYTES", default_value = "7m")]
     pub window: Window,
+
+    /// Who decides what may be in flight
+    #[arg(long, value_enum, default_value_t = Admission::Static)]
+    pub admission: Admission,
+
+    /// Every so many-th work request of a chain asks for a completion, as the last always does; 0: only that one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub signal_interval: u32,
+
+    /// Bytes up to which a single WRITE travels in its work request; 0: none does [default: the runtime's]
+    #[arg(long, value_name = "BYTES")]
+    pub max_inline: Option<u32>,
 
     /// Servers; a thread's submissions go to them in turn [default: 1; with --connect all that are given]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -136,7 +165,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     pub reply: Option<u64>,
 
-    /// How requests are handed over [default: vectored; blocking with a depth of 1]
+    /// How requests are handed over [default: started; for cas vectored; blocking with a depth of 1]
     #[arg(long, value_enum)]
     pub submit: Option<Submit>,
 
@@ -195,6 +224,12 @@ pub struct Load {
     /// Admission window.
     #[serde(serialize_with = "as_text")]
     pub window: Window,
+    /// Who decides about the window.
+    pub admission: Admission,
+    /// Distance of signaled work requests in a chain.
+    pub signal_interval: u32,
+    /// Limit of inline data; the runtime's own if there is none.
+    pub max_inline: Option<u32>,
     /// Servers.
     pub peers: u32,
     /// Bytes used at each.
@@ -245,7 +280,17 @@ impl Load {
         if op == OpKind::Cas && depth > MAX_LIST {
             return usage(format!("--depth: a list of compare-and-swaps has {MAX_LIST} steps at most"));
         }
-        let submit = args.submit.unwrap_or(if depth == 1 { Submit::Blocking } else { Submit::Vectored });
+        let submit = args.submit.unwrap_or(match (depth, op) {
+            (1, _) if args.reg != Reg::Registered => Submit::Blocking,
+            (_, OpKind::Cas) => Submit::Vectored,
+            _ => Submit::Started,
+        });
+        if submit == Submit::Started && alone {
+            return usage(format!("--submit started: there is no started {}", op.name()));
+        }
+        if args.reg == Reg::Registered && submit != Submit::Started {
+            return usage("--reg registered: only started requests use the memory of their buffers".into());
+        }
         if submit == Submit::Blocking && depth > 1 {
             return usage("--submit blocking has one request outstanding: leave --depth out".into());
         }
@@ -294,6 +339,9 @@ impl Load {
             polling: args.polling,
             max_retry: args.max_retry,
             window: args.window,
+            admission: args.admission,
+            signal_interval: args.signal_interval,
+            max_inline: args.max_inline,
             peers,
             area,
             submit,
@@ -321,15 +369,27 @@ impl Load {
             window_bytes: self.window.bytes(),
             batch: self.mode,
             pre_mr_threshold: match self.reg {
-                Reg::Pre => u64::MAX,
-                Reg::Dyn => 0,
-                Reg::Auto => defaults.pre_mr_threshold,
-                Reg::Threshold(bytes) => bytes,
+                Reg::Pre => PreMrThreshold::Bytes(u64::MAX),
+                Reg::Dyn => PreMrThreshold::Bytes(0),
+                Reg::Auto | Reg::Registered => PreMrThreshold::Auto,
+                Reg::Threshold(bytes) => PreMrThreshold::Bytes(bytes),
             },
             polling: self.polling,
             max_retry: self.max_retry,
+            admission: (self.admission == Admission::Latency).then(|| self.latency_window() as _),
+            signal_interval: self.signal_interval,
+            max_inline: self.max_inline.unwrap_or(defaults.max_inline),
             ..defaults
         }
+    }
+
+    fn latency_window(&self) -> Arc<LatencyWindow> {
+        let defaults = LatencyWindowOptions::default();
+        let start = match self.window {
+            Window::Bytes(bytes) => bytes,
+            Window::None => defaults.max,
+        };
+        Arc::new(LatencyWindow::new(LatencyWindowOptions { start, max: defaults.max.max(start), ..defaults }))
     }
 
     /// One line for people.
@@ -357,7 +417,10 @@ impl Load {
             });
             parts.push(format!("mode {}", self.mode));
             parts.push(format!("reg {}", self.reg));
-            parts.push(format!("window {}", self.window));
+            parts.push(match self.admission {
+                Admission::Static => format!("window {}", self.window),
+                Admission::Latency => format!("window by latency from {}", self.window),
+            });
         }
         parts.push(format!("polling {}", self.polling));
         parts.push(format!("submit {}", format!("{:?}", self.submit).to_lowercase()));
@@ -386,7 +449,7 @@ mod tests {
     #[test]
     fn defaults_depend_on_the_operation() {
         let write = load(OpKind::Write, &[]).unwrap();
-        assert_eq!((write.size, write.depth, write.submit), (4096, 16, Submit::Vectored));
+        assert_eq!((write.size, write.depth, write.submit), (4096, 16, Submit::Started));
         assert_eq!((write.area, write.stride(), write.provider), (64 << 20, 4096, ProviderKind::Shm));
         let send = load(OpKind::Send, &[("size", "100")]).unwrap();
         assert_eq!((send.size, send.reply, send.depth, send.submit), (100, Some(100), 1, Submit::Blocking));
@@ -418,14 +481,21 @@ mod tests {
                 ("reg", "dyn"),
                 ("polling", "event-batch"),
                 ("max-retry", "7"),
+                ("admission", "latency"),
+                ("signal-interval", "3"),
+                ("max-inline", "0"),
             ],
         )
         .unwrap();
         let options = load.session_options();
         assert_eq!((options.provider, options.queue_pairs), (Some(ProviderKind::Tcp), 2));
         assert_eq!((options.window_bytes, options.batch), (u64::MAX, BatchMode::Doorbell));
-        assert_eq!((options.pre_mr_threshold, options.polling), (0, PollingMode::EventBatch));
-        assert_eq!(options.max_retry, Some(7));
+        assert_eq!(
+            (options.pre_mr_threshold, options.polling),
+            (PreMrThreshold::Bytes(0), PollingMode::EventBatch)
+        );
+        assert_eq!((options.max_retry, options.signal_interval, options.max_inline), (Some(7), 3, 0));
+        assert!(options.admission.is_some());
     }
 
     #[test]
@@ -435,6 +505,8 @@ mod tests {
         refused(OpKind::Send, &[("depth", "2")], "--threads");
         refused(OpKind::Send, &[("size", "7")], "8 to 65536 bytes");
         refused(OpKind::Send, &[("reply", "65537")], "1 to 65536 bytes");
+        refused(OpKind::Cas, &[("submit", "started")], "no started cas");
+        refused(OpKind::Write, &[("submit", "vectored"), ("reg", "registered")], "only started");
         refused(OpKind::Write, &[("submit", "blocking"), ("depth", "2")], "--depth");
         refused(OpKind::Write, &[("area", "4k"), ("size", "8k")], "holds no request");
         refused(OpKind::Write, &[("area", "8k"), ("threads", "4"), ("cursor", "own")], "fewer blocks");

@@ -2,9 +2,9 @@
 //!
 //! Nothing here allocates once it has been made: lists of parts are made once and get new addresses each time.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
-use rdmabox::{Op, RemoteAddr, RequestError, Session};
+use rdmabox::{Op, RecvBuf, RemoteAddr, RequestError, SendBuf, Session, Transfer};
 
 use crate::{protocol, record::Record};
 
@@ -37,7 +37,7 @@ pub trait Requests {
     fn finish(&mut self, record: &mut Record) -> Result<(), RequestError>;
 }
 
-/// READs or WRITEs in one blocking call, or one at a time.
+/// READs in one blocking call, or one at a time.
 #[derive(Debug)]
 pub struct Reads<'a> {
     targets: &'a [Target],
@@ -212,6 +212,110 @@ impl Requests for Calls<'_> {
     }
 
     fn finish(&mut self, _: &mut Record) -> Result<(), RequestError> {
+        Ok(())
+    }
+}
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// READ.
+    Read,
+    /// WRITE.
+    Write,
+}
+
+/// READs or WRITEs that are started one by one.
+///
+/// With all buffers under way it waits for the oldest request and then takes every other that is done, so that a latency
+/// ends when this thread sees the completion, which is when it could use it.
+#[derive(Debug)]
+pub struct Started<'a, B: Send + 'static> {
+    targets: &'a [Target],
+    direction: Direction,
+    /// Buffers that are not under way: of each peer, or of all of them.
+    free: Vec<Vec<B>>,
+    under_way: VecDeque<UnderWay<B>>,
+    /// Most that can be under way.
+    depth: usize,
+}
+
+#[derive(Debug)]
+struct UnderWay<B: Send + 'static> {
+    transfer: Transfer<B>,
+    pool: usize,
+    began: Instant,
+}
+
+impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
+    /// As many requests go on at a time as there are buffers for a peer. `buffers` are lists for each peer, or one list for
+    /// all of them.
+    pub fn new(targets: &'a [Target], direction: Direction, buffers: Vec<Vec<B>>) -> Self {
+        let depth = buffers.iter().map(Vec::len).min().unwrap_or(0);
+        Started { targets, direction, free: buffers, under_way: VecDeque::with_capacity(depth), depth }
+    }
+
+    /// Waits for the oldest request, and takes it and all others that are done.
+    fn collect(&mut self, record: &mut Record) -> Result<(), RequestError> {
+        if let Some(oldest) = self.under_way.pop_front() {
+            self.take(oldest, Instant::now, record)?;
+        }
+        let now = Instant::now();
+        // Once around: those that go on keep their order.
+        for _ in 0..self.under_way.len() {
+            match self.under_way.pop_front() {
+                Some(done) if done.transfer.is_done() => self.take(done, || now, record)?,
+                Some(other) => self.under_way.push_back(other),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        UnderWay { transfer, pool, began }: UnderWay<B>,
+        now: impl FnOnce() -> Instant,
+        record: &mut Record,
+    ) -> Result<(), RequestError> {
+        let (result, buffer) = transfer.wait();
+        self.free[pool].push(buffer);
+        result?;
+        record.completed(1, now() - began);
+        Ok(())
+    }
+}
+
+impl<B: SendBuf + RecvBuf> Requests for Started<'_, B> {
+    fn takes(&self) -> usize {
+        1
+    }
+
+    fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError> {
+        let (target, pool) = (&self.targets[peer], peer % self.free.len());
+        for offset in offsets {
+            let buffer = loop {
+                let full = self.under_way.len() >= self.depth;
+                match (full, self.free[pool].pop()) {
+                    (false, Some(buffer)) => break buffer,
+                    (_, buffer) => self.free[pool].extend(buffer),
+                }
+                self.collect(record)?;
+            };
+            let (remote, began) = (target.at(*offset), Instant::now());
+            let transfer = match self.direction {
+                Direction::Read => target.session.start_read(remote, buffer),
+                Direction::Write => target.session.start_write(remote, buffer),
+            };
+            self.under_way.push_back(UnderWay { transfer, pool, began });
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, record: &mut Record) -> Result<(), RequestError> {
+        while !self.under_way.is_empty() {
+            self.collect(record)?;
+        }
         Ok(())
     }
 }

@@ -152,7 +152,7 @@ fn conduct(
     let client = client_usage().minus(client_before);
     let mut counters = BTreeMap::new();
     for (target, before) in shared.targets.iter().zip(&stats_before) {
-        for (name, value) in target.session.stats().since(before).counters {
+        for (name, value) in target.session.stats().since(before).counters() {
             *counters.entry(name.to_owned()).or_default() += value;
         }
     }

@@ -120,6 +120,8 @@ pub enum Reg {
     Dyn,
     /// As the runtime sees fit.
     Auto,
+    /// The load's own buffers are registered memory: nothing is copied or registered. Started requests only.
+    Registered,
     /// Copied up to so many bytes, registered above.
     Threshold(u64),
 }
@@ -132,9 +134,10 @@ impl FromStr for Reg {
             "pre" => Ok(Self::Pre),
             "dyn" => Ok(Self::Dyn),
             "auto" => Ok(Self::Auto),
-            _ => size::parse(text)
-                .map(Self::Threshold)
-                .map_err(|_| format!("{text:?}: write pre, dyn, auto, or a threshold such as 64k")),
+            "registered" => Ok(Self::Registered),
+            _ => size::parse(text).map(Self::Threshold).map_err(|_| {
+                format!("{text:?}: write pre, dyn, auto, registered, or a threshold such as 64k")
+            }),
         }
     }
 }
@@ -145,6 +148,7 @@ impl fmt::Display for Reg {
             Self::Pre => f.write_str("pre"),
             Self::Dyn => f.write_str("dyn"),
             Self::Auto => f.write_str("auto"),
+            Self::Registered => f.write_str("registered"),
             Self::Threshold(bytes) => f.write_str(&size::show(*bytes)),
         }
     }
@@ -196,8 +200,8 @@ mod tests {
         assert_eq!(["7m".parse(), "none".parse()], [Ok(Window::Bytes(7 << 20)), Ok(Window::None)]);
         assert!("0".parse::<Window>().is_err());
         assert_eq!(
-            ["pre", "dyn", "auto", "64k"].map(str::parse),
-            [Ok(Reg::Pre), Ok(Reg::Dyn), Ok(Reg::Auto), Ok(Reg::Threshold(65536))]
+            ["pre", "dyn", "auto", "registered", "64k"].map(str::parse),
+            [Ok(Reg::Pre), Ok(Reg::Dyn), Ok(Reg::Auto), Ok(Reg::Registered), Ok(Reg::Threshold(65536))]
         );
         assert!("post".parse::<Reg>().is_err());
     }

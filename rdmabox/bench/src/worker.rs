@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::RequestError;
+use rdmabox::{Buffer, RequestError};
 
 use crate::{
-    load::{Load, OpKind},
+    load::{Load, OpKind, Submit},
     pattern::{Places, share},
     record::Record,
-    requests::{Calls, Reads, Requests, Swaps, Target, Writes},
-    value::Extent,
+    requests::{Calls, Direction, Reads, Requests, Started, Swaps, Target, Writes},
+    value::{Extent, Reg},
 };
 
 /// What all workers of a run share.
@@ -46,11 +46,48 @@ pub enum Event {
 /// The whole life of worker number `thread`. Ends early without a word if `go` does.
 pub fn work(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Receiver<()>) {
     let load = shared.load;
+    let event = match (load.submit, load.op) {
+        (Submit::Started, OpKind::Write) => started(shared, thread, Direction::Write, events, go),
+        (Submit::Started, OpKind::Read) => started(shared, thread, Direction::Read, events, go),
+        _ => blocking(shared, thread, events, go),
+    };
+    // The main thread may have given up.
+    let _ = events.send(event);
+}
+
+/// With requests that are started one by one.
+fn started(
+    shared: &Shared<'_>,
+    thread: u32,
+    direction: Direction,
+    events: &Sender<Event>,
+    go: &Receiver<()>,
+) -> Event {
+    let (targets, depth, size) = (shared.targets, shared.load.depth as usize, shared.load.size as usize);
+    if shared.load.reg != Reg::Registered {
+        // Not zero, so that pages of their own stand behind them. Any peer can use any of them.
+        let buffers = vec![(0..depth).map(|_| vec![0x5a_u8; size]).collect()];
+        return run(shared, thread, Started::new(targets, direction, buffers), events, go);
+    }
+    // Each session has registered memory of its own.
+    let buffers: Option<Vec<Vec<Buffer>>> =
+        targets.iter().map(|target| (0..depth).map(|_| target.session.buffer(size)).collect()).collect();
+    match buffers {
+        Some(buffers) => run(shared, thread, Started::new(targets, direction, buffers), events, go),
+        None => Event::Failed(RequestError::Invalid(
+            "a session has not so much registered memory: give less --size, --depth or --threads".into(),
+        )),
+    }
+}
+
+/// With calls that return when what they ask for is done.
+fn blocking(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Receiver<()>) -> Event {
+    let load = shared.load;
     let depth = load.depth as usize;
     // Not zero, so that pages of its own stand behind it.
     let mut memory = vec![0x5a_u8; if load.op == OpKind::Send { 0 } else { load.size as usize * depth }];
     let size = (load.size as usize).max(1);
-    let event = match load.op {
+    match load.op {
         OpKind::Read => {
             let buffers = memory.chunks_exact_mut(size);
             run(shared, thread, Reads::new(shared.targets, buffers), events, go)
@@ -67,9 +104,7 @@ pub fn work(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Recei
             let calls = Calls::new(shared.targets, load.size, load.reply.unwrap_or(0));
             run(shared, thread, calls, events, go)
         }
-    };
-    // The main thread may have given up.
-    let _ = events.send(event);
+    }
 }
 
 fn run(

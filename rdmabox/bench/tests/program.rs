@@ -106,6 +106,10 @@ fn every_operation_on_every_provider_does_exactly_what_was_asked() {
         for (op, options, counter, bytes) in [
             ("read", "--size 4k --depth 8", "read_requests", 301 * 4096),
             ("write", "--size 4k --depth 8", "write_requests", 301 * 4096),
+            ("read", "--size 4k --depth 8 --submit vectored", "read_requests", 301 * 4096),
+            ("write", "--size 4k --depth 8 --submit vectored", "write_requests", 301 * 4096),
+            ("write", "--size 4k --depth 1 --submit started", "write_requests", 301 * 4096),
+            ("read", "--size 8k --depth 5 --reg registered", "read_requests", 301 * 8192),
             ("write", "--size 100 --blocking", "write_requests", 301 * 100),
             (
                 "write",
@@ -143,7 +147,8 @@ fn every_operation_on_every_provider_does_exactly_what_was_asked() {
 fn several_servers_share_the_requests_and_may_be_threads_of_the_client() {
     let world = World::new();
     for place in ["", "--in-process"] {
-        let report = world.json(&format!("write --provider tcp --peers 3 --depth 4 {place} {LOAD}"));
+        let report =
+            world.json(&format!("write --provider tcp --peers 3 --depth 4 --reg registered {place} {LOAD}"));
         let sample = &report["results"][0]["rounds"][0];
         assert_eq!(sample["counters"]["bytes_written"], 301 * 4096);
         assert_eq!(sample["server"].is_null(), !place.is_empty());
@@ -156,7 +161,9 @@ fn modes_differ_as_they_should() {
     let world = World::new();
     // One thread, so that what merges with what does not depend on the scheduler.
     let counted = |mode: &str| {
-        let report = world.json(&format!("write --mode {mode} --depth 10 --threads 1 --ops 300 --warmup 0"));
+        let report = world.json(&format!(
+            "write --submit vectored --mode {mode} --depth 10 --threads 1 --ops 300 --warmup 0"
+        ));
         let counters = &report["results"][0]["rounds"][0]["counters"];
         ["wqes", "doorbells", "merged"].map(|name| counters[name].as_u64().unwrap())
     };
@@ -194,9 +201,10 @@ fn a_sweep_prints_a_table_and_writes_json_and_a_chart() {
 #[test]
 fn an_experiment_tells_the_paper_from_what_was_measured() {
     let world = World::new();
-    let output = world.run("experiment table1 --quick --ops 2000 --out out --json own.json", 0);
+    let output =
+        world.run("experiment table1 --quick --submit vectored --ops 2000 --out out --json own.json", 0);
     let stdout = text(&output.stdout);
-    for says in ["table1 on software provider shm", "The paper: Table I", "Here (software provider"] {
+    for says in ["table1 on software provider tcp", "The paper: Table I", "Here (software provider"] {
         assert!(stdout.contains(says), "{says}: {stdout}");
     }
     assert!(!stdout.contains("DOES NOT HOLD"), "{stdout}");
@@ -282,6 +290,7 @@ fn bad_input_gets_one_line_and_starts_nothing() {
         ("experiment fig3", "there is no experiment \"fig3\""),
         ("experiment fig6 --mode merge", "leave --mode out"),
         ("send --depth 4", "give more --threads"),
+        ("write --reg registered --submit vectored", "only started requests"),
         ("write --sweep threads=1,0", "0 is not in 1..=1024"),
         ("write --threads 3 --sweep threads=1", "leave --threads out"),
         ("read --area 90000t", "are available"),
