@@ -248,6 +248,20 @@ impl Other {
         let command = format!("kill -{name} {}", self.0.id());
         assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
     }
+
+    /// Returns when none of its threads runs any more.
+    fn stop(&self) {
+        self.signal("STOP");
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            // The state follows the name, which stands in parentheses.
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        let tasks = format!("/proc/{}/task", self.0.id());
+        while !std::fs::read_dir(&tasks).unwrap().all(stopped) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Drop for Other {
@@ -275,14 +289,14 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
             .unwrap();
         let options = SessionOptions {
             provider: Some(provider),
-            operation_timeout: Duration::from_millis(300),
+            operation_timeout: Duration::from_secs(1),
             // How long a queue pair may take to be replaced.
             connect_timeout: Duration::from_secs(60),
             ..SessionOptions::default()
         };
         let session = Session::connect(&address, &options).unwrap();
         let base = base(&session);
-        other.signal("STOP");
+        other.stop();
         // Memory that is mapped needs nobody's help.
         let expected = match provider {
             ProviderKind::Shm => Ok(()),

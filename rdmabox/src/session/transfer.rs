@@ -35,7 +35,8 @@ impl<B: Send + 'static> Transfer<B> {
         Transfer { started: None, refused: Some((error, buf)) }
     }
 
-    /// True if waiting for it would not block.
+    /// True if waiting for it would not block. Asking does not bring it forward: over TCP it is somebody who waits, for
+    /// this or another request, that finds out.
     pub fn is_done(&self) -> bool {
         self.started.as_ref().is_none_or(Started::is_done)
     }
