@@ -101,25 +101,27 @@ impl Runtime {
         if wcs.is_empty() {
             return;
         }
-        let mut over = self.overs.take();
+        self.finish_what(|over| self.take_completed(wcs, over));
+        self.resume();
+    }
+
+    /// Takes what completions say is over.
+    fn take_completed(&self, wcs: &[WorkCompletion], over: &mut Over) {
         let mut broken = 0u32;
         for wc in wcs {
             let (index, sequence) = lane_of(wc.wr_id);
             // Only what this side posted completes here; an id that names nothing is a provider's mistake.
             let Some(lane) = self.lanes.get(index) else { continue };
             let before = over.wrs.len();
-            lane.queue.lock().complete(sequence, wc.status, &mut over);
+            lane.queue.lock().complete(sequence, wc.status, over);
             if wc.status != WcStatus::Success && over.wrs.len() > before {
                 broken |= 1 << index;
             }
         }
         for index in (0..self.lanes.len()).filter(|index| broken & (1 << index) != 0) {
             // Those behind the one that failed are flushed.
-            self.take_down(index, &mut over);
+            self.take_down(index, over);
         }
-        self.finish_all(&mut over);
-        self.overs.put(over);
-        self.resume();
     }
 
     /// Lets what has waited for room, for the window or for a write in flight have another try.
@@ -134,10 +136,7 @@ impl Runtime {
     /// Ends a lane: what is posted on it fails, now, and a new queue pair takes its place in the background. When it
     /// returns, no memory of a request that was posted on it is touched any more.
     pub(super) fn lane_failed(&self, index: usize) {
-        let mut over = self.overs.take();
-        self.take_down(index, &mut over);
-        self.finish_all(&mut over);
-        self.overs.put(over);
+        self.finish_what(|over| self.take_down(index, over));
         // Whoever sleeps for one of them.
         self.attendances[self.lanes[index].attended_by].wake();
         self.resume();
@@ -146,17 +145,14 @@ impl Runtime {
     /// Ends what is posted on a lane, if it is down.
     pub(super) fn flush_if_down(&self, index: usize) {
         let lane = &self.lanes[index];
-        let mut over = self.overs.take();
-        {
+        self.finish_what(|over| {
             let mut queue = lane.queue.lock();
             if lane.is_down() {
                 // Whoever took it down may not have come to this yet.
                 lane.qp().to_error();
-                queue.flush(&mut over);
+                queue.flush(over);
             }
-        }
-        self.finish_all(&mut over);
-        self.overs.put(over);
+        });
     }
 
     /// Takes a lane out of use, and what was posted on it as flushed.
@@ -167,6 +163,14 @@ impl Runtime {
             self.stats.lane_failures.inc();
             self.mend();
         }
+    }
+
+    /// Finishes the work requests that `take` takes out of the lanes.
+    pub(super) fn finish_what(&self, take: impl FnOnce(&mut Over)) {
+        let mut over = self.overs.take();
+        take(&mut over);
+        self.finish_all(&mut over);
+        self.overs.put(over);
     }
 
     /// Gives everything back that work requests held, and reports them.

@@ -82,12 +82,11 @@ impl Runtime {
         loop {
             match self.link.rejoin(index, attendance.cq(), deadline) {
                 Ok(qp) => {
-                    let mut over = self.overs.take();
-                    for write in lane.replace(qp, &mut over) {
-                        self.writes.lock().remove(write);
-                    }
-                    self.finish_all(&mut over);
-                    self.overs.put(over);
+                    self.finish_what(|over| {
+                        for write in lane.replace(qp, over) {
+                            self.writes.lock().remove(write);
+                        }
+                    });
                     self.stats.lane_rebuilds.inc();
                     log::info!("lane {index}: its queue pair has been replaced");
                     self.resume();

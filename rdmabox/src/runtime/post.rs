@@ -185,6 +185,15 @@ impl Batch {
     }
 }
 
+/// Notes at the tickets of work requests that these are posted, before they are.
+fn note_posted(wrs: &[Ready], members: &[Member], attended_by: usize) {
+    for wr in wrs {
+        for member in &members[wr.first_member..wr.first_member + wr.posted.members] {
+            member.ticket.posted_on(attended_by);
+        }
+    }
+}
+
 /// A buffer outside of the pool, registered for one request.
 fn stage_apart(runtime: &Runtime, len: u64) -> Result<(PreMrBuf, MrHandle), String> {
     // A pool of one block: the block is what requests know how to copy through.
@@ -268,11 +277,7 @@ impl Runtime {
                         },
                     })
                     .collect();
-                for wr in now {
-                    for member in &members[wr.first_member..wr.first_member + wr.posted.members] {
-                        member.ticket.posted_on(attended_by);
-                    }
-                }
+                note_posted(now, members, attended_by);
                 self.stats.count_post(now.len());
                 let signaled = list.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED)).count();
                 self.stats.unsignaled.add((now.len() - signaled) as u64);
@@ -282,11 +287,7 @@ impl Runtime {
                         log::debug!("lane {index}: {e}");
                         accepted += e.posted;
                         // What was posted of a refused chain has no signaled end: the queue pair is of no use any more.
-                        for wr in later {
-                            for member in &members[wr.first_member..wr.first_member + wr.posted.members] {
-                                member.ticket.posted_on(attended_by);
-                            }
-                        }
+                        note_posted(later, members, attended_by);
                         break;
                     }
                 }
