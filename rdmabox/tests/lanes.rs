@@ -11,6 +11,7 @@ use std::{
 };
 
 use rdmabox::{ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, verbs::WcStatus};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 mod support;
 
@@ -252,15 +253,9 @@ impl Other {
     /// Returns when none of its threads runs any more.
     fn stop(&self) {
         self.signal("STOP");
-        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            // The state follows the name, which stands in parentheses.
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-        };
-        let tasks = format!("/proc/{}/task", self.0.id());
-        while !std::fs::read_dir(&tasks).unwrap().all(stopped) {
-            std::thread::yield_now();
-        }
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let status = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+        assert!(status.is_some_and(|status| status.stopped()));
     }
 }
 
