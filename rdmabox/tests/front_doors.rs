@@ -18,7 +18,7 @@ use rdmabox::{
 
 mod support;
 
-use support::{Fixture, LEN, at, base, block_on, on_each_provider, pattern};
+use support::{Fixture, LEN, at, base, block_on, on_each_provider, on_each_that_posts, pattern};
 
 const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
 
@@ -616,7 +616,7 @@ fn atomics_of_several_threads_sum_up() {
 
 #[test]
 fn registered_buffers_are_neither_copied_nor_registered() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         f.options.batch = BatchMode::Hybrid;
         let session = f.connect();
         let base = base(&session);
@@ -752,10 +752,9 @@ fn run(session: &Session, f: &Fixture, base: RemoteAddr, steps: &[Step]) -> Resu
 
 #[test]
 fn overlapping_started_writes_take_effect_in_the_order_of_their_start() {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    on_each_provider(|mut f| {
         for batch in BatchMode::ALL {
             for queue_pairs in [1, 4] {
-                let mut f = Fixture::new(provider);
                 f.options.batch = batch;
                 f.options.queue_pairs = queue_pairs;
                 f.options.window_bytes = 16 * 1024;
@@ -769,9 +768,9 @@ fn overlapping_started_writes_take_effect_in_the_order_of_their_start() {
                 };
                 let steps = prop::collection::vec(step(), 1..60);
                 if let Err(e) = TestRunner::new(config).run(&steps, |steps| run(&session, &f, base, &steps)) {
-                    panic!("{provider} {batch}, {queue_pairs} queue pairs: {e}");
+                    panic!("{batch}, {queue_pairs} queue pairs: {e}");
                 }
             }
         }
-    }
+    });
 }

@@ -17,7 +17,7 @@ use rdmabox::{
 
 mod support;
 
-use support::{Fixture, at, base, on_each_provider, pattern};
+use support::{Fixture, at, base, on_each_that_posts, pattern};
 
 const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
 
@@ -49,7 +49,7 @@ fn offsets(base: RemoteAddr, offsets: impl IntoIterator<Item = usize>) -> Vec<Re
 
 #[test]
 fn a_request_alone_is_one_work_request_and_one_doorbell() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         for batch in BatchMode::ALL {
             f.options.batch = batch;
             let session = f.connect();
@@ -68,7 +68,7 @@ fn a_request_alone_is_one_work_request_and_one_doorbell() {
 #[test]
 fn what_each_mode_makes_of_adjacent_disjoint_and_mixed_requests() {
     const N: u64 = 16;
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         for batch in BatchMode::ALL {
             f.options.batch = batch;
             let session = f.connect();
@@ -98,7 +98,7 @@ fn what_each_mode_makes_of_adjacent_disjoint_and_mixed_requests() {
 
 #[test]
 fn table_one() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         let totals: Vec<StatsSnapshot> = BatchMode::ALL
             .into_iter()
             .map(|batch| {
@@ -183,7 +183,7 @@ fn requests_to_two_regions_are_never_merged() {
 
 #[test]
 fn merges_and_chains_keep_to_the_limits_of_the_device() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Bytes(0);
         f.options.max_inline = 0;
         let session = f.connect();
@@ -204,7 +204,7 @@ fn merges_and_chains_keep_to_the_limits_of_the_device() {
 #[test]
 fn ordered_lists_are_one_chain_whatever_the_mode() {
     use rdmabox::Op;
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         for batch in BatchMode::ALL {
             f.options.batch = batch;
             let session = f.connect();
@@ -261,7 +261,7 @@ fn the_window_is_never_exceeded() {
 
 #[test]
 fn what_waits_for_the_window_can_still_be_merged() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         (f.options.window_bytes, f.options.queue_pairs) = (4096, 1);
         let session = f.connect();
         let base = base(&session);
@@ -309,7 +309,7 @@ impl AdmissionPolicy for OneByOne {
 
 #[test]
 fn a_policy_of_ones_own_decides() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         let policy = Arc::new(OneByOne::default());
         f.options.admission = Some(Arc::<OneByOne>::clone(&policy));
         let session = f.connect();
@@ -329,7 +329,7 @@ fn a_policy_of_ones_own_decides() {
 
 #[test]
 fn the_threshold_decides_for_single_and_merged_requests() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         f.options.max_inline = 0;
         for threshold in [0u64, 1, 4096, 10_000, u64::MAX] {
             f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Bytes(threshold);
@@ -369,7 +369,7 @@ fn the_threshold_decides_for_single_and_merged_requests() {
 
 #[test]
 fn inline_data_has_its_own_limit() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         for (max, len, inline) in
             [(0, 1, 0), (0, 8, 0), (8, 8, 8), (8, 9, 0), (220, 220, 220), (220, 221, 0), (1024, 1024, 1024)]
         {
@@ -390,7 +390,7 @@ fn inline_data_has_its_own_limit() {
 
 #[test]
 fn the_signal_interval_says_which_of_a_chain_report() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         for (interval, unsignaled) in [(0, 15), (1, 0), (2, 8), (4, 12), (5, 12), (16, 15), (100, 15)] {
             f.options.signal_interval = interval;
             let session = f.connect();
@@ -409,7 +409,7 @@ fn the_signal_interval_says_which_of_a_chain_report() {
 fn every_polling_mode_serves_every_front_door() {
     let modes = PollingMode::ALL.into_iter().chain([PollingMode::SharedCq(2), PollingMode::SharedCq(16)]);
     for polling in modes {
-        on_each_provider(|mut f| {
+        on_each_that_posts(|mut f| {
             f.options.polling = polling;
             let session = f.connect();
             let base = base(&session);
@@ -447,7 +447,7 @@ fn every_polling_mode_serves_every_front_door() {
 #[test]
 fn no_retries_are_events_and_endless_ones_are_busy_polling() {
     const OPS: u64 = 500;
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         f.options.polling = PollingMode::Adaptive;
         for (retries, busy) in [(0, false), (u32::MAX, true)] {
             f.options.max_retry = Some(retries);
@@ -475,7 +475,7 @@ fn no_retries_are_events_and_endless_ones_are_busy_polling() {
 fn an_idle_session_polls_nothing() {
     let modes = PollingMode::ALL.into_iter().chain([PollingMode::SharedCq(2)]);
     for polling in modes {
-        on_each_provider(|mut f| {
+        on_each_that_posts(|mut f| {
             f.options.polling = polling;
             let (idle, other) = (f.connect(), f.connect());
             let base = base(&idle);
@@ -501,7 +501,7 @@ fn an_idle_session_polls_nothing() {
 
 #[test]
 fn one_to_sixteen_queue_pairs() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         for queue_pairs in 1..=16 {
             f.options.queue_pairs = queue_pairs;
             let session = f.connect();

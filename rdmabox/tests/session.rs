@@ -10,7 +10,7 @@ use rdmabox::{
 
 mod support;
 
-use support::{Echo, Fixture, LEN, at, base, on_each_provider, pattern};
+use support::{Echo, Fixture, LEN, at, base, on_each_provider, on_each_that_posts, pattern};
 
 #[test]
 fn bytes_arrive_and_come_back() {
@@ -67,7 +67,7 @@ fn adjacent_requests_of_one_submission_are_one_wqe_and_disjoint_ones_one_doorbel
 
 #[test]
 fn the_threshold_decides_between_staging_and_registering() {
-    on_each_provider(|mut f| {
+    on_each_that_posts(|mut f| {
         f.options.pre_mr_threshold = PreMrThreshold::Bytes(8192);
         let session = f.connect();
         let base = base(&session);

@@ -308,7 +308,9 @@ impl Experiment {
         if let Some(name) = varied.into_iter().find(|name| given.has(name)) {
             return Err(Error::usage(format!("{} varies {name} itself: leave --{name} out", self.name)));
         }
-        let base = Settings::from_pairs(self.base.iter().copied());
+        // They ask about work requests: all are posted.
+        let posted = std::iter::once(("direct", "off"));
+        let base = Settings::from_pairs(posted.chain(self.base.iter().copied()));
         if base.has("ops") && given.has("duration") {
             return Err(Error::usage(format!("{} counts: give --ops instead of --duration", self.name)));
         }

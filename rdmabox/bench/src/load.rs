@@ -55,6 +55,16 @@ pub enum Submit {
     Started,
 }
 
+/// Whether a lone request on mapped memory is carried out by its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direct {
+    /// It is.
+    On,
+    /// It is posted, as over a network.
+    Off,
+}
+
 /// Who decides what may be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -149,6 +159,10 @@ pub struct LoadArgs {
     #[arg(long, value_name = "BYTES")]
     pub max_inline: Option<u32>,
 
+    /// Whether requests that go alone are carried out on the spot where memory is mapped, or posted as over a network
+    #[arg(long, value_enum, default_value_t = Direct::On)]
+    pub direct: Direct,
+
     /// Servers; a thread's submissions go to them in turn [default: 1; with --connect all that are given]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub peers: Option<u32>,
@@ -230,6 +244,8 @@ pub struct Load {
     pub signal_interval: u32,
     /// Limit of inline data; the runtime's own if there is none.
     pub max_inline: Option<u32>,
+    /// Whether requests are carried out on the spot.
+    pub direct: Direct,
     /// Servers.
     pub peers: u32,
     /// Bytes used at each.
@@ -342,6 +358,7 @@ impl Load {
             admission: args.admission,
             signal_interval: args.signal_interval,
             max_inline: args.max_inline,
+            direct: args.direct,
             peers,
             area,
             submit,
@@ -379,6 +396,7 @@ impl Load {
             admission: (self.admission == Admission::Latency).then(|| self.latency_window() as _),
             signal_interval: self.signal_interval,
             max_inline: self.max_inline.unwrap_or(defaults.max_inline),
+            direct: self.direct == Direct::On,
             ..defaults
         }
     }
@@ -484,6 +502,7 @@ mod tests {
                 ("admission", "latency"),
                 ("signal-interval", "3"),
                 ("max-inline", "0"),
+                ("direct", "off"),
             ],
         )
         .unwrap();
@@ -495,7 +514,7 @@ mod tests {
             (PreMrThreshold::Bytes(0), PollingMode::EventBatch)
         );
         assert_eq!((options.max_retry, options.signal_interval, options.max_inline), (Some(7), 3, 0));
-        assert!(options.admission.is_some());
+        assert!(options.admission.is_some() && !options.direct);
     }
 
     #[test]

@@ -190,11 +190,7 @@ impl Runtime {
         drop(registrations);
         let ok = status == WcStatus::Success;
         if ok {
-            match kind {
-                Kind::Read => self.stats.bytes_read.add(len),
-                Kind::Write => self.stats.bytes_written.add(len),
-                Kind::Atomic => {}
-            }
+            self.count_bytes(kind, len);
             self.admission.complete(admitted, now.saturating_duration_since(posted_at));
         } else {
             self.admission.release(admitted);
@@ -216,11 +212,38 @@ impl Runtime {
             drop(loan);
             let latency = now.saturating_duration_since(ticket.started());
             let result = if ok { Ok(()) } else { Err(self.failure(status, latency)) };
-            let (notice, last) = ticket.complete_one(Some(lane.attended_by), result);
-            if last {
+            if self.complete_part(&ticket, Some(lane.attended_by), result) {
                 self.count_latency(kind, latency);
             }
-            self.tell(notice);
+        }
+    }
+
+    /// A request of a ticket is done: posted for `attendance`, or never posted. Tells the owner. True if it was the last.
+    pub(super) fn complete_part(
+        &self,
+        ticket: &Ticket,
+        attendance: Option<usize>,
+        result: Result<(), RequestError>,
+    ) -> bool {
+        let (notice, last) = ticket.complete_one(attendance, result);
+        if last && ticket.outlives_call() {
+            self.queued.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.tell(notice);
+        last
+    }
+
+    /// Counts a request that was carried out without a work request.
+    pub(super) fn count_done(&self, kind: Kind, len: u64, latency: Duration) {
+        self.count_bytes(kind, len);
+        self.count_latency(kind, latency);
+    }
+
+    fn count_bytes(&self, kind: Kind, len: u64) {
+        match kind {
+            Kind::Read => self.stats.bytes_read.add(len),
+            Kind::Write => self.stats.bytes_written.add(len),
+            Kind::Atomic => {}
         }
     }
 
@@ -233,7 +256,7 @@ impl Runtime {
     }
 
     /// What a request's caller hears.
-    fn failure(&self, status: WcStatus, waited: Duration) -> RequestError {
+    pub(super) fn failure(&self, status: WcStatus, waited: Duration) -> RequestError {
         self.stats.errors.inc();
         match status {
             WcStatus::RetryExcErr | WcStatus::WrFlushErr if self.is_dead() => RequestError::Disconnected,
@@ -256,16 +279,18 @@ impl Runtime {
                 self.stats.wakeups.inc();
                 waker.wake();
             }
-            Notice::Run(callback, result) => {
-                self.stats.callbacks.inc();
-                let outer = IN_CALLBACK.replace(true);
-                // It is the caller's code, on a thread that serves others as well.
-                if catch_unwind(AssertUnwindSafe(|| callback(result))).is_err() {
-                    log::error!("a callback panicked");
-                }
-                IN_CALLBACK.set(outer);
-            }
+            Notice::Run(callback, result) => self.call_back(|| callback(result)),
         }
+    }
+
+    /// Runs a caller's code, on a thread that may serve others as well.
+    pub(crate) fn call_back(&self, callback: impl FnOnce()) {
+        self.stats.callbacks.inc();
+        let outer = IN_CALLBACK.replace(true);
+        if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+            log::error!("a callback panicked");
+        }
+        IN_CALLBACK.set(outer);
     }
 
     /// Ends the session's data path: every request fails, now and from now on. When it returns, no memory of a

@@ -56,7 +56,7 @@ impl Runtime {
         requests: impl Iterator<Item = (RemoteAddr, crate::memory::Loan)>,
         ticket: &Arc<Ticket>,
     ) {
-        self.started.fetch_add(1, Ordering::SeqCst);
+        self.queued.fetch_add(1, Ordering::SeqCst);
         self.start(write, count, requests, ticket);
         self.glance(ticket);
     }
@@ -122,7 +122,6 @@ impl<B> Started<B> {
     fn over(self) -> Option<B> {
         let Started { runtime, ticket, lent } = self;
         let (buf, count) = lent.take();
-        runtime.started.fetch_sub(1, Ordering::SeqCst);
         runtime.put_idle(ticket, count);
         buf
     }
@@ -137,7 +136,6 @@ impl<B: Send + 'static> Started<B> {
         let callback = Box::new(move |result| {
             let (buf, count) = lent.take();
             if let Some(runtime) = weak.upgrade() {
-                runtime.started.fetch_sub(1, Ordering::SeqCst);
                 runtime.put_idle(own, count);
             }
             done(result, buf);

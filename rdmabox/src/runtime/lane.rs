@@ -20,7 +20,7 @@ use super::Ticket;
 use crate::{
     batch::InFlightHandle,
     memory::{Loan, PreMrBuf},
-    verbs::{MrHandle, QueuePair, WcStatus},
+    verbs::{DirectOp, MrHandle, QueuePair, WcStatus},
 };
 
 /// A caller's part of a work request.
@@ -171,6 +171,14 @@ impl Lane {
     /// Its queue pair now.
     pub(crate) fn qp(&self) -> Arc<dyn QueuePair> {
         Arc::clone(&self.qp.read())
+    }
+
+    /// Carries a request out on mapped memory. `None` if it cannot be had now, and nothing has happened.
+    pub(crate) fn execute_now(&self, op: DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+        if self.is_down() {
+            return None;
+        }
+        self.qp.read().execute_now(op)
     }
 
     /// Requests that may be posted; none while it is down. Only the holder of the runtime's gate can rely on it.

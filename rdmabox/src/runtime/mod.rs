@@ -3,12 +3,14 @@
 //! Threads push requests into the [merge queue](merge_queue) of their direction; the one that finds no other at work
 //! [plans and admits](submit) for all and [posts](post) on a [lane], which is a queue pair with the requests posted on
 //! it. A caller that waits for its [`ticket`] polls the completion queue itself, on behalf of everybody who waits there
-//! ([`attend`]). Requests that no thread waits for are seen to by [pollers], which are started when there are any. A lane
+//! ([`attend`]). Requests that no thread waits for are seen to by [pollers], which are started when there are any. Memory that is mapped needs none of this for a lone
+//! request ([`direct`]). A lane
 //! whose queue pair fails is [mended](mend) while the others carry on.
 
 mod attend;
 mod complete;
 mod detached;
+mod direct;
 mod lane;
 mod mend;
 mod merge_queue;
@@ -70,6 +72,8 @@ pub(crate) struct RuntimeInit {
     pub signal_interval: u32,
     pub max_msg_sz: u64,
     pub polling: PollingMode,
+    /// Requests on mapped memory are carried out by their callers.
+    pub direct: bool,
     pub retry: Retry,
     /// Time for a request.
     pub timeout: Duration,
@@ -110,8 +114,10 @@ pub(crate) struct Runtime {
     overs: Spare<Over>,
     /// Tickets and counts of started requests that are over.
     idle_started: Mutex<std::collections::VecDeque<detached::Idle>>,
-    /// Started requests that are not over.
-    started: AtomicUsize,
+    /// Started requests that were submitted and are not done.
+    queued: AtomicUsize,
+    /// Requests are carried out by their callers where they can be.
+    direct: bool,
 }
 
 impl Runtime {
@@ -161,7 +167,8 @@ impl Runtime {
             batches: Spare::default(),
             overs: Spare::default(),
             idle_started: Mutex::default(),
-            started: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            direct: init.direct && executes_at_post,
         })
     }
 

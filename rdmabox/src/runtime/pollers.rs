@@ -95,7 +95,7 @@ impl Runtime {
     /// Everything that is outstanding anywhere is attended, if requests were started that nobody may be waiting for:
     /// a request waits for the room that they take.
     pub(super) fn drive_for_room(&self) {
-        if self.started.load(Ordering::SeqCst) == 0 {
+        if self.queued.load(Ordering::SeqCst) == 0 {
             return;
         }
         for attendance in 0..self.attendances.len() {

@@ -175,8 +175,7 @@ impl Runtime {
             drop(request);
             for _ in 0..parts {
                 self.stats.errors.inc();
-                let (notice, _) = ticket.complete_one(None, Err(error.clone()));
-                self.tell(notice);
+                self.complete_part(&ticket, None, Err(error.clone()));
             }
         }
     }

@@ -71,12 +71,14 @@ pub(crate) struct Ticket {
     thread: AtomicU64,
     /// Nobody polls for it: its completions have to be attended.
     detached: AtomicBool,
+    /// Its requests outlive the call that makes them.
+    outlives_call: bool,
     /// When it was submitted.
     started: Instant,
 }
 
 impl Ticket {
-    fn new() -> Ticket {
+    fn new(outlives_call: bool) -> Ticket {
         Ticket {
             remaining: AtomicUsize::new(0),
             posted: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -85,6 +87,7 @@ impl Ticket {
             owner: Mutex::new(Owner::Nobody),
             thread: AtomicU64::new(0),
             detached: AtomicBool::new(false),
+            outlives_call,
             started: Instant::now(),
         }
     }
@@ -95,7 +98,7 @@ impl Ticket {
             static KEPT: RefCell<Vec<Arc<Ticket>>> = const { RefCell::new(Vec::new()) };
         }
         let fresh = || {
-            let ticket = Ticket::new();
+            let ticket = Ticket::new(false);
             *ticket.owner.lock() = Owner::Thread(current());
             ticket.thread.store(thread_number(), Ordering::Relaxed);
             ticket
@@ -126,9 +129,9 @@ impl Ticket {
 
     /// A ticket that nobody owns yet, for `requests` requests; in `old` if nobody else holds that.
     pub(crate) fn of_nobody(requests: usize, old: Option<Arc<Ticket>>) -> Arc<Ticket> {
-        let mut ticket = old.unwrap_or_else(|| Arc::new(Ticket::new()));
+        let mut ticket = old.unwrap_or_else(|| Arc::new(Ticket::new(true)));
         if Arc::get_mut(&mut ticket).is_none() {
-            ticket = Arc::new(Ticket::new());
+            ticket = Arc::new(Ticket::new(true));
         }
         if let Some(unshared) = Arc::get_mut(&mut ticket) {
             unshared.renew(requests);
@@ -203,6 +206,11 @@ impl Ticket {
             return Ok(());
         }
         self.error.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// True if its requests outlive the call that makes them.
+    pub(crate) fn outlives_call(&self) -> bool {
+        self.outlives_call
     }
 
     /// True if the calling thread owns it.

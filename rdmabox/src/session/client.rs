@@ -12,7 +12,7 @@ use crate::{
     rpc::RpcClient,
     runtime::{GroupOp, Runtime, Started, in_callback},
     stats::{Stats, StatsSnapshot},
-    verbs::{Access, RemoteAddr, SendOp},
+    verbs::{Access, DirectOp, RemoteAddr, SendOp},
 };
 
 /// Most data queue pairs of a session.
@@ -143,7 +143,9 @@ impl Session {
     /// The write may have taken effect in part, and it is safe to repeat it: on this session, but for
     /// [`RequestError::Disconnected`], after which it takes another one. See [`RequestError`] for what each means.
     pub fn write(&self, remote: RemoteAddr, data: &[u8]) -> Result<(), RequestError> {
-        self.write_vectored(&[(remote, data)])
+        self.check([(remote, data.len())].into_iter())?;
+        let direct = self.runtime.carry_out(DirectOp::Write { remote, data });
+        direct.unwrap_or_else(|| self.write_vectored(&[(remote, data)]))
     }
 
     /// Reads `out.len()` bytes from `remote`.
@@ -151,7 +153,9 @@ impl Session {
     /// # Errors
     /// As [`write`](Self::write); `out` then holds anything.
     pub fn read(&self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError> {
-        self.read_vectored(&mut [(remote, out)])
+        self.check([(remote, out.len())].into_iter())?;
+        let direct = self.runtime.carry_out(DirectOp::Read { remote, out: &mut *out });
+        direct.unwrap_or_else(|| self.read_vectored(&mut [(remote, out)]))
     }
 
     /// Makes several writes in one submission, so that they merge and chain with each other. Those that overlap take
@@ -195,7 +199,13 @@ impl Session {
     pub fn start_write<B: SendBuf>(&self, remote: RemoteAddr, data: B) -> Transfer<B> {
         let (len, max) = (data.bytes().len(), self.max_part());
         if let Err(e) = wraps(remote, len) {
-            return Transfer::refused(e, data);
+            return Transfer::over(Err(e), data);
+        }
+        // In a callback, one that starts the next would run inside of it, and so on.
+        if !in_callback()
+            && let Some(result) = self.runtime.carry_out(DirectOp::Write { remote, data: data.bytes() })
+        {
+            return Transfer::over(result, data);
         }
         let count = len.div_ceil(max).max(1);
         let (ticket, loans) = self.runtime.take_idle(count);
@@ -207,10 +217,15 @@ impl Session {
 
     /// Starts a read that fills the whole buffer, and gives it back with the outcome. To see what a write has written,
     /// start it when that is done.
-    pub fn start_read<B: RecvBuf>(&self, remote: RemoteAddr, out: B) -> Transfer<B> {
+    pub fn start_read<B: RecvBuf>(&self, remote: RemoteAddr, mut out: B) -> Transfer<B> {
         let (len, max) = (out.bytes().len(), self.max_part());
         if let Err(e) = wraps(remote, len) {
-            return Transfer::refused(e, out);
+            return Transfer::over(Err(e), out);
+        }
+        if !in_callback()
+            && let Some(result) = self.runtime.carry_out(DirectOp::Read { remote, out: out.bytes_mut() })
+        {
+            return Transfer::over(result, out);
         }
         let count = len.div_ceil(max).max(1);
         let (ticket, loans) = self.runtime.take_idle(count);
@@ -228,7 +243,7 @@ impl Session {
         data: B,
         done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
     ) {
-        self.start_write(remote, data).then(done);
+        self.start_write(remote, data).then(&self.runtime, done);
     }
 
     /// Starts a read and has `done` run with the outcome and the buffer; as [`write_then`](Self::write_then).
@@ -238,7 +253,7 @@ impl Session {
         out: B,
         done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
     ) {
-        self.start_read(remote, out).then(done);
+        self.start_read(remote, out).then(&self.runtime, done);
     }
 
     /// A buffer in registered memory; None if the session's pool has none of that length to give (at most 1 MiB).
@@ -294,6 +309,10 @@ impl Session {
         });
         if let Some(len) = longest.max().filter(|len| *len > max) {
             return Err(RequestError::Invalid(format!("a step of {len} bytes, the limit is {max}")));
+        }
+        let ops = self.carry_out_first(ops)?;
+        if ops.is_empty() {
+            return Ok(());
         }
         let mut old_values: SmallVec<[[u8; 8]; 4]> = SmallVec::from_elem([0; 8], ops.len());
         let result = memory::scope(|scope| {
@@ -365,6 +384,27 @@ impl Session {
         self.runtime.fail();
         self.rpc.fail();
         self.control.shutdown();
+    }
+
+    /// Carries out as many steps of a list as go without posting, and gives the others.
+    fn carry_out_first<'a, 'b>(&self, ops: &'a mut [Op<'b>]) -> Result<&'a mut [Op<'b>], RequestError> {
+        let mut over = 0;
+        while let Some(op) = ops.get_mut(over) {
+            let direct = match op {
+                Op::Write { remote, data } => DirectOp::Write { remote: *remote, data },
+                Op::Read { remote, out } => DirectOp::Read { remote: *remote, out },
+                Op::CompareSwap { remote, compare, swap, old } => {
+                    DirectOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap, old }
+                }
+                Op::FetchAdd { remote, add, old } => DirectOp::FetchAdd { remote: *remote, add: *add, old },
+            };
+            match self.runtime.carry_out(direct) {
+                Some(Ok(())) => over += 1,
+                Some(Err(e)) => return Err(e),
+                None => break,
+            }
+        }
+        Ok(&mut ops[over..])
     }
 
     fn max_part(&self) -> usize {

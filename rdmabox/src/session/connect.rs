@@ -157,6 +157,7 @@ pub(super) fn establish(
         signal_interval: options.signal_interval,
         max_msg_sz: device.attr().max_msg_sz,
         polling: options.polling,
+        direct: options.direct,
         retry,
         timeout: options.operation_timeout,
         mend_timeout: options.connect_timeout,

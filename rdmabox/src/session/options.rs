@@ -37,6 +37,10 @@ pub struct SessionOptions {
     pub signal_interval: u32,
     /// A single WRITE of at most so many bytes travels in its work request. 0: none does.
     pub max_inline: u32,
+    /// Where the provider maps the host's memory, a request that its caller makes alone is carried out by the caller, on
+    /// the spot and from its own memory: without a queue, a work request or a completion, and outside of the window, as
+    /// nothing of it is under way when the call returns. No effect over other providers.
+    pub direct: bool,
     /// No request takes longer. When it is over the request's queue pair is given up: the memory of the requests on it is
     /// free again, and whether they took effect is unknown. At most a day.
     pub operation_timeout: Duration,
@@ -87,6 +91,7 @@ impl Default for SessionOptions {
             max_retry: None,
             signal_interval: 0,
             max_inline: QpCaps::default().max_inline_data,
+            direct: true,
             operation_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(4),
         }

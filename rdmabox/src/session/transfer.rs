@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::RequestError;
-use crate::runtime::Started;
+use crate::runtime::{Runtime, Started};
 
 /// A READ or WRITE that was started ([`Session::start_read`](super::Session::start_read),
 /// [`start_write`](super::Session::start_write)).
@@ -19,8 +19,8 @@ use crate::runtime::Started;
 pub struct Transfer<B: Send + 'static> {
     /// None once the outcome has been given.
     started: Option<Started<B>>,
-    /// It could not be started.
-    refused: Option<(RequestError, B)>,
+    /// It was over at once: carried out, or refused.
+    over: Option<(Result<(), RequestError>, B)>,
 }
 
 // The buffer is never pinned: what requests use is what it points to.
@@ -28,11 +28,11 @@ impl<B: Send + 'static> Unpin for Transfer<B> {}
 
 impl<B: Send + 'static> Transfer<B> {
     pub(super) fn new(started: Started<B>) -> Transfer<B> {
-        Transfer { started: Some(started), refused: None }
+        Transfer { started: Some(started), over: None }
     }
 
-    pub(super) fn refused(error: RequestError, buf: B) -> Transfer<B> {
-        Transfer { started: None, refused: Some((error, buf)) }
+    pub(super) fn over(result: Result<(), RequestError>, buf: B) -> Transfer<B> {
+        Transfer { started: None, over: Some((result, buf)) }
     }
 
     /// True if waiting for it would not block. Asking does not bring it forward: over TCP it is somebody who waits, for
@@ -49,8 +49,8 @@ impl<B: Send + 'static> Transfer<B> {
     /// # Panics
     /// If its outcome has been given to a task already.
     pub fn wait(mut self) -> (Result<(), RequestError>, B) {
-        if let Some((error, buf)) = self.refused.take() {
-            return (Err(error), buf);
+        if let Some(over) = self.over.take() {
+            return over;
         }
         outcome(self.started.take().map(Started::wait))
     }
@@ -58,9 +58,13 @@ impl<B: Send + 'static> Transfer<B> {
 
 impl<B: Send + 'static> Transfer<B> {
     /// Has `done` run with the outcome and the buffer: now, if it is done already.
-    pub(super) fn then(mut self, done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static) {
-        if let Some((error, buf)) = self.refused.take() {
-            return done(Err(error), buf);
+    pub(super) fn then(
+        mut self,
+        runtime: &Runtime,
+        done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
+    ) {
+        if let Some((result, buf)) = self.over.take() {
+            return runtime.call_back(|| done(result, buf));
         }
         if let Some(started) = self.started.take() {
             started.then(move |result, buf| {
@@ -84,8 +88,8 @@ impl<B: Send + 'static> Future for Transfer<B> {
     /// # Panics
     /// If it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some((error, buf)) = self.refused.take() {
-            return Poll::Ready((Err(error), buf));
+        if let Some(over) = self.over.take() {
+            return Poll::Ready(over);
         }
         if self.started.as_ref().is_some_and(|started| !started.poll(context.waker())) {
             return Poll::Pending;

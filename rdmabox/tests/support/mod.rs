@@ -104,10 +104,20 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()
 }
 
+/// Runs a test over each provider, over shared memory with requests carried out on the spot and with posted ones.
 pub fn on_each_provider(test: impl Fn(Fixture)) {
+    eprintln!("--- shm, on the spot");
+    test(Fixture::new(ProviderKind::Shm));
+    on_each_that_posts(test);
+}
+
+/// Runs a test of posted requests over each provider.
+pub fn on_each_that_posts(test: impl Fn(Fixture)) {
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
         eprintln!("--- {provider}");
-        test(Fixture::new(provider));
+        let mut fixture = Fixture::new(provider);
+        fixture.options.direct = false;
+        test(fixture);
     }
 }
 
