@@ -190,7 +190,11 @@ impl Runtime {
         drop(registrations);
         let ok = status == WcStatus::Success;
         if ok {
-            self.count_bytes(kind, len);
+            match kind {
+                Kind::Read => self.stats.bytes_read.add(len),
+                Kind::Write => self.stats.bytes_written.add(len),
+                Kind::Atomic => {}
+            }
             self.admission.complete(admitted, now.saturating_duration_since(posted_at));
         } else {
             self.admission.release(admitted);
@@ -233,21 +237,7 @@ impl Runtime {
         last
     }
 
-    /// Counts a request that was carried out without a work request.
-    pub(super) fn count_done(&self, kind: Kind, len: u64, latency: Duration) {
-        self.count_bytes(kind, len);
-        self.count_latency(kind, latency);
-    }
-
-    fn count_bytes(&self, kind: Kind, len: u64) {
-        match kind {
-            Kind::Read => self.stats.bytes_read.add(len),
-            Kind::Write => self.stats.bytes_written.add(len),
-            Kind::Atomic => {}
-        }
-    }
-
-    fn count_latency(&self, kind: Kind, latency: Duration) {
+    pub(super) fn count_latency(&self, kind: Kind, latency: Duration) {
         match kind {
             Kind::Read => self.stats.read_latency.record(latency),
             Kind::Write => self.stats.write_latency.record(latency),

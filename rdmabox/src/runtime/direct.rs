@@ -5,10 +5,13 @@
 //! made, and those of its requests that are still queued were started earlier: while there are any, no write
 //! goes this way. A READ promises nothing about writes that are not done.
 
-use std::{sync::atomic::Ordering, time::Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use super::{Runtime, lane::Kind};
-use crate::{session::RequestError, sync::thread_number, verbs::DirectOp};
+use crate::{session::RequestError, stats::Direction, sync::thread_number, verbs::DirectOp};
 
 impl Runtime {
     /// Carries a request out. `None` if that cannot be had now, and nothing has happened: it is to be submitted.
@@ -16,32 +19,32 @@ impl Runtime {
         if !self.direct {
             return None;
         }
-        let (kind, requests) = match op {
-            DirectOp::Read { .. } => (Kind::Read, &self.stats.read_requests),
-            DirectOp::Write { .. } => (Kind::Write, &self.stats.write_requests),
-            DirectOp::CompareSwap { .. } | DirectOp::FetchAdd { .. } => {
-                (Kind::Atomic, &self.stats.atomic_requests)
-            }
+        let (kind, direction) = match op {
+            DirectOp::Read { .. } => (Kind::Read, Direction::Read),
+            DirectOp::Write { .. } => (Kind::Write, Direction::Write),
+            DirectOp::CompareSwap { .. } | DirectOp::FetchAdd { .. } => (Kind::Atomic, Direction::Atomic),
         };
         if kind != Kind::Read && self.queued.load(Ordering::SeqCst) != 0 {
             return None;
         }
+        let thread = thread_number();
         // Each thread has a lane of its own, as far as there are enough: what guards it then stays in one cache.
-        let index = thread_number() as usize % self.lanes.len();
+        let index = thread as usize % self.lanes.len();
+        let counts = &self.stats.on_the_spot;
         let len = op.byte_len();
-        let started = Instant::now();
-        let status = self.lanes[index].execute_now(op)?;
-        let latency = started.elapsed();
-        requests.inc();
-        self.stats.direct.inc();
-        match status {
+        let started = counts.is_timed(thread, direction).then(Instant::now);
+        match self.lanes[index].execute_now(op)? {
             Ok(()) => {
-                self.count_done(kind, len, latency);
+                counts.count(thread, direction, len);
+                if let Some(started) = started {
+                    self.count_latency(kind, started.elapsed());
+                }
                 Some(Ok(()))
             }
             Err(status) => {
+                counts.count(thread, direction, 0);
                 self.lane_failed(index);
-                Some(Err(self.failure(status, latency)))
+                Some(Err(self.failure(status, Duration::ZERO)))
             }
         }
     }

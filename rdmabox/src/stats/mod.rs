@@ -5,10 +5,12 @@
 //! who record them.
 
 mod histogram;
+mod on_the_spot;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use histogram::{Histogram, LatencyRecorder};
+pub(crate) use on_the_spot::{Direction, OnTheSpot};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -48,6 +50,8 @@ macro_rules! counters {
             $($(#[doc = $doc])+ pub $name: Counter,)+
             /// Lists posted, by the number of their work requests.
             chain_lengths: [Counter; CHAIN_CLASSES],
+            /// Requests that their caller carried out.
+            pub(crate) on_the_spot: OnTheSpot,
             /// From submitting a READ to its completion.
             pub read_latency: LatencyRecorder,
             /// From submitting a WRITE to its completion.
@@ -61,14 +65,16 @@ macro_rules! counters {
         impl Stats {
             /// The values now.
             pub fn snapshot(&self) -> StatsSnapshot {
-                StatsSnapshot {
+                let mut snapshot = StatsSnapshot {
                     $($name: self.$name.get(),)+
                     chain_lengths: std::array::from_fn(|class| self.chain_lengths[class].get()),
                     read_latency: self.read_latency.snapshot(),
                     write_latency: self.write_latency.snapshot(),
                     atomic_latency: self.atomic_latency.snapshot(),
                     call_latency: self.call_latency.snapshot(),
-                }
+                };
+                self.on_the_spot.add_to(&mut snapshot);
+                snapshot
             }
         }
 
@@ -135,7 +141,7 @@ counters! {
     chain_length_sum,
     /// Work requests posted without a completion of their own on success.
     unsignaled,
-    /// Requests carried out without a work request.
+    /// Requests carried out by their caller, without a work request; of their latencies every sixteenth is recorded.
     direct,
     /// Bytes that travelled inside their work request.
     inline_bytes,
