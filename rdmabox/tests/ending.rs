@@ -16,7 +16,7 @@ use rdmabox::{
 };
 
 /// A write of it takes longer than a session to end.
-const LEN: usize = 512 << 20;
+const LEN: usize = 128 << 20;
 /// What the service reuses.
 const TAIL: usize = 1 << 20;
 

@@ -151,7 +151,9 @@ fn a_transfer_longer_than_the_longest_message_is_several_requests() {
     const MESSAGE: usize = 1 << 30;
     let len = MESSAGE + 10_000;
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
-        let f = Fixture::with_memory(provider, len + 4096);
+        let mut f = Fixture::with_memory(provider, len + 4096);
+        // Whatever else the machine has to do.
+        f.options.operation_timeout = Duration::from_secs(600);
         let session = f.connect();
         let base = base(&session);
         // Zero pages that were never touched, but for these.
@@ -638,6 +640,37 @@ fn registered_buffers_are_neither_copied_nor_registered() {
             f.memory.read(LEN / 2, &mut found);
             assert!(found == pattern(len, len));
         }
+    });
+}
+
+#[test]
+fn a_buffer_of_any_length_is_registered_once() {
+    on_each_that_posts(|mut f| {
+        f.options.batch = BatchMode::Hybrid;
+        let session = f.connect();
+        let base = base(&session);
+        let len = (1 << 20) + 4097;
+        let before = session.stats();
+        let mut buffer = session.allocate(len).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 0));
+        for round in 0..5 {
+            buffer.copy_from_slice(&pattern(len, round));
+            let (result, back) = session.start_write(base, buffer).wait();
+            assert_eq!(result, Ok(()));
+            buffer = back;
+            // Parts of it are in registered memory, too.
+            session.read(at(base, 4097), &mut buffer[..5000]).unwrap();
+            assert!(buffer[..5000] == pattern(len, round)[4097..9097]);
+        }
+        let since = session.stats().since(&before);
+        assert_eq!((since.registrations, since.cache_hits, since.wqes), (1, 10, 10));
+        assert_eq!(since.registered_bytes, 5 * (len as u64 + 5000));
+        assert_eq!((since.pre_mr_bytes, since.dyn_mr_bytes), (0, 0));
+        drop(buffer);
+        // What is mapped at its address now has nothing to do with it.
+        let other = vec![9; len];
+        session.write(base, &other).unwrap();
+        assert_eq!(session.stats().since(&before).cache_hits, 10);
     });
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::PreMrBuf;
+use super::{PreMrBuf, own_buf::OwnBuf};
 
 /// A buffer to send from.
 ///
@@ -55,14 +55,26 @@ unsafe impl SendBuf for Arc<[u8]> {
     }
 }
 
-/// A buffer in a session's registered memory: requests that use it are neither copied nor registered. Goes back to the
-/// session's pool when it is dropped, and holds whatever its last user left in it when it is new.
+/// A buffer in registered memory: requests of its session that use it are neither copied nor registered.
 #[derive(Debug)]
-pub struct Buffer(PreMrBuf);
+pub struct Buffer(Place);
 
-impl Buffer {
-    pub(crate) fn new(buf: PreMrBuf) -> Buffer {
-        Buffer(buf)
+#[derive(Debug)]
+enum Place {
+    /// Goes back when it is dropped.
+    Pool(PreMrBuf),
+    Own(OwnBuf),
+}
+
+impl From<PreMrBuf> for Buffer {
+    fn from(buf: PreMrBuf) -> Buffer {
+        Buffer(Place::Pool(buf))
+    }
+}
+
+impl From<OwnBuf> for Buffer {
+    fn from(buf: OwnBuf) -> Buffer {
+        Buffer(Place::Own(buf))
     }
 }
 
@@ -70,17 +82,23 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.0.as_slice()
+        match &self.0 {
+            Place::Pool(buf) => buf.as_slice(),
+            Place::Own(buf) => buf.as_slice(),
+        }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.0.as_mut_slice()
+        match &mut self.0 {
+            Place::Pool(buf) => buf.as_mut_slice(),
+            Place::Own(buf) => buf.as_mut_slice(),
+        }
     }
 }
 
-// SAFETY: its block of the pool stays mapped at its place, and belongs to it, until it is dropped.
+// SAFETY: its block of the pool, or its own memory, stays mapped at its place and belongs to it until it is dropped.
 unsafe impl SendBuf for Buffer {
     fn bytes(&self) -> &[u8] {
         self

@@ -14,7 +14,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -49,6 +49,8 @@ pub struct RegistrationCache {
     /// Counts uses.
     clock: AtomicU64,
     entries: RwLock<Entries>,
+    /// How many entries there are, for those who would look for one in vain: most sessions have none.
+    count: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -85,7 +87,8 @@ type Evicted = SmallVec<[Entry; 4]>;
 impl RegistrationCache {
     /// An empty cache that registers in `pd`.
     pub fn new(pd: Arc<dyn ProtectionDomain>, limits: RegistrationLimits) -> RegistrationCache {
-        RegistrationCache { pd, limits, clock: AtomicU64::new(0), entries: RwLock::default() }
+        let (clock, count) = (AtomicU64::new(0), AtomicUsize::new(0));
+        RegistrationCache { pd, limits, clock, entries: RwLock::default(), count }
     }
 
     /// A registration of the whole of `memory` with exactly these rights, and whether the cache had it. One that has no
@@ -122,6 +125,7 @@ impl RegistrationCache {
             if entries.sorted[at].in_use() { at += 1 } else { evicted.push(entries.remove(at)) }
         }
         let (start, end) = entries.range_of(memory.addr());
+        self.count.store(entries.sorted.len(), Ordering::Release);
         drop(entries);
         start == end
     }
@@ -146,6 +150,9 @@ impl RegistrationCache {
     }
 
     fn find_in(&self, addr: u64, len: u64, suits: impl Fn(&Entry) -> bool) -> Option<MrHandle> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let entries = self.entries.read();
         let behind = entries.sorted.partition_point(|entry| entry.memory.addr() <= addr);
         // The memory that begins last at or before `addr` is the only one that can cover it.
@@ -175,7 +182,9 @@ impl RegistrationCache {
             return Arc::clone(&other.handle);
         }
         let bytes = memory.len() as u64;
-        if !entries.make_room(bytes, &self.limits, evicted) {
+        let has_room = entries.make_room(bytes, &self.limits, evicted);
+        self.count.store(entries.sorted.len(), Ordering::Release);
+        if !has_room {
             return handle;
         }
         let (_, at) = entries.range_of(memory.addr());
@@ -187,6 +196,7 @@ impl RegistrationCache {
             last_used: AtomicU64::new(self.tick()),
         };
         entries.sorted.insert(at, entry);
+        self.count.store(entries.sorted.len(), Ordering::Release);
         handle
     }
 }

@@ -50,10 +50,12 @@ use self::{
 use crate::{
     admission::Admission,
     batch::{BatchMode, InFlight, PlanLimits},
-    memory::{Memory, PreMrPool},
+    memory::{Buffer, Memory, OwnBuf, PreMrPool, RegistrationCache},
     polling::{PollingMode, Retry},
     stats::Stats,
-    verbs::{Access, CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr},
+    verbs::{
+        Access, CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, VerbsError,
+    },
 };
 
 /// What a runtime is made of.
@@ -65,6 +67,8 @@ pub(crate) struct RuntimeInit {
     pub link: Box<dyn Link>,
     pub pool: Arc<PreMrPool>,
     pub pool_mr: MrHandle,
+    /// Registrations of buffers outside of the pool.
+    pub registrations: Arc<RegistrationCache>,
     pub admission: Admission,
     pub stats: Arc<Stats>,
     pub batch: BatchMode,
@@ -94,6 +98,7 @@ pub(crate) struct Runtime {
     mending: AtomicBool,
     pool: Arc<PreMrPool>,
     pool_mr: MrHandle,
+    registrations: Arc<RegistrationCache>,
     admission: Admission,
     stats: Arc<Stats>,
     limits: PlanLimits,
@@ -152,6 +157,7 @@ impl Runtime {
             mending: AtomicBool::new(false),
             pool: init.pool,
             pool_mr: init.pool_mr,
+            registrations: init.registrations,
             admission: init.admission,
             stats: init.stats,
             max_inline: caps.max_inline_data,
@@ -191,9 +197,15 @@ impl Runtime {
         self.limits.max_msg_sz
     }
 
-    /// The pool of registered buffers.
-    pub(crate) fn pool(&self) -> &Arc<PreMrPool> {
-        &self.pool
+    /// A buffer of the pool, if it has one.
+    pub(crate) fn pooled(&self, len: usize) -> Option<Buffer> {
+        self.pool.acquire(len).map(Buffer::from)
+    }
+
+    /// A buffer in memory of its own, registered for as long as it exists.
+    pub(crate) fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
+        self.stats.registrations.inc();
+        OwnBuf::new(len, &self.registrations).map(Buffer::from)
     }
 
     /// The threshold that is in force, in bytes.

@@ -216,15 +216,27 @@ fn register(runtime: &Runtime, loan: &Loan) -> Result<(Sge, MrHandle), VerbsErro
 impl Runtime {
     /// True if the bytes may be copied through the pool: they are not registered as they are.
     pub(super) fn is_stageable(&self, loan: &Loan) -> bool {
-        !self.pool.contains(loan.addr(), loan.len())
+        !self.pool.contains(loan.addr(), loan.len()) && self.cached(loan).is_none()
+    }
+
+    /// The registration of the memory that the bytes are in, if its owner had it registered.
+    fn cached(&self, loan: &Loan) -> Option<MrHandle> {
+        self.registrations.find(loan.addr(), loan.len() as u64, Access::LOCAL_WRITE)
     }
 
     /// The element for memory that is not staged. A registration made for it is added to `registrations`.
     fn describe(&self, loan: &Loan, registrations: &mut SmallVec<[MrHandle; 4]>) -> Sge {
         let len = loan.len() as u64;
-        if !self.is_stageable(loan) {
+        if self.pool.contains(loan.addr(), loan.len()) {
             self.stats.registered_bytes.add(len);
             return loan.sge(self.pool_mr.lkey());
+        }
+        if let Some(handle) = self.cached(loan) {
+            self.stats.cache_hits.inc();
+            self.stats.registered_bytes.add(len);
+            let sge = loan.sge(handle.lkey());
+            registrations.push(handle);
+            return sge;
         }
         self.stats.dyn_mr_bytes.add(len);
         match register(self, loan) {

@@ -12,7 +12,7 @@ use crate::{
     rpc::RpcClient,
     runtime::{GroupOp, Runtime, Started, in_callback},
     stats::{Stats, StatsSnapshot},
-    verbs::{Access, DirectOp, RemoteAddr, SendOp},
+    verbs::{Access, DirectOp, RemoteAddr, SendOp, VerbsError},
 };
 
 /// Most data queue pairs of a session.
@@ -258,7 +258,16 @@ impl Session {
 
     /// A buffer in registered memory; None if the session's pool has none of that length to give (at most 1 MiB).
     pub fn buffer(&self, len: usize) -> Option<Buffer> {
-        self.runtime.pool().acquire(len).map(Buffer::new)
+        self.runtime.pooled(len)
+    }
+
+    /// A buffer of zeros in memory of its own, of any length. It is registered once, now, and requests find that in a
+    /// cache (`cache_hits`) for as long as it exists.
+    ///
+    /// # Errors
+    /// Without memory, or without room for another registration at the device; a retry is safe.
+    pub fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
+        self.runtime.allocate(len)
     }
 
     /// Stores `swap` in the aligned 8-byte word at `remote` if it holds `compare`, and gives what it held.

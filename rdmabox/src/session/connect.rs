@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     admission::{Admission, AdmissionPolicy, StaticWindow},
-    memory::{self, Memory, PreMrPool, PreMrThreshold},
+    memory::{self, Memory, PreMrPool, PreMrThreshold, RegistrationCache, RegistrationLimits},
     polling::PollingMode,
     provider::soft::SoftDevice,
     rpc::{QUEUE_DEPTH, RpcClient},
@@ -143,6 +143,7 @@ pub(super) fn establish(
     let policy = options.admission.clone();
     let window: Arc<dyn AdmissionPolicy> =
         policy.unwrap_or_else(|| Arc::new(StaticWindow::new(options.window_bytes)));
+    let registrations = RegistrationCache::new(Arc::clone(&pd), RegistrationLimits::default());
     let runtime = Runtime::new(RuntimeInit {
         pd,
         cqs,
@@ -150,6 +151,7 @@ pub(super) fn establish(
         link: Box::new(SessionLink { control: Arc::clone(&control), rejoin, caps }),
         pool,
         pool_mr,
+        registrations: Arc::new(registrations),
         admission: Admission::new(window),
         stats: Arc::clone(&stats),
         batch: options.batch,
