@@ -40,6 +40,7 @@ pub mod provider;
 mod rpc;
 mod runtime;
 pub mod session;
+pub mod size;
 pub mod stats;
 mod sync;
 pub mod verbs;

@@ -1,7 +1,7 @@
 //! Tables for a terminal that are Markdown at the same time. Pure.
 
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
-use measure::size;
+use rdmabox::size;
 
 use super::{Entry, Report, SOFTWARE};
 use crate::{
