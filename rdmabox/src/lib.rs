@@ -30,7 +30,9 @@
 //! # }
 //! ```
 //!
-//! `DESIGN.md` beside this crate tells how it is built, what an operation costs, and why.
+//! `GUIDE.md` beside this crate tells how to use it: the three ways of making requests, what each option does, how to read the
+//! counters, what is promised. `DESIGN.md` tells how it is built, what an operation costs, and why. `examples/` has programs to
+//! start from.
 
 pub mod admission;
 pub mod batch;
@@ -47,3 +49,7 @@ pub mod verbs;
 
 pub use memory::{Buffer, Memory, MemoryError, PreMrThreshold, RecvBuf, SendBuf};
 pub use session::*;
+
+#[cfg(doctest)]
+#[doc = include_str!("../GUIDE.md")]
+struct Guide;
