@@ -68,11 +68,11 @@ pub struct Bench {
     pub providers: Vec<TargetKind>,
 
     /// Record sizes [default: 4k,64k,128k,1m].
-    #[arg(long, value_delimiter = ',', value_parser = size::parse, value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', value_parser = size::parse_nonzero, value_name = "LIST")]
     pub record_sizes: Vec<u64>,
 
     /// File size [default: an eighth of the available memory, at most 1g, a power of two].
-    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    #[arg(long, value_parser = size::parse_nonzero, value_name = "SIZE")]
     pub file_size: Option<u64>,
 
     /// Repeat everything, in alternating order, and report medians.

@@ -1,6 +1,6 @@
 //! The file size that suits a machine. Pure.
 
-pub use measure::size::{GIB, KIB, MIB, parse, show};
+pub use rdmabox::size::{GIB, KIB, MIB, parse_nonzero, show};
 
 use crate::{Error, Result};
 

@@ -2,7 +2,7 @@
 //!
 //! * [`process`]: children that cannot be left behind; [`interrupt`]: Ctrl-C;
 //! * [`machine`]: what a result was measured on, and which commit;
-//! * [`size`]: byte sizes as people write them; [`statistics`]: medians and spreads;
+//! * [`statistics`]: medians and spreads;
 //! * [`progress`]: what the user sees meanwhile; [`error`]: what can go wrong, one line each.
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,6 @@ pub mod interrupt;
 pub mod machine;
 pub mod process;
 pub mod progress;
-pub mod size;
 pub mod statistics;
 
 pub use error::{Error, Result};

@@ -4,9 +4,8 @@
 
 use std::{fs, path::Path, process::Command, thread};
 
+use rdmabox::size;
 use serde::{Deserialize, Serialize};
-
-use crate::size;
 
 /// A description of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,48 +10,29 @@
 //! A [`Host`] exports memory and answers calls, a [`Session`] reads and writes that memory one-sidedly:
 //!
 //! ```
-//! use std::sync::Arc;
-//! use rdmabox::{Access, Address, Export, Host, Memory, Peer, RemoteAddr, Service, Session, SessionOptions};
-//!
-//! /// Tells every client where the memory is.
-//! struct Lender {
-//!     export: Export,
-//! }
-//!
-//! impl Service for Lender {
-//!     fn call(&self, peer: &Peer, _request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
-//!         let remote = peer.remote_addr(&self.export);
-//!         reply.extend_from_slice(&remote.addr.to_le_bytes());
-//!         reply.extend_from_slice(&remote.rkey.to_le_bytes());
-//!         Ok(())
-//!     }
-//! }
+//! use rdmabox::{Lender, Session, SessionOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let host = Host::new()?;
-//! let memory = Arc::new(Memory::shared("lent", 1 << 20)?);
-//! let export = host.export(&memory, Access::REMOTE_ALL)?;
-//! let running = host.listen(&["127.0.0.1:0".parse()?], Arc::new(Lender { export }))?;
+//! // On one machine: 1 MiB to lend, and an address for clients.
+//! let host = Lender::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
+//! let address = host.addresses()[0].to_string();
 //!
-//! let session = Session::connect(&running.addresses()[0], &SessionOptions::default())?;
-//! let mut reply = Vec::new();
-//! session.call(b"where?", &mut reply)?;
-//! let base = RemoteAddr {
-//!     addr: u64::from_le_bytes(reply[..8].try_into()?),
-//!     rkey: u32::from_le_bytes(reply[8..12].try_into()?),
-//! };
-//!
-//! // No code of the service runs for these two.
+//! // On another one.
+//! let session = Session::connect(&address.parse()?, &SessionOptions::default())?;
+//! let base = Lender::locate(&session)?.base;
+//! // No code of the host's program runs for these two.
 //! session.write(base, b"hello")?;
 //! let mut back = [0; 5];
 //! session.read(base, &mut back)?;
 //! assert_eq!(&back, b"hello");
-//! assert_eq!(session.stats().get("write_requests"), 1);
+//! assert_eq!(session.stats().write_requests, 1);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! `DESIGN.md` beside this crate tells how it is built, what an operation costs, and why.
+//! `GUIDE.md` beside this crate tells how to use it: the three ways of making requests, what each option does, how to read the
+//! counters, what is promised. `DESIGN.md` tells how it is built, what an operation costs, and why. `examples/` has programs to
+//! start from.
 
 pub mod admission;
 pub mod batch;
@@ -61,9 +42,14 @@ pub mod provider;
 mod rpc;
 mod runtime;
 pub mod session;
+pub mod size;
 pub mod stats;
 mod sync;
 pub mod verbs;
 
 pub use memory::{Buffer, Memory, MemoryError, PreMrThreshold, RecvBuf, SendBuf};
 pub use session::*;
+
+#[cfg(doctest)]
+#[doc = include_str!("../GUIDE.md")]
+struct Guide;

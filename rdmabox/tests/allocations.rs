@@ -23,7 +23,6 @@ fn count() {
 }
 
 // SAFETY: everything is the system allocator's; the count is a plain cell that needs no memory and no destructor.
-#[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

@@ -34,8 +34,7 @@ impl Service for Reuse {
         }
         let export = self.export.lock();
         let remote = peer.remote_addr(export.as_ref().unwrap());
-        reply.extend_from_slice(&remote.addr.to_le_bytes());
-        reply.extend_from_slice(&remote.rkey.to_le_bytes());
+        reply.extend_from_slice(&remote.to_le_bytes());
         Ok(())
     }
 
@@ -63,10 +62,7 @@ fn end_during_a_write(provider: ProviderKind, data: &[u8], end: impl FnOnce(&Ses
     let session = Session::connect(&address, &options).unwrap();
     let mut reply = Vec::new();
     session.call(b"where", &mut reply).unwrap();
-    let base = RemoteAddr {
-        addr: u64::from_le_bytes(reply[..8].try_into().unwrap()),
-        rkey: u32::from_le_bytes(reply[8..12].try_into().unwrap()),
-    };
+    let base = RemoteAddr::from_le_bytes(reply[..].try_into().unwrap());
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| session.write(base, data));
         while memory.load_u64(0) == 0 {

@@ -128,8 +128,7 @@ impl Service for Several {
     fn call(&self, peer: &Peer, _: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
         for export in &*self.0.lock() {
             let remote = peer.remote_addr(export);
-            reply.extend_from_slice(&remote.addr.to_le_bytes());
-            reply.extend_from_slice(&remote.rkey.to_le_bytes());
+            reply.extend_from_slice(&remote.to_le_bytes());
         }
         Ok(())
     }
@@ -150,13 +149,8 @@ fn requests_to_two_regions_are_never_merged() {
         let session = Session::connect(address, &options).unwrap();
         let mut reply = Vec::new();
         session.call(b"", &mut reply).unwrap();
-        let regions: Vec<RemoteAddr> = reply
-            .chunks(12)
-            .map(|place| RemoteAddr {
-                addr: u64::from_le_bytes(place[..8].try_into().unwrap()),
-                rkey: u32::from_le_bytes(place[8..].try_into().unwrap()),
-            })
-            .collect();
+        let regions: Vec<RemoteAddr> =
+            reply.chunks(12).map(|place| RemoteAddr::from_le_bytes(place.try_into().unwrap())).collect();
         let [one, two] = regions[..] else { panic!("two regions") };
         assert_ne!(one.rkey, two.rkey);
         // The same bytes under two keys: adjacent addresses all the same.

@@ -9,9 +9,9 @@ use std::{
 };
 
 use clap::Parser;
-use rdmabox::{Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, SessionOptions};
+use rdmabox::{Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, SessionOptions, size};
 
-use crate::{fuse::Settings, size};
+use crate::fuse::Settings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -147,7 +147,7 @@ fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
 
 fn kernel_size(text: &str) -> Result<u32, String> {
     const LIMITS: std::ops::RangeInclusive<u64> = 4096..=16 << 20;
-    let bytes = size::parse(text)?;
+    let bytes = size::parse(text).map_err(|e| e.to_string())?;
     u32::try_from(bytes)
         .ok()
         .filter(|_| LIMITS.contains(&bytes))

@@ -13,4 +13,3 @@ pub mod fuse;
 pub mod mount;
 pub mod null;
 pub mod run;
-mod size;

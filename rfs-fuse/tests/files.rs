@@ -167,8 +167,8 @@ fn mapped_files_share_their_bytes_with_read_and_write() {
         file.write_all_at(&pattern(len, 4), 0).expect("written");
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping of a file that stays open and keeps its length until the unmapping below.
-        let base =
-            unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::SHARED, &file, 0) }.expect("mapped");
+        let base = unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::SHARED, &file, 0) };
+        let base = base.expect("mapped");
         // SAFETY: mapped for `len` bytes, and only this thread touches them.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), len) };
         assert!(bytes == pattern(len, 4));

@@ -3,7 +3,7 @@
 //! Threading: none. It parses and explains; it opens and starts nothing.
 
 use clap::Parser;
-use rdmabox::Address;
+use rdmabox::{Address, size};
 
 use crate::{config::Config, prefault::Prefault};
 
@@ -31,8 +31,8 @@ use crate::{config::Config, prefault::Prefault};
         who came and went; RUST_LOG=warn keeps that quiet."
 )]
 pub struct Cli {
-    /// How much memory to lend: 512M, 4G, 1.5T (powers of 1024; KB, MB, GB, TB are powers of 1000)
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// How much memory to lend: 512M, 4G, 1.5T (powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: u64,
 
     /// Where to listen: unix:/path or tcp:host:port; may be repeated. Port 0 takes a free one.
@@ -82,53 +82,6 @@ impl Cli {
     }
 }
 
-/// Reads a size: a number with an optional fraction and unit. K, M, G, T (or KiB, ...) are powers of 1024; KB, MB,
-/// GB, TB are powers of 1000.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size: write something like 512M, 4G or 1.5T");
-    let text_trimmed = text.trim();
-    let unit_at = text_trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text_trimmed.len());
-    let (number, unit) = text_trimmed.split_at(unit_at);
-    let unit = unit.trim_start().to_ascii_uppercase();
-    let (power, base) = match unit.as_str() {
-        "" | "B" => (0, 1024),
-        "K" | "KIB" => (1, 1024),
-        "M" | "MIB" => (2, 1024),
-        "G" | "GIB" => (3, 1024),
-        "T" | "TIB" => (4, 1024),
-        "KB" => (1, 1000),
-        "MB" => (2, 1000),
-        "GB" => (3, 1000),
-        "TB" => (4, 1000),
-        _ => return Err(wrong()),
-    };
-    let unit = u128::from(base as u64).pow(power);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
-        return Err(wrong());
-    }
-    let whole: u128 = whole.parse().map_err(|_| wrong())?;
-    let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| wrong())? };
-    let scale = 10u128.pow(fraction.len() as u32); // At most 9 digits.
-    whole
-        .checked_mul(unit)
-        .and_then(|bytes| bytes.checked_add(part * unit / scale))
-        .and_then(|bytes| u64::try_from(bytes).ok())
-        .ok_or_else(|| format!("{text:?} is more than any machine has"))
-}
-
-/// A size for people: whole units where it is one, else one decimal.
-pub fn format_size(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let power = (bytes.max(1).ilog2() / 10) as usize; // At most 6.
-    let unit = 1u64 << (10 * power);
-    if bytes.is_multiple_of(unit) {
-        format!("{} {}", bytes / unit, UNITS[power])
-    } else {
-        format!("{:.1} {}", bytes as f64 / unit as f64, UNITS[power])
-    }
-}
-
 fn parse_mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
@@ -148,43 +101,6 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-
-    #[test]
-    fn sizes() {
-        for (text, bytes) in [
-            ("4G", 4 << 30),
-            ("4g", 4 << 30),
-            ("4GiB", 4 << 30),
-            ("4 GiB", 4 << 30),
-            ("4GB", 4_000_000_000),
-            ("1.5M", 3 << 19),
-            ("0.25K", 256),
-            ("4096", 4096),
-            ("4096B", 4096),
-            ("2T", 2 << 40),
-            ("16383P".trim_end_matches('P'), 16383),
-        ] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "G", "-1", "4X", "1.", ".5G", "1.2.3", "1e9", "4G4", "9999999999T", "1.0000000001G"]
-        {
-            assert!(parse_size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes_for_people() {
-        for (bytes, text) in [
-            (4 << 30, "4 GiB"),
-            (3 << 19, "1.5 MiB"),
-            (0, "0 bytes"),
-            (1023, "1023 bytes"),
-            (1025, "1.0 KiB"),
-            (u64::MAX, "16.0 EiB"),
-        ] {
-            assert_eq!(format_size(bytes), text);
-        }
-    }
 
     #[test]
     fn modes_and_names() {

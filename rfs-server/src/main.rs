@@ -6,10 +6,8 @@ use std::{
 };
 
 use clap::Parser;
-use rfs_server::{
-    Config, Server,
-    cli::{Cli, format_size},
-};
+use rdmabox::size;
+use rfs_server::{Config, Server, cli::Cli};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -48,7 +46,7 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
         "ready: lending {} ({} inodes)",
-        format_size(totals.blocks * rfs_proto::BLOCK),
+        size::show(totals.blocks * rfs_proto::BLOCK),
         totals.inodes
     )?;
     out.flush()

@@ -5,11 +5,10 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc};
 
-use rdmabox::{Access, Address, Host, HostError, Memory, MemoryError, Running};
+use rdmabox::{Access, Address, Host, HostError, Memory, MemoryError, Running, size};
 use rfs_proto::{ServerStats, StatFs};
 
 use crate::{
-    cli::format_size,
     config::{Config, MIN_MEMORY},
     dispatch::Dispatcher,
     prefault::Prefaulter,
@@ -22,7 +21,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Not worth a file system.
-    #[error("cannot lend {}: the least is {}", format_size(*.asked), format_size(MIN_MEMORY))]
+    #[error("cannot lend {}: the least is {}", size::show(*.asked), size::show(MIN_MEMORY))]
     TooLittle {
         /// Bytes asked for.
         asked: u64,
@@ -57,7 +56,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// More than there is.
-    #[error("cannot lend {}: {} leaves {}", format_size(*.asked), .bound.what, format_size(.bound.bytes))]
+    #[error("cannot lend {}: {} leaves {}", size::show(*.asked), .bound.what, size::show(.bound.bytes))]
     NotEnough {
         /// Bytes needed.
         asked: u64,

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
-use measure::size;
-use rdmabox::Address;
+use rdmabox::{Address, size};
 
 use crate::{
     Error, Result,
@@ -131,7 +130,7 @@ pub struct Serve {
     pub listen: Vec<Address>,
 
     /// Memory to lend
-    #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = size::parse)]
+    #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = size::parse_nonzero)]
     pub memory: u64,
 }
 

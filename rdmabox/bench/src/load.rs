@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use clap::{Args, ValueEnum};
-use measure::size;
 use rdmabox::{
     Address, BatchMode, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, SessionOptions,
     admission::{LatencyWindow, LatencyWindowOptions},
+    size,
 };
 use serde::Serialize;
 
@@ -93,7 +93,7 @@ pub struct LoadArgs {
     pub provider: Option<ProviderKind>,
 
     /// Bytes of a request [default: 4k; for send 64]
-    #[arg(long, value_name = "S", value_parser = size::parse)]
+    #[arg(long, value_name = "S", value_parser = size::parse_nonzero)]
     pub size: Option<u64>,
 
     /// Threads that make requests
@@ -168,7 +168,7 @@ pub struct LoadArgs {
     pub peers: Option<u32>,
 
     /// Memory that is used at each peer [default: 64m, or room for twice what is outstanding]
-    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
     pub area: Option<u64>,
 
     /// Words that compare-and-swaps go to, a cache line each
@@ -176,7 +176,7 @@ pub struct LoadArgs {
     pub words: u32,
 
     /// Bytes of the reply to a send [default: as many as the request has]
-    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
     pub reply: Option<u64>,
 
     /// How requests are handed over [default: started; for cas vectored; blocking with a depth of 1]

@@ -220,6 +220,9 @@ pub(crate) mod tests {
             counters: [("wqes", 500), ("doorbells", 250), ("merged", 500), ("sleeps", 100), ("polls", 3000)]
                 .map(|(name, value)| (name.to_owned(), value))
                 .into(),
+            chain_lengths: Default::default(),
+            runtime_latency: Default::default(),
+            in_flight_peak: 0,
         }
     }
 

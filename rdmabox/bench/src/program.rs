@@ -10,9 +10,8 @@ use std::{
 use measure::{
     interrupt::Interrupt,
     machine::{self, Machine},
-    size,
 };
-use rdmabox::Running;
+use rdmabox::{Running, size};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,

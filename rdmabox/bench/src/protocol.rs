@@ -54,8 +54,7 @@ pub fn answer(
         [WHERE] => {
             let Lent { base, len } = lent();
             reply.extend_from_slice(MAGIC);
-            reply.extend_from_slice(&base.addr.to_le_bytes());
-            reply.extend_from_slice(&base.rkey.to_le_bytes());
+            reply.extend_from_slice(&base.to_le_bytes());
             reply.extend_from_slice(&len.to_le_bytes());
         }
         [USAGE] => {
@@ -79,10 +78,8 @@ pub fn answer(
 /// Reads the answer to [`ask_where`]; `None` if it is none.
 pub fn read_where(reply: &[u8]) -> Option<Lent> {
     let rest = reply.strip_prefix(MAGIC)?;
-    let (addr, rest) = rest.split_first_chunk()?;
-    let (rkey, rest) = rest.split_first_chunk()?;
-    let base = RemoteAddr { addr: u64::from_le_bytes(*addr), rkey: u32::from_le_bytes(*rkey) };
-    Some(Lent { base, len: u64::from_le_bytes(rest.try_into().ok()?) })
+    let (base, len) = rest.split_first_chunk()?;
+    Some(Lent { base: RemoteAddr::from_le_bytes(*base), len: u64::from_le_bytes(len.try_into().ok()?) })
 }
 
 /// Reads the answer to [`ask_usage`]; `None` if it is none.

@@ -88,6 +88,33 @@ pub struct Latency {
     pub max_us: f64,
 }
 
+/// Latencies in microseconds as the runtime has recorded them: from the submission of a request to its completion, at most
+/// 12.5 % above the true ones.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RuntimeLatency {
+    /// How many: requests that are submitted together count once.
+    pub count: u64,
+    /// The same numbers as of the submitter.
+    #[serde(flatten)]
+    pub latency: Latency,
+}
+
+impl RuntimeLatency {
+    /// What a histogram says; none if it is empty.
+    pub fn of(histogram: &rdmabox::stats::Histogram) -> Option<RuntimeLatency> {
+        let us = |latency: Duration| latency.as_nanos() as f64 / 1000.0;
+        let at = |percent| us(histogram.percentile(percent));
+        let latency = Latency {
+            mean_us: us(histogram.mean()),
+            p50_us: at(50.0),
+            p99_us: at(99.0),
+            p999_us: at(99.9),
+            max_us: us(histogram.max()),
+        };
+        (histogram.count() > 0).then_some(RuntimeLatency { count: histogram.count(), latency })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +133,18 @@ mod tests {
         assert!(near(latency.p50_us, 10.0) && near(latency.p99_us, 10.0), "{latency:?}");
         assert!(near(latency.p999_us, 100.0) && near(latency.max_us, 1000.0), "{latency:?}");
         assert!(near(latency.mean_us, 11.8), "{latency:?}");
+    }
+
+    #[test]
+    fn what_the_runtime_recorded() {
+        let recorder = rdmabox::stats::LatencyRecorder::default();
+        assert_eq!(RuntimeLatency::of(&recorder.snapshot()), None);
+        for _ in 0..99 {
+            recorder.record(Duration::from_nanos(10));
+        }
+        recorder.record(Duration::from_nanos(14));
+        let latency = Latency { mean_us: 0.010, p50_us: 0.010, p99_us: 0.010, p999_us: 0.014, max_us: 0.014 };
+        assert_eq!(RuntimeLatency::of(&recorder.snapshot()), Some(RuntimeLatency { count: 100, latency }));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub struct Target {
 impl Target {
     /// The place so many bytes into the memory.
     pub fn at(&self, offset: u64) -> RemoteAddr {
-        RemoteAddr { addr: self.base.addr + offset, rkey: self.base.rkey }
+        self.base.at(offset)
     }
 }
 

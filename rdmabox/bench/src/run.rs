@@ -6,14 +6,14 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
     time::{Duration, Instant},
 };
 
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, tick};
 use measure::interrupt::Interrupt;
-use rdmabox::{Address, RequestError, Session};
+use rdmabox::{Address, RequestError, Session, StatsSnapshot, size, stats::CHAIN_CLASSES};
 use serde::Serialize;
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     fleet::Fleet,
     load::{Load, OpKind},
     protocol,
-    record::{Latency, Record},
+    record::{Latency, Record, RuntimeLatency},
     requests::Target,
     usage::Usage,
     value::Extent,
@@ -52,6 +52,12 @@ pub struct Sample {
     pub gaps: Option<u64>,
     /// Counters of the runtime, all sessions together.
     pub counters: BTreeMap<String, u64>,
+    /// Lists that were posted, by the number of their work requests: 1, 2, 3 and 4, 5 to 8, and so on.
+    pub chain_lengths: [u64; CHAIN_CLASSES],
+    /// Latencies that the runtime recorded, by the kind of request: those that there were.
+    pub runtime_latency: BTreeMap<&'static str, RuntimeLatency>,
+    /// Most bytes that a session ever had in flight, in whole pages, with the warm-up.
+    pub in_flight_peak: u64,
 }
 
 /// Runs a load. `progress` is told from time to time what part of the time, or of the requests, is over.
@@ -86,11 +92,11 @@ fn once(
         stop: AtomicBool::new(false),
     };
     let measured = thread::scope(|scope| {
-        let (events, inbox) = mpsc::channel();
-        let mut gates = Vec::new();
+        // Each worker has at most two things to say, and takes one word of the gate.
+        let threads = load.threads as usize;
+        let ((events, inbox), (gate, go)) = (bounded(2 * threads), bounded(threads));
         for thread in 0..load.threads {
-            let (gate, go) = mpsc::channel();
-            let (shared, events) = (&shared, events.clone());
+            let (shared, events, go) = (&shared, events.clone(), go.clone());
             let name = format!("bench-{thread}");
             let spawned = thread::Builder::new().name(name).spawn_scoped(scope, move || {
                 let body = AssertUnwindSafe(|| worker::work(shared, thread, &events, &go));
@@ -98,16 +104,13 @@ fn once(
                     let _ = events.send(Event::Failed(RequestError::Invalid("a thread panicked".into())));
                 }
             });
-            match spawned {
-                Ok(_) => gates.push(gate),
-                Err(err) => {
-                    shared.stop.store(true, Ordering::Relaxed);
-                    return Err(measure::Error::io(format!("thread {thread}"))(err).into());
-                }
+            if let Err(err) = spawned {
+                shared.stop.store(true, Ordering::Relaxed);
+                return Err(measure::Error::io(format!("thread {thread}"))(err).into());
             }
         }
-        let outcome = conduct(&shared, &inbox, gates, in_process, interrupt, progress);
-        // Whatever it was, the workers have to end; those at their gates saw the gates go.
+        let outcome = conduct(&shared, &inbox, gate, in_process, interrupt, progress);
+        // Whatever it was, the workers have to end; those that wait at the gate saw it go.
         shared.stop.store(true, Ordering::Relaxed);
         outcome
     });
@@ -120,7 +123,7 @@ fn once(
 fn conduct(
     shared: &Shared<'_>,
     inbox: &Receiver<Event>,
-    gates: Vec<Sender<()>>,
+    gate: Sender<()>,
     in_process: bool,
     interrupt: &Interrupt,
     progress: &mut dyn FnMut(f64),
@@ -138,8 +141,8 @@ fn conduct(
     let stats_before: Vec<_> = shared.targets.iter().map(|target| target.session.stats()).collect();
     let client_before = client_usage();
     let began = Instant::now();
-    for gate in &gates {
-        // A worker that is gone has said why.
+    for _ in 0..load.threads {
+        // There is room, and somebody: main holds a receiver, too. A worker that is gone has said why.
         let _ = gate.send(());
     }
     let (mut record, mut ended) = (Record::new(), began);
@@ -150,12 +153,13 @@ fn conduct(
         }
     })?;
     let client = client_usage().minus(client_before);
-    let mut counters = BTreeMap::new();
-    for (target, before) in shared.targets.iter().zip(&stats_before) {
-        for (name, value) in target.session.stats().since(before).counters() {
-            *counters.entry(name.to_owned()).or_default() += value;
-        }
-    }
+    let runtime = shared
+        .targets
+        .iter()
+        .zip(&stats_before)
+        .map(|(target, before)| target.session.stats().since(before))
+        .fold(StatsSnapshot::default(), |sum, session| sum.plus(&session));
+    let peaks = shared.targets.iter().map(|target| target.session.in_flight().1);
     let server = server_usage(shared.targets)?.minus(server_before);
     swapped += record.swapped;
     let bytes = load.size + load.reply.unwrap_or(0);
@@ -168,9 +172,22 @@ fn conduct(
         server: (!in_process).then_some(server),
         swapped: (load.op == OpKind::Cas).then_some(record.swapped),
         gaps: load.burst.map(|_| record.gaps),
-        counters,
+        counters: runtime.counters().map(|(name, value)| (name.to_owned(), value)).collect(),
+        chain_lengths: runtime.chain_lengths,
+        runtime_latency: runtime_latency(&runtime),
+        in_flight_peak: peaks.max().unwrap_or(0),
     };
     Ok((sample, swapped))
+}
+
+fn runtime_latency(stats: &StatsSnapshot) -> BTreeMap<&'static str, RuntimeLatency> {
+    let kinds = [
+        ("read", &stats.read_latency),
+        ("write", &stats.write_latency),
+        ("atomic", &stats.atomic_latency),
+        ("call", &stats.call_latency),
+    ];
+    kinds.into_iter().filter_map(|(kind, histogram)| Some((kind, RuntimeLatency::of(histogram)?))).collect()
 }
 
 /// Waits for one event of every worker, and raises the stop flag when the time of the phase is over.
@@ -195,33 +212,29 @@ fn collect(
             .sum()
     };
     let requests_before = requests();
+    let over = match extent {
+        Extent::Time(time) => after(time),
+        Extent::Ops(_) => never(),
+    };
+    let ticks = tick(TICK);
     let mut missing = shared.load.threads;
     while missing > 0 {
         interrupt.check()?;
-        let wait = match extent {
-            Extent::Time(time) => {
-                let left = time.saturating_sub(began.elapsed());
-                if left.is_zero() {
-                    shared.stop.store(true, Ordering::Relaxed);
-                    TICK
-                } else {
-                    left.min(TICK)
+        select! {
+            recv(inbox) -> event => match event {
+                Ok(Event::Failed(err)) => return Err(err.into()),
+                Ok(event) => {
+                    take(event);
+                    missing -= 1;
                 }
-            }
-            Extent::Ops(_) => TICK,
-        };
-        match inbox.recv_timeout(wait) {
-            Ok(Event::Failed(err)) => return Err(err.into()),
-            Ok(event) => {
-                take(event);
-                missing -= 1;
-            }
-            Err(RecvTimeoutError::Timeout) => progress(match extent {
+                // Every worker sends before it ends.
+                Err(_) => break,
+            },
+            recv(over) -> _ => shared.stop.store(true, Ordering::Relaxed),
+            recv(ticks) -> _ => progress(match extent {
                 Extent::Time(time) => began.elapsed().as_secs_f64() / time.as_secs_f64().max(1e-9),
                 Extent::Ops(total) => (requests() - requests_before) as f64 / total.max(1) as f64,
             }),
-            // Every worker sends before it ends.
-            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     Ok(())
@@ -234,7 +247,7 @@ fn connect(address: &Address, session: Arc<Session>, load: &Load) -> Result<Targ
     session.call(&protocol::ask_where(), &mut reply).map_err(|_| stranger())?;
     let lent = protocol::read_where(&reply).ok_or_else(stranger)?;
     if lent.len < load.area {
-        let (has, wants) = (measure::size::show(lent.len), measure::size::show(load.area));
+        let (has, wants) = (size::show(lent.len), size::show(load.area));
         return Err(Error::usage(format!(
             "{address} lends {has}, this load wants {wants}: start the server with more --memory or give --area"
         )));

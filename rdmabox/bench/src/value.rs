@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use measure::size;
+use rdmabox::size;
 use serde::{Serialize, Serializer};
 
 /// How long something goes on: a number of requests, or a time.
@@ -97,7 +97,7 @@ impl FromStr for Window {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "none" => Ok(Self::None),
-            _ => size::parse(text).map(Self::Bytes).map_err(|e| format!("{e}, or \"none\"")),
+            _ => size::parse_nonzero(text).map(Self::Bytes).map_err(|e| format!("{e}, or \"none\"")),
         }
     }
 }
@@ -135,7 +135,7 @@ impl FromStr for Reg {
             "dyn" => Ok(Self::Dyn),
             "auto" => Ok(Self::Auto),
             "registered" => Ok(Self::Registered),
-            _ => size::parse(text).map(Self::Threshold).map_err(|_| {
+            _ => size::parse_nonzero(text).map(Self::Threshold).map_err(|_| {
                 format!("{text:?}: write pre, dyn, auto, registered, or a threshold such as 64k")
             }),
         }

@@ -4,11 +4,11 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{Receiver, Sender},
     },
     time::{Duration, Instant},
 };
 
+use crossbeam_channel::{Receiver, Sender};
 use rdmabox::{Buffer, RequestError};
 
 use crate::{

@@ -135,6 +135,21 @@ fn every_operation_on_every_provider_does_exactly_what_was_asked() {
             assert_eq!(sample["counters"][counter], 301, "{what}");
             assert_eq!(sample["counters"]["errors"], 0, "{what}");
             assert!(sample["latency"]["p50_us"].as_f64().unwrap() > 0.0, "{what}");
+            let kind = counter.trim_end_matches("_requests").trim_end_matches('s');
+            let recorded = sample["runtime_latency"][kind]["count"].as_u64().unwrap();
+            // Requests that are submitted together have one latency.
+            let together = options.contains("vectored") || op == "cas";
+            assert!(recorded == 301 || together && (1..301).contains(&recorded), "{what}: {recorded}");
+            assert!(sample["runtime_latency"][kind]["p50_us"].as_f64().unwrap() > 0.0, "{what}");
+            assert_eq!(sample["runtime_latency"].as_object().unwrap().len(), 1, "{what}");
+            let chains = sample["chain_lengths"].as_array().unwrap();
+            let posts: u64 = chains.iter().map(|class| class.as_u64().unwrap()).sum();
+            assert_eq!(sample["counters"]["doorbells"], posts, "{what}");
+            // Only what is posted and admitted is in flight.
+            if provider == "tcp" {
+                let peak = sample["in_flight_peak"].as_u64().unwrap();
+                assert!(peak.is_multiple_of(4096) && (peak > 0) == (op != "send"), "{what}: {peak}");
+            }
             assert!(sample["server"].is_object(), "{what}");
             assert_eq!(sample["swapped"].is_number(), op == "cas", "{what}");
             assert_eq!(result["median"]["ops"], 301.0, "{what}");

@@ -2,8 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::size;
+
 /// Which work requests go through the pre-registered pool (preMR); for longer ones the caller's memory is registered
-/// (dynMR). Written as `auto`, or as a number of bytes with or without a unit: `4096`, `4k`, `1m`.
+/// (dynMR). Written as `auto`, or as a [size](crate::size): `4096`, `4k`, `1m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PreMrThreshold {
     /// Up to where copying was measured to be no dearer than registering, when the session was made: see
@@ -28,18 +30,7 @@ impl FromStr for PreMrThreshold {
         if text == "auto" {
             return Ok(PreMrThreshold::Auto);
         }
-        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = text.split_at(digits);
-        let shift = match unit.as_bytes() {
-            [] => Some(0),
-            [letter] | [letter, b'i', b'B'] => {
-                UNITS.iter().find(|unit| unit.0 == letter.to_ascii_lowercase()).map(|unit| unit.1)
-            }
-            _ => None,
-        };
-        let bytes =
-            number.parse().ok().zip(shift).and_then(|(n, shift): (u64, u32)| n.checked_mul(1 << shift));
-        bytes.map(PreMrThreshold::Bytes).ok_or_else(|| ThresholdError(text.to_owned()))
+        size::parse(text).map(PreMrThreshold::Bytes).map_err(|_| ThresholdError(text.to_owned()))
     }
 }
 
@@ -79,20 +70,7 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in [
-            "",
-            "k",
-            "Auto",
-            "-1",
-            "+1",
-            "1 k",
-            "1t",
-            "1.5m",
-            "1kb",
-            "1iB",
-            "18446744073709551616",
-            "17179869184g",
-        ] {
+        for text in ["", "k", "Auto", "-1", "+1", "18446744073709551616", "17179869184g"] {
             assert_eq!(text.parse::<PreMrThreshold>(), Err(ThresholdError(text.into())));
         }
     }

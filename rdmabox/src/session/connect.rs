@@ -45,8 +45,8 @@ impl Link for SessionLink {
         cq: &Arc<dyn CompletionQueue>,
         deadline: Instant,
     ) -> Result<Arc<dyn QueuePair>, String> {
-        let joined = self.rejoin.queue_pair(place_of(lane), Some(Arc::clone(cq)), self.caps, deadline);
-        joined.map(|(qp, _)| qp).map_err(|e| e.to_string())
+        let joined = self.rejoin.queue_pair(place_of(lane), Arc::clone(cq), self.caps, deadline);
+        joined.map_err(|e| e.to_string())
     }
 
     fn hang_up(&self) {
@@ -80,7 +80,6 @@ pub(super) fn establish(
     let rejoin = Rejoin {
         address: address.clone(),
         token: answer.token,
-        device: Arc::<SoftDevice>::clone(&device),
         pd: Arc::clone(&pd),
         timeout: options.connect_timeout,
     };
@@ -115,10 +114,7 @@ pub(super) fn establish(
     let cqs: Vec<_> =
         (0..queues).map(|_| device.create_cq(depth)).collect::<Result<_, _>>().map_err(failed)?;
     let lanes = (0..options.queue_pairs)
-        .map(|lane| {
-            let cq = Some(Arc::clone(&cqs[lane % queues]));
-            rejoin.queue_pair(place_of(lane), cq, caps, deadline).map(|(qp, _)| qp)
-        })
+        .map(|lane| rejoin.queue_pair(place_of(lane), Arc::clone(&cqs[lane % queues]), caps, deadline))
         .collect::<Result<Vec<_>, _>>()?;
 
     let io = |source| ConnectError::Io { address: address.clone(), source };

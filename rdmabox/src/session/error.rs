@@ -3,7 +3,10 @@
 use std::{io, time::Duration};
 
 use super::Address;
-use crate::verbs::{VerbsError, WcStatus};
+use crate::{
+    memory::MemoryError,
+    verbs::{VerbsError, WcStatus},
+};
 
 /// Why a session could not be made. Nothing is left behind; a retry is safe.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +73,9 @@ pub enum HostError {
     /// The device refused.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
+    /// There is no memory to lend.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

@@ -11,12 +11,7 @@ use super::{
     handshake::{self, Purpose, Token},
     stream::Stream,
 };
-use crate::verbs::{
-    CompletionQueue, Device, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError,
-};
-
-/// A queue pair, and the queue that it completes on.
-pub(crate) type QueuePairAndCq = (Arc<dyn QueuePair>, Arc<dyn CompletionQueue>);
+use crate::verbs::{CompletionQueue, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError};
 
 /// What it takes to give a session's data queue pairs successors.
 ///
@@ -28,7 +23,6 @@ pub(crate) type QueuePairAndCq = (Arc<dyn QueuePair>, Arc<dyn CompletionQueue>);
 pub(crate) struct Rejoin {
     pub address: Address,
     pub token: Token,
-    pub device: Arc<dyn Device>,
     pub pd: Arc<dyn ProtectionDomain>,
     /// For the text of errors: the time that a deadline leaves, as it was asked for.
     pub timeout: Duration,
@@ -43,8 +37,8 @@ impl Rejoin {
         }
     }
 
-    /// Makes the data queue pair for place `index`, with `cq` or a completion queue of its own, and connects it. The one
-    /// that is there is replaced, and should be in Err.
+    /// Makes the data queue pair for place `index`, which completes on `cq`, and connects it. The one that is there is
+    /// replaced, and should be in Err.
     ///
     /// # Errors
     /// There is no new queue pair; a retry is safe, and finds the host still at the attempt before for a moment.
@@ -53,27 +47,20 @@ impl Rejoin {
     pub(crate) fn queue_pair(
         &self,
         index: usize,
-        cq: Option<Arc<dyn CompletionQueue>>,
+        cq: Arc<dyn CompletionQueue>,
         caps: QpCaps,
         deadline: Instant,
-    ) -> Result<QueuePairAndCq, ConnectError> {
+    ) -> Result<Arc<dyn QueuePair>, ConnectError> {
         // Over TCP the waiting caller moves the bytes; with mapped memory the socket only brings news of the peer's end,
         // which must be heard even while nobody polls.
         let progress = match self.provider() {
             ProviderKind::Shm => Progress::Engine,
             ProviderKind::Tcp => Progress::Caller,
         };
-        let make = || {
-            let cq = match cq {
-                Some(cq) => cq,
-                None => self.device.create_cq((caps.max_send_wr + caps.max_recv_wr) as usize + 1)?,
-            };
-            let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-            Ok((self.pd.create_qp(QpInit { send_cq, recv_cq, caps, progress })?, cq))
-        };
-        let (qp, cq) = make().map_err(|e| self.failed(&e))?;
+        let init = QpInit { send_cq: Arc::clone(&cq), recv_cq: cq, caps, progress };
+        let qp = self.pd.create_qp(init).map_err(|e| self.failed(&e))?;
         self.connect(&*qp, index, deadline)?;
-        Ok((qp, cq))
+        Ok(qp)
     }
 
     /// Connects a queue pair in state Init to place `index`. Index 0 is for calls, and is joined once.

@@ -126,6 +126,15 @@ impl Histogram {
         Duration::from_nanos(self.sum.checked_div(self.count).unwrap_or(0))
     }
 
+    /// What was recorded here and there.
+    #[must_use]
+    pub fn plus(&self, other: &Histogram) -> Histogram {
+        let at = |histogram: &Histogram, bucket| histogram.buckets.get(bucket).copied().unwrap_or(0);
+        let used = self.buckets.len().max(other.buckets.len());
+        let buckets = (0..used).map(|bucket| at(self, bucket) + at(other, bucket));
+        Histogram::new(buckets, self.sum.wrapping_add(other.sum))
+    }
+
     /// What was recorded since `earlier`, a snapshot of the same recorder.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let before = earlier.buckets.iter().chain(std::iter::repeat(&0));
@@ -170,6 +179,17 @@ mod tests {
         }
         assert_eq!(lower, 1 << MAX_BITS);
         assert_eq!((BUCKETS, bucket_of(lower), bucket_of(u64::MAX)), (320, 319, 319));
+    }
+
+    proptest! {
+        #[test]
+        fn two_together_are_what_one_would_have_recorded(
+            here in prop::collection::vec(0..1u64 << 40, 0..20),
+            there in prop::collection::vec(0..1u64 << 20, 0..20),
+        ) {
+            let both = [&here[..], &there].concat();
+            prop_assert_eq!(histogram(&here).plus(&histogram(&there)), histogram(&both));
+        }
     }
 
     #[test]

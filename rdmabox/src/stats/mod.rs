@@ -101,6 +101,21 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)+].into_iter()
             }
 
+            /// What two sessions have counted and measured together.
+            #[must_use]
+            pub fn plus(&self, other: &StatsSnapshot) -> StatsSnapshot {
+                StatsSnapshot {
+                    $($name: self.$name + other.$name,)+
+                    chain_lengths: std::array::from_fn(|class| {
+                        self.chain_lengths[class] + other.chain_lengths[class]
+                    }),
+                    read_latency: self.read_latency.plus(&other.read_latency),
+                    write_latency: self.write_latency.plus(&other.write_latency),
+                    atomic_latency: self.atomic_latency.plus(&other.atomic_latency),
+                    call_latency: self.call_latency.plus(&other.call_latency),
+                }
+            }
+
             /// What was counted and measured since `earlier`, a snapshot of the same session.
             pub fn since(&self, earlier: &StatsSnapshot) -> StatsSnapshot {
                 StatsSnapshot {
@@ -248,6 +263,19 @@ mod tests {
         assert_eq!((since.calls, since.polls, since.wqes, since.chain_lengths[1]), (5, 1, 2, 1));
         assert_eq!((since.call_latency.count(), since.call_latency.max().as_nanos()), (1, 7));
         assert_eq!(before.since(&before), StatsSnapshot::default());
+    }
+
+    #[test]
+    fn sums() {
+        let (one, two) = (Stats::default(), Stats::default());
+        for stats in [&one, &two, &two] {
+            stats.calls.add(2);
+            stats.count_post(2);
+            stats.atomic_latency.record(Duration::from_nanos(7));
+        }
+        let both = one.snapshot().plus(&two.snapshot());
+        assert_eq!((both.calls, both.wqes, both.chain_lengths[1], both.atomic_latency.count()), (6, 6, 3, 3));
+        assert_eq!(both.since(&one.snapshot()), two.snapshot());
     }
 
     #[test]

@@ -22,6 +22,29 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
+impl RemoteAddr {
+    /// The place `offset` bytes further on, wrapping: the range of a request is checked where it is made.
+    #[must_use]
+    pub fn at(self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.addr.wrapping_add(offset), ..self }
+    }
+
+    /// As bytes, little-endian, address first, for telling a peer.
+    pub fn to_le_bytes(self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&self.addr.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.rkey.to_le_bytes());
+        bytes
+    }
+
+    /// From the bytes of [`to_le_bytes`](Self::to_le_bytes). Any bytes make a place; the host finds out whether it is
+    /// one of its own.
+    pub fn from_le_bytes(bytes: [u8; 12]) -> RemoteAddr {
+        let [a, b, c, d, e, f, g, h, rkey @ ..] = bytes;
+        RemoteAddr { addr: u64::from_le_bytes([a, b, c, d, e, f, g, h]), rkey: u32::from_le_bytes(rkey) }
+    }
+}
+
 /// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
@@ -156,4 +179,18 @@ pub struct RecvWr<'a> {
     pub wr_id: u64,
     /// Local memory, registered with [`Access::LOCAL_WRITE`](super::Access::LOCAL_WRITE).
     pub sges: &'a [Sge],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RemoteAddr;
+
+    #[test]
+    fn places_are_told_and_understood() {
+        let place = RemoteAddr { addr: 0x0102_0304_0506_0708, rkey: 0x090a_0b0c };
+        let bytes = [8, 7, 6, 5, 4, 3, 2, 1, 0xc, 0xb, 0xa, 9];
+        assert_eq!((place.to_le_bytes(), RemoteAddr::from_le_bytes(bytes)), (bytes, place));
+        assert_eq!(place.at(8), RemoteAddr { addr: 0x0102_0304_0506_0710, ..place });
+        assert_eq!(place.at(u64::MAX).at(1), place);
+    }
 }

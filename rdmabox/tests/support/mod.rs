@@ -34,8 +34,7 @@ impl Service for Echo {
             b"where" => {
                 let export = self.export.lock();
                 let remote = peer.remote_addr(export.as_ref().unwrap());
-                reply.extend_from_slice(&remote.addr.to_le_bytes());
-                reply.extend_from_slice(&remote.rkey.to_le_bytes());
+                reply.extend_from_slice(&remote.to_le_bytes());
             }
             b"panic" => panic!("on purpose"),
             b"bad" => return Err("malformed".into()),
@@ -90,14 +89,11 @@ impl Fixture {
 pub fn base(session: &Session) -> RemoteAddr {
     let mut reply = Vec::new();
     session.call(b"where", &mut reply).unwrap();
-    RemoteAddr {
-        addr: u64::from_le_bytes(reply[..8].try_into().unwrap()),
-        rkey: u32::from_le_bytes(reply[8..12].try_into().unwrap()),
-    }
+    RemoteAddr::from_le_bytes(reply[..].try_into().unwrap())
 }
 
 pub fn at(base: RemoteAddr, offset: usize) -> RemoteAddr {
-    RemoteAddr { addr: base.addr + offset as u64, rkey: base.rkey }
+    base.at(offset as u64)
 }
 
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {

@@ -1,10 +1,12 @@
 //! Tables for a terminal that are Markdown at the same time. Pure.
 
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
+use rdmabox::size;
 
 use super::{Entry, Report, SOFTWARE};
 use crate::{
     metric::{Metric, show},
+    record::{Latency, RuntimeLatency},
     run::Sample,
     usage::Usage,
 };
@@ -96,7 +98,15 @@ fn single(entry: &Entry, rounds: u32) -> String {
     if let Some(gaps) = sample.gaps {
         text.push_str(&format!("\n{gaps} gaps, each of which is a voluntary switch of the client\n"));
     }
-    text.push_str(&format!("\n{whose}counters of the runtime\n\n{}\n", counters(sample)));
+    text.push_str(&format!(
+        "\n{whose}from submission to completion in the runtime\n\n{}\n",
+        latencies(sample)
+    ));
+    text.push_str(&format!(
+        "\n{whose}counters of the runtime; at most {} in flight in a session\n\n{}\n",
+        size::show(sample.in_flight_peak),
+        counters(sample)
+    ));
     text
 }
 
@@ -122,6 +132,18 @@ fn processes(sample: &Sample) -> Table {
             ]
             .map(right),
         );
+    }
+    table
+}
+
+/// What the runtime has recorded of each kind of request.
+fn latencies(sample: &Sample) -> Table {
+    let mut table = new_table();
+    table.set_header(["", "requests", "mean us", "p50 us", "p99 us", "p99.9 us", "max us"].map(right));
+    for (kind, RuntimeLatency { count, latency }) in &sample.runtime_latency {
+        let Latency { mean_us, p50_us, p99_us, p999_us, max_us } = *latency;
+        let numbers = [mean_us, p50_us, p99_us, p999_us, max_us].map(|us| show(Some(us)));
+        table.add_row([(*kind).to_owned(), count.to_string()].into_iter().chain(numbers).map(right));
     }
     table
 }

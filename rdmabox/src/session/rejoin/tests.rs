@@ -2,6 +2,7 @@
 
 use std::{
     io::{Read, Write},
+    ops::Deref,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -12,7 +13,8 @@ use crate::{
     rpc::QUEUE_DEPTH,
     session::{Export, Host, Peer, Running, Service, handshake::Answer},
     verbs::{
-        Access, MrHandle, QpState, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+        Access, Device, MrHandle, QpState, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus,
+        WorkCompletion,
     },
 };
 
@@ -105,7 +107,8 @@ impl Fixture {
         handshake::send_preamble(&mut control, Purpose::Control { queue_pairs: lanes as u32 }).unwrap();
         let Answer { ok, token, .. } = handshake::receive_answer(&mut control, soon()).unwrap();
         assert!(ok);
-        let rejoin = Rejoin { address, token, device, pd, timeout: Duration::from_secs(60) };
+        let rejoin = Rejoin { address, token, pd, timeout: Duration::from_secs(60) };
+        let rejoin = Joiner { rejoin, device };
         // Nobody calls: it has no receives.
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
         let cq = rejoin.device.create_cq(2 * QUEUE_DEPTH as usize).unwrap();
@@ -119,11 +122,33 @@ impl Fixture {
     }
 }
 
+/// With a completion queue of its own for each queue pair.
+struct Joiner {
+    rejoin: Rejoin,
+    device: Arc<SoftDevice>,
+}
+
+impl Joiner {
+    fn join(&self, index: usize) -> Result<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>), ConnectError> {
+        let cq = self.device.create_cq((caps().max_send_wr + caps().max_recv_wr) as usize + 1).unwrap();
+        let qp = self.rejoin.queue_pair(index, Arc::clone(&cq), caps(), soon())?;
+        Ok((qp, cq))
+    }
+}
+
+impl Deref for Joiner {
+    type Target = Rejoin;
+
+    fn deref(&self) -> &Rejoin {
+        &self.rejoin
+    }
+}
+
 struct Client {
     /// The first has index 1.
     lanes: Vec<Lane>,
     _calls: Arc<dyn QueuePair>,
-    rejoin: Rejoin,
+    rejoin: Joiner,
     control: Stream,
 }
 
@@ -139,17 +164,17 @@ fn caps() -> QpCaps {
 }
 
 impl Lane {
-    fn new(rejoin: &Rejoin, index: usize) -> Result<Lane, ConnectError> {
-        let (qp, cq) = rejoin.queue_pair(index, None, caps(), soon())?;
+    fn new(rejoin: &Joiner, index: usize) -> Result<Lane, ConnectError> {
+        let (qp, cq) = rejoin.join(index)?;
         let buffer = Arc::new(Memory::private(LEN).unwrap());
         let mr = rejoin.pd.register(&buffer, 0, LEN as u64, Access::LOCAL_WRITE).unwrap();
         Ok(Lane { qp, cq, buffer, mr })
     }
 
     /// As a runtime does it: the old queue pair is in Err first.
-    fn replace(&mut self, rejoin: &Rejoin, index: usize) -> Result<(), ConnectError> {
+    fn replace(&mut self, rejoin: &Joiner, index: usize) -> Result<(), ConnectError> {
         self.qp.to_error();
-        (self.qp, self.cq) = rejoin.queue_pair(index, None, caps(), soon())?;
+        (self.qp, self.cq) = rejoin.join(index)?;
         Ok(())
     }
 
@@ -297,19 +322,16 @@ fn streams_that_do_not_belong_are_refused_and_nobody_notices() {
         let client = f.client(2);
         let other = if provider == ProviderKind::Shm { ProviderKind::Tcp } else { ProviderKind::Shm };
         let right = &client.rejoin;
-        let with = |address: Address, token: Token| Rejoin {
-            address,
-            token,
+        let with = |address: Address, token: Token| Joiner {
+            rejoin: Rejoin { address, token, pd: Arc::clone(&right.pd), timeout: right.timeout },
             device: Arc::clone(&right.device),
-            pd: Arc::clone(&right.pd),
-            timeout: right.timeout,
         };
         let unknown = with(right.address.clone(), Token::random().unwrap());
         let crossed = with(f.address(other), right.token);
         let cases =
             [(&unknown, 1), (&crossed, 1), (right, 0), (right, 3), (right, u32::MAX as usize), (&crossed, 0)];
         for (rejoin, index) in cases {
-            let error = rejoin.queue_pair(index, None, caps(), soon()).unwrap_err();
+            let error = rejoin.join(index).unwrap_err();
             // The stream is closed before or after the client has said which queue pair it is.
             assert!(matches!(error, ConnectError::Refused { .. } | ConnectError::Io { .. }), "{error}");
             for (lane, value) in client.lanes.iter().zip(1..) {
@@ -320,7 +342,7 @@ fn streams_that_do_not_belong_are_refused_and_nobody_notices() {
         let Client { control, rejoin, lanes, .. } = client;
         control.shutdown();
         f.until_over(1);
-        rejoin.queue_pair(1, None, caps(), soon()).unwrap_err();
+        rejoin.join(1).unwrap_err();
         for lane in &lanes {
             assert_ne!(lane.write(f.at(0), &[2; 8]), WcStatus::Success);
         }
@@ -359,10 +381,8 @@ fn a_shared_completion_queue_serves_the_new_one() {
         let shared = client.rejoin.device.create_cq(1024).unwrap();
         for (lane, index) in client.lanes.iter_mut().zip(1..) {
             lane.qp.to_error();
-            let given = Some(Arc::clone(&shared));
-            let (qp, cq) = client.rejoin.queue_pair(index, given, caps(), soon()).unwrap();
-            assert!(Arc::ptr_eq(&cq, &shared));
-            (lane.qp, lane.cq) = (qp, cq);
+            lane.qp = client.rejoin.queue_pair(index, Arc::clone(&shared), caps(), soon()).unwrap();
+            lane.cq = Arc::clone(&shared);
         }
         for (lane, value) in client.lanes.iter().zip(1..) {
             lane.works(f.at(0), value);
@@ -549,7 +569,7 @@ fn a_lane_that_is_rebuilt_hundreds_of_times_leaves_nothing_behind() {
             }
             client.lanes[0].replace(&client.rejoin, 1).unwrap();
             client.lanes[0].works(f.at(0), round);
-            client.rejoin.queue_pair(3, None, caps(), soon()).unwrap_err();
+            client.rejoin.join(3).unwrap_err();
         }
         assert_eq!(settled(Some(before)), before, "descriptors, mappings");
     });

@@ -1,0 +1,97 @@
+//! One task with many requests under way, on plain `std` futures.
+//!
+//! A directory in remote memory: an index, and records of any length. A lookup is two READs, of which the second depends on
+//! the first. One after another, each lookup waits twice for a round trip; joined, all of them wait together, in one
+//! task on one thread. The executor is that of the `futures` crate; any other does as well, because transfers wake
+//! whoever polls them.
+//!
+//! `cargo run --release -p rdmabox --example async_service` starts a host in this process; with `-- --connect ADDRESS`
+//! the host is another one (`examples/lend.rs`). It prints, with other times on another machine:
+//!
+//! ```text
+//! 256 lookups through TCP via tcp:127.0.0.1:43023 (not shared memory: the server has no Unix socket)
+//! one after another: 7ms
+//! joined: 4ms
+//! the third says "record 2!!"
+//! ```
+
+use std::{error::Error, sync::Arc, time::Instant};
+
+use futures::{executor::block_on, future::try_join_all};
+use rdmabox::{Address, Lender, RemoteAddr, RequestError, Session, SessionOptions};
+
+const RECORDS: u64 = 256;
+/// Bytes of an entry of the index: how far into the memory the record is, and its length.
+const ENTRY: u64 = 16;
+/// Bytes of a record, at most.
+const LONGEST: u64 = 100;
+
+struct Directory {
+    session: Arc<Session>,
+    base: RemoteAddr,
+}
+
+impl Directory {
+    /// Writes the records and their index, all of them under way at once.
+    async fn create(session: Arc<Session>, base: RemoteAddr) -> Result<Directory, RequestError> {
+        let (mut index, mut records) = (Vec::new(), Vec::new());
+        for id in 0..RECORDS {
+            let offset = RECORDS * ENTRY + records.len() as u64;
+            let record = format!("record {id}{}", "!".repeat(id as usize % 60));
+            index.extend_from_slice(&offset.to_le_bytes());
+            index.extend_from_slice(&(record.len() as u64).to_le_bytes());
+            records.extend_from_slice(record.as_bytes());
+        }
+        let places = [(base, index), (base.at(RECORDS * ENTRY), records)];
+        // The buffer comes back with the outcome; it is not needed again.
+        let writes = places.map(|(place, bytes)| session.start_write(place, bytes));
+        try_join_all(writes.map(|write| async { write.await.0 })).await?;
+        Ok(Directory { session, base })
+    }
+
+    async fn lookup(&self, id: u64) -> Result<String, RequestError> {
+        let entry = self.read(id * ENTRY, ENTRY).await?;
+        let word =
+            |at: usize| entry[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        // What a peer may have written is looked at before it is believed.
+        let (offset, len) = (word(0), word(8).min(LONGEST));
+        let record = self.read(offset, len).await?;
+        String::from_utf8(record).map_err(|_| RequestError::Invalid("a record that is no text".into()))
+    }
+
+    async fn read(&self, offset: u64, len: u64) -> Result<Vec<u8>, RequestError> {
+        let (result, bytes) = self.session.start_read(self.base.at(offset), vec![0; len as usize]).await;
+        result.map(|()| bytes)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (_host, address) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--connect", address] => (None, address.parse()?),
+        [] => {
+            let host = Lender::listen(&["127.0.0.1:0".parse::<Address>()?], 1 << 20)?;
+            let address = host.addresses()[0].clone();
+            (Some(host), address)
+        }
+        _ => return Err("usage: async_service [--connect ADDRESS]".into()),
+    };
+    let session = Session::connect(&address, &SessionOptions::default())?;
+    let memory = Lender::locate(&session)?;
+    println!("{RECORDS} lookups through {}", session.description());
+
+    block_on(async {
+        let directory = Directory::create(session, memory.base).await?;
+        let began = Instant::now();
+        for id in 0..RECORDS {
+            directory.lookup(id).await?;
+        }
+        println!("one after another: {:.0?}", began.elapsed());
+
+        let began = Instant::now();
+        let found = try_join_all((0..RECORDS).map(|id| directory.lookup(id))).await?;
+        println!("joined: {:.0?}", began.elapsed());
+        println!("the third says {:?}", found[2]);
+        Ok(())
+    })
+}

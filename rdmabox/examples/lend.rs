@@ -1,0 +1,23 @@
+//! A host that lends memory until Ctrl-C, for the `--connect` of the other examples.
+//!
+//! `cargo run --release -p rdmabox --example lend -- /tmp/lent.sock` prints
+//!
+//! ```text
+//! lending 16777216 bytes at unix:/tmp/lent.sock
+//! ```
+//!
+//! An address of the form `10.0.0.7:7450` lends to other machines, and to everybody who reaches it.
+
+use std::error::Error;
+
+use rdmabox::Lender;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let address = std::env::args().nth(1).ok_or("usage: lend ADDRESS")?;
+    let len = 16 << 20;
+    let host = Lender::listen(&[address.parse()?], len)?;
+    println!("lending {len} bytes at {}", host.addresses()[0]);
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,179 @@
+//! A vector of plain data in the memory of another process or machine, on the blocking calls.
+//!
+//! It shows ordered lists (an element and the length that publishes it go out together, in this order, with one doorbell
+//! and in one round trip) and long requests (`extend` and `iter` move many elements with each).
+//!
+//! `cargo run --release -p rdmabox --example remote_vec` starts a host in this process; with `-- --connect ADDRESS` the
+//! host is another one (`examples/lend.rs`). It prints
+//!
+//! ```text
+//! 1000 pushes: 2001 work requests, 1001 doorbells
+//! 99000 more at once: 2 work requests, 1 doorbells
+//! opened, 100000 elements: 1 work requests, 1 doorbells
+//! iterated, the ids sum up to 4999950000: 98 work requests, 98 doorbells
+//! set and get, Some(Point { id: 7, x: 777.0, y: 0.5 }): 2 work requests, 2 doorbells
+//! ```
+
+use std::{error::Error, marker::PhantomData};
+
+use rdmabox::{Address, Lender, Op, RemoteAddr, RemoteMemory, RequestError, Session, SessionOptions};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What can be copied from machine to machine as it is: no pointers, no padding, valid whatever its bytes are.
+trait Plain: FromBytes + IntoBytes + Immutable {}
+impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
+
+/// The length stands in the first word; elements begin at the next cache line.
+const HEADER: u64 = 64;
+/// Elements that `iter` reads at a time.
+const BATCH: u64 = 1024;
+
+/// A vector in remote memory: one process pushes, any number read.
+///
+/// Invariant: the elements below the length are written. The length grows in the same ordered list as the elements, behind
+/// them.
+struct RemoteVec<'a, T> {
+    session: &'a Session,
+    memory: RemoteMemory,
+    len: u64,
+    elements: PhantomData<T>,
+}
+
+impl<'a, T: Plain> RemoteVec<'a, T> {
+    /// An empty vector, whatever was there before.
+    fn create(session: &'a Session, memory: RemoteMemory) -> Result<Self, RequestError> {
+        session.write(memory.base, &[0; 8])?;
+        Ok(RemoteVec { session, memory, len: 0, elements: PhantomData })
+    }
+
+    /// The vector that is there.
+    fn open(session: &'a Session, memory: RemoteMemory) -> Result<Self, RequestError> {
+        let mut len = [0; 8];
+        session.read(memory.base, &mut len)?;
+        let vec = RemoteVec { session, memory, len: u64::from_le_bytes(len), elements: PhantomData };
+        // What a peer wrote is looked at before it is believed.
+        if vec.len > vec.capacity() {
+            Err(RequestError::Invalid("no vector is there".into()))
+        } else {
+            Ok(vec)
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn capacity(&self) -> u64 {
+        self.memory.len.saturating_sub(HEADER) / size_of::<T>() as u64
+    }
+
+    fn place(&self, index: u64) -> RemoteAddr {
+        self.memory.base.at(HEADER + index * size_of::<T>() as u64)
+    }
+
+    fn push(&mut self, value: T) -> Result<(), RequestError> {
+        self.extend(std::slice::from_ref(&value))
+    }
+
+    /// Appends all of them at once: who sees the new length sees all of them.
+    fn extend(&mut self, values: &[T]) -> Result<(), RequestError> {
+        let added = values.len() as u64;
+        if added > self.capacity() - self.len {
+            return Err(RequestError::Invalid(format!("no room for {added} more")));
+        }
+        let mut old = 0;
+        self.session.execute(&mut [
+            Op::Write { remote: self.place(self.len), data: values.as_bytes() },
+            Op::FetchAdd { remote: self.memory.base, add: added, old: &mut old },
+        ])?;
+        self.len += added;
+        Ok(())
+    }
+
+    fn get(&self, index: u64) -> Result<Option<T>, RequestError> {
+        if index >= self.len {
+            return Ok(None);
+        }
+        let mut value = T::new_zeroed();
+        self.session.read(self.place(index), value.as_mut_bytes())?;
+        Ok(Some(value))
+    }
+
+    /// Overwrites an element. Who reads it at the same time may get bytes of both values.
+    fn set(&mut self, index: u64, value: T) -> Result<(), RequestError> {
+        if index >= self.len {
+            return Err(RequestError::Invalid(format!("index {index} of {}", self.len)));
+        }
+        self.session.write(self.place(index), value.as_bytes())
+    }
+
+    /// All elements, fetched in batches.
+    fn iter(&self) -> impl Iterator<Item = Result<T, RequestError>> {
+        (0..self.len).step_by(BATCH as usize).flat_map(|first| {
+            let mut batch: Vec<T> = (first..self.len.min(first + BATCH)).map(|_| T::new_zeroed()).collect();
+            let read = self.session.read(self.place(first), batch.as_mut_bytes());
+            // A batch that failed is one error, and no element.
+            let (elements, error) = match read {
+                Ok(()) => (batch, None),
+                Err(error) => (Vec::new(), Some(Err(error))),
+            };
+            elements.into_iter().map(Ok).chain(error)
+        })
+    }
+}
+
+#[derive(Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Point {
+    id: u64,
+    x: f32,
+    y: f32,
+}
+
+fn point(id: u64) -> Point {
+    Point { id, x: id as f32, y: 0.5 }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (_host, address) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--connect", address] => (None, address.parse()?),
+        [] => {
+            let socket = std::env::temp_dir().join(format!("remote-vec-{}.sock", std::process::id()));
+            let host = Lender::listen(&[Address::Unix(socket)], 4 << 20)?;
+            let address = host.addresses()[0].clone();
+            (Some(host), address)
+        }
+        _ => return Err("usage: remote_vec [--connect ADDRESS]".into()),
+    };
+    let session = Session::connect(&address, &SessionOptions::default())?;
+    let memory = Lender::locate(&session)?;
+    let mut counted = session.stats();
+    let mut show = |what: String| {
+        let now = session.stats();
+        let since = now.since(&counted);
+        println!("{what}: {} work requests, {} doorbells", since.wqes, since.doorbells);
+        counted = now;
+    };
+
+    let mut points = RemoteVec::create(&session, memory)?;
+    for id in 0..1000 {
+        points.push(point(id))?;
+    }
+    show("1000 pushes".into());
+    points.extend(&(1000..100_000).map(point).collect::<Vec<_>>())?;
+    show("99000 more at once".into());
+
+    // Somebody else, who knows no more than where the memory is.
+    let seen = RemoteVec::<Point>::open(&session, memory)?;
+    show(format!("opened, {} elements", seen.len()));
+    let mut sum = 0;
+    for point in seen.iter() {
+        sum += point?.id;
+    }
+    show(format!("iterated, the ids sum up to {sum}"));
+    points.set(777, Point { id: 7, ..point(777) })?;
+    show(format!("set and get, {:?}", seen.get(777)?));
+    assert_eq!(seen.get(100_000)?, None);
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Byte sizes as people write and read them: one rule for every command line on top of this crate. Pure.
+
+use parse_size::Config;
+
+/// One KiB.
+pub const KIB: u64 = 1 << 10;
+/// One MiB.
+pub const MIB: u64 = 1 << 20;
+/// One GiB.
+pub const GIB: u64 = 1 << 30;
+
+/// A text that is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no size: write a number of bytes, or one with a power of 1024 such as 64k, 1.5m or 4g")]
+pub struct SizeError(String);
+
+/// Reads `4096`, `4k`, `64K`, `1.5m`, `1MiB`, `2 GB`. Units are powers of 1024, however they are written.
+pub fn parse(text: &str) -> Result<u64, SizeError> {
+    Config::new().with_binary().parse_size(text).map_err(|_| SizeError(text.to_owned()))
+}
+
+/// As [`parse`], for what cannot be zero.
+pub fn parse_nonzero(text: &str) -> Result<u64, SizeError> {
+    parse(text).and_then(|size| if size == 0 { Err(SizeError(text.to_owned())) } else { Ok(size) })
+}
+
+/// `4096` as `4 KiB`, `1 << 30` as `1 GiB`, anything uneven with one decimal.
+pub fn show(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = (bytes.max(1).ilog2() / 10) as usize; // At most 6.
+    let unit = 1u64 << (10 * power);
+    if bytes.is_multiple_of(unit) {
+        format!("{} {}", bytes / unit, UNITS[power])
+    } else {
+        format!("{:.1} {}", bytes as f64 / unit as f64, UNITS[power])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn units_are_powers_of_1024() {
+        for (text, size) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4096B", 4096),
+            ("4k", 4 * KIB),
+            ("64K", 64 * KIB),
+            ("64KiB", 64 * KIB),
+            ("64KB", 64 * KIB),
+            ("1.5m", 3 << 19),
+            ("0.25K", 256),
+            ("2 MiB", 2 * MIB),
+            ("4G", 4 * GIB),
+            ("4gb", 4 * GIB),
+            ("2T", 2 << 40),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse(text), Ok(size), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_refused() {
+        for text in [
+            "",
+            " ",
+            "k",
+            "-1",
+            "+1",
+            "1x",
+            "4G4",
+            ".5G",
+            "1.2.3",
+            "18446744073709551616",
+            "18446744073709551615K",
+            "99999999999999g",
+        ] {
+            assert_eq!(parse(text), Err(SizeError(text.into())));
+        }
+        assert_eq!(parse_nonzero("0k"), Err(SizeError("0k".into())));
+        assert_eq!(parse_nonzero("1k"), Ok(KIB));
+    }
+
+    #[test]
+    fn sizes_are_shown() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (4096, "4 KiB"),
+            (4097, "4.0 KiB"),
+            (MIB, "1 MiB"),
+            (3 * GIB / 2, "1.5 GiB"),
+            (2 << 40, "2 TiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(show(bytes), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_in_whole_units_is_read_back(size in 1..1024u64, power in 0..6u32) {
+            let size = size << (10 * power);
+            prop_assert_eq!(parse(&show(size)), Ok(size));
+        }
+    }
+}

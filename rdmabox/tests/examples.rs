@@ -1,0 +1,172 @@
+//! The examples run, alone and with a host elsewhere, over shared memory and TCP, and print what their headers say.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+use rdmabox::{Address, Lender, Running, Session, SessionOptions};
+
+const PROVIDERS: [&str; 2] = ["shared memory", "TCP"];
+
+/// A program that `cargo test` and `cargo nextest run` build with the tests, beside their directory.
+fn program(name: &str) -> Command {
+    let own = std::env::current_exe().unwrap();
+    let path: PathBuf = own.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is not built: cargo build -p rdmabox --examples", path.display());
+    let mut command = Command::new(path);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+#[track_caller]
+fn run(name: &str, args: &[&str]) -> Vec<String> {
+    let output = program(name).args(args).output().unwrap();
+    assert!(output.status.success(), "{name} {args:?}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Addresses for both providers: of a socket in `dir`, and a free port.
+fn addresses(dir: &tempfile::TempDir) -> [Address; 2] {
+    [Address::Unix(dir.path().join("socket")), Address::Tcp { host: "127.0.0.1".into(), port: 0 }]
+}
+
+/// Runs an example of a client with a host of this process on each provider.
+fn on_each_provider(name: &str, check: impl Fn(&str, Vec<String>)) {
+    let dir = tempfile::tempdir().unwrap();
+    for (provider, address) in PROVIDERS.into_iter().zip(addresses(&dir)) {
+        let host: Running = Lender::listen(&[address], 4 << 20).unwrap();
+        // Twice: the memory is not as it was.
+        for _ in 0..2 {
+            check(provider, run(name, &["--connect", &host.addresses()[0].to_string()]));
+        }
+    }
+}
+
+/// A number stands there, whatever it is.
+fn number(text: &str) -> f64 {
+    text.trim().parse().unwrap_or_else(|_| panic!("{text:?} is no number"))
+}
+
+/// A child that ends with the test.
+struct Serving {
+    child: Child,
+    address: String,
+}
+
+impl Serving {
+    fn start(name: &str, args: &[&str], before_address: &str) -> Serving {
+        let mut child = program(name).args(args).spawn().unwrap();
+        let mut line = String::new();
+        let read = BufReader::new(child.stdout.take().unwrap()).read_line(&mut line);
+        let address = line.trim_end().strip_prefix(before_address).map(str::to_owned);
+        let serving = Serving { child, address: address.unwrap_or_default() };
+        assert!(read.is_ok() && !serving.address.is_empty(), "{line:?}");
+        serving
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn ping_pong_prints_a_table() {
+    let check = |provider: &str, lines: Vec<String>| {
+        assert!(
+            lines[0].starts_with(&format!("1000 of each, one at a time, through {provider}")),
+            "{lines:?}"
+        );
+        assert_eq!(lines[1], "|                        | median us | 99 % us |");
+        let names: Vec<&str> = lines[3..]
+            .iter()
+            .map(|line| {
+                let cells: Vec<&str> = line.split('|').collect();
+                let [_, name, median, most, _] = cells[..] else { panic!("{line:?}") };
+                assert!(0.0 < number(median) && number(median) <= number(most), "{line:?}");
+                name.trim()
+            })
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "read 8 bytes",
+                "write 8 bytes",
+                "read 4 KiB",
+                "write 4 KiB",
+                "fetch and add",
+                "call",
+                "there and back"
+            ]
+        );
+    };
+    check("shared memory", run("ping_pong", &[]));
+    on_each_provider("ping_pong", check);
+}
+
+#[test]
+fn remote_vec_counts_its_requests() {
+    let check = |_: &str, lines: Vec<String>| {
+        assert_eq!(
+            lines,
+            [
+                "1000 pushes: 2001 work requests, 1001 doorbells",
+                "99000 more at once: 2 work requests, 1 doorbells",
+                "opened, 100000 elements: 1 work requests, 1 doorbells",
+                "iterated, the ids sum up to 4999950000: 98 work requests, 98 doorbells",
+                "set and get, Some(Point { id: 7, x: 777.0, y: 0.5 }): 2 work requests, 2 doorbells",
+            ]
+        );
+    };
+    check("", run("remote_vec", &[]));
+    on_each_provider("remote_vec", check);
+}
+
+#[test]
+fn kv_cache_finds_everything_without_a_call_and_never_half_a_value() {
+    let check = |lines: Vec<String>| {
+        assert_eq!(lines[0], "2000 gets: 1000 hits, 2000 reads, 0 calls");
+        let rest = lines[1].strip_prefix("2000 puts meanwhile: ").unwrap();
+        let (gets, torn) = rest.split_once(" gets, none of them mixed, ").unwrap();
+        number(gets);
+        number(torn.strip_suffix(" torn reads repeated").unwrap());
+        assert_eq!(lines.len(), 2);
+    };
+    check(run("kv_cache", &[]));
+    let dir = tempfile::tempdir().unwrap();
+    for address in addresses(&dir) {
+        let server = Serving::start("kv_cache", &["--listen", &address.to_string()], "serving at ");
+        check(run("kv_cache", &["--connect", &server.address]));
+    }
+}
+
+#[test]
+fn async_service_finds_its_records() {
+    let check = |provider: &str, lines: Vec<String>| {
+        assert!(lines[0].starts_with(&format!("256 lookups through {provider}")), "{lines:?}");
+        assert!(lines[1].starts_with("one after another: ") && lines[2].starts_with("joined: "), "{lines:?}");
+        assert_eq!(lines[3..], [r#"the third says "record 2!!""#]);
+    };
+    check("TCP", run("async_service", &[]));
+    on_each_provider("async_service", check);
+}
+
+#[test]
+fn lend_lends() {
+    let dir = tempfile::tempdir().unwrap();
+    for address in addresses(&dir) {
+        let host = Serving::start("lend", &[&address.to_string()], "lending 16777216 bytes at ");
+        let session = Session::connect(&host.address.parse().unwrap(), &SessionOptions::default()).unwrap();
+        let memory = Lender::locate(&session).unwrap();
+        assert_eq!(memory.len, 16 << 20);
+        let last = memory.base.at(memory.len - 4);
+        session.write(last, b"last").unwrap();
+        let mut back = [0; 4];
+        session.read(last, &mut back).unwrap();
+        assert_eq!(&back, b"last");
+    }
+}
