@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Weak, atomic::Ordering, mpsc},
     task::{Context, Poll, Wake, Waker},
+    time::Duration,
 };
 
 use proptest::{
