@@ -122,6 +122,9 @@ impl Fixture {
     }
 }
 
+/// A queue pair and its completion queue.
+type Joined = (Arc<dyn QueuePair>, Arc<dyn CompletionQueue>);
+
 /// With a completion queue of its own for each queue pair.
 struct Joiner {
     rejoin: Rejoin,
@@ -129,7 +132,7 @@ struct Joiner {
 }
 
 impl Joiner {
-    fn join(&self, index: usize) -> Result<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>), ConnectError> {
+    fn join(&self, index: usize) -> Result<Joined, ConnectError> {
         let cq = self.device.create_cq((caps().max_send_wr + caps().max_recv_wr) as usize + 1).unwrap();
         let qp = self.rejoin.queue_pair(index, Arc::clone(&cq), caps(), soon())?;
         Ok((qp, cq))
