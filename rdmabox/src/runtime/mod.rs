@@ -20,14 +20,9 @@ mod submit;
 mod ticket;
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
-
-use parking_lot::Mutex;
 
 pub(crate) use self::{
     attend::{Attendance, Waited},
@@ -51,6 +46,10 @@ use crate::{
     memory::{Memory, PreMrPool},
     polling::{PollingMode, Retry},
     stats::Stats,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     verbs::{Access, CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr},
 };
 

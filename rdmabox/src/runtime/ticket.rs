@@ -10,7 +10,7 @@ use crate::{
     sync::{
         Mutex, Thread,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-        current, thread_number,
+        current, now, thread_local, thread_number,
     },
 };
 
@@ -85,7 +85,7 @@ impl Ticket {
             owner: Mutex::new(Owner::Nobody),
             thread: AtomicU64::new(0),
             detached: AtomicBool::new(false),
-            started: Instant::now(),
+            started: now(),
         }
     }
 
@@ -145,7 +145,7 @@ impl Ticket {
         if self.failed.swap(false, Ordering::Relaxed) {
             *self.error.lock() = None;
         }
-        self.started = Instant::now();
+        self.started = now();
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -264,3 +264,6 @@ impl Attendee for Ticket {
         }
     }
 }
+
+#[cfg(all(loom, test))]
+mod model;

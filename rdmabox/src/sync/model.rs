@@ -1,0 +1,18 @@
+//! How models are run.
+
+pub(crate) use loom::thread::JoinHandle;
+
+/// Runs a model with every interleaving that `preemptions` allow; with all if there is no bound. `LOOM_MAX_PREEMPTIONS`
+/// overrides it. A switch at a point where a thread has to wait is none.
+pub(crate) fn check(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// Starts a thread of a model. It may share what is not `Sync`, such as a cell that only the model checker protects.
+#[track_caller]
+pub(crate) fn go<T: 'static>(run: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
+    loom::thread::spawn(run)
+}
