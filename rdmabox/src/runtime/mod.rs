@@ -12,6 +12,8 @@ mod detached;
 mod lane;
 mod mend;
 mod merge_queue;
+#[cfg(all(loom, test))]
+mod model;
 mod order;
 mod pollers;
 mod post;

@@ -4,12 +4,12 @@
 //! (SCQ(M) of the paper) makes the queue's poller start; it works while something is outstanding there and sleeps
 //! otherwise.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::{Runtime, lane::Lane, ticket::Attendee};
 use crate::{
     sync::{
-        JoinHandle, Mutex, Thread,
+        JoinHandle, Mutex, OnceLock, Thread,
         atomic::{AtomicBool, Ordering},
         current, now, park, spawn,
     },
@@ -103,6 +103,8 @@ impl Runtime {
     }
 
     fn poll_for_others(&self, index: usize, seat: &Arc<Seat>) {
+        // Whoever started this thread may not have come to it yet, and from now on others may have to wake it.
+        let _ = seat.thread.set(current());
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         while !self.stopping.load(Ordering::SeqCst) {
             if !seat.wanted.load(Ordering::SeqCst) {

@@ -260,6 +260,31 @@ impl<T> fmt::Debug for RwLock<T> {
     }
 }
 
+/// With the interface of the ordinary one. Who sets it second returns when it is set.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    is_set: loom::sync::atomic::AtomicBool,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn new() -> OnceLock<T> {
+        OnceLock { is_set: loom::sync::atomic::AtomicBool::new(false), value: std::sync::OnceLock::new() }
+    }
+
+    #[track_caller]
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        let result = self.value.set(value);
+        self.is_set.store(true, atomic::Ordering::Release);
+        result
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self) -> Option<&T> {
+        if self.is_set.load(atomic::Ordering::Acquire) { self.value.get() } else { None }
+    }
+}
+
 /// The time: always the same.
 pub(crate) fn now() -> Instant {
     static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);

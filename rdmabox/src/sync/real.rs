@@ -2,7 +2,7 @@
 
 pub(crate) use std::{
     hint::spin_loop,
-    sync::atomic,
+    sync::{OnceLock, atomic},
     thread::{JoinHandle, Thread, current, park, park_timeout, sleep, yield_now},
     thread_local,
 };

@@ -30,11 +30,16 @@ impl Wake for Told {
 
 const FLUSHED: RequestError = RequestError::Flushed;
 
-/// Completes one request of a ticket on a thread of its own and does what it is told. True if it was the last.
-fn complete_elsewhere(ticket: &Arc<Ticket>, result: Result<(), RequestError>) -> JoinHandle<bool> {
+/// Completes the request that a ticket has on a lane, on a thread of its own, and does what it is told. True if it was the
+/// last.
+fn complete_elsewhere(
+    ticket: &Arc<Ticket>,
+    lane: usize,
+    result: Result<(), RequestError>,
+) -> JoinHandle<bool> {
     let ticket = Arc::clone(ticket);
     go(move || {
-        let (notice, last) = ticket.complete_one(Some(0), result);
+        let (notice, last) = ticket.complete_one(Some(lane), result);
         match notice {
             Notice::Nothing => {}
             Notice::Unpark(thread) => thread.unpark(),
@@ -45,12 +50,12 @@ fn complete_elsewhere(ticket: &Arc<Ticket>, result: Result<(), RequestError>) ->
     })
 }
 
-/// A ticket of two requests that are posted, of which one fails: both complete on other threads.
+/// A ticket of two requests that are posted, on two lanes, and of which one fails: both complete on other threads.
 fn two_that_complete() -> (Arc<Ticket>, [JoinHandle<bool>; 2]) {
     let ticket = Ticket::of_nobody(2, None);
     ticket.posted_on(0);
-    ticket.posted_on(0);
-    let completing = [complete_elsewhere(&ticket, Ok(())), complete_elsewhere(&ticket, Err(FLUSHED))];
+    ticket.posted_on(1);
+    let completing = [complete_elsewhere(&ticket, 0, Ok(())), complete_elsewhere(&ticket, 1, Err(FLUSHED))];
     (ticket, completing)
 }
 
