@@ -10,14 +10,9 @@
 mod latency_window;
 mod static_window;
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub use latency_window::{LatencyTarget, LatencyWindow, LatencyWindowOptions};
 pub use static_window::{DEFAULT_WINDOW, StaticWindow};

@@ -5,17 +5,16 @@
 //! every loan made in it is dropped. For a request that outlives the call, a [`Lent`] buffer does: it is given back, or
 //! dropped, only when every loan of it is. Requests drop their loans only when the device has let go of the memory.
 
-use std::{
-    cell::RefCell,
-    marker::PhantomData,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{cell::RefCell, marker::PhantomData, sync::Arc};
 
 use super::{PreMrBuf, RecvBuf, SendBuf};
-use crate::verbs::{Access, MrHandle, ProtectionDomain, Sge, VerbsError};
+use crate::{
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        thread_local, yield_now,
+    },
+    verbs::{Access, MrHandle, ProtectionDomain, Sge, VerbsError},
+};
 
 /// A slice on loan. Exclusive loans are written by at most one request at a time: they come from `&mut` slices.
 #[derive(Debug)]
@@ -118,7 +117,7 @@ impl Drop for Settle<'_> {
     fn drop(&mut self) {
         // The loans are dropped before a request is reported done, so that this is almost never waited for.
         while self.0.load(Ordering::Acquire) != 0 {
-            std::thread::yield_now();
+            yield_now();
         }
     }
 }
@@ -211,6 +210,9 @@ impl<B> Drop for Lent<B> {
     }
 }
 
+#[cfg(all(loom, test))]
+mod model;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,7 +270,7 @@ mod tests {
             });
             lent.take()
         });
-        assert_eq!((returned.into_inner(), count.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!((returned.load(Ordering::SeqCst), count.load(Ordering::SeqCst)), (1, 0));
         assert_eq!(buf, Some(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3]));
     }
 

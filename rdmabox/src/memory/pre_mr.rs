@@ -7,9 +7,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::Memory;
+use crate::sync::Mutex;
 
 /// Smallest block in bytes.
 const MIN_BLOCK: usize = 4096;
@@ -253,6 +252,9 @@ impl Buddies {
         self.state[block as usize] = State::Inner;
     }
 }
+
+#[cfg(all(loom, test))]
+mod model;
 
 #[cfg(test)]
 mod tests {

@@ -16,9 +16,9 @@ use crate::{
     polling::{Poller, PollingMode, Retry, Step},
     stats::Stats,
     sync::{
-        Mutex,
+        Mutex, TryMutex,
         atomic::{Ordering, fence},
-        park_timeout,
+        now, park_timeout, spin_loop, yield_now,
     },
     verbs::{CompletionQueue, VerbsError, WorkCompletion},
 };
@@ -49,7 +49,7 @@ struct Waiters {
 pub(crate) struct Attendance {
     index: usize,
     cq: Arc<dyn CompletionQueue>,
-    leader: Mutex<Leader>,
+    leader: TryMutex<Leader>,
     waiters: Mutex<Waiters>,
     /// Only its poller takes the token.
     has_poller: bool,
@@ -76,7 +76,7 @@ impl Attendance {
         Attendance {
             index,
             cq,
-            leader: Mutex::new(leader),
+            leader: TryMutex::new(leader),
             waiters: Mutex::default(),
             has_poller: mode.shared_queues().is_some(),
         }
@@ -186,9 +186,9 @@ impl Attendance {
                         if remaining(deadline).is_none() {
                             return Waited::TimedOut;
                         }
-                        std::thread::yield_now();
+                        yield_now();
                     } else if empty > 0 {
-                        std::hint::spin_loop();
+                        spin_loop();
                     }
                 }
                 Step::Arm => {
@@ -260,8 +260,11 @@ fn is_same<A>(one: &Arc<dyn Attendee>, other: &Arc<A>) -> bool {
 }
 
 fn remaining(deadline: Instant) -> Option<Duration> {
-    deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    deadline.checked_duration_since(now()).filter(|left| !left.is_zero())
 }
+
+#[cfg(all(loom, test))]
+pub(super) mod model;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@
 use std::{
     cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     session::RequestError,
+    sync::{atomic::Ordering, now, park_timeout, thread_local},
     verbs::{WcStatus, WorkCompletion},
 };
 
@@ -36,7 +37,7 @@ impl Runtime {
     /// Waits for a ticket that the calling thread owns. When its time is over, what of it is posted is ended with its
     /// lane, so that no memory stays in use, and the rest is withdrawn.
     pub(super) fn wait(&self, ticket: &Arc<Ticket>) -> Result<(), RequestError> {
-        let mut deadline = Instant::now() + self.timeout;
+        let mut deadline = now() + self.timeout;
         let mut timed_out = false;
         while !ticket.is_done() {
             let waited = match ticket.unsettled_lane() {
@@ -47,9 +48,9 @@ impl Runtime {
                 // Not posted: whoever posts it wakes this thread or serves it.
                 None => {
                     self.drive_for_room();
-                    match deadline.checked_duration_since(Instant::now()) {
+                    match deadline.checked_duration_since(now()) {
                         Some(left) if !left.is_zero() => {
-                            std::thread::park_timeout(left);
+                            park_timeout(left);
                             Waited::Done
                         }
                         _ => Waited::TimedOut,
@@ -62,7 +63,7 @@ impl Runtime {
                     timed_out = true;
                     self.give_up(ticket);
                     // What was being posted meanwhile is ended in the next round.
-                    deadline = Instant::now() + Duration::from_millis(10);
+                    deadline = now() + Duration::from_millis(10);
                 }
                 Waited::Broken(e) => {
                     // The completions are lost for good, and with them the knowledge that the memory is free: but
@@ -175,7 +176,7 @@ impl Runtime {
 
     /// Gives everything back that work requests held, and reports them.
     pub(super) fn finish_all(&self, over: &mut Over) {
-        let now = Instant::now();
+        let now = now();
         let Over { wrs, members } = over;
         for (wr, status) in wrs.drain(..) {
             let count = wr.members;
@@ -276,11 +277,11 @@ impl Runtime {
     /// Runs a caller's code, on a thread that may serve others as well.
     pub(crate) fn call_back(&self, callback: impl FnOnce()) {
         self.stats.callbacks.inc();
-        let outer = IN_CALLBACK.replace(true);
+        let outer = IN_CALLBACK.with(|inside| inside.replace(true));
         if catch_unwind(AssertUnwindSafe(callback)).is_err() {
             log::error!("a callback panicked");
         }
-        IN_CALLBACK.set(outer);
+        IN_CALLBACK.with(|inside| inside.set(outer));
     }
 
     /// Ends the session's data path: every request fails, now and from now on. When it returns, no memory of a

@@ -1,15 +1,12 @@
 //! Requests that are started and waited for later, awaited, or reported to a callback.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, atomic::Ordering},
-    task::Waker,
-};
+use std::{sync::Arc, task::Waker};
 
 use super::{Runtime, Ticket, ticket::Attendee};
 use crate::{
     memory::{Lent, LoanCount},
     session::RequestError,
+    sync::atomic::Ordering,
     verbs::{RemoteAddr, WorkCompletion},
 };
 
@@ -42,7 +39,7 @@ impl Runtime {
     }
 
     fn put_idle(&self, ticket: Arc<Ticket>, count: LoanCount) {
-        let mut idle: parking_lot::MutexGuard<'_, VecDeque<Idle>> = self.idle_started.lock();
+        let mut idle = self.idle_started.lock();
         if idle.len() < KEPT {
             idle.push_back(Idle { ticket, count });
         }

@@ -5,13 +5,15 @@
 //! made, and those of its requests that are still queued were started earlier: while there are any, no write
 //! goes this way. A READ promises nothing about writes that are not done.
 
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use super::{Runtime, lane::Kind};
-use crate::{session::RequestError, stats::Direction, sync::thread_number, verbs::DirectOp};
+use crate::{
+    session::RequestError,
+    stats::Direction,
+    sync::{atomic::Ordering, now, thread_number},
+    verbs::DirectOp,
+};
 
 impl Runtime {
     /// Carries a request out. `None` if that cannot be had now, and nothing has happened: it is to be submitted.
@@ -32,12 +34,12 @@ impl Runtime {
         let index = thread as usize % self.lanes.len();
         let counts = &self.stats.on_the_spot;
         let len = op.byte_len();
-        let started = counts.is_timed(thread, direction).then(Instant::now);
+        let started = counts.is_timed(thread, direction).then(now);
         match self.lanes[index].execute_now(op)? {
             Ok(()) => {
                 counts.count(thread, direction, len);
                 if let Some(started) = started {
-                    self.count_latency(kind, started.elapsed());
+                    self.count_latency(kind, now().saturating_duration_since(started));
                 }
                 Some(Ok(()))
             }

@@ -4,22 +4,18 @@
 //! and a new queue pair comes only when nothing of the old one is left in the queue: a late completion of the old one
 //! names nothing.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Instant,
-};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
-use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
 use super::Ticket;
 use crate::{
     batch::InFlightHandle,
     memory::{Loan, PreMrBuf},
+    sync::{
+        Mutex, RwLock, TryMutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     verbs::{DirectOp, MrHandle, QueuePair, WcStatus},
 };
 
@@ -143,7 +139,7 @@ pub(crate) struct Lane {
     qp: RwLock<Arc<dyn QueuePair>>,
     /// Held over a post, so that a completion cannot come before its request is here; and over the change of the
     /// queue pair.
-    pub queue: Mutex<LaneQueue>,
+    pub queue: TryMutex<LaneQueue>,
     /// Which of the runtime's attendances sees its completions.
     pub attended_by: usize,
     depth: usize,
@@ -159,7 +155,7 @@ impl Lane {
         let depth = qp.caps().max_send_wr as usize;
         Lane {
             qp: RwLock::new(qp),
-            queue: Mutex::default(),
+            queue: TryMutex::default(),
             attended_by,
             depth,
             used: AtomicUsize::new(0),

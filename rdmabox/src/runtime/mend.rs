@@ -9,15 +9,18 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{Ordering, fence},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::Runtime;
-use crate::verbs::{CompletionQueue, QueuePair};
+use crate::{
+    sync::{
+        atomic::{Ordering, fence},
+        now, sleep, spawn,
+    },
+    verbs::{CompletionQueue, QueuePair},
+};
 
 /// Between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -51,7 +54,7 @@ impl Runtime {
             return;
         }
         let Some(me) = self.me.upgrade() else { return };
-        let thread = std::thread::Builder::new().name("rdmabox-mend".into()).spawn(move || me.mend_all());
+        let thread = spawn("rdmabox-mend".into(), move || me.mend_all());
         if let Err(e) = thread {
             self.lose(&format!("no thread to mend a queue pair: {e}"));
         }
@@ -77,7 +80,7 @@ impl Runtime {
     fn mend_lane(&self, index: usize) -> bool {
         let lane = &self.lanes[index];
         let attendance = &self.attendances[lane.attended_by];
-        let deadline = Instant::now() + self.mend_timeout;
+        let deadline = now() + self.mend_timeout;
         let mut pause = FIRST_PAUSE;
         loop {
             match self.link.rejoin(index, attendance.cq(), deadline) {
@@ -92,13 +95,13 @@ impl Runtime {
                     self.resume();
                     return true;
                 }
-                Err(e) if self.is_dead() || self.link.is_gone() || Instant::now() + pause >= deadline => {
+                Err(e) if self.is_dead() || self.link.is_gone() || now() + pause >= deadline => {
                     self.lose(&e);
                     return false;
                 }
                 Err(e) => {
                     log::debug!("lane {index}: {e}");
-                    std::thread::sleep(pause);
+                    sleep(pause);
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }

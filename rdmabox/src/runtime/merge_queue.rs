@@ -8,7 +8,7 @@
 //! lacks. Whoever gives something back looks for that note afterwards: one of the two sees the other.
 
 use crate::sync::{
-    Mutex, MutexGuard,
+    Mutex, TryMutex, TryMutexGuard,
     atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
@@ -16,7 +16,7 @@ use crate::sync::{
 #[derive(Debug)]
 pub(crate) struct MergeQueue<T, C> {
     arrived: Mutex<Vec<T>>,
-    combiner: Mutex<C>,
+    combiner: TryMutex<C>,
     /// Counts reasons to look at the queue.
     events: AtomicU64,
     stalled: AtomicBool,
@@ -26,7 +26,7 @@ impl<T, C: Default> Default for MergeQueue<T, C> {
     fn default() -> Self {
         MergeQueue {
             arrived: Mutex::new(Vec::new()),
-            combiner: Mutex::default(),
+            combiner: TryMutex::default(),
             events: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
         }
@@ -77,7 +77,7 @@ impl<T, C> MergeQueue<T, C> {
 pub(crate) struct Turn<'a, T, C> {
     queue: &'a MergeQueue<T, C>,
     /// None only inside of `unlocked`.
-    guard: Option<MutexGuard<'a, C>>,
+    guard: Option<TryMutexGuard<'a, C>>,
 }
 
 impl<T, C> Turn<'_, T, C> {
@@ -109,3 +109,6 @@ impl<T, C> Turn<'_, T, C> {
         result
     }
 }
+
+#[cfg(all(loom, test))]
+mod model;

@@ -14,6 +14,8 @@ mod direct;
 mod lane;
 mod mend;
 mod merge_queue;
+#[cfg(all(loom, test))]
+mod model;
 mod order;
 mod pollers;
 mod post;
@@ -22,14 +24,9 @@ mod submit;
 mod ticket;
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
-
-use parking_lot::Mutex;
 
 pub(crate) use self::{
     attend::{Attendance, Waited},
@@ -53,6 +50,10 @@ use crate::{
     memory::{Buffer, Memory, OwnBuf, PreMrPool, RegistrationCache},
     polling::{PollingMode, Retry},
     stats::Stats,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     verbs::{
         Access, CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, VerbsError,
     },

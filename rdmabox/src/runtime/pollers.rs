@@ -4,19 +4,17 @@
 //! (SCQ(M) of the paper) makes the queue's poller start; it works while something is outstanding there and sleeps
 //! otherwise.
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{JoinHandle, Thread},
-    time::Instant,
-};
-
-use parking_lot::Mutex;
+use std::sync::Arc;
 
 use super::{Runtime, lane::Lane, ticket::Attendee};
-use crate::verbs::WorkCompletion;
+use crate::{
+    sync::{
+        JoinHandle, Mutex, OnceLock, Thread,
+        atomic::{AtomicBool, Ordering},
+        current, now, park, spawn,
+    },
+    verbs::WorkCompletion,
+};
 
 /// A poller's place at its completion queue.
 #[derive(Debug)]
@@ -76,9 +74,8 @@ impl Runtime {
         }
         let Some(me) = self.me.upgrade() else { return };
         let own = Arc::clone(seat);
-        let thread = std::thread::Builder::new()
-            .name(format!("rdmabox-poll-{attendance}"))
-            .spawn(move || me.poll_for_others(attendance, &own));
+        let thread =
+            spawn(format!("rdmabox-poll-{attendance}"), move || me.poll_for_others(attendance, &own));
         match thread {
             Ok(started) => {
                 let _ = seat.thread.set(started.thread().clone());
@@ -106,14 +103,16 @@ impl Runtime {
     }
 
     fn poll_for_others(&self, index: usize, seat: &Arc<Seat>) {
+        // Whoever started this thread may not have come to it yet, and from now on others may have to wake it.
+        let _ = seat.thread.set(current());
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         while !self.stopping.load(Ordering::SeqCst) {
             if !seat.wanted.load(Ordering::SeqCst) {
-                std::thread::park();
+                park();
                 continue;
             }
             // Nobody else looks at the time of these requests.
-            let deadline = Instant::now() + self.timeout / 2;
+            let deadline = now() + self.timeout / 2;
             match self.attendances[index].attend(seat, deadline, &self.stats, &dispatch) {
                 super::Waited::Done => {}
                 super::Waited::TimedOut => self.end_overdue(index),
@@ -129,7 +128,11 @@ impl Runtime {
     fn end_overdue(&self, attendance: usize) {
         for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.attended_by == attendance)
         {
-            let overdue = lane.queue.lock().oldest().is_some_and(|posted| posted.elapsed() >= self.timeout);
+            let overdue = lane
+                .queue
+                .lock()
+                .oldest()
+                .is_some_and(|posted| now().saturating_duration_since(posted) >= self.timeout);
             if overdue {
                 log::warn!("lane {index}: no completion within {:?}", self.timeout);
                 self.lane_failed(index);
@@ -153,7 +156,7 @@ impl Runtime {
         for seat in &self.seats {
             let handle = seat.handle.lock().take();
             if let Some(handle) = handle
-                && handle.thread().id() != std::thread::current().id()
+                && handle.thread().id() != current().id()
                 && !super::in_callback()
             {
                 let _ = handle.join();

@@ -1,6 +1,6 @@
 //! From a plan to posted work requests: staging or registering local memory, and one doorbell per chain.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -13,6 +13,7 @@ use super::{
 use crate::{
     batch::Plan,
     memory::{Loan, Memory, PreMrBuf, PreMrPool},
+    sync::now,
     verbs::{Access, MrHandle, RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError, WcStatus},
 };
 
@@ -139,7 +140,7 @@ impl Batch {
             len,
             admitted,
             in_flight: change.map(|(remote, len)| runtime.writes.lock().insert(remote, len)),
-            posted_at: Instant::now(),
+            posted_at: now(),
         };
         let first = self.sges.len();
         let inline = kind == Kind::Write && members.len() == 1 && len <= u64::from(runtime.max_inline);

@@ -1,6 +1,6 @@
 //! Working storage that is used again, so that the request path allocates nothing once it has seen its largest batch.
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 /// Values that are not in use. What a user leaves in one is found by the next.
 #[derive(Debug)]
@@ -29,3 +29,6 @@ impl<T: Default> Spare<T> {
         }
     }
 }
+
+#[cfg(all(loom, test))]
+mod model;

@@ -8,7 +8,7 @@
 //! Locks: a direction's combiner, then the gate, or a lane's queue. The merge queue itself, the set of writes in flight and the
 //! tickets are leaves.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -21,6 +21,7 @@ use crate::{
     batch::{Item, Plan},
     memory::Loan,
     session::RequestError,
+    sync::atomic::Ordering,
     verbs::{RemoteAddr, SendOp},
 };
 

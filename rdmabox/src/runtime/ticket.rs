@@ -10,7 +10,7 @@ use crate::{
     sync::{
         Mutex, Thread,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-        current, thread_number,
+        current, now, thread_local, thread_number,
     },
 };
 
@@ -88,7 +88,7 @@ impl Ticket {
             thread: AtomicU64::new(0),
             detached: AtomicBool::new(false),
             outlives_call,
-            started: Instant::now(),
+            started: now(),
         }
     }
 
@@ -148,7 +148,7 @@ impl Ticket {
         if self.failed.swap(false, Ordering::Relaxed) {
             *self.error.lock() = None;
         }
-        self.started = Instant::now();
+        self.started = now();
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -272,3 +272,6 @@ impl Attendee for Ticket {
         }
     }
 }
+
+#[cfg(all(loom, test))]
+mod model;

@@ -1,0 +1,308 @@
+//! Models of the whole path: callers, the combiner, tickets and pollers together, on a card that completes what is posted at
+//! once, or never.
+//!
+//! Property of all of them: every request ends exactly once, its buffer is back, and nobody waits for ever. What ends by a
+//! timeout alone is a failure: time does not pass.
+
+use std::{
+    sync::LazyLock,
+    task::{Wake, Waker},
+    time::Instant,
+};
+
+use super::{attend::model::ModelCq, *};
+use crate::{
+    admission::StaticWindow,
+    memory::{Lent, RegistrationLimits, scope},
+    provider::soft::SoftDevice,
+    session::RequestError,
+    sync::{JoinHandle, Thread, current, model::check, park, spawn},
+    verbs::{Device, PostError, QpCaps, RecvWr, Rendezvous, SendFlags, SendWr, VerbsError},
+};
+
+/// What the card does with what is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Card {
+    Completes,
+    /// Completes, and says that posting executes: posts are made outside of the combiner.
+    Executes,
+    /// Loses it.
+    Loses,
+}
+
+#[derive(Debug)]
+struct ModelQp {
+    cq: Arc<ModelCq>,
+    card: Card,
+    failed: AtomicBool,
+}
+
+impl QueuePair for ModelQp {
+    fn qp_num(&self) -> u32 {
+        1
+    }
+
+    fn state(&self) -> QpState {
+        if self.failed.load(Ordering::SeqCst) { QpState::Err } else { QpState::Rts }
+    }
+
+    fn caps(&self) -> QpCaps {
+        QpCaps { max_send_wr: 4, ..QpCaps::default() }
+    }
+
+    fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
+        unreachable!("a model's queue pairs are connected")
+    }
+
+    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        if self.card != Card::Loses {
+            let signaled = list.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED));
+            signaled.for_each(|wr| self.cq.push(wr.wr_id));
+        }
+        Ok(())
+    }
+
+    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+        unreachable!("the runtime receives nothing")
+    }
+
+    fn to_error(&self) {
+        self.failed.store(true, Ordering::SeqCst);
+    }
+
+    fn executes_at_post(&self) -> bool {
+        self.card == Card::Executes
+    }
+}
+
+/// A session whose peer gives a new queue pair, one that works, whenever it is asked.
+#[derive(Debug)]
+struct ModelLink(Arc<ModelCq>);
+
+impl Link for ModelLink {
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn rejoin(
+        &self,
+        _: usize,
+        _: &Arc<dyn CompletionQueue>,
+        _: Instant,
+    ) -> Result<Arc<dyn QueuePair>, String> {
+        Ok(queue_pair(&self.0, Card::Completes))
+    }
+
+    fn hang_up(&self) {}
+}
+
+fn queue_pair(cq: &Arc<ModelCq>, card: Card) -> Arc<dyn QueuePair> {
+    Arc::new(ModelQp { cq: Arc::clone(cq), card, failed: AtomicBool::new(false) })
+}
+
+/// What a model only needs to be there, made once.
+struct Still {
+    memory: Arc<Memory>,
+    pd: Arc<dyn ProtectionDomain>,
+    mr: MrHandle,
+}
+
+static STILL: LazyLock<Still> = LazyLock::new(|| {
+    let memory = Arc::new(Memory::private(4096).expect("memory for a model"));
+    let pd = SoftDevice::new().and_then(|device| device.alloc_pd()).expect("a device in software");
+    let mr = pd.register(&memory, 0, 4096, Access::LOCAL_WRITE).expect("a region");
+    Still { memory, pd, mr }
+});
+
+/// A time that never comes.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// A runtime of one lane, whose window takes one request at a time.
+fn runtime(card: Card, polling: PollingMode, timeout: Duration) -> Arc<Runtime> {
+    let cq = ModelCq::new();
+    Runtime::new(RuntimeInit {
+        pd: Arc::clone(&STILL.pd),
+        cqs: vec![cq.clone()],
+        lanes: vec![queue_pair(&cq, card)],
+        link: Box::new(ModelLink(cq)),
+        pool: PreMrPool::new(Arc::clone(&STILL.memory), 4096),
+        pool_mr: Arc::clone(&STILL.mr),
+        registrations: Arc::new(RegistrationCache::new(Arc::clone(&STILL.pd), RegistrationLimits::default())),
+        admission: Admission::new(Arc::new(StaticWindow::new(1))),
+        stats: Arc::default(),
+        batch: BatchMode::Hybrid,
+        stage_threshold: 0,
+        signal_interval: 0,
+        max_msg_sz: 4096,
+        polling,
+        direct: false,
+        retry: Retry::Fixed(0),
+        timeout,
+        mend_timeout: NEVER,
+    })
+}
+
+/// A runtime that sleeps soonest and never runs out of time.
+fn patient(card: Card) -> Arc<Runtime> {
+    runtime(card, PollingMode::EventBatch, NEVER)
+}
+
+static DATA: [u8; 8] = [0; 8];
+
+/// Where caller `index` writes: no two of them are adjacent.
+fn remote(index: u64) -> RemoteAddr {
+    RemoteAddr { addr: index << 20, rkey: 1 }
+}
+
+/// A blocking write of caller `index`.
+fn write(runtime: &Runtime, index: u64) -> Result<(), RequestError> {
+    scope(|scope| runtime.run(true, 1, std::iter::once((remote(index), scope.lend(&DATA)))))
+}
+
+/// A write of caller `index` that was started.
+fn start(runtime: &Arc<Runtime>, index: u64) -> Started<&'static [u8]> {
+    let (ticket, count) = runtime.take_idle(1);
+    let lent = Lent::<&'static [u8]>::new(&DATA, count);
+    let requests = lent.lend(4096).map(|loan| (remote(index), loan));
+    runtime.begin(true, 1, requests, &ticket);
+    Started::new(Arc::clone(runtime), ticket, lent)
+}
+
+/// Starts a caller. The stack of a model's first thread is too small for one.
+fn caller(runtime: &Arc<Runtime>, call: impl FnOnce(&Arc<Runtime>) + Send + 'static) -> JoinHandle<()> {
+    let runtime = Arc::clone(runtime);
+    spawn("caller".into(), move || call(&runtime)).expect("a thread of a model")
+}
+
+fn join<const N: usize>(callers: [JoinHandle<()>; N]) {
+    callers.into_iter().for_each(|caller| caller.join().expect("a caller"));
+}
+
+/// All that was taken has been given back.
+fn assert_idle(runtime: &Runtime) {
+    assert_eq!(runtime.in_flight().0, 0);
+    assert!(runtime.lanes.iter().all(|lane| lane.is_idle() && lane.queue.lock().is_empty()));
+    assert_eq!(runtime.started.load(Ordering::SeqCst), 0);
+}
+
+fn two_write(card: Card) {
+    let runtime = patient(card);
+    join([0, 1].map(|index| caller(&runtime, move |runtime| assert_eq!(write(runtime, index), Ok(())))));
+    assert_idle(&runtime);
+}
+
+/// Two blocking callers, one of whom may post for the other, poll for the other, or have to wait for the window. Catches a
+/// request posted for a caller that does not come to know where to wait, and one that waits for room nobody gives.
+#[test]
+fn blocking_calls_end() {
+    check(Some(2), || two_write(Card::Completes));
+    check(Some(2), || two_write(Card::Executes));
+}
+
+/// The session ends while a caller waits: the call ends by its completion or with the session. Catches a request that is
+/// submitted just as everything is being failed.
+#[test]
+fn a_call_ends_with_the_session() {
+    for card in [Card::Completes, Card::Loses] {
+        check(Some(2), move || {
+            let runtime = patient(card);
+            let writer = caller(&runtime, |runtime| {
+                let ended = write(runtime, 0);
+                assert!(matches!(ended, Ok(()) | Err(RequestError::Disconnected)), "{ended:?}");
+            });
+            let closer = caller(&runtime, |runtime| runtime.fail());
+            join([writer, closer]);
+            assert_idle(&runtime);
+        });
+    }
+}
+
+/// Its own thread's waker.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a started write as an executor of one task does.
+fn block_on(started: Started<&'static [u8]>) {
+    let waker = Waker::from(Arc::new(Unpark(current())));
+    while !started.poll(&waker) {
+        park();
+    }
+    assert_eq!(started.finish(), (Ok(()), Some(&DATA[..])));
+}
+
+/// A started write whose owner comes later, as a thread, a task or a callback, while another caller may post it, serve it
+/// or need the room that it has. Afterwards the session ends, and with it the poller.
+fn one_is_started(card: Card, own: fn(Started<&'static [u8]>)) {
+    let runtime = patient(card);
+    let starter = caller(&runtime, move |runtime| own(start(runtime, 0)));
+    let writer = caller(&runtime, |runtime| assert_eq!(write(runtime, 1), Ok(())));
+    join([starter, writer]);
+    while runtime.started.load(Ordering::SeqCst) != 0 {
+        crate::sync::yield_now();
+    }
+    runtime.fail();
+    runtime.join_pollers();
+    assert_idle(&runtime);
+}
+
+/// Catches an owner that is entered too late for the last completion.
+#[test]
+fn a_started_request_ends_for_a_thread() {
+    check(Some(2), || {
+        one_is_started(Card::Completes, |started| assert_eq!(started.wait(), (Ok(()), Some(&DATA[..]))));
+    });
+}
+
+/// Catches a task that is not woken because nobody polls.
+#[test]
+fn a_started_request_ends_for_a_task() {
+    check(Some(1), || one_is_started(Card::Completes, block_on));
+}
+
+/// Catches a poller that goes to sleep over a request that is just being posted, and one that the end of the session does
+/// not reach.
+#[test]
+fn a_callback_is_run() {
+    check(Some(1), || {
+        one_is_started(Card::Completes, |started| {
+            started.then(|result, buf| assert_eq!((result, buf), (Ok(()), Some(&DATA[..]))));
+        });
+    });
+}
+
+/// A poller serves callers that never poll. Catches a poller that stops over a request that is just being posted.
+#[test]
+fn a_poller_serves_callers() {
+    check(Some(1), || {
+        let runtime = runtime(Card::Completes, PollingMode::SharedCq(1), NEVER);
+        join([0, 1].map(|index| caller(&runtime, move |runtime| assert_eq!(write(runtime, index), Ok(())))));
+        runtime.fail();
+        runtime.join_pollers();
+        assert_idle(&runtime);
+    });
+}
+
+/// A request whose time is over is ended with its lane; another caller's, posted there or waiting for room, ends as well,
+/// on the new queue pair if need be. Catches a request that is neither posted nor withdrawn, and one that is both.
+#[test]
+fn a_timeout_ends_a_request_once() {
+    check(Some(1), || {
+        let runtime = runtime(Card::Loses, PollingMode::EventBatch, Duration::ZERO);
+        join([0, 1].map(|index| {
+            caller(&runtime, move |runtime| {
+                let ended = write(runtime, index);
+                assert!(
+                    matches!(ended, Ok(()) | Err(RequestError::Timeout(_) | RequestError::Flushed)),
+                    "{ended:?}"
+                );
+            })
+        }));
+        runtime.fail();
+        assert_idle(&runtime);
+    });
+}

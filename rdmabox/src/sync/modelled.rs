@@ -1,0 +1,382 @@
+//! Loom's means, with the interface of the ordinary ones.
+//!
+//! Where they differ from the ordinary ones, they promise less, or the same:
+//!
+//! - Time does not pass. What only a timeout could end is a bug, and shows as a deadlock.
+//! - Loom takes sequentially consistent accesses for acquire and release. Here each comes behind a fence, which orders
+//!   them among themselves. It also keeps them behind earlier accesses of other kinds, which the language does not: a bug
+//!   that needs such an overtaking is not found.
+//! - Whoever only tries a mutex may see an old state of it, as on a processor.
+//! - Parking is loom's `Notify`, which also wakes for no reason. `loom::thread::park` forgets what it was told when its
+//!   thread waits for a mutex meanwhile.
+
+use std::{
+    cell::RefCell,
+    fmt, io,
+    ops::{Deref, DerefMut},
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
+
+use loom::sync::MutexGuard;
+pub(crate) use loom::thread::{yield_now, yield_now as spin_loop};
+
+/// Words on the stack of a thread.
+const STACK: usize = 32 << 10;
+
+/// With the interface of the ordinary one: each thread of a model has its own.
+macro_rules! local {
+    ($(#[$attribute:meta])* static $name:ident: $kind:ty = const { $value:expr };) => {
+        loom::thread_local! { $(#[$attribute])* static $name: $kind = $value; }
+    };
+}
+pub(crate) use local as thread_local;
+
+/// Atomics whose sequentially consistent accesses are in one order.
+pub(crate) mod atomic {
+    pub(crate) use loom::sync::atomic::{Ordering, fence};
+
+    fn before(order: Ordering) {
+        if order == Ordering::SeqCst {
+            fence(order);
+        }
+    }
+
+    macro_rules! atomics {
+        ($($name:ident $value:ty;)*) => {
+            $(
+                #[derive(Debug)]
+                pub(crate) struct $name(loom::sync::atomic::$name);
+
+                #[allow(dead_code)] // Whatever is used of the ordinary ones' interface.
+                impl $name {
+                    pub(crate) fn new(value: $value) -> $name {
+                        $name(loom::sync::atomic::$name::new(value))
+                    }
+
+                    #[track_caller]
+                    pub(crate) fn load(&self, order: Ordering) -> $value {
+                        before(order);
+                        self.0.load(order)
+                    }
+
+                    #[track_caller]
+                    pub(crate) fn store(&self, value: $value, order: Ordering) {
+                        before(order);
+                        self.0.store(value, order);
+                    }
+
+                    #[track_caller]
+                    pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
+                        before(order);
+                        self.0.swap(value, order)
+                    }
+                }
+
+                impl Default for $name {
+                    fn default() -> Self {
+                        $name::new(<$value>::default())
+                    }
+                }
+            )*
+        };
+    }
+
+    macro_rules! numbers {
+        ($($name:ident $value:ty;)*) => {
+            $(
+                #[allow(dead_code)] // As above.
+                impl $name {
+                    #[track_caller]
+                    pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                        before(order);
+                        self.0.fetch_add(value, order)
+                    }
+
+                    #[track_caller]
+                    pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                        before(order);
+                        self.0.fetch_sub(value, order)
+                    }
+
+                    #[track_caller]
+                    pub(crate) fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                        before(order);
+                        self.0.fetch_max(value, order)
+                    }
+
+                    #[track_caller]
+                    pub(crate) fn compare_exchange_weak(
+                        &self,
+                        current: $value,
+                        new: $value,
+                        success: Ordering,
+                        failure: Ordering,
+                    ) -> Result<$value, $value> {
+                        before(success);
+                        self.0.compare_exchange_weak(current, new, success, failure)
+                    }
+                }
+            )*
+        };
+    }
+
+    atomics! { AtomicBool bool; AtomicU32 u32; AtomicU64 u64; AtomicUsize usize; }
+    numbers! { AtomicU32 u32; AtomicU64 u64; AtomicUsize usize; }
+}
+
+/// With the interface of `parking_lot`: nothing is poisoned.
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Mutex<T> {
+        Mutex(loom::sync::Mutex::new(value))
+    }
+
+    #[track_caller]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Mutex::new(T::default())
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").finish_non_exhaustive()
+    }
+}
+
+/// A mutex that some only try. Its bit is as `parking_lot`'s: looked at without any order, and then taken.
+///
+/// Loom's own makes whoever tries it wait, if it is taken between the decision to try and the attempt.
+pub(crate) struct TryMutex<T> {
+    held: loom::sync::atomic::AtomicBool,
+    /// Never waited for: it is locked by whoever has set the bit.
+    value: parking_lot::Mutex<T>,
+}
+
+pub(crate) struct TryMutexGuard<'a, T> {
+    held: &'a loom::sync::atomic::AtomicBool,
+    /// None only while it is dropped: the bit goes last.
+    value: Option<parking_lot::MutexGuard<'a, T>>,
+}
+
+impl<T> TryMutex<T> {
+    pub(crate) fn new(value: T) -> TryMutex<T> {
+        TryMutex { held: loom::sync::atomic::AtomicBool::new(false), value: parking_lot::Mutex::new(value) }
+    }
+
+    #[track_caller]
+    pub(crate) fn lock(&self) -> TryMutexGuard<'_, T> {
+        loop {
+            if let Some(guard) = self.take() {
+                return guard;
+            }
+            yield_now();
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn try_lock(&self) -> Option<TryMutexGuard<'_, T>> {
+        if self.is_locked() { None } else { self.take() }
+    }
+
+    #[track_caller]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.held.load(atomic::Ordering::Relaxed)
+    }
+
+    #[track_caller]
+    fn take(&self) -> Option<TryMutexGuard<'_, T>> {
+        use atomic::Ordering::{Acquire, Relaxed};
+        self.held.compare_exchange(false, true, Acquire, Relaxed).ok()?;
+        let value = self.value.try_lock();
+        assert!(value.is_some(), "locked twice");
+        Some(TryMutexGuard { held: &self.held, value })
+    }
+}
+
+impl<T> Drop for TryMutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.value = None;
+        // A model that has failed is over: nothing of it may be touched.
+        if !std::thread::panicking() {
+            self.held.store(false, atomic::Ordering::Release);
+        }
+    }
+}
+
+impl<T> Deref for TryMutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("a guard that is dropped is not used")
+    }
+}
+
+impl<T> DerefMut for TryMutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("a guard that is dropped is not used")
+    }
+}
+
+impl<T: Default> Default for TryMutex<T> {
+    fn default() -> Self {
+        TryMutex::new(T::default())
+    }
+}
+
+impl<T> fmt::Debug for TryMutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TryMutex").finish_non_exhaustive()
+    }
+}
+
+/// With the interface of `parking_lot`.
+pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub(crate) fn new(value: T) -> RwLock<T> {
+        RwLock(loom::sync::RwLock::new(value))
+    }
+
+    pub(crate) fn read(&self) -> loom::sync::RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn write(&self) -> loom::sync::RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl<T> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RwLock").finish_non_exhaustive()
+    }
+}
+
+/// With the interface of the ordinary one. Who sets it second returns when it is set.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    is_set: loom::sync::atomic::AtomicBool,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn new() -> OnceLock<T> {
+        OnceLock { is_set: loom::sync::atomic::AtomicBool::new(false), value: std::sync::OnceLock::new() }
+    }
+
+    #[track_caller]
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        let result = self.value.set(value);
+        self.is_set.store(true, atomic::Ordering::Release);
+        result
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self) -> Option<&T> {
+        if self.is_set.load(atomic::Ordering::Acquire) { self.value.get() } else { None }
+    }
+}
+
+/// The time: always the same.
+pub(crate) fn now() -> Instant {
+    static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *NOW
+}
+
+/// A handle to a thread.
+#[derive(Clone)]
+pub(crate) struct Thread {
+    number: u64,
+    notify: Arc<loom::sync::Notify>,
+}
+
+impl Thread {
+    fn new() -> Thread {
+        // Not of the model: it only has to be different.
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Thread { number, notify: Arc::new(loom::sync::Notify::new()) }
+    }
+
+    #[track_caller]
+    pub(crate) fn unpark(&self) {
+        self.notify.notify();
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.number
+    }
+}
+
+impl fmt::Debug for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Thread").field(&self.number).finish()
+    }
+}
+
+loom::thread_local! {
+    static CURRENT: RefCell<Option<Thread>> = RefCell::new(None);
+}
+
+/// The calling thread.
+pub(crate) fn current() -> Thread {
+    CURRENT.with(|current| current.borrow_mut().get_or_insert_with(Thread::new).clone())
+}
+
+/// Says which thread this is. Never zero.
+pub(crate) fn thread_number() -> u64 {
+    current().number
+}
+
+#[track_caller]
+pub(crate) fn park() {
+    current().notify.wait();
+}
+
+#[track_caller]
+pub(crate) fn park_timeout(_: Duration) {
+    park();
+}
+
+/// Between two attempts of something that somebody else brings about.
+pub(crate) fn sleep(_: Duration) {
+    yield_now();
+}
+
+#[derive(Debug)]
+pub(crate) struct JoinHandle<T> {
+    handle: loom::thread::JoinHandle<T>,
+    thread: Thread,
+}
+
+impl<T> JoinHandle<T> {
+    pub(crate) fn thread(&self) -> &Thread {
+        &self.thread
+    }
+
+    #[track_caller]
+    pub(crate) fn join(self) -> std::thread::Result<T> {
+        self.handle.join()
+    }
+}
+
+/// Starts a thread.
+#[track_caller]
+pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let thread = Thread::new();
+    let own = thread.clone();
+    let handle = loom::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+        CURRENT.with(|current| *current.borrow_mut() = Some(own));
+        run()
+    })?;
+    Ok(JoinHandle { handle, thread })
+}

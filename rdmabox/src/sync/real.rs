@@ -1,0 +1,33 @@
+//! The ordinary means.
+
+pub(crate) use std::{
+    hint::spin_loop,
+    sync::{OnceLock, atomic},
+    thread::{JoinHandle, Thread, current, park, park_timeout, sleep, yield_now},
+    thread_local,
+};
+use std::{io, time::Instant};
+
+/// A mutex that some only try.
+pub(crate) use parking_lot::Mutex as TryMutex;
+pub(crate) use parking_lot::{Mutex, MutexGuard as TryMutexGuard, RwLock};
+
+/// The time.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Starts a thread.
+pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name).spawn(run)
+}
+
+/// Says which thread this is, more cheaply than a handle to it. Never zero.
+pub(crate) fn thread_number() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}
