@@ -15,15 +15,42 @@
 //! [`Device`](crate::verbs::Device) is not implemented here and no session runs over it.
 
 mod api;
+mod calls;
+mod cq;
 mod decode;
+mod device;
+mod endpoint;
 mod error;
+mod events;
+mod handles;
+mod handshake;
 mod info;
 mod library;
+mod lists;
+mod pd;
+mod qp;
+mod ring;
+mod select;
+
+mod status;
 mod sysfs;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use decode::{AtomicCap, Gid, GidType, Guid, LinkLayer, NodeType, PortState, Transport, mtu_bytes};
+pub use device::IbvDevice;
 pub use error::IbverbsError;
 pub use info::{DeviceDetails, DeviceInfo, GidEntry, PortInfo};
 pub use library::Library;
+
+/// Makes reads of a descriptor return at once.
+fn set_nonblocking(fd: std::os::fd::RawFd) -> std::io::Result<()> {
+    // SAFETY: plain fcntl on a descriptor that the caller knows to be open.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
+}
