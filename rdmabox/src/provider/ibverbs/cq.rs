@@ -83,8 +83,11 @@ impl Inner {
             ring.set_quiet();
             return Some(Stashed { name, wc: None });
         }
-        let wc = status::completion(raw, ring.wr_id(name.sequence), ring.is_recv, ring.qp_num);
+        let mut wc = status::completion(raw, ring.wr_id(name.sequence), ring.is_recv, ring.qp_num);
         if wc.status != WcStatus::Success {
+            if let Some(status) = ring.doom_of(name.sequence).filter(|_| wc.status != WcStatus::WrFlushErr) {
+                wc.status = status;
+            }
             let known = failed.last().is_some_and(|last| std::ptr::eq(Arc::as_ptr(last), qp.as_ptr()));
             if !known && let Some(qp) = qp.upgrade() {
                 failed.push(qp);
@@ -104,6 +107,8 @@ pub(super) struct IbvCq {
     armed: AtomicBool,
     /// The device has lost completions.
     overrun: AtomicBool,
+    /// Whoever polls has been told that.
+    broken: AtomicBool,
     core: Arc<Core>,
 }
 
@@ -133,6 +138,7 @@ impl IbvCq {
             wake,
             armed: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
             core: Arc::clone(core),
         });
         core.watch().add_cq(cq.raw.addr(), &cq);
@@ -247,6 +253,9 @@ impl IbvCq {
 
 impl CompletionQueue for IbvCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
+        if self.broken.load(Ordering::Acquire) {
+            return Err(VerbsError::CqOverrun);
+        }
         let mut failed = Failed::new();
         let (count, was_full) = self.take(out, &mut failed)?;
         if was_full {
@@ -257,6 +266,7 @@ impl CompletionQueue for IbvCq {
             qp.fail("a work request failed");
         }
         if count == 0 && self.overrun.load(Ordering::Acquire) {
+            self.broken.store(true, Ordering::Release);
             return Err(VerbsError::CqOverrun);
         }
         Ok(count)

@@ -196,6 +196,15 @@ impl SendList {
         self.0.wrs.push(raw);
     }
 
+    /// Appends a request that the device refuses when its turn comes, without a word to the peer: a WRITE of bytes at address
+    /// 0, which lie in no region, under key 0.
+    pub(super) fn add_doomed(&mut self, name: u64) {
+        let nowhere = crate::verbs::RemoteAddr { addr: 0, rkey: 0 };
+        let sges = [Sge { addr: 0, length: 8, lkey: 0 }];
+        let op = SendOp::Write { remote: nowhere, imm: None };
+        self.add(name, &SendWr { wr_id: 0, op, sges: &sges, inline: None, flags: SendFlags::SIGNALED });
+    }
+
     /// Appends a WRITE of no bytes to nowhere, for a queue pair in Err: it is flushed after everything before it.
     pub(super) fn add_marker(&mut self, name: u64) {
         let mut raw = empty(name);

@@ -2,10 +2,12 @@
 
 use std::{
     any::Any,
+    collections::HashMap,
     sync::{Arc, Weak},
 };
 
 use ibverbs_sys::ibv_access_flags as bits;
+use parking_lot::RwLock;
 
 use super::{
     cq::IbvCq,
@@ -16,7 +18,7 @@ use super::{
 use crate::{
     memory::{Memory, Pin},
     verbs::{
-        Access, CompletionQueue, MemoryRegion, MrHandle, ProtectionDomain, QpInit, QueuePair, VerbsError,
+        Access, CompletionQueue, MemoryRegion, MrHandle, ProtectionDomain, QpInit, QueuePair, Sge, VerbsError,
     },
 };
 
@@ -25,6 +27,8 @@ use crate::{
 pub(super) struct IbvPd {
     me: Weak<IbvPd>,
     raw: Arc<RawPd>,
+    /// Regions that requests of this side may write to, by local key: first byte and length.
+    writable: RwLock<HashMap<u32, (u64, u64)>>,
     core: Arc<Core>,
 }
 
@@ -32,7 +36,7 @@ impl IbvPd {
     pub(super) fn new(core: &Arc<Core>) -> Result<Arc<IbvPd>, VerbsError> {
         let raw = RawPd::new(core.opened()).map_err(|e| VerbsError::os("ibv_alloc_pd", e))?;
         let (raw, core) = (Arc::new(raw), Arc::clone(core));
-        Ok(Arc::new_cyclic(|me| IbvPd { me: Weak::clone(me), raw, core }))
+        Ok(Arc::new_cyclic(|me| IbvPd { me: Weak::clone(me), raw, writable: RwLock::default(), core }))
     }
 
     pub(super) fn raw(&self) -> &Arc<RawPd> {
@@ -67,7 +71,21 @@ impl IbvPd {
             // SAFETY: as this function's contract.
             _ => Some(unsafe { self.raw.register(addr, bytes, access_flags(access)) }.map_err(refused)?),
         };
-        Ok(Arc::new(IbvMr { addr, length, access, raw, _pin: pin }))
+        let pd = self.me.upgrade().ok_or(VerbsError::Foreign("the protection domain"))?;
+        let region = IbvMr { addr, length, access, raw, pd, _pin: pin };
+        if access.contains(Access::LOCAL_WRITE) && length > 0 {
+            self.writable.write().insert(region.lkey(), (addr, length));
+        }
+        Ok(Arc::new(region))
+    }
+
+    /// Whether the device may write what a request fetches to this element. (It checks that itself, but an atomic has been
+    /// executed at the peer by then.)
+    pub(super) fn may_write(&self, sge: &Sge) -> bool {
+        let writable = self.writable.read();
+        let Some(&(addr, length)) = writable.get(&sge.lkey) else { return false };
+        let offset = sge.addr.checked_sub(addr);
+        offset.and_then(|offset| offset.checked_add(sge.length.into())).is_some_and(|end| end <= length)
     }
 }
 
@@ -153,6 +171,16 @@ struct IbvMr {
     access: Access,
     raw: Option<RawMr>,
     _pin: Option<Pin>,
+    pd: Arc<IbvPd>,
+}
+
+impl Drop for IbvMr {
+    fn drop(&mut self) {
+        if self.access.contains(Access::LOCAL_WRITE) && self.length > 0 {
+            // Before the device can give the key to another region.
+            self.pd.writable.write().remove(&self.lkey());
+        }
+    }
 }
 
 impl MemoryRegion for IbvMr {

@@ -43,6 +43,7 @@ use super::{
 };
 use crate::verbs::{
     PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, Rendezvous, SendOp, SendWr, VerbsError,
+    WcStatus,
 };
 
 /// Time after which a packet without an answer is sent again: 4.096 microseconds times 2 to this, 268 ms.
@@ -83,7 +84,7 @@ pub(super) struct IbvQp {
     send_cq: Arc<IbvCq>,
     recv_cq: Arc<IbvCq>,
     core: Arc<Core>,
-    _pd: Arc<IbvPd>,
+    pd: Arc<IbvPd>,
 }
 
 fn limit(what: &'static str, asked: u32, limit: u32) -> Result<(), VerbsError> {
@@ -166,7 +167,7 @@ impl IbvQp {
                 send_cq,
                 recv_cq,
                 core,
-                _pd: pd,
+                pd,
             }
         });
         if full {
@@ -339,6 +340,20 @@ impl IbvQp {
         }
         let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
         (atomic && (wr.sges.len() != 1 || asked != 8)).then_some(PostErrorReason::AtomicShape)
+    }
+
+    /// How a request fails that the device cannot be given as it is: an atomic would be executed at the peer before the device
+    /// finds that its result has no place here, and some drivers refuse one that is not aligned with no word of why.
+    fn doom(&self, wr: &SendWr<'_>) -> Option<WcStatus> {
+        let (SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. }) = wr.op else {
+            return None;
+        };
+        let lands = wr.sges.first().is_some_and(|sge| self.pd.may_write(sge));
+        match (lands, remote.addr.is_multiple_of(8)) {
+            (false, _) => Some(WcStatus::LocProtErr),
+            (true, false) => Some(WcStatus::RemInvReqErr),
+            (true, true) => None,
+        }
     }
 
     fn refuses_recv(&self, room: u32, wr: &RecvWr<'_>) -> Option<PostErrorReason> {
@@ -549,7 +564,14 @@ impl QueuePair for IbvQp {
             }
             let sequence = first.wrapping_add(index);
             self.send_ring.note(sequence, wr.wr_id);
-            sends.add(Name { place: self.send_place, is_marker: false, sequence }.encode(), wr);
+            let name = Name { place: self.send_place, is_marker: false, sequence }.encode();
+            match self.doom(wr) {
+                None => sends.add(name, wr),
+                Some(status) => {
+                    self.send_ring.doom(sequence, status);
+                    sends.add_doomed(name);
+                }
+            }
         }
         let taken = sends.post(&self.raw);
         self.send_ring.advance(taken.count as u32);

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use crate::verbs::WcStatus;
+
 /// The device's `wr_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
@@ -52,6 +54,8 @@ pub(super) struct Ring {
     next: AtomicU32,
     /// Sequence number of the first request that takes a place. Changed by whoever holds the completion queue's lock.
     first: AtomicU32,
+    /// A request that was posted in order to fail, and how: [`doom`](Ring::doom).
+    doomed: AtomicU64,
     /// Something was posted.
     used: AtomicBool,
     /// The marker has come back: the device is done with everything that was posted before it.
@@ -68,6 +72,7 @@ impl Ring {
             ids: (0..size).map(|_| AtomicU64::new(0)).collect(),
             next: AtomicU32::new(0),
             first: AtomicU32::new(0),
+            doomed: AtomicU64::new(0),
             used: AtomicBool::new(false),
             quiet: AtomicBool::new(false),
         }
@@ -112,6 +117,20 @@ impl Ring {
         }
     }
 
+    /// Notes that request `sequence` cannot be carried out, and is posted as one that the device refuses in its turn: it ends
+    /// with `status`. Only the first such request ever gets so far.
+    pub(super) fn doom(&self, sequence: u32, status: WcStatus) {
+        let doomed = 1 << 63 | u64::from(status.code()) << 32 | u64::from(sequence);
+        let _ = self.doomed.compare_exchange(0, doomed, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// How a doomed request ends.
+    pub(super) fn doom_of(&self, sequence: u32) -> Option<WcStatus> {
+        let doomed = self.doomed.load(Ordering::Acquire);
+        (doomed >> 63 == 1 && doomed as u32 == sequence)
+            .then(|| WcStatus::from_code((doomed >> 32) as u32 & 0xff))
+    }
+
     pub(super) fn is_quiet(&self) -> bool {
         self.quiet.load(Ordering::Acquire)
     }
@@ -138,6 +157,15 @@ mod tests {
             let name = Name { place: Place { index, generation }, is_marker, sequence };
             prop_assert_eq!(Name::decode(name.encode()), name);
         }
+    }
+
+    #[test]
+    fn the_first_doomed_request_is_remembered() {
+        let ring = Ring::new(1, false, 8);
+        assert_eq!(ring.doom_of(0), None);
+        ring.doom(0, WcStatus::RemInvReqErr);
+        ring.doom(1, WcStatus::LocProtErr);
+        assert_eq!((ring.doom_of(0), ring.doom_of(1)), (Some(WcStatus::RemInvReqErr), None));
     }
 
     #[test]

@@ -7,14 +7,17 @@ use crate::verbs::{WcOpcode, WcStatus, WorkCompletion};
 
 /// Status of a completed work request, of a receive or of a send.
 ///
-/// Soft-RoCE (Linux 6.1 to 6.18, `rxe_req.c` and `rxe_resp.c`) tells some local errors by names that the specification (table
-/// "Completion return status") has for others; no device that keeps to it reports these, so that they are taken for what
-/// they mean there: a local key that it does not know is `IBV_WC_LOC_QP_OP_ERR`, and a message longer than its receive is
-/// `IBV_WC_REM_INV_REQ_ERR` at the receiver, too.
+/// Soft-RoCE (Linux 6.1, `rxe_req.c` and `rxe_resp.c`) tells some local errors by names that the specification (11.6.2) has for
+/// others: a local key that it does not know is `IBV_WC_LOC_QP_OP_ERR`. A message longer than its receive is
+/// `IBV_WC_REM_INV_REQ_ERR` at the receiver, too, in some versions, and in others no different from a wrong local key.
+///
+/// A receive that was to take the immediate data of a WRITE which was refused is consumed by some devices
+/// (`IBV_WC_LOC_ACCESS_ERR` in the specification) and flushed by others: here it always counts as flushed.
 pub(super) fn status_of(raw: u32, is_recv: bool) -> WcStatus {
     match raw {
         status::IBV_WC_LOC_QP_OP_ERR => WcStatus::LocProtErr,
         status::IBV_WC_REM_INV_REQ_ERR if is_recv => WcStatus::LocLenErr,
+        status::IBV_WC_LOC_ACCESS_ERR | status::IBV_WC_REM_ACCESS_ERR if is_recv => WcStatus::WrFlushErr,
         status::IBV_WC_LOC_ACCESS_ERR => WcStatus::LocProtErr,
         status::IBV_WC_RESP_TIMEOUT_ERR => WcStatus::RetryExcErr,
         other => WcStatus::from_code(other),
@@ -59,11 +62,12 @@ mod tests {
 
     #[test]
     fn statuses_of_the_specification_keep_their_meaning() {
-        for code in [0, 1, 4, 5, 10, 11, 12, 13, 21] {
+        for code in [0, 1, 4, 5, 21] {
             assert_eq!(status_of(code, true).code(), code);
+        }
+        for code in [0, 1, 4, 5, 9, 10, 11, 12, 13, 21] {
             assert_eq!(status_of(code, false).code(), code);
         }
-        assert_eq!(status_of(9, false), WcStatus::RemInvReqErr);
         assert_eq!(status_of(77, false), WcStatus::GeneralErr);
     }
 
@@ -72,6 +76,13 @@ mod tests {
         assert_eq!(status_of(status::IBV_WC_LOC_QP_OP_ERR, false), WcStatus::LocProtErr);
         assert_eq!(status_of(status::IBV_WC_LOC_QP_OP_ERR, true), WcStatus::LocProtErr);
         assert_eq!(status_of(status::IBV_WC_REM_INV_REQ_ERR, true), WcStatus::LocLenErr);
+    }
+
+    #[test]
+    fn a_receive_of_a_refused_write_is_flushed() {
+        for code in [status::IBV_WC_LOC_ACCESS_ERR, status::IBV_WC_REM_ACCESS_ERR] {
+            assert_eq!(status_of(code, true), WcStatus::WrFlushErr);
+        }
     }
 
     #[test]
