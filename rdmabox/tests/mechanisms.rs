@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, Export, Host, Memory, Peer, PollingMode, ProviderKind, RemoteAddr, Service, Session,
+    Access, BatchMode, Export, Host, Memory, Peer, PollingMode, RemoteAddr, Service, Session,
     SessionOptions, admission::AdmissionPolicy, stats::StatsSnapshot,
 };
 

@@ -5,7 +5,7 @@
 use std::{fmt, mem, ptr};
 
 use ibverbs_sys::{
-    ibv_recv_wr, ibv_send_flags as flags, ibv_send_wr, ibv_send_wr__bindgen_ty_1, ibv_send_wr__bindgen_ty_2,
+    ibv_recv_wr, ibv_send_flags as bits, ibv_send_wr, ibv_send_wr__bindgen_ty_1, ibv_send_wr__bindgen_ty_2,
     ibv_send_wr__bindgen_ty_2__bindgen_ty_1, ibv_send_wr__bindgen_ty_2__bindgen_ty_2, ibv_sge,
     ibv_wr_opcode as opcode,
 };
@@ -139,16 +139,16 @@ impl SendList {
     pub(super) fn add(&mut self, name: u64, wr: &SendWr<'_>) {
         let mut send_flags = 0;
         if wr.flags.contains(SendFlags::SIGNALED) {
-            send_flags |= flags::IBV_SEND_SIGNALED.0;
+            send_flags |= bits::IBV_SEND_SIGNALED.0;
         }
         if wr.flags.contains(SendFlags::FENCE) {
-            send_flags |= flags::IBV_SEND_FENCE.0;
+            send_flags |= bits::IBV_SEND_FENCE.0;
         }
         let num_sge = match wr.inline {
             None => self.0.add_elements(wr.sges),
             Some([]) => 0,
             Some(bytes) => {
-                send_flags |= flags::IBV_SEND_INLINE.0;
+                send_flags |= bits::IBV_SEND_INLINE.0;
                 // Read by the driver during the post; no key is needed.
                 let addr = bytes.as_ptr().expose_provenance() as u64;
                 self.0.add_elements(&[Sge { addr, length: bytes.len() as u32, lkey: 0 }])
@@ -208,7 +208,7 @@ impl SendList {
     /// Appends a WRITE of no bytes to nowhere, for a queue pair in Err: it is flushed after everything before it.
     pub(super) fn add_marker(&mut self, name: u64) {
         let mut raw = empty(name);
-        (raw.opcode, raw.send_flags) = (opcode::IBV_WR_RDMA_WRITE, flags::IBV_SEND_SIGNALED.0);
+        (raw.opcode, raw.send_flags) = (opcode::IBV_WR_RDMA_WRITE, bits::IBV_SEND_SIGNALED.0);
         self.0.wrs.push(raw);
     }
 
@@ -335,11 +335,11 @@ mod tests {
                 opcode::IBV_WR_RDMA_WRITE,
             ]
         );
-        let (signaled, fence) = (flags::IBV_SEND_SIGNALED.0, flags::IBV_SEND_FENCE.0);
+        let (signaled, fence) = (bits::IBV_SEND_SIGNALED.0, bits::IBV_SEND_FENCE.0);
         let given: Vec<u32> = wrs.iter().map(|wr| wr.send_flags).collect();
         assert_eq!(
             given,
-            [signaled | fence, signaled | fence, 0, signaled, flags::IBV_SEND_INLINE.0, 0],
+            [signaled | fence, signaled | fence, 0, signaled, bits::IBV_SEND_INLINE.0, 0],
             "inline data of no bytes is none"
         );
         // SAFETY: the members that these operations set.
