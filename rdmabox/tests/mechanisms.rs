@@ -11,8 +11,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, Export, Host, Memory, Peer, PollingMode, RemoteAddr, Service, Session,
-    SessionOptions, admission::AdmissionPolicy, stats::StatsSnapshot,
+    Access, BatchMode, Export, Host, Memory, Peer, PollingMode, ProviderKind, RemoteAddr, Service, Session,
+    SessionOptions, admission::AdmissionPolicy, provider::rdma, stats::StatsSnapshot,
 };
 
 mod support;
@@ -367,9 +367,21 @@ fn the_threshold_decides_for_single_and_merged_requests() {
 #[test]
 fn inline_data_has_its_own_limit() {
     on_each_provider(|mut f| {
-        for (max, len, inline) in
-            [(0, 1, 0), (0, 8, 0), (8, 8, 8), (8, 9, 0), (220, 220, 220), (220, 221, 0), (1024, 1024, 1024)]
-        {
+        // What the device allows.
+        let most = match f.address.provider() {
+            ProviderKind::Shm | ProviderKind::Tcp => 1024,
+            ProviderKind::Rdma => rdma::open(&f.options.rdma).unwrap().attr().max_inline_data,
+        };
+        let bytes = u64::from(most);
+        for (max, len, inline) in [
+            (0, 1, 0),
+            (0, 8, 0),
+            (8, 8, 8),
+            (8, 9, 0),
+            (220, 220, 220),
+            (220, 221, 0),
+            (most, most as usize, bytes),
+        ] {
             f.options.max_inline = max;
             let session = f.connect();
             let base = base(&session);
@@ -378,7 +390,7 @@ fn inline_data_has_its_own_limit() {
             // A READ never is.
             assert_eq!(submit(&session, false, &[base], len).inline_bytes, 0);
         }
-        f.options.max_inline = 1025;
+        f.options.max_inline = most + 1;
         assert!(Session::connect(&f.address, &f.options).is_err());
     });
 }

@@ -239,8 +239,7 @@ impl Args {
 
     /// What the session with the server is told.
     pub fn session_options(&self) -> SessionOptions {
-        let rdma =
-            RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index };
+        let rdma = RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index };
         let mut options = SessionOptions { provider: self.provider, rdma, ..SessionOptions::default() };
         if let Some(queue_pairs) = self.queue_pairs {
             options.queue_pairs = queue_pairs;

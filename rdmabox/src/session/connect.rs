@@ -113,8 +113,11 @@ pub(super) fn establish(
     .map_err(failed)?;
     rejoin.connect(&*qp, 0, deadline)?;
 
-    let caps =
-        QpCaps { max_recv_wr: 1, max_inline_data: options.max_inline, ..QpCaps::default() }.within(attr);
+    let mut caps = QpCaps { max_recv_wr: 1, ..QpCaps::default() }.within(attr);
+    if options.max_inline != QpCaps::default().max_inline_data {
+        // Asked for, so that it is an error if the device has less.
+        caps.max_inline_data = options.max_inline;
+    }
     let queues = options.polling.shared_queues().unwrap_or(options.queue_pairs).min(options.queue_pairs);
     // Twice what can be outstanding: what is left of a queue pair that was replaced may be there, too.
     let depth = 2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize;

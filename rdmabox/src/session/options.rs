@@ -38,7 +38,8 @@ pub struct SessionOptions {
     pub max_retry: Option<u32>,
     /// Every so many-th work request of a chain asks for a completion, as the last one always does. 0: the last one only.
     pub signal_interval: u32,
-    /// A single WRITE of at most so many bytes travels in its work request. 0: none does.
+    /// A single WRITE of at most so many bytes travels in its work request. 0: none does. The default is cut to what the
+    /// device allows; anything else that is more is refused.
     pub max_inline: u32,
     /// No request takes longer. When it is over the request's queue pair is given up: the memory of the requests on it is
     /// free again, and whether they took effect is unknown. At most a day.
