@@ -19,7 +19,7 @@ use rdmabox::{
 
 mod support;
 
-use support::{Fixture, LEN, at, base, block_on, on_each_provider, on_each_that_posts, pattern};
+use support::{Fixture, LEN, at, base, block_on, on_each_provider, on_each_that_posts, pattern, providers};
 
 const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
 
@@ -151,6 +151,7 @@ fn many_are_waited_for_in_reverse_order() {
 fn a_transfer_longer_than_the_longest_message_is_several_requests() {
     const MESSAGE: usize = 1 << 30;
     let len = MESSAGE + 10_000;
+    // Twice the longest message of the software device; others have other limits.
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
         let mut f = Fixture::with_memory(provider, len + 4096);
         // Whatever else the machine has to do.
@@ -311,7 +312,7 @@ fn what_is_outstanding_at_the_end_of_the_session_gives_its_buffer_back() {
 
 #[test]
 fn futures_of_several_threads_are_woken() {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         for queue_pairs in [1, 4] {
             let mut f = Fixture::new(provider);
             f.options.queue_pairs = queue_pairs;

@@ -15,6 +15,8 @@ mod threshold;
 pub use buffer::{Buffer, RecvBuf, SendBuf};
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
 pub(crate) use loan::{Lent, Loan, LoanCount, scope};
+#[cfg(feature = "ibverbs")]
+pub(crate) use mapping::Pin;
 pub(crate) use mapping::copy;
 pub use mapping::{Memory, MemoryError};
 pub(crate) use own_buf::OwnBuf;

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use super::Address;
+use super::{Address, RdmaError};
 use crate::{
     memory::MemoryError,
     verbs::{VerbsError, WcStatus},
@@ -76,6 +76,14 @@ pub enum HostError {
     /// There is no memory to lend.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// An address is for RDMA, and there is no device for it.
+    #[error("cannot listen on {address}: {source}")]
+    Rdma {
+        /// Which.
+        address: Address,
+        /// What is missing.
+        source: RdmaError,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

@@ -31,10 +31,7 @@ pub(crate) struct Rejoin {
 impl Rejoin {
     /// What carries the session's requests.
     pub(crate) fn provider(&self) -> ProviderKind {
-        match &self.address {
-            Address::Unix(_) => ProviderKind::Shm,
-            Address::Tcp { .. } => ProviderKind::Tcp,
-        }
+        self.address.provider()
     }
 
     /// Makes the data queue pair for place `index`, which completes on `cq`, and connects it. The one that is there is
@@ -56,6 +53,8 @@ impl Rejoin {
         let progress = match self.provider() {
             ProviderKind::Shm => Progress::Engine,
             ProviderKind::Tcp => Progress::Caller,
+            // The device does it.
+            ProviderKind::Rdma => Progress::Engine,
         };
         let init = QpInit { send_cq: Arc::clone(&cq), recv_cq: cq, caps, progress };
         let qp = self.pd.create_qp(init).map_err(|e| self.failed(&e))?;
