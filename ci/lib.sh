@@ -44,6 +44,10 @@ install_packages() {
         die "cannot install ${missing[*]}"
 }
 
+# What it takes to build the programs with RDMA: the bindings to libibverbs are generated from its C headers.
+# shellcheck disable=SC2034  # used by the scripts that read this
+rdma_build_packages=(pkg-config cmake make python3-minimal libclang-dev libibverbs-dev)
+
 # The mirror of the distribution, as this machine's apt is configured: the first URI that serves the suite.
 apt_mirror() {
     local suite=$1 files=()

@@ -4,8 +4,8 @@
 //! requests of all threads meet in one merge queue, where adjacent ones become one work request and the others share
 //! a doorbell; what is in flight is bounded by a window; small requests are copied through registered memory, large ones
 //! registered as they are; several queue pairs share the load; and whoever waits polls as long as that pays, then
-//! sleeps. It runs on a model of RDMA verbs ([`verbs`]) with software [`provider`]s over shared memory inside a host and
-//! over TCP between hosts, with the same semantics on both.
+//! sleeps. It runs on a model of RDMA verbs ([`verbs`]) with [`provider`]s for RDMA devices (feature `ibverbs`), and in software over
+//! shared memory inside a host and over TCP between hosts, with the same semantics on all.
 //!
 //! A [`Host`] exports memory and answers calls, a [`Session`] reads and writes that memory one-sidedly:
 //!

@@ -11,9 +11,13 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running, Service,
-    Session, SessionOptions,
+    Access, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running, Service, Session,
+    SessionOptions,
 };
+
+mod support;
+
+use support::{addresses, providers};
 
 /// A write of it takes longer than a session to end.
 const LEN: usize = 512 << 20;
@@ -54,10 +58,9 @@ fn end_during_a_write(provider: ProviderKind, data: &[u8], end: impl FnOnce(&Ses
     let memory = Arc::new(Memory::shared("reused", LEN).unwrap());
     let export = Mutex::new(Some(host.export(&memory, Access::REMOTE_ALL).unwrap()));
     let service = Arc::new(Reuse { memory: Arc::clone(&memory), export, ended: AtomicU64::new(0) });
-    let addresses =
-        [Address::Unix(dir.path().join("socket")), Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
-    let running = host.listen(&addresses, Arc::<Reuse>::clone(&service) as Arc<dyn Service>).unwrap();
-    let address = running.addresses()[usize::from(provider == ProviderKind::Tcp)].clone();
+    let listen = addresses(provider, dir.path());
+    let running = host.listen(&listen, Arc::<Reuse>::clone(&service) as Arc<dyn Service>).unwrap();
+    let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap().clone();
     let mut running = Some(running);
     let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
     let session = Session::connect(&address, &options).unwrap();
@@ -90,7 +93,7 @@ fn end_during_a_write(provider: ProviderKind, data: &[u8], end: impl FnOnce(&Ses
 fn whoever_ends_it() {
     // One after the other: each takes much memory.
     let data = vec![0xEE; LEN];
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         end_during_a_write(provider, &data, |session, _| session.close());
         end_during_a_write(provider, &data, |_, running| drop(running.take()));
         end_during_a_write(provider, &data, |session, _| {

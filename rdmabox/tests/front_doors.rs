@@ -18,7 +18,7 @@ use rdmabox::{
 
 mod support;
 
-use support::{Fixture, LEN, at, base, block_on, on_each_provider, pattern};
+use support::{Fixture, LEN, at, base, block_on, on_each_provider, pattern, providers};
 
 const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
 
@@ -150,6 +150,7 @@ fn many_are_waited_for_in_reverse_order() {
 fn a_transfer_longer_than_the_longest_message_is_several_requests() {
     const MESSAGE: usize = 1 << 30;
     let len = MESSAGE + 10_000;
+    // Twice the longest message of the software device; others have other limits.
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
         let f = Fixture::with_memory(provider, len + 4096);
         let session = f.connect();
@@ -308,7 +309,7 @@ fn what_is_outstanding_at_the_end_of_the_session_gives_its_buffer_back() {
 
 #[test]
 fn futures_of_several_threads_are_woken() {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         for queue_pairs in [1, 4] {
             let mut f = Fixture::new(provider);
             f.options.queue_pairs = queue_pairs;
@@ -752,7 +753,7 @@ fn run(session: &Session, f: &Fixture, base: RemoteAddr, steps: &[Step]) -> Resu
 
 #[test]
 fn overlapping_started_writes_take_effect_in_the_order_of_their_start() {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         for batch in BatchMode::ALL {
             for queue_pairs in [1, 4] {
                 let mut f = Fixture::new(provider);

@@ -15,7 +15,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 mod support;
 
-use support::{Fixture, LEN, at, base, block_on, on_each_provider, pattern};
+use support::{Fixture, LEN, at, base, block_on, on_each_provider, pattern, providers};
 
 const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
 
@@ -268,7 +268,7 @@ impl Drop for Other {
 
 #[test]
 fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "--nocapture", "host"])
             .env(ROLE, provider.to_string())
@@ -294,7 +294,8 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
         other.stop();
         // Memory that is mapped needs nobody's help.
         let expected = match provider {
-            ProviderKind::Shm => Ok(()),
+            // Nor does a device need the process.
+            ProviderKind::Shm | ProviderKind::Rdma => Ok(()),
             ProviderKind::Tcp => Err(RequestError::Timeout(options.operation_timeout)),
         };
         let (send, receive) = mpsc::channel();

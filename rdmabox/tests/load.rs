@@ -2,8 +2,8 @@
 
 mod support;
 
-use rdmabox::{PreMrThreshold, ProviderKind, RemoteAddr, Session};
-use support::{Fixture, at, base, on_each_provider, pattern};
+use rdmabox::{PreMrThreshold, RemoteAddr, Session};
+use support::{Fixture, at, base, on_each_provider, pattern, providers};
 
 const THREADS: usize = 6;
 const PARTS: usize = 250;
@@ -38,7 +38,7 @@ fn work(session: &Session, base: RemoteAddr, thread: usize, memory: &rdmabox::Me
 
 #[test]
 fn many_threads_with_many_parts_never_overfill_a_queue() {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         for queue_pairs in [1, 4] {
             let mut f = Fixture::new(provider);
             f.options.queue_pairs = queue_pairs;
@@ -97,7 +97,7 @@ fn merges_of_many_parts_survive_an_exhausted_pool() {
 #[test]
 fn one_submission_larger_than_the_pool_is_staged_all_the_same() {
     // Long enough that 12 merges of 600 KB take more blocks of 1 MiB than there are.
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         let mut f = Fixture::with_memory(provider, 12 << 20);
         f.options.window_bytes = 64 << 20;
         f.options.pre_mr_threshold = PreMrThreshold::Bytes(64 << 20);

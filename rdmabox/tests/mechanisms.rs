@@ -11,15 +11,13 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, BatchMode, Export, Host, Memory, Peer, PollingMode, ProviderKind, RemoteAddr, Service,
-    Session, SessionOptions, admission::AdmissionPolicy, stats::StatsSnapshot,
+    Access, BatchMode, Export, Host, Memory, Peer, PollingMode, RemoteAddr, Service, Session,
+    SessionOptions, admission::AdmissionPolicy, stats::StatsSnapshot,
 };
 
 mod support;
 
-use support::{Fixture, at, base, on_each_provider, pattern};
-
-const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
+use support::{Fixture, addresses, at, base, on_each_provider, pattern, providers};
 
 /// Makes requests of `len` bytes at these places in one submission, and gives what that took.
 fn submit(session: &Session, write: bool, places: &[RemoteAddr], len: usize) -> StatsSnapshot {
@@ -137,15 +135,14 @@ impl Service for Several {
 
 #[test]
 fn requests_to_two_regions_are_never_merged() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new().unwrap();
         let memory = Arc::new(Memory::shared("twice", 1 << 16).unwrap());
         let exports = (0..2).map(|_| host.export(&memory, Access::REMOTE_ALL).unwrap()).collect();
-        let addresses =
-            [Address::Unix(dir.path().join("socket")), Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
-        let running = host.listen(&addresses, Arc::new(Several(Mutex::new(exports)))).unwrap();
-        let address = &running.addresses()[usize::from(provider == ProviderKind::Tcp)];
+        let listen = addresses(provider, dir.path());
+        let running = host.listen(&listen, Arc::new(Several(Mutex::new(exports)))).unwrap();
+        let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
         let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
         let session = Session::connect(address, &options).unwrap();
         let mut reply = Vec::new();
@@ -227,7 +224,7 @@ fn ordered_lists_are_one_chain_whatever_the_mode() {
 
 #[test]
 fn the_window_is_never_exceeded() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         for batch in BatchMode::ALL {
             let mut f = Fixture::new(provider);
             (f.options.batch, f.options.window_bytes) = (batch, 32 * 1024);

@@ -15,7 +15,10 @@ use std::{
 
 use rdmabox::{
     memory::Memory,
-    provider::soft::SoftDevice,
+    provider::{
+        rdma::{self, RdmaOptions},
+        soft::SoftDevice,
+    },
     verbs::{
         Access, CompletionQueue, Device, DirectOp, MrHandle, Progress, ProtectionDomain, QpCaps, QpInit,
         QueuePair, RemoteAddr, Rendezvous, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
@@ -61,8 +64,7 @@ struct Side {
     mr: MrHandle,
 }
 
-fn side(progress: Progress, access: Access) -> Side {
-    let device: Arc<dyn Device> = SoftDevice::new().expect("device");
+fn side(device: Arc<dyn Device>, progress: Progress, access: Access) -> Side {
     let pd = device.alloc_pd().expect("protection domain");
     let cq = device.create_cq(64).expect("completion queue");
     let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), caps: QpCaps::default(), progress };
@@ -101,9 +103,12 @@ fn carry_out(side: &Side, list: &[SendWr<'_>]) {
 }
 
 /// Allocations of many requests of each kind, when each kind has been carried out before.
-fn allocations(streams: (Rendezvous, Rendezvous)) -> Vec<(&'static str, u64)> {
-    let a = side(Progress::Caller, Access::LOCAL_WRITE);
-    let b = side(Progress::Engine, Access::REMOTE_ANY);
+fn allocations(
+    device: impl Fn() -> Arc<dyn Device>,
+    streams: (Rendezvous, Rendezvous),
+) -> Vec<(&'static str, u64)> {
+    let a = side(device(), Progress::Caller, Access::LOCAL_WRITE);
+    let b = side(device(), Progress::Engine, Access::REMOTE_ANY);
     connect(&a, &b, streams);
     let mapped = a.qp.executes_at_post();
     let sge = |offset: u64, length: u32| Sge { addr: a.mr.addr() + offset, length, lkey: a.mr.lkey() };
@@ -148,15 +153,31 @@ fn allocations(streams: (Rendezvous, Rendezvous)) -> Vec<(&'static str, u64)> {
     counts
 }
 
-/// One test for both, one after the other: they share the count.
-#[test]
-fn requests_take_nothing_from_the_allocator() {
-    let (a, b) = UnixStream::pair().expect("socketpair");
-    let shm = allocations((Rendezvous::Unix(a), Rendezvous::Unix(b)));
+fn tcp_streams() -> (Rendezvous, Rendezvous) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let a = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let (b, _) = listener.accept().expect("accept");
-    let tcp = allocations((Rendezvous::Tcp(a), Rendezvous::Tcp(b)));
-    let some: Vec<_> = shm.iter().chain(&tcp).filter(|(_, count)| *count > 0).collect();
-    assert!(some.is_empty(), "allocations in {ROUNDS} requests: shm {shm:?}, tcp {tcp:?}");
+    (Rendezvous::Tcp(a), Rendezvous::Tcp(b))
+}
+
+/// One test for all, one after the other: they share the count. RDMA where there is a device; where
+/// RDMABOX_TEST_PROVIDERS names it, it has to be.
+#[test]
+fn requests_take_nothing_from_the_allocator() {
+    let soft = || -> Arc<dyn Device> { SoftDevice::new().expect("device") };
+    let (a, b) = UnixStream::pair().expect("socketpair");
+    let shm = allocations(soft, (Rendezvous::Unix(a), Rendezvous::Unix(b)));
+    let tcp = allocations(soft, tcp_streams());
+    let open = || rdma::open(&RdmaOptions::default());
+    let rdma = match open() {
+        Ok(_) => allocations(|| open().expect("device"), tcp_streams()),
+        Err(reason) => {
+            let demanded = std::env::var("RDMABOX_TEST_PROVIDERS").unwrap_or_default();
+            assert!(!demanded.split(',').any(|name| name == "rdma"), "{reason}");
+            eprintln!("skipped: {reason}");
+            Vec::new()
+        }
+    };
+    let some: Vec<_> = shm.iter().chain(&tcp).chain(&rdma).filter(|(_, count)| *count > 0).collect();
+    assert!(some.is_empty(), "allocations in {ROUNDS} requests: shm {shm:?}, tcp {tcp:?}, rdma {rdma:?}");
 }

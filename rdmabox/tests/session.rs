@@ -10,7 +10,7 @@ use rdmabox::{
 
 mod support;
 
-use support::{Echo, Fixture, LEN, at, base, on_each_provider, pattern};
+use support::{Echo, Fixture, LEN, at, base, on_each_provider, pattern, providers};
 
 #[test]
 fn bytes_arrive_and_come_back() {
@@ -124,7 +124,7 @@ fn ordered_lists_run_in_order_and_give_old_values() {
 
 #[test]
 fn threads_share_a_session_whatever_the_switches() {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         for batch in BatchMode::ALL {
             for polling in PollingMode::ALL {
                 let mut f = Fixture::new(provider);
@@ -331,7 +331,7 @@ fn garbage_on_a_listener_harms_nobody() {
                 Address::Unix(path) => {
                     std::os::unix::net::UnixStream::connect(path).unwrap().write_all(garbage).unwrap();
                 }
-                Address::Tcp { host, port } => {
+                Address::Tcp { host, port } | Address::Rdma { host, port } => {
                     // The host may close before everything is written.
                     let _ = std::net::TcpStream::connect((host.as_str(), *port)).unwrap().write_all(garbage);
                 }

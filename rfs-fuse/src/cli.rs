@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::Parser;
-use rdmabox::{Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, SessionOptions};
+use rdmabox::{Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, RdmaOptions, SessionOptions};
 
 use crate::{fuse::Settings, size};
 
@@ -19,9 +19,10 @@ Examples:
   rfs-fuse --daemon 10.0.0.7:7440 /mnt     mount from another host, and go to the background once it answers
   rfs-fuse --provider tcp localhost:7440 /mnt
                                            use TCP although the server is on this host
+  rfs-fuse rdma:10.0.0.7:7441 /mnt         carry data over an RDMA device of each side
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
-An address is unix:/path/to/socket or tcp:host:port; /path/to/socket and host:port mean the same.
+An address is unix:/path/to/socket, tcp:host:port or rdma:host:port; /path/to/socket and host:port mean the first two.
 A program that keeps files open can hold a mount busy: SIGTERM then detaches it at once and says so.";
 
 /// Mounts the memory of an rfs-server as a file system.
@@ -58,9 +59,22 @@ pub struct Args {
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
 
-    /// Carry data over shm or tcp, and fail rather than take the other [default: shm on one host, else tcp]
-    #[arg(long, value_name = "shm|tcp", value_parser = parsed::<ProviderKind>, help_heading = "Session")]
+    /// Carry data over shm, tcp or rdma, and fail rather than take another [default: what the address says; shm on one host]
+    #[arg(long, value_name = "shm|tcp|rdma", value_parser = parsed::<ProviderKind>, help_heading = "Session")]
     provider: Option<ProviderKind>,
+
+    /// RDMA device for rdma: addresses, such as mlx5_0 or rxe0 [default: the first with an active port]
+    #[arg(long, value_name = "NAME", help_heading = "Session")]
+    device: Option<String>,
+
+    /// Port of the RDMA device, counted from 1 [default: the first active one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..), help_heading = "Session")]
+    port: Option<u8>,
+
+    /// Entry of the port's GID table: the address that connections use [default: that of the network address over which the
+    /// peers find each other, else one of RoCE v2]
+    #[arg(long, value_name = "N", help_heading = "Session")]
+    gid_index: Option<u8>,
 
     /// Data queue pairs
     #[arg(long, value_name = "N", help_heading = "Session")]
@@ -225,7 +239,9 @@ impl Args {
 
     /// What the session with the server is told.
     pub fn session_options(&self) -> SessionOptions {
-        let mut options = SessionOptions { provider: self.provider, ..SessionOptions::default() };
+        let rdma =
+            RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index };
+        let mut options = SessionOptions { provider: self.provider, rdma, ..SessionOptions::default() };
         if let Some(queue_pairs) = self.queue_pairs {
             options.queue_pairs = queue_pairs;
         }

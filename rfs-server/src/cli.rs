@@ -3,7 +3,7 @@
 //! Threading: none. It parses and explains; it opens and starts nothing.
 
 use clap::Parser;
-use rdmabox::Address;
+use rdmabox::{Address, RdmaOptions};
 
 use crate::{config::Config, prefault::Prefault};
 
@@ -23,6 +23,8 @@ use crate::{config::Config, prefault::Prefault};
             rfs-server --memory 512M --listen unix:/tmp/scratch.sock\n  \
         To other hosts of a network where everybody may read and write everything:\n      \
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-remote-without-secret\n  \
+        To other hosts over RDMA hardware or Soft-RoCE (they find each other over TCP):\n      \
+            rfs-server --memory 64G --listen rdma:10.0.0.7:7441 --allow-remote-without-secret\n  \
         With all memory taken before clients can connect:\n      \
             rfs-server --memory 4G --prefault\n\n\
         When clients can connect, it prints the addresses that it listens on, one a line, and then a line that \
@@ -35,12 +37,25 @@ pub struct Cli {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: u64,
 
-    /// Where to listen: unix:/path or tcp:host:port; may be repeated. Port 0 takes a free one.
+    /// Where to listen: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Port 0 takes a free one.
     ///
     /// Without this option: loopback TCP on port 7440, and a Unix socket: /run/rfs/rfs.sock for root,
     /// $XDG_RUNTIME_DIR/rfs.sock or /tmp/rfs-UID.sock for others.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
+
+    /// RDMA device for rdma: addresses, such as mlx5_0 or rxe0 [default: the first with an active port]
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Port of the RDMA device, counted from 1 [default: the first active one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub port: Option<u8>,
+
+    /// Entry of the port's GID table: the address that connections use [default: that of the network address over which the
+    /// peers find each other, else one of RoCE v2]
+    #[arg(long, value_name = "N")]
+    pub gid_index: Option<u8>,
 
     /// How many files, directories and links there can be [default: one for every 16 KiB, at least 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -73,6 +88,7 @@ impl Cli {
         if !self.listen.is_empty() {
             config.listen = self.listen;
         }
+        config.rdma = RdmaOptions { device: self.device, port: self.port, gid_index: self.gid_index };
         config.inodes = self.inodes;
         config.name = self.name;
         config.root.perm = self.root_mode;

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use rdmabox::Address;
+use rdmabox::{Address, RdmaOptions};
 use rfs_proto::{BLOCK, record};
 
 use crate::{
@@ -37,6 +37,8 @@ pub struct Config {
     pub inodes: Option<u32>,
     /// Where to listen.
     pub listen: Vec<Address>,
+    /// The device of addresses for RDMA.
+    pub rdma: RdmaOptions,
     /// Allow TCP listeners that other machines can reach although nobody has to prove who they are.
     pub allow_remote_without_secret: bool,
     /// Name of the export, for logs.
@@ -69,6 +71,7 @@ impl Config {
             memory,
             inodes: None,
             listen: default_listen(),
+            rdma: RdmaOptions::default(),
             allow_remote_without_secret: false,
             name: "rfs".into(),
             root: Root {
@@ -110,10 +113,10 @@ impl Config {
             return Err(StartError::NoListener);
         }
         for (at, address) in self.listen.iter().enumerate() {
-            if self.listen[..at].contains(address) && !matches!(address, Address::Tcp { port: 0, .. }) {
+            if self.listen[..at].contains(address) && !takes_any_port(address) {
                 return Err(StartError::ListenTwice { address: address.clone() });
             }
-            if let Address::Tcp { host, port } = address
+            if let Address::Tcp { host, port } | Address::Rdma { host, port } = address
                 && !self.allow_remote_without_secret
                 && !is_loopback(host, *port)
                     .map_err(|source| StartError::Resolve { address: address.clone(), source })?
@@ -123,6 +126,11 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Whether each listener at this address gets a port of its own.
+fn takes_any_port(address: &Address) -> bool {
+    matches!(address, Address::Tcp { port: 0, .. } | Address::Rdma { port: 0, .. })
 }
 
 /// True if only this machine can reach a listener on `host`.

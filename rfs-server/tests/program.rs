@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, Session, SessionOptions};
 use rfs_proto::{Reply, Request, VERSION, decode_reply, encode_request};
 
 fn program() -> Command {
@@ -72,11 +72,7 @@ impl Drop for Running {
 }
 
 fn works(address: &Address) {
-    let provider = match address {
-        Address::Unix(_) => ProviderKind::Shm,
-        Address::Tcp { .. } => ProviderKind::Tcp,
-    };
-    let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+    let options = SessionOptions { provider: Some(address.provider()), ..SessionOptions::default() };
     let session = Session::connect(address, &options).unwrap();
     let (mut request, mut reply) = (Vec::new(), Vec::new());
     encode_request(&Request::Attach { version: VERSION, client: "test" }, &mut request);

@@ -30,10 +30,7 @@ fn ask(session: &Session, request: Request<'_>) -> Reply {
 }
 
 fn connect(server: &Server, provider: ProviderKind) -> Client {
-    let address = match provider {
-        ProviderKind::Shm => &server.addresses()[0],
-        ProviderKind::Tcp => &server.addresses()[1],
-    };
+    let address = server.addresses().iter().find(|address| address.provider() == provider).unwrap();
     let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
     let session = Session::connect(address, &options).unwrap();
     let Reply::Attached(attached) = ask(&session, Request::Attach { version: VERSION, client: "test" })

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 use measure::size;
-use rdmabox::Address;
+use rdmabox::{Address, RdmaOptions};
 
 use crate::{
     Error, Result,
@@ -105,7 +105,7 @@ pub struct RunArgs {
     #[arg(long, conflicts_with_all = ["submit", "depth"])]
     pub blocking: bool,
 
-    /// Use the server at this address, unix:/path or tcp:host:port; once for every peer
+    /// Use the server at this address, unix:/path, tcp:host:port or rdma:host:port; once for every peer
     #[arg(long, value_name = "ADDRESS")]
     pub connect: Vec<Address>,
 
@@ -120,19 +120,51 @@ pub struct RunArgs {
     /// Where JSON and chart of sweeps and experiments go [default: results]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+
+    /// The RDMA device of this process, and of servers that it starts.
+    #[command(flatten)]
+    pub rdma: RdmaArgs,
+}
+
+/// The choice of an RDMA device.
+#[derive(Clone, Debug, Args)]
+pub struct RdmaArgs {
+    /// RDMA device for rdma, such as mlx5_0 or rxe0 [default: the first with an active port]
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Port of the RDMA device, counted from 1 [default: the first active one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub port: Option<u8>,
+
+    /// Entry of the port's GID table [default: that of the network address over which the peers find each other, else one
+    /// of RoCE v2]
+    #[arg(long, value_name = "N")]
+    pub gid_index: Option<u8>,
+}
+
+impl RdmaArgs {
+    /// As the runtime takes it.
+    pub fn options(&self) -> RdmaOptions {
+        RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index }
+    }
 }
 
 /// Options of a server.
 #[derive(Clone, Debug, Args)]
 pub struct Serve {
-    /// Where to listen: unix:/path for clients on this machine (shm), or tcp:host:port; may be repeated. Port 0
-    /// takes a free one [default: tcp:127.0.0.1:0 and a socket in the directory for temporary files]
+    /// Where to listen: unix:/path for clients on this machine (shm), tcp:host:port or rdma:host:port; may be repeated.
+    /// Port 0 takes a free one [default: tcp:127.0.0.1:0 and a socket in the directory for temporary files]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
 
     /// Memory to lend
     #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = size::parse)]
     pub memory: u64,
+
+    /// The RDMA device.
+    #[command(flatten)]
+    pub rdma: RdmaArgs,
 }
 
 /// What was asked for.

@@ -7,7 +7,7 @@ use measure::{
     interrupt::Interrupt,
     process::{Guarded, Invocation},
 };
-use rdmabox::{Address, ProviderKind, Running};
+use rdmabox::{Address, ProviderKind, RdmaOptions, Running};
 
 use crate::{Error, Result, server};
 
@@ -33,6 +33,7 @@ pub enum Source {
 pub struct Fleet {
     source: Source,
     memory: u64,
+    rdma: RdmaOptions,
     servers: Vec<Server>,
 }
 
@@ -46,8 +47,13 @@ struct Server {
 
 impl Fleet {
     /// Servers of `memory` bytes each, started when they are asked for.
-    pub fn new(source: Source, memory: u64) -> Fleet {
-        Fleet { source, memory, servers: Vec::new() }
+    pub fn new(source: Source, memory: u64, rdma: RdmaOptions) -> Fleet {
+        Fleet { source, memory, rdma, servers: Vec::new() }
+    }
+
+    /// The RDMA device to use, at either end.
+    pub fn rdma(&self) -> &RdmaOptions {
+        &self.rdma
     }
 
     /// True if servers run in this process.
@@ -66,12 +72,13 @@ impl Fleet {
         if let Source::Elsewhere(addresses) = &self.source {
             return Ok(addresses.iter().take(peers).cloned().collect());
         }
+        let fits = |address: &&Address| address.provider() == provider;
+        // Those that were started for other providers may not listen there.
+        self.servers.retain(|server| server.addresses.iter().any(|address| fits(&address)));
         while self.servers.len() < peers {
-            let server = self.start(interrupt)?;
+            let server = self.start(provider, interrupt)?;
             self.servers.push(server);
         }
-        let fits =
-            |address: &&Address| matches!(address, Address::Unix(_)) == (provider == ProviderKind::Shm);
         let find = |server: &Server| server.addresses.iter().find(fits).cloned();
         self.servers[..peers]
             .iter()
@@ -103,10 +110,14 @@ impl Fleet {
         Ok(())
     }
 
-    fn start(&mut self, interrupt: &Interrupt) -> Result<Server> {
+    fn start(&mut self, provider: ProviderKind, interrupt: &Interrupt) -> Result<Server> {
+        let is_rdma = provider == ProviderKind::Rdma;
+        let rdma_address = Address::Rdma { host: "127.0.0.1".into(), port: 0 };
         if self.in_process() {
             let len = usize::try_from(self.memory).map_err(|_| Error::usage("--area is too large"))?;
-            let running = server::start(&server::default_addresses(self.servers.len()), len)?;
+            let mut listen = server::default_addresses(self.servers.len()).to_vec();
+            listen.extend(is_rdma.then_some(rdma_address));
+            let running = server::start(&listen, len, self.rdma.clone())?;
             return Ok(Server {
                 addresses: running.addresses().to_vec(),
                 child: None,
@@ -114,7 +125,15 @@ impl Fleet {
             });
         }
         let program = env::current_exe().map_err(measure::Error::io("the path of this program"))?;
-        let command = Invocation::new(program).arg("serve").arg(format!("--memory={}", self.memory));
+        let mut command = Invocation::new(program).arg("serve").arg(format!("--memory={}", self.memory));
+        if is_rdma {
+            command = command.arg(format!("--listen={rdma_address}"));
+            let RdmaOptions { device, port, gid_index } = &self.rdma;
+            command = command
+                .args(device.as_ref().map(|name| format!("--device={name}")))
+                .args(port.map(|number| format!("--port={number}")))
+                .args(gid_index.map(|index| format!("--gid-index={index}")));
+        }
         let mut child = Guarded::spawn(&command, &env::temp_dir())?;
         let addresses = child.wait_output(interrupt, READY, |text| {
             text.lines().any(|line| line.starts_with("ready:")).then(|| {

@@ -78,7 +78,7 @@ const MAX_LIST: u32 = 64;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Load (each of these can be swept)")]
 pub struct LoadArgs {
-    /// What carries the requests: shm or tcp, both software [default: shm; with --connect what the address says]
+    /// What carries the requests: shm or tcp, both software, or rdma [default: shm; with --connect what the address says]
     #[arg(long, value_name = "P")]
     pub provider: Option<ProviderKind>,
 
@@ -316,8 +316,8 @@ impl Load {
         }
         let provider = match (args.provider, connect.first()) {
             (Some(given), _) => given,
-            (None, Some(Address::Tcp { .. })) => ProviderKind::Tcp,
-            (None, _) => ProviderKind::Shm,
+            (None, Some(address)) => address.provider(),
+            (None, None) => ProviderKind::Shm,
         };
         let burst = (args.pattern == Pattern::Bursts).then(|| Burst {
             requests: args.burst,

@@ -12,7 +12,7 @@ use measure::{
     machine::{self, Machine},
     size,
 };
-use rdmabox::Running;
+use rdmabox::{ProviderKind, Running};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -93,15 +93,16 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
         let (wants, available) = (size::show(wants), size::show(available));
         return Err(Error::usage(format!("this takes {wants} of memory, {available} are available")));
     }
+    let uses_rdma = matrix.cases.iter().any(|case| case.load.provider == ProviderKind::Rdma);
     let interrupt = Interrupt::on_signals()?;
     let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let mut fleet = Fleet::new(source, matrix.area());
+    let mut fleet = Fleet::new(source, matrix.area(), args.rdma.options());
     let measured = runner::run(&matrix, rounds, &mut fleet, &interrupt)?;
     fleet.stop()?;
     Ok(Report {
         format: report::FORMAT,
         title: format!("rdmabox-bench: {title}"),
-        software_provider: true,
+        software_provider: !uses_rdma,
         began,
         commit: env!("RDMABOX_BENCH_COMMIT").into(),
         machine: Machine::here(),
@@ -167,7 +168,7 @@ fn serve(args: &Serve) -> Result<()> {
         let available = size::show(machine::memory_available());
         Error::usage(format!("--memory {}: {available} are available", size::show(args.memory)))
     })?;
-    let running: Running = server::start(&listen, len)?;
+    let running: Running = server::start(&listen, len, args.rdma.options())?;
     let mut text = String::new();
     for address in running.addresses() {
         text.push_str(&format!("listening on {address}\n"));

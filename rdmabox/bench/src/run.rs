@@ -13,7 +13,7 @@ use std::{
 };
 
 use measure::interrupt::Interrupt;
-use rdmabox::{Address, RequestError, Session};
+use rdmabox::{Address, RequestError, Session, SessionOptions};
 use serde::Serialize;
 
 use crate::{
@@ -63,20 +63,21 @@ pub fn run(
 ) -> Result<Sample> {
     let addresses = fleet.addresses(load.provider, load.peers, interrupt)?;
     let in_process = fleet.in_process();
-    once(load, &addresses, in_process, interrupt, progress).map_err(|err| fleet.explain(err))
+    let options = SessionOptions { rdma: fleet.rdma().clone(), ..load.session_options() };
+    once(load, &addresses, &options, in_process, interrupt, progress).map_err(|err| fleet.explain(err))
 }
 
 fn once(
     load: &Load,
     addresses: &[Address],
+    options: &SessionOptions,
     in_process: bool,
     interrupt: &Interrupt,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Sample> {
-    let options = load.session_options();
     let targets = addresses
         .iter()
-        .map(|address| connect(address, Session::connect(address, &options)?, load))
+        .map(|address| connect(address, Session::connect(address, options)?, load))
         .collect::<Result<Vec<_>>>()?;
     let words_before = words(load, &targets)?;
     let shared = Shared {

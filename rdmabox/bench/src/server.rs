@@ -2,7 +2,7 @@
 
 use std::{env, sync::Arc};
 
-use rdmabox::{Access, Address, Export, Host, Memory, Peer, Running, Service};
+use rdmabox::{Access, Address, Export, Host, Memory, Peer, RdmaOptions, Running, Service};
 
 use crate::{
     Result,
@@ -30,10 +30,10 @@ pub fn default_addresses(number: usize) -> [Address; 2] {
 }
 
 /// Starts a server of `len` bytes, all of which are taken from the system first, on threads of its own.
-pub fn start(addresses: &[Address], len: usize) -> Result<Running> {
+pub fn start(addresses: &[Address], len: usize, rdma: RdmaOptions) -> Result<Running> {
     let memory = Arc::new(Memory::shared("rdmabox-bench", len)?);
     memory.populate(0, len);
-    let host = Host::new()?;
+    let host = Host::new()?.rdma(rdma);
     let export = host.export(&memory, Access::REMOTE_ALL)?;
     Ok(host.listen(addresses, Arc::new(Lender { export }))?)
 }

@@ -11,8 +11,13 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
+
+use parking_lot::RwLock;
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +53,8 @@ pub struct Memory {
     len: usize,
     fd: Option<OwnedFd>,
     writable: bool,
+    /// Pins; read while pages are given back.
+    pins: RwLock<usize>,
     /// In a mapping of a peer's memory: a bit for each unit that was made present here.
     prepared: Box<[AtomicU64]>,
 }
@@ -220,11 +227,13 @@ impl Memory {
     }
 
     /// Gives the pages wholly inside a range back to the system; they read as zero afterwards. Shareable memory only;
-    /// the edges are zeroed by hand.
+    /// the edges are zeroed by hand. Memory that is pinned keeps its pages: it is zeroed.
     pub fn discard(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
         self.check(offset, len);
-        let Some(fd) = &self.fd else {
-            self.zero(offset, len);
+        // Held until the pages are gone, so that none is pinned meanwhile.
+        let pins = self.pins.read();
+        let Some(fd) = self.fd.as_ref().filter(|_| *pins == 0) else {
+            self.zero_present(offset, len);
             return Ok(());
         };
         let page = page_size();
@@ -332,6 +341,25 @@ impl Memory {
     }
 }
 
+/// Keeps the pages of a memory where they are, for a device that has their physical addresses: in a page that was given back
+/// the device and the processors would each see bytes of their own. It keeps the memory mapped as well.
+#[derive(Debug)]
+pub(crate) struct Pin(Arc<Memory>);
+
+impl Pin {
+    #[cfg_attr(not(feature = "ibverbs"), allow(dead_code))] // Software devices have no physical addresses.
+    pub(crate) fn new(memory: &Arc<Memory>) -> Pin {
+        *memory.pins.write() += 1;
+        Pin(Arc::clone(memory))
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        *self.0.pins.write() -= 1;
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: base and len are exactly what mmap gave, and nobody can hold a borrow any more.
@@ -366,7 +394,7 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
     let Some(base) = NonNull::new(base.cast()) else {
         return Err(MemoryError::BadHandle("mapped at address zero"));
     };
-    Ok(Memory { base, len, fd, writable, prepared: Box::default() })
+    Ok(Memory { base, len, fd, writable, pins: RwLock::new(0), prepared: Box::default() })
 }
 
 pub(crate) fn page_size() -> usize {
@@ -416,6 +444,26 @@ mod tests {
         for (i, byte) in all.iter().enumerate() {
             assert_eq!(*byte == 0, (page / 2..page / 2 + 3 * page).contains(&i), "byte {i}");
         }
+    }
+
+    #[test]
+    fn pages_of_pinned_memory_stay_where_they_are() {
+        let page = page_size();
+        let memory = Arc::new(Memory::shared("test", 8 * page).unwrap());
+        memory.write(0, &vec![1; 4 * page]);
+        let pins = [Pin::new(&memory), Pin::new(&memory)];
+        for pin in pins {
+            memory.discard(page, 2 * page).unwrap();
+            assert_eq!(present(&memory), 4 * page as u64);
+            let mut all = vec![0; 8 * page];
+            memory.read(0, &mut all);
+            assert!(
+                all.iter().enumerate().all(|(i, byte)| *byte == u8::from(i / page == 0 || i / page == 3))
+            );
+            drop(pin);
+        }
+        memory.discard(page, 2 * page).unwrap();
+        assert_eq!(present(&memory), 2 * page as u64);
     }
 
     #[test]

@@ -14,6 +14,8 @@ mod threshold;
 pub use buffer::{Buffer, RecvBuf, SendBuf};
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
 pub(crate) use loan::{Lent, Loan, LoanCount, scope};
+#[cfg(feature = "ibverbs")]
+pub(crate) use mapping::Pin;
 pub(crate) use mapping::copy;
 pub use mapping::{Memory, MemoryError};
 pub use pre_mr::{PreMrBuf, PreMrPool};

@@ -2,4 +2,5 @@
 
 #[cfg(feature = "ibverbs")]
 pub mod ibverbs;
+pub mod rdma;
 pub mod soft;

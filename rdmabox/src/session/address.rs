@@ -2,8 +2,8 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Where to listen or to connect: `unix:/path`, `tcp:host:port`, or short `/path` and `host:port`. An IPv6 address
-/// stands in brackets.
+/// Where to listen or to connect: `unix:/path`, `tcp:host:port`, `rdma:host:port`, or short `/path` and `host:port`. An IPv6
+/// address stands in brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A Unix socket: peers of the same host, whose memory can be mapped.
@@ -15,11 +15,32 @@ pub enum Address {
         /// Port; 0 lets a listener choose.
         port: u16,
     },
+    /// An RDMA device. The peers find each other over TCP at this host and port, and go on over the device.
+    Rdma {
+        /// Name or address, without brackets.
+        host: String,
+        /// TCP port; 0 lets a listener choose.
+        port: u16,
+    },
+}
+
+impl Address {
+    /// What carries the requests of a session that is made there.
+    pub fn provider(&self) -> ProviderKind {
+        match self {
+            Address::Unix(_) => ProviderKind::Shm,
+            Address::Tcp { .. } => ProviderKind::Tcp,
+            Address::Rdma { .. } => ProviderKind::Rdma,
+        }
+    }
 }
 
 /// A string that is no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no address: write unix:/path/to/socket, /path/to/socket, tcp:host:port or host:port")]
+#[error(
+    "{text:?} is no address: write unix:/path/to/socket, /path/to/socket, tcp:host:port, host:port or \
+     rdma:host:port"
+)]
 pub struct AddressError {
     /// The string.
     pub text: String,
@@ -33,17 +54,19 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:").or_else(|| text.starts_with('/').then_some(text)) {
             return if path.is_empty() { Err(wrong()) } else { Ok(Address::Unix(path.into())) };
         }
-        let rest = text.strip_prefix("tcp:").unwrap_or(text);
+        let (rest, is_rdma) = match text.strip_prefix("rdma:") {
+            Some(rest) => (rest, true),
+            None => (text.strip_prefix("tcp:").unwrap_or(text), false),
+        };
         let (host, port) = rest.rsplit_once(':').ok_or_else(wrong)?;
         let port = port.parse().map_err(|_| wrong())?;
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        match bare {
-            Some(host) if !host.is_empty() => Ok(Address::Tcp { host: host.into(), port }),
-            None if !host.is_empty() && !host.contains([':', '/', '[', ']']) => {
-                Ok(Address::Tcp { host: host.into(), port })
-            }
-            _ => Err(wrong()),
-        }
+        let host = match bare {
+            Some(host) if !host.is_empty() => host.to_owned(),
+            None if !host.is_empty() && !host.contains([':', '/', '[', ']']) => host.to_owned(),
+            _ => return Err(wrong()),
+        };
+        Ok(if is_rdma { Address::Rdma { host, port } } else { Address::Tcp { host, port } })
     }
 }
 
@@ -51,8 +74,11 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
-            Address::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
-            Address::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
+            Address::Tcp { host, port } | Address::Rdma { host, port } => {
+                let kind = self.provider();
+                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+                write!(f, "{kind}:{open}{host}{close}:{port}")
+            }
         }
     }
 }
@@ -64,11 +90,13 @@ pub enum ProviderKind {
     Shm,
     /// TCP connections.
     Tcp,
+    /// An RDMA device: hardware or Soft-RoCE, through libibverbs.
+    Rdma,
 }
 
 /// A string that names no provider.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no provider: choose shm or tcp")]
+#[error("{0:?} is no provider: choose shm, tcp or rdma")]
 pub struct ProviderKindError(pub String);
 
 impl FromStr for ProviderKind {
@@ -78,6 +106,7 @@ impl FromStr for ProviderKind {
         match text {
             "shm" => Ok(ProviderKind::Shm),
             "tcp" => Ok(ProviderKind::Tcp),
+            "rdma" => Ok(ProviderKind::Rdma),
             _ => Err(ProviderKindError(text.into())),
         }
     }
@@ -88,6 +117,7 @@ impl fmt::Display for ProviderKind {
         f.write_str(match self {
             ProviderKind::Shm => "shm",
             ProviderKind::Tcp => "tcp",
+            ProviderKind::Rdma => "rdma",
         })
     }
 }
@@ -100,6 +130,10 @@ mod tests {
         Address::Tcp { host: host.into(), port }
     }
 
+    fn rdma(host: &str, port: u16) -> Address {
+        Address::Rdma { host: host.into(), port }
+    }
+
     #[test]
     fn addresses_are_read_in_every_form_and_written_in_one() {
         for (text, expected, written) in [
@@ -109,6 +143,8 @@ mod tests {
             ("tcp:host:7", tcp("host", 7), "tcp:host:7"),
             ("10.0.0.1:65535", tcp("10.0.0.1", 65535), "tcp:10.0.0.1:65535"),
             ("[::1]:7440", tcp("::1", 7440), "tcp:[::1]:7440"),
+            ("rdma:host:7441", rdma("host", 7441), "rdma:host:7441"),
+            ("rdma:[fe80::1]:1", rdma("fe80::1", 1), "rdma:[fe80::1]:1"),
         ] {
             assert_eq!(text.parse::<Address>().as_ref(), Ok(&expected), "{text}");
             assert_eq!(expected.to_string(), written);
@@ -118,9 +154,22 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in
-            ["", "host", "host:", ":7", "host:65536", "host:x", "unix:", "::1:7", "[]:7", "[::1]", "a/b:7"]
-        {
+        for text in [
+            "",
+            "host",
+            "host:",
+            "rdma:host",
+            "rdma:/run/x",
+            "rdma:tcp:host:7",
+            ":7",
+            "host:65536",
+            "host:x",
+            "unix:",
+            "::1:7",
+            "[]:7",
+            "[::1]",
+            "a/b:7",
+        ] {
             assert_eq!(text.parse::<Address>(), Err(AddressError { text: text.into() }), "{text}");
         }
     }

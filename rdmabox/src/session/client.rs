@@ -96,16 +96,13 @@ impl Session {
                 options.queue_pairs
             )));
         }
-        match (address, options.provider) {
-            (Address::Tcp { .. }, Some(ProviderKind::Shm)) | (Address::Unix(_), Some(ProviderKind::Tcp)) => {
-                let other =
-                    if matches!(address, Address::Tcp { .. }) { "a Unix socket" } else { "host:port" };
-                let kind = options.provider.map(|p| p.to_string()).unwrap_or_default();
-                return Err(refused(format!(
-                    "provider {kind} needs an address of another kind: give {other}"
-                )));
-            }
-            _ => {}
+        if let Some(kind) = options.provider.filter(|kind| *kind != address.provider()) {
+            let other = match kind {
+                ProviderKind::Shm => "a Unix socket",
+                ProviderKind::Tcp => "host:port",
+                ProviderKind::Rdma => "rdma:host:port",
+            };
+            return Err(refused(format!("provider {kind} needs an address of another kind: give {other}")));
         }
         let options = &options.bounded();
         let deadline = Instant::now() + options.connect_timeout;
@@ -123,6 +120,7 @@ impl Session {
         let what = match self.provider {
             ProviderKind::Shm => "shared memory",
             ProviderKind::Tcp => "TCP",
+            ProviderKind::Rdma => "RDMA",
         };
         match &self.fallback {
             None => format!("{what} via {}", self.address),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Address, ConnectError, Session, SessionOptions,
+    Address, ConnectError, ProviderKind, Session, SessionOptions,
     handshake::{self, Answer, Purpose},
     rejoin::Rejoin,
     stream::Stream,
@@ -15,7 +15,7 @@ use crate::{
     admission::{Admission, AdmissionPolicy, StaticWindow},
     memory::{self, Memory, PreMrPool, PreMrThreshold},
     polling::PollingMode,
-    provider::soft::SoftDevice,
+    provider::{rdma, soft::SoftDevice},
     rpc::{QUEUE_DEPTH, RpcClient},
     runtime::{Link, Runtime, RuntimeInit},
     stats::Stats,
@@ -75,12 +75,17 @@ pub(super) fn establish(
 ) -> Result<Session, ConnectError> {
     let Greeting { address, mut control, answer, fallback } = greeting;
     let failed = |e: VerbsError| ConnectError::Refused { address: address.clone(), reason: e.to_string() };
-    let device = SoftDevice::new().map_err(failed)?;
+    let device: Arc<dyn Device> = match address.provider() {
+        ProviderKind::Shm | ProviderKind::Tcp => SoftDevice::new().map_err(failed)?,
+        ProviderKind::Rdma => rdma::open(&options.rdma)
+            .map_err(|e| ConnectError::Refused { address: address.clone(), reason: e.to_string() })?,
+    };
+    let attr = device.attr();
     let pd = device.alloc_pd().map_err(failed)?;
     let rejoin = Rejoin {
         address: address.clone(),
         token: answer.token,
-        device: Arc::<SoftDevice>::clone(&device),
+        device: Arc::clone(&device),
         pd: Arc::clone(&pd),
         timeout: options.connect_timeout,
     };
@@ -88,7 +93,8 @@ pub(super) fn establish(
     let stats = Arc::new(Stats::default());
 
     // Calls: the replies are waited for by the callers themselves.
-    let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
+    let caps =
+        QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() }.within(attr);
     let cq = device.create_cq(2 * QUEUE_DEPTH as usize).map_err(failed)?;
     let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
     let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).map_err(failed)?;
@@ -107,7 +113,8 @@ pub(super) fn establish(
     .map_err(failed)?;
     rejoin.connect(&*qp, 0, deadline)?;
 
-    let caps = QpCaps { max_recv_wr: 1, max_inline_data: options.max_inline, ..QpCaps::default() };
+    let caps =
+        QpCaps { max_recv_wr: 1, max_inline_data: options.max_inline, ..QpCaps::default() }.within(attr);
     let queues = options.polling.shared_queues().unwrap_or(options.queue_pairs).min(options.queue_pairs);
     // Twice what can be outstanding: what is left of a queue pair that was replaced may be there, too.
     let depth = 2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize;
@@ -155,7 +162,7 @@ pub(super) fn establish(
         batch: options.batch,
         stage_threshold,
         signal_interval: options.signal_interval,
-        max_msg_sz: device.attr().max_msg_sz,
+        max_msg_sz: attr.max_msg_sz,
         polling: options.polling,
         retry,
         timeout: options.operation_timeout,
@@ -221,7 +228,7 @@ pub(super) fn greet_best(
     options: &SessionOptions,
     deadline: Instant,
 ) -> Result<Greeting, ConnectError> {
-    if matches!(address, Address::Unix(_)) || options.provider.is_some() {
+    if !matches!(address, Address::Tcp { .. }) || options.provider.is_some() {
         return greet(address, options, deadline);
     }
     let (_, answer) = ask(address, Purpose::Probe, options, deadline)?;

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use super::Address;
+use super::{Address, RdmaError};
 use crate::verbs::{VerbsError, WcStatus};
 
 /// Why a session could not be made. Nothing is left behind; a retry is safe.
@@ -70,6 +70,14 @@ pub enum HostError {
     /// The device refused.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
+    /// An address is for RDMA, and there is no device for it.
+    #[error("cannot listen on {address}: {source}")]
+    Rdma {
+        /// Which.
+        address: Address,
+        /// What is missing.
+        source: RdmaError,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

@@ -26,7 +26,7 @@ use zerocopy::{
     byteorder::little_endian::{U16, U32},
 };
 
-use super::stream::Stream;
+use super::{ProviderKind, stream::Stream};
 
 const MAGIC: [u8; 8] = *b"rdmabxS\x01";
 const VERSION: u32 = 1;
@@ -82,12 +82,20 @@ struct RawPreamble {
     kind: U32,
     token: Token,
     number: U32,
-    reserved: U32,
+    /// What the client takes the stream for: [`RDMA`] or [`SOFTWARE`].
+    kind_of_address: U32,
 }
 
 const CONTROL: u32 = 1;
 const JOIN: u32 = 2;
 const PROBE: u32 = 3;
+
+const SOFTWARE: u32 = 0;
+const RDMA: u32 = 1;
+
+fn kind_of_address(stream: &Stream) -> u32 {
+    if stream.provider() == ProviderKind::Rdma { RDMA } else { SOFTWARE }
+}
 
 pub(crate) fn send_preamble(stream: &mut Stream, purpose: Purpose) -> io::Result<()> {
     let (kind, token, number) = match purpose {
@@ -101,7 +109,7 @@ pub(crate) fn send_preamble(stream: &mut Stream, purpose: Purpose) -> io::Result
         kind: kind.into(),
         token,
         number: number.into(),
-        reserved: 0.into(),
+        kind_of_address: kind_of_address(stream).into(),
     };
     stream.write_all(raw.as_bytes())
 }
@@ -110,6 +118,8 @@ fn invalid(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }
 
+/// # Errors
+/// [`io::ErrorKind::Unsupported`] if the client has come to an address for something else; it is worth telling why.
 pub(crate) fn receive_preamble(stream: &mut Stream, deadline: Instant) -> io::Result<Purpose> {
     let mut raw = RawPreamble::new_zeroed();
     stream.read_exact_by(raw.as_mut_bytes(), deadline)?;
@@ -118,6 +128,14 @@ pub(crate) fn receive_preamble(stream: &mut Stream, deadline: Instant) -> io::Re
     }
     if raw.version.get() != VERSION {
         return Err(invalid(format!("client has protocol version {}, this is {VERSION}", raw.version.get())));
+    }
+    let theirs = raw.kind_of_address.get();
+    if theirs != kind_of_address(stream) {
+        let text = match theirs {
+            RDMA => "this is an address for TCP, and none for RDMA: give tcp:host:port",
+            _ => "this is an address for RDMA: give rdma:host:port",
+        };
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let number = raw.number.get();
     match raw.kind.get() {
@@ -279,6 +297,24 @@ mod tests {
             bytes[at] = value;
             a.write_all(&bytes).unwrap();
             assert_eq!(receive_preamble(&mut b, soon()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn a_client_at_an_address_for_something_else_is_told() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (host, _) = listener.accept().unwrap();
+        let (mut tcp, mut rdma) = (Stream::Tcp(client), Stream::Rdma(host));
+        for (from, to, told) in [(true, false, "rdma:host:port"), (false, true, "tcp:host:port")] {
+            let (from, to) = match (from, to) {
+                (true, _) => (&mut tcp, &mut rdma),
+                _ => (&mut rdma, &mut tcp),
+            };
+            send_preamble(from, Purpose::Probe).unwrap();
+            let error = receive_preamble(to, soon()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            assert!(error.to_string().ends_with(told), "{error}");
         }
     }
 

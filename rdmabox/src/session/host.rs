@@ -11,7 +11,7 @@ use std::{
     os::unix::{fs::FileTypeExt, net::UnixListener},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -21,17 +21,18 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    Address, Export, HostError, Service,
+    Address, Export, HostError, ProviderKind, RdmaOptions, Service,
     handshake::{self, Answer, HostId, Purpose},
     hosted::{self, HostSession},
+    peer::Exported,
     strangers::{Stranger, Strangers},
     stream::{self, Stream},
 };
 use crate::{
     memory::Memory,
-    provider::soft::SoftDevice,
+    provider::{rdma, soft::SoftDevice},
     rpc::{QUEUE_DEPTH, RpcServer},
-    verbs::{Access, Device, ProtectionDomain},
+    verbs::{Access, AtomicScope, Device, ProtectionDomain},
 };
 
 /// Sessions at a time, with those that are being made.
@@ -50,6 +51,8 @@ const PROBE: Duration = Duration::from_secs(1);
 pub struct Host {
     device: Arc<SoftDevice>,
     pd: Arc<dyn ProtectionDomain>,
+    rdma: RdmaOptions,
+    exports: Mutex<Vec<(Weak<Exported>, Access)>>,
 }
 
 impl Host {
@@ -57,13 +60,43 @@ impl Host {
     pub fn new() -> Result<Host, HostError> {
         let device = SoftDevice::new()?;
         let pd = device.alloc_pd()?;
-        Ok(Host { device, pd })
+        Ok(Host { device, pd, rdma: RdmaOptions::default(), exports: Mutex::default() })
+    }
+
+    /// The device that addresses of RDMA are for.
+    #[must_use]
+    pub fn rdma(self, rdma: RdmaOptions) -> Host {
+        Host { rdma, ..self }
     }
 
     /// Lets peers reach all of `memory`, as far as `access` goes.
     pub fn export(&self, memory: &Arc<Memory>, access: Access) -> Result<Export, HostError> {
         let region = self.pd.register(memory, 0, memory.len() as u64, access)?;
-        Ok(Export { memory: Arc::clone(memory), region })
+        let exported = Arc::new(Exported { memory: Arc::clone(memory), region, rdma: OnceLock::new() });
+        self.exports.lock().push((Arc::downgrade(&exported), access));
+        Ok(Export(exported))
+    }
+
+    /// Opens the RDMA device, and registers with it what is exported: its pages are pinned from then on.
+    fn open_rdma(&self, address: &Address) -> Result<Stack, HostError> {
+        let device =
+            rdma::open(&self.rdma).map_err(|source| HostError::Rdma { address: address.clone(), source })?;
+        let stack = Stack::new(device)?;
+        for (export, access) in &*self.exports.lock() {
+            let Some(export) = export.upgrade() else { continue };
+            let len = export.memory.len() as u64;
+            let region = stack.pd.register(&export.memory, 0, len, *access)?;
+            // Nobody else sets it: a host listens once.
+            let _ = export.rdma.set(region);
+            if access.contains(Access::REMOTE_ATOMIC) && stack.device.attr().atomics != AtomicScope::Global {
+                log::warn!(
+                    "{}: atomics of its peers are atomic among themselves, and not with those of peers over TCP or \
+                     shared memory, nor with this machine's processors",
+                    stack.device.attr().name
+                );
+            }
+        }
+        Ok(stack)
     }
 
     /// Listens on every address, or on none if one fails, and serves on threads of its own. The socket file of a
@@ -75,25 +108,22 @@ impl Host {
                 .map_err(|source| HostError::Listen { address: address.clone(), source })?;
             listeners.push(listener);
         }
+        let rdma = addresses.iter().find(|address| address.provider() == ProviderKind::Rdma);
+        let rdma = rdma.map(|address| self.open_rdma(address)).transpose()?;
         let bound: Vec<Address> = listeners.iter().map(|l| l.address.clone()).collect();
         let unix = bound.iter().find_map(|address| match address {
             Address::Unix(path) => std::path::absolute(path).ok(),
-            Address::Tcp { .. } => None,
+            Address::Tcp { .. } | Address::Rdma { .. } => None,
         });
-        let cq = self.device.create_cq((MAX_SESSIONS + 8) * 2 * QUEUE_DEPTH as usize)?;
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(4);
-        let rpc = RpcServer::start(cq, threads).map_err(HostError::Thread)?;
         let inner = Arc::new(Inner {
-            device: self.device,
-            pd: self.pd,
+            soft: Stack::with_pd(self.device, self.pd)?,
+            rdma,
             service,
-            rpc,
             host_id: handshake::host_id(),
             unix: unix.map(|path| path.display().to_string()).unwrap_or_default(),
             sessions: Mutex::default(),
             next_id: AtomicU64::new(1),
             strangers: Strangers::new(MAX_STRANGERS),
-            admitted: AtomicUsize::new(0),
             in_making: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
@@ -150,10 +180,40 @@ impl Drop for Running {
     }
 }
 
+/// A device, and what serves the sessions on it.
+#[derive(Debug)]
+pub(super) struct Stack {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) pd: Arc<dyn ProtectionDomain>,
+    pub(super) rpc: RpcServer,
+    /// Sessions, with those that are being made; and the most that there can be.
+    pub(super) admitted: AtomicUsize,
+    pub(super) max_sessions: usize,
+}
+
+impl Stack {
+    fn new(device: Arc<dyn Device>) -> Result<Stack, HostError> {
+        let pd = device.alloc_pd()?;
+        Stack::with_pd(device, pd)
+    }
+
+    fn with_pd(device: Arc<dyn Device>, pd: Arc<dyn ProtectionDomain>) -> Result<Stack, HostError> {
+        // Completions that a session can have waiting, and some of sessions that have just ended.
+        let each = 2 * QUEUE_DEPTH as usize;
+        let depth = ((MAX_SESSIONS + 8) * each).min(device.attr().max_cqe as usize);
+        let max_sessions = (depth / each).saturating_sub(8).min(MAX_SESSIONS);
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(4);
+        let rpc = RpcServer::start(device.create_cq(depth)?, threads).map_err(HostError::Thread)?;
+        Ok(Stack { device, pd, rpc, admitted: AtomicUsize::new(0), max_sessions })
+    }
+}
+
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
+    /// Where peers find each other that go on over RDMA.
+    Rdma(TcpListener),
 }
 
 #[derive(Debug)]
@@ -183,12 +243,12 @@ impl Listener {
     fn bind(address: &Address) -> io::Result<Listener> {
         match address {
             Address::Tcp { host, port } => {
-                let socket = TcpListener::bind((host.as_str(), *port))?;
-                let port = socket.local_addr()?.port();
-                Ok(Listener {
-                    socket: Socket::Tcp(socket),
-                    address: Address::Tcp { host: host.clone(), port },
-                })
+                let (socket, host, port) = bind_tcp(host, *port)?;
+                Ok(Listener { socket: Socket::Tcp(socket), address: Address::Tcp { host, port } })
+            }
+            Address::Rdma { host, port } => {
+                let (socket, host, port) = bind_tcp(host, *port)?;
+                Ok(Listener { socket: Socket::Rdma(socket), address: Address::Rdma { host, port } })
             }
             Address::Unix(path) => {
                 if let Ok(meta) = std::fs::symlink_metadata(path) {
@@ -222,19 +282,27 @@ impl Listener {
 
     fn handle(&self) -> io::Result<ListenerHandle> {
         let (socket, path) = match (&self.socket, &self.address) {
-            (Socket::Tcp(socket), _) => (socket.try_clone()?.into(), None),
+            (Socket::Tcp(socket) | Socket::Rdma(socket), _) => (socket.try_clone()?.into(), None),
             (Socket::Unix(socket), Address::Unix(path)) => (socket.try_clone()?.into(), Some(path.clone())),
-            (Socket::Unix(socket), Address::Tcp { .. }) => (socket.try_clone()?.into(), None),
+            (Socket::Unix(socket), _) => (socket.try_clone()?.into(), None),
         };
         Ok(ListenerHandle { socket, path })
     }
 
     fn accept(&self) -> io::Result<Stream> {
         match &self.socket {
-            Socket::Tcp(socket) => socket.accept().map(|(stream, _)| Stream::accepted_tcp(stream)),
+            Socket::Tcp(socket) => socket.accept().map(|(stream, _)| Stream::tuned_tcp(stream)),
+            Socket::Rdma(socket) => socket.accept().map(|(stream, _)| Stream::tuned_rdma(stream)),
             Socket::Unix(socket) => socket.accept().map(|(stream, _)| Stream::Unix(stream)),
         }
     }
+}
+
+/// With the host's name, and the port that it got.
+fn bind_tcp(host: &str, port: u16) -> io::Result<(TcpListener, String, u16)> {
+    let socket = TcpListener::bind((host, port))?;
+    let port = socket.local_addr()?.port();
+    Ok((socket, host.to_owned(), port))
 }
 
 impl Drop for Listener {
@@ -247,27 +315,36 @@ impl Drop for Listener {
 }
 
 pub(super) struct Inner {
-    pub(super) device: Arc<SoftDevice>,
-    pub(super) pd: Arc<dyn ProtectionDomain>,
+    soft: Stack,
+    rdma: Option<Stack>,
     pub(super) service: Arc<dyn Service>,
-    pub(super) rpc: RpcServer,
     pub(super) host_id: HostId,
     pub(super) unix: String,
     /// With those that are being made, until they begin to end.
     pub(super) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
     pub(super) next_id: AtomicU64,
     strangers: Arc<Strangers>,
-    /// Sessions, with those that are being made.
-    pub(super) admitted: AtomicUsize,
     pub(super) in_making: AtomicUsize,
     pub(super) stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+impl Inner {
+    /// What serves sessions of that kind.
+    pub(super) fn stack(&self, provider: ProviderKind) -> &Stack {
+        match provider {
+            ProviderKind::Shm | ProviderKind::Tcp => &self.soft,
+            // There is a listener of that kind only where there is a device.
+            ProviderKind::Rdma => self.rdma.as_ref().unwrap_or(&self.soft),
+        }
+    }
+}
+
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inner")
-            .field("rpc", &self.rpc)
+            .field("soft", &self.soft)
+            .field("rdma", &self.rdma)
             .field("sessions", &self.sessions)
             .finish_non_exhaustive()
     }
@@ -319,7 +396,14 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
             log::debug!("{name}: closed before it said anything")
         }
-        Err(e) => log::warn!("{name}: connection closed: {e}"),
+        Err(e) => {
+            log::warn!("{name}: connection closed: {e}");
+            if e.kind() == io::ErrorKind::Unsupported {
+                let answer = Answer { ok: false, text: e.to_string(), ..Answer::default() };
+                // It may be gone already.
+                let _ = handshake::send_answer(&mut stream, &answer);
+            }
+        }
         Ok(Purpose::Join { token, index }) => {
             // Every token is looked at, so that the time tells nothing.
             let session = inner.sessions.lock().values().fold(None, |found, session| {

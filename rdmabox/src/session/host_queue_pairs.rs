@@ -100,10 +100,7 @@ impl HostQueuePairs {
     }
 
     fn enter(&self, index: usize, stream: &Stream) -> Result<Turn<'_>, String> {
-        let kind = match stream {
-            Stream::Unix(_) => ProviderKind::Shm,
-            Stream::Tcp(_) => ProviderKind::Tcp,
-        };
+        let kind = stream.provider();
         let deadline = Instant::now() + HANDSHAKE;
         let mut waited = false;
         let mut state = self.state.lock();
@@ -238,7 +235,7 @@ impl HostQueuePairs {
         self.changed.notify_all();
         for stream in state.places.iter().filter(|place| place.busy).filter_map(|p| p.stream.as_deref()) {
             match self.provider {
-                ProviderKind::Tcp => stream.shutdown(),
+                ProviderKind::Tcp | ProviderKind::Rdma => stream.shutdown(),
                 // It may have been connected just now: only the client closes the other direction.
                 ProviderKind::Shm => stream.shutdown_write(),
             }

@@ -17,16 +17,16 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
-    Peer, ProviderKind, Service,
+    Peer, Service,
     handshake::{self, Answer, Token},
-    host::{HANDSHAKE, Inner, MAX_IN_MAKING, MAX_SESSIONS},
+    host::{HANDSHAKE, Inner, MAX_IN_MAKING, Stack},
     host_queue_pairs::HostQueuePairs,
     strangers::Stranger,
     stream::Stream,
 };
 use crate::{
     rpc::{Handler, QUEUE_DEPTH, Reason},
-    verbs::{CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair, VerbsError},
+    verbs::{CompletionQueue, Progress, QpCaps, QpInit, QueuePair, VerbsError},
 };
 
 const MAX_QUEUE_PAIRS: u32 = 16;
@@ -99,10 +99,7 @@ impl Handler for HostSession {
 impl HostSession {
     fn new(inner: &Inner, control: &Stream, queue_pairs: usize) -> Result<Arc<HostSession>, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
-        let provider = match control {
-            Stream::Unix(_) => ProviderKind::Shm,
-            Stream::Tcp(_) => ProviderKind::Tcp,
-        };
+        let provider = control.provider();
         let id = inner.next_id.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(HostSession {
             peer: Peer { id, provider, name: control.peer_name() },
@@ -110,7 +107,7 @@ impl HostSession {
             control: control.try_clone().map_err(|e| text(&e))?,
             token: Token::random().map_err(|e| text(&e))?,
             queue_pairs: HostQueuePairs::new(provider, queue_pairs),
-            sink: inner.device.create_cq(16).map_err(|e| text(&e))?,
+            sink: inner.stack(provider).device.create_cq(16).map_err(|e| text(&e))?,
             open: RwLock::new(false),
         }))
     }
@@ -145,8 +142,10 @@ pub(super) fn session(
     if !(1..=MAX_QUEUE_PAIRS).contains(&queue_pairs) {
         return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {MAX_QUEUE_PAIRS}"));
     }
-    let Some(_place) = Place::take(&inner.admitted, MAX_SESSIONS) else {
-        return refuse(&mut control, format!("the server takes no more than {MAX_SESSIONS} sessions"));
+    let stack = inner.stack(control.provider());
+    let Some(_place) = Place::take(&stack.admitted, stack.max_sessions) else {
+        let (most, kind) = (stack.max_sessions, control.provider());
+        return refuse(&mut control, format!("the server takes no more than {most} sessions over {kind}"));
     };
     let Some(in_making) = Place::take(&inner.in_making, MAX_IN_MAKING) else {
         return refuse(&mut control, "too many clients are connecting: try again".into());
@@ -170,7 +169,7 @@ pub(super) fn session(
     *session.open.write() = false;
     let closed = session.queue_pairs.close();
     if let Some(calls) = closed.calls() {
-        inner.rpc.remove(calls.qp_num());
+        stack.rpc.remove(calls.qp_num());
     }
     if let Err(reason) = made {
         closed.end();
@@ -233,16 +232,18 @@ fn queue_pair(
     session: &Arc<HostSession>,
     calls: bool,
 ) -> Result<Arc<dyn QueuePair>, VerbsError> {
+    let Stack { device, pd, rpc, .. } = inner.stack(session.peer.provider);
     if calls {
-        let cq = inner.rpc.cq();
+        let cq = rpc.cq();
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
+        let caps = caps.within(device.attr());
         let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-        let qp = inner.pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller })?;
+        let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller })?;
         let handler: Arc<dyn Handler> = Arc::<HostSession>::clone(session);
-        inner.rpc.add(&*inner.pd, Arc::clone(&qp), handler)?;
+        rpc.add(&**pd, Arc::clone(&qp), handler)?;
         return Ok(qp);
     }
-    let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, ..QpCaps::default() };
+    let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, ..QpCaps::default() }.within(device.attr());
     let (send_cq, recv_cq) = (Arc::clone(&session.sink), Arc::clone(&session.sink));
-    inner.pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Engine })
+    pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Engine })
 }

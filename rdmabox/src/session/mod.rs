@@ -30,6 +30,7 @@ pub use transfer::Transfer;
 pub use crate::{
     batch::BatchMode,
     polling::PollingMode,
+    provider::rdma::{RdmaError, RdmaOptions},
     rpc::MAX_CALL,
     stats::StatsSnapshot,
     verbs::{Access, RemoteAddr, WcStatus},

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::ProviderKind;
+use super::{ProviderKind, RdmaOptions};
 use crate::{
     admission::{AdmissionPolicy, DEFAULT_WINDOW},
     batch::BatchMode,
@@ -14,8 +14,11 @@ use crate::{
 /// Options of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// The provider to use; failing rather than taking another one. `None`: shared memory on the same host, else TCP.
+    /// The provider to use; failing rather than taking another one. `None`: that of the address; for a TCP address of the same
+    /// host shared memory.
     pub provider: Option<ProviderKind>,
+    /// The RDMA device, for addresses of RDMA.
+    pub rdma: RdmaOptions,
     /// Data queue pairs, 1 to 16, each with its own completion queue.
     pub queue_pairs: usize,
     /// Bytes that may be in flight, both directions together.
@@ -66,7 +69,7 @@ impl SessionOptions {
     pub(crate) fn retry_on(&self, provider: ProviderKind) -> Retry {
         match (self.max_retry, provider) {
             (Some(retries), _) => Retry::Fixed(retries),
-            (None, ProviderKind::Shm) => Retry::Adapt { max: DEFAULT_MAX_RETRY },
+            (None, ProviderKind::Shm | ProviderKind::Rdma) => Retry::Adapt { max: DEFAULT_MAX_RETRY },
             (None, ProviderKind::Tcp) => Retry::Adapt { max: TCP_MAX_RETRY },
         }
     }
@@ -76,6 +79,7 @@ impl Default for SessionOptions {
     fn default() -> Self {
         SessionOptions {
             provider: None,
+            rdma: RdmaOptions::default(),
             // Best in the paper (section V-A).
             queue_pairs: 4,
             window_bytes: DEFAULT_WINDOW,

@@ -1,6 +1,9 @@
 //! What a host's service sees: its peers, the memory it exports, and what it is asked.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use super::ProviderKind;
 use crate::{
@@ -23,7 +26,7 @@ pub trait Service: Send + Sync + 'static {
     /// The session is over: no call of it is running or will run, and its queue pairs here are destroyed. Once for each
     /// `connected` that succeeded.
     ///
-    /// Over TCP nothing of the session touches memory any more. With shared memory that holds for a client that is
+    /// Over TCP and RDMA nothing of the session touches memory any more. With shared memory that holds for a client that is
     /// dead, and for one whose queue pairs have answered that their last request is over, which a running client's do
     /// by themselves. A client that does not answer within a few seconds (its process is stopped, or its library is not
     /// this one) is given up with a warning in the log: its memory stays mapped there, and it may still write when it goes
@@ -59,7 +62,8 @@ impl Peer {
 
     /// Where this peer finds the first byte of an export.
     pub fn remote_addr(&self, export: &Export) -> RemoteAddr {
-        RemoteAddr { addr: export.region.addr(), rkey: export.region.rkey() }
+        let region = export.0.region(self.provider);
+        RemoteAddr { addr: region.addr(), rkey: region.rkey() }
     }
 }
 
@@ -71,14 +75,30 @@ impl fmt::Display for Peer {
 
 /// Memory that peers may reach. Dropping it takes the key back: later requests are refused.
 #[derive(Debug)]
-pub struct Export {
+pub struct Export(pub(crate) Arc<Exported>);
+
+/// Exported memory, registered with each device that the host serves.
+#[derive(Debug)]
+pub(crate) struct Exported {
     pub(crate) memory: Arc<Memory>,
     pub(crate) region: MrHandle,
+    /// With the RDMA device, from when the host listens there.
+    pub(crate) rdma: OnceLock<MrHandle>,
+}
+
+impl Exported {
+    fn region(&self, provider: ProviderKind) -> &MrHandle {
+        match provider {
+            ProviderKind::Shm | ProviderKind::Tcp => &self.region,
+            // Sessions over RDMA exist where the host listens there only.
+            ProviderKind::Rdma => self.rdma.get().unwrap_or(&self.region),
+        }
+    }
 }
 
 impl Export {
     /// The memory.
     pub fn memory(&self) -> &Arc<Memory> {
-        &self.memory
+        &self.0.memory
     }
 }

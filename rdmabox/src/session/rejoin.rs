@@ -37,10 +37,7 @@ pub(crate) struct Rejoin {
 impl Rejoin {
     /// What carries the session's requests.
     pub(crate) fn provider(&self) -> ProviderKind {
-        match &self.address {
-            Address::Unix(_) => ProviderKind::Shm,
-            Address::Tcp { .. } => ProviderKind::Tcp,
-        }
+        self.address.provider()
     }
 
     /// Makes the data queue pair for place `index`, with `cq` or a completion queue of its own, and connects it. The one
@@ -62,6 +59,8 @@ impl Rejoin {
         let progress = match self.provider() {
             ProviderKind::Shm => Progress::Engine,
             ProviderKind::Tcp => Progress::Caller,
+            // The device does it.
+            ProviderKind::Rdma => Progress::Engine,
         };
         let make = || {
             let cq = match cq {

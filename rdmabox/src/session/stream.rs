@@ -11,7 +11,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-use super::{Address, ConnectError};
+use super::{Address, ConnectError, ProviderKind};
 use crate::verbs::Rendezvous;
 
 /// A dead network is noticed after so long with data under way.
@@ -22,6 +22,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// Over TCP, to an address for RDMA: the data takes another way.
+    Rdma(TcpStream),
 }
 
 impl Stream {
@@ -50,7 +52,7 @@ impl Stream {
                 let left = deadline.saturating_duration_since(Instant::now());
                 connect_unix(path, left).map(Stream::Unix).map_err(io)
             }
-            Address::Tcp { host, port } => {
+            Address::Tcp { host, port } | Address::Rdma { host, port } => {
                 let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| ConnectError::Refused {
                     address: address.clone(),
                     reason: format!("cannot find host {host:?}: {e}"),
@@ -63,8 +65,10 @@ impl Stream {
                     }
                     match TcpStream::connect_timeout(&candidate, left) {
                         Ok(stream) => {
-                            tune(&stream);
-                            return Ok(Stream::Tcp(stream));
+                            return Ok(match address {
+                                Address::Rdma { .. } => Stream::tuned_rdma(stream),
+                                _ => Stream::tuned_tcp(stream),
+                            });
                         }
                         Err(e) => last = e,
                     }
@@ -74,14 +78,28 @@ impl Stream {
         }
     }
 
-    pub(crate) fn accepted_tcp(stream: TcpStream) -> Stream {
+    pub(crate) fn tuned_tcp(stream: TcpStream) -> Stream {
         tune(&stream);
         Stream::Tcp(stream)
     }
 
+    pub(crate) fn tuned_rdma(stream: TcpStream) -> Stream {
+        tune(&stream);
+        Stream::Rdma(stream)
+    }
+
+    /// What carries the requests of a session that this stream belongs to.
+    pub(crate) fn provider(&self) -> ProviderKind {
+        match self {
+            Stream::Tcp(_) => ProviderKind::Tcp,
+            Stream::Unix(_) => ProviderKind::Shm,
+            Stream::Rdma(_) => ProviderKind::Rdma,
+        }
+    }
+
     fn sock(&self) -> SockRef<'_> {
         match self {
-            Stream::Tcp(stream) => SockRef::from(stream),
+            Stream::Tcp(stream) | Stream::Rdma(stream) => SockRef::from(stream),
             Stream::Unix(stream) => SockRef::from(stream),
         }
     }
@@ -127,7 +145,7 @@ impl Stream {
     /// True if the peer has closed, or stopped sending: also while bytes that it sent before have not been read.
     pub(crate) fn is_over(&self) -> bool {
         let fd = match self {
-            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Tcp(stream) | Stream::Rdma(stream) => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
         };
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
@@ -138,9 +156,9 @@ impl Stream {
     /// Who is at the other end, for people.
     pub(crate) fn peer_name(&self) -> String {
         match self {
-            Stream::Tcp(stream) => match stream.peer_addr() {
-                Ok(addr) => format!("tcp:{addr}"),
-                Err(_) => "tcp".into(),
+            Stream::Tcp(stream) | Stream::Rdma(stream) => match stream.peer_addr() {
+                Ok(addr) => format!("{}:{addr}", self.provider()),
+                Err(_) => self.provider().to_string(),
             },
             Stream::Unix(_) => "this host".into(),
         }
@@ -150,12 +168,13 @@ impl Stream {
         Ok(match self {
             Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
             Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
+            Stream::Rdma(stream) => Stream::Rdma(stream.try_clone()?),
         })
     }
 
     pub(crate) fn into_rendezvous(self) -> Rendezvous {
         match self {
-            Stream::Tcp(stream) => Rendezvous::Tcp(stream),
+            Stream::Tcp(stream) | Stream::Rdma(stream) => Rendezvous::Tcp(stream),
             Stream::Unix(stream) => Rendezvous::Unix(stream),
         }
     }
@@ -189,7 +208,7 @@ fn tune(stream: &TcpStream) {
 impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(buf),
+            Stream::Tcp(stream) | Stream::Rdma(stream) => stream.read(buf),
             Stream::Unix(stream) => stream.read(buf),
         }
     }
@@ -198,7 +217,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write(buf),
+            Stream::Tcp(stream) | Stream::Rdma(stream) => stream.write(buf),
             Stream::Unix(stream) => stream.write(buf),
         }
     }

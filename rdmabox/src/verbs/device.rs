@@ -24,6 +24,19 @@ pub struct DeviceAttr {
     pub max_qp_rd_atom: u32,
     /// Most inline bytes of a request.
     pub max_inline_data: u32,
+    /// What its atomics are atomic with.
+    pub atomics: AtomicScope,
+}
+
+/// What the atomics of a device are atomic with (`enum ibv_atomic_cap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicScope {
+    /// There are none.
+    None,
+    /// Atomics of all queue pairs of the same device; not those of the processors, nor of another device.
+    Device,
+    /// Everything that is atomic on that memory, the processors' own instructions included.
+    Global,
 }
 
 /// A device: hardware, or the software of [`provider::soft`](crate::provider::soft).

@@ -61,6 +61,9 @@ pub enum VerbsError {
     /// The peer closed the connection or died.
     #[error("the peer is gone")]
     PeerGone,
+    /// This side's device has no way to the peer's.
+    #[error("no path to the peer: {0}")]
+    NoPath(String),
 }
 
 impl VerbsError {
@@ -125,4 +128,7 @@ pub enum PostErrorReason {
     /// An atomic needs exactly one element of 8 bytes.
     #[error("an atomic needs exactly one 8-byte element")]
     AtomicShape,
+    /// The device or its driver refused for a reason of its own.
+    #[error("the device refused it: {}", std::io::Error::from_raw_os_error(*.0))]
+    Device(i32),
 }

@@ -18,7 +18,7 @@ mod qp;
 mod wr;
 
 pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
-pub use device::{Device, DeviceAttr, ProtectionDomain};
+pub use device::{AtomicScope, Device, DeviceAttr, ProtectionDomain};
 pub use error::{PostError, PostErrorReason, VerbsError};
 pub use mr::{Access, MemoryRegion, MrHandle};
 pub use qp::{Progress, QpCaps, QpInit, QpState, QueuePair, Rendezvous};

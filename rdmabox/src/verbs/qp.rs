@@ -3,6 +3,7 @@
 use std::{net::TcpStream, os::unix::net::UnixStream, sync::Arc};
 
 use super::{
+    DeviceAttr,
     cq::{CompletionQueue, WcStatus},
     error::{PostError, VerbsError},
     mr::Access,
@@ -43,6 +44,20 @@ pub struct QpCaps {
 impl Default for QpCaps {
     fn default() -> Self {
         QpCaps { max_send_wr: 256, max_recv_wr: 256, max_send_sge: 30, max_recv_sge: 4, max_inline_data: 220 }
+    }
+}
+
+impl QpCaps {
+    /// These sizes, or the device's limit where that is less.
+    #[must_use]
+    pub fn within(self, attr: &DeviceAttr) -> QpCaps {
+        QpCaps {
+            max_send_wr: self.max_send_wr.min(attr.max_qp_wr),
+            max_recv_wr: self.max_recv_wr.min(attr.max_qp_wr),
+            max_send_sge: self.max_send_sge.min(attr.max_sge),
+            max_recv_sge: self.max_recv_sge.min(attr.max_sge),
+            max_inline_data: self.max_inline_data.min(attr.max_inline_data),
+        }
     }
 }
 

@@ -223,10 +223,10 @@ fn completed_requests_stay_completed(config: Config) {
 }
 
 fn a_large_request_is_cut_off(config: Config) {
-    const LEN: usize = 16 << 20;
     let pair = pair(config);
-    let target = pair.b.guarded(LEN, Access::REMOTE_ALL);
-    let (source, into) = (pair.a.filled(&pattern(1, LEN)), pair.a.guarded(LEN, Access::LOCAL_WRITE));
+    let len = usize::try_from(pair.a.device.attr().max_msg_sz).map_or(16 << 20, |most| most.min(16 << 20));
+    let target = pair.b.guarded(len, Access::REMOTE_ALL);
+    let (source, into) = (pair.a.filled(&pattern(1, len)), pair.a.guarded(len, Access::LOCAL_WRITE));
     pair.b.recv(9, &[]);
     pair.a.post(&[
         signaled(1, write(target.remote(0)), &[source.all()]),

@@ -15,7 +15,10 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{
     memory::Memory,
-    provider::soft::SoftDevice,
+    provider::{
+        rdma::{self, RdmaOptions},
+        soft::SoftDevice,
+    },
     verbs::{
         Access, CompletionQueue, Device, MrHandle, PostError, Progress, ProtectionDomain, QpCaps, QpInit,
         QueuePair, RecvWr, RemoteAddr, Rendezvous, SendFlags, SendOp, SendWr, Sge, VerbsError,
@@ -34,6 +37,8 @@ const GUARD_BYTE: u8 = 0xa5;
 pub(crate) enum Provider {
     Shm,
     Tcp,
+    /// An RDMA device of this machine.
+    Rdma,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,17 @@ impl Config {
     pub(crate) const SHM_CALLER: Config = Config { provider: Provider::Shm, progress: Progress::Caller };
     pub(crate) const TCP_ENGINE: Config = Config { provider: Provider::Tcp, progress: Progress::Engine };
     pub(crate) const TCP_CALLER: Config = Config { provider: Provider::Tcp, progress: Progress::Caller };
+    pub(crate) const RDMA: Config = Config { provider: Provider::Rdma, progress: Progress::Engine };
+
+    /// The configuration for RDMA. `None`, with the reason in the output, on a machine without a device, unless
+    /// RDMABOX_TEST_PROVIDERS names `rdma`: then that is a failure.
+    pub(crate) fn rdma() -> Option<Config> {
+        let Err(reason) = rdma::open(&RdmaOptions::default()) else { return Some(Config::RDMA) };
+        let demanded = std::env::var("RDMABOX_TEST_PROVIDERS").unwrap_or_default();
+        assert!(!demanded.split(',').any(|name| name == "rdma"), "{reason}");
+        eprintln!("skipped: {reason}");
+        None
+    }
 
     /// Two connected streams for a rendezvous.
     pub(crate) fn streams(self) -> (Rendezvous, Rendezvous) {
@@ -55,7 +71,7 @@ impl Config {
                 let (a, b) = UnixStream::pair().expect("socketpair");
                 (Rendezvous::Unix(a), Rendezvous::Unix(b))
             }
-            Provider::Tcp => {
+            Provider::Tcp | Provider::Rdma => {
                 let (a, b) = tcp_pair();
                 (Rendezvous::Tcp(a), Rendezvous::Tcp(b))
             }
@@ -64,7 +80,7 @@ impl Config {
 
     /// True if one-sided requests complete without anybody polling on the peer's side.
     pub(crate) fn peer_may_sleep(self) -> bool {
-        self.provider == Provider::Shm || self.progress == Progress::Engine
+        self.provider != Provider::Tcp || self.progress == Progress::Engine
     }
 }
 
@@ -111,7 +127,10 @@ impl Setup {
 
     /// A side with a device of its own, not connected.
     pub(crate) fn side(&self) -> Side {
-        let device: Arc<dyn Device> = SoftDevice::new().expect("device");
+        let device: Arc<dyn Device> = match self.config.provider {
+            Provider::Shm | Provider::Tcp => SoftDevice::new().expect("device"),
+            Provider::Rdma => rdma::open(&RdmaOptions::default()).expect("device"),
+        };
         let pd = device.alloc_pd().expect("protection domain");
         let cq = device.create_cq(self.cq_depth).expect("completion queue");
         let recv_cq = match self.one_cq {

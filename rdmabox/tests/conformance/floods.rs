@@ -10,7 +10,7 @@ use crate::{
     raw::{FRAME, Frame, RawPeer},
 };
 
-conformance! {
+software_conformance! {
     large_reads_of_both_sides_pass_each_other,
     floods_of_both_sides_pass_each_other,
     full_queues_of_both_sides_pass_each_other,

@@ -10,7 +10,7 @@ use crate::{
     raw::{ACK_WANTED, Frame, IMM, MAX_MESSAGE, PLACED, RawPeer, ends, quiet, recvs, sends},
 };
 
-conformance! {
+software_conformance! {
     a_failure_waits_for_its_turn,
     a_failure_in_line_does_not_change_how_the_end_is_reported,
     posts_that_race_with_the_end_keep_their_order,

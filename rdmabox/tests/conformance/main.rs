@@ -1,5 +1,6 @@
-//! Conformance of the software provider with the verbs model: every subject runs over mapped memory and over TCP,
-//! each driven by the device's engine and by the callers themselves.
+//! Conformance of the providers with the verbs model: every subject runs on the software device, over mapped memory and over
+//! TCP, each driven by the device's engine and by the callers themselves; and on the machine's RDMA device, if it has one.
+//! (`ci/rdma-vm` makes a machine that has; with RDMABOX_TEST_PROVIDERS=rdma a missing one is a failure.)
 //!
 //! A subject is a function of a [`Config`](fixture::Config) and says what any provider has to do; where the traits
 //! leave something open, the InfiniBand specification decides. Nothing here knows how a provider works, but for what a
@@ -7,6 +8,20 @@
 
 /// Makes a test of every subject for every configuration.
 macro_rules! conformance {
+    ($($name:ident),+ $(,)?) => {
+        software_conformance! { $($name),+ }
+        mod rdma {
+            $(#[test] fn $name() {
+                if let Some(config) = crate::fixture::Config::rdma() {
+                    super::$name(config);
+                }
+            })+
+        }
+    };
+}
+
+/// The same for what only the software device can be asked.
+macro_rules! software_conformance {
     ($($name:ident),+ $(,)?) => {
         mod shm_engine {
             $(#[test] fn $name() { super::$name(crate::fixture::Config::SHM_ENGINE) })+

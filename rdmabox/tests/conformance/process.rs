@@ -36,13 +36,14 @@ fn child() {
         "shm_engine" => Config::SHM_ENGINE,
         "shm_caller" => Config::SHM_CALLER,
         "tcp_engine" => Config::TCP_ENGINE,
+        "rdma" => Config::RDMA,
         _ => Config::TCP_CALLER,
     };
     // SAFETY: the parent made standard input a socket for this process, and nothing else here uses it.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
     let stream = match config.provider {
         Provider::Shm => Rendezvous::Unix(UnixStream::from(socket)),
-        Provider::Tcp => Rendezvous::Tcp(TcpStream::from(socket)),
+        Provider::Tcp | Provider::Rdma => Rendezvous::Tcp(TcpStream::from(socket)),
     };
     let side = Setup::new(config).side();
     let memory = side.buf(LEN, Access::REMOTE_ALL);
@@ -92,7 +93,7 @@ fn peer(config: Config) -> (Side, Peer) {
             let (a, b) = UnixStream::pair().expect("socketpair");
             (Rendezvous::Unix(a), b.into())
         }
-        Provider::Tcp => {
+        Provider::Tcp | Provider::Rdma => {
             let (a, b) = tcp_pair();
             (Rendezvous::Tcp(a), b.into())
         }
@@ -101,6 +102,7 @@ fn peer(config: Config) -> (Side, Peer) {
         Config::SHM_ENGINE => "shm_engine",
         Config::SHM_CALLER => "shm_caller",
         Config::TCP_ENGINE => "tcp_engine",
+        Config::RDMA => "rdma",
         _ => "tcp_caller",
     };
     let mut process = Command::new(std::env::current_exe().expect("this binary"))

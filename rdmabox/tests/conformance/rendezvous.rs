@@ -35,7 +35,7 @@ impl Raw {
                 let (a, b) = UnixStream::pair().expect("socketpair");
                 (Rendezvous::Unix(a), Raw::Unix(b))
             }
-            Provider::Tcp => {
+            Provider::Tcp | Provider::Rdma => {
                 let (a, b) = tcp_pair();
                 (Rendezvous::Tcp(a), Raw::Tcp(b))
             }

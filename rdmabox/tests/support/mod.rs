@@ -71,13 +71,10 @@ impl Fixture {
         let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
         let service = Arc::new(Echo::default());
         *service.export.lock() = Some(export);
-        let unix = Address::Unix(dir.path().join("sock"));
-        let tcp = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-        let running = host.listen(&[unix, tcp], Arc::<Echo>::clone(&service) as Arc<dyn Service>).unwrap();
-        let address = match provider {
-            ProviderKind::Shm => running.addresses()[0].clone(),
-            ProviderKind::Tcp => running.addresses()[1].clone(),
-        };
+        let listen = addresses(provider, dir.path());
+        let running = host.listen(&listen, Arc::<Echo>::clone(&service) as Arc<dyn Service>).unwrap();
+        let own = running.addresses().iter().find(|address| address.provider() == provider);
+        let address = own.unwrap().clone();
         let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
         Fixture { service, memory, running: Some(running), address, options, _dir: dir }
     }
@@ -104,8 +101,32 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()
 }
 
+/// Where a host listens so that it can be reached over `provider`: also where it would be for the software providers.
+pub fn addresses(provider: ProviderKind, dir: &std::path::Path) -> Vec<Address> {
+    let host = || "127.0.0.1".to_owned();
+    let mut addresses = vec![Address::Unix(dir.join("sock")), Address::Tcp { host: host(), port: 0 }];
+    if provider == ProviderKind::Rdma {
+        addresses.push(Address::Rdma { host: host(), port: 0 });
+    }
+    addresses
+}
+
+/// The providers to test: those that RDMABOX_TEST_PROVIDERS names (`shm,tcp,rdma`), which must then be there; without it
+/// all that this machine has.
+pub fn providers() -> Vec<ProviderKind> {
+    if let Ok(names) = std::env::var("RDMABOX_TEST_PROVIDERS") {
+        return names.split(',').map(|name| name.trim().parse().unwrap()).collect();
+    }
+    let mut providers = vec![ProviderKind::Shm, ProviderKind::Tcp];
+    match rdmabox::provider::rdma::open(&rdmabox::RdmaOptions::default()) {
+        Ok(_) => providers.push(ProviderKind::Rdma),
+        Err(reason) => eprintln!("skipped: {reason}"),
+    }
+    providers
+}
+
 pub fn on_each_provider(test: impl Fn(Fixture)) {
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
         eprintln!("--- {provider}");
         test(Fixture::new(provider));
     }

@@ -1,7 +1,7 @@
 //! The functions of libibverbs that are used, and guards that give back what they return.
 //!
-//! All that is unsafe about the library is here. The guards borrow the function table and are not sent between
-//! threads. Nothing here decides anything.
+//! All that is unsafe about finding devices is here; what is made on an open one is in `handles`. Lists borrow the function
+//! table and are not sent between threads. Nothing here decides anything.
 
 use std::{
     ffi::{CStr, c_char, c_int},
@@ -81,7 +81,7 @@ impl Api {
 }
 
 /// The dynamic loader's own words, which libloading hides behind a general text.
-fn loader_words(error: &libloading::Error) -> String {
+pub(super) fn loader_words(error: &libloading::Error) -> String {
     match error {
         libloading::Error::DlOpen { desc } => format!("{desc:?}").trim_matches('"').to_owned(),
         other => other.to_string(),
@@ -150,24 +150,35 @@ impl<'a> RawDevice<'a> {
     }
 
     /// Opens it.
-    pub(super) fn open(&self) -> io::Result<Context<'a>> {
+    pub(super) fn open(&self) -> io::Result<Context> {
         // SAFETY: the device belongs to a list that is alive.
         let context = unsafe { (self.api.open_device)(self.device.as_ptr()) };
         match NonNull::new(context) {
-            Some(context) => Ok(Context { api: self.api, context, list: PhantomData }),
+            Some(context) => Ok(Context { api: *self.api, context }),
             None => Err(io::Error::last_os_error()),
         }
     }
 }
 
-/// An open device; closed when dropped.
-pub(super) struct Context<'a> {
-    api: &'a Api,
+/// An open device; closed when dropped. It needs the list that it was found in no longer.
+#[derive(Debug)]
+pub(super) struct Context {
+    api: Api,
     context: NonNull<ibv_context>,
-    list: PhantomData<&'a DeviceList<'a>>,
 }
 
-impl Context<'_> {
+// SAFETY: verbs may be called on any thread, by several at once (ibv_open_device and its kin are documented as
+// thread-safe); the pointer is owned.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// The device's context, for making things on it.
+    pub(super) fn as_ptr(&self) -> *mut ibv_context {
+        self.context.as_ptr()
+    }
+
     /// Limits of the device.
     pub(super) fn query_device(&self) -> io::Result<ibv_device_attr> {
         let mut attr = ibv_device_attr::default();
@@ -194,10 +205,10 @@ impl Context<'_> {
     }
 }
 
-impl Drop for Context<'_> {
+impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context came from open_device, is closed once, and nothing was made from it. A failure leaves
-        // nothing to be done.
+        // SAFETY: the context came from open_device and is closed once; whatever is made on it keeps it alive. A failure
+        // leaves nothing to be done.
         let _ = unsafe { (self.api.close_device)(self.context.as_ptr()) };
     }
 }

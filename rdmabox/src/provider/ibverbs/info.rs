@@ -25,7 +25,7 @@ pub struct DeviceDetails {
     /// Version of its firmware.
     pub fw_version: String,
     /// Its limits. `max_msg_sz` is the smallest of its ports, and 0 without any port. `max_inline_data` is 0: a device
-    /// tells that limit only when a queue pair is made.
+    /// tells that limit only when a queue pair is made. The scope of its atomics is in `atomics` below.
     pub attr: DeviceAttr,
     /// Most queue pairs.
     pub max_qp: u32,

@@ -13,10 +13,10 @@ use super::{
     api::{Api, Context, RawDevice},
     mtu_bytes, sysfs,
 };
-use crate::verbs::DeviceAttr;
+use crate::verbs::{AtomicScope, DeviceAttr};
 
 /// Name of the C library: what its interface of today is called on every Linux.
-const SONAME: &str = "libibverbs.so.1";
+pub(super) const SONAME: &str = "libibverbs.so.1";
 
 /// The system's libibverbs, loaded. It stays loaded when this is dropped.
 #[derive(Debug)]
@@ -67,6 +67,17 @@ impl Library {
         Ok(devices)
     }
 
+    /// Opens the device `name`, for more than a description.
+    pub(super) fn open_device(&self, name: &str) -> Result<(Context, DeviceDetails), IbverbsError> {
+        let list = self.api.device_list().map_err(IbverbsError::List)?;
+        let open = |source| IbverbsError::Open { device: name.to_owned(), source };
+        let device = list.iter().find(|device| device.name() == name);
+        let device = device.ok_or_else(|| open(io::Error::from_raw_os_error(libc::ENODEV)))?;
+        let context = device.open().map_err(open)?;
+        let details = self.ask(&context, name)?;
+        Ok((context, details))
+    }
+
     fn describe(&self, device: &RawDevice<'_>) -> DeviceInfo {
         let name = device.name();
         let (node_type, transport) = device.kind();
@@ -77,27 +88,38 @@ impl Library {
         DeviceInfo { name, guid: device.guid(), node_type, transport, details }
     }
 
-    fn ask(&self, context: &Context<'_>, name: &str) -> Result<DeviceDetails, IbverbsError> {
-        let failed =
-            |call| move |source: io::Error| IbverbsError::Query { device: name.to_owned(), call, source };
-        let device = context.query_device().map_err(failed("ibv_query_device"))?;
-        let mut ports = Vec::new();
-        for number in 1..=device.phys_port_cnt {
-            let port = context.query_port(number).map_err(failed("ibv_query_port"))?;
-            let mut gids = Vec::new();
-            for i in 0..port.gid_tbl_len {
-                let gid = context.query_gid(number, i).map_err(failed("ibv_query_gid"))?;
-                // `i` counts up from 0.
-                let index = i.unsigned_abs();
-                if !gid.is_zero() {
-                    let gid_type = sysfs::gid_type(&self.class, name, number, index);
-                    gids.push(GidEntry { index, gid, gid_type });
-                }
-            }
-            ports.push(port_info(number, &port, gids));
-        }
+    fn ask(&self, context: &Context, name: &str) -> Result<DeviceDetails, IbverbsError> {
+        let device = context.query_device().map_err(failed(name, "ibv_query_device"))?;
+        let ports = (1..=device.phys_port_cnt)
+            .map(|number| self.ask_port(context, name, number))
+            .collect::<Result<_, _>>()?;
         Ok(details(name, &device, ports))
     }
+
+    /// Asks about one port of the open device `name`.
+    pub(super) fn ask_port(
+        &self,
+        context: &Context,
+        name: &str,
+        number: u8,
+    ) -> Result<PortInfo, IbverbsError> {
+        let port = context.query_port(number).map_err(failed(name, "ibv_query_port"))?;
+        let mut gids = Vec::new();
+        for i in 0..port.gid_tbl_len {
+            let gid = context.query_gid(number, i).map_err(failed(name, "ibv_query_gid"))?;
+            // `i` counts up from 0.
+            let index = i.unsigned_abs();
+            if !gid.is_zero() {
+                let gid_type = sysfs::gid_type(&self.class, name, number, index);
+                gids.push(GidEntry { index, gid, gid_type });
+            }
+        }
+        Ok(port_info(number, &port, gids))
+    }
+}
+
+fn failed(name: &str, call: &'static str) -> impl Fn(io::Error) -> IbverbsError {
+    move |source| IbverbsError::Query { device: name.to_owned(), call, source }
 }
 
 fn port_info(number: u8, port: &ibv_port_attr, gids: Vec<GidEntry>) -> PortInfo {
@@ -122,6 +144,7 @@ fn details(name: &str, device: &ibv_device_attr, ports: Vec<PortInfo>) -> Device
         max_mr_size: device.max_mr_size,
         max_qp_rd_atom: count(device.max_qp_rd_atom),
         max_inline_data: 0,
+        atomics: AtomicScope::None,
     };
     DeviceDetails {
         fw_version: text(&device.fw_ver),

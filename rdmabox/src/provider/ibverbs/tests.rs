@@ -207,6 +207,7 @@ fn a_device_is_described_in_full() {
         max_mr_size: u64::MAX,
         max_qp_rd_atom: 16,
         max_inline_data: 0,
+        atomics: crate::verbs::AtomicScope::None,
     };
     assert_eq!(details.attr, attr);
 

@@ -26,8 +26,8 @@ use super::{
 use crate::{
     memory::Memory,
     verbs::{
-        Access, CompletionQueue, Device, DeviceAttr, MemoryRegion, MrHandle, Progress, ProtectionDomain,
-        QpInit, QueuePair, VerbsError,
+        Access, AtomicScope, CompletionQueue, Device, DeviceAttr, MemoryRegion, MrHandle, Progress,
+        ProtectionDomain, QpInit, QueuePair, VerbsError,
     },
 };
 
@@ -80,6 +80,7 @@ impl SoftDevice {
             max_mr_size: i64::MAX as u64,
             max_qp_rd_atom: MAX_QP_WR,
             max_inline_data: MAX_INLINE,
+            atomics: AtomicScope::Global,
         };
         let shared = Shared {
             engine: OnceLock::new(),

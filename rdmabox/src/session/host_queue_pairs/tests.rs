@@ -83,10 +83,14 @@ fn streams(provider: ProviderKind) -> (Stream, Stream) {
             let (a, b) = UnixStream::pair().unwrap();
             (Stream::Unix(a), Stream::Unix(b))
         }
-        ProviderKind::Tcp => {
+        ProviderKind::Tcp | ProviderKind::Rdma => {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            (Stream::Tcp(a), Stream::Tcp(listener.accept().unwrap().0))
+            let b = listener.accept().unwrap().0;
+            match provider {
+                ProviderKind::Rdma => (Stream::Rdma(a), Stream::Rdma(b)),
+                _ => (Stream::Tcp(a), Stream::Tcp(b)),
+            }
         }
     }
 }
@@ -210,7 +214,8 @@ fn whatever_goes_wrong_while_it_is_made_fails_it() {
             ("queue pair 0 came in on another kind of socket", |bench| {
                 let other = match bench.pairs.provider {
                     ProviderKind::Shm => ProviderKind::Tcp,
-                    ProviderKind::Tcp => ProviderKind::Shm,
+                    ProviderKind::Tcp => ProviderKind::Rdma,
+                    ProviderKind::Rdma => ProviderKind::Shm,
                 };
                 bench.join(0, 9, streams(other).1).unwrap_err()
             }),

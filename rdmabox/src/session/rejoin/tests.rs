@@ -83,7 +83,8 @@ impl Fixture {
     }
 
     fn at(&self, offset: usize) -> RemoteAddr {
-        RemoteAddr { addr: self.export.region.addr() + offset as u64, rkey: self.export.region.rkey() }
+        let region = &self.export.0.region;
+        RemoteAddr { addr: region.addr() + offset as u64, rkey: region.rkey() }
     }
 
     fn word(&self, offset: usize) -> u64 {

@@ -1,0 +1,319 @@
+//! Completion queues with their channels.
+//!
+//! Completions that the device has not delivered through a poll of the owner are kept in a stash, in order: those that a
+//! queue pair on its way to the end takes out of the device's queue, and those of requests that never went to the device. A poll
+//! empties the stash first. Nothing is allocated unless a queue pair fails.
+
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use smallvec::SmallVec;
+
+use super::{
+    calls::RawWc,
+    device::Core,
+    handles::RawCq,
+    qp::IbvQp,
+    ring::{MAX_PLACES, Name, Place, Ring},
+    status,
+};
+use crate::verbs::{CompletionQueue, VerbsError, WcStatus, WorkCompletion};
+
+/// Completions that are taken from the device at a time.
+const BATCH: usize = 32;
+/// Room for the markers of queue pairs that end, beyond what was asked for.
+const MARKERS: usize = 8;
+
+/// Queue pairs with an error among the completions of a poll.
+type Failed = SmallVec<[Arc<IbvQp>; 2]>;
+
+/// A completion that waits to be polled. Only then its place is free.
+#[derive(Debug)]
+struct Stashed {
+    name: Name,
+    /// `None`: a marker.
+    wc: Option<WorkCompletion>,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    generation: u16,
+    ring: Option<Arc<Ring>>,
+    qp: Weak<IbvQp>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    raw: [RawWc; BATCH],
+    stash: VecDeque<Stashed>,
+    rows: Vec<Row>,
+    free: Vec<u16>,
+    /// Completions taken from the device since it had none.
+    in_a_row: usize,
+}
+
+impl Inner {
+    fn row(&self, place: Place) -> Option<(&Arc<Ring>, &Weak<IbvQp>)> {
+        let row = self.rows.get(usize::from(place.index))?;
+        (row.generation == place.generation).then_some((row.ring.as_ref()?, &row.qp))
+    }
+
+    /// Gives back the places that a completion frees.
+    fn free(&self, name: Name) {
+        if let Some((ring, _)) = self.row(name.place) {
+            // A marker has no place of its own.
+            ring.free_until(name.sequence.wrapping_add(u32::from(!name.is_marker)));
+        }
+    }
+
+    /// What the device reported. `None` if it concerns a queue pair that is gone.
+    fn digest(&self, raw: &RawWc, failed: &mut Failed) -> Option<Stashed> {
+        let name = Name::decode(raw.wr_id);
+        let (ring, qp) = self.row(name.place)?;
+        if name.is_marker {
+            ring.set_quiet();
+            return Some(Stashed { name, wc: None });
+        }
+        let mut wc = status::completion(raw, ring.wr_id(name.sequence), ring.is_recv, ring.qp_num);
+        if wc.status != WcStatus::Success {
+            if let Some(status) = ring.doom_of(name.sequence).filter(|_| wc.status != WcStatus::WrFlushErr) {
+                wc.status = status;
+            }
+            let known = failed.last().is_some_and(|last| std::ptr::eq(Arc::as_ptr(last), qp.as_ptr()));
+            if !known && let Some(qp) = qp.upgrade() {
+                failed.push(qp);
+            }
+        }
+        Some(Stashed { name, wc: Some(wc) })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct IbvCq {
+    raw: Arc<RawCq>,
+    depth: usize,
+    inner: Mutex<Inner>,
+    wake: OwnedFd,
+    /// An event was asked for and has not come.
+    armed: AtomicBool,
+    /// The device has lost completions.
+    overrun: AtomicBool,
+    /// Whoever polls has been told that.
+    broken: AtomicBool,
+    core: Arc<Core>,
+}
+
+impl IbvCq {
+    pub(super) fn new(core: &Arc<Core>, depth: usize) -> Result<Arc<IbvCq>, VerbsError> {
+        let limit = core.attr().max_cqe as usize;
+        if depth > limit {
+            let what = "completion queue depth";
+            return Err(VerbsError::Limit { what, asked: depth as u64, limit: limit as u64 });
+        }
+        let asked = (depth.max(1) + MARKERS).min(limit);
+        let raw = RawCq::new(core.opened(), i32::try_from(asked).unwrap_or(i32::MAX))
+            .map_err(|e| VerbsError::os("ibv_create_cq", e))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| VerbsError::os("eventfd", e.into()))?;
+        let inner = Inner {
+            raw: [RawWc::default(); BATCH],
+            stash: VecDeque::new(),
+            rows: Vec::new(),
+            free: Vec::new(),
+            in_a_row: 0,
+        };
+        let cq = Arc::new(IbvCq {
+            depth: raw.depth(),
+            raw: Arc::new(raw),
+            inner: Mutex::new(inner),
+            wake,
+            armed: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            core: Arc::clone(core),
+        });
+        core.watch().add_cq(cq.raw.addr(), &cq);
+        Ok(cq)
+    }
+
+    pub(super) fn raw(&self) -> &Arc<RawCq> {
+        &self.raw
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Makes one direction of a queue pair known. `None` if there are too many.
+    pub(super) fn enter(&self, ring: &Arc<Ring>, qp: &Weak<IbvQp>) -> Option<Place> {
+        let mut inner = self.inner.lock();
+        let index = match inner.free.pop() {
+            Some(index) => index,
+            None if inner.rows.len() < MAX_PLACES => {
+                inner.rows.push(Row::default());
+                (inner.rows.len() - 1) as u16
+            }
+            None => return None,
+        };
+        let row = &mut inner.rows[usize::from(index)];
+        row.generation = row.generation.wrapping_add(1);
+        (row.ring, row.qp) = (Some(Arc::clone(ring)), Weak::clone(qp));
+        Some(Place { index, generation: row.generation })
+    }
+
+    /// Forgets it. What it completed and nobody has polled is gone, but for what is in the stash.
+    pub(super) fn leave(&self, place: Place) {
+        let mut inner = self.inner.lock();
+        if inner.row(place).is_some() {
+            inner.rows[usize::from(place.index)].ring = None;
+            inner.free.push(place.index);
+        }
+    }
+
+    /// Takes what the device has into the stash.
+    pub(super) fn stash_all(&self) -> Result<(), VerbsError> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        // Whoever polls these hears of failures from their statuses.
+        let mut failed = Failed::new();
+        loop {
+            let found = self.raw.poll(&mut inner.raw).map_err(|e| VerbsError::os("ibv_poll_cq", e))?;
+            if found == 0 {
+                return Ok(());
+            }
+            for index in 0..found {
+                if let Some(stashed) = inner.digest(&inner.raw[index], &mut failed) {
+                    inner.stash.push_back(stashed);
+                }
+            }
+        }
+    }
+
+    /// Reports a request that never went to the device.
+    pub(super) fn push(&self, name: Name, wc: WorkCompletion) {
+        self.inner.lock().stash.push_back(Stashed { name, wc: Some(wc) });
+        if self.armed.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// The device has lost completions of it.
+    pub(super) fn set_overrun(&self) {
+        self.overrun.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Takes completions; true if it may be time to ask whether some were lost.
+    fn take(&self, out: &mut [WorkCompletion], failed: &mut Failed) -> Result<(usize, bool), VerbsError> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let mut count = 0;
+        while count < out.len() {
+            let Some(Stashed { name, wc }) = inner.stash.pop_front() else { break };
+            inner.free(name);
+            if let Some(wc) = wc {
+                out[count] = wc;
+                count += 1;
+            }
+        }
+        while count < out.len() {
+            let room = (out.len() - count).min(BATCH);
+            let found =
+                self.raw.poll(&mut inner.raw[..room]).map_err(|e| VerbsError::os("ibv_poll_cq", e))?;
+            if found == 0 {
+                // It may have been full.
+                let was_full = std::mem::take(&mut inner.in_a_row) >= self.depth;
+                return Ok((count, was_full));
+            }
+            inner.in_a_row += found;
+            for index in 0..found {
+                let Some(Stashed { name, wc }) = inner.digest(&inner.raw[index], failed) else { continue };
+                inner.free(name);
+                if let Some(wc) = wc {
+                    out[count] = wc;
+                    count += 1;
+                }
+            }
+            if count > 0 {
+                break;
+            }
+        }
+        Ok((count, false))
+    }
+}
+
+impl CompletionQueue for IbvCq {
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
+        if self.broken.load(Ordering::Acquire) {
+            return Err(VerbsError::CqOverrun);
+        }
+        let mut failed = Failed::new();
+        let (count, was_full) = self.take(out, &mut failed)?;
+        if was_full {
+            // A device tells of a loss before it reports anything that came after it.
+            self.core.watch().read_events();
+        }
+        for qp in failed {
+            qp.fail("a work request failed");
+        }
+        if count == 0 && self.overrun.load(Ordering::Acquire) {
+            self.broken.store(true, Ordering::Release);
+            return Err(VerbsError::CqOverrun);
+        }
+        Ok(count)
+    }
+
+    fn arm(&self) -> Result<(), VerbsError> {
+        self.armed.store(true, Ordering::SeqCst);
+        self.raw.request_event().map_err(|e| VerbsError::os("ibv_req_notify_cq", e))
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<bool, VerbsError> {
+        let channel = self.raw.channel_fd();
+        let mut fds = [
+            PollFd::from_borrowed_fd(channel, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
+        ];
+        // One that is too long for the system is as good as none.
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(true),
+            Err(e) => return Err(VerbsError::os("poll", e.into())),
+        }
+        if !fds[0].revents().is_empty() {
+            self.armed.store(false, Ordering::SeqCst);
+            while self.raw.take_event() {}
+        }
+        if !fds[1].revents().is_empty() {
+            // It fails only if somebody else was faster.
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+        Ok(true)
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter is full: awake enough.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl Drop for IbvCq {
+    fn drop(&mut self) {
+        self.core.watch().remove_cq(self.raw.addr());
+    }
+}

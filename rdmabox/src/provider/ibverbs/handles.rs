@@ -1,0 +1,406 @@
+//! Objects on an open device: made, used and given back. Each keeps alive what it was made of, so that the order of
+//! destruction follows from the structure; none decides anything.
+
+use std::{
+    ffi::c_int,
+    io,
+    os::fd::{BorrowedFd, RawFd},
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+
+use ibverbs_sys::{
+    ibv_async_event, ibv_comp_channel, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
+    ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr,
+};
+
+use super::{
+    api::Context,
+    calls::{Calls, RawWc},
+};
+
+/// An open device with the functions to make things on it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    calls: Calls,
+    context: Context,
+}
+
+/// Something that happened to the device, or to an object on it, which is named by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    Cq(usize),
+    Qp(usize),
+    Port(u8),
+    Device,
+}
+
+impl Opened {
+    pub(super) fn new(calls: Calls, context: Context) -> Arc<Opened> {
+        Arc::new(Opened { calls, context })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The descriptor that is readable while there are asynchronous events.
+    pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open, and with it the descriptor, for as long as `self` is borrowed; the field is read
+        // without making a reference to the whole.
+        unsafe { BorrowedFd::borrow_raw((*self.context.as_ptr()).async_fd) }
+    }
+
+    /// Takes an asynchronous event, and gives `look` what it concerns before the event is acknowledged: until then the object
+    /// is not destroyed. `None` if there is none (the descriptor must not block).
+    pub(super) fn next_event<R>(&self, look: impl FnOnce(u32, Subject) -> R) -> Option<R> {
+        let mut event = ibv_async_event::default();
+        // SAFETY: the context is open, `event` is valid for writes.
+        if unsafe { (self.calls.get_async_event)(self.context.as_ptr(), &raw mut event) } != 0 {
+            return None;
+        }
+        let kind = event.event_type;
+        // SAFETY: which member of the union is set follows from the event's type (ibv_get_async_event(3)); the objects are
+        // named by their addresses and not looked at.
+        let subject = unsafe {
+            use ibverbs_sys as c;
+            match kind {
+                c::IBV_EVENT_CQ_ERR => Subject::Cq(event.element.cq.addr()),
+                c::IBV_EVENT_QP_FATAL
+                | c::IBV_EVENT_QP_REQ_ERR
+                | c::IBV_EVENT_QP_ACCESS_ERR
+                | c::IBV_EVENT_COMM_EST
+                | c::IBV_EVENT_SQ_DRAINED
+                | c::IBV_EVENT_PATH_MIG
+                | c::IBV_EVENT_PATH_MIG_ERR
+                | c::IBV_EVENT_QP_LAST_WQE_REACHED => Subject::Qp(event.element.qp.addr()),
+                c::IBV_EVENT_PORT_ACTIVE
+                | c::IBV_EVENT_PORT_ERR
+                | c::IBV_EVENT_LID_CHANGE
+                | c::IBV_EVENT_PKEY_CHANGE
+                | c::IBV_EVENT_SM_CHANGE
+                | c::IBV_EVENT_CLIENT_REREGISTER
+                | c::IBV_EVENT_GID_CHANGE => Subject::Port(u8::try_from(event.element.port_num).unwrap_or(0)),
+                _ => Subject::Device,
+            }
+        };
+        let seen = look(kind, subject);
+        // SAFETY: the event came from get_async_event and is acknowledged once.
+        unsafe { (self.calls.ack_async_event)(&raw mut event) };
+        Some(seen)
+    }
+}
+
+macro_rules! owned_pointer {
+    ($name:ident) => {
+        // SAFETY: verbs may be called on any thread, by several at once; the pointer is owned and stays valid.
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        unsafe impl Sync for $name {}
+    };
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub(super) struct RawPd {
+    ptr: NonNull<ibv_pd>,
+    opened: Arc<Opened>,
+}
+
+owned_pointer!(RawPd);
+
+impl RawPd {
+    pub(super) fn new(opened: &Arc<Opened>) -> io::Result<RawPd> {
+        // SAFETY: the context is open.
+        let pd = unsafe { (opened.calls.alloc_pd)(opened.context.as_ptr()) };
+        Ok(RawPd { ptr: some(pd)?, opened: Arc::clone(opened) })
+    }
+
+    /// Registers `length` bytes at `addr`.
+    ///
+    /// # Safety
+    /// The range stays mapped until the handle is dropped; whether requests that use it do harm is the caller's business.
+    pub(super) unsafe fn register(
+        self: &Arc<RawPd>,
+        addr: u64,
+        length: usize,
+        access: u32,
+    ) -> io::Result<RawMr> {
+        let addr = ptr::with_exposed_provenance_mut(addr as usize);
+        // SAFETY: the domain is alive; the kernel refuses a range that is not mapped, and the caller keeps it so.
+        let mr = unsafe { (self.opened.calls.reg_mr)(self.ptr.as_ptr(), addr, length, access as c_int) };
+        Ok(RawMr { ptr: some(mr)?, pd: Arc::clone(self) })
+    }
+}
+
+impl Drop for RawPd {
+    fn drop(&mut self) {
+        // SAFETY: made by alloc_pd, given back once; what was made in it keeps it alive.
+        report("ibv_dealloc_pd", unsafe { (self.opened.calls.dealloc_pd)(self.ptr.as_ptr()) });
+    }
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(super) struct RawMr {
+    ptr: NonNull<ibv_mr>,
+    pd: Arc<RawPd>,
+}
+
+owned_pointer!(RawMr);
+
+impl RawMr {
+    /// Local and remote key.
+    pub(super) fn keys(&self) -> (u32, u32) {
+        // SAFETY: the region is alive, and the library does not change the two fields.
+        unsafe { ((*self.ptr.as_ptr()).lkey, (*self.ptr.as_ptr()).rkey) }
+    }
+}
+
+impl Drop for RawMr {
+    fn drop(&mut self) {
+        // SAFETY: made by reg_mr, given back once.
+        report("ibv_dereg_mr", unsafe { (self.pd.opened.calls.dereg_mr)(self.ptr.as_ptr()) });
+    }
+}
+
+/// A completion channel.
+#[derive(Debug)]
+struct RawChannel {
+    ptr: NonNull<ibv_comp_channel>,
+    opened: Arc<Opened>,
+}
+
+owned_pointer!(RawChannel);
+
+impl RawChannel {
+    fn new(opened: &Arc<Opened>) -> io::Result<RawChannel> {
+        // SAFETY: the context is open.
+        let channel = unsafe { (opened.calls.create_comp_channel)(opened.context.as_ptr()) };
+        Ok(RawChannel { ptr: some(channel)?, opened: Arc::clone(opened) })
+    }
+
+    fn fd(&self) -> RawFd {
+        // SAFETY: the channel is alive, and its descriptor never changes.
+        unsafe { (*self.ptr.as_ptr()).fd }
+    }
+}
+
+impl Drop for RawChannel {
+    fn drop(&mut self) {
+        // SAFETY: made by create_comp_channel, given back once, after the completion queue that uses it.
+        report("ibv_destroy_comp_channel", unsafe {
+            (self.opened.calls.destroy_comp_channel)(self.ptr.as_ptr())
+        });
+    }
+}
+
+/// A completion queue with a channel of its own.
+#[derive(Debug)]
+pub(super) struct RawCq {
+    ptr: NonNull<ibv_cq>,
+    channel: RawChannel,
+}
+
+owned_pointer!(RawCq);
+
+impl RawCq {
+    /// With room for at least `depth` completions.
+    pub(super) fn new(opened: &Arc<Opened>, depth: c_int) -> io::Result<RawCq> {
+        let channel = RawChannel::new(opened)?;
+        super::set_nonblocking(channel.fd())?;
+        // SAFETY: context and channel are alive; no queue context is given; vector 0 exists on every device.
+        let cq = unsafe {
+            (opened.calls.create_cq)(opened.context.as_ptr(), depth, ptr::null_mut(), channel.ptr.as_ptr(), 0)
+        };
+        Ok(RawCq { ptr: some(cq)?, channel })
+    }
+
+    /// What asynchronous events call it.
+    pub(super) fn addr(&self) -> usize {
+        self.ptr.as_ptr().addr()
+    }
+
+    /// Completions that it has room for.
+    pub(super) fn depth(&self) -> usize {
+        // SAFETY: the queue is alive, and its size is never changed.
+        usize::try_from(unsafe { (*self.ptr.as_ptr()).cqe }).unwrap_or(0)
+    }
+
+    /// The channel's descriptor: readable when there is an event.
+    pub(super) fn channel_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel and its descriptor live as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
+    }
+
+    /// Takes up to `out.len()` completions.
+    pub(super) fn poll(&self, out: &mut [RawWc]) -> io::Result<usize> {
+        let count = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+        let cq = self.ptr.as_ptr();
+        // SAFETY: the queue and its context are alive; the driver's function takes the queue, and writes at most `count`
+        // structures of the layout that `calls` has checked.
+        let found = unsafe {
+            match (*(*cq).context).ops.poll_cq {
+                Some(poll_cq) => poll_cq(cq, count, out.as_mut_ptr().cast()),
+                None => -libc::ENOSYS,
+            }
+        };
+        usize::try_from(found)
+            .map_err(|_| io::Error::from_raw_os_error(if found == -1 { libc::EIO } else { -found }))
+    }
+
+    /// Asks for one event, on the next completion of whatever kind.
+    pub(super) fn request_event(&self) -> io::Result<()> {
+        let cq = self.ptr.as_ptr();
+        // SAFETY: the queue and its context are alive.
+        let status = unsafe {
+            match (*(*cq).context).ops.req_notify_cq {
+                Some(req_notify_cq) => req_notify_cq(cq, 0),
+                None => libc::ENOSYS,
+            }
+        };
+        check(status)
+    }
+
+    /// Takes an event off the channel and acknowledges it. False if there was none.
+    pub(super) fn take_event(&self) -> bool {
+        let calls = &self.channel.opened.calls;
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel is alive, its descriptor does not block, and the two places are valid for writes.
+        if unsafe { (calls.get_cq_event)(self.channel.ptr.as_ptr(), &raw mut cq, &raw mut context) } != 0 {
+            return false;
+        }
+        // SAFETY: the channel has one queue, this one, and an event of it was just taken.
+        unsafe { (calls.ack_cq_events)(self.ptr.as_ptr(), 1) };
+        true
+    }
+}
+
+impl Drop for RawCq {
+    fn drop(&mut self) {
+        // SAFETY: made by create_cq, given back once; queue pairs keep it alive, and its events were acknowledged.
+        report("ibv_destroy_cq", unsafe { (self.channel.opened.calls.destroy_cq)(self.ptr.as_ptr()) });
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(super) struct RawQp {
+    ptr: NonNull<ibv_qp>,
+    pd: Arc<RawPd>,
+    _send_cq: Arc<RawCq>,
+    _recv_cq: Arc<RawCq>,
+}
+
+owned_pointer!(RawQp);
+
+/// A list of work requests that the device did not take to its end.
+#[derive(Debug)]
+pub(super) struct Refused {
+    /// Address of the first that was not taken; 0 if the driver does not say.
+    pub(super) at: usize,
+    pub(super) error: io::Error,
+}
+
+impl RawQp {
+    /// Makes a queue pair of the type and with the sizes in `init`, in state Reset.
+    pub(super) fn new(
+        pd: &Arc<RawPd>,
+        send_cq: &Arc<RawCq>,
+        recv_cq: &Arc<RawCq>,
+        mut init: ibv_qp_init_attr,
+    ) -> io::Result<RawQp> {
+        (init.send_cq, init.recv_cq) = (send_cq.ptr.as_ptr(), recv_cq.ptr.as_ptr());
+        (init.qp_context, init.srq) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the domain and the queues are alive, and kept so by what is returned.
+        let qp = unsafe { (pd.opened.calls.create_qp)(pd.ptr.as_ptr(), &raw mut init) };
+        Ok(RawQp {
+            ptr: some(qp)?,
+            pd: Arc::clone(pd),
+            _send_cq: Arc::clone(send_cq),
+            _recv_cq: Arc::clone(recv_cq),
+        })
+    }
+
+    /// What asynchronous events call it.
+    pub(super) fn addr(&self) -> usize {
+        self.ptr.as_ptr().addr()
+    }
+
+    /// The device's number for it, which it may give to another one later.
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: the queue pair is alive, and its number never changes.
+        unsafe { (*self.ptr.as_ptr()).qp_num }
+    }
+
+    /// Changes the attributes in `mask`.
+    pub(super) fn modify(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> io::Result<()> {
+        // SAFETY: the queue pair is alive, `attr` is valid; what makes no sense is refused.
+        check(unsafe { (self.pd.opened.calls.modify_qp)(self.ptr.as_ptr(), &raw mut attr, mask.0 as c_int) })
+    }
+
+    /// Hands a linked list of send work requests to the device, with one doorbell.
+    ///
+    /// # Safety
+    /// `first` and what it links to are valid for the call, their elements and inline data as well; the caller serialises
+    /// posts. The memory that keys name is checked by the device.
+    pub(super) unsafe fn post_send(&self, first: *mut ibv_send_wr) -> Result<(), Refused> {
+        let mut bad = ptr::null_mut();
+        let qp = self.ptr.as_ptr();
+        // SAFETY: the queue pair and its context are alive; the list is valid.
+        let status = unsafe {
+            match (*(*qp).context).ops.post_send {
+                Some(post_send) => post_send(qp, first, &raw mut bad),
+                None => libc::ENOSYS,
+            }
+        };
+        check(status).map_err(|error| Refused { at: bad.addr(), error })
+    }
+
+    /// Hands a linked list of receives to the device.
+    ///
+    /// # Safety
+    /// As [`post_send`](Self::post_send).
+    pub(super) unsafe fn post_recv(&self, first: *mut ibv_recv_wr) -> Result<(), Refused> {
+        let mut bad = ptr::null_mut();
+        let qp = self.ptr.as_ptr();
+        // SAFETY: the queue pair and its context are alive; the list is valid.
+        let status = unsafe {
+            match (*(*qp).context).ops.post_recv {
+                Some(post_recv) => post_recv(qp, first, &raw mut bad),
+                None => libc::ENOSYS,
+            }
+        };
+        check(status).map_err(|error| Refused { at: bad.addr(), error })
+    }
+}
+
+impl Drop for RawQp {
+    fn drop(&mut self) {
+        // SAFETY: made by create_qp, given back once. It waits until the events of it are acknowledged, which whoever
+        // takes one does without waiting for anything.
+        report("ibv_destroy_qp", unsafe { (self.pd.opened.calls.destroy_qp)(self.ptr.as_ptr()) });
+    }
+}
+
+/// What the library made; where it made nothing, `errno` says why.
+fn some<T>(made: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(made).ok_or_else(io::Error::last_os_error)
+}
+
+/// The library returns 0, an error number, or -1 (some drivers: the number, negative) with the number in `errno`.
+fn check(status: c_int) -> io::Result<()> {
+    match status {
+        0 => Ok(()),
+        1.. => Err(io::Error::from_raw_os_error(status)),
+        -1 => Err(io::Error::last_os_error()),
+        _ => Err(io::Error::from_raw_os_error(-status)),
+    }
+}
+
+/// A thing that cannot be given back leaks, and the log says so.
+fn report(what: &str, status: c_int) {
+    if let Err(e) = check(status) {
+        log::error!("{what}: {e}");
+    }
+}

@@ -1,0 +1,227 @@
+//! Protection domains and memory regions.
+
+use std::{
+    any::Any,
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use ibverbs_sys::ibv_access_flags as bits;
+use parking_lot::RwLock;
+
+use super::{
+    cq::IbvCq,
+    device::Core,
+    handles::{RawMr, RawPd},
+    qp::IbvQp,
+};
+use crate::{
+    memory::{Memory, Pin},
+    verbs::{
+        Access, CompletionQueue, MemoryRegion, MrHandle, ProtectionDomain, QpInit, QueuePair, Sge, VerbsError,
+    },
+};
+
+/// A protection domain.
+#[derive(Debug)]
+pub(super) struct IbvPd {
+    me: Weak<IbvPd>,
+    raw: Arc<RawPd>,
+    /// Regions that requests of this side may write to, by local key: first byte and length.
+    writable: RwLock<HashMap<u32, (u64, u64)>>,
+    core: Arc<Core>,
+}
+
+impl IbvPd {
+    pub(super) fn new(core: &Arc<Core>) -> Result<Arc<IbvPd>, VerbsError> {
+        let raw = RawPd::new(core.opened()).map_err(|e| VerbsError::os("ibv_alloc_pd", e))?;
+        let (raw, core) = (Arc::new(raw), Arc::clone(core));
+        Ok(Arc::new_cyclic(|me| IbvPd { me: Weak::clone(me), raw, writable: RwLock::default(), core }))
+    }
+
+    pub(super) fn raw(&self) -> &Arc<RawPd> {
+        &self.raw
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// # Safety
+    /// The range stays mapped until the handle is dropped.
+    unsafe fn add(
+        &self,
+        addr: u64,
+        length: u64,
+        access: Access,
+        pin: Option<Pin>,
+    ) -> Result<MrHandle, VerbsError> {
+        let limit = self.core.attr().max_mr_size;
+        if length > limit {
+            return Err(VerbsError::Limit { what: "length of a memory region", asked: length, limit });
+        }
+        let bytes = usize::try_from(length).map_err(|_| VerbsError::Limit {
+            what: "length of a memory region",
+            asked: length,
+            limit,
+        })?;
+        let raw = match bytes {
+            // Devices have no such regions, and requests no use for them: no element of no bytes is looked at.
+            0 => None,
+            // SAFETY: as this function's contract.
+            _ => Some(unsafe { self.raw.register(addr, bytes, access_flags(access)) }.map_err(refused)?),
+        };
+        let pd = self.me.upgrade().ok_or(VerbsError::Foreign("the protection domain"))?;
+        let region = IbvMr { addr, length, access, raw, pd, _pin: pin };
+        if access.contains(Access::LOCAL_WRITE) && length > 0 {
+            self.writable.write().insert(region.lkey(), (addr, length));
+        }
+        Ok(Arc::new(region))
+    }
+
+    /// Whether the device may write what a request fetches to this element. (It checks that itself, but an atomic has been
+    /// executed at the peer by then.)
+    pub(super) fn may_write(&self, sge: &Sge) -> bool {
+        let writable = self.writable.read();
+        let Some(&(addr, length)) = writable.get(&sge.lkey) else { return false };
+        let offset = sge.addr.checked_sub(addr);
+        offset.and_then(|offset| offset.checked_add(sge.length.into())).is_some_and(|end| end <= length)
+    }
+}
+
+/// The device's rights for these. It wants the right to write locally wherever a peer may write (spec 10.6.3.2).
+fn access_flags(access: Access) -> u32 {
+    let pairs = [
+        (Access::LOCAL_WRITE, bits::IBV_ACCESS_LOCAL_WRITE),
+        (Access::REMOTE_WRITE, bits::IBV_ACCESS_LOCAL_WRITE | bits::IBV_ACCESS_REMOTE_WRITE),
+        (Access::REMOTE_READ, bits::IBV_ACCESS_REMOTE_READ),
+        (Access::REMOTE_ATOMIC, bits::IBV_ACCESS_LOCAL_WRITE | bits::IBV_ACCESS_REMOTE_ATOMIC),
+    ];
+    pairs.iter().filter(|(right, _)| access.contains(*right)).fold(0, |all, (_, flag)| all | flag.0)
+}
+
+/// Why memory could not be registered. It is pinned, and the most frequent reason by far is that it may not be.
+fn refused(error: std::io::Error) -> VerbsError {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => VerbsError::os(
+            "ibv_reg_mr",
+            std::io::Error::new(
+                error.kind(),
+                "cannot pin the memory: it is more than the limit on locked memory allows (ulimit -l, or \
+                 LimitMEMLOCK= of a systemd unit), or than there is",
+            ),
+        ),
+        _ => VerbsError::os("ibv_reg_mr", error),
+    }
+}
+
+impl ProtectionDomain for IbvPd {
+    fn register(
+        &self,
+        memory: &Arc<Memory>,
+        offset: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<MrHandle, VerbsError> {
+        let size = memory.len() as u64;
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(VerbsError::Range { offset, length, size });
+        }
+        let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(writes) && !memory.is_writable() {
+            return Err(VerbsError::NotShareable { access, why: "the mapping is read-only" });
+        }
+        // SAFETY: the range was checked, and the region keeps the memory mapped.
+        unsafe { self.add(memory.addr() + offset, length, access, Some(Pin::new(memory))) }
+    }
+
+    unsafe fn register_borrowed(
+        &self,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<MrHandle, VerbsError> {
+        if access.intersects(Access::REMOTE_ANY) {
+            return Err(VerbsError::NotShareable { access, why: "borrowed memory is for local use only" });
+        }
+        // SAFETY: the caller keeps the range as it is until the handle is dropped.
+        unsafe { self.add(addr, length, access, None) }
+    }
+
+    fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        let own = |cq: Arc<dyn CompletionQueue>| -> Result<Arc<IbvCq>, VerbsError> {
+            let any: Arc<dyn Any + Send + Sync> = cq;
+            let cq: Arc<IbvCq> = any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))?;
+            match Arc::ptr_eq(cq.core(), &self.core) {
+                true => Ok(cq),
+                false => Err(VerbsError::Foreign("the completion queue")),
+            }
+        };
+        let (send_cq, recv_cq) = (own(init.send_cq)?, own(init.recv_cq)?);
+        let pd = self.me.upgrade().ok_or(VerbsError::Foreign("the protection domain"))?;
+        Ok(IbvQp::new(pd, send_cq, recv_cq, init.caps)?)
+    }
+}
+
+/// A registered region; dropping it deregisters, and only then lets go of the memory.
+#[derive(Debug)]
+struct IbvMr {
+    addr: u64,
+    length: u64,
+    access: Access,
+    raw: Option<RawMr>,
+    _pin: Option<Pin>,
+    pd: Arc<IbvPd>,
+}
+
+impl Drop for IbvMr {
+    fn drop(&mut self) {
+        if self.access.contains(Access::LOCAL_WRITE) && self.length > 0 {
+            // Before the device can give the key to another region.
+            self.pd.writable.write().remove(&self.lkey());
+        }
+    }
+}
+
+impl MemoryRegion for IbvMr {
+    fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn lkey(&self) -> u32 {
+        self.raw.as_ref().map_or(0, |raw| raw.keys().0)
+    }
+
+    fn rkey(&self) -> u32 {
+        self.raw.as_ref().map_or(0, |raw| raw.keys().1)
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_right_to_write_brings_the_local_one() {
+        assert_eq!(access_flags(Access::empty()), 0);
+        assert_eq!(access_flags(Access::LOCAL_WRITE), 1);
+        assert_eq!(access_flags(Access::REMOTE_WRITE), 1 | 2);
+        assert_eq!(access_flags(Access::REMOTE_READ), 4);
+        assert_eq!(access_flags(Access::REMOTE_ATOMIC), 1 | 8);
+        assert_eq!(access_flags(Access::REMOTE_ALL), 15);
+    }
+
+    #[test]
+    fn memory_that_cannot_be_pinned_is_explained() {
+        let text = refused(std::io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        assert!(text.contains("ulimit -l"), "{text}");
+    }
+}

@@ -1,0 +1,263 @@
+//! The thread that watches a device: its asynchronous events, and the streams over which queue pairs were connected, whose
+//! end is the end of the peer.
+//!
+//! A device's event names an object by its address. The object is looked up before the event is acknowledged, as until then
+//! it is not destroyed, and acted on afterwards, as its destruction waits for the acknowledgement.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::{
+    buffer::spare_capacity,
+    event::{EventfdFlags, epoll, eventfd},
+};
+
+use super::{
+    PortInfo, PortState,
+    cq::IbvCq,
+    events::{Meaning, meaning},
+    handles::Opened,
+    library::Library,
+    qp::IbvQp,
+};
+use crate::verbs::VerbsError;
+
+/// Tokens of the descriptors that belong to no queue pair; queue pairs have numbers of 32 bits.
+const WAKE: u64 = u64::MAX;
+const EVENTS: u64 = u64::MAX - 1;
+
+#[derive(Debug, Default)]
+struct Members {
+    qps: HashMap<u32, Weak<IbvQp>>,
+    qps_by_addr: HashMap<usize, Weak<IbvQp>>,
+    cqs: HashMap<usize, Weak<IbvCq>>,
+}
+
+/// A device and what is made on it.
+#[derive(Debug)]
+pub(super) struct Watch {
+    opened: Arc<Opened>,
+    library: Library,
+    device: String,
+    port: RwLock<PortInfo>,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    members: Mutex<Members>,
+    stop: AtomicBool,
+}
+
+/// Its thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    watch: Arc<Watch>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn new(
+        opened: Arc<Opened>,
+        library: Library,
+        device: String,
+        port: PortInfo,
+    ) -> Result<Arc<Watch>, VerbsError> {
+        super::set_nonblocking(std::os::fd::AsRawFd::as_raw_fd(&opened.async_fd()))
+            .map_err(|e| VerbsError::os("fcntl(O_NONBLOCK)", e))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|e| VerbsError::os("epoll_create1", e.into()))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| VerbsError::os("eventfd", e.into()))?;
+        let watch = Watch {
+            opened,
+            library,
+            device,
+            port: RwLock::new(port),
+            epoll,
+            wake,
+            members: Mutex::default(),
+            stop: AtomicBool::new(false),
+        };
+        watch.add(watch.wake.as_fd(), WAKE, epoll::EventFlags::IN)?;
+        watch.add(watch.opened.async_fd(), EVENTS, epoll::EventFlags::IN)?;
+        Ok(Arc::new(watch))
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, token: u64, flags: epoll::EventFlags) -> Result<(), VerbsError> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
+            .map_err(|e| VerbsError::os("epoll_ctl", e.into()))
+    }
+
+    /// What is known of the port that connections use.
+    pub(super) fn port(&self) -> PortInfo {
+        self.port.read().clone()
+    }
+
+    pub(super) fn add_cq(&self, addr: usize, cq: &Arc<IbvCq>) {
+        self.members.lock().cqs.insert(addr, Arc::downgrade(cq));
+    }
+
+    pub(super) fn remove_cq(&self, addr: usize) {
+        self.members.lock().cqs.remove(&addr);
+    }
+
+    pub(super) fn add_qp(&self, num: u32, addr: usize, qp: &Weak<IbvQp>) {
+        let mut members = self.members.lock();
+        members.qps.insert(num, Weak::clone(qp));
+        members.qps_by_addr.insert(addr, Weak::clone(qp));
+    }
+
+    pub(super) fn remove_qp(&self, num: u32, addr: usize) {
+        let mut members = self.members.lock();
+        members.qps.remove(&num);
+        members.qps_by_addr.remove(&addr);
+    }
+
+    /// Fails the queue pair when its stream ends.
+    pub(super) fn add_stream(&self, num: u32, stream: BorrowedFd<'_>) -> Result<(), VerbsError> {
+        use epoll::EventFlags;
+        // Anything that is said on it is as good as its end.
+        self.add(stream, u64::from(num), EventFlags::IN | EventFlags::RDHUP)
+    }
+
+    /// Does not look at the stream any more. It may not have been watched at all.
+    pub(super) fn remove_stream(&self, stream: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, stream);
+    }
+
+    /// Acts on the device's events, as far as there are any. Any thread may do so.
+    pub(super) fn read_events(&self) {
+        enum Object {
+            Cq(Option<Arc<IbvCq>>),
+            Qp(Option<Arc<IbvQp>>),
+            None,
+        }
+        while let Some((name, meaning, object)) = self.opened.next_event(|kind, subject| {
+            let (name, meaning) = meaning(kind, subject);
+            let members = self.members.lock();
+            let object = match meaning {
+                Meaning::CqOverrun { cq } => Object::Cq(members.cqs.get(&cq).and_then(Weak::upgrade)),
+                Meaning::QpFailed { qp } => Object::Qp(members.qps_by_addr.get(&qp).and_then(Weak::upgrade)),
+                _ => Object::None,
+            };
+            (name, meaning, object)
+        }) {
+            match (meaning, object) {
+                (Meaning::CqOverrun { .. }, Object::Cq(Some(cq))) => {
+                    log::error!(
+                        "{}: {name}: a completion queue was too small, completions are lost",
+                        self.device
+                    );
+                    cq.set_overrun();
+                }
+                (Meaning::QpFailed { .. }, Object::Qp(Some(qp))) => qp.fail(name),
+                (Meaning::PortChanged { port, active }, _) => self.port_changed(name, port, active),
+                (Meaning::DeviceFailed, _) => {
+                    log::error!("{}: {name}: the device has failed", self.device);
+                    self.fail_all(name);
+                }
+                _ => log::debug!("{}: {name}", self.device),
+            }
+        }
+    }
+
+    fn port_changed(&self, name: &str, number: u8, active: Option<bool>) {
+        let device = &self.device;
+        if self.port.read().number != number {
+            log::debug!("{device} port {number}: {name}");
+            return;
+        }
+        match active {
+            Some(false) => {
+                log::warn!("{device} port {number}: {name}: no data moves until it is active again")
+            }
+            Some(true) => log::info!("{device} port {number}: {name}"),
+            None => log::debug!("{device} port {number}: {name}"),
+        }
+        match self.library.ask_port(self.opened.context(), device, number) {
+            Ok(mut now) => {
+                if let Some(active) = active {
+                    now.state = if active { PortState::Active } else { PortState::Down };
+                }
+                *self.port.write() = now;
+            }
+            Err(e) => log::warn!("{e}"),
+        }
+    }
+
+    fn fail_all(&self, why: &str) {
+        let qps: Vec<Arc<IbvQp>> = self.members.lock().qps.values().filter_map(Weak::upgrade).collect();
+        qps.iter().for_each(|qp| qp.fail(why));
+    }
+
+    fn run(&self) -> io::Result<()> {
+        let mut ready = Vec::with_capacity(32);
+        while !self.stop.load(Ordering::Acquire) {
+            ready.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut ready), None) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            }
+            for event in ready.drain(..) {
+                let epoll::Event { data, .. } = event;
+                match data.u64() {
+                    WAKE => {
+                        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                    }
+                    EVENTS => self.read_events(),
+                    token => {
+                        let number = token as u32;
+                        let qp = self.members.lock().qps.get(&number).and_then(Weak::upgrade);
+                        if let Some(qp) = qp {
+                            qp.fail("the peer has gone");
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watcher {
+    pub(super) fn start(watch: Arc<Watch>) -> Result<Watcher, VerbsError> {
+        let thread = std::thread::Builder::new()
+            .name("rdmabox-watch".into())
+            .spawn({
+                let watch = Arc::clone(&watch);
+                move || {
+                    if let Err(e) = watch.run() {
+                        log::error!("{}: nobody watches it any more: {e}", watch.device);
+                        watch.fail_all("nobody watches the device");
+                    }
+                }
+            })
+            .map_err(|e| VerbsError::os("cannot start the thread that watches a device", e))?;
+        Ok(Watcher { watch, thread: Some(thread) })
+    }
+
+    pub(super) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.watch.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.watch.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // The thread itself may hold the last reference to a queue pair, and with it to the device.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
