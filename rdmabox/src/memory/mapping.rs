@@ -455,7 +455,8 @@ mod tests {
         for pin in pins {
             memory.discard(page, 2 * page).unwrap();
             assert_eq!(present(&memory), 4 * page as u64);
-            let mut all = vec![0; 8 * page];
+            // Not those behind: a look would bring them in.
+            let mut all = vec![0; 4 * page];
             memory.read(0, &mut all);
             assert!(
                 all.iter().enumerate().all(|(i, byte)| *byte == u8::from(i / page == 0 || i / page == 3))
