@@ -146,7 +146,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         _ => return Err("usage: remote_vec [--connect ADDRESS]".into()),
     };
-    let session = Session::connect(&address, &SessionOptions::default())?;
+    // Posted also where memory is mapped, so that what is counted is the same everywhere.
+    let options = SessionOptions { direct: false, ..SessionOptions::default() };
+    let session = Session::connect(&address, &options)?;
     let memory = Lender::locate(&session)?;
     let mut counted = session.stats();
     let mut show = |what: String| {

@@ -153,7 +153,7 @@ fn what_cannot_be() {
 #[test]
 fn what_makes_no_sense() {
     fails(&[], 2, &["--memory"]);
-    fails(&["--memory=lots"], 2, &["lots", "4G"]);
+    fails(&["--memory=lots"], 2, &["lots", "4g"]);
     fails(&["--memory=4M", "--nonsense"], 2, &["--nonsense"]);
     fails(&["--memory=4M", "--inodes=0"], 2, &["--inodes"]);
     fails(&["--memory=4M", "--listen=nowhere"], 2, &["nowhere", "tcp:host:port"]);
