@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use crate::size;
 
 /// Which work requests go through the pre-registered pool (preMR); for longer ones the caller's memory is registered
-/// (dynMR). Written as `auto`, or as a [size](crate::size): `4096`, `4k`, `1m`.
+/// (dynMR). Written as `auto`, or as a [size]: `4096`, `4k`, `1m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PreMrThreshold {
     /// Up to where copying was measured to be no dearer than registering, when the session was made: see
