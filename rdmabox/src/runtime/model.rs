@@ -182,7 +182,7 @@ fn join<const N: usize>(callers: [JoinHandle<()>; N]) {
 fn assert_idle(runtime: &Runtime) {
     assert_eq!(runtime.in_flight().0, 0);
     assert!(runtime.lanes.iter().all(|lane| lane.is_idle() && lane.queue.lock().is_empty()));
-    assert_eq!(runtime.started.load(Ordering::SeqCst), 0);
+    assert_eq!(runtime.queued.load(Ordering::SeqCst), 0);
 }
 
 fn two_write(card: Card) {
@@ -242,7 +242,7 @@ fn one_is_started(card: Card, own: fn(Started<&'static [u8]>)) {
     let starter = caller(&runtime, move |runtime| own(start(runtime, 0)));
     let writer = caller(&runtime, |runtime| assert_eq!(write(runtime, 1), Ok(())));
     join([starter, writer]);
-    while runtime.started.load(Ordering::SeqCst) != 0 {
+    while runtime.queued.load(Ordering::SeqCst) != 0 {
         crate::sync::yield_now();
     }
     runtime.fail();
