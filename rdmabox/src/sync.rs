@@ -8,6 +8,8 @@
 mod real;
 #[cfg(not(loom))]
 pub(crate) use real::*;
+#[cfg(not(loom))]
+pub(crate) mod thread_slot;
 
 #[cfg(all(loom, test))]
 pub(crate) mod model;

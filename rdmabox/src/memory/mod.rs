@@ -7,8 +7,11 @@ mod buffer;
 mod calibrate;
 mod loan;
 mod mapping;
+#[cfg(not(loom))]
+mod membarrier;
 mod own_buf;
 mod pre_mr;
+mod reader_lock;
 mod registrations;
 mod threshold;
 
@@ -21,5 +24,7 @@ pub(crate) use mapping::copy;
 pub use mapping::{Memory, MemoryError};
 pub(crate) use own_buf::OwnBuf;
 pub use pre_mr::{PreMrBuf, PreMrPool};
+#[cfg(not(loom))]
+pub(crate) use reader_lock::{ReaderGuard, ReaderLock};
 pub use registrations::{RegistrationCache, RegistrationLimits};
 pub use threshold::{PreMrThreshold, ThresholdError};

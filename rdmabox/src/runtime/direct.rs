@@ -11,7 +11,7 @@ use super::{Runtime, lane::Kind};
 use crate::{
     session::RequestError,
     stats::Direction,
-    sync::{atomic::Ordering, now, thread_number},
+    sync::{atomic::Ordering, now, thread_slot},
     verbs::DirectOp,
 };
 
@@ -29,22 +29,22 @@ impl Runtime {
         if kind != Kind::Read && self.queued.load(Ordering::SeqCst) != 0 {
             return None;
         }
-        let thread = thread_number();
-        // Each thread has a lane of its own, as far as there are enough: what guards it then stays in one cache.
-        let index = thread as usize % self.lanes.len();
-        let counts = &self.stats.on_the_spot;
+        let slot = thread_slot::mine();
+        // Each thread has a lane of its own, as far as there are enough: what they touch then stays in one cache.
+        let index = slot.unwrap_or_default() % self.lanes.len();
+        let counts = self.stats.on_the_spot.of(slot);
         let len = op.byte_len();
-        let started = counts.is_timed(thread, direction).then(now);
+        let started = counts.is_timed(direction).then(now);
         match self.lanes[index].execute_now(op)? {
             Ok(()) => {
-                counts.count(thread, direction, len);
+                counts.count(direction, len);
                 if let Some(started) = started {
                     self.count_latency(kind, now().saturating_duration_since(started));
                 }
                 Some(Ok(()))
             }
             Err(status) => {
-                counts.count(thread, direction, 0);
+                counts.count(direction, 0);
                 self.lane_failed(index);
                 Some(Err(self.failure(status, Duration::ZERO)))
             }

@@ -13,7 +13,7 @@ use crate::{
     batch::InFlightHandle,
     memory::{Loan, PreMrBuf},
     sync::{
-        Mutex, RwLock, TryMutex,
+        Mutex, ReaderLock, TryMutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     verbs::{DirectOp, MrHandle, QueuePair, WcStatus},
@@ -136,7 +136,7 @@ impl LaneQueue {
 
 #[derive(Debug)]
 pub(crate) struct Lane {
-    qp: RwLock<Arc<dyn QueuePair>>,
+    qp: ReaderLock<Arc<dyn QueuePair>>,
     /// Held over a post, so that a completion cannot come before its request is here; and over the change of the
     /// queue pair.
     pub queue: TryMutex<LaneQueue>,
@@ -154,7 +154,7 @@ impl Lane {
     pub(crate) fn new(qp: Arc<dyn QueuePair>, attended_by: usize) -> Lane {
         let depth = qp.caps().max_send_wr as usize;
         Lane {
-            qp: RwLock::new(qp),
+            qp: ReaderLock::new(qp),
             queue: TryMutex::default(),
             attended_by,
             depth,

@@ -67,7 +67,7 @@ impl SessionOptions {
 }
 
 /// Over TCP; see [`SessionOptions::max_retry`].
-const TCP_MAX_RETRY: u32 = 10;
+const TCP_MAX_RETRY: u32 = DEFAULT_MAX_RETRY;
 
 impl SessionOptions {
     /// The budget of adaptive polling on a provider.

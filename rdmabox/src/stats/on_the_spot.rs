@@ -1,12 +1,13 @@
 //! Counts of requests that their caller carries out.
 //!
-//! Such a request takes less time than a counter that is on its way from another processor: threads count apart, and a
-//! snapshot adds it up.
+//! Such a request takes less time than a counter that is on its way from another processor, and not much more than one
+//! atomic addition: threads count apart, each with plain additions in a shard that it alone writes to, and a snapshot
+//! adds it up.
 
 use super::{Counter, StatsSnapshot};
 
-/// Threads count apart as far as there are so many.
-const SHARDS: usize = 16;
+/// Threads with a slot below this have a shard for themselves; the others share one more.
+const OWN_SHARDS: usize = 16;
 /// Every so many-th request of a shard and kind is timed: two looks at the clock cost more than a short request.
 const TIMED: u64 = 16;
 
@@ -28,28 +29,31 @@ struct Shard {
 
 /// The counts of all threads.
 #[derive(Debug, Default)]
-pub(crate) struct OnTheSpot([Shard; SHARDS]);
+pub(crate) struct OnTheSpot {
+    own: [Shard; OWN_SHARDS],
+    shared: Shard,
+}
+
+/// Where the calling thread counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts<'a> {
+    shard: &'a Shard,
+    /// Nobody else counts there.
+    own: bool,
+}
 
 impl OnTheSpot {
-    fn shard(&self, thread: u64) -> &Shard {
-        &self.0[thread as usize % SHARDS]
-    }
-
-    /// True if the next request of the thread is to be timed.
-    pub(crate) fn is_timed(&self, thread: u64, direction: Direction) -> bool {
-        self.shard(thread).requests[direction as usize].get().is_multiple_of(TIMED)
-    }
-
-    /// Counts a request that moved `bytes`.
-    pub(crate) fn count(&self, thread: u64, direction: Direction, bytes: u64) {
-        let shard = self.shard(thread);
-        shard.requests[direction as usize].inc();
-        shard.bytes[direction as usize].add(bytes);
+    /// For the thread that has a slot, and for any that has none.
+    pub(crate) fn of(&self, slot: Option<usize>) -> Counts<'_> {
+        match slot.and_then(|slot| self.own.get(slot)) {
+            Some(shard) => Counts { shard, own: true },
+            None => Counts { shard: &self.shared, own: false },
+        }
     }
 
     /// Adds what was counted.
     pub(super) fn add_to(&self, snapshot: &mut StatsSnapshot) {
-        for shard in &self.0 {
+        for shard in self.own.iter().chain([&self.shared]) {
             let [reads, writes, atomics] = &shard.requests;
             snapshot.read_requests += reads.get();
             snapshot.write_requests += writes.get();
@@ -62,6 +66,26 @@ impl OnTheSpot {
     }
 }
 
+impl Counts<'_> {
+    /// True if the next request is to be timed.
+    pub(crate) fn is_timed(self, direction: Direction) -> bool {
+        self.shard.requests[direction as usize].get().is_multiple_of(TIMED)
+    }
+
+    /// Counts a request that moved `bytes`.
+    pub(crate) fn count(self, direction: Direction, bytes: u64) {
+        let (requests, moved) =
+            (&self.shard.requests[direction as usize], &self.shard.bytes[direction as usize]);
+        if self.own {
+            requests.add_alone(1);
+            moved.add_alone(bytes);
+        } else {
+            requests.inc();
+            moved.add(bytes);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,10 +94,11 @@ mod tests {
     fn threads_add_up() {
         let counts = OnTheSpot::default();
         for thread in 0..40 {
-            counts.count(thread, Direction::Read, 10);
-            counts.count(thread, Direction::Write, thread);
+            let slot = (thread % 2 == 0).then_some(thread);
+            counts.of(slot).count(Direction::Read, 10);
+            counts.of(slot).count(Direction::Write, thread as u64);
         }
-        counts.count(3, Direction::Atomic, 8);
+        counts.of(Some(3)).count(Direction::Atomic, 8);
         let mut snapshot = StatsSnapshot { read_requests: 5, ..StatsSnapshot::default() };
         counts.add_to(&mut snapshot);
         assert_eq!((snapshot.read_requests, snapshot.write_requests, snapshot.atomic_requests), (45, 40, 1));
@@ -86,12 +111,12 @@ mod tests {
         let counts = OnTheSpot::default();
         let timed: Vec<usize> = (0..40)
             .filter(|_| {
-                let timed = counts.is_timed(1, Direction::Read);
-                counts.count(1, Direction::Read, 8);
+                let timed = counts.of(Some(1)).is_timed(Direction::Read);
+                counts.of(Some(1)).count(Direction::Read, 8);
                 timed
             })
             .collect();
         assert_eq!(timed, [0, 16, 32]);
-        assert!(counts.is_timed(1, Direction::Write));
+        assert!(counts.of(Some(1)).is_timed(Direction::Write));
     }
 }

@@ -237,20 +237,43 @@ impl<T> fmt::Debug for TryMutex<T> {
     }
 }
 
+pub(crate) use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
+
 /// With the interface of `parking_lot`.
 pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
+
+/// Has a model of its own.
+pub(crate) use RwLock as ReaderLock;
+pub(crate) use RwLockReadGuard as ReaderGuard;
+
+/// Threads without numbers.
+pub(crate) mod thread_slot {
+    pub(crate) fn mine() -> Option<usize> {
+        None
+    }
+}
 
 impl<T> RwLock<T> {
     pub(crate) fn new(value: T) -> RwLock<T> {
         RwLock(loom::sync::RwLock::new(value))
     }
 
-    pub(crate) fn read(&self) -> loom::sync::RwLockReadGuard<'_, T> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    pub(crate) fn write(&self) -> loom::sync::RwLockWriteGuard<'_, T> {
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.try_read().ok()
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl<T: Default> Default for RwLock<T> {
+    fn default() -> Self {
+        RwLock::new(T::default())
     }
 }
 

@@ -10,7 +10,9 @@ use std::{io, time::Instant};
 
 /// A mutex that some only try.
 pub(crate) use parking_lot::Mutex as TryMutex;
-pub(crate) use parking_lot::{Mutex, MutexGuard as TryMutexGuard, RwLock};
+pub(crate) use parking_lot::{Mutex, MutexGuard as TryMutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub(crate) use crate::memory::{ReaderGuard, ReaderLock};
 
 /// The time.
 pub(crate) fn now() -> Instant {

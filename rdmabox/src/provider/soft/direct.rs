@@ -10,11 +10,12 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering},
 };
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::Mutex;
 
 use super::{regions::Piece, shared_table};
 use crate::{
     memory::{self, Memory, MemoryError},
+    sync::{ReaderGuard, ReaderLock},
     verbs::{Access, RemoteAddr, WcStatus},
 };
 
@@ -57,7 +58,7 @@ pub(crate) struct PeerMemory {
     table: Memory,
     /// By the peer's number for it, in rising order. Held for reading over every execution, so that whoever gets it for
     /// writing knows that none is under way.
-    mapped: RwLock<Vec<(u64, Arc<Memory>)>>,
+    mapped: ReaderLock<Vec<(u64, Arc<Memory>)>>,
     mappings: Arc<PeerMappings>,
 }
 
@@ -65,7 +66,7 @@ pub(crate) struct PeerMemory {
 #[derive(Debug)]
 pub(crate) struct Executing<'a> {
     table: &'a Memory,
-    mapped: RwLockReadGuard<'a, Vec<(u64, Arc<Memory>)>>,
+    mapped: ReaderGuard<'a, Vec<(u64, Arc<Memory>)>>,
 }
 
 /// Why a place in the peer's memory cannot be used.
@@ -87,7 +88,7 @@ impl PeerMemory {
             return Err(MemoryError::BadHandle("region table is too short"));
         }
         let table = Memory::from_peer(table, len, false)?;
-        Ok(PeerMemory { table, mapped: RwLock::default(), mappings: Arc::clone(mappings) })
+        Ok(PeerMemory { table, mapped: ReaderLock::default(), mappings: Arc::clone(mappings) })
     }
 
     /// True if no further memory is taken from this peer.
