@@ -86,7 +86,7 @@ impl Bare {
     }
 
     fn execute(&self, data: &[u8]) -> Result<()> {
-        match self.qp.execute_now(DirectOp::Write { remote: self.at(), data }) {
+        match self.qp.execute_now(&mut DirectOp::Write { remote: self.at(), data }) {
             Some(Ok(())) => Ok(()),
             other => Err(format!("not executed: {other:?}").into()),
         }

@@ -146,8 +146,8 @@ fn allocations(
         lists.iter().map(|(what, list)| counted(what, &mut || carry_out(&a, list))).collect();
     if mapped {
         counts.push(counted("a WRITE at once", &mut || {
-            let op = DirectOp::Write { remote, data: &[1; 4096] };
-            assert_eq!(a.qp.execute_now(op), Some(Ok(())));
+            let mut op = DirectOp::Write { remote, data: &[1; 4096] };
+            assert_eq!(a.qp.execute_now(&mut op), Some(Ok(())));
         }));
     }
     counts

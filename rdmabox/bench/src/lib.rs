@@ -6,7 +6,7 @@
 //! * [`cli`]: the command line; [`load`]: what one run does, checked; [`settings`]: options as text, so that any of
 //!   them can be swept; [`value`]: how their values are written;
 //! * [`pattern`]: which addresses are used, pure; [`requests`]: how requests are kept outstanding, behind one trait;
-//!   [`worker`]: a thread of the load; [`record`]: what it records; [`run`]: one run, start to end;
+//!   [`worker`]: a thread of the load; [`record`]: what it records; [`clock`]: by which clock; [`run`]: one run, start to end;
 //! * [`server`] and [`protocol`]: the other end; [`fleet`]: as many of them as a run wants; [`usage`]: processor time
 //!   and context switches;
 //! * [`matrix`]: combinations of options; [`runner`]: their rounds, interleaved;
@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod clock;
 pub mod error;
 pub mod experiment;
 pub mod fleet;

@@ -47,8 +47,17 @@ pub struct Places {
     walk: u64,
     /// Blocks that random requests may use.
     all: u64,
-    cursor: Arc<AtomicU64>,
+    cursor: Position,
     random: fastrand::Rng,
+}
+
+/// How far a sequence has come.
+#[derive(Debug)]
+enum Position {
+    /// Of a thread's own: the place in its part.
+    Own(u64),
+    /// Of all: requests so far.
+    Shared(Arc<AtomicU64>),
 }
 
 impl Places {
@@ -65,10 +74,10 @@ impl Places {
     ) -> Places {
         assert!(blocks > 0 && threads > 0 && thread < threads, "options are checked before");
         let (first, walk, cursor) = match cursor {
-            Cursor::Shared => (0, blocks, Arc::clone(shared)),
-            Cursor::Own => {
+            Cursor::Shared if threads > 1 => (0, blocks, Position::Shared(Arc::clone(shared))),
+            Cursor::Shared | Cursor::Own => {
                 let first = share(blocks, thread, threads);
-                (first, share(blocks, thread + 1, threads) - first, Arc::default())
+                (first, share(blocks, thread + 1, threads) - first, Position::Own(0))
             }
         };
         assert!(walk > 0, "options are checked before");
@@ -84,10 +93,20 @@ impl Places {
             Pattern::Rand => false,
             Pattern::Mixed => self.random.bool(),
         };
-        if sequential {
-            self.first + self.cursor.fetch_add(1, Ordering::Relaxed) % self.walk
-        } else {
-            self.random.u64(..self.all)
+        if sequential { self.first + self.next_in_sequence() } else { self.random.u64(..self.all) }
+    }
+}
+
+impl Places {
+    fn next_in_sequence(&mut self) -> u64 {
+        match &mut self.cursor {
+            // No division: it would take longer than the shortest requests.
+            Position::Own(next) => {
+                let this = *next;
+                *next = if this + 1 == self.walk { 0 } else { this + 1 };
+                this
+            }
+            Position::Shared(taken) => taken.fetch_add(1, Ordering::Relaxed) % self.walk,
         }
     }
 }

@@ -5,15 +5,23 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::clock::{Clock, Stamp};
+
 /// Longest latency that is told apart from longer ones: a minute, in nanoseconds.
 const MAX_NS: u64 = 60_000_000_000;
 /// Values keep three significant digits.
 const DIGITS: u8 = 3;
 
+/// Latencies below are counted one by one.
+const SHORT: usize = 2048;
+
 /// Latencies and counts of one thread, or of several merged.
 #[derive(Clone, Debug)]
 pub struct Record {
     latency_ns: Histogram<u64>,
+    /// How many took a number of nanoseconds below [`SHORT`]: quicker to count than in the histogram, as exact.
+    short: Box<[u64; SHORT]>,
+    clock: Clock,
     /// Requests that completed.
     pub ops: u64,
     /// Compare-and-swaps that took place.
@@ -27,19 +35,33 @@ impl Record {
     pub fn new() -> Record {
         let latency_ns =
             Histogram::new_with_bounds(1, MAX_NS, DIGITS).expect("these constants are valid bounds");
-        Record { latency_ns, ops: 0, swapped: 0, gaps: 0 }
+        Record { latency_ns, short: Box::new([0; SHORT]), clock: Clock::new(), ops: 0, swapped: 0, gaps: 0 }
     }
 
-    /// `count` requests completed after `latency`.
-    pub fn completed(&mut self, count: u64, latency: Duration) {
+    /// The time.
+    #[inline]
+    pub fn now(&self) -> Stamp {
+        self.clock.now()
+    }
+
+    /// `count` requests began together and were over together.
+    #[inline]
+    pub fn completed(&mut self, count: u64, began: Stamp, over: Stamp) {
+        self.took(count, self.clock.ns(began, over));
+    }
+
+    fn took(&mut self, count: u64, ns: u64) {
         self.ops += count;
-        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        self.latency_ns.saturating_record_n(ns.max(1), count);
+        match self.short.get_mut(ns as usize) {
+            Some(so_long) => *so_long += count,
+            None => self.latency_ns.saturating_record_n(ns, count),
+        }
     }
 
     /// Forgets everything.
     pub fn reset(&mut self) {
         self.latency_ns.reset();
+        self.short.fill(0);
         (self.ops, self.swapped, self.gaps) = (0, 0, 0);
     }
 
@@ -48,6 +70,7 @@ impl Record {
         // Both have the same bounds, so that nothing can be out of range.
         let added = self.latency_ns.add(&other.latency_ns);
         debug_assert!(added.is_ok());
+        self.short.iter_mut().zip(other.short.iter()).for_each(|(own, more)| *own += more);
         self.ops += other.ops;
         self.swapped += other.swapped;
         self.gaps += other.gaps;
@@ -56,13 +79,18 @@ impl Record {
     /// The latencies.
     pub fn latency(&self) -> Latency {
         let us = |ns: u64| ns as f64 / 1000.0;
-        let at = |quantile| us(self.latency_ns.value_at_quantile(quantile));
+        let mut all = self.latency_ns.clone();
+        for (ns, count) in (0..).zip(self.short.iter()).filter(|(_, count)| **count > 0) {
+            // Zero is no value of the histogram.
+            all.saturating_record_n(u64::max(ns, 1), *count);
+        }
+        let at = |quantile| us(all.value_at_quantile(quantile));
         Latency {
-            mean_us: self.latency_ns.mean() / 1000.0,
+            mean_us: all.mean() / 1000.0,
             p50_us: at(0.5),
             p99_us: at(0.99),
             p999_us: at(0.999),
-            max_us: us(self.latency_ns.max()),
+            max_us: us(all.max()),
         }
     }
 }
@@ -122,9 +150,9 @@ mod tests {
     #[test]
     fn percentiles_of_merged_threads() {
         let (mut one, mut two) = (Record::new(), Record::new());
-        one.completed(990, Duration::from_micros(10));
-        two.completed(9, Duration::from_micros(100));
-        two.completed(1, Duration::from_millis(1));
+        one.took(990, 10_000);
+        two.took(9, 100_000);
+        two.took(1, 1_000_000);
         two.swapped = 3;
         one.add(&two);
         let latency = one.latency();
@@ -150,10 +178,10 @@ mod tests {
     #[test]
     fn forgotten_and_out_of_range() {
         let mut record = Record::new();
-        record.completed(1, Duration::MAX);
+        record.took(1, u64::MAX);
         assert!(record.latency().max_us >= 60_000_000.0);
         record.reset();
-        record.completed(1, Duration::ZERO);
+        record.took(1, 0);
         assert_eq!((record.ops, record.latency().max_us), (1, 0.001));
     }
 }

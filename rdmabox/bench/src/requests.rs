@@ -2,11 +2,11 @@
 //!
 //! Nothing here allocates once it has been made: lists of parts are made once and get new addresses each time.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{collections::VecDeque, sync::Arc};
 
 use rdmabox::{Op, RecvBuf, RemoteAddr, RequestError, SendBuf, Session, Transfer};
 
-use crate::{protocol, record::Record};
+use crate::{clock::Stamp, protocol, record::Record};
 
 /// The session with a peer and the memory that it lends.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ impl Requests for Reads<'_> {
     fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError> {
         let target = &self.targets[peer];
         let parts = &mut self.parts[..offsets.len()];
-        let began = Instant::now();
+        let began = record.now();
         if let ([(_, buffer)], [offset]) = (&mut *parts, offsets) {
             target.session.read(target.at(*offset), buffer)?;
         } else {
@@ -71,7 +71,7 @@ impl Requests for Reads<'_> {
             }
             target.session.read_vectored(parts)?;
         }
-        record.completed(offsets.len() as u64, began.elapsed());
+        record.completed(offsets.len() as u64, began, record.now());
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Requests for Writes<'_> {
     fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError> {
         let target = &self.targets[peer];
         let parts = &mut self.parts[..offsets.len()];
-        let began = Instant::now();
+        let began = record.now();
         if let ([(_, buffer)], [offset]) = (&*parts, offsets) {
             target.session.write(target.at(*offset), buffer)?;
         } else {
@@ -111,7 +111,7 @@ impl Requests for Writes<'_> {
             }
             target.session.write_vectored(parts)?;
         }
-        record.completed(offsets.len() as u64, began.elapsed());
+        record.completed(offsets.len() as u64, began, record.now());
         Ok(())
     }
 
@@ -157,9 +157,9 @@ impl Requests for Swaps<'_> {
                 *swap = compare.wrapping_add(1);
             }
         }
-        let began = Instant::now();
+        let began = record.now();
         target.session.execute(ops)?;
-        record.completed(offsets.len() as u64, began.elapsed());
+        record.completed(offsets.len() as u64, began, record.now());
         for (op, offset) in ops.iter().zip(offsets) {
             if let Op::CompareSwap { compare, swap, old, .. } = op {
                 let won = **old == *compare;
@@ -200,9 +200,9 @@ impl Requests for Calls<'_> {
 
     fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError> {
         for _ in offsets {
-            let began = Instant::now();
+            let began = record.now();
             self.targets[peer].session.call(&self.request, &mut self.reply)?;
-            record.completed(1, began.elapsed());
+            record.completed(1, began, record.now());
             if self.reply.len() != self.expected {
                 let text = format!("a reply of {} bytes instead of {}", self.reply.len(), self.expected);
                 return Err(RequestError::Invalid(text));
@@ -244,7 +244,7 @@ pub struct Started<'a, B: Send + 'static> {
 struct UnderWay<B: Send + 'static> {
     transfer: Transfer<B>,
     pool: usize,
-    began: Instant,
+    began: Stamp,
 }
 
 impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
@@ -258,13 +258,13 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
     /// Waits for the oldest request, and takes it and all others that are done.
     fn collect(&mut self, record: &mut Record) -> Result<(), RequestError> {
         if let Some(oldest) = self.under_way.pop_front() {
-            self.take(oldest, Instant::now, record)?;
+            self.take(oldest, None, record)?;
         }
-        let now = Instant::now();
+        let now = record.now();
         // Once around: those that go on keep their order.
         for _ in 0..self.under_way.len() {
             match self.under_way.pop_front() {
-                Some(done) if done.transfer.is_done() => self.take(done, || now, record)?,
+                Some(done) if done.transfer.is_done() => self.take(done, Some(now), record)?,
                 Some(other) => self.under_way.push_back(other),
                 None => break,
             }
@@ -272,16 +272,18 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
         Ok(())
     }
 
+    /// One that was seen to be done at `seen`, or is to be waited for.
     fn take(
         &mut self,
         UnderWay { transfer, pool, began }: UnderWay<B>,
-        now: impl FnOnce() -> Instant,
+        seen: Option<Stamp>,
         record: &mut Record,
     ) -> Result<(), RequestError> {
         let (result, buffer) = transfer.wait();
         self.free[pool].push(buffer);
         result?;
-        record.completed(1, now() - began);
+        let seen = seen.unwrap_or_else(|| record.now());
+        record.completed(1, began, seen);
         Ok(())
     }
 }
@@ -302,7 +304,7 @@ impl<B: SendBuf + RecvBuf> Requests for Started<'_, B> {
                 }
                 self.collect(record)?;
             };
-            let (remote, began) = (target.at(*offset), Instant::now());
+            let (remote, began) = (target.at(*offset), record.now());
             let transfer = match self.direction {
                 Direction::Read => target.session.start_read(remote, buffer),
                 Direction::Write => target.session.start_write(remote, buffer),

@@ -55,6 +55,12 @@ pub fn work(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Recei
     let _ = events.send(event);
 }
 
+/// The memory of blocking requests begins so many bytes behind the beginning of a page. Copies to a place that is not aligned
+/// take longer. So do those between places at the same offset in their pages (by 2 to 4 % for 1 MiB): the processor takes a
+/// load for one that an earlier store has to come before.
+const ASIDE: usize = 512;
+const PAGE: usize = 4096;
+
 /// With requests that are started one by one.
 fn started(
     shared: &Shared<'_>,
@@ -85,7 +91,10 @@ fn blocking(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Recei
     let load = shared.load;
     let depth = load.depth as usize;
     // Not zero, so that pages of its own stand behind it.
-    let mut memory = vec![0x5a_u8; if load.op == OpKind::Send { 0 } else { load.size as usize * depth }];
+    let bytes = if load.op == OpKind::Send { 0 } else { load.size as usize * depth };
+    let mut memory = vec![0x5a_u8; bytes + PAGE + ASIDE];
+    let start = memory.as_ptr().align_offset(PAGE).min(PAGE) + ASIDE;
+    let memory = &mut memory[start..start + bytes];
     let size = (load.size as usize).max(1);
     match load.op {
         OpKind::Read => {
@@ -192,7 +201,7 @@ impl<'a, R: Requests> Worker<'a, R> {
         self.offsets.clear();
         self.offsets.extend((0..count).map(|_| places.next_block() * stride));
         self.requests.submit(self.peer, &self.offsets, &mut self.record)?;
-        self.peer = (self.peer + 1) % self.places.len();
+        self.peer = if self.peer + 1 == self.places.len() { 0 } else { self.peer + 1 };
         Ok(())
     }
 

@@ -137,7 +137,7 @@ fn every_operation_on_every_provider_does_exactly_what_was_asked() {
             assert!(sample["latency"]["p50_us"].as_f64().unwrap() > 0.0, "{what}");
             let kind = counter.trim_end_matches("_requests").trim_end_matches('s');
             let recorded = sample["runtime_latency"][kind]["count"].as_u64().unwrap();
-            // Requests that are submitted together have one latency; of those on the spot every sixteenth is timed.
+            // Requests that are submitted together have one latency; of those on the spot every 64th is timed.
             let direct = sample["counters"]["direct"].as_u64().unwrap();
             let together = options.contains("vectored") || op == "cas" || direct > 0;
             assert!(recorded == 301 || together && (1..301).contains(&recorded), "{what}: {recorded}");

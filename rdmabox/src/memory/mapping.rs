@@ -167,6 +167,7 @@ impl Memory {
     ///
     /// # Panics
     /// If the range lies outside, or the mapping is read-only. Ranges from outside are checked by the caller.
+    #[inline]
     pub fn write(&self, offset: usize, data: &[u8]) {
         assert!(self.writable, "write to a read-only mapping");
         self.check(offset, data.len());
@@ -178,6 +179,7 @@ impl Memory {
     ///
     /// # Panics
     /// If the range lies outside.
+    #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.check(offset, out.len());
         // SAFETY: the range was checked, and an exclusive slice cannot overlap the mapping.
@@ -273,10 +275,15 @@ impl Memory {
 
     /// Before a large copy to a mapping of a peer's memory: makes its pages present in one go the first time, instead
     /// of fault by fault. Without effect elsewhere, and for small ranges.
+    #[inline]
     pub(crate) fn prepare(&self, offset: usize, len: usize) {
         if len < UNIT || self.prepared.is_empty() {
             return;
         }
+        self.prepare_units(offset, len);
+    }
+
+    fn prepare_units(&self, offset: usize, len: usize) {
         self.check(offset, len);
         let units = offset / UNIT..=(offset + len - 1) / UNIT;
         let is_set = |unit: usize| self.prepared[unit / 64].load(Ordering::Relaxed) >> (unit % 64) & 1 == 1;
@@ -306,11 +313,23 @@ impl Memory {
     ///
     /// # Panics
     /// If the word lies outside or is not aligned.
+    #[inline]
     pub fn load_u64(&self, offset: usize) -> u64 {
-        self.check(offset, 8);
+        let [word] = self.load_words(offset);
+        word
+    }
+
+    /// Loads the aligned 8-byte words from `offset` on, one after the other. Works on read-only mappings.
+    ///
+    /// # Panics
+    /// If one lies outside or is not aligned.
+    #[inline]
+    pub(crate) fn load_words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        self.check(offset, 8 * N);
         assert_eq!(offset % 8, 0, "unaligned load");
-        // SAFETY: in range, aligned, and only loaded: a read-only mapping is enough for that.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }.load(Ordering::Acquire)
+        // SAFETY: in range and aligned; they are only loaded: a read-only mapping is enough for that.
+        let word = |i| unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset + 8 * i).cast()) };
+        std::array::from_fn(|i| word(i).load(Ordering::Acquire))
     }
 
     /// The bytes of a range for one system call to read from (a reply to the kernel, a socket write), without a
@@ -332,12 +351,16 @@ impl Memory {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    #[inline]
     fn check(&self, offset: usize, len: usize) {
-        assert!(
-            offset.checked_add(len).is_some_and(|end| end <= self.len),
-            "range {offset}+{len} outside a mapping of {} bytes",
-            self.len
-        );
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            self.outside(offset, len);
+        }
+    }
+
+    #[cold]
+    fn outside(&self, offset: usize, len: usize) -> ! {
+        panic!("range {offset}+{len} outside a mapping of {} bytes", self.len);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{io, sync::OnceLock};
 
 /// True if the kernel makes such barriers for this process. The answer stays the same.
+#[inline]
 pub(super) fn works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| match command(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {

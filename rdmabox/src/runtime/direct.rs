@@ -17,7 +17,8 @@ use crate::{
 
 impl Runtime {
     /// Carries a request out. `None` if that cannot be had now, and nothing has happened: it is to be submitted.
-    pub(crate) fn carry_out(&self, op: DirectOp<'_>) -> Option<Result<(), RequestError>> {
+    #[inline]
+    pub(crate) fn carry_out(&self, op: &mut DirectOp<'_>) -> Option<Result<(), RequestError>> {
         if !self.direct {
             return None;
         }
@@ -30,12 +31,12 @@ impl Runtime {
             return None;
         }
         let slot = thread_slot::mine();
-        // Each thread has a lane of its own, as far as there are enough: what they touch then stays in one cache.
-        let index = slot.unwrap_or_default() % self.lanes.len();
+        // Any will do: those who use it side by side share nothing that changes.
+        let (index, lane) = self.lanes.iter().enumerate().find(|(_, lane)| !lane.is_down())?;
         let counts = self.stats.on_the_spot.of(slot);
         let len = op.byte_len();
         let started = counts.is_timed(direction).then(now);
-        match self.lanes[index].execute_now(op)? {
+        match lane.execute_now(op)? {
             Ok(()) => {
                 counts.count(direction, len);
                 if let Some(started) = started {

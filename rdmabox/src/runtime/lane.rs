@@ -170,10 +170,8 @@ impl Lane {
     }
 
     /// Carries a request out on mapped memory. `None` if it cannot be had now, and nothing has happened.
-    pub(crate) fn execute_now(&self, op: DirectOp<'_>) -> Option<Result<(), WcStatus>> {
-        if self.is_down() {
-            return None;
-        }
+    #[inline]
+    pub(crate) fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
         self.qp.read().execute_now(op)
     }
 

@@ -142,7 +142,7 @@ impl Session {
     /// [`RequestError::Disconnected`], after which it takes another one. See [`RequestError`] for what each means.
     pub fn write(&self, remote: RemoteAddr, data: &[u8]) -> Result<(), RequestError> {
         self.check([(remote, data.len())].into_iter())?;
-        let direct = self.runtime.carry_out(DirectOp::Write { remote, data });
+        let direct = self.runtime.carry_out(&mut DirectOp::Write { remote, data });
         direct.unwrap_or_else(|| self.write_vectored(&[(remote, data)]))
     }
 
@@ -152,7 +152,7 @@ impl Session {
     /// As [`write`](Self::write); `out` then holds anything.
     pub fn read(&self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError> {
         self.check([(remote, out.len())].into_iter())?;
-        let direct = self.runtime.carry_out(DirectOp::Read { remote, out: &mut *out });
+        let direct = self.runtime.carry_out(&mut DirectOp::Read { remote, out: &mut *out });
         direct.unwrap_or_else(|| self.read_vectored(&mut [(remote, out)]))
     }
 
@@ -201,7 +201,7 @@ impl Session {
         }
         // In a callback, one that starts the next would run inside of it, and so on.
         if !in_callback()
-            && let Some(result) = self.runtime.carry_out(DirectOp::Write { remote, data: data.bytes() })
+            && let Some(result) = self.runtime.carry_out(&mut DirectOp::Write { remote, data: data.bytes() })
         {
             return Transfer::over(result, data);
         }
@@ -221,7 +221,7 @@ impl Session {
             return Transfer::over(Err(e), out);
         }
         if !in_callback()
-            && let Some(result) = self.runtime.carry_out(DirectOp::Read { remote, out: out.bytes_mut() })
+            && let Some(result) = self.runtime.carry_out(&mut DirectOp::Read { remote, out: out.bytes_mut() })
         {
             return Transfer::over(result, out);
         }
@@ -397,7 +397,7 @@ impl Session {
     fn carry_out_first<'a, 'b>(&self, ops: &'a mut [Op<'b>]) -> Result<&'a mut [Op<'b>], RequestError> {
         let mut over = 0;
         while let Some(op) = ops.get_mut(over) {
-            let direct = match op {
+            let mut direct = match op {
                 Op::Write { remote, data } => DirectOp::Write { remote: *remote, data },
                 Op::Read { remote, out } => DirectOp::Read { remote: *remote, out },
                 Op::CompareSwap { remote, compare, swap, old } => {
@@ -405,7 +405,7 @@ impl Session {
                 }
                 Op::FetchAdd { remote, add, old } => DirectOp::FetchAdd { remote: *remote, add: *add, old },
             };
-            match self.runtime.carry_out(direct) {
+            match self.runtime.carry_out(&mut direct) {
                 Some(Ok(())) => over += 1,
                 Some(Err(e)) => return Err(e),
                 None => break,
@@ -419,6 +419,7 @@ impl Session {
     }
 
     /// What every blocking request is checked for.
+    #[inline]
     fn check(&self, mut ranges: impl Iterator<Item = (RemoteAddr, usize)>) -> Result<(), RequestError> {
         refuse_in_callback()?;
         ranges.try_for_each(|(remote, len)| wraps(remote, len))
@@ -435,8 +436,13 @@ impl Drop for Session {
 fn wraps(remote: RemoteAddr, len: usize) -> Result<(), RequestError> {
     match remote.addr.checked_add(len as u64) {
         Some(_) => Ok(()),
-        None => Err(RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr))),
+        None => Err(wrapped(remote, len)),
     }
+}
+
+#[cold]
+fn wrapped(remote: RemoteAddr, len: usize) -> RequestError {
+    RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr))
 }
 
 fn refuse_in_callback() -> Result<(), RequestError> {

@@ -161,7 +161,7 @@ counters! {
     chain_length_sum,
     /// Work requests posted without a completion of their own on success.
     unsignaled,
-    /// Requests carried out by their caller, without a work request; of their latencies every sixteenth is recorded.
+    /// Requests carried out by their caller, without a work request; of their latencies every 64th is recorded.
     direct,
     /// Bytes that travelled inside their work request.
     inline_bytes,

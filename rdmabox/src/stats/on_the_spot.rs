@@ -9,7 +9,7 @@ use super::{Counter, StatsSnapshot};
 /// Threads with a slot below this have a shard for themselves; the others share one more.
 const OWN_SHARDS: usize = 16;
 /// Every so many-th request of a shard and kind is timed: two looks at the clock cost more than a short request.
-const TIMED: u64 = 16;
+const TIMED: u64 = 64;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,16 +107,16 @@ mod tests {
     }
 
     #[test]
-    fn the_first_is_timed_and_then_every_sixteenth() {
+    fn the_first_is_timed_and_then_every_sixty_fourth() {
         let counts = OnTheSpot::default();
-        let timed: Vec<usize> = (0..40)
+        let timed: Vec<usize> = (0..150)
             .filter(|_| {
                 let timed = counts.of(Some(1)).is_timed(Direction::Read);
                 counts.of(Some(1)).count(Direction::Read, 8);
                 timed
             })
             .collect();
-        assert_eq!(timed, [0, 16, 32]);
+        assert_eq!(timed, [0, 64, 128]);
         assert!(counts.of(Some(1)).is_timed(Direction::Write));
     }
 }

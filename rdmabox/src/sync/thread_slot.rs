@@ -35,6 +35,7 @@ thread_local! {
 
 /// The calling thread's number, below [`COUNT`]. `None` if there are more threads than numbers, for as long as it lives,
 /// and while it ends.
+#[inline]
 pub(crate) fn mine() -> Option<usize> {
     MINE.try_with(|slot| slot.0).ok().flatten()
 }

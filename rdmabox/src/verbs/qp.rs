@@ -157,7 +157,7 @@ pub trait QueuePair: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// The status with which a posted request would have completed. As for that one, the queue pair has gone to Err.
     /// Memory of the caller has not been written to.
-    fn execute_now(&self, op: DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+    fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
         let _ = op;
         None
     }

@@ -43,7 +43,7 @@ fn one_at_a_time_as_if_posted(config: Config) {
     if !is_mapped(config) {
         // Not by accident: the same request can be posted.
         let buf = pair.b.guarded(8, EVERYTHING);
-        assert_eq!(pair.a.qp.execute_now(DirectOp::Write { remote: buf.remote(0), data: &[1] }), None);
+        assert_eq!(pair.a.qp.execute_now(&mut DirectOp::Write { remote: buf.remote(0), data: &[1] }), None);
         buf.assert_untouched();
         return;
     }
@@ -52,22 +52,25 @@ fn one_at_a_time_as_if_posted(config: Config) {
     let data = pattern(1, LEN);
     let mut back = vec![0; LEN];
     for (at, len) in [(0, 0), (0, 1), (1, 8), (77, 4096), (0, LEN), (LEN, 0), (LEN - 1, 1)] {
-        let op = DirectOp::Write { remote: buf.remote(at), data: &data[at..at + len] };
-        assert_eq!(qp.execute_now(op), Some(Ok(())));
+        let mut op = DirectOp::Write { remote: buf.remote(at), data: &data[at..at + len] };
+        assert_eq!(qp.execute_now(&mut op), Some(Ok(())));
         assert_eq!(buf.get(at, len), data[at..at + len]);
-        let op = DirectOp::Read { remote: buf.remote(at), out: &mut back[..len] };
-        assert_eq!(qp.execute_now(op), Some(Ok(())));
+        let mut op = DirectOp::Read { remote: buf.remote(at), out: &mut back[..len] };
+        assert_eq!(qp.execute_now(&mut op), Some(Ok(())));
         assert_eq!(back[..len], data[at..at + len]);
     }
     buf.set(8, &7u64.to_le_bytes());
     let (remote, mut old) = (buf.remote(8), 0);
-    assert_eq!(qp.execute_now(DirectOp::FetchAdd { remote, add: u64::MAX, old: &mut old }), Some(Ok(())));
+    assert_eq!(
+        qp.execute_now(&mut DirectOp::FetchAdd { remote, add: u64::MAX, old: &mut old }),
+        Some(Ok(()))
+    );
     assert_eq!((old, buf.word(8)), (7, 6));
-    let op = DirectOp::CompareSwap { remote, compare: 6, swap: 9, old: &mut old };
-    assert_eq!(qp.execute_now(op), Some(Ok(())));
+    let mut op = DirectOp::CompareSwap { remote, compare: 6, swap: 9, old: &mut old };
+    assert_eq!(qp.execute_now(&mut op), Some(Ok(())));
     assert_eq!((old, buf.word(8)), (6, 9));
-    let op = DirectOp::CompareSwap { remote, compare: 6, swap: 1, old: &mut old };
-    assert_eq!(qp.execute_now(op), Some(Ok(())));
+    let mut op = DirectOp::CompareSwap { remote, compare: 6, swap: 1, old: &mut old };
+    assert_eq!(qp.execute_now(&mut op), Some(Ok(())));
     assert_eq!((old, buf.word(8)), (9, 9));
     buf.assert_guards();
     pair.assert_quiet();
@@ -120,9 +123,9 @@ fn refusals_are_those_of_a_post(config: Config) {
 }
 
 /// The request fails, moves both ends to Err, and flushes what waits there.
-fn refused(pair: &Pair, buf: &Buf, op: DirectOp<'_>, status: WcStatus) {
+fn refused(pair: &Pair, buf: &Buf, mut op: DirectOp<'_>, status: WcStatus) {
     pair.a.recv(5, &[]);
-    assert_eq!(pair.a.qp.execute_now(op), Some(Err(status)));
+    assert_eq!(pair.a.qp.execute_now(&mut op), Some(Err(status)));
     assert_eq!(pair.a.qp.state(), QpState::Err);
     buf.assert_untouched();
     let wc = pair.received(&pair.a);
@@ -134,7 +137,7 @@ fn refused(pair: &Pair, buf: &Buf, op: DirectOp<'_>, status: WcStatus) {
 fn none_without_a_connection(config: Config) {
     let pair = crate::fixture::Setup::new(config).apart();
     let remote = RemoteAddr { addr: 0, rkey: 0 };
-    assert_eq!(pair.a.qp.execute_now(DirectOp::Write { remote, data: &[] }), None);
+    assert_eq!(pair.a.qp.execute_now(&mut DirectOp::Write { remote, data: &[] }), None);
     assert_eq!(pair.a.qp.state(), QpState::Init);
 }
 
@@ -147,7 +150,7 @@ fn none_before_what_was_posted(config: Config) {
     let other = pair.a.filled(&[2]);
     // Nobody takes the message, and the WRITE is held behind it.
     pair.a.post(&[unsignaled(1, SEND, &[]), signaled(2, write(buf.remote(1)), &[other.all()])]);
-    let now = || pair.a.qp.execute_now(DirectOp::Write { remote: buf.remote(0), data: &[3, 3] });
+    let now = || pair.a.qp.execute_now(&mut DirectOp::Write { remote: buf.remote(0), data: &[3, 3] });
     for _ in 0..100 {
         assert_eq!(now(), None);
         pair.pump();
@@ -176,7 +179,7 @@ fn none_after_the_end(config: Config) {
             false => pair.a.qp.to_error(),
         }
         pair.until("the end", || (pair.a.qp.state() == QpState::Err).then_some(()));
-        assert_eq!(pair.a.qp.execute_now(DirectOp::Write { remote: buf.remote(0), data: &[1] }), None);
+        assert_eq!(pair.a.qp.execute_now(&mut DirectOp::Write { remote: buf.remote(0), data: &[1] }), None);
         buf.assert_untouched();
     }
 }
@@ -190,8 +193,8 @@ fn regions_that_are_gone_are_refused(config: Config) {
     let stale = buf.remote(0);
     let Buf { memory, mr, start, .. } = buf;
     drop(mr);
-    let op = DirectOp::Write { remote: stale, data: &[1; 8] };
-    assert_eq!(pair.a.qp.execute_now(op), Some(Err(WcStatus::RemAccessErr)));
+    let mut op = DirectOp::Write { remote: stale, data: &[1; 8] };
+    assert_eq!(pair.a.qp.execute_now(&mut op), Some(Err(WcStatus::RemAccessErr)));
     assert_eq!(memory.load_u64(start), 0);
 }
 
@@ -211,16 +214,19 @@ fn threads_run_side_by_side(config: Config) {
                 let place = buf.remote(8 + index * LEN);
                 for round in 0..EACH {
                     let data = pattern(round + 1, LEN);
-                    assert_eq!(qp.execute_now(DirectOp::Write { remote: place, data: &data }), Some(Ok(())));
+                    assert_eq!(
+                        qp.execute_now(&mut DirectOp::Write { remote: place, data: &data }),
+                        Some(Ok(()))
+                    );
                     let mut back = vec![0; LEN];
                     assert_eq!(
-                        qp.execute_now(DirectOp::Read { remote: place, out: &mut back }),
+                        qp.execute_now(&mut DirectOp::Read { remote: place, out: &mut back }),
                         Some(Ok(()))
                     );
                     assert_eq!(back, data);
                     let mut old = 0;
-                    let op = DirectOp::FetchAdd { remote: buf.remote(0), add: 1, old: &mut old };
-                    assert_eq!(qp.execute_now(op), Some(Ok(())));
+                    let mut op = DirectOp::FetchAdd { remote: buf.remote(0), add: 1, old: &mut old };
+                    assert_eq!(qp.execute_now(&mut op), Some(Ok(())));
                 }
             });
         }
@@ -242,7 +248,7 @@ fn the_end_waits_for_what_is_under_way(config: Config) {
             let writer = scope.spawn(|| {
                 for byte in (1..=u8::MAX).cycle() {
                     let data = [byte; LEN];
-                    match pair.a.qp.execute_now(DirectOp::Write { remote: buf.remote(0), data: &data }) {
+                    match pair.a.qp.execute_now(&mut DirectOp::Write { remote: buf.remote(0), data: &data }) {
                         Some(result) => assert_eq!(result, Ok(())),
                         None => return,
                     }

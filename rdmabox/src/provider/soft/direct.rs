@@ -113,6 +113,7 @@ impl PeerMemory {
     }
 
     /// As [`execute`](Self::execute), but `None` where that would block.
+    #[inline]
     pub(crate) fn try_execute(&self) -> Option<Executing<'_>> {
         Some(Executing { table: &self.table, mapped: self.mapped.try_read()? })
     }
@@ -125,6 +126,7 @@ impl PeerMemory {
 
 impl Executing<'_> {
     /// Finds `len` bytes at `remote`: the mapping and the offset in it.
+    #[inline]
     pub(crate) fn locate(
         &self,
         remote: RemoteAddr,

@@ -301,7 +301,8 @@ impl SoftQp {
     }
 
     /// Executes a request that has no place on the queue. `None` if it would not come in its turn, or not at all.
-    pub(crate) fn execute_direct(&self, op: DirectOp<'_>) -> Option<WcStatus> {
+    #[inline]
+    pub(crate) fn execute_direct(&self, op: &mut DirectOp<'_>) -> Option<WcStatus> {
         let peer = self.link()?.peer.as_ref()?;
         // Before the look at the state: who ends the queue pair changes that first, and then waits for executions.
         let executing = peer.try_execute()?;
@@ -463,22 +464,23 @@ fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed> {
 }
 
 /// Runs a one-sided request between memory of the caller and the peer's mapped memory.
-fn execute_op(executing: &Executing<'_>, op: DirectOp<'_>) -> Result<(), Failed> {
+#[inline]
+fn execute_op(executing: &Executing<'_>, op: &mut DirectOp<'_>) -> Result<(), Failed> {
     match op {
         DirectOp::Write { data: [], .. } | DirectOp::Read { out: [], .. } => {}
         DirectOp::Write { remote, data } => {
-            let (memory, offset) = executing.locate(remote, data.len() as u64, Access::REMOTE_WRITE)?;
+            let (memory, offset) = executing.locate(*remote, data.len() as u64, Access::REMOTE_WRITE)?;
             direct::write_bytes(memory, offset, data);
         }
         DirectOp::Read { remote, out } => {
-            let (memory, offset) = executing.locate(remote, out.len() as u64, Access::REMOTE_READ)?;
+            let (memory, offset) = executing.locate(*remote, out.len() as u64, Access::REMOTE_READ)?;
             memory.read(offset, out);
         }
         DirectOp::CompareSwap { remote, compare, swap, old } => {
-            *old = atomic(executing, remote, Atomic::CompareSwap { compare, swap })?;
+            **old = atomic(executing, *remote, Atomic::CompareSwap { compare: *compare, swap: *swap })?;
         }
         DirectOp::FetchAdd { remote, add, old } => {
-            *old = atomic(executing, remote, Atomic::FetchAdd { add })?;
+            **old = atomic(executing, *remote, Atomic::FetchAdd { add: *add })?;
         }
     }
     Ok(())

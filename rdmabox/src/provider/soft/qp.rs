@@ -509,7 +509,7 @@ impl QueuePair for SoftQp {
         self.enter_error(&mut self.rx.lock(), WcStatus::WrFlushErr, false);
     }
 
-    fn execute_now(&self, op: DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+    fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
         let status = self.execute_direct(op)?;
         if status == WcStatus::Success {
             return Some(Ok(()));

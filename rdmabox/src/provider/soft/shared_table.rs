@@ -90,6 +90,7 @@ impl OwnTable {
 }
 
 /// Looks up `rkey` in a peer's table.
+#[inline]
 pub(crate) fn lookup(table: &Memory, rkey: u32) -> Option<Entry> {
     let index = (rkey >> 8) as usize;
     if index >= MAX_REMOTE_REGIONS {
@@ -98,15 +99,14 @@ pub(crate) fn lookup(table: &Memory, rkey: u32) -> Option<Entry> {
     let base = index * ENTRY_LEN;
     // The owner changes an entry in well under a microsecond; one that stays odd belongs to a dead owner.
     for _ in 0..10_000 {
-        let before = table.load_u64(base + SEQUENCE);
-        let key_access = table.load_u64(base + KEY_ACCESS);
+        let [before, key_access, addr, length, memory_id, memory_offset] = table.load_words(base);
         let entry = Entry {
             key: key_access as u32,
             access: Access::from_bits_truncate((key_access >> 32) as u32),
-            addr: table.load_u64(base + ADDR),
-            length: table.load_u64(base + LENGTH),
-            memory_id: table.load_u64(base + MEMORY_ID),
-            memory_offset: table.load_u64(base + MEMORY_OFFSET),
+            addr,
+            length,
+            memory_id,
+            memory_offset,
         };
         fence(Ordering::Acquire);
         if before.is_multiple_of(2) && table.load_u64(base + SEQUENCE) == before {
