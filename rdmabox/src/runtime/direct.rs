@@ -7,20 +7,42 @@
 
 use std::time::Duration;
 
-use super::{Runtime, lane::Kind};
+use super::{
+    Runtime,
+    lane::{Kind, Lane},
+};
 use crate::{
     session::RequestError,
     stats::Direction,
     sync::{atomic::Ordering, now, thread_slot},
-    verbs::DirectOp,
+    verbs::{DirectOp, WcStatus},
 };
+
+/// What came of an attempt.
+#[derive(Clone, Copy, Debug)]
+enum Attempt {
+    /// Nothing: it has to be submitted.
+    NotNow,
+    Done,
+    /// On the lane of that number.
+    Failed(WcStatus, usize),
+}
 
 impl Runtime {
     /// Carries a request out. `None` if that cannot be had now, and nothing has happened: it is to be submitted.
     #[inline]
     pub(crate) fn carry_out(&self, op: &mut DirectOp<'_>) -> Option<Result<(), RequestError>> {
+        // An error is much larger than an attempt: it is made only where there is one.
+        match self.attempt(op) {
+            Attempt::NotNow => None,
+            Attempt::Done => Some(Ok(())),
+            Attempt::Failed(status, lane) => Some(Err(self.failed_on_the_spot(status, lane))),
+        }
+    }
+
+    fn attempt(&self, op: &mut DirectOp<'_>) -> Attempt {
         if !self.direct {
-            return None;
+            return Attempt::NotNow;
         }
         let (kind, direction) = match op {
             DirectOp::Read { .. } => (Kind::Read, Direction::Read),
@@ -28,27 +50,44 @@ impl Runtime {
             DirectOp::CompareSwap { .. } | DirectOp::FetchAdd { .. } => (Kind::Atomic, Direction::Atomic),
         };
         if kind != Kind::Read && self.queued.load(Ordering::SeqCst) != 0 {
-            return None;
+            return Attempt::NotNow;
         }
-        let slot = thread_slot::mine();
         // Any will do: those who use it side by side share nothing that changes.
-        let (index, lane) = self.lanes.iter().enumerate().find(|(_, lane)| !lane.is_down())?;
-        let counts = self.stats.on_the_spot.of(slot);
-        let len = op.byte_len();
-        let started = counts.is_timed(direction).then(now);
-        match lane.execute_now(op)? {
-            Ok(()) => {
-                counts.count(direction, len);
-                if let Some(started) = started {
-                    self.count_latency(kind, now().saturating_duration_since(started));
-                }
-                Some(Ok(()))
+        let Some((index, lane)) = self.lanes.iter().enumerate().find(|(_, lane)| !lane.is_down()) else {
+            return Attempt::NotNow;
+        };
+        let counts = self.stats.on_the_spot.of(thread_slot::mine());
+        let result = if counts.is_timed(direction) {
+            self.execute_timed(lane, kind, op)
+        } else {
+            lane.execute_now(op)
+        };
+        match result {
+            Some(Ok(())) => {
+                counts.count(direction, op.byte_len());
+                Attempt::Done
             }
-            Err(status) => {
+            Some(Err(status)) => {
                 counts.count(direction, 0);
-                self.lane_failed(index);
-                Some(Err(self.failure(status, Duration::ZERO)))
+                Attempt::Failed(status, index)
             }
+            None => Attempt::NotNow,
         }
+    }
+
+    #[cold]
+    fn execute_timed(&self, lane: &Lane, kind: Kind, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+        let started = now();
+        let result = lane.execute_now(op);
+        if let Some(Ok(())) = result {
+            self.count_latency(kind, now().saturating_duration_since(started));
+        }
+        result
+    }
+
+    #[cold]
+    fn failed_on_the_spot(&self, status: WcStatus, lane: usize) -> RequestError {
+        self.lane_failed(lane);
+        self.failure(status, Duration::ZERO)
     }
 }

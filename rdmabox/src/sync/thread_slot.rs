@@ -1,5 +1,7 @@
 //! Small numbers for threads: at any time each belongs to one living thread. What is kept per slot has a single writer.
 
+use std::cell::Cell;
+
 use parking_lot::Mutex;
 
 /// Numbers that there are.
@@ -8,36 +10,54 @@ pub(crate) const COUNT: usize = 64;
 /// A bit for each number that is free.
 static FREE: Mutex<u64> = Mutex::new(u64::MAX);
 
-/// The number of a thread, for as long as that lives.
-struct Slot(Option<usize>);
+/// Gives the number of a thread back when that ends.
+struct Taken(usize);
 
-impl Slot {
-    fn take() -> Slot {
+impl Taken {
+    fn new() -> Taken {
         let mut free = FREE.lock();
         let lowest = free.trailing_zeros() as usize;
         *free &= free.wrapping_sub(1);
-        Slot((lowest < COUNT).then_some(lowest))
+        // COUNT if there is none.
+        Taken(lowest)
     }
 }
 
-impl Drop for Slot {
+impl Drop for Taken {
     fn drop(&mut self) {
-        if let Some(number) = self.0 {
+        MINE.set(COUNT);
+        if self.0 < COUNT {
             // Whoever takes it next sees under this lock what was done with it.
-            *FREE.lock() |= 1 << number;
+            *FREE.lock() |= 1 << self.0;
         }
     }
 }
 
+/// Not asked for yet.
+const UNKNOWN: usize = usize::MAX;
+
 thread_local! {
-    static MINE: Slot = Slot::take();
+    /// The number, or COUNT for none. Apart from what gives it back, so that a look at it is no more than that.
+    static MINE: Cell<usize> = const { Cell::new(UNKNOWN) };
+    static TAKEN: Taken = Taken::new();
+}
+
+#[cold]
+fn take() -> usize {
+    let number = TAKEN.try_with(|taken| taken.0).unwrap_or(COUNT);
+    MINE.set(number);
+    number
 }
 
 /// The calling thread's number, below [`COUNT`]. `None` if there are more threads than numbers, for as long as it lives,
 /// and while it ends.
 #[inline]
 pub(crate) fn mine() -> Option<usize> {
-    MINE.try_with(|slot| slot.0).ok().flatten()
+    let mut mine = MINE.get();
+    if mine == UNKNOWN {
+        mine = take();
+    }
+    (mine < COUNT).then_some(mine)
 }
 
 #[cfg(test)]

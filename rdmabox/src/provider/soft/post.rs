@@ -464,7 +464,7 @@ fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed> {
 }
 
 /// Runs a one-sided request between memory of the caller and the peer's mapped memory.
-#[inline]
+#[inline(always)] // Called from one place.
 fn execute_op(executing: &Executing<'_>, op: &mut DirectOp<'_>) -> Result<(), Failed> {
     match op {
         DirectOp::Write { data: [], .. } | DirectOp::Read { out: [], .. } => {}
