@@ -15,11 +15,7 @@ use super::{Ticket, ticket::Attendee};
 use crate::{
     polling::{Poller, PollingMode, Retry, Step},
     stats::Stats,
-    sync::{
-        Mutex, TryMutex,
-        atomic::{Ordering, fence},
-        now, park_timeout, spin_loop, yield_now,
-    },
+    sync::{Mutex, TryMutex, now, park_timeout, spin_loop, yield_now},
     verbs::{CompletionQueue, VerbsError, WorkCompletion},
 };
 
@@ -140,10 +136,10 @@ impl Attendance {
                 break self.lead(&mut leader, &**who, deadline, stats, dispatch);
             }
             if !registered {
-                // Before the last look at the token: a leader that leaves after that look finds this entry.
+                // Before the last look at the token. A leader that has given it up looks here, under the same lock: either
+                // it finds this entry, or that look finds the token free.
                 self.waiters.lock().parked.push(Arc::<A>::clone(who));
                 registered = true;
-                fence(Ordering::SeqCst);
                 continue;
             }
             let Some(left) = remaining(deadline) else { break Waited::TimedOut };
@@ -240,8 +236,7 @@ impl Attendance {
     /// Wakes somebody who waits, unless somebody is polling. One that waits here takes the token for certain, or
     /// hands it on; of those that are expected each may be busy elsewhere, so that all of them are told.
     fn hand_on(&self) {
-        // What was written before this, an entry or a token given back, is seen by whoever comes next.
-        fence(Ordering::SeqCst);
+        // Whoever polls hands on when it leaves, after a look at the entries.
         if self.leader.is_locked() {
             return;
         }
