@@ -138,7 +138,12 @@ impl Runtime {
     /// returns, no memory of a request that was posted on it is touched any more.
     pub(super) fn lane_failed(&self, index: usize) {
         self.finish_what(|over| self.take_down(index, over));
-        // Whoever sleeps for one of them.
+        self.after_flush(index);
+    }
+
+    /// Requests of a lane were ended without a completion: who sleeps for one of them has to look, and who waits for
+    /// their room has to try.
+    pub(super) fn after_flush(&self, index: usize) {
         self.attendances[self.lanes[index].attended_by].wake();
         self.resume();
     }
@@ -154,6 +159,7 @@ impl Runtime {
                 queue.flush(over);
             }
         });
+        self.after_flush(index);
     }
 
     /// Takes a lane out of use, and what was posted on it as flushed.

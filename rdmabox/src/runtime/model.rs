@@ -309,10 +309,12 @@ fn a_poller_serves_callers() {
 }
 
 /// A request whose time is over is ended with its lane; another caller's, posted there or waiting for room, ends as well,
-/// on the new queue pair if need be. Catches a request that is neither posted nor withdrawn, and one that is both.
+/// on the new queue pair if need be. Catches a request that is neither posted nor withdrawn, and one that is both. With one
+/// preemption only: with two a request can be on its way to its lane while it is given up, and the second look, after
+/// 10 ms, never comes where time does not pass.
 #[test]
 fn a_timeout_ends_a_request_once() {
-    check(Some(2), || {
+    check(Some(1), || {
         let runtime = runtime(Card::Loses, PollingMode::EventBatch, Duration::ZERO);
         join([0, 1].map(|index| {
             caller(&runtime, move |runtime| {

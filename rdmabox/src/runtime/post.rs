@@ -327,6 +327,7 @@ impl Runtime {
         if !refused.wrs.is_empty() {
             self.lane_failed(index);
             self.finish_all(refused);
+            self.after_flush(index);
         } else if lane.is_down() {
             // It failed after the places were promised: whoever took it down may have missed these.
             self.flush_if_down(index);
