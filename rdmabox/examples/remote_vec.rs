@@ -7,11 +7,11 @@
 //! host is another one (`examples/lend.rs`). It prints
 //!
 //! ```text
-//! 1000 pushes: 2001 work requests, 1001 doorbells
-//! 99000 more at once: 2 work requests, 1 doorbells
-//! opened, 100000 elements: 1 work requests, 1 doorbells
-//! iterated, the ids sum up to 4999950000: 98 work requests, 98 doorbells
-//! set and get, Some(Point { id: 7, x: 777.0, y: 0.5 }): 2 work requests, 2 doorbells
+//! 1000 pushes: 2001 requests, 1001 doorbells
+//! 99000 more at once: 2 requests, 1 doorbells
+//! opened, 100000 elements: 1 requests, 1 doorbells
+//! iterated, the ids sum up to 4999950000: 98 requests, 98 doorbells
+//! set and get, Some(Point { id: 7, x: 777.0, y: 0.5 }): 2 requests, 2 doorbells
 //! ```
 
 use std::{error::Error, marker::PhantomData};
@@ -139,22 +139,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (_host, address) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--connect", address] => (None, address.parse()?),
         [] => {
-            let socket = std::env::temp_dir().join(format!("remote-vec-{}.sock", std::process::id()));
-            let host = Lender::listen(&[Address::Unix(socket)], 4 << 20)?;
+            let host = Lender::listen(&["127.0.0.1:0".parse::<Address>()?], 4 << 20)?;
             let address = host.addresses()[0].clone();
             (Some(host), address)
         }
         _ => return Err("usage: remote_vec [--connect ADDRESS]".into()),
     };
-    // Posted also where memory is mapped, so that what is counted is the same everywhere.
-    let options = SessionOptions { direct: false, ..SessionOptions::default() };
-    let session = Session::connect(&address, &options)?;
+    let session = Session::connect(&address, &SessionOptions::default())?;
     let memory = Lender::locate(&session)?;
     let mut counted = session.stats();
     let mut show = |what: String| {
         let now = session.stats();
         let since = now.since(&counted);
-        println!("{what}: {} work requests, {} doorbells", since.wqes, since.doorbells);
+        let requests = since.read_requests + since.write_requests + since.atomic_requests;
+        println!("{what}: {requests} requests, {} doorbells", since.doorbells);
         counted = now;
     };
 
