@@ -67,7 +67,7 @@ pub struct Bench {
     )]
     pub providers: Vec<TargetKind>,
 
-    /// Record sizes [default: 4k,64k,128k,1m].
+    /// Record sizes: numbers of bytes, or of powers of 1024 [default: 4k,64k,128k,1m].
     #[arg(long, value_delimiter = ',', value_parser = size::parse_nonzero, value_name = "LIST")]
     pub record_sizes: Vec<u64>,
 

@@ -6,12 +6,11 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::{Command, Output, Stdio},
 };
 
 use iozone::report::Report;
+use measure::testing::{files, other_processes, text, wait_until};
 use tempfile::TempDir;
 
 /// A private world: temporary directory, "tmpfs", binaries and results.
@@ -59,10 +58,7 @@ impl World {
     }
 
     fn files(&self, name: &str) -> Vec<PathBuf> {
-        let mut files: Vec<_> =
-            fs::read_dir(self.path(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        files
+        files(&self.path(name))
     }
 
     /// Nothing in the temporary directories, and no process that names them.
@@ -76,29 +72,10 @@ impl World {
 
 fn processes_naming(path: &Path) -> Vec<String> {
     let path = path.to_str().unwrap();
-    let own = std::process::id().to_string();
-    fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()) && *name != own)
+    other_processes()
         .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).ok())
         .filter(|line| line.contains(path))
         .collect()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Polls until `done`, with a deadline that only a broken program reaches.
-#[track_caller]
-fn wait_until(what: &str, child: &mut Child, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}: not within a minute");
-        assert!(child.try_wait().unwrap().is_none(), "{what}: the harness ended");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -10,14 +10,13 @@ use std::{
     time::Duration,
 };
 
-use rdmabox::{ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, verbs::WcStatus};
+use futures::executor::block_on;
+use rdmabox::{ProviderKind, RemoteAddr, RequestError, Session, SessionOptions};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 mod support;
 
-use support::{Fixture, LEN, at, base, block_on, on_each_provider, pattern, providers};
-
-const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
+use support::{Fixture, LEN, REFUSED, at, base, on_each_provider, pattern, providers};
 
 fn wrong_key(base: RemoteAddr) -> RemoteAddr {
     RemoteAddr { rkey: base.rkey ^ 0x100, ..base }

@@ -455,3 +455,41 @@ fn a_listener_that_accepts_nobody_is_given_up_in_time() {
     let error = Session::connect(&Address::Unix(path), &options).unwrap_err();
     assert!(matches!(error, ConnectError::Timeout { .. }), "{error}");
 }
+
+#[test]
+fn atomics_of_several_threads_sum_up() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (threads, rounds) = (4u64, 500u64);
+        let olds: Vec<Vec<u64>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut olds = Vec::new();
+                        for _ in 0..rounds {
+                            olds.push(session.fetch_add(base, 3).unwrap());
+                            // The same with a swap, on the word beside it.
+                            let mut seen = 0;
+                            loop {
+                                match session.compare_swap(at(base, 8), seen, seen + 5).unwrap() {
+                                    old if old == seen => break,
+                                    old => seen = old,
+                                }
+                            }
+                        }
+                        olds
+                    })
+                })
+                .collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        assert_eq!(f.memory.load_u64(0), 3 * threads * rounds);
+        assert_eq!(f.memory.load_u64(8), 5 * threads * rounds);
+        // Every value was given to exactly one of them, and to each in ascending order.
+        assert!(olds.iter().all(|own| own.is_sorted()));
+        let mut all: Vec<u64> = olds.into_iter().flatten().collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq((0..threads * rounds).map(|i| 3 * i)));
+    });
+}

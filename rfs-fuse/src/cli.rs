@@ -25,6 +25,7 @@ Examples:
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
 An address is unix:/path/to/socket, tcp:host:port or rdma:host:port; /path/to/socket and host:port mean the first two.
+Sizes are numbers of bytes, or of powers of 1024: 64k, 1.5m, 4g.
 A program that keeps files open can hold a mount busy: SIGTERM then detaches it at once and says so.";
 
 /// Mounts the memory of an rfs-server as a file system.

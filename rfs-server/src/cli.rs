@@ -33,7 +33,7 @@ use crate::{config::Config, prefault::Prefault};
         who came and went; RUST_LOG=warn keeps that quiet."
 )]
 pub struct Cli {
-    /// How much memory to lend: 512M, 4G, 1.5T (powers of 1024)
+    /// How much memory to lend: a number of bytes, or of powers of 1024: 512m, 4g, 1.5t
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: u64,
 

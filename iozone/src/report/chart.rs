@@ -3,7 +3,9 @@
 //! Each panel has a scale of its own, from zero. Numbers above the bars are MiB/s. A ceiling that would dwarf
 //! everything else is cut off, visibly, with its number above it.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
+
+use measure::colors::{GREY, INK, LINE, PALE, Rgb, STRONG};
 
 use super::{REFERENCE, Report, TargetInfo};
 use crate::{sample::Phase, size};
@@ -17,10 +19,6 @@ const PANEL: f64 = 250.0;
 const PLOT: f64 = 168.0;
 const FOOT: f64 = 28.0;
 
-/// Providers in strong colours that also differ for colour-blind readers, ceilings in greys.
-const PROVIDERS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"];
-const CEILINGS: [&str; 3] = ["#8a8f98", "#c9cdd3", "#5b6068"];
-
 /// The chart of a report.
 pub fn svg(report: &Report) -> String {
     let panels = report.record_sizes.len() as f64;
@@ -32,11 +30,12 @@ pub fn svg(report: &Report) -> String {
         out,
         concat!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}" "#,
-            r##"font-family="system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="12" fill="#2b2f36">"##,
+            r##"font-family="system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="12" fill="{ink}">"##,
             "\n",
             r##"<rect width="{w}" height="{h}" fill="#ffffff"/>"##,
             "\n"
         ),
+        ink = INK,
         w = WIDTH,
         h = height
     );
@@ -47,7 +46,7 @@ pub fn svg(report: &Report) -> String {
     }
     let note = "MiB/s, higher is better; flush time counts. Every panel has a scale of its own, from zero. \
                 Bars with a zigzag go on beyond it: their number counts.";
-    text(&mut out, LEFT, height - 12.0, "start", "fill=\"#6b7078\" font-size=\"11\"", note);
+    text(&mut out, LEFT, height - 12.0, "start", &small_grey(), note);
     out.push_str("</svg>\n");
     out
 }
@@ -55,7 +54,7 @@ pub fn svg(report: &Report) -> String {
 fn head(out: &mut String, report: &Report) {
     let title = "rfs: IOzone throughput by provider, beside its ceilings";
     text(out, LEFT, 30.0, "start", "font-size=\"19\" font-weight=\"600\"", title);
-    let grey = "fill=\"#6b7078\"";
+    let grey = &format!("fill=\"{GREY}\"");
     text(out, LEFT, 50.0, "start", grey, &format!("{}, commit {}", report.setting(), report.commit));
     text(out, LEFT, 67.0, "start", grey, &report.machine.summary());
     let column = (WIDTH - LEFT - RIGHT) / 2.0;
@@ -66,7 +65,7 @@ fn head(out: &mut String, report: &Report) {
     }
 }
 
-fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[&str]) {
+fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[Rgb]) {
     let value = |info: &TargetInfo, phase| report.mib_per_s(&info.name, record, phase);
     let largest = |chosen: &dyn Fn(&TargetInfo) -> bool| {
         let targets = report.targets.iter().filter(|info| chosen(info));
@@ -85,11 +84,10 @@ fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[&st
     let mut tick = 0.0;
     while tick <= limit * 1.0001 {
         let y = base - tick / limit * PLOT;
-        let stroke = if tick == 0.0 { "#6b7078" } else { "#e4e7eb" };
+        let stroke = if tick == 0.0 { GREY } else { LINE };
         let _ =
             writeln!(out, r#"<line x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="{stroke}"/>"#);
-        let style = "fill=\"#6b7078\" font-size=\"11\"";
-        text(out, LEFT - 8.0, y + 4.0, "end", style, &thousands(tick));
+        text(out, LEFT - 8.0, y + 4.0, "end", &small_grey(), &thousands(tick));
         tick += step;
     }
     let group = (right - LEFT) / Phase::ALL.len() as f64;
@@ -117,8 +115,13 @@ fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[&st
     }
 }
 
-fn colors(targets: &[TargetInfo]) -> Vec<&'static str> {
-    let (mut providers, mut ceilings) = (PROVIDERS.iter().cycle(), CEILINGS.iter().cycle());
+fn small_grey() -> String {
+    format!("fill=\"{GREY}\" font-size=\"11\"")
+}
+
+/// Providers in strong colours, ceilings in greys.
+fn colors(targets: &[TargetInfo]) -> Vec<Rgb> {
+    let (mut providers, mut ceilings) = (STRONG.iter().cycle(), PALE.iter().cycle());
     targets
         .iter()
         .filter_map(|info| if info.ceiling { ceilings.next() } else { providers.next() })
@@ -178,7 +181,7 @@ fn text(out: &mut String, x: f64, y: f64, anchor: &str, style: &str, content: &s
         writeln!(out, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{space}{style}>{content}</text>"#);
 }
 
-fn rect(out: &mut String, x: f64, y: f64, width: f64, height: f64, fill: &str, tip: Option<&str>) {
+fn rect(out: &mut String, x: f64, y: f64, width: f64, height: f64, fill: impl Display, tip: Option<&str>) {
     let _ = write!(
         out,
         r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" rx="1.5" fill="{fill}""#
@@ -211,16 +214,7 @@ mod tests {
     #[test]
     fn elements_are_closed() {
         let svg = svg(&example());
-        let mut open = Vec::new();
-        for tag in svg.split('<').skip(1) {
-            let (tag, _) = tag.split_once('>').unwrap();
-            match tag.strip_prefix('/') {
-                Some(name) => assert_eq!(open.pop(), Some(name)),
-                None if tag.ends_with('/') => {}
-                None => open.push(tag.split(' ').next().unwrap()),
-            }
-        }
-        assert!(open.is_empty(), "{open:?}");
+        measure::testing::assert_well_formed(&svg);
     }
 
     #[test]

@@ -35,7 +35,8 @@ use crate::{
         An experiment of the RDMAbox paper, and which ones there are:\n      \
             rdmabox-bench experiment fig6\n      \
             rdmabox-bench experiment list\n\n\
-        `rdmabox-bench write --help` explains the options of a load. Exit status: 0 on success, 1 if something failed, \
+        `rdmabox-bench write --help` explains the options of a load. Sizes are numbers of bytes, or of powers of \
+        1024: 64k, 1.5m, 4g. Exit status: 0 on success, 1 if something failed, \
         2 for a command line that makes no sense, 128 and the signal after a signal."
 )]
 pub struct Cli {

@@ -87,17 +87,7 @@ pub const ALL: [Experiment; 8] = [
             ("duration", "1s"),
         ],
         quick: QUICK,
-        dimensions: || {
-            let bursts = Dimension::of_settings(
-                "burst",
-                &[
-                    ("small", &[("burst", "1"), ("depth", "1"), ("gap", "200us")]),
-                    ("medium", &[("burst", "8"), ("depth", "8"), ("gap", "50us")]),
-                    ("large", &[("burst", "32"), ("depth", "32"), ("gap", "0")]),
-                ],
-            );
-            vec![bursts, polling(&[])]
-        },
+        dimensions: || vec![bursts(), polling(&[])],
         columns: POLLING,
         panels: &[Metric::OpsPerSecond, Metric::ClientCpu, Metric::SleepsPerOp, Metric::SwitchesPerOp],
         findings: adaptive_beside_others,
@@ -162,20 +152,7 @@ pub const ALL: [Experiment; 8] = [
                 flight raises the best IOPS by up to 29.9 %, since requests that wait merge.",
         base: &[("provider", "tcp"), ("size", "64k"), ("duration", "1s")],
         quick: QUICK,
-        dimensions: || {
-            let settings = Dimension::of_settings(
-                "setting",
-                &[
-                    ("1 QP, single, no window", &[("qps", "1"), ("mode", "single"), ("window", "none")]),
-                    ("1 QP, single, window 7m", &[("qps", "1"), ("mode", "single"), ("window", "7m")]),
-                    ("4 QPs, single, no window", &[("qps", "4"), ("mode", "single"), ("window", "none")]),
-                    ("4 QPs, single, window 7m", &[("qps", "4"), ("mode", "single"), ("window", "7m")]),
-                    ("4 QPs, hybrid, no window", &[("qps", "4"), ("mode", "hybrid"), ("window", "none")]),
-                    ("4 QPs, hybrid, window 7m", &[("qps", "4"), ("mode", "hybrid"), ("window", "7m")]),
-                ],
-            );
-            vec![threads(), settings]
-        },
+        dimensions: || vec![threads(), queue_pairs_and_windows()],
         columns: &[
             Metric::OpsPerSecond,
             Metric::MibPerSecond,
@@ -271,6 +248,27 @@ const BATCHED: &[Metric] = &[
 
 fn threads() -> Dimension {
     Dimension::of_option("threads", &["1", "2", "4", "7", "8", "12", "16"])
+}
+
+fn bursts() -> Dimension {
+    let shapes: [(&str, Options); 3] = [
+        ("small", &[("burst", "1"), ("depth", "1"), ("gap", "200us")]),
+        ("medium", &[("burst", "8"), ("depth", "8"), ("gap", "50us")]),
+        ("large", &[("burst", "32"), ("depth", "32"), ("gap", "0")]),
+    ];
+    Dimension::of_settings("burst", &shapes)
+}
+
+fn queue_pairs_and_windows() -> Dimension {
+    let settings: [(&str, Options); 6] = [
+        ("1 QP, single, no window", &[("qps", "1"), ("mode", "single"), ("window", "none")]),
+        ("1 QP, single, window 7m", &[("qps", "1"), ("mode", "single"), ("window", "7m")]),
+        ("4 QPs, single, no window", &[("qps", "4"), ("mode", "single"), ("window", "none")]),
+        ("4 QPs, single, window 7m", &[("qps", "4"), ("mode", "single"), ("window", "7m")]),
+        ("4 QPs, hybrid, no window", &[("qps", "4"), ("mode", "hybrid"), ("window", "none")]),
+        ("4 QPs, hybrid, window 7m", &[("qps", "4"), ("mode", "hybrid"), ("window", "7m")]),
+    ];
+    Dimension::of_settings("setting", &settings)
 }
 
 fn polling(more: &[&str]) -> Dimension {

@@ -33,28 +33,60 @@ pub trait Requests {
     /// these have completed; what has completed meanwhile is recorded.
     fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError>;
 
-    /// Waits until everything has completed.
-    fn finish(&mut self, record: &mut Record) -> Result<(), RequestError>;
-}
-
-/// READs in one blocking call, or one at a time.
-#[derive(Debug)]
-pub struct Reads<'a> {
-    targets: &'a [Target],
-    parts: Vec<(RemoteAddr, &'a mut [u8])>,
+    /// Waits until everything has completed; where [`submit`](Self::submit) does, there is nothing left to do.
+    fn finish(&mut self, record: &mut Record) -> Result<(), RequestError> {
+        let _ = record;
+        Ok(())
+    }
 }
 
 /// A place that is filled in before it is used.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0, rkey: 0 };
 
-impl<'a> Reads<'a> {
-    /// One buffer for each request that can be outstanding.
-    pub fn new(targets: &'a [Target], buffers: impl Iterator<Item = &'a mut [u8]>) -> Self {
-        Reads { targets, parts: buffers.map(|buffer| (NOWHERE, buffer)).collect() }
+/// A buffer of blocking requests: the kind of borrow decides about the direction.
+pub trait Borrowed: Sized {
+    /// Makes one request.
+    fn one(session: &Session, remote: RemoteAddr, buffer: &mut Self) -> Result<(), RequestError>;
+
+    /// Makes all of them in one call.
+    fn all(session: &Session, parts: &mut [(RemoteAddr, Self)]) -> Result<(), RequestError>;
+}
+
+impl Borrowed for &mut [u8] {
+    fn one(session: &Session, remote: RemoteAddr, buffer: &mut Self) -> Result<(), RequestError> {
+        session.read(remote, buffer)
+    }
+
+    fn all(session: &Session, parts: &mut [(RemoteAddr, Self)]) -> Result<(), RequestError> {
+        session.read_vectored(parts)
     }
 }
 
-impl Requests for Reads<'_> {
+impl Borrowed for &[u8] {
+    fn one(session: &Session, remote: RemoteAddr, buffer: &mut Self) -> Result<(), RequestError> {
+        session.write(remote, buffer)
+    }
+
+    fn all(session: &Session, parts: &mut [(RemoteAddr, Self)]) -> Result<(), RequestError> {
+        session.write_vectored(parts)
+    }
+}
+
+/// READs or WRITEs in one blocking call, or one at a time.
+#[derive(Debug)]
+pub struct Blocking<'a, B> {
+    targets: &'a [Target],
+    parts: Vec<(RemoteAddr, B)>,
+}
+
+impl<'a, B: Borrowed> Blocking<'a, B> {
+    /// One buffer for each request that can be outstanding.
+    pub fn new(targets: &'a [Target], buffers: impl Iterator<Item = B>) -> Self {
+        Blocking { targets, parts: buffers.map(|buffer| (NOWHERE, buffer)).collect() }
+    }
+}
+
+impl<B: Borrowed> Requests for Blocking<'_, B> {
     fn takes(&self) -> usize {
         self.parts.len()
     }
@@ -64,58 +96,14 @@ impl Requests for Reads<'_> {
         let parts = &mut self.parts[..offsets.len()];
         let began = record.now();
         if let ([(_, buffer)], [offset]) = (&mut *parts, offsets) {
-            target.session.read(target.at(*offset), buffer)?;
+            B::one(&target.session, target.at(*offset), buffer)?;
         } else {
             for (part, offset) in parts.iter_mut().zip(offsets) {
                 part.0 = target.at(*offset);
             }
-            target.session.read_vectored(parts)?;
+            B::all(&target.session, parts)?;
         }
         record.completed(offsets.len() as u64, began, record.now());
-        Ok(())
-    }
-
-    fn finish(&mut self, _: &mut Record) -> Result<(), RequestError> {
-        Ok(())
-    }
-}
-
-/// WRITEs in one blocking call, or one at a time.
-#[derive(Debug)]
-pub struct Writes<'a> {
-    targets: &'a [Target],
-    parts: Vec<(RemoteAddr, &'a [u8])>,
-}
-
-impl<'a> Writes<'a> {
-    /// One buffer for each request that can be outstanding.
-    pub fn new(targets: &'a [Target], buffers: impl Iterator<Item = &'a [u8]>) -> Self {
-        Writes { targets, parts: buffers.map(|buffer| (NOWHERE, buffer)).collect() }
-    }
-}
-
-impl Requests for Writes<'_> {
-    fn takes(&self) -> usize {
-        self.parts.len()
-    }
-
-    fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError> {
-        let target = &self.targets[peer];
-        let parts = &mut self.parts[..offsets.len()];
-        let began = record.now();
-        if let ([(_, buffer)], [offset]) = (&*parts, offsets) {
-            target.session.write(target.at(*offset), buffer)?;
-        } else {
-            for (part, offset) in parts.iter_mut().zip(offsets) {
-                part.0 = target.at(*offset);
-            }
-            target.session.write_vectored(parts)?;
-        }
-        record.completed(offsets.len() as u64, began, record.now());
-        Ok(())
-    }
-
-    fn finish(&mut self, _: &mut Record) -> Result<(), RequestError> {
         Ok(())
     }
 }
@@ -169,10 +157,6 @@ impl Requests for Swaps<'_> {
         }
         Ok(())
     }
-
-    fn finish(&mut self, _: &mut Record) -> Result<(), RequestError> {
-        Ok(())
-    }
 }
 
 /// Calls, one at a time.
@@ -208,10 +192,6 @@ impl Requests for Calls<'_> {
                 return Err(RequestError::Invalid(text));
             }
         }
-        Ok(())
-    }
-
-    fn finish(&mut self, _: &mut Record) -> Result<(), RequestError> {
         Ok(())
     }
 }

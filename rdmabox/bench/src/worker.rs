@@ -15,7 +15,7 @@ use crate::{
     load::{Load, OpKind, Submit},
     pattern::{Places, share},
     record::Record,
-    requests::{Calls, Direction, Reads, Requests, Started, Swaps, Target, Writes},
+    requests::{Blocking, Calls, Direction, Requests, Started, Swaps, Target},
     value::{Extent, Reg},
 };
 
@@ -99,11 +99,11 @@ fn blocking(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Recei
     match load.op {
         OpKind::Read => {
             let buffers = memory.chunks_exact_mut(size);
-            run(shared, thread, Reads::new(shared.targets, buffers), events, go)
+            run(shared, thread, Blocking::new(shared.targets, buffers), events, go)
         }
         OpKind::Write => {
             let buffers = memory.chunks_exact(size);
-            run(shared, thread, Writes::new(shared.targets, buffers), events, go)
+            run(shared, thread, Blocking::new(shared.targets, buffers), events, go)
         }
         OpKind::Cas => {
             let (mut olds, words) = (vec![0; depth], load.area / load.stride());

@@ -4,12 +4,11 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
+    path::PathBuf,
+    process::{Command, Output, Stdio},
 };
 
+use measure::testing::{files, other_processes, text, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -60,39 +59,17 @@ impl World {
     #[track_caller]
     fn assert_clean(&self) {
         assert_eq!(files(&self.tmp()), [] as [PathBuf; 0]);
-        assert_eq!(self.processes(), [] as [String; 0]);
+        assert_eq!(self.processes(), [] as [u32; 0]);
     }
 
-    fn processes(&self) -> Vec<String> {
+    fn processes(&self) -> Vec<u32> {
         let mark = format!("TMPDIR={}", self.tmp().display());
-        let pids =
-            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        pids.filter(|pid| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-        })
-        .collect()
-    }
-}
-
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Polls until `done`, with a deadline that only a broken program reaches.
-#[track_caller]
-fn wait_until(what: &str, child: &mut Child, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}: not within a minute");
-        assert!(child.try_wait().unwrap().is_none(), "{what}: the program ended");
-        thread::sleep(Duration::from_millis(5));
+        other_processes()
+            .filter(|pid| {
+                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+            })
+            .collect()
     }
 }
 
@@ -276,23 +253,14 @@ fn a_server_that_dies_is_named() {
     let world = World::new();
     let mut child = world.command("write --duration 1h").spawn().unwrap();
     // The child of the program, which has the same environment.
-    let server = || world.processes().into_iter().find(|pid| *pid != child_id(&world));
+    let program = child.id();
+    let server = || world.processes().into_iter().find(|pid| *pid != program);
     wait_until("a server", &mut child, || !files(&world.tmp()).is_empty() && server().is_some());
-    assert!(Command::new("kill").args(["-KILL", &server().unwrap()]).status().unwrap().success());
+    assert!(Command::new("kill").args(["-KILL", &server().unwrap().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("killed by signal 9"), "{}", text(&output.stderr));
-    assert_eq!(world.processes(), [] as [String; 0]);
-}
-
-/// The process whose parent is this test.
-fn child_id(world: &World) -> String {
-    let own = std::process::id().to_string();
-    let parent = |pid: &str| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().find_map(|line| line.strip_prefix("PPid:").map(|pid| pid.trim().to_owned()))
-    };
-    world.processes().into_iter().find(|pid| parent(pid).as_deref() == Some(&own)).unwrap_or_default()
+    assert_eq!(world.processes(), [] as [u32; 0]);
 }
 
 #[test]

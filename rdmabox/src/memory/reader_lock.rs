@@ -37,10 +37,8 @@ const DEPTH: usize = 4;
 struct Slot([AtomicUsize; DEPTH]);
 
 #[cfg(not(loom))]
-static SLOTS: [Slot; thread_slot::COUNT] = {
-    const EMPTY: Slot = Slot([const { AtomicUsize::new(0) }; DEPTH]);
-    [const { EMPTY }; thread_slot::COUNT]
-};
+static SLOTS: [Slot; thread_slot::COUNT] =
+    [const { Slot([const { AtomicUsize::new(0) }; DEPTH]) }; thread_slot::COUNT];
 
 #[cfg(not(loom))]
 impl Slot {

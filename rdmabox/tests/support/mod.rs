@@ -2,20 +2,15 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub)] // Each test crate uses a part of it.
 
-use std::{
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
-    thread::Thread,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, Running, Service, Session,
-    SessionOptions,
+    Access, Address, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running, Service,
+    Session, SessionOptions, WcStatus,
 };
 
 pub const LEN: usize = 4 << 20;
@@ -93,6 +88,14 @@ pub fn at(base: RemoteAddr, offset: usize) -> RemoteAddr {
     base.at(offset as u64)
 }
 
+/// Past the end of the exported memory.
+pub fn outside(base: RemoteAddr) -> RemoteAddr {
+    at(base, LEN - 4)
+}
+
+/// What becomes of eight bytes there.
+pub const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
+
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()
 }
@@ -137,27 +140,5 @@ pub fn on_each_that_posts(test: impl Fn(Fixture)) {
         let mut fixture = Fixture::new(provider);
         fixture.options.direct = false;
         test(fixture);
-    }
-}
-
-/// Wakes the thread that polls.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// A tiny executor.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
     }
 }

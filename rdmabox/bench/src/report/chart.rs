@@ -2,6 +2,7 @@
 //!
 //! Values on the x axis stand at equal distances, as they were given. Every y axis begins at zero.
 
+use measure::colors::{self, Rgb};
 use plotters::{
     coord::Shift,
     prelude::*,
@@ -23,19 +24,18 @@ const LEGEND_COLUMNS: u32 = 3;
 const PANEL: u32 = 260;
 const FONT: &str = "sans-serif";
 
-/// Colours that differ for colour-blind readers as well; then they repeat, with another marker.
-const COLORS: [RGBColor; 7] = [
-    RGBColor(0x00, 0x72, 0xb2),
-    RGBColor(0xe6, 0x9f, 0x00),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0xd5, 0x5e, 0x00),
-    RGBColor(0x56, 0xb4, 0xe9),
-    RGBColor(0x5b, 0x60, 0x68),
-];
-const INK: RGBColor = RGBColor(0x2b, 0x2f, 0x36);
-const GREY: RGBColor = RGBColor(0x6b, 0x70, 0x78);
-const LINE: RGBColor = RGBColor(0xe4, 0xe7, 0xeb);
+/// One for each line; then they repeat, with another marker.
+const COLORS: [RGBColor; 7] = {
+    let [a, b, c, d, e, f] = colors::STRONG;
+    [rgb(a), rgb(b), rgb(c), rgb(d), rgb(e), rgb(f), rgb(colors::PALE[2])]
+};
+const INK: RGBColor = rgb(colors::INK);
+const GREY: RGBColor = rgb(colors::GREY);
+const LINE: RGBColor = rgb(colors::LINE);
+
+const fn rgb(Rgb(red, green, blue): Rgb) -> RGBColor {
+    RGBColor(red, green, blue)
+}
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -204,16 +204,7 @@ mod tests {
     #[test]
     fn the_picture_is_well_formed_and_says_what_it_is() {
         let svg = svg(&example()).unwrap();
-        let mut open = Vec::new();
-        for tag in svg.split('<').skip(1) {
-            let (tag, _) = tag.split_once('>').unwrap();
-            match tag.strip_prefix('/') {
-                Some(name) => assert_eq!(open.pop(), Some(name)),
-                None if tag.ends_with('/') => {}
-                None => open.push(tag.split(' ').next().unwrap()),
-            }
-        }
-        assert!(open.is_empty(), "{open:?}");
+        measure::testing::assert_well_formed(&svg);
         // Two lines of two points each in two panels, and a marker each in the legend.
         assert_eq!(svg.matches("<circle").count(), 2 * 2 * 2 + 2);
         for says in ["hybrid &lt;b&gt;", "software provider", "commit 0123", Metric::P99.meaning()] {

@@ -1,0 +1,94 @@
+//! Started requests as futures, in an executor that is not ours.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+};
+
+use futures::{executor::block_on, future::join_all};
+
+mod support;
+
+use support::{Fixture, REFUSED, at, base, on_each_provider, outside, pattern, providers};
+
+#[test]
+fn futures_of_several_threads_are_woken() {
+    for provider in providers() {
+        for queue_pairs in [1, 4] {
+            let mut f = Fixture::new(provider);
+            f.options.queue_pairs = queue_pairs;
+            // Less than what a thread has under way: some wait for others.
+            f.options.window_bytes = 32 * 1024;
+            let session = f.connect();
+            let base = base(&session);
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let session = &session;
+                    scope.spawn(move || {
+                        let start = thread << 20;
+                        for round in 0..20 {
+                            let seed = |i: usize| thread * 1000 + round * 20 + i;
+                            let write =
+                                |i| session.start_write(at(base, start + i * 9000), pattern(8000, seed(i)));
+                            let read =
+                                |i: usize| session.start_read(at(base, start + i * 9000), vec![0; 8000]);
+                            for (result, _) in block_on(join_all((0..16).map(write))) {
+                                assert_eq!(result, Ok(()));
+                            }
+                            for (i, (result, buf)) in
+                                block_on(join_all((0..16).map(read))).into_iter().enumerate()
+                            {
+                                assert_eq!(result, Ok(()));
+                                assert!(buf == pattern(8000, seed(i)));
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!((session.stats().errors, session.in_flight().0), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_future_can_move_to_another_task_and_to_a_thread() {
+    struct Never;
+    impl Wake for Never {
+        fn wake(self: Arc<Self>) {}
+    }
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        for i in 0..200 {
+            let mut transfer = session.start_write(at(base, i * 5000), pattern(5000, i));
+            // A task that is gone by the time it would be woken.
+            let waker = Waker::from(Arc::new(Never));
+            match Pin::new(&mut transfer).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready((result, _)) => assert_eq!(result, Ok(())),
+                Poll::Pending => {
+                    let other = std::thread::spawn(move || match i % 2 {
+                        0 => block_on(transfer),
+                        _ => transfer.wait(),
+                    });
+                    let (result, buf) = other.join().unwrap();
+                    assert_eq!(result, Ok(()));
+                    assert!(buf == pattern(5000, i));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_refused_future_gives_the_status_and_the_buffer() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        assert_eq!(block_on(session.start_write(outside(base), vec![1; 8])), (Err(REFUSED), vec![1; 8]));
+        let (result, buf) = session.start_read(outside(base), vec![1; 8]).wait();
+        assert_eq!((result, buf.len()), (Err(REFUSED), 8));
+        assert_eq!(session.stats().errors, 2);
+    });
+}

@@ -1,0 +1,171 @@
+//! Callbacks: each runs once, with its outcome and its buffer, on whichever thread finds the completion.
+
+use std::sync::{Arc, atomic::Ordering, mpsc};
+
+use rdmabox::{RemoteAddr, RequestError, Session};
+
+mod support;
+
+use support::{LEN, REFUSED, at, base, on_each_provider, outside, pattern};
+
+#[test]
+fn callbacks_run_once_each_with_their_outcome_and_buffer() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        for i in 0..300usize {
+            let send = send.clone();
+            let len = 1 + i * 37 % 9000;
+            session.write_then(at(base, i * 10_000), pattern(len, i), move |result, buf| {
+                assert_eq!(result, Ok(()));
+                send.send((i, buf)).unwrap();
+            });
+        }
+        drop(send);
+        let mut seen = vec![0; 300];
+        let (send, second) = mpsc::channel();
+        for (i, buf) in receive.iter() {
+            seen[i] += 1;
+            assert!(buf == pattern(1 + i * 37 % 9000, i));
+            let send = send.clone();
+            let len = buf.len();
+            session.read_then(at(base, i * 10_000), vec![0; len], move |result, buf| {
+                assert_eq!(result, Ok(()));
+                send.send((i, buf)).unwrap();
+            });
+        }
+        drop(send);
+        for (i, buf) in second.iter() {
+            seen[i] += 1;
+            assert!(buf == pattern(1 + i * 37 % 9000, i));
+        }
+        assert_eq!(seen, [2; 300]);
+        assert_eq!(session.stats().callbacks, 600);
+    });
+}
+
+#[test]
+fn a_callback_hears_of_a_refusal() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        let second = send.clone();
+        session.write_then(outside(base), vec![1; 8], move |result, buf| send.send((result, buf)).unwrap());
+        assert_eq!(receive.recv().unwrap(), (Err(REFUSED), vec![1; 8]));
+        session.read_then(outside(base), vec![2; 8], move |result, buf| second.send((result, buf)).unwrap());
+        let (result, buf) = receive.recv().unwrap();
+        assert_eq!((result, buf.len()), (Err(REFUSED), 8));
+        assert_eq!(receive.recv(), Err(mpsc::RecvError), "once each");
+        assert_eq!(f.memory.load_u64(LEN - 8), 0);
+    });
+}
+
+/// Writes `left` more blocks, each when the one before it is done.
+fn chain(session: &Arc<Session>, base: RemoteAddr, left: usize, buf: Vec<u8>, done: mpsc::Sender<Vec<u8>>) {
+    let own = Arc::clone(session);
+    let at_once = at(base, left * 8);
+    session.write_then(at_once, buf, move |result, mut buf| {
+        assert_eq!(result, Ok(()));
+        if left == 0 {
+            return done.send(buf).unwrap();
+        }
+        buf.copy_from_slice(&(left as u64 - 1).to_ne_bytes());
+        chain(&own, base, left - 1, buf, done);
+    });
+}
+
+#[test]
+fn a_callback_can_start_the_next_request() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        chain(&session, base, 1000, 1000u64.to_ne_bytes().into(), send);
+        assert_eq!(receive.recv().unwrap(), 0u64.to_ne_bytes());
+        for i in 0..=1000 {
+            assert_eq!(f.memory.load_u64(i * 8), i as u64);
+        }
+        assert_eq!(session.stats().callbacks, 1001);
+    });
+}
+
+#[test]
+fn a_blocking_call_in_a_callback_is_refused() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        let own = Arc::clone(&session);
+        session.write_then(base, vec![1; 8], move |result, _| {
+            assert_eq!(result, Ok(()));
+            let results = vec![
+                own.write(base, &[2; 8]),
+                own.read(base, &mut [0; 8]),
+                own.write_vectored(&[]),
+                own.read_vectored(&mut []),
+                own.execute(&mut []),
+                own.fetch_add(base, 1).map(|_| ()),
+                own.compare_swap(base, 0, 1).map(|_| ()),
+                own.call(b"where", &mut Vec::new()),
+            ];
+            send.send(results).unwrap();
+        });
+        let results = receive.recv().unwrap();
+        assert!(results.iter().all(|r| matches!(r, Err(RequestError::Invalid(_)))), "{results:?}");
+        assert_eq!(f.memory.load_u64(0), u64::from_ne_bytes([1; 8]));
+        // Here it is not in a callback.
+        session.write(base, &[3; 8]).unwrap();
+        session.call(b"ab", &mut Vec::new()).unwrap();
+    });
+}
+
+#[test]
+fn a_panic_in_a_callback_stops_nobody_else() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        for i in 0..60usize {
+            let send = send.clone();
+            session.write_then(at(base, i * 1000), pattern(1000, i), move |result, _| {
+                send.send((i, result)).unwrap();
+                // Without the report that a panic prints.
+                if i.is_multiple_of(3) {
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }
+            });
+            if i == 30 {
+                session.write(at(base, 1 << 20), &[1; 8]).unwrap();
+            }
+        }
+        drop(send);
+        let mut seen: Vec<_> = receive.iter().collect();
+        seen.sort_by_key(|(i, _)| *i);
+        assert_eq!(seen, (0..60).map(|i| (i, Ok(()))).collect::<Vec<_>>());
+        session.write(base, &[1; 8]).unwrap();
+        assert_eq!(session.start_write(base, vec![2; 8]).wait().0, Ok(()));
+        assert_eq!(session.in_flight().0, 0);
+    });
+}
+
+#[test]
+fn a_handle_of_the_session_can_go_in_a_callback() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        let own = Arc::clone(&session);
+        session.write_then(base, vec![1; 8], move |result, _| {
+            // The last one, unless it runs before the other goes.
+            drop(own);
+            send.send(result).unwrap();
+        });
+        drop(session);
+        assert!(matches!(receive.recv(), Ok(Ok(()) | Err(RequestError::Disconnected))));
+        while f.service.ended.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    });
+}
