@@ -54,8 +54,10 @@ pub enum Request<'a> {
         /// Name in it; EEXIST if it exists.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Kind and permission bits, umask already applied.
+        /// Kind and permission bits.
         mode: u32,
+        /// Taken from the permission bits, unless the directory has a default ACL.
+        umask: u32,
         /// Device number, for device nodes.
         rdev: u32,
         /// Owner.
@@ -70,8 +72,10 @@ pub enum Request<'a> {
         /// Name in it.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Permission bits, umask already applied.
+        /// Permission bits.
         perm: u32,
+        /// Taken from the permission bits, unless the directory has a default ACL.
+        umask: u32,
         /// Owner.
         uid: u32,
         /// Group, unless the directory is setgid.
@@ -86,8 +90,10 @@ pub enum Request<'a> {
         /// Name in it; EEXIST if it exists.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Permission bits, umask already applied.
+        /// Permission bits.
         perm: u32,
+        /// Taken from the permission bits, unless the directory has a default ACL.
+        umask: u32,
         /// Owner.
         uid: u32,
         /// Group, unless the directory is setgid.
@@ -196,6 +202,54 @@ pub enum Request<'a> {
     StatFs,
     /// Counters. → `Stats`
     Stats,
+    /// An extended attribute, from a byte of its value on. ENODATA if there is none of that name. → `Value`
+    GetXattr {
+        /// Inode.
+        ino: u64,
+        /// Name, with its namespace.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// First byte of interest.
+        offset: u32,
+    },
+    /// Sets an extended attribute or an ACL; the latter changes the permission bits, too. → `Done`
+    SetXattr {
+        /// Inode.
+        ino: u64,
+        /// Name, with its namespace.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// Value, or what follows those [`Request::XattrPart`] sent.
+        #[serde(with = "serde_bytes")]
+        value: &'a [u8],
+        /// Whether there may or must be one.
+        how: XattrSet,
+        /// The value begins with the part that this session sent last.
+        continued: bool,
+        /// The caller has no right to set-group-ID: an ACL takes it away.
+        drop_sgid: bool,
+    },
+    /// The beginning of a value that is too long for one message; replaces one that was sent before. → `Done`
+    XattrPart {
+        /// Up to [`XATTR_PART`](crate::XATTR_PART) bytes.
+        #[serde(with = "serde_bytes")]
+        value: &'a [u8],
+    },
+    /// The names of all extended attributes, each followed by a NUL, from a byte on. → `Value`
+    ListXattr {
+        /// Inode.
+        ino: u64,
+        /// First byte of interest.
+        offset: u32,
+    },
+    /// Removes an extended attribute or an ACL. ENODATA if there is none. → `Done`
+    RemoveXattr {
+        /// Inode.
+        ino: u64,
+        /// Name, with its namespace.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
 }
 
 /// What the server answers.
@@ -221,6 +275,31 @@ pub enum Reply {
     StatFs(StatFs),
     /// To `Stats`.
     Stats(ServerStats),
+    /// To `GetXattr` and `ListXattr`.
+    Value(Value),
+}
+
+/// Whether an extended attribute of that name may be there before it is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum XattrSet {
+    /// It may.
+    Any,
+    /// It must not: EEXIST.
+    Create,
+    /// It must: ENODATA.
+    Replace,
+}
+
+/// Part of a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    /// Changes with every change of the inode's extended attributes: parts of different versions do not fit together.
+    pub version: u64,
+    /// Bytes of the whole value.
+    pub len: u32,
+    /// Those from the offset on, up to [`XATTR_PART`](crate::XATTR_PART).
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
 }
 
 /// What a client needs for one-sided access.

@@ -10,7 +10,7 @@
 //!
 //! All fields are little-endian; a record is [`LEN`] bytes, aligned to them.
 
-use crate::{Attr, BLOCK, FileKind};
+use crate::{Attr, BLOCK, FileKind, Marks};
 
 /// Bytes of a record, and its alignment.
 pub const LEN: usize = 128;
@@ -42,6 +42,8 @@ pub const UID: usize = 72;
 pub const GID: usize = 76;
 /// Offset of the device number (u32).
 pub const RDEV: usize = 80;
+/// Offset of what the inode has (u32): the bits of [`Marks`].
+pub const MARKS: usize = 84;
 /// Offset of the layout generation (u64).
 pub const LAYOUT_GENERATION: usize = 88;
 /// Offset of the check (u64) over all words but [`SIZE`] and [`WRITE_TIME`]: see [`check`].
@@ -116,6 +118,7 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
         ctime,
         layout_generation: u64_at(raw, LAYOUT_GENERATION),
         slot,
+        marks: Marks::from_bits_retain(u32_at(raw, MARKS)),
     })
 }
 
@@ -134,6 +137,7 @@ pub fn encode_server_part(attr: &Attr, version: u64) -> [u8; LEN - MTIME] {
     put(UID, &attr.uid.to_le_bytes());
     put(GID, &attr.gid.to_le_bytes());
     put(RDEV, &attr.rdev.to_le_bytes());
+    put(MARKS, &attr.marks.bits().to_le_bytes());
     put(LAYOUT_GENERATION, &attr.layout_generation.to_le_bytes());
     let check = check(attr.ino, version, &out);
     out[CHECK - MTIME..].copy_from_slice(&check.to_le_bytes());

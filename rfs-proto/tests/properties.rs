@@ -8,9 +8,9 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, DirEntry, DirPage, Errno, Extent, FileKind, Layout, MAX_MESSAGE, Opened, RegionRef,
-    RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, decode_reply, decode_request,
-    encode_reply, encode_request, record,
+    Attached, Attr, DirEntry, DirPage, Errno, Extent, FileKind, Layout, MAX_MESSAGE, Marks, Opened,
+    RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    decode_reply, decode_request, encode_reply, encode_request, record,
 };
 
 /// Numbers of all lengths.
@@ -45,6 +45,7 @@ fn attr() -> impl Strategy<Value = Attr> {
         ctime: times[2],
         layout_generation: numbers.3,
         slot: numbers.4,
+        marks: Marks::from_bits_retain(owner.1),
     })
 }
 
@@ -87,14 +88,25 @@ fn reply() -> impl Strategy<Value = Reply> {
         (vec((".{0,20}", number()), 0..10), number(), number()).prop_map(|(calls, sessions, uptime_secs)| {
             Reply::Stats(ServerStats { calls, sessions, uptime_secs })
         }),
+        (number(), small(), vec(any::<u8>(), 0..5000))
+            .prop_map(|(version, len, bytes)| Reply::Value(Value { version, len, bytes })),
     ]
 }
 
 fn set_attr() -> impl Strategy<Value = SetAttr> {
     use prop::option::of;
     let time = || of(prop_oneof![Just(SetTime::Now), any::<i64>().prop_map(SetTime::At)]);
-    (of(small()), of(small()), of(small()), of(number()), time(), time())
-        .prop_map(|(perm, uid, gid, size, atime, mtime)| SetAttr { perm, uid, gid, size, atime, mtime })
+    (of(small()), of(small()), of(small()), of(number()), time(), time(), any::<bool>()).prop_map(
+        |(perm, uid, gid, size, atime, mtime, drop_privileges)| SetAttr {
+            perm,
+            uid,
+            gid,
+            size,
+            atime,
+            mtime,
+            drop_privileges,
+        },
+    )
 }
 
 /// What requests are made of; they borrow from it.
@@ -133,14 +145,15 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
     let (name, target) = (parts.names.0.as_slice(), parts.names.1.as_slice());
     let (parent, exclusive, changes) = (offset, parts.exclusive, parts.changes);
     let flags = RenameFlags::from_bits_retain(rdev);
+    let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][uid as usize % 3];
     vec![
         Request::Attach { version: perm, client: &parts.client },
         Request::Lookup { parent, name },
         Request::GetAttr { ino },
         Request::SetAttr { ino, changes },
-        Request::Mknod { parent, name, mode: perm, rdev, uid, gid },
-        Request::Create { parent, name, perm, uid, gid, exclusive },
-        Request::Mkdir { parent, name, perm, uid, gid },
+        Request::Mknod { parent, name, mode: perm, umask: gid, rdev, uid, gid },
+        Request::Create { parent, name, perm, umask: rdev, uid, gid, exclusive },
+        Request::Mkdir { parent, name, perm, umask: rdev, uid, gid },
         Request::Symlink { parent, name, target, uid, gid },
         Request::Readlink { ino },
         Request::Link { ino, parent, name },
@@ -154,6 +167,11 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::ReadDir { ino, cookie: offset, max_entries: uid },
         Request::StatFs,
         Request::Stats,
+        Request::GetXattr { ino, name, offset: uid },
+        Request::SetXattr { ino, name, value: target, how, continued: exclusive, drop_sgid: !exclusive },
+        Request::XattrPart { value: target },
+        Request::ListXattr { ino, offset: gid },
+        Request::RemoveXattr { ino, name },
     ]
 }
 

@@ -135,7 +135,7 @@ fn place(slot: u32, field: usize) -> usize {
 mod tests {
     use std::{sync::atomic::AtomicBool, thread};
 
-    use rfs_proto::FileKind;
+    use rfs_proto::{FileKind, Marks};
 
     use super::*;
 
@@ -159,6 +159,7 @@ mod tests {
             ctime: i64::from(seed),
             layout_generation: u64::from(seed),
             slot,
+            marks: Marks::from_bits_retain(seed % 4),
         }
     }
 

@@ -46,8 +46,15 @@ impl Client {
     }
 
     fn create(&self, name: &[u8]) -> Opened {
-        let request =
-            Request::Create { parent: ROOT_INO, name, perm: 0o644, uid: 0, gid: 0, exclusive: false };
+        let request = Request::Create {
+            parent: ROOT_INO,
+            name,
+            perm: 0o644,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            exclusive: false,
+        };
         match self.ask(request) {
             Reply::Opened(opened) => opened,
             other => panic!("{other:?}"),
@@ -156,7 +163,8 @@ fn of_two_that_create_the_same_name_one_wins() {
             let tries = clients.each_ref().map(|client| {
                 scope.spawn(|| {
                     let (name, perm, uid, gid) = (name.as_bytes(), 0o600, 0, 0);
-                    let request = Request::Create { parent: ROOT_INO, name, perm, uid, gid, exclusive: true };
+                    let request =
+                        Request::Create { parent: ROOT_INO, name, perm, umask: 0, uid, gid, exclusive: true };
                     barrier.wait();
                     usize::from(matches!(client.ask(request), Reply::Opened(_)))
                 })

@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, sync::Arc};
 
+use parking_lot::Mutex;
 use rdmabox::{Address, ConnectError, Session, SessionOptions};
 use rfs_proto::{Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
 
@@ -78,6 +79,7 @@ impl Client {
             records: Records::new(remote.clone(), table),
             clock: ServerClock::from_exchange(sent, now, received),
             inodes,
+            parts: Mutex::default(),
         })
     }
 

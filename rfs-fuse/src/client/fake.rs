@@ -12,8 +12,8 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
-    Attached, Attr, BLOCK, Errno, Extent, FileKind, Layout, Opened, RegionRef, Reply, Request, SetTime,
-    decode_request, encode_reply, record,
+    Attached, Attr, BLOCK, Errno, Extent, FileKind, Layout, Marks, Opened, RegionRef, Reply, Request,
+    SetTime, decode_request, encode_reply, record,
 };
 
 use super::Remote;
@@ -275,6 +275,7 @@ fn new_attr(ino: u64, perm: u32) -> Attr {
         ctime: 1,
         layout_generation: 1,
         slot: ino as u32,
+        marks: Marks::empty(),
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rfs_proto::Attr;
+use rfs_proto::{Attr, Marks};
 
 use super::{clock::WriteTimes, layout::LayoutCache};
 
@@ -84,10 +84,11 @@ pub(crate) struct Told {
     mtime: i64,
     ctime: i64,
     pub(crate) perm: u32,
+    pub(crate) marks: Marks,
 }
 
 pub(crate) fn told_of(attr: &Attr) -> Told {
-    Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm }
+    Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks: attr.marks }
 }
 
 /// One inode.

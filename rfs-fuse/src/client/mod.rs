@@ -24,14 +24,17 @@ mod remote;
 mod space;
 #[cfg(test)]
 mod tests;
+mod xattr;
 
 use std::sync::Arc;
 
 pub use connect::AttachError;
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
-pub use names::NewOwner;
+pub use names::Creator;
 pub use remote::Remote;
+
+use parking_lot::Mutex;
 
 use clock::ServerClock;
 use inode::InodeTable;
@@ -48,4 +51,6 @@ pub struct Client {
     records: Records,
     clock: ServerClock,
     inodes: InodeTable,
+    /// Held while a value goes to the server in parts, of which it keeps one.
+    parts: Mutex<()>,
 }

@@ -6,15 +6,22 @@ use rdmabox::RequestError;
 use rfs_proto::{BLOCK, Errno, SetAttr, SetTime};
 
 use super::{
-    Client, ClientError, NewOwner, ReadData,
+    Client, ClientError, Creator, ReadData,
     fake::{Fake, Meddler, What},
 };
 
 /// The root directory is always known.
 const ROOT: usize = 1;
-const OWNER: NewOwner = NewOwner { uid: 0, gid: 0 };
-const TRUNCATE: SetAttr =
-    SetAttr { perm: None, uid: None, gid: None, size: Some(0), atime: None, mtime: None };
+const OWNER: Creator = Creator { uid: 0, gid: 0, umask: 0 };
+const TRUNCATE: SetAttr = SetAttr {
+    perm: None,
+    uid: None,
+    gid: None,
+    size: Some(0),
+    atime: None,
+    mtime: None,
+    drop_privileges: false,
+};
 
 fn client(server: &Arc<Fake>) -> Client {
     Client::attach(server.clone()).expect("attached")
@@ -388,7 +395,7 @@ fn what_the_caller_was_told_is_compared() {
     a.write(ino, 0, b"x").expect("written");
     let attr = b.open(ino).expect("opened");
     assert!(b.differs_from_told(&attr));
-    assert_eq!(b.told_perm(ino), Some(0o644));
+    assert_eq!(b.privileges(ino), Ok((0o644, rfs_proto::Marks::empty())));
 }
 
 #[test]

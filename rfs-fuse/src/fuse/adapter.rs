@@ -16,14 +16,14 @@ use std::{
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
     LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
-use rfs_proto::{Attr, BLOCK, MAX_NAME, SetAttr};
+use rfs_proto::{Attr, BLOCK, MAX_NAME, Marks, SetAttr};
 use rustix::fs::OFlags;
 
-use super::{Settings, convert, reply};
-use crate::client::{Client, ClientError, NewOwner};
+use super::{Settings, convert, process, reply};
+use crate::client::{Client, ClientError, Creator};
 
 /// Inode numbers are never used again, so one generation is enough.
 const GENERATION: Generation = Generation(0);
@@ -38,6 +38,9 @@ const DOTS: u64 = 2;
 const SUID: u32 = 0o4000;
 const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o0010;
+
+/// The one extended attribute that changes the mode.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 thread_local! {
     /// For reads that cannot be answered in place.
@@ -113,6 +116,17 @@ impl Adapter {
         }
     }
 
+    /// Answers with a value, or with its length if the caller asks for no bytes.
+    fn value(&self, what: &str, value: Result<Vec<u8>, ClientError>, size: u32, reply: ReplyXattr) {
+        match value {
+            // Values are at most 64 KiB.
+            Ok(value) if size == 0 => reply.size(value.len() as u32),
+            Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+            Ok(value) => reply.data(&value),
+            Err(e) => reply.error(self.errno(what, &e)),
+        }
+    }
+
     /// Makes the kernel ask for attributes anew if the file is not what it was told.
     fn refresh(&self, attr: &Attr) {
         if self.settings.attr_timeout.is_zero() || !self.client.differs_from_told(attr) {
@@ -126,20 +140,18 @@ impl Adapter {
         }
     }
 
-    /// Takes suid and sgid from a file that was written around the page cache (for cached writes the kernel does it).
-    fn drop_privileges(&self, ino: u64) -> Result<(), ClientError> {
-        let perm = match self.client.told_perm(ino) {
-            Some(perm) => perm,
-            None => self.client.getattr(ino)?.perm,
-        };
-        let mut kept = perm & !SUID;
-        if perm & GROUP_EXEC != 0 {
-            kept &= !SGID;
-        }
-        if kept != perm {
-            let attr = self.client.setattr(ino, &SetAttr { perm: Some(kept), ..SetAttr::default() })?;
+    /// Takes from a file that was written what it must not keep: suid and sgid if the kernel says so, capabilities if it
+    /// was written around the page cache (for cached writes the kernel removes them).
+    fn drop_privileges(&self, ino: u64, suid_sgid: bool) -> Result<(), ClientError> {
+        let (perm, marks) = self.client.privileges(ino)?;
+        let executable = perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC;
+        if suid_sgid && executable {
+            let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
+            let attr = self.client.setattr(ino, &changes)?;
             self.refresh(&attr);
             self.client.told(&attr);
+        } else if marks.contains(Marks::CAPABILITY) {
+            self.client.drop_capability(ino)?;
         }
         Ok(())
     }
@@ -158,13 +170,19 @@ impl Adapter {
     }
 }
 
-fn owner(request: &Request) -> NewOwner {
-    NewOwner { uid: request.uid(), gid: request.gid() }
+fn creator(request: &Request, umask: u32) -> Creator {
+    Creator { uid: request.uid(), gid: request.gid(), umask }
+}
+
+/// Root is taken for whoever may do everything; the kernel says no more about a caller.
+fn is_privileged(request: &Request) -> bool {
+    request.uid() == 0
 }
 
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.settings.negotiate(config, true);
+        self.settings.negotiate(config);
+        self.settings.negotiate_names(config);
         Ok(())
     }
 
@@ -182,7 +200,7 @@ impl Filesystem for Adapter {
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -205,6 +223,7 @@ impl Filesystem for Adapter {
             size,
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
+            drop_privileges: size.is_some() && !is_privileged(request),
         };
         self.attr("setattr", self.client.setattr(ino.0, &changes), reply);
     }
@@ -222,11 +241,15 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.entry("mknod", self.client.mknod(parent.0, name.as_bytes(), mode, rdev, owner(request)), reply);
+        self.entry(
+            "mknod",
+            self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask)),
+            reply,
+        );
     }
 
     fn mkdir(
@@ -235,10 +258,10 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, owner(request));
+        let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
         self.entry("mkdir", made, reply);
     }
 
@@ -259,7 +282,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let target = target.as_os_str().as_bytes();
-        let made = self.client.symlink(parent.0, link_name.as_bytes(), target, owner(request));
+        let made = self.client.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
         self.entry("symlink", made, reply);
     }
 
@@ -298,13 +321,13 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         // Always exclusively: the kernel takes what create opens for new, and neither truncates it nor checks
         // permission. If somebody else was faster, ESTALE sends it back to look the name up and to open that.
-        match self.client.create(parent.0, name.as_bytes(), mode & 0o7777, owner(request), true) {
+        match self.client.create(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask), true) {
             Ok(attr) => {
                 self.client.told(&attr);
                 let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
@@ -357,8 +380,9 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let mut written = self.client.write(ino.0, offset, data);
-        if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            written = written.and_then(|()| self.drop_privileges(ino.0));
+        let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        if unprivileged || self.settings.direct_io {
+            written = written.and_then(|()| self.drop_privileges(ino.0, unprivileged));
         }
         match written {
             // The kernel sends at most max_write bytes.
@@ -391,6 +415,45 @@ impl Filesystem for Adapter {
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         // Names are at the server when the operation that made them returns.
         reply.ok();
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(how) = convert::xattr_set(flags) else { return reply.error(Errno::EINVAL) };
+        // Only an ACL cares. The kernel could tell, but fuser cannot.
+        let drop_sgid = name.as_bytes() == ACCESS_ACL
+            && !is_privileged(request)
+            && self
+                .client
+                .getattr(ino.0)
+                .is_ok_and(|attr| attr.gid != request.gid() && !process::has_group(request.pid(), attr.gid));
+        let set = self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid);
+        self.done("setxattr", set, reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.value("getxattr", self.client.get_xattr(ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.client.list_xattr(ino.0).map(|names| {
+            // As local file systems do: who may not read these does not see them.
+            let shown = |name: &&[u8]| is_privileged(request) || !name.starts_with(b"trusted.");
+            names.split_inclusive(|byte| *byte == 0).filter(shown).collect::<Vec<_>>().concat()
+        });
+        self.value("listxattr", names, size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.done("removexattr", self.client.remove_xattr(ino.0, name.as_bytes()), reply);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {

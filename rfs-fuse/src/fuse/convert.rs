@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use rfs_proto::{Attr, FileKind, SetTime};
+use rfs_proto::{Attr, FileKind, SetTime, XattrSet};
 
 use super::IO_BLOCK;
 
@@ -50,6 +50,16 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
         }
     };
     SetTime::At(ns)
+}
+
+/// The flags of setxattr(2): XATTR_CREATE and XATTR_REPLACE.
+pub(crate) fn xattr_set(flags: i32) -> Option<XattrSet> {
+    match flags {
+        0 => Some(XattrSet::Any),
+        1 => Some(XattrSet::Create),
+        2 => Some(XattrSet::Replace),
+        _ => None,
+    }
 }
 
 pub(crate) fn attr(attr: &Attr) -> FileAttr {

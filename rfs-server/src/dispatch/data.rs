@@ -125,7 +125,15 @@ impl Meta {
             return Err(e);
         }
         let inode = self.namespace.get_mut(ino)?;
-        inode.perm = changes.perm.map_or(inode.perm, |perm| perm & 0o7777);
+        // As the kernel's own file systems do it. A mode that is given is meant so.
+        let owner_changes = changes.uid.is_some() || changes.gid.is_some();
+        let xattr_bytes = inode.xattr_bytes();
+        match changes.perm {
+            Some(perm) => inode.set_perm(perm),
+            None if changes.drop_privileges || owner_changes => inode.drop_privileges(),
+            None => {}
+        }
+        let xattr_bytes = xattr_bytes - inode.xattr_bytes();
         inode.uid = changes.uid.unwrap_or(inode.uid);
         inode.gid = changes.gid.unwrap_or(inode.gid);
         inode.atime = changes.atime.map_or(inode.atime, time);
@@ -135,6 +143,7 @@ impl Meta {
         }
         inode.mtime = changes.mtime.map_or(inode.mtime, time);
         let attr = inode.attr(ino);
+        self.xattr_bytes -= xattr_bytes;
         if changes.mtime.is_some() || changes.size.is_some() {
             self.table.publish_times(&attr);
         } else {

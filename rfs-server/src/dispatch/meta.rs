@@ -26,6 +26,8 @@ pub(crate) struct Meta {
     pub(crate) leases: Leases,
     pub(crate) sessions: Sessions,
     pub(crate) space: Arc<Space>,
+    /// Memory that extended attributes take.
+    pub(crate) xattr_bytes: u64,
 }
 
 impl Meta {
@@ -113,7 +115,9 @@ impl Meta {
 
     /// Takes an inode out that nobody can reach.
     fn remove(&mut self, ino: u64) {
-        let Some(Inode { slot, body, .. }) = self.namespace.remove_inode(ino) else { return };
+        let Some(inode) = self.namespace.remove_inode(ino) else { return };
+        self.xattr_bytes -= inode.xattr_bytes();
+        let Inode { slot, body, .. } = inode;
         if let Body::File(mut map) = body {
             let ranges: Vec<Range> = map.cut(0);
             self.space.quarantine(ino, &ranges, &[]);

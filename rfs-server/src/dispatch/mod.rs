@@ -11,6 +11,7 @@ mod meta;
 mod names;
 #[cfg(test)]
 mod tests;
+mod xattr;
 
 use std::sync::Arc;
 
@@ -69,6 +70,7 @@ impl Dispatcher {
         let root = New {
             kind: FileKind::Directory,
             perm: root.perm,
+            umask: 0,
             uid: root.uid,
             gid: root.gid,
             rdev: 0,
@@ -82,6 +84,7 @@ impl Dispatcher {
             leases: Leases::default(),
             sessions: Sessions::default(),
             space: Arc::clone(&space),
+            xattr_bytes: 0,
         };
         meta.publish_new(rfs_proto::ROOT_INO);
         Ok(Dispatcher { meta: Mutex::new(meta), space, counters: Counters::default(), clock, started })
@@ -148,6 +151,11 @@ impl Dispatcher {
         match request {
             Request::StatFs => Ok(Reply::StatFs(self.statfs())),
             Request::Stats => Ok(Reply::Stats(self.stats())),
+            Request::GetXattr { .. }
+            | Request::SetXattr { .. }
+            | Request::XattrPart { .. }
+            | Request::ListXattr { .. }
+            | Request::RemoveXattr { .. } => self.answer_xattr(session, request),
             Request::Open { .. }
             | Request::Close { .. }
             | Request::Layout { .. }

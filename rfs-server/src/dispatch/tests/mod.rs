@@ -4,6 +4,7 @@ mod data;
 mod limits;
 mod model;
 mod names;
+mod xattr;
 
 use std::sync::atomic::Ordering;
 
@@ -145,7 +146,7 @@ impl Client<'_> {
     }
 
     fn mkdir(&self, parent: u64, name: &str) -> Attr {
-        self.attr(Request::Mkdir { parent, name: name.as_bytes(), perm: 0o755, uid: 5, gid: 6 })
+        self.attr(Request::Mkdir { parent, name: name.as_bytes(), perm: 0o755, umask: 0, uid: 5, gid: 6 })
     }
 
     fn allocate(&self, ino: u64, offset: u64, len: u64) -> Layout {
@@ -197,7 +198,7 @@ impl Client<'_> {
 }
 
 fn create(parent: u64, name: &str, exclusive: bool) -> Request<'_> {
-    Request::Create { parent, name: name.as_bytes(), perm: 0o644, uid: 5, gid: 6, exclusive }
+    Request::Create { parent, name: name.as_bytes(), perm: 0o644, umask: 0, uid: 5, gid: 6, exclusive }
 }
 
 fn lookup(parent: u64, name: &str) -> Request<'_> {
