@@ -17,11 +17,12 @@ pub use codec::{DecodeError, decode_reply, decode_request, encode_reply, encode_
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
 pub use message::{
-    Attached, DirEntry, DirPage, Layout, Opened, RenameFlags, Reply, Request, ServerStats, Value, XattrSet,
+    Attached, Copied, DirEntry, DirPage, FallocateFlags, Layout, Opened, RenameFlags, Reply, Request,
+    ServerStats, Value, XattrSet,
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

@@ -16,6 +16,20 @@ bitflags::bitflags! {
     }
 }
 
+bitflags::bitflags! {
+    /// What to do with space, with the values of `fallocate`. None: there is space, and the file reaches as far.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct FallocateFlags: u32 {
+        /// The size stays as it is.
+        const KEEP_SIZE = 1;
+        /// Whole blocks lose their space, the rest reads as zero; with KEEP_SIZE.
+        const PUNCH_HOLE = 2;
+        /// There is space, and it reads as zero.
+        const ZERO_RANGE = 16;
+    }
+}
+
 /// What a client asks. Names are bytes without `/` and NUL, 1 to [`MAX_NAME`](crate::MAX_NAME) long.
 /// Permission is checked by the client's kernel; the server trusts an attached client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,6 +264,33 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
+    /// Changes the space of an inode that this session has open, as `fallocate`. The session has no write to it under
+    /// way. → `Attr`
+    Fallocate {
+        /// Inode.
+        ino: u64,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// What to do.
+        flags: FallocateFlags,
+    },
+    /// Copies bytes from one file to another or within one, both open in this session. Holes stay holes where they can.
+    /// Fewer bytes than asked for may be copied: at the end of the source, where space runs out, or because it is much.
+    /// → `Copied`
+    Copy {
+        /// Inode of the source.
+        from: u64,
+        /// First byte there.
+        from_offset: u64,
+        /// Inode of the destination.
+        to: u64,
+        /// First byte there; EINVAL if the ranges overlap.
+        to_offset: u64,
+        /// Bytes.
+        len: u64,
+    },
 }
 
 /// What the server answers.
@@ -277,6 +318,17 @@ pub enum Reply {
     Stats(ServerStats),
     /// To `GetXattr` and `ListXattr`.
     Value(Value),
+    /// To `Copy`.
+    Copied(Copied),
+}
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    /// Bytes.
+    pub bytes: u64,
+    /// The destination's attributes afterwards.
+    pub attr: Attr,
 }
 
 /// Whether an extended attribute of that name may be there before it is set.

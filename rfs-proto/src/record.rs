@@ -30,7 +30,7 @@ pub const CTIME: usize = 40;
 /// Offset of the atime (i64, ns).
 pub const ATIME: usize = 48;
 /// Offset of the space allocated (u64, units of 512 bytes). It may reach beyond the end of the file: what is shown
-/// to users is [`visible_blocks`].
+/// to users is [`Space::visible`].
 pub const BLOCKS: usize = 56;
 /// Offset of the mode (u32): kind and permission bits, as `st_mode`.
 pub const MODE: usize = 64;
@@ -46,6 +46,10 @@ pub const RDEV: usize = 80;
 pub const MARKS: usize = 84;
 /// Offset of the layout generation (u64).
 pub const LAYOUT_GENERATION: usize = 88;
+/// Offset of the first file byte behind all space that was asked for (u64); see [`Space`].
+pub const NEEDED_TO: usize = 96;
+/// Offset of the first file byte behind all space (u64).
+pub const SPACE_END: usize = 104;
 /// Offset of the check (u64) over all words but [`SIZE`] and [`WRITE_TIME`]: see [`check`].
 pub const CHECK: usize = 120;
 
@@ -66,10 +70,30 @@ pub fn effective_times(mtime: i64, ctime: i64, write_time: i64) -> (i64, i64) {
     if write_time == 0 { (mtime, ctime) } else { (write_time, ctime.max(write_time)) }
 }
 
-/// Space that a file of `size` bytes shows as taken, of `allocated` units of 512 bytes: space ahead of its end
-/// does not count.
-pub fn visible_blocks(allocated: u64, size: u64) -> u64 {
-    allocated.min(size.div_ceil(BLOCK).saturating_mul(BLOCK / 512))
+/// The space of a regular file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// All of it, in units of 512 bytes.
+    pub allocated: u64,
+    /// First file byte behind what was asked for; what lies behind it was given ahead of need.
+    pub needed_to: u64,
+    /// First file byte behind all of it.
+    pub end: u64,
+}
+
+impl Space {
+    /// A file without holes, with all but its first byte given ahead of need.
+    pub fn contiguous(allocated: u64) -> Space {
+        Space { allocated, needed_to: 0, end: allocated.saturating_mul(512) }
+    }
+
+    /// What a file of `size` bytes shows as taken, in units of 512 bytes: space ahead of need counts as far as the file
+    /// reaches.
+    pub fn visible(&self, size: u64) -> u64 {
+        let reached = size.div_ceil(BLOCK).saturating_mul(BLOCK);
+        let ahead = self.end.saturating_sub(self.needed_to.max(reached));
+        self.allocated.saturating_sub(ahead / 512)
+    }
 }
 
 /// The check value: FNV-1a, taken word by word instead of byte by byte and with the upper half folded in after
@@ -100,7 +124,12 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     }
     let mode = u32_at(raw, MODE);
     let kind = FileKind::from_mode(mode)?;
-    let (size, allocated) = (u64_at(raw, SIZE), u64_at(raw, BLOCKS));
+    let size = u64_at(raw, SIZE);
+    let space = Space {
+        allocated: u64_at(raw, BLOCKS),
+        needed_to: u64_at(raw, NEEDED_TO),
+        end: u64_at(raw, SPACE_END),
+    };
     let (mtime, ctime) =
         effective_times(u64_at(raw, MTIME) as i64, u64_at(raw, CTIME) as i64, u64_at(raw, WRITE_TIME) as i64);
     Some(Attr {
@@ -112,7 +141,7 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
         gid: u32_at(raw, GID),
         rdev: u32_at(raw, RDEV),
         size,
-        blocks: if kind == FileKind::Regular { visible_blocks(allocated, size) } else { allocated },
+        blocks: space.visible(size),
         atime: u64_at(raw, ATIME) as i64,
         mtime,
         ctime,
@@ -123,15 +152,16 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
 }
 
 /// The fields that the server owns, as one run of bytes from [`MTIME`] to the end of the record, with the check for
-/// `version`, the even number that the record will have. `attr.blocks` is the space allocated; the size is not part
-/// of it.
-pub fn encode_server_part(attr: &Attr, version: u64) -> [u8; LEN - MTIME] {
+/// `version`, the even number that the record will have. The size and `attr.blocks` are not part of it.
+pub fn encode_server_part(attr: &Attr, space: &Space, version: u64) -> [u8; LEN - MTIME] {
     let mut out = [0; LEN - MTIME];
     let mut put = |at: usize, bytes: &[u8]| out[at - MTIME..at - MTIME + bytes.len()].copy_from_slice(bytes);
     put(MTIME, &attr.mtime.to_le_bytes());
     put(CTIME, &attr.ctime.to_le_bytes());
     put(ATIME, &attr.atime.to_le_bytes());
-    put(BLOCKS, &attr.blocks.to_le_bytes());
+    put(BLOCKS, &space.allocated.to_le_bytes());
+    put(NEEDED_TO, &space.needed_to.to_le_bytes());
+    put(SPACE_END, &space.end.to_le_bytes());
     put(MODE, &(attr.kind.mode_bits() | attr.perm).to_le_bytes());
     put(NLINK, &attr.nlink.to_le_bytes());
     put(UID, &attr.uid.to_le_bytes());

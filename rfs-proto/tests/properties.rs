@@ -8,9 +8,9 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, DirEntry, DirPage, Errno, Extent, FileKind, Layout, MAX_MESSAGE, Marks, Opened,
-    RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
-    decode_reply, decode_request, encode_reply, encode_request, record,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Layout, MAX_MESSAGE,
+    Marks, Opened, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value,
+    XattrSet, decode_reply, decode_request, encode_reply, encode_request, record,
 };
 
 /// Numbers of all lengths.
@@ -90,6 +90,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         (number(), small(), vec(any::<u8>(), 0..5000))
             .prop_map(|(version, len, bytes)| Reply::Value(Value { version, len, bytes })),
+        (number(), attr()).prop_map(|(bytes, attr)| Reply::Copied(Copied { bytes, attr })),
     ]
 }
 
@@ -172,6 +173,8 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::XattrPart { value: target },
         Request::ListXattr { ino, offset: gid },
         Request::RemoveXattr { ino, name },
+        Request::Fallocate { ino, offset, len, flags: FallocateFlags::from_bits_retain(uid) },
+        Request::Copy { from: ino, from_offset: offset, to: parent, to_offset: len, len: ino },
     ]
 }
 
@@ -215,19 +218,17 @@ proptest! {
     }
 
     #[test]
-    fn records_round_trip(attr in attr(), version in any::<u64>(), write_time in any::<i64>()) {
+    fn records_round_trip(attr in attr(), space in any::<[u64; 3]>(), version in any::<u64>(), write_time in any::<i64>()) {
         let version = version & !1;
+        let space = record::Space { allocated: space[0], needed_to: space[1], end: space[2] };
         let mut raw = [0; record::LEN];
         raw[record::INO..][..8].copy_from_slice(&attr.ino.to_le_bytes());
         raw[record::VERSION..][..8].copy_from_slice(&version.to_le_bytes());
         raw[record::SIZE..][..8].copy_from_slice(&attr.size.to_le_bytes());
         raw[record::WRITE_TIME..][..8].copy_from_slice(&write_time.to_le_bytes());
-        raw[record::MTIME..].copy_from_slice(&record::encode_server_part(&attr, version));
+        raw[record::MTIME..].copy_from_slice(&record::encode_server_part(&attr, &space, version));
         let (mtime, ctime) = record::effective_times(attr.mtime, attr.ctime, write_time);
-        let blocks = match attr.kind {
-            FileKind::Regular => record::visible_blocks(attr.blocks, attr.size),
-            _ => attr.blocks,
-        };
+        let blocks = space.visible(attr.size);
         prop_assert_eq!(record::decode(&raw, attr.ino, attr.slot), Some(Attr { mtime, ctime, blocks, ..attr }));
         prop_assert_eq!(record::decode(&raw, attr.ino ^ 1, attr.slot), None);
         // One bit of what the server owns, and it is refused.
@@ -260,6 +261,20 @@ fn the_fuzz_entry_takes_its_seeds() {
         }
         entry::check(&seed);
     }
+}
+
+#[test]
+fn space_ahead_of_need_does_not_show() {
+    let space = record::Space { allocated: 80, needed_to: 3 * 4096, end: 12 * 4096 };
+    // Ten blocks, two holes: one block asked for behind the end counts, nine ahead count as far as the file reaches.
+    assert_eq!(
+        [0, 3 * 4096, 3 * 4096 + 1, 12 * 4096, u64::MAX].map(|size| space.visible(size)),
+        [8, 8, 16, 80, 80]
+    );
+    assert_eq!(
+        [0, 1, 4096, 4097, 9000].map(|size| record::Space::contiguous(16).visible(size)),
+        [0, 8, 8, 16, 16]
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::Request;
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 27] = [
     "attach",
     "lookup",
     "getattr",
@@ -34,6 +34,8 @@ const NAMES: [&str; 25] = [
     "xattrpart",
     "listxattr",
     "removexattr",
+    "fallocate",
+    "copy",
 ];
 
 /// The counters.
@@ -90,6 +92,8 @@ fn index(request: &Request<'_>) -> usize {
         Request::XattrPart { .. } => 22,
         Request::ListXattr { .. } => 23,
         Request::RemoveXattr { .. } => 24,
+        Request::Fallocate { .. } => 25,
+        Request::Copy { .. } => 26,
     }
 }
 

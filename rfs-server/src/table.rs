@@ -8,7 +8,10 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use rdmabox::Memory;
-use rfs_proto::{Attr, MAX_FILE_SIZE, record};
+use rfs_proto::{
+    Attr, MAX_FILE_SIZE,
+    record::{self, Space},
+};
 
 /// The table.
 #[derive(Debug)]
@@ -59,24 +62,24 @@ impl Table {
     }
 
     /// Publishes what the server owns. The size and the time of the last write stay as they are.
-    pub fn publish(&self, attr: &Attr) {
-        self.change(attr.slot, attr.ino, |table, version| table.store_server_part(attr, version));
+    pub fn publish(&self, attr: &Attr, space: &Space) {
+        self.change(attr.slot, attr.ino, |table, version| table.store_server_part(attr, space, version));
     }
 
     /// Publishes everything: the size of `attr` too, and no client has written since.
-    pub fn publish_all(&self, attr: &Attr) {
+    pub fn publish_all(&self, attr: &Attr, space: &Space) {
         self.change(attr.slot, attr.ino, |table, version| {
             table.store(attr.slot, record::SIZE, attr.size);
             table.store(attr.slot, record::WRITE_TIME, 0);
-            table.store_server_part(attr, version);
+            table.store_server_part(attr, space, version);
         });
     }
 
     /// Publishes what the server owns, with an mtime that the server set: no client has written since.
-    pub fn publish_times(&self, attr: &Attr) {
+    pub fn publish_times(&self, attr: &Attr, space: &Space) {
         self.change(attr.slot, attr.ino, |table, version| {
             table.store(attr.slot, record::WRITE_TIME, 0);
-            table.store_server_part(attr, version);
+            table.store_server_part(attr, space, version);
         });
     }
 
@@ -88,10 +91,23 @@ impl Table {
     /// Sets the size, against clients that may be raising it. The size before. From here to the next publication the
     /// version is odd: a client that has just written cannot take the record for what it was before.
     pub fn set_size(&self, slot: u32, size: u64) -> u64 {
-        let version = self.load(slot, record::VERSION);
-        self.store(slot, record::VERSION, version | 1);
+        self.begin(slot);
         let word = self.memory.atomic_u64(place(slot, record::SIZE));
         u64::from_le(word.swap(size.to_le(), Ordering::SeqCst))
+    }
+
+    /// Raises the size, as a client does that writes.
+    pub fn raise_size(&self, slot: u32, size: u64) {
+        let word = self.memory.atomic_u64(place(slot, record::SIZE));
+        let higher = |old| (u64::from_le(old) < size).then_some(size.to_le());
+        // An error means that it is as large already.
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher).ok();
+    }
+
+    /// Opens a record until its next publication, for a change that clients must not miss.
+    pub fn begin(&self, slot: u32) {
+        let version = self.load(slot, record::VERSION);
+        self.store(slot, record::VERSION, version | 1);
     }
 
     /// The time of the last write by a client, 0 for none since the server set mtime.
@@ -107,8 +123,8 @@ impl Table {
         self.store(slot, record::VERSION, version);
     }
 
-    fn store_server_part(&self, attr: &Attr, version: u64) {
-        let part = record::encode_server_part(attr, version);
+    fn store_server_part(&self, attr: &Attr, space: &Space, version: u64) {
+        let part = record::encode_server_part(attr, space, version);
         for (word, bytes) in part.chunks_exact(8).enumerate() {
             let mut le = [0; 8];
             le.copy_from_slice(bytes);
@@ -138,6 +154,8 @@ mod tests {
     use rfs_proto::{FileKind, Marks};
 
     use super::*;
+
+    const SPACE: Space = Space { allocated: 16, needed_to: 0, end: 8192 };
 
     fn table(slots: usize) -> Table {
         Table::new(Arc::new(Memory::private(slots * record::LEN).unwrap()))
@@ -187,10 +205,10 @@ mod tests {
         let mut table = table(1);
         let slot = table.take().unwrap();
         let attr = attr(9, slot, 3);
-        table.publish_all(&attr);
+        table.publish_all(&attr, &SPACE);
         assert_eq!(table.set_size(slot, 7), 5000);
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), None);
-        table.publish(&attr);
+        table.publish(&attr, &SPACE);
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(Attr { size: 7, blocks: 8, ..attr }));
     }
 
@@ -199,7 +217,7 @@ mod tests {
         let mut table = table(2);
         let (_, slot) = (table.take(), table.take().unwrap());
         let mut attr = attr(9, slot, 3);
-        table.publish_all(&attr);
+        table.publish_all(&attr, &SPACE);
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(attr));
         assert_eq!(record::decode(&raw(&table, slot), 8, slot), None);
 
@@ -207,12 +225,11 @@ mod tests {
         client(&table, slot, record::WRITE_TIME, 77);
         assert_eq!((table.size(slot), table.write_time(slot)), (9000, 77));
         attr.perm = 0o600;
-        attr.blocks = 100;
-        table.publish(&attr);
+        table.publish(&attr, &Space::contiguous(100));
         // The client's fields stay; space ahead of the end does not show.
         let seen = Attr { size: 9000, mtime: 77, ctime: 77, blocks: 24, ..attr };
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(seen));
-        table.publish_times(&attr);
+        table.publish_times(&attr, &Space::contiguous(100));
         let seen = Attr { size: 9000, blocks: 24, ..attr };
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(seen));
 
@@ -233,7 +250,7 @@ mod tests {
     fn readers_never_accept_a_mixture() {
         let mut table = table(1);
         let slot = table.take().unwrap();
-        table.publish_all(&attr(5, slot, 1));
+        table.publish_all(&attr(5, slot, 1), &SPACE);
         let stop = AtomicBool::new(false);
         let accepted = thread::scope(|scope| {
             let reader = scope.spawn(|| {
@@ -254,7 +271,7 @@ mod tests {
                 accepted
             });
             for seed in 1..50_000 {
-                table.publish(&attr(5, slot, seed));
+                table.publish(&attr(5, slot, seed), &SPACE);
             }
             stop.store(true, Ordering::Relaxed);
             reader.join().unwrap()

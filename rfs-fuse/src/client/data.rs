@@ -46,7 +46,7 @@ const LIST: usize = 32;
 type Ops<'a> = SmallVec<[Op<'a>; 8]>;
 
 impl Client {
-    fn opened(&self, ino: u64) -> Result<Arc<Inode>, ClientError> {
+    pub(crate) fn opened(&self, ino: u64) -> Result<Arc<Inode>, ClientError> {
         self.inodes.get(ino).ok_or_else(|| Errno::EBADF.into())
     }
 

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use rdmabox::{Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
     Attached, Attr, BLOCK, Errno, Extent, FileKind, Layout, Marks, Opened, RegionRef, Reply, Request,
-    SetTime, decode_request, encode_reply, record,
+    SetTime, decode_request, encode_reply,
+    record::{self, Space},
 };
 
 use super::Remote;
@@ -110,7 +111,10 @@ impl Fake {
         self.table.write(base + record::VERSION, &(file.version - 1).to_le_bytes());
         self.table.write(base + record::INO, &file.attr.ino.to_le_bytes());
         self.table.write(base + record::SIZE, &file.attr.size.to_le_bytes());
-        self.table.write(base + record::MTIME, &record::encode_server_part(&file.attr, file.version));
+        self.table.write(
+            base + record::MTIME,
+            &record::encode_server_part(&file.attr, &Space::contiguous(file.attr.blocks), file.version),
+        );
         self.table.write(base + record::VERSION, &file.version.to_le_bytes());
     }
 

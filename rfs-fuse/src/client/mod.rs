@@ -13,6 +13,7 @@ mod clock;
 mod connect;
 mod data;
 mod error;
+mod extents;
 #[cfg(test)]
 mod fake;
 mod inode;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 pub use connect::AttachError;
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
+pub use extents::Seek;
 pub use names::Creator;
 pub use remote::Remote;
 

@@ -14,16 +14,16 @@ use std::{
 };
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
-    LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use rfs_proto::{Attr, BLOCK, MAX_NAME, Marks, SetAttr};
+use rfs_proto::{Attr, BLOCK, FallocateFlags, MAX_NAME, Marks, SetAttr};
 use rustix::fs::OFlags;
 
 use super::{Settings, convert, process, reply};
-use crate::client::{Client, ClientError, Creator};
+use crate::client::{Client, ClientError, Creator, Seek};
 
 /// Inode numbers are never used again, so one generation is enough.
 const GENERATION: Generation = Generation(0);
@@ -31,6 +31,10 @@ const GENERATION: Generation = Generation(0);
 /// Entries asked for at once; about what fits into one reply to the kernel.
 const PLUS_ENTRIES: u32 = 180;
 const PLAIN_ENTRIES: u32 = 400;
+
+/// Of lseek(2).
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
 
 /// Cookies of `.` and `..`; the server's come after them.
 const DOTS: u64 = 2;
@@ -454,6 +458,64 @@ impl Filesystem for Adapter {
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.done("removexattr", self.client.remove_xattr(ino.0, name.as_bytes()), reply);
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(flags) = FallocateFlags::from_bits(mode as u32) else {
+            return reply.error(Errno::EOPNOTSUPP);
+        };
+        let done = self.client.fallocate(ino.0, offset, length, flags);
+        let done = done.and_then(|_| self.drop_privileges(ino.0, !is_privileged(request)));
+        self.done("fallocate", done, reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        // The kernel asks for nothing else, and not for what lies before the beginning.
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        match self.client.seek(ino.0, offset, what) {
+            // No file is longer than i64 can say.
+            Ok(found) => reply.offset(found as i64),
+            Err(e) => reply.error(self.errno("lseek", &e)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        ino_in: INodeNo,
+        _: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let copied = self.client.copy((ino_in.0, offset_in), (ino_out.0, offset_out), len);
+        let copied = copied.and_then(|bytes| {
+            self.drop_privileges(ino_out.0, !is_privileged(request))?;
+            Ok(bytes)
+        });
+        match copied {
+            // The server copies far less than 4 GiB at a time.
+            Ok(bytes) => reply.written(u32::try_from(bytes).unwrap_or(u32::MAX)),
+            Err(e) => reply.error(self.errno("copy_file_range", &e)),
+        }
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {

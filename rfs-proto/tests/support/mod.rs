@@ -1,8 +1,8 @@
 //! One of each message, with values that need varints of one byte and of several.
 
 use rfs_proto::{
-    Attached, Attr, DirEntry, DirPage, Errno, Extent, FileKind, Layout, Marks, Opened, RegionRef,
-    RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Layout, Marks,
+    Opened, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -116,6 +116,16 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("16 02 7600", Request::XattrPart { value: b"v\0" }),
         ("17 05 808003", Request::ListXattr { ino: 5, offset: 0xc000 }),
         ("18 05 06 757365722e61", Request::RemoveXattr { ino: 5, name: b"user.a" }),
+        (
+            "19 05 8020 01 03",
+            Request::Fallocate {
+                ino: 5,
+                offset: 4096,
+                len: 1,
+                flags: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            },
+        ),
+        ("1a 05 00 06 8020 07", Request::Copy { from: 5, from_offset: 0, to: 6, to_offset: 4096, len: 7 }),
     ]
 }
 
@@ -159,6 +169,10 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             Reply::Stats(ServerStats { calls: vec![("open".into(), 3)], sessions: 2, uptime_secs: 60 }),
         ),
         ("0a 07 8002 02 7600", Reply::Value(Value { version: 7, len: 256, bytes: b"v\0".to_vec() })),
+        (
+            "0b 8020 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01",
+            Reply::Copied(Copied { bytes: 4096, attr: attr() }),
+        ),
     ]
 }
 

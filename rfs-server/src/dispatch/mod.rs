@@ -7,6 +7,7 @@
 //! It does not decode, encode, or move file data.
 
 mod data;
+mod extents;
 mod meta;
 mod names;
 #[cfg(test)]
@@ -156,6 +157,7 @@ impl Dispatcher {
             | Request::XattrPart { .. }
             | Request::ListXattr { .. }
             | Request::RemoveXattr { .. } => self.answer_xattr(session, request),
+            Request::Fallocate { .. } | Request::Copy { .. } => self.answer_extents(session, request),
             Request::Open { .. }
             | Request::Close { .. }
             | Request::Layout { .. }

@@ -3,7 +3,7 @@
 //!
 //! Threading: none; the metadata lock protects it.
 
-use rfs_proto::{Attr, FileKind, Marks};
+use rfs_proto::{Attr, FileKind, Marks, record::Space};
 
 use super::{Acl, Directory, XattrName, Xattrs};
 use crate::files::FileMap;
@@ -60,14 +60,12 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// The attributes as the server knows them: the size of a regular file is 0 here, and its blocks are all that is
-    /// allocated.
+    /// The attributes as the server knows them: size and blocks of a regular file are 0 here.
     pub fn attr(&self, ino: u64) -> Attr {
-        let (size, blocks) = match &self.body {
-            Body::File(map) => (0, map.allocated() / 512),
-            Body::Directory(_) => (DIRECTORY_SIZE, 0),
-            Body::Symlink(target) => (target.len() as u64, 0),
-            Body::Special => (0, 0),
+        let size = match &self.body {
+            Body::File(_) | Body::Special => 0,
+            Body::Directory(_) => DIRECTORY_SIZE,
+            Body::Symlink(target) => target.len() as u64,
         };
         Attr {
             ino,
@@ -78,13 +76,21 @@ impl Inode {
             gid: self.gid,
             rdev: self.rdev,
             size,
-            blocks,
+            blocks: 0,
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
             layout_generation: self.layout_generation,
             slot: self.slot,
             marks: self.xattrs.as_ref().map_or_else(Marks::empty, |xattrs| xattrs.marks()),
+        }
+    }
+
+    /// The space of a regular file.
+    pub fn space(&self) -> Space {
+        match &self.body {
+            Body::File(map) => map.space(),
+            _ => Space::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The dispatcher, driven with messages and without a network. `Client` plays the one-sided part of a client.
 
 mod data;
+mod extents;
 mod limits;
 mod model;
 mod names;
