@@ -9,6 +9,7 @@ mod attr;
 mod codec;
 mod errno;
 mod extent;
+mod lock;
 mod message;
 pub mod record;
 
@@ -16,13 +17,14 @@ pub use attr::{Attr, FileKind, Marks, SetAttr, SetTime, StatFs};
 pub use codec::{DecodeError, decode_reply, decode_request, encode_reply, encode_request};
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
+pub use lock::{HeldLock, LockClass, LockKind, LockRange, Locked};
 pub use message::{
     Attached, Copied, DirEntry, DirPage, FallocateFlags, Layout, Opened, RenameFlags, Reply, Request,
     ServerStats, Value, XattrSet,
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

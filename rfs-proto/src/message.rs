@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attr, Errno, Extent, RegionRef, SetAttr, StatFs};
+use crate::{
+    Attr, Errno, Extent, HeldLock, LockClass, LockKind, LockRange, Locked, RegionRef, SetAttr, StatFs,
+};
 
 bitflags::bitflags! {
     /// Flags of a rename, with the values of `renameat2`.
@@ -291,6 +293,42 @@ pub enum Request<'a> {
         /// Bytes.
         len: u64,
     },
+    /// Locks or unlocks a range of an inode that this session has open. EAGAIN if somebody is in the way. → `Locked`, or
+    /// `Done` for an unlock
+    Lock {
+        /// Inode.
+        ino: u64,
+        /// Who, as the client says it.
+        owner: u64,
+        /// In which of the two worlds.
+        class: LockClass,
+        /// What.
+        kind: LockKind,
+        /// Where.
+        range: LockRange,
+        /// The process, for `TestLock`.
+        pid: u32,
+        /// The owner will ask until it has the lock. EDEADLK if whoever is in the way waits for it.
+        wait: bool,
+    },
+    /// The owner of record locks asks no more. → `Done`
+    StopWaiting {
+        /// Who.
+        owner: u64,
+    },
+    /// A lock that would be in the way of one. → `Conflict`
+    TestLock {
+        /// Inode.
+        ino: u64,
+        /// Who.
+        owner: u64,
+        /// In which of the two worlds.
+        class: LockClass,
+        /// Exclusive, or shared.
+        exclusive: bool,
+        /// Where.
+        range: LockRange,
+    },
 }
 
 /// What the server answers.
@@ -320,6 +358,10 @@ pub enum Reply {
     Value(Value),
     /// To `Copy`.
     Copied(Copied),
+    /// To `Lock`.
+    Locked(Locked),
+    /// To `TestLock`.
+    Conflict(Option<HeldLock>),
 }
 
 /// What was copied.

@@ -8,9 +8,10 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Layout, MAX_MESSAGE,
-    Marks, Opened, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value,
-    XattrSet, decode_reply, decode_request, encode_reply, encode_request, record,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, Layout,
+    LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, RegionRef, RenameFlags, Reply,
+    Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet, decode_reply, decode_request,
+    encode_reply, encode_request, record,
 };
 
 /// Numbers of all lengths.
@@ -91,6 +92,14 @@ fn reply() -> impl Strategy<Value = Reply> {
         (number(), small(), vec(any::<u8>(), 0..5000))
             .prop_map(|(version, len, bytes)| Reply::Value(Value { version, len, bytes })),
         (number(), attr()).prop_map(|(bytes, attr)| Reply::Copied(Copied { bytes, attr })),
+        (number(), any::<bool>()).prop_map(|(visits, alone)| Reply::Locked(Locked { visits, alone })),
+        prop::option::of((any::<bool>(), number(), number(), small())).prop_map(|held| Reply::Conflict(
+            held.map(|(exclusive, first, last, pid)| HeldLock {
+                exclusive,
+                range: LockRange { first, last },
+                pid
+            })
+        )),
     ]
 }
 
@@ -146,6 +155,9 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
     let (name, target) = (parts.names.0.as_slice(), parts.names.1.as_slice());
     let (parent, exclusive, changes) = (offset, parts.exclusive, parts.changes);
     let flags = RenameFlags::from_bits_retain(rdev);
+    let class = [LockClass::Record, LockClass::Flock][uid as usize % 2];
+    let kind = [LockKind::Shared, LockKind::Exclusive, LockKind::Unlock][gid as usize % 3];
+    let range = LockRange { first: offset, last: len };
     let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][uid as usize % 3];
     vec![
         Request::Attach { version: perm, client: &parts.client },
@@ -175,6 +187,9 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::RemoveXattr { ino, name },
         Request::Fallocate { ino, offset, len, flags: FallocateFlags::from_bits_retain(uid) },
         Request::Copy { from: ino, from_offset: offset, to: parent, to_offset: len, len: ino },
+        Request::Lock { ino, owner: offset, class, kind, range, pid: gid, wait: exclusive },
+        Request::StopWaiting { owner: len },
+        Request::TestLock { ino, owner: offset, class, exclusive, range },
     ]
 }
 

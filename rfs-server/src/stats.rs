@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::Request;
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 30] = [
     "attach",
     "lookup",
     "getattr",
@@ -36,6 +36,9 @@ const NAMES: [&str; 27] = [
     "removexattr",
     "fallocate",
     "copy",
+    "lock",
+    "stopwaiting",
+    "testlock",
 ];
 
 /// The counters.
@@ -94,6 +97,9 @@ fn index(request: &Request<'_>) -> usize {
         Request::RemoveXattr { .. } => 24,
         Request::Fallocate { .. } => 25,
         Request::Copy { .. } => 26,
+        Request::Lock { .. } => 27,
+        Request::StopWaiting { .. } => 28,
+        Request::TestLock { .. } => 29,
     }
 }
 

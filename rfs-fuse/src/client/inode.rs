@@ -1,7 +1,7 @@
 //! What the client remembers of inodes.
 //!
 //! Lock order within one inode, outermost first: `opens`, `io`, `layout_calls`, then any one of `layout`, `size`,
-//! `times` and `told`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
+//! `times`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another.
 
 use std::{
@@ -16,7 +16,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use rfs_proto::{Attr, Marks};
 
-use super::{clock::WriteTimes, layout::LayoutCache};
+use super::{clock::WriteTimes, layout::LayoutCache, locks::MayHold};
 
 /// For how long a session without mapped memory goes on without looking at an open file's record.
 pub(crate) const TRUST: Duration = Duration::from_secs(1);
@@ -69,6 +69,11 @@ impl SizeView {
         self.changes += 1;
     }
 
+    /// The next operation looks.
+    pub(crate) fn distrust(&mut self) {
+        self.seen = None;
+    }
+
     /// The server says that it is this long, after a change of ours.
     pub(crate) fn set(&mut self, size: u64) {
         self.size = size;
@@ -108,8 +113,12 @@ pub(crate) struct Inode {
     pub(crate) layout: RwLock<LayoutCache>,
     pub(crate) size: Mutex<SizeView>,
     pub(crate) times: Mutex<WriteTimes>,
+    /// The count of visits as of which the caller's pages are, if nobody else could change the file since.
+    pub(crate) pages_as_of: Mutex<Option<u64>>,
     /// What the caller was told last.
     pub(crate) told: Mutex<Option<Told>>,
+    /// Locks that this client may have.
+    pub(crate) may_hold: Mutex<Vec<MayHold>>,
 }
 
 impl Inode {
@@ -125,7 +134,9 @@ impl Inode {
             layout: RwLock::default(),
             size: Mutex::default(),
             times: Mutex::default(),
+            pages_as_of: Mutex::default(),
             told: Mutex::default(),
+            may_hold: Mutex::default(),
         }
     }
 

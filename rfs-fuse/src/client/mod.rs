@@ -18,6 +18,7 @@ mod extents;
 mod fake;
 mod inode;
 mod layout;
+mod locks;
 mod names;
 mod open;
 mod record;
@@ -33,6 +34,7 @@ pub use connect::AttachError;
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
+pub use locks::LockRequest;
 pub use names::Creator;
 pub use remote::Remote;
 

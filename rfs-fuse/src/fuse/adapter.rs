@@ -8,7 +8,7 @@ use std::{
     path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::SystemTime,
 };
@@ -16,14 +16,18 @@ use std::{
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use rfs_proto::{Attr, BLOCK, FallocateFlags, MAX_NAME, Marks, SetAttr};
+use rfs_proto::{Attr, BLOCK, FallocateFlags, LockKind, MAX_NAME, Marks, SetAttr};
 use rustix::fs::OFlags;
 
-use super::{Settings, convert, process, reply};
-use crate::client::{Client, ClientError, Creator, Seek};
+use super::{
+    Settings, convert,
+    locks::{self, LockFlags, Locks},
+    process, reply,
+};
+use crate::client::{Client, ClientError, Creator, LockRequest, Seek};
 
 /// Inode numbers are never used again, so one generation is enough.
 const GENERATION: Generation = Generation(0);
@@ -60,13 +64,24 @@ pub struct Adapter {
     client: Arc<Client>,
     settings: Settings,
     kernel: KernelLink,
+    locks: Locks,
+    lock_flags: LockFlags,
+    last_handle: AtomicU64,
     complained: AtomicBool,
 }
 
 impl Adapter {
     /// An adapter; `kernel` is filled once the session exists.
     pub fn new(client: Arc<Client>, settings: Settings, kernel: KernelLink) -> Adapter {
-        Adapter { client, settings, kernel, complained: AtomicBool::new(false) }
+        Adapter {
+            locks: Locks::new(client.clone(), kernel.clone()),
+            lock_flags: LockFlags::new(),
+            last_handle: AtomicU64::new(0),
+            complained: AtomicBool::new(false),
+            client,
+            settings,
+            kernel,
+        }
     }
 
     /// The error number for the kernel. What is not an ordinary refusal is logged, a broken session once.
@@ -158,6 +173,19 @@ impl Adapter {
             self.client.drop_capability(ino)?;
         }
         Ok(())
+    }
+
+    /// Has those asked again who wait here for a lock, if there is one less.
+    fn unlocked(&self, unlocked: Result<bool, ClientError>) -> Result<(), ClientError> {
+        if unlocked? {
+            self.locks.unlocked();
+        }
+        Ok(())
+    }
+
+    /// A number for an open file that no other has had.
+    fn new_handle(&self) -> FileHandle {
+        FileHandle(self.last_handle.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Opens for the kernel.
@@ -314,7 +342,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.open_file(ino.0) {
-            Ok(()) => reply.opened(FileHandle(0), self.settings.open_flags()),
+            Ok(()) => reply.opened(self.new_handle(), self.settings.open_flags()),
             Err(e) => reply.error(self.stale("open", &e)),
         }
     }
@@ -336,7 +364,7 @@ impl Filesystem for Adapter {
                 self.client.told(&attr);
                 let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
                 let flags = self.settings.open_flags();
-                reply.created(&ttl, &convert::attr(&attr), GENERATION, FileHandle(0), flags);
+                reply.created(&ttl, &convert::attr(&attr), GENERATION, self.new_handle(), flags);
             }
             Err(ClientError::Errno(rfs_proto::Errno::EEXIST))
                 if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) =>
@@ -395,21 +423,85 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn flush(&self, _: &Request, ino: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.done("flush", self.client.flush(ino.0), reply);
+    fn flush(&self, _: &Request, ino: INodeNo, _: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        let flushed = self.client.flush(ino.0);
+        let unlocked = self.unlocked(self.client.unlock_owner(ino.0, owner.0));
+        self.done("flush", flushed.and(unlocked), reply);
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let (handle, owner) = (handle.0, owner.0);
+        let class = self.lock_flags.class(request, handle, owner);
+        let Some(kind) = convert::lock_kind(typ) else { return reply.error(Errno::EINVAL) };
+        let wanted =
+            LockRequest { ino: ino.0, handle, owner, class, kind, range: locks::range(start, end), pid };
+        match self.client.test_lock(&wanted) {
+            Ok(None) => reply.locked(start, end, convert::F_UNLCK, 0),
+            Ok(Some(held)) => {
+                let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };
+                reply.locked(held.range.first, held.range.last.min(locks::OFFSET_MAX), typ, held.pid);
+            }
+            Err(e) => reply.error(self.errno("getlk", &e)),
+        }
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (handle, owner) = (handle.0, owner.0);
+        let class = self.lock_flags.class(request, handle, owner);
+        let Some(kind) = convert::lock_kind(typ) else { return reply.error(Errno::EINVAL) };
+        let wanted =
+            LockRequest { ino: ino.0, handle, owner, class, kind, range: locks::range(start, end), pid };
+        if kind == LockKind::Unlock {
+            let unlocked = self.unlocked(self.client.unlock(&wanted).map(|()| true));
+            return self.done("setlk", unlocked, reply);
+        }
+        match self.client.lock(&wanted, sleep) {
+            // Nobody else can have changed what the kernel keeps.
+            Ok(false) => reply.ok(),
+            Ok(true) => self.locks.hand_over(wanted, request.pid(), reply, true),
+            Err(ClientError::Errno(rfs_proto::Errno::EAGAIN)) if sleep => {
+                self.locks.hand_over(wanted, request.pid(), reply, false);
+            }
+            Err(e) => reply.error(self.errno("setlk", &e)),
+        }
     }
 
     fn release(
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.done("release", self.client.close(ino.0), reply);
+        let unlocked = self.unlocked(self.client.unlock_handle(ino.0, handle.0));
+        let closed = self.client.close(ino.0);
+        self.done("release", closed.and(unlocked), reply);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {

@@ -1,12 +1,13 @@
 //! The FUSE adapter: kernel requests into client operations, results into replies.
 //!
 //! Handlers run on fuser's session threads, several at once, and wait for the server on the thread that they are called
-//! on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`), and so are locks.
-//! What this file system does not have (fallocate and the like) is not implemented here: fuser answers
-//! ENOSYS, which makes the kernel stop asking.
+//! on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`). Who
+//! waits for a lock waits on none of them (`locks`).
+//! What this file system does not have is not implemented here: fuser answers ENOSYS, which makes the kernel stop asking.
 
 mod adapter;
 mod convert;
+mod locks;
 mod process;
 mod reply;
 
@@ -71,6 +72,9 @@ impl Settings {
                 // The kernel checks ACLs, too, and leaves the umask to the directory's default ACL.
                 InitFlags::FUSE_POSIX_ACL,
                 InitFlags::FUSE_DONT_MASK,
+                // Locks are the server's, so that all mounts know of them.
+                InitFlags::FUSE_POSIX_LOCKS,
+                InitFlags::FUSE_FLOCK_LOCKS,
                 // suid, sgid and capabilities are taken away here, so that the kernel need not ask for
                 // security.capability before every write.
                 InitFlags::FUSE_HANDLE_KILLPRIV_V2,

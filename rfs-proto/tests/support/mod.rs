@@ -1,8 +1,9 @@
 //! One of each message, with values that need varints of one byte and of several.
 
 use rfs_proto::{
-    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Layout, Marks,
-    Opened, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, Layout,
+    LockClass, LockKind, LockRange, Locked, Marks, Opened, RegionRef, RenameFlags, Reply, Request,
+    ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -126,6 +127,29 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             },
         ),
         ("1a 05 00 06 8020 07", Request::Copy { from: 5, from_offset: 0, to: 6, to_offset: 4096, len: 7 }),
+        (
+            "1b 05 8020 01 01 05 ffffffffffffffffff01 07 01",
+            Request::Lock {
+                ino: 5,
+                owner: 4096,
+                class: LockClass::Flock,
+                kind: LockKind::Exclusive,
+                range: LockRange { first: 5, last: u64::MAX },
+                pid: 7,
+                wait: true,
+            },
+        ),
+        ("1c 8020", Request::StopWaiting { owner: 4096 }),
+        (
+            "1d 05 8020 00 01 05 09",
+            Request::TestLock {
+                ino: 5,
+                owner: 4096,
+                class: LockClass::Record,
+                exclusive: true,
+                range: LockRange { first: 5, last: 9 },
+            },
+        ),
     ]
 }
 
@@ -172,6 +196,16 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
         (
             "0b 8020 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01",
             Reply::Copied(Copied { bytes: 4096, attr: attr() }),
+        ),
+        ("0c 8020 01", Reply::Locked(Locked { visits: 4096, alone: true })),
+        ("0d 00", Reply::Conflict(None)),
+        (
+            "0d 01 01 05 09 07",
+            Reply::Conflict(Some(HeldLock {
+                exclusive: true,
+                range: LockRange { first: 5, last: 9 },
+                pid: 7,
+            })),
         ),
     ]
 }

@@ -54,6 +54,7 @@ impl Meta {
             return Err(Errno::EPROTO);
         }
         self.leases.open(session, ino);
+        self.visit(session, ino)?;
         Ok(Reply::Opened(Opened { attr: self.attr(ino)?, layout: self.layout(ino, 0)? }))
     }
 
@@ -130,6 +131,9 @@ impl Meta {
             SetTime::Now => now,
             SetTime::At(time) => time,
         };
+        if changes.size.is_some() {
+            self.visit(session, ino)?;
+        }
         if let Some(size) = changes.size
             && let Err(e) = self.set_size(session, ino, size)
         {

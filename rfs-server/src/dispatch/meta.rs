@@ -12,6 +12,7 @@ use crate::{
     alloc::Range,
     files::{FileMap, block_up},
     leases::Leases,
+    locks::Locks,
     namespace::{Body, Effects, Inode, Namespace},
     scrub::Space,
     sessions::Sessions,
@@ -24,6 +25,7 @@ pub(crate) struct Meta {
     pub(crate) namespace: Namespace,
     pub(crate) table: Table,
     pub(crate) leases: Leases,
+    pub(crate) locks: Locks,
     pub(crate) sessions: Sessions,
     pub(crate) space: Arc<Space>,
     /// Memory that extended attributes take.
@@ -113,10 +115,21 @@ impl Meta {
         Ok(())
     }
 
+    /// A session is about to change or to read an inode. How often that was another one than the time before.
+    pub(crate) fn visit(&mut self, session: u64, ino: u64) -> Result<u64, Errno> {
+        let inode = self.namespace.get_mut(ino)?;
+        if inode.visitor != session {
+            inode.visitor = session;
+            inode.visits += 1;
+        }
+        Ok(inode.visits)
+    }
+
     /// A session's lease on an inode ended; if it was the last, space behind the end of the file comes back, and an
     /// inode without names goes.
     pub(crate) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
         self.space.lease_ended(ino, session);
+        self.locks.closed(session, ino);
         let Ok(inode) = self.namespace.get(ino) else { return };
         if last && inode.nlink == 0 {
             self.remove(ino);

@@ -8,6 +8,7 @@
 
 mod data;
 mod extents;
+mod locks;
 mod meta;
 mod names;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use rfs_proto::{Attached, Errno, FileKind, Reply, Request, ServerStats, StatFs, 
 use crate::{
     clock::Clock,
     leases::Leases,
+    locks::Locks,
     namespace::{Namespace, New},
     scrub::Space,
     sessions::{Regions, Sessions},
@@ -83,6 +85,7 @@ impl Dispatcher {
             namespace,
             table,
             leases: Leases::default(),
+            locks: Locks::default(),
             sessions: Sessions::default(),
             space: Arc::clone(&space),
             xattr_bytes: 0,
@@ -157,6 +160,9 @@ impl Dispatcher {
             | Request::XattrPart { .. }
             | Request::ListXattr { .. }
             | Request::RemoveXattr { .. } => self.answer_xattr(session, request),
+            Request::Lock { .. } | Request::StopWaiting { .. } | Request::TestLock { .. } => {
+                self.answer_locks(session, request)
+            }
             Request::Fallocate { .. } | Request::Copy { .. } => self.answer_extents(session, request),
             Request::Open { .. }
             | Request::Close { .. }

@@ -53,6 +53,10 @@ pub struct Inode {
     pub slot: u32,
     /// Grows when extents are taken away.
     pub layout_generation: u64,
+    /// The session that opened, resized or locked it last.
+    pub visitor: u64,
+    /// How often that changed.
+    pub visits: u64,
     /// Extended attributes, once there were any.
     pub xattrs: Option<Box<Xattrs>>,
     /// Contents.

@@ -245,6 +245,8 @@ fn inode(new: New<'_>, parent: u64, now: i64) -> Inode {
         ctime: now,
         slot: new.slot,
         layout_generation: 0,
+        visitor: 0,
+        visits: 0,
         xattrs: None,
         body: match new.kind {
             FileKind::Regular => Body::File(FileMap::default()),

@@ -3,6 +3,7 @@
 mod data;
 mod extents;
 mod limits;
+mod locks;
 mod model;
 mod names;
 mod xattr;
