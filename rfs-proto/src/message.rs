@@ -405,6 +405,8 @@ pub struct Attached {
     pub table: RegionRef,
     /// The server's clock, in nanoseconds since 1970, so that a client can write times on it.
     pub now: i64,
+    /// The session's number, never 0, for [`record::appender`](crate::record::appender).
+    pub session: u64,
 }
 
 /// An open file.

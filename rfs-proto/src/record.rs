@@ -1,12 +1,12 @@
 //! The attribute record: one inode's attributes in server memory, for one-sided access.
 //!
-//! The server owns every field but two. Clients write [`SIZE`] (by compare-and-swap, only ever upwards) when a
+//! The server owns every field but three. Clients write [`SIZE`] (by compare-and-swap, only ever upwards) when a
 //! write went past the end of the file, and [`WRITE_TIME`] (by a plain WRITE) when they wrote; so a write is
-//! visible to everyone at once without any server code running. A reader takes the whole record with one READ
+//! visible to everyone at once without any server code running. [`APPENDER`] keeps those apart who append at the same time. A reader takes the whole record with one READ
 //! and accepts it if [`VERSION`] is even, [`INO`] is the inode it meant and [`CHECK`] fits the fields that the
 //! server owns; otherwise it reads again, and after a few tries asks by message. The check is what makes one READ
 //! enough: nothing says in which order a READ fetches the words of a record, so that the version alone could
-//! not tell a record from a mixture of two. [`SIZE`] and [`WRITE_TIME`] are single words and always whole.
+//! not tell a record from a mixture of two. What clients write are single words and always whole.
 //!
 //! All fields are little-endian; a record is [`LEN`] bytes, aligned to them.
 
@@ -50,8 +50,14 @@ pub const LAYOUT_GENERATION: usize = 88;
 pub const NEEDED_TO: usize = 96;
 /// Offset of the first file byte behind all space (u64).
 pub const SPACE_END: usize = 104;
-/// Offset of the check (u64) over all words but [`SIZE`] and [`WRITE_TIME`]: see [`check`].
-pub const CHECK: usize = 120;
+/// Offset of the check (u64) over all words but those that clients write: see [`check`].
+pub const CHECK: usize = 112;
+/// Offset of the word of whoever is appending (u64), 0 for nobody: see [`appender`]. Clients take it and give it back by
+/// compare-and-swap; the server gives it back for a session whose lease ends.
+pub const APPENDER: usize = 120;
+
+/// Bytes that the server owns, from [`MTIME`] on.
+pub const SERVER_PART: usize = APPENDER - MTIME;
 
 fn u64_at(raw: &[u8; LEN], at: usize) -> u64 {
     let mut bytes = [0; 8];
@@ -63,6 +69,16 @@ fn u32_at(raw: &[u8; LEN], at: usize) -> u32 {
     let mut bytes = [0; 4];
     bytes.copy_from_slice(&raw[at..at + 4]);
     u32::from_le_bytes(bytes)
+}
+
+/// The word of a session's append. `turn` tells it from those before it.
+pub fn appender(session: u64, turn: u16) -> u64 {
+    session << 16 | u64::from(turn)
+}
+
+/// Whose append it is.
+pub fn appender_session(word: u64) -> u64 {
+    word >> 16
 }
 
 /// Applies the time of the last client write to the times that the server knows: (mtime, ctime).
@@ -99,7 +115,7 @@ impl Space {
 /// The check value: FNV-1a, taken word by word instead of byte by byte and with the upper half folded in after
 /// each step, over the inode number, the version and the words from [`MTIME`] up to [`CHECK`]. It finds mixtures
 /// of two records, not malice.
-pub fn check(ino: u64, version: u64, server_part: &[u8; LEN - MTIME]) -> u64 {
+pub fn check(ino: u64, version: u64, server_part: &[u8; SERVER_PART]) -> u64 {
     let words = server_part[..CHECK - MTIME].chunks_exact(8).map(|chunk| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(chunk);
@@ -117,8 +133,8 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     if u64_at(raw, INO) != ino || !u64_at(raw, VERSION).is_multiple_of(2) {
         return None;
     }
-    let mut server_part = [0; LEN - MTIME];
-    server_part.copy_from_slice(&raw[MTIME..]);
+    let mut server_part = [0; SERVER_PART];
+    server_part.copy_from_slice(&raw[MTIME..APPENDER]);
     if u64_at(raw, CHECK) != check(ino, u64_at(raw, VERSION), &server_part) {
         return None;
     }
@@ -151,10 +167,10 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     })
 }
 
-/// The fields that the server owns, as one run of bytes from [`MTIME`] to the end of the record, with the check for
+/// The fields that the server owns, as one run of bytes from [`MTIME`] on, with the check for
 /// `version`, the even number that the record will have. The size and `attr.blocks` are not part of it.
-pub fn encode_server_part(attr: &Attr, space: &Space, version: u64) -> [u8; LEN - MTIME] {
-    let mut out = [0; LEN - MTIME];
+pub fn encode_server_part(attr: &Attr, space: &Space, version: u64) -> [u8; SERVER_PART] {
+    let mut out = [0; SERVER_PART];
     let mut put = |at: usize, bytes: &[u8]| out[at - MTIME..at - MTIME + bytes.len()].copy_from_slice(bytes);
     put(MTIME, &attr.mtime.to_le_bytes());
     put(CTIME, &attr.ctime.to_le_bytes());

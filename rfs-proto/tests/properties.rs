@@ -69,11 +69,9 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         any::<u16>().prop_map(|n| Reply::Error(Errno(n))),
         Just(Reply::Done),
-        (region(), region(), any::<i64>()).prop_map(|(arena, table, now)| Reply::Attached(Attached {
-            arena,
-            table,
-            now
-        })),
+        (region(), region(), any::<i64>(), number()).prop_map(
+            |(arena, table, now, session)| Reply::Attached(Attached { arena, table, now, session })
+        ),
         attr().prop_map(Reply::Attr),
         (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),
         layout().prop_map(Reply::Layout),
@@ -233,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn records_round_trip(attr in attr(), space in any::<[u64; 3]>(), version in any::<u64>(), write_time in any::<i64>()) {
+    fn records_round_trip(attr in attr(), space in any::<[u64; 3]>(), version in any::<u64>(), write_time in any::<i64>(), appender in any::<u64>()) {
         let version = version & !1;
         let space = record::Space { allocated: space[0], needed_to: space[1], end: space[2] };
         let mut raw = [0; record::LEN];
@@ -241,13 +239,14 @@ proptest! {
         raw[record::VERSION..][..8].copy_from_slice(&version.to_le_bytes());
         raw[record::SIZE..][..8].copy_from_slice(&attr.size.to_le_bytes());
         raw[record::WRITE_TIME..][..8].copy_from_slice(&write_time.to_le_bytes());
-        raw[record::MTIME..].copy_from_slice(&record::encode_server_part(&attr, &space, version));
+        raw[record::APPENDER..].copy_from_slice(&appender.to_le_bytes());
+        raw[record::MTIME..record::APPENDER].copy_from_slice(&record::encode_server_part(&attr, &space, version));
         let (mtime, ctime) = record::effective_times(attr.mtime, attr.ctime, write_time);
         let blocks = space.visible(attr.size);
         prop_assert_eq!(record::decode(&raw, attr.ino, attr.slot), Some(Attr { mtime, ctime, blocks, ..attr }));
         prop_assert_eq!(record::decode(&raw, attr.ino ^ 1, attr.slot), None);
         // One bit of what the server owns, and it is refused.
-        for bit in (0..64).chain(64..128).chain(256..1024) {
+        for bit in (0..64).chain(64..128).chain(256..8 * record::APPENDER) {
             let mut wrong = raw;
             wrong[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(record::decode(&wrong, attr.ino, attr.slot), None, "bit {}", bit);

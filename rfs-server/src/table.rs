@@ -57,6 +57,7 @@ impl Table {
         self.change(slot, 0, |table, _| {
             table.store(slot, record::SIZE, 0);
             table.store(slot, record::WRITE_TIME, 0);
+            table.store(slot, record::APPENDER, 0);
         });
         self.freed.push(slot);
     }
@@ -71,6 +72,7 @@ impl Table {
         self.change(attr.slot, attr.ino, |table, version| {
             table.store(attr.slot, record::SIZE, attr.size);
             table.store(attr.slot, record::WRITE_TIME, 0);
+            table.store(attr.slot, record::APPENDER, 0);
             table.store_server_part(attr, space, version);
         });
     }
@@ -113,6 +115,14 @@ impl Table {
     /// The time of the last write by a client, 0 for none since the server set mtime.
     pub fn write_time(&self, slot: u32) -> i64 {
         self.load(slot, record::WRITE_TIME) as i64
+    }
+
+    /// Ends an append of a session that can append no more.
+    pub fn end_append(&self, slot: u32, session: u64) {
+        let word = self.memory.atomic_u64(place(slot, record::APPENDER));
+        let its = |word: u64| (record::appender_session(u64::from_le(word)) == session).then_some(0);
+        // An error means that it is not the one that appends.
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, its).ok();
     }
 
     fn change(&self, slot: u32, ino: u64, fill: impl FnOnce(&Table, u64)) {
@@ -223,9 +233,15 @@ mod tests {
 
         client(&table, slot, record::SIZE, 9000);
         client(&table, slot, record::WRITE_TIME, 77);
+        client(&table, slot, record::APPENDER, record::appender(4, 7));
         assert_eq!((table.size(slot), table.write_time(slot)), (9000, 77));
         attr.perm = 0o600;
         table.publish(&attr, &Space::contiguous(100));
+        assert_eq!(table.load(slot, record::APPENDER), record::appender(4, 7));
+        table.end_append(slot, 5);
+        assert_eq!(table.load(slot, record::APPENDER), record::appender(4, 7), "somebody else's");
+        table.end_append(slot, 4);
+        assert_eq!(table.load(slot, record::APPENDER), 0);
         // The client's fields stay; space ahead of the end does not show.
         let seen = Attr { size: 9000, mtime: 77, ctime: 77, blocks: 24, ..attr };
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(seen));

@@ -1,6 +1,6 @@
 //! What the client remembers of inodes.
 //!
-//! Lock order within one inode, outermost first: `opens`, `io`, `layout_calls`, then any one of `layout`, `size`,
+//! Lock order within one inode, outermost first: `opens`, `io`, `append`, `layout_calls`, then any one of `layout`, `size`,
 //! `times`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another.
 
@@ -108,6 +108,8 @@ pub(crate) struct Inode {
     pub(crate) open: AtomicBool,
     /// Reads and writes share it, a change of size excludes them.
     pub(crate) io: RwLock<()>,
+    /// Held over an append, so that this session has one at a time.
+    pub(crate) append: Mutex<()>,
     /// Held over calls that fetch or extend the layout.
     pub(crate) layout_calls: Mutex<()>,
     pub(crate) layout: RwLock<LayoutCache>,
@@ -130,6 +132,7 @@ impl Inode {
             opens: Mutex::default(),
             open: AtomicBool::new(false),
             io: RwLock::default(),
+            append: Mutex::default(),
             layout_calls: Mutex::default(),
             layout: RwLock::default(),
             size: Mutex::default(),

@@ -9,6 +9,7 @@
 //!
 //! It does not cache file data, does not reconnect, and checks no permissions.
 
+mod append;
 mod clock;
 mod connect;
 mod data;
@@ -28,7 +29,7 @@ mod space;
 mod tests;
 mod xattr;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 pub use connect::AttachError;
 pub use data::ReadData;
@@ -57,4 +58,8 @@ pub struct Client {
     inodes: InodeTable,
     /// Held while a value goes to the server in parts, of which it keeps one.
     parts: Mutex<()>,
+    /// The session's number at the server.
+    session: u64,
+    /// For how long one waits for another client.
+    patience: Duration,
 }

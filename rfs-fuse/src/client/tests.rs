@@ -1,5 +1,7 @@
 //! The client against a server in memory, with its memory mapped and without.
 
+mod append;
+
 use std::sync::{Arc, atomic::Ordering};
 
 use rdmabox::RequestError;

@@ -8,7 +8,7 @@ use std::{
     path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::SystemTime,
 };
@@ -24,7 +24,9 @@ use rustix::fs::OFlags;
 
 use super::{
     Settings, convert,
+    handles::{Handle, Handles},
     locks::{self, LockFlags, Locks},
+    pages::{Pages, Stale},
     process, reply,
 };
 use crate::client::{Client, ClientError, Creator, LockRequest, Seek};
@@ -66,7 +68,8 @@ pub struct Adapter {
     kernel: KernelLink,
     locks: Locks,
     lock_flags: LockFlags,
-    last_handle: AtomicU64,
+    handles: Handles,
+    pages: Pages,
     complained: AtomicBool,
 }
 
@@ -76,7 +79,8 @@ impl Adapter {
         Adapter {
             locks: Locks::new(client.clone(), kernel.clone()),
             lock_flags: LockFlags::new(),
-            last_handle: AtomicU64::new(0),
+            handles: Handles::default(),
+            pages: Pages::new(kernel.clone()),
             complained: AtomicBool::new(false),
             client,
             settings,
@@ -183,9 +187,14 @@ impl Adapter {
         Ok(())
     }
 
-    /// A number for an open file that no other has had.
-    fn new_handle(&self) -> FileHandle {
-        FileHandle(self.last_handle.fetch_add(1, Ordering::Relaxed) + 1)
+    /// A handle for a file that was opened with these flags, and what the kernel has to know of it.
+    fn new_handle(&self, ino: u64, flags: i32) -> (FileHandle, FopenFlags) {
+        let appends = OFlags::from_bits_retain(flags as u32).contains(OFlags::APPEND);
+        let direct = appends || self.settings.direct_io;
+        let handle = self.handles.open(ino, appends, direct);
+        // Through the page cache the kernel would decide where an append goes, and cut it at page boundaries.
+        let append = if appends { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+        (FileHandle(handle.0), self.settings.open_flags() | append)
     }
 
     /// Opens for the kernel.
@@ -340,9 +349,12 @@ impl Filesystem for Adapter {
         self.entry("link", self.client.link(ino.0, newparent.0, newname.as_bytes()), reply);
     }
 
-    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(ino.0) {
-            Ok(()) => reply.opened(self.new_handle(), self.settings.open_flags()),
+            Ok(()) => {
+                let (handle, flags) = self.new_handle(ino.0, flags.0);
+                reply.opened(handle, flags);
+            }
             Err(e) => reply.error(self.stale("open", &e)),
         }
     }
@@ -363,8 +375,8 @@ impl Filesystem for Adapter {
             Ok(attr) => {
                 self.client.told(&attr);
                 let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
-                let flags = self.settings.open_flags();
-                reply.created(&ttl, &convert::attr(&attr), GENERATION, self.new_handle(), flags);
+                let (handle, flags) = self.new_handle(attr.ino, flags);
+                reply.created(&ttl, &convert::attr(&attr), GENERATION, handle, flags);
             }
             Err(ClientError::Errno(rfs_proto::Errno::EEXIST))
                 if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) =>
@@ -403,22 +415,38 @@ impl Filesystem for Adapter {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let mut written = self.client.write(ino.0, offset, data);
+        let handle = Handle(handle.0);
+        // What comes from the page cache was changed in mapped memory, at a place that is meant.
+        let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let direct = !from_cache && (self.settings.direct_io || handle.is_for_append());
+        let appends = !from_cache
+            && handle.is_for_append()
+            && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
+        let mut written = if appends {
+            self.client.append(ino.0, data)
+        } else {
+            self.client.write(ino.0, offset, data).map(|()| offset)
+        };
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        if unprivileged || self.settings.direct_io {
-            written = written.and_then(|()| self.drop_privileges(ino.0, unprivileged));
+        if unprivileged || direct {
+            written = written.and_then(|at| self.drop_privileges(ino.0, unprivileged).map(|()| at));
         }
+        // The kernel sends at most max_write bytes.
+        let len = data.len() as u32;
         match written {
-            // The kernel sends at most max_write bytes.
-            Ok(()) => reply.written(data.len() as u32),
+            // A page that was read meanwhile may lack these bytes.
+            Ok(at) if direct && self.handles.are_cached(ino.0) => {
+                self.pages.drop_then_reply(Stale { ino: ino.0, from: at.min(offset), len }, reply);
+            }
+            Ok(_) => reply.written(len),
             Err(e) => reply.error(self.errno("write", &e)),
         }
     }
@@ -499,6 +527,7 @@ impl Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        self.handles.close(ino.0, Handle(handle.0));
         let unlocked = self.unlocked(self.client.unlock_handle(ino.0, handle.0));
         let closed = self.client.close(ino.0);
         self.done("release", closed.and(unlocked), reply);

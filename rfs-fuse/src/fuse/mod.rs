@@ -7,7 +7,9 @@
 
 mod adapter;
 mod convert;
+mod handles;
 mod locks;
+mod pages;
 mod process;
 mod reply;
 

@@ -131,6 +131,7 @@ impl Meta {
         self.space.lease_ended(ino, session);
         self.locks.closed(session, ino);
         let Ok(inode) = self.namespace.get(ino) else { return };
+        self.table.end_append(inode.slot, session);
         if last && inode.nlink == 0 {
             self.remove(ino);
         } else if last {

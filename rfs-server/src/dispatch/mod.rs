@@ -180,7 +180,8 @@ impl Dispatcher {
         }
         let regions = self.locked(|meta| meta.sessions.attach(session)).ok_or(Errno::EPROTO)?;
         log::debug!("session {session}: {client:?} attached");
-        Ok(Reply::Attached(Attached { arena: regions.arena, table: regions.table, now: self.clock.now() }))
+        let Regions { arena, table } = regions;
+        Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session }))
     }
 
     fn locked<T>(&self, step: impl FnOnce(&mut Meta) -> T) -> T {

@@ -52,8 +52,8 @@ impl Fixture {
         let before = self.clock.peek();
         let attached = client.ask(Request::Attach { version: VERSION, client: "test" });
         // Other threads may have looked at the clock meanwhile: each look moves it by one.
-        assert!(matches!(attached, Reply::Attached(Attached { arena, table, now })
-            if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now)));
+        assert!(matches!(attached, Reply::Attached(Attached { arena, table, now, session })
+            if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now) && session == id));
         client
     }
 
