@@ -34,7 +34,7 @@ impl Client {
         Ok(self.changed_at_server(&inode, attr))
     }
 
-    /// Copies bytes between open files without moving them here. How many: fewer than asked for at the end of the source, or
+    /// Copies bytes between open files without moving them here. Waits for reads and writes of the destination under way. How many: fewer than asked for at the end of the source, or
     /// where much is asked for.
     pub fn copy(
         &self,
@@ -43,6 +43,7 @@ impl Client {
         len: u64,
     ) -> Result<u64, ClientError> {
         let inode = self.opened(to)?;
+        let _alone = inode.io.write();
         match self.call(&Request::Copy { from, from_offset, to, to_offset, len })? {
             Reply::Copied(Copied { bytes, .. }) if bytes > len => {
                 Err(ClientError::Protocol("more was copied than there was to copy"))

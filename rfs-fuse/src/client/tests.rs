@@ -123,6 +123,26 @@ fn two_clients_see_each_others_bytes() {
 }
 
 #[test]
+fn a_hole_that_was_filled_is_filled_for_all_who_are_reading_it() {
+    let server = Fake::new(256, false);
+    let meddler = Meddler::new(&server);
+    let a = Arc::new(Client::attach(meddler.clone()).expect("attached"));
+    let b = client(&server);
+    let ino = create(&a, "f");
+    b.open(ino).expect("opened");
+    a.write(ino, 8 * BLOCK, b"end").expect("written");
+    assert_eq!(read(&a, ino, 0, 4), [0; 4]);
+    // One reader has found a hole in its layout and looks whether it still is one; another one is faster.
+    let faster = a.clone();
+    meddler.once(What::Read, move || {
+        b.write(ino, 0, b"data").expect("written by another client");
+        assert_eq!(read(&faster, ino, 0, 4), b"data");
+        Ok(())
+    });
+    assert_eq!(read(&a, ino, 0, 4), b"data");
+}
+
+#[test]
 fn a_size_raised_by_another_client_meanwhile_is_never_lowered() {
     both(|server| {
         let meddler = Meddler::new(&server);
