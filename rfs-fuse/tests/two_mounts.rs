@@ -7,7 +7,6 @@ use std::{
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
-    path::Path,
     sync::Barrier,
     thread,
 };
@@ -92,41 +91,6 @@ fn names_are_the_same_on_both() {
         assert_eq!(fs::read_dir(b.path("d")).expect("directory").count(), 0);
         fs::remove_dir(b.path("d")).expect("removed");
         assert!(!a.path("d").exists());
-    });
-}
-
-/// Runs the same on both mounts at the same time, many times; exactly one may succeed each time.
-fn race(a: &Mount, b: &Mount, attempt: impl Fn(&Path) -> io::Result<()> + Sync, undo: impl Fn(&Path)) {
-    let start = Barrier::new(2);
-    for round in 0..40 {
-        let name = format!("race{round}");
-        let run = |mount: &Mount| {
-            start.wait();
-            attempt(&mount.path(&name))
-        };
-        let (first, second) = thread::scope(|scope| {
-            let other = scope.spawn(|| run(b));
-            (run(a), other.join().expect("thread"))
-        });
-        let lost = match (&first, &second) {
-            (Ok(()), Err(e)) | (Err(e), Ok(())) => e.kind(),
-            _ => panic!("round {round}: {first:?} and {second:?}"),
-        };
-        assert_eq!(lost, io::ErrorKind::AlreadyExists);
-        undo(&a.path(&name));
-    }
-}
-
-#[test]
-fn of_two_who_create_one_wins() {
-    pairs(NONE, |_, a, b| {
-        let exclusive = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path).map(drop);
-        let unlink = |path: &Path| fs::remove_file(path).expect("removed");
-        race(a, b, exclusive, unlink);
-        race(a, b, |path| fs::create_dir(path), |path| fs::remove_dir(path).expect("removed"));
-        fs::write(a.path("source"), b"").expect("written");
-        let link = |path: &Path| fs::hard_link(path.with_file_name("source"), path);
-        race(a, b, link, unlink);
     });
 }
 

@@ -76,6 +76,20 @@ pub struct Attr {
     pub layout_generation: u64,
     /// Index of its [`record`](crate::record) in the attribute table.
     pub slot: u32,
+    /// What it has that need not be asked for where it is not.
+    pub marks: Marks,
+}
+
+bitflags::bitflags! {
+    /// What an inode has besides attributes.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct Marks: u32 {
+        /// Extended attributes, or an ACL.
+        const XATTRS = 1;
+        /// security.capability among them.
+        const CAPABILITY = 2;
+    }
 }
 
 /// A time to set.
@@ -102,6 +116,9 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of contents.
     pub mtime: Option<SetTime>,
+    /// Take set-user-ID away, and set-group-ID where the group may execute, as a write by somebody without privileges
+    /// does. A change of owner or group does so in any case, unless `perm` is set, too.
+    pub drop_privileges: bool,
 }
 
 /// Totals of an export.

@@ -9,17 +9,22 @@ mod attr;
 mod codec;
 mod errno;
 mod extent;
+mod lock;
 mod message;
 pub mod record;
 
-pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs};
+pub use attr::{Attr, FileKind, Marks, SetAttr, SetTime, StatFs};
 pub use codec::{DecodeError, decode_reply, decode_request, encode_reply, encode_request};
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
-pub use message::{Attached, DirEntry, DirPage, Layout, Opened, RenameFlags, Reply, Request, ServerStats};
+pub use lock::{HeldLock, LockClass, LockKind, LockRange, Locked};
+pub use message::{
+    Attached, Copied, DirEntry, DirPage, FallocateFlags, Layout, Opened, RenameFlags, Reply, Request,
+    ServerStats, Value, XattrSet,
+};
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 5;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;
@@ -32,6 +37,15 @@ pub const MAX_NAME: usize = 255;
 
 /// Longest target of a symbolic link, in bytes.
 pub const MAX_SYMLINK: usize = 4095;
+
+/// Longest name of an extended attribute, in bytes.
+pub const MAX_XATTR_NAME: usize = 255;
+
+/// Longest value of an extended attribute, and longest list of names, in bytes.
+pub const MAX_XATTR_VALUE: usize = 64 * 1024;
+
+/// Most bytes of a value in one message; longer ones come in parts.
+pub const XATTR_PART: usize = 48 * 1024;
 
 /// Most extents in one [`Layout`]; the client asks again for the rest.
 pub const MAX_EXTENTS: usize = 2048;

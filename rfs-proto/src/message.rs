@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attr, Errno, Extent, RegionRef, SetAttr, StatFs};
+use crate::{
+    Attr, Errno, Extent, HeldLock, LockClass, LockKind, LockRange, Locked, RegionRef, SetAttr, StatFs,
+};
 
 bitflags::bitflags! {
     /// Flags of a rename, with the values of `renameat2`.
@@ -13,6 +15,20 @@ bitflags::bitflags! {
         const NOREPLACE = 1;
         /// Swap the two names, which must both exist.
         const EXCHANGE = 2;
+    }
+}
+
+bitflags::bitflags! {
+    /// What to do with space, with the values of `fallocate`. None: there is space, and the file reaches as far.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct FallocateFlags: u32 {
+        /// The size stays as it is.
+        const KEEP_SIZE = 1;
+        /// Whole blocks lose their space, the rest reads as zero; with KEEP_SIZE.
+        const PUNCH_HOLE = 2;
+        /// There is space, and it reads as zero.
+        const ZERO_RANGE = 16;
     }
 }
 
@@ -54,8 +70,10 @@ pub enum Request<'a> {
         /// Name in it; EEXIST if it exists.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Kind and permission bits, umask already applied.
+        /// Kind and permission bits.
         mode: u32,
+        /// Taken from the permission bits, unless the directory has a default ACL.
+        umask: u32,
         /// Device number, for device nodes.
         rdev: u32,
         /// Owner.
@@ -70,8 +88,10 @@ pub enum Request<'a> {
         /// Name in it.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Permission bits, umask already applied.
+        /// Permission bits.
         perm: u32,
+        /// Taken from the permission bits, unless the directory has a default ACL.
+        umask: u32,
         /// Owner.
         uid: u32,
         /// Group, unless the directory is setgid.
@@ -86,8 +106,10 @@ pub enum Request<'a> {
         /// Name in it; EEXIST if it exists.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Permission bits, umask already applied.
+        /// Permission bits.
         perm: u32,
+        /// Taken from the permission bits, unless the directory has a default ACL.
+        umask: u32,
         /// Owner.
         uid: u32,
         /// Group, unless the directory is setgid.
@@ -196,6 +218,117 @@ pub enum Request<'a> {
     StatFs,
     /// Counters. → `Stats`
     Stats,
+    /// An extended attribute, from a byte of its value on. ENODATA if there is none of that name. → `Value`
+    GetXattr {
+        /// Inode.
+        ino: u64,
+        /// Name, with its namespace.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// First byte of interest.
+        offset: u32,
+    },
+    /// Sets an extended attribute or an ACL; the latter changes the permission bits, too. → `Done`
+    SetXattr {
+        /// Inode.
+        ino: u64,
+        /// Name, with its namespace.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// Value, or what follows those [`Request::XattrPart`] sent.
+        #[serde(with = "serde_bytes")]
+        value: &'a [u8],
+        /// Whether there may or must be one.
+        how: XattrSet,
+        /// The value begins with the part that this session sent last.
+        continued: bool,
+        /// The caller has no right to set-group-ID: an ACL takes it away.
+        drop_sgid: bool,
+    },
+    /// The beginning of a value that is too long for one message; replaces one that was sent before. → `Done`
+    XattrPart {
+        /// Up to [`XATTR_PART`](crate::XATTR_PART) bytes.
+        #[serde(with = "serde_bytes")]
+        value: &'a [u8],
+    },
+    /// The names of all extended attributes, each followed by a NUL, from a byte on. → `Value`
+    ListXattr {
+        /// Inode.
+        ino: u64,
+        /// First byte of interest.
+        offset: u32,
+    },
+    /// Removes an extended attribute or an ACL. ENODATA if there is none. → `Done`
+    RemoveXattr {
+        /// Inode.
+        ino: u64,
+        /// Name, with its namespace.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// Changes the space of an inode that this session has open, as `fallocate`. The session has no write to it under
+    /// way. → `Attr`
+    Fallocate {
+        /// Inode.
+        ino: u64,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// What to do.
+        flags: FallocateFlags,
+    },
+    /// Copies bytes from one file to another or within one, both open in this session. Holes stay holes where they can.
+    /// Fewer bytes than asked for may be copied: at the end of the source, where space runs out, or because it is much.
+    /// → `Copied`
+    Copy {
+        /// Inode of the source.
+        from: u64,
+        /// First byte there.
+        from_offset: u64,
+        /// Inode of the destination.
+        to: u64,
+        /// First byte there; EINVAL if the ranges overlap.
+        to_offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Locks or unlocks a range of an inode that this session has open. EAGAIN if somebody is in the way. → `Locked`, or
+    /// `Done` for an unlock
+    Lock {
+        /// Inode.
+        ino: u64,
+        /// Who, as the client says it.
+        owner: u64,
+        /// In which of the two worlds.
+        class: LockClass,
+        /// What.
+        kind: LockKind,
+        /// Where.
+        range: LockRange,
+        /// The process, for `TestLock`.
+        pid: u32,
+        /// The owner will ask until it has the lock. EDEADLK if whoever is in the way waits for it.
+        wait: bool,
+    },
+    /// The owner of record locks asks no more. → `Done`
+    StopWaiting {
+        /// Who.
+        owner: u64,
+    },
+    /// A lock that would be in the way of one. → `Conflict`
+    TestLock {
+        /// Inode.
+        ino: u64,
+        /// Who.
+        owner: u64,
+        /// In which of the two worlds.
+        class: LockClass,
+        /// Exclusive, or shared.
+        exclusive: bool,
+        /// Where.
+        range: LockRange,
+    },
 }
 
 /// What the server answers.
@@ -221,6 +354,46 @@ pub enum Reply {
     StatFs(StatFs),
     /// To `Stats`.
     Stats(ServerStats),
+    /// To `GetXattr` and `ListXattr`.
+    Value(Value),
+    /// To `Copy`.
+    Copied(Copied),
+    /// To `Lock`.
+    Locked(Locked),
+    /// To `TestLock`.
+    Conflict(Option<HeldLock>),
+}
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    /// Bytes.
+    pub bytes: u64,
+    /// The destination's attributes afterwards.
+    pub attr: Attr,
+}
+
+/// Whether an extended attribute of that name may be there before it is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum XattrSet {
+    /// It may.
+    Any,
+    /// It must not: EEXIST.
+    Create,
+    /// It must: ENODATA.
+    Replace,
+}
+
+/// Part of a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    /// Changes with every change of the inode's extended attributes: parts of different versions do not fit together.
+    pub version: u64,
+    /// Bytes of the whole value.
+    pub len: u32,
+    /// Those from the offset on, up to [`XATTR_PART`](crate::XATTR_PART).
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
 }
 
 /// What a client needs for one-sided access.
@@ -232,6 +405,8 @@ pub struct Attached {
     pub table: RegionRef,
     /// The server's clock, in nanoseconds since 1970, so that a client can write times on it.
     pub now: i64,
+    /// The session's number, never 0, for [`record::appender`](crate::record::appender).
+    pub session: u64,
 }
 
 /// An open file.

@@ -34,11 +34,11 @@ fn every_variant_is_here() {
         firsts
     };
     let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(request_numbers, (0..20).collect::<Vec<u8>>());
-    assert_eq!(decode_request(&[20]), Err(DecodeError::Malformed));
+    assert_eq!(request_numbers, (0..30).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[30]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(reply_numbers, (0..10).collect::<Vec<u8>>());
-    assert_eq!(decode_reply(&[10]), Err(DecodeError::Malformed));
+    assert_eq!(reply_numbers, (0..14).collect::<Vec<u8>>());
+    assert_eq!(decode_reply(&[14]), Err(DecodeError::Malformed));
 }
 
 #[test]
@@ -81,12 +81,12 @@ fn too_long_is_refused_before_it_is_looked_at() {
 #[test]
 fn nonsense() {
     for hex in [
-        "00 01 01 ff",                     // a client name that is no UTF-8
-        "05 01 01 66 a403 00 00 02",       // neither true nor false
-        "03 02 02",                        // neither there nor not there
-        "03 02 00 00 00 00 01 02",         // no such time to set
-        "02 ffffffffffffffffff02",         // more than 64 bits
-        "04 01 01 6e ffffffff1f 00 00 00", // more than 32 bits
+        "00 01 01 ff",                        // a client name that is no UTF-8
+        "05 01 01 66 a403 12 00 00 02",       // neither true nor false
+        "03 02 02",                           // neither there nor not there
+        "03 02 00 00 00 00 01 02",            // no such time to set
+        "02 ffffffffffffffffff02",            // more than 64 bits
+        "04 01 01 6e ffffffff1f 00 00 00 00", // more than 32 bits
     ] {
         assert_eq!(decode_request(&unhex(hex)), Err(DecodeError::Malformed), "{hex}");
     }

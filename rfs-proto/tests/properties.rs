@@ -8,8 +8,9 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, DirEntry, DirPage, Errno, Extent, FileKind, Layout, MAX_MESSAGE, Opened, RegionRef,
-    RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, decode_reply, decode_request,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, Layout,
+    LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, RegionRef, RenameFlags, Reply,
+    Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet, decode_reply, decode_request,
     encode_reply, encode_request, record,
 };
 
@@ -45,6 +46,7 @@ fn attr() -> impl Strategy<Value = Attr> {
         ctime: times[2],
         layout_generation: numbers.3,
         slot: numbers.4,
+        marks: Marks::from_bits_retain(owner.1),
     })
 }
 
@@ -67,11 +69,9 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         any::<u16>().prop_map(|n| Reply::Error(Errno(n))),
         Just(Reply::Done),
-        (region(), region(), any::<i64>()).prop_map(|(arena, table, now)| Reply::Attached(Attached {
-            arena,
-            table,
-            now
-        })),
+        (region(), region(), any::<i64>(), number()).prop_map(
+            |(arena, table, now, session)| Reply::Attached(Attached { arena, table, now, session })
+        ),
         attr().prop_map(Reply::Attr),
         (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),
         layout().prop_map(Reply::Layout),
@@ -87,14 +87,34 @@ fn reply() -> impl Strategy<Value = Reply> {
         (vec((".{0,20}", number()), 0..10), number(), number()).prop_map(|(calls, sessions, uptime_secs)| {
             Reply::Stats(ServerStats { calls, sessions, uptime_secs })
         }),
+        (number(), small(), vec(any::<u8>(), 0..5000))
+            .prop_map(|(version, len, bytes)| Reply::Value(Value { version, len, bytes })),
+        (number(), attr()).prop_map(|(bytes, attr)| Reply::Copied(Copied { bytes, attr })),
+        (number(), any::<bool>()).prop_map(|(visits, alone)| Reply::Locked(Locked { visits, alone })),
+        prop::option::of((any::<bool>(), number(), number(), small())).prop_map(|held| Reply::Conflict(
+            held.map(|(exclusive, first, last, pid)| HeldLock {
+                exclusive,
+                range: LockRange { first, last },
+                pid
+            })
+        )),
     ]
 }
 
 fn set_attr() -> impl Strategy<Value = SetAttr> {
     use prop::option::of;
     let time = || of(prop_oneof![Just(SetTime::Now), any::<i64>().prop_map(SetTime::At)]);
-    (of(small()), of(small()), of(small()), of(number()), time(), time())
-        .prop_map(|(perm, uid, gid, size, atime, mtime)| SetAttr { perm, uid, gid, size, atime, mtime })
+    (of(small()), of(small()), of(small()), of(number()), time(), time(), any::<bool>()).prop_map(
+        |(perm, uid, gid, size, atime, mtime, drop_privileges)| SetAttr {
+            perm,
+            uid,
+            gid,
+            size,
+            atime,
+            mtime,
+            drop_privileges,
+        },
+    )
 }
 
 /// What requests are made of; they borrow from it.
@@ -133,14 +153,18 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
     let (name, target) = (parts.names.0.as_slice(), parts.names.1.as_slice());
     let (parent, exclusive, changes) = (offset, parts.exclusive, parts.changes);
     let flags = RenameFlags::from_bits_retain(rdev);
+    let class = [LockClass::Record, LockClass::Flock][uid as usize % 2];
+    let kind = [LockKind::Shared, LockKind::Exclusive, LockKind::Unlock][gid as usize % 3];
+    let range = LockRange { first: offset, last: len };
+    let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][uid as usize % 3];
     vec![
         Request::Attach { version: perm, client: &parts.client },
         Request::Lookup { parent, name },
         Request::GetAttr { ino },
         Request::SetAttr { ino, changes },
-        Request::Mknod { parent, name, mode: perm, rdev, uid, gid },
-        Request::Create { parent, name, perm, uid, gid, exclusive },
-        Request::Mkdir { parent, name, perm, uid, gid },
+        Request::Mknod { parent, name, mode: perm, umask: gid, rdev, uid, gid },
+        Request::Create { parent, name, perm, umask: rdev, uid, gid, exclusive },
+        Request::Mkdir { parent, name, perm, umask: rdev, uid, gid },
         Request::Symlink { parent, name, target, uid, gid },
         Request::Readlink { ino },
         Request::Link { ino, parent, name },
@@ -154,6 +178,16 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::ReadDir { ino, cookie: offset, max_entries: uid },
         Request::StatFs,
         Request::Stats,
+        Request::GetXattr { ino, name, offset: uid },
+        Request::SetXattr { ino, name, value: target, how, continued: exclusive, drop_sgid: !exclusive },
+        Request::XattrPart { value: target },
+        Request::ListXattr { ino, offset: gid },
+        Request::RemoveXattr { ino, name },
+        Request::Fallocate { ino, offset, len, flags: FallocateFlags::from_bits_retain(uid) },
+        Request::Copy { from: ino, from_offset: offset, to: parent, to_offset: len, len: ino },
+        Request::Lock { ino, owner: offset, class, kind, range, pid: gid, wait: exclusive },
+        Request::StopWaiting { owner: len },
+        Request::TestLock { ino, owner: offset, class, exclusive, range },
     ]
 }
 
@@ -197,23 +231,22 @@ proptest! {
     }
 
     #[test]
-    fn records_round_trip(attr in attr(), version in any::<u64>(), write_time in any::<i64>()) {
+    fn records_round_trip(attr in attr(), space in any::<[u64; 3]>(), version in any::<u64>(), write_time in any::<i64>(), appender in any::<u64>()) {
         let version = version & !1;
+        let space = record::Space { allocated: space[0], needed_to: space[1], end: space[2] };
         let mut raw = [0; record::LEN];
         raw[record::INO..][..8].copy_from_slice(&attr.ino.to_le_bytes());
         raw[record::VERSION..][..8].copy_from_slice(&version.to_le_bytes());
         raw[record::SIZE..][..8].copy_from_slice(&attr.size.to_le_bytes());
         raw[record::WRITE_TIME..][..8].copy_from_slice(&write_time.to_le_bytes());
-        raw[record::MTIME..].copy_from_slice(&record::encode_server_part(&attr, version));
+        raw[record::APPENDER..].copy_from_slice(&appender.to_le_bytes());
+        raw[record::MTIME..record::APPENDER].copy_from_slice(&record::encode_server_part(&attr, &space, version));
         let (mtime, ctime) = record::effective_times(attr.mtime, attr.ctime, write_time);
-        let blocks = match attr.kind {
-            FileKind::Regular => record::visible_blocks(attr.blocks, attr.size),
-            _ => attr.blocks,
-        };
+        let blocks = space.visible(attr.size);
         prop_assert_eq!(record::decode(&raw, attr.ino, attr.slot), Some(Attr { mtime, ctime, blocks, ..attr }));
         prop_assert_eq!(record::decode(&raw, attr.ino ^ 1, attr.slot), None);
         // One bit of what the server owns, and it is refused.
-        for bit in (0..64).chain(64..128).chain(256..1024) {
+        for bit in (0..64).chain(64..128).chain(256..8 * record::APPENDER) {
             let mut wrong = raw;
             wrong[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(record::decode(&wrong, attr.ino, attr.slot), None, "bit {}", bit);
@@ -242,6 +275,20 @@ fn the_fuzz_entry_takes_its_seeds() {
         }
         entry::check(&seed);
     }
+}
+
+#[test]
+fn space_ahead_of_need_does_not_show() {
+    let space = record::Space { allocated: 80, needed_to: 3 * 4096, end: 12 * 4096 };
+    // Ten blocks, two holes: one block asked for behind the end counts, nine ahead count as far as the file reaches.
+    assert_eq!(
+        [0, 3 * 4096, 3 * 4096 + 1, 12 * 4096, u64::MAX].map(|size| space.visible(size)),
+        [8, 8, 16, 80, 80]
+    );
+    assert_eq!(
+        [0, 1, 4096, 4097, 9000].map(|size| record::Space::contiguous(16).visible(size)),
+        [0, 8, 8, 16, 16]
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use rfs_proto::{BLOCK, Extent, MAX_EXTENTS};
+use rfs_proto::{BLOCK, Extent, MAX_EXTENTS, record::Space};
 
 use crate::alloc::{Range, Want};
 
@@ -24,6 +24,10 @@ const FREE_SHARE: u64 = 16;
 pub struct FileMap {
     extents: BTreeMap<u64, Extent>,
     allocated: u64,
+    /// First byte behind what was asked for: space behind it was given ahead of need.
+    needed_to: u64,
+    /// First byte behind what is kept although the file does not reach so far.
+    kept_to: u64,
 }
 
 /// Rounds up to a whole block. Values near the end of u64 stay as they are rounded down.
@@ -35,6 +39,72 @@ impl FileMap {
     /// Bytes of space that the file has.
     pub fn allocated(&self) -> u64 {
         self.allocated
+    }
+
+    /// The space as records show it.
+    pub fn space(&self) -> Space {
+        Space { allocated: self.allocated / 512, needed_to: self.needed_to, end: self.end() }
+    }
+
+    /// Space up to `end` was asked for.
+    pub fn note_need(&mut self, end: u64) {
+        self.needed_to = self.needed_to.max(block_up(end));
+    }
+
+    /// Space up to `end` stays when the file is closed, although it does not reach so far.
+    pub fn keep(&mut self, end: u64) {
+        self.kept_to = self.kept_to.max(block_up(end));
+    }
+
+    /// First byte behind what is kept.
+    pub fn kept_to(&self) -> u64 {
+        self.kept_to
+    }
+
+    /// The range piece by piece, without gaps: file offset, place in the arena unless it is a hole, length.
+    pub fn pieces(&self, offset: u64, end: u64) -> Vec<(u64, Option<u64>, u64)> {
+        let mut pieces = Vec::new();
+        let mut at = offset;
+        if offset >= end {
+            return pieces;
+        }
+        for extent in self.from(offset).take_while(|extent| extent.file < end) {
+            if extent.file > at {
+                pieces.push((at, None, extent.file - at));
+                at = extent.file;
+            }
+            let len = extent.file_end().min(end) - at;
+            pieces.push((at, Some(extent.arena + (at - extent.file)), len));
+            at += len;
+        }
+        if at < end {
+            pieces.push((at, None, end - at));
+        }
+        pieces
+    }
+
+    /// Gives up the space of the whole blocks in `offset..end`.
+    pub fn punch(&mut self, offset: u64, end: u64) -> Vec<Range> {
+        let (from, to) = (block_up(offset), end / BLOCK * BLOCK);
+        if from >= to {
+            return Vec::new();
+        }
+        let touched: Vec<Extent> = self.from(from).take_while(|extent| extent.file < to).collect();
+        let mut given_up = Vec::new();
+        for extent in touched {
+            self.extents.remove(&extent.file);
+            let (start, stop) = (extent.file.max(from), extent.file_end().min(to));
+            given_up.push(Range { start: extent.arena + (start - extent.file), len: stop - start });
+            if extent.file < start {
+                self.extents.insert(extent.file, Extent { len: start - extent.file, ..extent });
+            }
+            if stop < extent.file_end() {
+                let arena = extent.arena + (stop - extent.file);
+                self.extents.insert(stop, Extent { file: stop, arena, len: extent.file_end() - stop });
+            }
+        }
+        self.allocated -= given_up.iter().map(|range| range.len).sum::<u64>();
+        given_up
     }
 
     /// First file byte behind the last extent.
@@ -104,6 +174,8 @@ impl FileMap {
     /// Gives up all space from the first block on that begins at or after `size`.
     pub fn cut(&mut self, size: u64) -> Vec<Range> {
         let keep = block_up(size);
+        self.needed_to = self.needed_to.min(keep);
+        self.kept_to = self.kept_to.min(keep);
         let mut given_up = Vec::new();
         let gone = self.extents.split_off(&keep);
         if let Some((_, last)) = self.extents.iter_mut().next_back()
@@ -116,13 +188,6 @@ impl FileMap {
         given_up.extend(gone.into_values().map(|extent| Range { start: extent.arena, len: extent.len }));
         self.allocated -= given_up.iter().map(|range| range.len).sum::<u64>();
         given_up
-    }
-
-    /// The space behind byte `size` in the block that `size` lies in, if there is any.
-    pub fn tail(&self, size: u64) -> Option<Range> {
-        let len = block_up(size).checked_sub(size).filter(|&len| len > 0)?;
-        let (_, extent) = self.extents.range(..=size).next_back()?;
-        (extent.file_end() > size).then(|| Range { start: extent.arena + (size - extent.file), len })
     }
 
     fn from(&self, offset: u64) -> impl Iterator<Item = Extent> + '_ {
@@ -228,12 +293,15 @@ mod tests {
     }
 
     #[test]
-    fn cuts_and_tails() {
+    fn cuts_and_pieces() {
         let mut map = map(&[(0, 10, 4), (6, 20, 2)]);
-        assert_eq!(map.tail(B), None);
-        assert_eq!(map.tail(B + 1), Some(Range { start: 11 * B + 1, len: B - 1 }));
-        assert_eq!(map.tail(5 * B + 1), None);
-        assert_eq!(map.tail(u64::MAX), None);
+        assert_eq!(map.pieces(B + 1, 2 * B), [(B + 1, Some(11 * B + 1), B - 1)]);
+        assert_eq!(
+            map.pieces(3 * B, 7 * B),
+            [(3 * B, Some(13 * B), B), (4 * B, None, 2 * B), (6 * B, Some(20 * B), B)]
+        );
+        assert_eq!(map.pieces(9 * B, 10 * B), [(9 * B, None, B)]);
+        assert_eq!(map.pieces(B, B), []);
         assert_eq!(map.cut(8 * B), vec![]);
         assert_eq!(map.cut(2 * B + 1), vec![range(13, 1), range(20, 2)]);
         assert_eq!((map.layout(0).0, map.allocated()), (vec![extent(0, 10, 3)], 3 * B));
@@ -242,14 +310,21 @@ mod tests {
     }
 
     proptest! {
-        /// Filling holes and cutting, against a plain table of blocks.
+        /// Filling holes, punching and cutting, against a plain table of blocks.
         #[test]
-        fn agrees_with_a_table(steps in proptest::collection::vec((any::<bool>(), 0..64u64, 1..16u64, 1..6u64), 1..60)) {
+        fn agrees_with_a_table(steps in proptest::collection::vec((0..3u8, 0..64u64, 1..16u64, 1..6u64), 1..60)) {
             let mut map = FileMap::default();
             let mut table: Vec<Option<u64>> = vec![None; 80];
             let mut next = 0;
-            for (cut, at, len, piece) in steps {
-                if cut {
+            for (what, at, len, piece) in steps {
+                if what == 1 {
+                    // Bytes in the first and last block stay.
+                    let given_up: u64 = map.punch(at * B - u64::from(at > 0), (at + len) * B + 1).iter().map(|r| r.len / B).sum();
+                    let lost = table[at as usize..(at + len) as usize].iter_mut().filter_map(Option::take).count();
+                    prop_assert_eq!(given_up, lost as u64);
+                    continue;
+                }
+                if what == 2 {
                     let given_up: u64 = map.cut(at * B).iter().map(|r| r.len / B).sum();
                     let lost = table[at as usize..].iter_mut().filter_map(Option::take).count();
                     prop_assert_eq!(given_up, lost as u64);

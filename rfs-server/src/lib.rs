@@ -7,8 +7,8 @@
 //! From the bottom up: [`alloc`] keeps the pure account of the arena and [`scrub`] zeroes what was freed, [`prefault`] takes
 //! memory ahead of need; [`files`]
 //! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
-//! [`leases`] and [`sessions`] know who has what open; [`dispatch`] answers requests, [`service`] brings them from
-//! rdmabox, and [`server`] puts it all together.
+//! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what; [`dispatch`] answers requests,
+//! [`service`] brings them from rdmabox, and [`server`] puts it all together.
 #![forbid(unsafe_code)]
 
 pub mod alloc;
@@ -18,6 +18,7 @@ pub mod config;
 pub mod dispatch;
 pub mod files;
 pub mod leases;
+pub mod locks;
 pub mod namespace;
 pub mod prefault;
 pub mod scrub;

@@ -90,6 +90,13 @@ impl Space {
         self.memory.zero_present(range.start as usize, range.len as usize);
     }
 
+    /// Copies between ranges that are in use, by way of `buffer`.
+    pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) {
+        buffer.resize(from.len as usize, 0);
+        self.memory.read(from.start as usize, buffer);
+        self.memory.write(to as usize, buffer);
+    }
+
     /// Sees to it that dirty space gets clean: here if it is little, else in the background.
     pub fn tidy(&self) {
         let waiting = self.account.lock().arena.waiting_dirty();

@@ -19,6 +19,8 @@ pub struct Regions {
 struct Session {
     regions: Regions,
     attached: bool,
+    /// The beginning of a value that comes in parts.
+    part: Vec<u8>,
 }
 
 /// The sessions.
@@ -28,7 +30,7 @@ pub struct Sessions(HashMap<u64, Session>);
 impl Sessions {
     /// A session came up. Nothing but to attach is open to it.
     pub fn begin(&mut self, id: u64, regions: Regions) {
-        self.0.insert(id, Session { regions, attached: false });
+        self.0.insert(id, Session { regions, attached: false, part: Vec::new() });
     }
 
     /// A session is gone.
@@ -46,6 +48,18 @@ impl Sessions {
     /// True if a session is there and attached.
     pub fn is_attached(&self, id: u64) -> bool {
         self.0.get(&id).is_some_and(|session| session.attached)
+    }
+
+    /// Keeps the beginning of a value for the request that brings the rest.
+    pub fn set_part(&mut self, id: u64, part: &[u8]) {
+        if let Some(session) = self.0.get_mut(&id) {
+            session.part = part.to_vec();
+        }
+    }
+
+    /// Takes the beginning of a value.
+    pub fn take_part(&mut self, id: u64) -> Vec<u8> {
+        self.0.get_mut(&id).map_or_else(Vec::new, |session| std::mem::take(&mut session.part))
     }
 
     /// How many are attached.

@@ -8,16 +8,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::Request;
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 19] = [
-    "attach", "lookup", "getattr", "setattr", "mknod", "create", "mkdir", "symlink", "readlink", "link",
-    "unlink", "rmdir", "rename", "open", "close", "layout", "allocate", "readdir", "statfs",
+const NAMES: [&str; 30] = [
+    "attach",
+    "lookup",
+    "getattr",
+    "setattr",
+    "mknod",
+    "create",
+    "mkdir",
+    "symlink",
+    "readlink",
+    "link",
+    "unlink",
+    "rmdir",
+    "rename",
+    "open",
+    "close",
+    "layout",
+    "allocate",
+    "readdir",
+    "statfs",
+    "stats",
+    "getxattr",
+    "setxattr",
+    "xattrpart",
+    "listxattr",
+    "removexattr",
+    "fallocate",
+    "copy",
+    "lock",
+    "stopwaiting",
+    "testlock",
 ];
-const STATS: &str = "stats";
 
 /// The counters.
 #[derive(Debug, Default)]
 pub struct Counters {
-    calls: [AtomicU64; NAMES.len() + 1],
+    calls: [AtomicU64; NAMES.len()],
 }
 
 impl Counters {
@@ -30,7 +57,6 @@ impl Counters {
     pub fn calls(&self) -> Vec<(String, u64)> {
         NAMES
             .iter()
-            .chain([&STATS])
             .zip(&self.calls)
             .map(|(name, count)| ((*name).to_owned(), count.load(Ordering::Relaxed)))
             .collect()
@@ -39,7 +65,7 @@ impl Counters {
 
 /// The name under which a request is counted.
 pub fn request_name(request: &Request<'_>) -> &'static str {
-    NAMES.get(index(request)).copied().unwrap_or(STATS)
+    NAMES[index(request)]
 }
 
 fn index(request: &Request<'_>) -> usize {
@@ -64,6 +90,16 @@ fn index(request: &Request<'_>) -> usize {
         Request::ReadDir { .. } => 17,
         Request::StatFs => 18,
         Request::Stats => 19,
+        Request::GetXattr { .. } => 20,
+        Request::SetXattr { .. } => 21,
+        Request::XattrPart { .. } => 22,
+        Request::ListXattr { .. } => 23,
+        Request::RemoveXattr { .. } => 24,
+        Request::Fallocate { .. } => 25,
+        Request::Copy { .. } => 26,
+        Request::Lock { .. } => 27,
+        Request::StopWaiting { .. } => 28,
+        Request::TestLock { .. } => 29,
     }
 }
 
@@ -80,8 +116,9 @@ mod tests {
         let calls = counters.calls();
         let get = |name: &str| calls.iter().find(|(n, _)| n == name).map(|(_, count)| *count);
         assert_eq!((get("stats"), get("open"), get("close")), (Some(1), Some(2), Some(0)));
-        assert_eq!(calls.len(), 20);
+        assert_eq!(calls.len(), NAMES.len());
         assert_eq!(request_name(&Request::Close { ino: 1 }), "close");
         assert_eq!(request_name(&Request::Stats), "stats");
+        assert_eq!(request_name(&Request::RemoveXattr { ino: 1, name: b"" }), "removexattr");
     }
 }

@@ -8,7 +8,10 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use rdmabox::Memory;
-use rfs_proto::{Attr, MAX_FILE_SIZE, record};
+use rfs_proto::{
+    Attr, MAX_FILE_SIZE,
+    record::{self, Space},
+};
 
 /// The table.
 #[derive(Debug)]
@@ -54,29 +57,31 @@ impl Table {
         self.change(slot, 0, |table, _| {
             table.store(slot, record::SIZE, 0);
             table.store(slot, record::WRITE_TIME, 0);
+            table.store(slot, record::APPENDER, 0);
         });
         self.freed.push(slot);
     }
 
     /// Publishes what the server owns. The size and the time of the last write stay as they are.
-    pub fn publish(&self, attr: &Attr) {
-        self.change(attr.slot, attr.ino, |table, version| table.store_server_part(attr, version));
+    pub fn publish(&self, attr: &Attr, space: &Space) {
+        self.change(attr.slot, attr.ino, |table, version| table.store_server_part(attr, space, version));
     }
 
     /// Publishes everything: the size of `attr` too, and no client has written since.
-    pub fn publish_all(&self, attr: &Attr) {
+    pub fn publish_all(&self, attr: &Attr, space: &Space) {
         self.change(attr.slot, attr.ino, |table, version| {
             table.store(attr.slot, record::SIZE, attr.size);
             table.store(attr.slot, record::WRITE_TIME, 0);
-            table.store_server_part(attr, version);
+            table.store(attr.slot, record::APPENDER, 0);
+            table.store_server_part(attr, space, version);
         });
     }
 
     /// Publishes what the server owns, with an mtime that the server set: no client has written since.
-    pub fn publish_times(&self, attr: &Attr) {
+    pub fn publish_times(&self, attr: &Attr, space: &Space) {
         self.change(attr.slot, attr.ino, |table, version| {
             table.store(attr.slot, record::WRITE_TIME, 0);
-            table.store_server_part(attr, version);
+            table.store_server_part(attr, space, version);
         });
     }
 
@@ -88,15 +93,36 @@ impl Table {
     /// Sets the size, against clients that may be raising it. The size before. From here to the next publication the
     /// version is odd: a client that has just written cannot take the record for what it was before.
     pub fn set_size(&self, slot: u32, size: u64) -> u64 {
-        let version = self.load(slot, record::VERSION);
-        self.store(slot, record::VERSION, version | 1);
+        self.begin(slot);
         let word = self.memory.atomic_u64(place(slot, record::SIZE));
         u64::from_le(word.swap(size.to_le(), Ordering::SeqCst))
+    }
+
+    /// Raises the size, as a client does that writes.
+    pub fn raise_size(&self, slot: u32, size: u64) {
+        let word = self.memory.atomic_u64(place(slot, record::SIZE));
+        let higher = |old| (u64::from_le(old) < size).then_some(size.to_le());
+        // An error means that it is as large already.
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher).ok();
+    }
+
+    /// Opens a record until its next publication, for a change that clients must not miss.
+    pub fn begin(&self, slot: u32) {
+        let version = self.load(slot, record::VERSION);
+        self.store(slot, record::VERSION, version | 1);
     }
 
     /// The time of the last write by a client, 0 for none since the server set mtime.
     pub fn write_time(&self, slot: u32) -> i64 {
         self.load(slot, record::WRITE_TIME) as i64
+    }
+
+    /// Ends an append of a session that can append no more.
+    pub fn end_append(&self, slot: u32, session: u64) {
+        let word = self.memory.atomic_u64(place(slot, record::APPENDER));
+        let its = |word: u64| (record::appender_session(u64::from_le(word)) == session).then_some(0);
+        // An error means that it is not the one that appends.
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, its).ok();
     }
 
     fn change(&self, slot: u32, ino: u64, fill: impl FnOnce(&Table, u64)) {
@@ -107,8 +133,8 @@ impl Table {
         self.store(slot, record::VERSION, version);
     }
 
-    fn store_server_part(&self, attr: &Attr, version: u64) {
-        let part = record::encode_server_part(attr, version);
+    fn store_server_part(&self, attr: &Attr, space: &Space, version: u64) {
+        let part = record::encode_server_part(attr, space, version);
         for (word, bytes) in part.chunks_exact(8).enumerate() {
             let mut le = [0; 8];
             le.copy_from_slice(bytes);
@@ -135,9 +161,11 @@ fn place(slot: u32, field: usize) -> usize {
 mod tests {
     use std::{sync::atomic::AtomicBool, thread};
 
-    use rfs_proto::FileKind;
+    use rfs_proto::{FileKind, Marks};
 
     use super::*;
+
+    const SPACE: Space = Space { allocated: 16, needed_to: 0, end: 8192 };
 
     fn table(slots: usize) -> Table {
         Table::new(Arc::new(Memory::private(slots * record::LEN).unwrap()))
@@ -159,6 +187,7 @@ mod tests {
             ctime: i64::from(seed),
             layout_generation: u64::from(seed),
             slot,
+            marks: Marks::from_bits_retain(seed % 4),
         }
     }
 
@@ -186,10 +215,10 @@ mod tests {
         let mut table = table(1);
         let slot = table.take().unwrap();
         let attr = attr(9, slot, 3);
-        table.publish_all(&attr);
+        table.publish_all(&attr, &SPACE);
         assert_eq!(table.set_size(slot, 7), 5000);
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), None);
-        table.publish(&attr);
+        table.publish(&attr, &SPACE);
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(Attr { size: 7, blocks: 8, ..attr }));
     }
 
@@ -198,20 +227,25 @@ mod tests {
         let mut table = table(2);
         let (_, slot) = (table.take(), table.take().unwrap());
         let mut attr = attr(9, slot, 3);
-        table.publish_all(&attr);
+        table.publish_all(&attr, &SPACE);
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(attr));
         assert_eq!(record::decode(&raw(&table, slot), 8, slot), None);
 
         client(&table, slot, record::SIZE, 9000);
         client(&table, slot, record::WRITE_TIME, 77);
+        client(&table, slot, record::APPENDER, record::appender(4, 7));
         assert_eq!((table.size(slot), table.write_time(slot)), (9000, 77));
         attr.perm = 0o600;
-        attr.blocks = 100;
-        table.publish(&attr);
+        table.publish(&attr, &Space::contiguous(100));
+        assert_eq!(table.load(slot, record::APPENDER), record::appender(4, 7));
+        table.end_append(slot, 5);
+        assert_eq!(table.load(slot, record::APPENDER), record::appender(4, 7), "somebody else's");
+        table.end_append(slot, 4);
+        assert_eq!(table.load(slot, record::APPENDER), 0);
         // The client's fields stay; space ahead of the end does not show.
         let seen = Attr { size: 9000, mtime: 77, ctime: 77, blocks: 24, ..attr };
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(seen));
-        table.publish_times(&attr);
+        table.publish_times(&attr, &Space::contiguous(100));
         let seen = Attr { size: 9000, blocks: 24, ..attr };
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(seen));
 
@@ -232,7 +266,7 @@ mod tests {
     fn readers_never_accept_a_mixture() {
         let mut table = table(1);
         let slot = table.take().unwrap();
-        table.publish_all(&attr(5, slot, 1));
+        table.publish_all(&attr(5, slot, 1), &SPACE);
         let stop = AtomicBool::new(false);
         let accepted = thread::scope(|scope| {
             let reader = scope.spawn(|| {
@@ -253,7 +287,7 @@ mod tests {
                 accepted
             });
             for seed in 1..50_000 {
-                table.publish(&attr(5, slot, seed));
+                table.publish(&attr(5, slot, seed), &SPACE);
             }
             stop.store(true, Ordering::Relaxed);
             reader.join().unwrap()

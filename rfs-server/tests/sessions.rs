@@ -46,8 +46,15 @@ impl Client {
     }
 
     fn create(&self, name: &[u8]) -> Opened {
-        let request =
-            Request::Create { parent: ROOT_INO, name, perm: 0o644, uid: 0, gid: 0, exclusive: false };
+        let request = Request::Create {
+            parent: ROOT_INO,
+            name,
+            perm: 0o644,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            exclusive: false,
+        };
         match self.ask(request) {
             Reply::Opened(opened) => opened,
             other => panic!("{other:?}"),
@@ -132,6 +139,35 @@ fn data_moves_past_the_server_over_tcp() {
 }
 
 #[test]
+fn the_end_of_a_file_is_free_again_when_its_holder_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        let (dead, alive) = (connect(&server, provider), connect(&server, provider));
+        let attr = dead.create(b"f").attr;
+        alive.create(b"f");
+        let take = |client: &Client| {
+            let mut old = 0;
+            let remote = client.field(attr.slot, record::APPENDER);
+            let swap = record::appender(client.attached.session, 5);
+            client
+                .session
+                .execute(&mut [Op::CompareSwap { remote, compare: 0, swap, old: &mut old }])
+                .unwrap();
+            record::appender_session(old)
+        };
+        assert_eq!(take(&dead), 0);
+        assert_eq!(take(&alive), dead.attached.session);
+        drop(dead);
+        // The server learns of it when it learns of it.
+        while take(&alive) != 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(take(&alive), alive.attached.session);
+    }
+}
+
+#[test]
 fn a_malformed_message_ends_its_session_only() {
     let directory = tempfile::tempdir().unwrap();
     let server = start(&directory);
@@ -156,7 +192,8 @@ fn of_two_that_create_the_same_name_one_wins() {
             let tries = clients.each_ref().map(|client| {
                 scope.spawn(|| {
                     let (name, perm, uid, gid) = (name.as_bytes(), 0o600, 0, 0);
-                    let request = Request::Create { parent: ROOT_INO, name, perm, uid, gid, exclusive: true };
+                    let request =
+                        Request::Create { parent: ROOT_INO, name, perm, umask: 0, uid, gid, exclusive: true };
                     barrier.wait();
                     usize::from(matches!(client.ask(request), Reply::Opened(_)))
                 })

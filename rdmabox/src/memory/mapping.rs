@@ -204,16 +204,16 @@ impl Memory {
     pub fn zero_present(&self, offset: usize, len: usize) {
         let Some(fd) = &self.fd else { return self.zero(offset, len) };
         self.check(offset, len);
-        let seek = |from: usize, whence: i32| {
+        let next_data = |from: usize| {
             // SAFETY: plain lseek; nobody uses this descriptor's file position.
-            let found = unsafe { libc::lseek(fd.as_raw_fd(), from as libc::off_t, whence) };
+            let found = unsafe { libc::lseek(fd.as_raw_fd(), from as libc::off_t, libc::SEEK_DATA) };
             usize::try_from(found).ok()
         };
-        let end = offset + len;
+        let (end, page) = (offset + len, page_size());
         let mut at = offset;
         while at < end {
             // Nothing present behind `at`, or a file system that cannot tell.
-            let Some(start) = seek(at, libc::SEEK_DATA) else {
+            let Some(start) = next_data(at) else {
                 if io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
                     self.zero(at, end - at);
                 }
@@ -222,9 +222,10 @@ impl Memory {
             if start >= end {
                 return;
             }
-            let stop = seek(start, libc::SEEK_HOLE).unwrap_or(end).clamp(start, end);
+            // Page by page: SEEK_HOLE would walk over everything that is present behind the range, too.
+            let stop = (start / page + 1).saturating_mul(page).min(end);
             self.zero(start, stop - start);
-            at = stop.max(start + 1);
+            at = stop;
         }
     }
 

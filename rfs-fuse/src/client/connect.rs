@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, sync::Arc};
 
+use parking_lot::Mutex;
 use rdmabox::{Address, ConnectError, Session, SessionOptions};
 use rfs_proto::{Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
 
@@ -49,7 +50,10 @@ impl Client {
     /// Connects to the server at `address` and attaches to it.
     pub fn connect(address: &Address, options: &SessionOptions) -> Result<Client, AttachError> {
         let session = Session::connect(address, options)?;
-        Client::attach(session).map_err(|source| AttachError::Attach { address: address.clone(), source })
+        let mut client = Client::attach(session)
+            .map_err(|source| AttachError::Attach { address: address.clone(), source })?;
+        client.patience = options.operation_timeout;
+        Ok(client)
     }
 
     /// Attaches over a session that is up; closes it if that fails.
@@ -62,11 +66,14 @@ impl Client {
         let sent = local_now();
         let reply = call_on(&**remote, &Request::Attach { version: VERSION, client: &name })?;
         let received = local_now();
-        let Reply::Attached(Attached { arena, table, now }) = reply else {
+        let Reply::Attached(Attached { arena, table, now, session }) = reply else {
             return Err(ClientError::Protocol("no answer to Attach"));
         };
         if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
             return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
+        }
+        if session == 0 {
+            return Err(ClientError::Protocol("a session without a number"));
         }
         let inodes = InodeTable::default();
         // Everybody knows the root directory, without a lookup.
@@ -78,6 +85,9 @@ impl Client {
             records: Records::new(remote.clone(), table),
             clock: ServerClock::from_exchange(sent, now, received),
             inodes,
+            parts: Mutex::default(),
+            session,
+            patience: SessionOptions::default().operation_timeout,
         })
     }
 

@@ -37,16 +37,16 @@ pub enum ReadData<'a> {
 }
 
 /// Parts of one write, in the order of the file.
-type Parts<'a> = SmallVec<[(RemoteAddr, &'a [u8]); 4]>;
+pub(crate) type Parts<'a> = SmallVec<[(RemoteAddr, &'a [u8]); 4]>;
 
 /// Steps of a list that a session takes for certain; pieces beyond go before it.
-const LIST: usize = 32;
+pub(crate) const LIST: usize = 32;
 
 /// One list for the session.
-type Ops<'a> = SmallVec<[Op<'a>; 8]>;
+pub(crate) type Ops<'a> = SmallVec<[Op<'a>; 8]>;
 
 impl Client {
-    fn opened(&self, ino: u64) -> Result<Arc<Inode>, ClientError> {
+    pub(crate) fn opened(&self, ino: u64) -> Result<Arc<Inode>, ClientError> {
         self.inodes.get(ino).ok_or_else(|| Errno::EBADF.into())
     }
 
@@ -197,29 +197,40 @@ impl Client {
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
+        self.write_open(&inode, offset, end, data)
+    }
+
+    /// Writes up to `end` into a file that stays open meanwhile.
+    pub(crate) fn write_open(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        end: u64,
+        data: &[u8],
+    ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
-            let Some((parts, generation)) = self.targets(&inode, offset, data)? else {
-                self.allocate(&inode, offset, data.len() as u64)?;
+            let Some((parts, generation)) = self.targets(inode, offset, data)? else {
+                self.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
             let mapped = self.records.is_mapped();
-            let size = if mapped { self.look(&inode)?.size } else { inode.size.lock().size() };
+            let size = if mapped { self.look(inode)?.size } else { inode.size.lock().size() };
             let placed = if end <= size {
                 self.remote.write_vectored(&parts)?;
                 // A look costs a round trip unless the record is mapped.
-                (!mapped && inode.size.lock().is_recent()) || self.still_there(&inode, generation, end)?
+                (!mapped && inode.size.lock().is_recent()) || self.still_there(inode, generation, end)?
             } else {
-                self.write_and_raise(&inode, generation, (size, end), &parts)?
+                self.write_and_raise(inode, generation, (size, end), &parts)?
             };
             if placed {
-                return self.stamp(&inode);
+                return self.stamp(inode);
             }
         }
         Err(ClientError::Unstable)
     }
 
     /// Where the data goes, with the layout's generation; `None` if there is not enough space yet.
-    fn targets<'d>(
+    pub(crate) fn targets<'d>(
         &self,
         inode: &Inode,
         offset: u64,
@@ -300,13 +311,13 @@ impl Client {
     }
 
     /// Slot and address of an open inode's record.
-    fn record_of(&self, inode: &Inode) -> Result<(u32, RemoteAddr), ClientError> {
+    pub(crate) fn record_of(&self, inode: &Inode) -> Result<(u32, RemoteAddr), ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
         Ok((slot, self.records.field(slot, 0, record::LEN)?))
     }
 
     /// Notes that the inode was written now.
-    fn stamp(&self, inode: &Inode) -> Result<(), ClientError> {
+    pub(crate) fn stamp(&self, inode: &Inode) -> Result<(), ClientError> {
         let mut times = inode.times.lock();
         match (times.note(self.clock.now()), inode.slot()) {
             (Some(time), Some(slot)) => self.records.write_time(slot, time),

@@ -9,6 +9,7 @@
 //! | rdmabox found the request impossible | EIO |
 //! | a message or layout that makes no sense, a reply of the wrong kind | EPROTO |
 //! | the file's space kept changing under an operation | EIO |
+//! | another client was appending all the time | ETIMEDOUT |
 
 use rdmabox::{RequestError, WcStatus};
 use rfs_proto::{DecodeError, Errno};
@@ -34,6 +35,9 @@ pub enum ClientError {
     /// The space of a file kept changing while it was read or written.
     #[error("the file was truncated again and again during the operation")]
     Unstable,
+    /// Another client holds the end of the file, and does not get on.
+    #[error("session {0} has been appending to the file for too long")]
+    Appending(u64),
 }
 
 impl ClientError {
@@ -50,6 +54,7 @@ impl ClientError {
             ) => Errno::EPROTO,
             ClientError::Protocol(_) => Errno::EPROTO,
             ClientError::Unstable => Errno::EIO,
+            ClientError::Appending(_) => Errno::ETIMEDOUT,
         }
     }
 }
@@ -103,6 +108,7 @@ mod tests {
             (DecodeError::Malformed.into(), Errno::EPROTO),
             (ClientError::Protocol("x"), Errno::EPROTO),
             (ClientError::Unstable, Errno::EIO),
+            (ClientError::Appending(3), Errno::ETIMEDOUT),
         ];
         for (error, errno) in table {
             assert_eq!(error.errno(), errno, "{error}");

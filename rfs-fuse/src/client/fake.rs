@@ -12,8 +12,9 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
-    Attached, Attr, BLOCK, Errno, Extent, FileKind, Layout, Opened, RegionRef, Reply, Request, SetTime,
-    decode_request, encode_reply, record,
+    Attached, Attr, BLOCK, Errno, Extent, FileKind, Layout, Marks, Opened, RegionRef, Reply, Request,
+    SetTime, decode_request, encode_reply,
+    record::{self, Space},
 };
 
 use super::Remote;
@@ -52,6 +53,7 @@ pub(crate) struct Fake {
     pub(crate) page: AtomicU64,
     pub(crate) calls: AtomicU64,
     pub(crate) lists: AtomicU64,
+    sessions: AtomicU64,
     connected: AtomicBool,
 }
 
@@ -67,6 +69,7 @@ impl Fake {
             page: AtomicU64::new(u64::MAX),
             calls: AtomicU64::new(0),
             lists: AtomicU64::new(0),
+            sessions: AtomicU64::new(0),
             connected: AtomicBool::new(true),
         })
     }
@@ -84,6 +87,16 @@ impl Fake {
     pub(crate) fn size_and_time(&self, ino: u64) -> (u64, i64) {
         let base = ino as usize * record::LEN;
         (self.table.load_u64(base + record::SIZE), self.table.load_u64(base + record::WRITE_TIME) as i64)
+    }
+
+    /// Who is appending, 0 for nobody.
+    pub(crate) fn appender(&self, ino: u64) -> u64 {
+        self.table.load_u64(ino as usize * record::LEN + record::APPENDER)
+    }
+
+    /// Says who is appending.
+    pub(crate) fn set_appender(&self, ino: u64, word: u64) {
+        self.table.write(ino as usize * record::LEN + record::APPENDER, &word.to_le_bytes());
     }
 
     /// Gives an inode's slot to another one.
@@ -110,7 +123,10 @@ impl Fake {
         self.table.write(base + record::VERSION, &(file.version - 1).to_le_bytes());
         self.table.write(base + record::INO, &file.attr.ino.to_le_bytes());
         self.table.write(base + record::SIZE, &file.attr.size.to_le_bytes());
-        self.table.write(base + record::MTIME, &record::encode_server_part(&file.attr, file.version));
+        self.table.write(
+            base + record::MTIME,
+            &record::encode_server_part(&file.attr, &Space::contiguous(file.attr.blocks), file.version),
+        );
         self.table.write(base + record::VERSION, &file.version.to_le_bytes());
     }
 
@@ -183,6 +199,7 @@ impl Fake {
                     arena: region(&self.arena, ARENA_KEY),
                     table: region(&self.table, TABLE_KEY),
                     now: super::clock::local_now(),
+                    session: 1 + self.sessions.fetch_add(1, Ordering::Relaxed),
                 }))
             }
             Request::Lookup { name, .. } => {
@@ -275,6 +292,7 @@ fn new_attr(ino: u64, perm: u32) -> Attr {
         ctime: 1,
         layout_generation: 1,
         slot: ino as u32,
+        marks: Marks::empty(),
     }
 }
 
@@ -385,13 +403,33 @@ impl Meddler {
 
     /// Before the next operation of this kind, once.
     pub(crate) fn once(&self, kind: What, act: impl FnOnce() -> Result<(), RequestError> + Send + 'static) {
+        self.later(0, kind, act);
+    }
+
+    /// Once, as [`once`](Self::once), but after so many operations of this kind.
+    pub(crate) fn later(
+        &self,
+        mut skip: u32,
+        kind: What,
+        act: impl FnOnce() -> Result<(), RequestError> + Send + 'static,
+    ) {
         let mut act = Some(act);
-        *self.hook.lock() =
-            Box::new(move |what| if what == kind { act.take().map_or(Ok(()), |act| act()) } else { Ok(()) });
+        *self.hook.lock() = Box::new(move |what| match act.take() {
+            Some(act) if what == kind && skip == 0 => act(),
+            later => {
+                skip -= u32::from(what == kind && skip > 0);
+                act = later;
+                Ok(())
+            }
+        });
     }
 
     fn meddle(&self, what: What) -> Result<(), RequestError> {
-        (self.hook.lock())(what)
+        // Not held meanwhile: what the hook does may come here again.
+        let mut hook = std::mem::replace(&mut *self.hook.lock(), Box::new(|_| Ok(())));
+        let outcome = hook(what);
+        *self.hook.lock() = hook;
+        outcome
     }
 }
 

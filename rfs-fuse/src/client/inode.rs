@@ -1,7 +1,7 @@
 //! What the client remembers of inodes.
 //!
-//! Lock order within one inode, outermost first: `opens`, `io`, `layout_calls`, then any one of `layout`, `size`,
-//! `times` and `told`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
+//! Lock order within one inode, outermost first: `opens`, `io`, `append`, `layout_calls`, then any one of `layout`, `size`,
+//! `times`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another.
 
 use std::{
@@ -14,9 +14,9 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rfs_proto::Attr;
+use rfs_proto::{Attr, Marks};
 
-use super::{clock::WriteTimes, layout::LayoutCache};
+use super::{clock::WriteTimes, layout::LayoutCache, locks::MayHold};
 
 /// For how long a session without mapped memory goes on without looking at an open file's record.
 pub(crate) const TRUST: Duration = Duration::from_secs(1);
@@ -69,6 +69,11 @@ impl SizeView {
         self.changes += 1;
     }
 
+    /// The next operation looks.
+    pub(crate) fn distrust(&mut self) {
+        self.seen = None;
+    }
+
     /// The server says that it is this long, after a change of ours.
     pub(crate) fn set(&mut self, size: u64) {
         self.size = size;
@@ -84,10 +89,11 @@ pub(crate) struct Told {
     mtime: i64,
     ctime: i64,
     pub(crate) perm: u32,
+    pub(crate) marks: Marks,
 }
 
 pub(crate) fn told_of(attr: &Attr) -> Told {
-    Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm }
+    Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks: attr.marks }
 }
 
 /// One inode.
@@ -102,13 +108,19 @@ pub(crate) struct Inode {
     pub(crate) open: AtomicBool,
     /// Reads and writes share it, a change of size excludes them.
     pub(crate) io: RwLock<()>,
+    /// Held over an append, so that this session has one at a time.
+    pub(crate) append: Mutex<()>,
     /// Held over calls that fetch or extend the layout.
     pub(crate) layout_calls: Mutex<()>,
     pub(crate) layout: RwLock<LayoutCache>,
     pub(crate) size: Mutex<SizeView>,
     pub(crate) times: Mutex<WriteTimes>,
+    /// The count of visits as of which the caller's pages are, if nobody else could change the file since.
+    pub(crate) pages_as_of: Mutex<Option<u64>>,
     /// What the caller was told last.
     pub(crate) told: Mutex<Option<Told>>,
+    /// Locks that this client may have.
+    pub(crate) may_hold: Mutex<Vec<MayHold>>,
 }
 
 impl Inode {
@@ -120,11 +132,14 @@ impl Inode {
             opens: Mutex::default(),
             open: AtomicBool::new(false),
             io: RwLock::default(),
+            append: Mutex::default(),
             layout_calls: Mutex::default(),
             layout: RwLock::default(),
             size: Mutex::default(),
             times: Mutex::default(),
+            pages_as_of: Mutex::default(),
             told: Mutex::default(),
+            may_hold: Mutex::default(),
         }
     }
 

@@ -9,14 +9,17 @@
 //!
 //! It does not cache file data, does not reconnect, and checks no permissions.
 
+mod append;
 mod clock;
 mod connect;
 mod data;
 mod error;
+mod extents;
 #[cfg(test)]
 mod fake;
 mod inode;
 mod layout;
+mod locks;
 mod names;
 mod open;
 mod record;
@@ -24,14 +27,19 @@ mod remote;
 mod space;
 #[cfg(test)]
 mod tests;
+mod xattr;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 pub use connect::AttachError;
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
-pub use names::NewOwner;
+pub use extents::Seek;
+pub use locks::LockRequest;
+pub use names::Creator;
 pub use remote::Remote;
+
+use parking_lot::Mutex;
 
 use clock::ServerClock;
 use inode::InodeTable;
@@ -48,4 +56,10 @@ pub struct Client {
     records: Records,
     clock: ServerClock,
     inodes: InodeTable,
+    /// Held while a value goes to the server in parts, of which it keeps one.
+    parts: Mutex<()>,
+    /// The session's number at the server.
+    session: u64,
+    /// For how long one waits for another client.
+    patience: Duration,
 }

@@ -1,8 +1,8 @@
 //! Names and attributes: everything that is a call to the server, and `getattr`, which is not.
 
 use rfs_proto::{
-    Attr, DirPage, Errno, MAX_NAME, MAX_SYMLINK, ROOT_INO, RenameFlags, Reply, Request, ServerStats, SetAttr,
-    StatFs,
+    Attr, DirPage, Errno, MAX_NAME, MAX_SYMLINK, Marks, ROOT_INO, RenameFlags, Reply, Request, ServerStats,
+    SetAttr, StatFs,
 };
 
 use super::{
@@ -10,13 +10,15 @@ use super::{
     inode::{Inode, told_of},
 };
 
-/// Who owns what is made.
+/// Who makes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewOwner {
+pub struct Creator {
     /// Owner.
     pub uid: u32,
     /// Group, unless the directory is setgid.
     pub gid: u32,
+    /// Taken from the permission bits, unless the directory has a default ACL.
+    pub umask: u32,
 }
 
 pub(crate) fn check_name(name: &[u8]) -> Result<(), ClientError> {
@@ -27,7 +29,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), ClientError> {
     }
 }
 
-fn wrong_kind<T>() -> Result<T, ClientError> {
+pub(crate) fn wrong_kind<T>() -> Result<T, ClientError> {
     Err(ClientError::Protocol("a reply of the wrong kind"))
 }
 
@@ -123,35 +125,29 @@ impl Client {
         name: &[u8],
         mode: u32,
         rdev: u32,
-        owner: NewOwner,
+        by: Creator,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
-        let NewOwner { uid, gid } = owner;
-        Ok(self.referenced(self.call_attr(&Request::Mknod { parent, name, mode, rdev, uid, gid })?))
+        let Creator { uid, gid, umask } = by;
+        Ok(self.referenced(self.call_attr(&Request::Mknod { parent, name, mode, umask, rdev, uid, gid })?))
     }
 
     /// Makes a directory. Takes a reference.
-    pub fn mkdir(&self, parent: u64, name: &[u8], perm: u32, owner: NewOwner) -> Result<Attr, ClientError> {
+    pub fn mkdir(&self, parent: u64, name: &[u8], perm: u32, by: Creator) -> Result<Attr, ClientError> {
         check_name(name)?;
-        let NewOwner { uid, gid } = owner;
-        Ok(self.referenced(self.call_attr(&Request::Mkdir { parent, name, perm, uid, gid })?))
+        let Creator { uid, gid, umask } = by;
+        Ok(self.referenced(self.call_attr(&Request::Mkdir { parent, name, perm, umask, uid, gid })?))
     }
 
     /// Makes a symbolic link. Takes a reference.
-    pub fn symlink(
-        &self,
-        parent: u64,
-        name: &[u8],
-        target: &[u8],
-        owner: NewOwner,
-    ) -> Result<Attr, ClientError> {
+    pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], by: Creator) -> Result<Attr, ClientError> {
         check_name(name)?;
         match target.len() {
             0 => return Err(Errno::ENOENT.into()),
             1..=MAX_SYMLINK => {}
             _ => return Err(Errno::ENAMETOOLONG.into()),
         }
-        let NewOwner { uid, gid } = owner;
+        let Creator { uid, gid, .. } = by;
         Ok(self.referenced(self.call_attr(&Request::Symlink { parent, name, target, uid, gid })?))
     }
 
@@ -230,9 +226,21 @@ impl Client {
         }
     }
 
-    /// The permission bits that the caller was [`told`](Self::told) last.
-    pub fn told_perm(&self, ino: u64) -> Option<u32> {
-        self.inodes.get(ino)?.told.lock().map(|told| told.perm)
+    /// The permission bits and marks of an inode: as they are where records are mapped, else as the caller was
+    /// [`told`](Self::told) last.
+    pub fn privileges(&self, ino: u64) -> Result<(u32, Marks), ClientError> {
+        let told = self.inodes.get(ino).and_then(|inode| *inode.told.lock());
+        match told {
+            Some(told) if !self.records.is_mapped() => Ok((told.perm, told.marks)),
+            _ => self.getattr(ino).map(|attr| (attr.perm, attr.marks)),
+        }
+    }
+
+    /// The caller no longer keeps what it was told.
+    pub(crate) fn untold(&self, ino: u64) {
+        if let Some(inode) = self.inodes.get(ino) {
+            *inode.told.lock() = None;
+        }
     }
 
     /// True if these attributes say that the file is not what the caller was [`told`](Self::told) last.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use rfs_proto::{Attr, Errno, Opened, Reply, Request};
 
 use super::{
-    Client, ClientError, NewOwner,
+    Client, ClientError, Creator,
     inode::{Inode, Opens},
     layout::validate,
     names::{check_name, with_pending},
@@ -43,12 +43,12 @@ impl Client {
         parent: u64,
         name: &[u8],
         perm: u32,
-        owner: NewOwner,
+        by: Creator,
         exclusive: bool,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
-        let NewOwner { uid, gid } = owner;
-        let opened = self.call_opened(&Request::Create { parent, name, perm, uid, gid, exclusive })?;
+        let Creator { uid, gid, umask } = by;
+        let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
         let ino = opened.attr.ino;
         let inode = self.inodes.acquire(ino);
         self.inodes.acquire(ino);

@@ -125,11 +125,11 @@ impl Client {
     pub(crate) fn readable(&self, inode: &Inode, offset: u64, len: u64) -> Result<Pieces, ClientError> {
         self.know(inode, offset.saturating_add(len))?;
         let pieces = inode.layout.read().pieces(offset, len);
-        let has_hole = |pieces: &Pieces| pieces.iter().any(|p| matches!(p, Piece::Hole { .. }));
-        if !has_hole(&pieces) || self.holes_hold(inode)? {
+        if !pieces.iter().any(|piece| matches!(piece, Piece::Hole { .. })) {
             return Ok(pieces);
         }
-        // Fetched a moment ago, within this operation: holes are holes.
+        // Here they hold, or the layout was fetched. Another thread may have done so, too, since the pieces above were taken.
+        self.holes_hold(inode)?;
         let pieces = inode.layout.read().pieces(offset, len);
         Ok(pieces)
     }

@@ -1,20 +1,29 @@
 //! The client against a server in memory, with its memory mapped and without.
 
+mod append;
+
 use std::sync::{Arc, atomic::Ordering};
 
 use rdmabox::RequestError;
 use rfs_proto::{BLOCK, Errno, SetAttr, SetTime};
 
 use super::{
-    Client, ClientError, NewOwner, ReadData,
+    Client, ClientError, Creator, ReadData,
     fake::{Fake, Meddler, What},
 };
 
 /// The root directory is always known.
 const ROOT: usize = 1;
-const OWNER: NewOwner = NewOwner { uid: 0, gid: 0 };
-const TRUNCATE: SetAttr =
-    SetAttr { perm: None, uid: None, gid: None, size: Some(0), atime: None, mtime: None };
+const OWNER: Creator = Creator { uid: 0, gid: 0, umask: 0 };
+const TRUNCATE: SetAttr = SetAttr {
+    perm: None,
+    uid: None,
+    gid: None,
+    size: Some(0),
+    atime: None,
+    mtime: None,
+    drop_privileges: false,
+};
 
 fn client(server: &Arc<Fake>) -> Client {
     Client::attach(server.clone()).expect("attached")
@@ -111,6 +120,26 @@ fn two_clients_see_each_others_bytes() {
         b.write(ino, 6, b", from b").expect("written");
         assert_eq!(read(&a, ino, 0, 100), b"from a, from b");
     });
+}
+
+#[test]
+fn a_hole_that_was_filled_is_filled_for_all_who_are_reading_it() {
+    let server = Fake::new(256, false);
+    let meddler = Meddler::new(&server);
+    let a = Arc::new(Client::attach(meddler.clone()).expect("attached"));
+    let b = client(&server);
+    let ino = create(&a, "f");
+    b.open(ino).expect("opened");
+    a.write(ino, 8 * BLOCK, b"end").expect("written");
+    assert_eq!(read(&a, ino, 0, 4), [0; 4]);
+    // One reader has found a hole in its layout and looks whether it still is one; another one is faster.
+    let faster = a.clone();
+    meddler.once(What::Read, move || {
+        b.write(ino, 0, b"data").expect("written by another client");
+        assert_eq!(read(&faster, ino, 0, 4), b"data");
+        Ok(())
+    });
+    assert_eq!(read(&a, ino, 0, 4), b"data");
 }
 
 #[test]
@@ -388,7 +417,7 @@ fn what_the_caller_was_told_is_compared() {
     a.write(ino, 0, b"x").expect("written");
     let attr = b.open(ino).expect("opened");
     assert!(b.differs_from_told(&attr));
-    assert_eq!(b.told_perm(ino), Some(0o644));
+    assert_eq!(b.privileges(ino), Ok((0o644, rfs_proto::Marks::empty())));
 }
 
 #[test]

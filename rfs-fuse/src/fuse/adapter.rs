@@ -14,16 +14,22 @@ use std::{
 };
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
-    LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use rfs_proto::{Attr, BLOCK, MAX_NAME, SetAttr};
+use rfs_proto::{Attr, BLOCK, FallocateFlags, LockKind, MAX_NAME, Marks, SetAttr};
 use rustix::fs::OFlags;
 
-use super::{Settings, convert, reply};
-use crate::client::{Client, ClientError, NewOwner};
+use super::{
+    Settings, convert,
+    handles::{Handle, Handles},
+    locks::{self, LockFlags, Locks},
+    pages::{Pages, Stale},
+    process, reply,
+};
+use crate::client::{Client, ClientError, Creator, LockRequest, Seek};
 
 /// Inode numbers are never used again, so one generation is enough.
 const GENERATION: Generation = Generation(0);
@@ -32,12 +38,19 @@ const GENERATION: Generation = Generation(0);
 const PLUS_ENTRIES: u32 = 180;
 const PLAIN_ENTRIES: u32 = 400;
 
+/// Of lseek(2).
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
 /// Cookies of `.` and `..`; the server's come after them.
 const DOTS: u64 = 2;
 
 const SUID: u32 = 0o4000;
 const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o0010;
+
+/// The one extended attribute that changes the mode.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 thread_local! {
     /// For reads that cannot be answered in place.
@@ -53,13 +66,26 @@ pub struct Adapter {
     client: Arc<Client>,
     settings: Settings,
     kernel: KernelLink,
+    locks: Locks,
+    lock_flags: LockFlags,
+    handles: Handles,
+    pages: Pages,
     complained: AtomicBool,
 }
 
 impl Adapter {
     /// An adapter; `kernel` is filled once the session exists.
     pub fn new(client: Arc<Client>, settings: Settings, kernel: KernelLink) -> Adapter {
-        Adapter { client, settings, kernel, complained: AtomicBool::new(false) }
+        Adapter {
+            locks: Locks::new(client.clone(), kernel.clone()),
+            lock_flags: LockFlags::new(),
+            handles: Handles::default(),
+            pages: Pages::new(kernel.clone()),
+            complained: AtomicBool::new(false),
+            client,
+            settings,
+            kernel,
+        }
     }
 
     /// The error number for the kernel. What is not an ordinary refusal is logged, a broken session once.
@@ -113,6 +139,17 @@ impl Adapter {
         }
     }
 
+    /// Answers with a value, or with its length if the caller asks for no bytes.
+    fn value(&self, what: &str, value: Result<Vec<u8>, ClientError>, size: u32, reply: ReplyXattr) {
+        match value {
+            // Values are at most 64 KiB.
+            Ok(value) if size == 0 => reply.size(value.len() as u32),
+            Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+            Ok(value) => reply.data(&value),
+            Err(e) => reply.error(self.errno(what, &e)),
+        }
+    }
+
     /// Makes the kernel ask for attributes anew if the file is not what it was told.
     fn refresh(&self, attr: &Attr) {
         if self.settings.attr_timeout.is_zero() || !self.client.differs_from_told(attr) {
@@ -126,22 +163,38 @@ impl Adapter {
         }
     }
 
-    /// Takes suid and sgid from a file that was written around the page cache (for cached writes the kernel does it).
-    fn drop_privileges(&self, ino: u64) -> Result<(), ClientError> {
-        let perm = match self.client.told_perm(ino) {
-            Some(perm) => perm,
-            None => self.client.getattr(ino)?.perm,
-        };
-        let mut kept = perm & !SUID;
-        if perm & GROUP_EXEC != 0 {
-            kept &= !SGID;
-        }
-        if kept != perm {
-            let attr = self.client.setattr(ino, &SetAttr { perm: Some(kept), ..SetAttr::default() })?;
+    /// Takes from a file that was written what it must not keep: suid and sgid if the kernel says so, capabilities if it
+    /// was written around the page cache (for cached writes the kernel removes them).
+    fn drop_privileges(&self, ino: u64, suid_sgid: bool) -> Result<(), ClientError> {
+        let (perm, marks) = self.client.privileges(ino)?;
+        let executable = perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC;
+        if suid_sgid && executable {
+            let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
+            let attr = self.client.setattr(ino, &changes)?;
             self.refresh(&attr);
             self.client.told(&attr);
+        } else if marks.contains(Marks::CAPABILITY) {
+            self.client.drop_capability(ino)?;
         }
         Ok(())
+    }
+
+    /// Has those asked again who wait here for a lock, if there is one less.
+    fn unlocked(&self, unlocked: Result<bool, ClientError>) -> Result<(), ClientError> {
+        if unlocked? {
+            self.locks.unlocked();
+        }
+        Ok(())
+    }
+
+    /// A handle for a file that was opened with these flags, and what the kernel has to know of it.
+    fn new_handle(&self, ino: u64, flags: i32) -> (FileHandle, FopenFlags) {
+        let appends = OFlags::from_bits_retain(flags as u32).contains(OFlags::APPEND);
+        let direct = appends || self.settings.direct_io;
+        let handle = self.handles.open(ino, appends, direct);
+        // Through the page cache the kernel would decide where an append goes, and cut it at page boundaries.
+        let append = if appends { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+        (FileHandle(handle.0), self.settings.open_flags() | append)
     }
 
     /// Opens for the kernel.
@@ -158,13 +211,19 @@ impl Adapter {
     }
 }
 
-fn owner(request: &Request) -> NewOwner {
-    NewOwner { uid: request.uid(), gid: request.gid() }
+fn creator(request: &Request, umask: u32) -> Creator {
+    Creator { uid: request.uid(), gid: request.gid(), umask }
+}
+
+/// Root is taken for whoever may do everything; the kernel says no more about a caller.
+fn is_privileged(request: &Request) -> bool {
+    request.uid() == 0
 }
 
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.settings.negotiate(config, true);
+        self.settings.negotiate(config);
+        self.settings.negotiate_names(config);
         Ok(())
     }
 
@@ -182,7 +241,7 @@ impl Filesystem for Adapter {
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -205,6 +264,7 @@ impl Filesystem for Adapter {
             size,
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
+            drop_privileges: size.is_some() && !is_privileged(request),
         };
         self.attr("setattr", self.client.setattr(ino.0, &changes), reply);
     }
@@ -222,11 +282,15 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.entry("mknod", self.client.mknod(parent.0, name.as_bytes(), mode, rdev, owner(request)), reply);
+        self.entry(
+            "mknod",
+            self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask)),
+            reply,
+        );
     }
 
     fn mkdir(
@@ -235,10 +299,10 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, owner(request));
+        let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
         self.entry("mkdir", made, reply);
     }
 
@@ -259,7 +323,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let target = target.as_os_str().as_bytes();
-        let made = self.client.symlink(parent.0, link_name.as_bytes(), target, owner(request));
+        let made = self.client.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
         self.entry("symlink", made, reply);
     }
 
@@ -285,9 +349,12 @@ impl Filesystem for Adapter {
         self.entry("link", self.client.link(ino.0, newparent.0, newname.as_bytes()), reply);
     }
 
-    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(ino.0) {
-            Ok(()) => reply.opened(FileHandle(0), self.settings.open_flags()),
+            Ok(()) => {
+                let (handle, flags) = self.new_handle(ino.0, flags.0);
+                reply.opened(handle, flags);
+            }
             Err(e) => reply.error(self.stale("open", &e)),
         }
     }
@@ -298,18 +365,18 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         // Always exclusively: the kernel takes what create opens for new, and neither truncates it nor checks
         // permission. If somebody else was faster, ESTALE sends it back to look the name up and to open that.
-        match self.client.create(parent.0, name.as_bytes(), mode & 0o7777, owner(request), true) {
+        match self.client.create(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask), true) {
             Ok(attr) => {
                 self.client.told(&attr);
                 let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
-                let flags = self.settings.open_flags();
-                reply.created(&ttl, &convert::attr(&attr), GENERATION, FileHandle(0), flags);
+                let (handle, flags) = self.new_handle(attr.ino, flags);
+                reply.created(&ttl, &convert::attr(&attr), GENERATION, handle, flags);
             }
             Err(ClientError::Errno(rfs_proto::Errno::EEXIST))
                 if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) =>
@@ -348,40 +415,122 @@ impl Filesystem for Adapter {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let mut written = self.client.write(ino.0, offset, data);
-        if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            written = written.and_then(|()| self.drop_privileges(ino.0));
+        let handle = Handle(handle.0);
+        // What comes from the page cache was changed in mapped memory, at a place that is meant.
+        let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let direct = !from_cache && (self.settings.direct_io || handle.is_for_append());
+        let appends = !from_cache
+            && handle.is_for_append()
+            && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
+        let mut written = if appends {
+            self.client.append(ino.0, data)
+        } else {
+            self.client.write(ino.0, offset, data).map(|()| offset)
+        };
+        let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        if unprivileged || direct {
+            written = written.and_then(|at| self.drop_privileges(ino.0, unprivileged).map(|()| at));
         }
+        // The kernel sends at most max_write bytes.
+        let len = data.len() as u32;
         match written {
-            // The kernel sends at most max_write bytes.
-            Ok(()) => reply.written(data.len() as u32),
+            // A page that was read meanwhile may lack these bytes.
+            Ok(at) if direct && self.handles.are_cached(ino.0) => {
+                self.pages.drop_then_reply(Stale { ino: ino.0, from: at.min(offset), len }, reply);
+            }
+            Ok(_) => reply.written(len),
             Err(e) => reply.error(self.errno("write", &e)),
         }
     }
 
-    fn flush(&self, _: &Request, ino: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.done("flush", self.client.flush(ino.0), reply);
+    fn flush(&self, _: &Request, ino: INodeNo, _: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        let flushed = self.client.flush(ino.0);
+        let unlocked = self.unlocked(self.client.unlock_owner(ino.0, owner.0));
+        self.done("flush", flushed.and(unlocked), reply);
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let (handle, owner) = (handle.0, owner.0);
+        let class = self.lock_flags.class(request, handle, owner);
+        let Some(kind) = convert::lock_kind(typ) else { return reply.error(Errno::EINVAL) };
+        let wanted =
+            LockRequest { ino: ino.0, handle, owner, class, kind, range: locks::range(start, end), pid };
+        match self.client.test_lock(&wanted) {
+            Ok(None) => reply.locked(start, end, convert::F_UNLCK, 0),
+            Ok(Some(held)) => {
+                let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };
+                reply.locked(held.range.first, held.range.last.min(locks::OFFSET_MAX), typ, held.pid);
+            }
+            Err(e) => reply.error(self.errno("getlk", &e)),
+        }
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (handle, owner) = (handle.0, owner.0);
+        let class = self.lock_flags.class(request, handle, owner);
+        let Some(kind) = convert::lock_kind(typ) else { return reply.error(Errno::EINVAL) };
+        let wanted =
+            LockRequest { ino: ino.0, handle, owner, class, kind, range: locks::range(start, end), pid };
+        if kind == LockKind::Unlock {
+            let unlocked = self.unlocked(self.client.unlock(&wanted).map(|()| true));
+            return self.done("setlk", unlocked, reply);
+        }
+        match self.client.lock(&wanted, sleep) {
+            // Nobody else can have changed what the kernel keeps.
+            Ok(false) => reply.ok(),
+            Ok(true) => self.locks.hand_over(wanted, request.pid(), reply, true),
+            Err(ClientError::Errno(rfs_proto::Errno::EAGAIN)) if sleep => {
+                self.locks.hand_over(wanted, request.pid(), reply, false);
+            }
+            Err(e) => reply.error(self.errno("setlk", &e)),
+        }
     }
 
     fn release(
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.done("release", self.client.close(ino.0), reply);
+        self.handles.close(ino.0, Handle(handle.0));
+        let unlocked = self.unlocked(self.client.unlock_handle(ino.0, handle.0));
+        let closed = self.client.close(ino.0);
+        self.done("release", closed.and(unlocked), reply);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
@@ -391,6 +540,103 @@ impl Filesystem for Adapter {
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         // Names are at the server when the operation that made them returns.
         reply.ok();
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(how) = convert::xattr_set(flags) else { return reply.error(Errno::EINVAL) };
+        // Only an ACL cares. The kernel could tell, but fuser cannot.
+        let drop_sgid = name.as_bytes() == ACCESS_ACL
+            && !is_privileged(request)
+            && self
+                .client
+                .getattr(ino.0)
+                .is_ok_and(|attr| attr.gid != request.gid() && !process::has_group(request.pid(), attr.gid));
+        let set = self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid);
+        self.done("setxattr", set, reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.value("getxattr", self.client.get_xattr(ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.client.list_xattr(ino.0).map(|names| {
+            // As local file systems do: who may not read these does not see them.
+            let shown = |name: &&[u8]| is_privileged(request) || !name.starts_with(b"trusted.");
+            names.split_inclusive(|byte| *byte == 0).filter(shown).collect::<Vec<_>>().concat()
+        });
+        self.value("listxattr", names, size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.done("removexattr", self.client.remove_xattr(ino.0, name.as_bytes()), reply);
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(flags) = FallocateFlags::from_bits(mode as u32) else {
+            return reply.error(Errno::EOPNOTSUPP);
+        };
+        let done = self.client.fallocate(ino.0, offset, length, flags);
+        let done = done.and_then(|_| self.drop_privileges(ino.0, !is_privileged(request)));
+        self.done("fallocate", done, reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        // The kernel asks for nothing else, and not for what lies before the beginning.
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        match self.client.seek(ino.0, offset, what) {
+            // No file is longer than i64 can say.
+            Ok(found) => reply.offset(found as i64),
+            Err(e) => reply.error(self.errno("lseek", &e)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        ino_in: INodeNo,
+        _: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let copied = self.client.copy((ino_in.0, offset_in), (ino_out.0, offset_out), len);
+        let copied = copied.and_then(|bytes| {
+            self.drop_privileges(ino_out.0, !is_privileged(request))?;
+            Ok(bytes)
+        });
+        match copied {
+            // The server copies far less than 4 GiB at a time.
+            Ok(bytes) => reply.written(u32::try_from(bytes).unwrap_or(u32::MAX)),
+            Err(e) => reply.error(self.errno("copy_file_range", &e)),
+        }
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use rfs_proto::{Attr, FileKind, SetTime};
+use rfs_proto::{Attr, FileKind, LockKind, SetTime, XattrSet};
 
 use super::IO_BLOCK;
 
@@ -50,6 +50,30 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
         }
     };
     SetTime::At(ns)
+}
+
+/// Kinds of locks as fcntl(2) numbers them.
+pub(crate) const F_RDLCK: i32 = 0;
+pub(crate) const F_WRLCK: i32 = 1;
+pub(crate) const F_UNLCK: i32 = 2;
+
+pub(crate) fn lock_kind(typ: i32) -> Option<LockKind> {
+    match typ {
+        F_RDLCK => Some(LockKind::Shared),
+        F_WRLCK => Some(LockKind::Exclusive),
+        F_UNLCK => Some(LockKind::Unlock),
+        _ => None,
+    }
+}
+
+/// The flags of setxattr(2): XATTR_CREATE and XATTR_REPLACE.
+pub(crate) fn xattr_set(flags: i32) -> Option<XattrSet> {
+    match flags {
+        0 => Some(XattrSet::Any),
+        1 => Some(XattrSet::Create),
+        2 => Some(XattrSet::Replace),
+        _ => None,
+    }
 }
 
 pub(crate) fn attr(attr: &Attr) -> FileAttr {

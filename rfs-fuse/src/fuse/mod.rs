@@ -1,12 +1,16 @@
 //! The FUSE adapter: kernel requests into client operations, results into replies.
 //!
 //! Handlers run on fuser's session threads, several at once, and wait for the server on the thread that they are called
-//! on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`), and so are locks.
-//! What this file system does not have (extended attributes, fallocate and the like) is not implemented here: fuser answers
-//! ENOSYS, which makes the kernel stop asking.
+//! on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`). Who
+//! waits for a lock waits on none of them (`locks`).
+//! What this file system does not have is not implemented here: fuser answers ENOSYS, which makes the kernel stop asking.
 
 mod adapter;
 mod convert;
+mod handles;
+mod locks;
+mod pages;
+mod process;
 mod reply;
 
 use std::time::Duration;
@@ -33,9 +37,17 @@ pub struct Settings {
 /// What `stat` reports as the size of a good I/O request: programs that buffer go by it.
 pub const IO_BLOCK: u32 = 128 * 1024;
 
+fn request(config: &mut KernelConfig, wanted: &[InitFlags]) {
+    for &flag in wanted {
+        if let Err(missing) = config.add_capabilities(flag) {
+            log::debug!("the kernel has no {missing:?}");
+        }
+    }
+}
+
 impl Settings {
-    /// Agrees with the kernel at the start of a session. `readdirplus`: the file system has it.
-    pub fn negotiate(&self, config: &mut KernelConfig, readdirplus: bool) {
+    /// Agrees with the kernel at the start of a session on how data moves.
+    pub fn negotiate(&self, config: &mut KernelConfig) {
         // The nearest value that works is the answer to one that does not.
         if let Err(nearest) = config.set_max_write(self.max_write) {
             config.set_max_write(nearest).ok();
@@ -49,12 +61,27 @@ impl Settings {
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ];
-        let plus = [InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO];
-        for wanted in always.into_iter().chain(plus.into_iter().filter(|_| readdirplus)) {
-            if let Err(missing) = config.add_capabilities(wanted) {
-                log::debug!("the kernel has no {missing:?}");
-            }
-        }
+        request(config, &always);
+    }
+
+    /// Agrees on what a file system with names, owners and permissions of its own has besides.
+    pub fn negotiate_names(&self, config: &mut KernelConfig) {
+        request(
+            config,
+            &[
+                InitFlags::FUSE_DO_READDIRPLUS,
+                InitFlags::FUSE_READDIRPLUS_AUTO,
+                // The kernel checks ACLs, too, and leaves the umask to the directory's default ACL.
+                InitFlags::FUSE_POSIX_ACL,
+                InitFlags::FUSE_DONT_MASK,
+                // Locks are the server's, so that all mounts know of them.
+                InitFlags::FUSE_POSIX_LOCKS,
+                InitFlags::FUSE_FLOCK_LOCKS,
+                // suid, sgid and capabilities are taken away here, so that the kernel need not ask for
+                // security.capability before every write.
+                InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            ],
+        );
     }
 
     /// The flags of every open file.

@@ -143,7 +143,7 @@ impl Node {
 
 impl Filesystem for NullFs {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.settings.negotiate(config, false);
+        self.settings.negotiate(config);
         Ok(())
     }
 

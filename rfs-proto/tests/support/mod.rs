@@ -1,8 +1,9 @@
 //! One of each message, with values that need varints of one byte and of several.
 
 use rfs_proto::{
-    Attached, Attr, DirEntry, DirPage, Errno, Extent, FileKind, Layout, Opened, RegionRef, RenameFlags,
-    Reply, Request, ServerStats, SetAttr, SetTime, StatFs,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, Layout,
+    LockClass, LockKind, LockRange, Locked, Marks, Opened, RegionRef, RenameFlags, Reply, Request,
+    ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -22,6 +23,7 @@ pub(crate) fn attr() -> Attr {
         ctime: 64,
         layout_generation: 2,
         slot: 7,
+        marks: Marks::XATTRS,
     }
 }
 
@@ -39,22 +41,42 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         size: Some(4096),
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::At(-2)),
+        drop_privileges: true,
     };
     vec![
         ("00 01 01 63", Request::Attach { version: 1, client: "c" }),
         ("01 01 02 68 69", Request::Lookup { parent: 1, name: b"hi" }),
         ("02 ac02", Request::GetAttr { ino: 300 }),
-        ("03 02 01 8003 00 01 05 01 8020 01 00 01 01 03", Request::SetAttr { ino: 2, changes }),
-        ("03 02 00 00 00 00 00 00", Request::SetAttr { ino: 2, changes: SetAttr::default() }),
+        ("03 02 01 8003 00 01 05 01 8020 01 00 01 01 03 01", Request::SetAttr { ino: 2, changes }),
+        ("03 02 00 00 00 00 00 00 00", Request::SetAttr { ino: 2, changes: SetAttr::default() }),
         (
-            "04 01 01 6e a440 00 e807 00",
-            Request::Mknod { parent: 1, name: b"n", mode: 0o020044, rdev: 0, uid: 1000, gid: 0 },
+            "04 01 01 6e a440 12 00 e807 00",
+            Request::Mknod {
+                parent: 1,
+                name: b"n",
+                mode: 0o020044,
+                umask: 0o022,
+                rdev: 0,
+                uid: 1000,
+                gid: 0,
+            },
         ),
         (
-            "05 01 01 66 a403 00 00 01",
-            Request::Create { parent: 1, name: b"f", perm: 0o644, uid: 0, gid: 0, exclusive: true },
+            "05 01 01 66 a403 12 00 00 01",
+            Request::Create {
+                parent: 1,
+                name: b"f",
+                perm: 0o644,
+                umask: 0o022,
+                uid: 0,
+                gid: 0,
+                exclusive: true,
+            },
         ),
-        ("06 01 01 64 ed03 00 00", Request::Mkdir { parent: 1, name: b"d", perm: 0o755, uid: 0, gid: 0 }),
+        (
+            "06 01 01 64 ed03 00 00 00",
+            Request::Mkdir { parent: 1, name: b"d", perm: 0o755, umask: 0, uid: 0, gid: 0 },
+        ),
         (
             "07 01 01 6c 03 2f7fff 00 00",
             Request::Symlink { parent: 1, name: b"l", target: b"/\x7f\xff", uid: 0, gid: 0 },
@@ -80,6 +102,54 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("11 01 00 ffffffff0f", Request::ReadDir { ino: 1, cookie: 0, max_entries: u32::MAX }),
         ("12", Request::StatFs),
         ("13", Request::Stats),
+        ("14 05 06 757365722e61 00", Request::GetXattr { ino: 5, name: b"user.a", offset: 0 }),
+        (
+            "15 05 06 757365722e61 02 7600 01 00 01",
+            Request::SetXattr {
+                ino: 5,
+                name: b"user.a",
+                value: b"v\0",
+                how: XattrSet::Create,
+                continued: false,
+                drop_sgid: true,
+            },
+        ),
+        ("16 02 7600", Request::XattrPart { value: b"v\0" }),
+        ("17 05 808003", Request::ListXattr { ino: 5, offset: 0xc000 }),
+        ("18 05 06 757365722e61", Request::RemoveXattr { ino: 5, name: b"user.a" }),
+        (
+            "19 05 8020 01 03",
+            Request::Fallocate {
+                ino: 5,
+                offset: 4096,
+                len: 1,
+                flags: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            },
+        ),
+        ("1a 05 00 06 8020 07", Request::Copy { from: 5, from_offset: 0, to: 6, to_offset: 4096, len: 7 }),
+        (
+            "1b 05 8020 01 01 05 ffffffffffffffffff01 07 01",
+            Request::Lock {
+                ino: 5,
+                owner: 4096,
+                class: LockClass::Flock,
+                kind: LockKind::Exclusive,
+                range: LockRange { first: 5, last: u64::MAX },
+                pid: 7,
+                wait: true,
+            },
+        ),
+        ("1c 8020", Request::StopWaiting { owner: 4096 }),
+        (
+            "1d 05 8020 00 01 05 09",
+            Request::TestLock {
+                ino: 5,
+                owner: 4096,
+                class: LockClass::Record,
+                exclusive: true,
+                range: LockRange { first: 5, last: 9 },
+            },
+        ),
     ]
 }
 
@@ -91,23 +161,24 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
         ("00 8f01", Reply::Error(Errno(143))),
         ("01", Reply::Done),
         (
-            "02 8010 8020 01 8020 8020 ffffffff0f 8080d0e2c6bfce972f",
+            "02 8010 8020 01 8020 8020 ffffffff0f 8080d0e2c6bfce972f ac02",
             Reply::Attached(Attached {
                 arena: region(2048, 1),
                 table: region(4096, u32::MAX),
                 now: 1_700_000_000_000_000_000,
+                session: 300,
             }),
         ),
-        ("03 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07", Reply::Attr(attr())),
+        ("03 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01", Reply::Attr(attr())),
         (
-            "04 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 02 01 00 8020 8040 01",
+            "04 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01 02 01 00 8020 8040 01",
             Reply::Opened(Opened { attr: attr(), layout: layout() }),
         ),
         ("05 02 01 00 8020 8040 01", Reply::Layout(layout())),
         ("05 00 00 00", Reply::Layout(Layout::default())),
         ("06 03 2f61ff", Reply::Target(b"/a\xff".to_vec())),
         (
-            "07 01 09 01 61 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01 00",
+            "07 01 09 01 61 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01 01 00",
             Reply::Dir(DirPage {
                 entries: vec![DirEntry { cookie: 9, name: b"a".to_vec(), attr: attr() }],
                 parent: 1,
@@ -121,6 +192,21 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
         (
             "09 01 04 6f70656e 03 02 3c",
             Reply::Stats(ServerStats { calls: vec![("open".into(), 3)], sessions: 2, uptime_secs: 60 }),
+        ),
+        ("0a 07 8002 02 7600", Reply::Value(Value { version: 7, len: 256, bytes: b"v\0".to_vec() })),
+        (
+            "0b 8020 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01",
+            Reply::Copied(Copied { bytes: 4096, attr: attr() }),
+        ),
+        ("0c 8020 01", Reply::Locked(Locked { visits: 4096, alone: true })),
+        ("0d 00", Reply::Conflict(None)),
+        (
+            "0d 01 01 05 09 07",
+            Reply::Conflict(Some(HeldLock {
+                exclusive: true,
+                range: LockRange { first: 5, last: 9 },
+                pid: 7,
+            })),
         ),
     ]
 }

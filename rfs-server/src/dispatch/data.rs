@@ -9,7 +9,7 @@ use super::{Dispatcher, meta::Meta};
 use crate::alloc::{Short, Want};
 
 /// What one try to allocate led to.
-enum Attempt {
+pub(super) enum Attempt {
     Done(Layout),
     NotClean,
 }
@@ -37,7 +37,7 @@ impl Dispatcher {
     fn allocate(&self, session: u64, ino: u64, offset: u64, len: u64) -> Result<Layout, Errno> {
         let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
         loop {
-            match self.locked(|meta| meta.try_allocate(session, ino, offset, end))? {
+            match self.locked(|meta| meta.try_allocate(session, ino, offset, end, true))? {
                 Attempt::Done(layout) => return Ok(layout),
                 Attempt::NotClean => self.space.gain_clean(),
             }
@@ -54,6 +54,7 @@ impl Meta {
             return Err(Errno::EPROTO);
         }
         self.leases.open(session, ino);
+        self.visit(session, ino)?;
         Ok(Reply::Opened(Opened { attr: self.attr(ino)?, layout: self.layout(ino, 0)? }))
     }
 
@@ -77,18 +78,30 @@ impl Meta {
         Ok(Layout { generation: self.namespace.get(ino)?.layout_generation, extents, complete })
     }
 
-    fn try_allocate(&mut self, session: u64, ino: u64, offset: u64, end: u64) -> Result<Attempt, Errno> {
+    /// `ahead`: more may be given behind it.
+    pub(super) fn try_allocate(
+        &mut self,
+        session: u64,
+        ino: u64,
+        offset: u64,
+        end: u64,
+        ahead: bool,
+    ) -> Result<Attempt, Errno> {
         if !self.leases.holds(session, ino) {
             return Err(Errno::EBADF);
         }
         if end > offset {
-            let free = self.space.totals().available();
+            let free = if ahead { self.space.totals().available() } else { 0 };
             let size = self.table.size(self.namespace.get(ino)?.slot);
             let wants = self.file(ino)?.wants(offset, end, size, free);
             let asked: Vec<Want> = wants.iter().map(|&(_, want)| want).collect();
             match self.space.allocate(&asked) {
                 Ok(granted) => {
                     let map = self.file(ino)?;
+                    // Who asks for what is there already does not mean to have it shown.
+                    if !wants.is_empty() || !ahead {
+                        map.note_need(end);
+                    }
                     for ((file, _), ranges) in wants.iter().zip(&granted) {
                         map.insert(*file, ranges);
                     }
@@ -118,6 +131,9 @@ impl Meta {
             SetTime::Now => now,
             SetTime::At(time) => time,
         };
+        if changes.size.is_some() {
+            self.visit(session, ino)?;
+        }
         if let Some(size) = changes.size
             && let Err(e) = self.set_size(session, ino, size)
         {
@@ -125,7 +141,15 @@ impl Meta {
             return Err(e);
         }
         let inode = self.namespace.get_mut(ino)?;
-        inode.perm = changes.perm.map_or(inode.perm, |perm| perm & 0o7777);
+        // As the kernel's own file systems do it. A mode that is given is meant so.
+        let owner_changes = changes.uid.is_some() || changes.gid.is_some();
+        let xattr_bytes = inode.xattr_bytes();
+        match changes.perm {
+            Some(perm) => inode.set_perm(perm),
+            None if changes.drop_privileges || owner_changes => inode.drop_privileges(),
+            None => {}
+        }
+        let xattr_bytes = xattr_bytes - inode.xattr_bytes();
         inode.uid = changes.uid.unwrap_or(inode.uid);
         inode.gid = changes.gid.unwrap_or(inode.gid);
         inode.atime = changes.atime.map_or(inode.atime, time);
@@ -134,11 +158,12 @@ impl Meta {
             inode.mtime = now;
         }
         inode.mtime = changes.mtime.map_or(inode.mtime, time);
-        let attr = inode.attr(ino);
+        let (attr, space) = (inode.attr(ino), inode.space());
+        self.xattr_bytes -= xattr_bytes;
         if changes.mtime.is_some() || changes.size.is_some() {
-            self.table.publish_times(&attr);
+            self.table.publish_times(&attr, &space);
         } else {
-            self.table.publish(&attr);
+            self.table.publish(&attr, &space);
         }
         self.attr(ino).map(Reply::Attr)
     }
@@ -148,6 +173,7 @@ impl Meta {
     fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
         let slot = self.namespace.get(ino)?.slot;
         let old = self.table.set_size(slot, size);
-        if size < old { self.cut(session, ino, size) } else { Ok(()) }
+        let kept = self.file(ino)?.kept_to() > 0;
+        if size < old || kept { self.cut(session, ino, size, 0) } else { Ok(()) }
     }
 }

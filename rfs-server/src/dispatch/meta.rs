@@ -1,8 +1,8 @@
 //! Everything under the metadata lock, and what keeps its parts in step: the records in the table follow the inodes,
 //! space goes back to the arena when files shrink or go.
 //!
-//! Threading: owned by the dispatcher's lock. It never zeroes more than a block; the rest is left dirty for
-//! [`Space::tidy`] after the lock.
+//! Threading: owned by the dispatcher's lock. It zeroes little: ends of blocks, and space that a file keeps although it does not
+//! reach so far; the rest is left dirty for [`Space::tidy`] after the lock.
 
 use std::sync::Arc;
 
@@ -10,8 +10,9 @@ use rfs_proto::{Attr, Errno, FileKind, record};
 
 use crate::{
     alloc::Range,
-    files::FileMap,
+    files::{FileMap, block_up},
     leases::Leases,
+    locks::Locks,
     namespace::{Body, Effects, Inode, Namespace},
     scrub::Space,
     sessions::Sessions,
@@ -24,8 +25,11 @@ pub(crate) struct Meta {
     pub(crate) namespace: Namespace,
     pub(crate) table: Table,
     pub(crate) leases: Leases,
+    pub(crate) locks: Locks,
     pub(crate) sessions: Sessions,
     pub(crate) space: Arc<Space>,
+    /// Memory that extended attributes take.
+    pub(crate) xattr_bytes: u64,
 }
 
 impl Meta {
@@ -34,7 +38,7 @@ impl Meta {
         let mut attr = self.namespace.get(ino)?.attr(ino);
         if attr.kind == FileKind::Regular {
             attr.size = self.table.size(attr.slot);
-            attr.blocks = record::visible_blocks(attr.blocks, attr.size);
+            attr.blocks = self.namespace.get(ino)?.space().visible(attr.size);
         }
         (attr.mtime, attr.ctime) =
             record::effective_times(attr.mtime, attr.ctime, self.table.write_time(attr.slot));
@@ -44,14 +48,14 @@ impl Meta {
     /// Publishes what the server owns of an inode's record. Inodes that are gone have none.
     pub(crate) fn publish(&self, ino: u64) {
         if let Ok(inode) = self.namespace.get(ino) {
-            self.table.publish(&inode.attr(ino));
+            self.table.publish(&inode.attr(ino), &inode.space());
         }
     }
 
     /// Publishes the whole record of a new inode.
     pub(crate) fn publish_new(&self, ino: u64) {
         if let Ok(inode) = self.namespace.get(ino) {
-            self.table.publish_all(&inode.attr(ino));
+            self.table.publish_all(&inode.attr(ino), &inode.space());
         }
     }
 
@@ -76,36 +80,65 @@ impl Meta {
         }
     }
 
-    /// Gives up a file's space behind `size`, but for the rest of the last block, which is zeroed. `session` asked for
-    /// it and writes nothing there any more; what other sessions can reach is quarantined.
-    pub(crate) fn cut(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
+    /// Gives up a file's space behind `size`, but for what is kept up to `keep`, which is zeroed. `session` asked for it
+    /// and writes nothing there any more; what other sessions can reach is quarantined.
+    pub(crate) fn cut(&mut self, session: u64, ino: u64, size: u64, keep: u64) -> Result<(), Errno> {
         let map = self.file(ino)?;
-        let given_up = map.cut(size);
-        let tail = map.tail(size);
-        if let Some(tail) = tail {
-            self.space.zero(tail);
+        let keep = block_up(size).max(keep);
+        let given_up = map.cut(keep);
+        let rest = map.pieces(size, keep);
+        self.give_up(session, ino, &given_up, &rest)
+    }
+
+    /// Hands space back that a file lost, and zeroes pieces that it keeps.
+    pub(crate) fn give_up(
+        &mut self,
+        session: u64,
+        ino: u64,
+        given_up: &[Range],
+        zeroed: &[(u64, Option<u64>, u64)],
+    ) -> Result<(), Errno> {
+        let mut changed = !given_up.is_empty();
+        for &(_, place, len) in zeroed {
+            if let Some(start) = place {
+                self.space.zero(Range { start, len });
+                changed = true;
+            }
         }
-        // Also where no space goes: the tail that was zeroed may have been under somebody's write.
-        if tail.is_some() || !given_up.is_empty() {
+        // Also where no space goes: what was zeroed may have been under somebody's write.
+        if changed {
             self.namespace.get_mut(ino)?.layout_generation += 1;
         }
         if !given_up.is_empty() {
-            self.space.quarantine(ino, &given_up, &self.leases.others(session, ino));
+            self.space.quarantine(ino, given_up, &self.leases.others(session, ino));
         }
         Ok(())
+    }
+
+    /// A session is about to change or to read an inode. How often that was another one than the time before.
+    pub(crate) fn visit(&mut self, session: u64, ino: u64) -> Result<u64, Errno> {
+        let inode = self.namespace.get_mut(ino)?;
+        if inode.visitor != session {
+            inode.visitor = session;
+            inode.visits += 1;
+        }
+        Ok(inode.visits)
     }
 
     /// A session's lease on an inode ended; if it was the last, space behind the end of the file comes back, and an
     /// inode without names goes.
     pub(crate) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
         self.space.lease_ended(ino, session);
+        self.locks.closed(session, ino);
         let Ok(inode) = self.namespace.get(ino) else { return };
+        self.table.end_append(inode.slot, session);
         if last && inode.nlink == 0 {
             self.remove(ino);
         } else if last {
             let size = self.table.size(inode.slot);
+            let keep = self.file(ino).map_or(0, |map| map.kept_to());
             // It was open, so that it is a regular file, and cutting cannot fail.
-            if self.cut(session, ino, size).is_ok() {
+            if self.cut(session, ino, size, keep).is_ok() {
                 self.publish(ino);
             }
         }
@@ -113,7 +146,9 @@ impl Meta {
 
     /// Takes an inode out that nobody can reach.
     fn remove(&mut self, ino: u64) {
-        let Some(Inode { slot, body, .. }) = self.namespace.remove_inode(ino) else { return };
+        let Some(inode) = self.namespace.remove_inode(ino) else { return };
+        self.xattr_bytes -= inode.xattr_bytes();
+        let Inode { slot, body, .. } = inode;
         if let Body::File(mut map) = body {
             let ranges: Vec<Range> = map.cut(0);
             self.space.quarantine(ino, &ranges, &[]);

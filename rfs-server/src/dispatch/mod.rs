@@ -7,10 +7,13 @@
 //! It does not decode, encode, or move file data.
 
 mod data;
+mod extents;
+mod locks;
 mod meta;
 mod names;
 #[cfg(test)]
 mod tests;
+mod xattr;
 
 use std::sync::Arc;
 
@@ -21,6 +24,7 @@ use rfs_proto::{Attached, Errno, FileKind, Reply, Request, ServerStats, StatFs, 
 use crate::{
     clock::Clock,
     leases::Leases,
+    locks::Locks,
     namespace::{Namespace, New},
     scrub::Space,
     sessions::{Regions, Sessions},
@@ -69,6 +73,7 @@ impl Dispatcher {
         let root = New {
             kind: FileKind::Directory,
             perm: root.perm,
+            umask: 0,
             uid: root.uid,
             gid: root.gid,
             rdev: 0,
@@ -80,8 +85,10 @@ impl Dispatcher {
             namespace,
             table,
             leases: Leases::default(),
+            locks: Locks::default(),
             sessions: Sessions::default(),
             space: Arc::clone(&space),
+            xattr_bytes: 0,
         };
         meta.publish_new(rfs_proto::ROOT_INO);
         Ok(Dispatcher { meta: Mutex::new(meta), space, counters: Counters::default(), clock, started })
@@ -148,6 +155,15 @@ impl Dispatcher {
         match request {
             Request::StatFs => Ok(Reply::StatFs(self.statfs())),
             Request::Stats => Ok(Reply::Stats(self.stats())),
+            Request::GetXattr { .. }
+            | Request::SetXattr { .. }
+            | Request::XattrPart { .. }
+            | Request::ListXattr { .. }
+            | Request::RemoveXattr { .. } => self.answer_xattr(session, request),
+            Request::Lock { .. } | Request::StopWaiting { .. } | Request::TestLock { .. } => {
+                self.answer_locks(session, request)
+            }
+            Request::Fallocate { .. } | Request::Copy { .. } => self.answer_extents(session, request),
             Request::Open { .. }
             | Request::Close { .. }
             | Request::Layout { .. }
@@ -164,7 +180,8 @@ impl Dispatcher {
         }
         let regions = self.locked(|meta| meta.sessions.attach(session)).ok_or(Errno::EPROTO)?;
         log::debug!("session {session}: {client:?} attached");
-        Ok(Reply::Attached(Attached { arena: regions.arena, table: regions.table, now: self.clock.now() }))
+        let Regions { arena, table } = regions;
+        Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session }))
     }
 
     fn locked<T>(&self, step: impl FnOnce(&mut Meta) -> T) -> T {

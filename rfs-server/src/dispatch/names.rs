@@ -27,21 +27,21 @@ fn answer(meta: &mut Meta, session: u64, request: Request<'_>, now: i64) -> Resu
             meta.attr(ino).map(Reply::Attr)
         }
         Request::GetAttr { ino } => meta.attr(ino).map(Reply::Attr),
-        Request::Mknod { parent, name, mode, rdev, uid, gid } => {
+        Request::Mknod { parent, name, mode, umask, rdev, uid, gid } => {
             let kind = FileKind::from_mode(mode).ok_or(Errno::EINVAL)?;
             if matches!(kind, FileKind::Directory | FileKind::Symlink) {
                 return Err(Errno::EINVAL);
             }
-            let new = New { kind, perm: mode & 0o7777, uid, gid, rdev, target: b"", slot: 0 };
+            let new = New { kind, perm: mode & 0o7777, umask, uid, gid, rdev, target: b"", slot: 0 };
             make(meta, parent, name, new, now).map(Reply::Attr)
         }
-        Request::Create { parent, name, perm, uid, gid, exclusive } => {
+        Request::Create { parent, name, perm, umask, uid, gid, exclusive } => {
             let ino = match meta.namespace.probe(parent, name)? {
                 Some(_) if exclusive => return Err(Errno::EEXIST),
                 Some(existing) => existing,
                 None => {
                     let kind = FileKind::Regular;
-                    let new = New { kind, perm, uid, gid, rdev: 0, target: b"", slot: 0 };
+                    let new = New { kind, perm, umask, uid, gid, rdev: 0, target: b"", slot: 0 };
                     make(meta, parent, name, new, now)?.ino
                 }
             };
@@ -51,9 +51,9 @@ fn answer(meta: &mut Meta, session: u64, request: Request<'_>, now: i64) -> Resu
                 _ => Err(Errno::EEXIST),
             }
         }
-        Request::Mkdir { parent, name, perm, uid, gid } => {
+        Request::Mkdir { parent, name, perm, umask, uid, gid } => {
             let kind = FileKind::Directory;
-            let new = New { kind, perm, uid, gid, rdev: 0, target: b"", slot: 0 };
+            let new = New { kind, perm, umask, uid, gid, rdev: 0, target: b"", slot: 0 };
             make(meta, parent, name, new, now).map(Reply::Attr)
         }
         Request::Symlink { parent, name, target, uid, gid } => {
@@ -63,7 +63,8 @@ fn answer(meta: &mut Meta, session: u64, request: Request<'_>, now: i64) -> Resu
                 _ if target.contains(&0) => return Err(Errno::EINVAL),
                 _ => {}
             }
-            let new = New { kind: FileKind::Symlink, perm: 0o777, uid, gid, rdev: 0, target, slot: 0 };
+            let new =
+                New { kind: FileKind::Symlink, perm: 0o777, umask: 0, uid, gid, rdev: 0, target, slot: 0 };
             make(meta, parent, name, new, now).map(Reply::Attr)
         }
         Request::Readlink { ino } => match &meta.namespace.get(ino)?.body {
@@ -104,6 +105,7 @@ fn make(meta: &mut Meta, parent: u64, name: &[u8], new: New<'_>, now: i64) -> Re
     meta.namespace.may_make(parent, name, new.kind)?;
     let slot = meta.table.take().ok_or(Errno::ENOSPC)?;
     let (ino, effects) = meta.namespace.make(parent, name, New { slot, ..new }, now)?;
+    meta.xattr_bytes += meta.namespace.get(ino)?.xattr_bytes();
     meta.publish_new(ino);
     meta.settle(&effects);
     meta.attr(ino)

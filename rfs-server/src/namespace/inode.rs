@@ -3,10 +3,14 @@
 //!
 //! Threading: none; the metadata lock protects it.
 
-use rfs_proto::{Attr, FileKind};
+use rfs_proto::{Attr, FileKind, Marks, record::Space};
 
-use super::Directory;
+use super::{Acl, Directory, XattrName, Xattrs};
 use crate::files::FileMap;
+
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+const GROUP_EXEC: u32 = 0o0010;
 
 /// Size shown for a directory.
 const DIRECTORY_SIZE: u64 = 4096;
@@ -49,19 +53,23 @@ pub struct Inode {
     pub slot: u32,
     /// Grows when extents are taken away.
     pub layout_generation: u64,
+    /// The session that opened, resized or locked it last.
+    pub visitor: u64,
+    /// How often that changed.
+    pub visits: u64,
+    /// Extended attributes, once there were any.
+    pub xattrs: Option<Box<Xattrs>>,
     /// Contents.
     pub body: Body,
 }
 
 impl Inode {
-    /// The attributes as the server knows them: the size of a regular file is 0 here, and its blocks are all that is
-    /// allocated.
+    /// The attributes as the server knows them: size and blocks of a regular file are 0 here.
     pub fn attr(&self, ino: u64) -> Attr {
-        let (size, blocks) = match &self.body {
-            Body::File(map) => (0, map.allocated() / 512),
-            Body::Directory(_) => (DIRECTORY_SIZE, 0),
-            Body::Symlink(target) => (target.len() as u64, 0),
-            Body::Special => (0, 0),
+        let size = match &self.body {
+            Body::File(_) | Body::Special => 0,
+            Body::Directory(_) => DIRECTORY_SIZE,
+            Body::Symlink(target) => target.len() as u64,
         };
         Attr {
             ino,
@@ -72,12 +80,21 @@ impl Inode {
             gid: self.gid,
             rdev: self.rdev,
             size,
-            blocks,
+            blocks: 0,
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
             layout_generation: self.layout_generation,
             slot: self.slot,
+            marks: self.xattrs.as_ref().map_or_else(Marks::empty, |xattrs| xattrs.marks()),
+        }
+    }
+
+    /// The space of a regular file.
+    pub fn space(&self) -> Space {
+        match &self.body {
+            Body::File(map) => map.space(),
+            _ => Space::default(),
         }
     }
 
@@ -86,6 +103,71 @@ impl Inode {
         match &self.body {
             Body::Directory(directory) => Some(directory),
             _ => None,
+        }
+    }
+
+    /// The extended attributes, to change.
+    pub fn xattrs_mut(&mut self) -> &mut Xattrs {
+        self.xattrs.get_or_insert_default()
+    }
+
+    /// The memory that extended attributes take.
+    pub fn xattr_bytes(&self) -> u64 {
+        self.xattrs.as_ref().map_or(0, |xattrs| xattrs.bytes())
+    }
+
+    /// Gives a new inode the ACLs and the permission bits that it gets in a directory with this default ACL, or without
+    /// one.
+    pub(super) fn begin_acls(&mut self, default: Option<&Acl>, umask: u32) {
+        let Some(default) = default.filter(|_| self.kind != FileKind::Symlink) else {
+            if self.kind != FileKind::Symlink {
+                self.perm &= !(umask & 0o777);
+            }
+            return;
+        };
+        let access = default.inherit(self.perm);
+        self.perm = self.perm & !0o777 | access.permissions();
+        if !access.is_minimal() {
+            self.xattrs_mut().set_acl(XattrName::Access, Some(access));
+        }
+        if self.is_directory() {
+            self.xattrs_mut().set_acl(XattrName::Default, Some(default.clone()));
+        }
+    }
+
+    /// Sets the access ACL or the default ACL. The permission bits follow the access ACL, and one that says no more than
+    /// they do is not kept.
+    pub fn set_acl(&mut self, name: XattrName<'_>, acl: Option<Acl>) {
+        let kept = match (name, acl) {
+            (XattrName::Access, Some(acl)) => {
+                self.perm = self.perm & !0o777 | acl.permissions();
+                Some(acl).filter(|acl| !acl.is_minimal())
+            }
+            (_, acl) => acl,
+        };
+        self.xattrs_mut().set_acl(name, kept);
+    }
+
+    /// Sets the permission bits, and the access ACL with them.
+    pub fn set_perm(&mut self, perm: u32) {
+        self.perm = perm & 0o7777;
+        if let Some(access) = self.xattrs.as_mut().and_then(|xattrs| xattrs.access.as_mut()) {
+            access.change_mode(perm);
+        }
+    }
+
+    /// Takes away what a change of contents or owner must not leave to a program: set-user-ID, set-group-ID where the
+    /// group may execute, capabilities.
+    pub fn drop_privileges(&mut self) {
+        if self.is_directory() {
+            return;
+        }
+        self.perm &= !SETUID;
+        if self.perm & GROUP_EXEC != 0 {
+            self.perm &= !SETGID;
+        }
+        if let Some(xattrs) = &mut self.xattrs {
+            xattrs.drop_capabilities();
         }
     }
 

@@ -5,19 +5,23 @@
 //!
 //! Threading: none; the metadata lock protects it. It knows nothing of memory, sessions or open files.
 
+mod acl;
 mod directory;
 mod inode;
 mod rename;
 #[cfg(test)]
 mod tests;
+mod xattr;
 
 use std::collections::HashMap;
 
 use rfs_proto::{Errno, FileKind, MAX_NAME, ROOT_INO};
 
+pub use acl::Acl;
 pub use directory::Directory;
 pub use inode::{Body, Inode};
 pub use rename::Place;
+pub use xattr::{XattrName, Xattrs};
 
 use crate::files::FileMap;
 
@@ -43,6 +47,8 @@ pub struct New<'a> {
     pub kind: FileKind,
     /// Permission bits; others are ignored.
     pub perm: u32,
+    /// Taken from the permission bits where the directory has no default ACL.
+    pub umask: u32,
     /// Owner.
     pub uid: u32,
     /// Group, unless the directory decides.
@@ -139,6 +145,8 @@ impl Namespace {
                 child.perm |= SETGID;
             }
         }
+        let default = directory.xattrs.as_ref().and_then(|xattrs| xattrs.default.as_ref());
+        child.begin_acls(default, new.umask);
         let is_directory = child.is_directory();
         self.last_ino += 1;
         let ino = self.last_ino;
@@ -237,6 +245,9 @@ fn inode(new: New<'_>, parent: u64, now: i64) -> Inode {
         ctime: now,
         slot: new.slot,
         layout_generation: 0,
+        visitor: 0,
+        visits: 0,
+        xattrs: None,
         body: match new.kind {
             FileKind::Regular => Body::File(FileMap::default()),
             FileKind::Directory => Body::Directory(Directory::new(parent)),

@@ -5,7 +5,7 @@ use super::*;
 const NONE: RenameFlags = RenameFlags::empty();
 
 fn new(kind: FileKind) -> New<'static> {
-    New { kind, perm: 0o755, uid: 10, gid: 20, rdev: 9, target: b"to", slot: 0 }
+    New { kind, perm: 0o755, umask: 0, uid: 10, gid: 20, rdev: 9, target: b"to", slot: 0 }
 }
 
 fn namespace() -> Namespace {

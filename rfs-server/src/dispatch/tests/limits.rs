@@ -14,7 +14,7 @@ fn out_of_inodes() {
     assert_eq!(client.error(create(ROOT_INO, "c", false)), Errno::ENOSPC);
     let name = &b"c"[..];
     let (parent, perm, uid, gid) = (ROOT_INO, 0o700, 0, 0);
-    assert_eq!(client.error(Request::Mkdir { parent, name, perm, uid, gid }), Errno::ENOSPC);
+    assert_eq!(client.error(Request::Mkdir { parent, name, perm, umask: 0, uid, gid }), Errno::ENOSPC);
     assert_eq!(client.error(Request::Symlink { parent, name, target: b"x", uid, gid }), Errno::ENOSPC);
     // What exists is found first.
     assert_eq!(client.error(create(ROOT_INO, "b", true)), Errno::EEXIST);

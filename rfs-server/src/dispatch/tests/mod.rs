@@ -1,9 +1,12 @@
 //! The dispatcher, driven with messages and without a network. `Client` plays the one-sided part of a client.
 
 mod data;
+mod extents;
 mod limits;
+mod locks;
 mod model;
 mod names;
+mod xattr;
 
 use std::sync::atomic::Ordering;
 
@@ -49,8 +52,8 @@ impl Fixture {
         let before = self.clock.peek();
         let attached = client.ask(Request::Attach { version: VERSION, client: "test" });
         // Other threads may have looked at the clock meanwhile: each look moves it by one.
-        assert!(matches!(attached, Reply::Attached(Attached { arena, table, now })
-            if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now)));
+        assert!(matches!(attached, Reply::Attached(Attached { arena, table, now, session })
+            if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now) && session == id));
         client
     }
 
@@ -145,7 +148,7 @@ impl Client<'_> {
     }
 
     fn mkdir(&self, parent: u64, name: &str) -> Attr {
-        self.attr(Request::Mkdir { parent, name: name.as_bytes(), perm: 0o755, uid: 5, gid: 6 })
+        self.attr(Request::Mkdir { parent, name: name.as_bytes(), perm: 0o755, umask: 0, uid: 5, gid: 6 })
     }
 
     fn allocate(&self, ino: u64, offset: u64, len: u64) -> Layout {
@@ -197,7 +200,7 @@ impl Client<'_> {
 }
 
 fn create(parent: u64, name: &str, exclusive: bool) -> Request<'_> {
-    Request::Create { parent, name: name.as_bytes(), perm: 0o644, uid: 5, gid: 6, exclusive }
+    Request::Create { parent, name: name.as_bytes(), perm: 0o644, umask: 0, uid: 5, gid: 6, exclusive }
 }
 
 fn lookup(parent: u64, name: &str) -> Request<'_> {

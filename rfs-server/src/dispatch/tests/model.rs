@@ -223,7 +223,14 @@ fn perform(client: &Client<'_>, step: &Step) -> Result<(), Errno> {
     let reply = match step {
         Step::Mkdir(p) => {
             let (parent, name) = place(client, p)?;
-            client.ask(Request::Mkdir { parent, name: name.as_bytes(), perm: 0o755, uid: 0, gid: 0 })
+            client.ask(Request::Mkdir {
+                parent,
+                name: name.as_bytes(),
+                perm: 0o755,
+                umask: 0,
+                uid: 0,
+                gid: 0,
+            })
         }
         Step::Create(p, exclusive) => {
             let (parent, name) = place(client, p)?;

@@ -1,0 +1,171 @@
+//! Appending: one after the other, on all clients, so that nobody's bytes end up where somebody else's are.
+//!
+//! Whoever appends takes the end of the file by a compare-and-swap of a word in its record, and gives it back in the list that
+//! places the bytes and raises the size: over a network these are two round trips. Nobody else's server code runs. The hold of a
+//! client that dies is ended by the server, with its session.
+
+use std::{
+    sync::atomic::{AtomicU16, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::Op;
+use rfs_proto::{Errno, MAX_FILE_SIZE, record};
+
+use super::{
+    Client, ClientError,
+    data::{LIST, Ops},
+    inode::Inode,
+    record::{Glimpse, RawRecord, Seen},
+    space::TRIES,
+};
+
+/// So often the end is asked for without a pause: appends of others are short.
+const SPINS: u32 = 64;
+/// Pauses after that.
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Numbers the holds of a session, so that what is left of one that timed out cannot end a later one.
+static TURNS: AtomicU16 = AtomicU16::new(0);
+
+impl Client {
+    /// Appends `data` to an open file in one piece, whoever else appends. Where it begins. A write elsewhere in the file may
+    /// be under way; one that grows the file at the same time may get between.
+    pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
+        let inode = self.opened(ino)?;
+        let _shared = inode.io.read();
+        if !inode.open.load(Ordering::Acquire) {
+            return Err(Errno::EBADF.into());
+        }
+        if data.is_empty() {
+            return Ok(self.look(&inode)?.size);
+        }
+        // One of this session at a time: the word in the record tells sessions apart, not threads.
+        let _turn = inode.append.lock();
+        for _ in 0..TRIES {
+            let hold = record::appender(self.session, TURNS.fetch_add(1, Ordering::Relaxed));
+            let appended =
+                self.take_end(&inode, hold).and_then(|now| self.append_at(&inode, hold, now, data));
+            match appended {
+                Ok(Some(offset)) => {
+                    self.stamp(&inode)?;
+                    return Ok(offset);
+                }
+                Ok(None) => self.give_back(&inode, hold)?,
+                Err(e) => {
+                    // What matters is why it failed. If this fails, too, the end of the session gives it back.
+                    self.give_back(&inode, hold).ok();
+                    return Err(e);
+                }
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Waits for the end of the file. What the record says then.
+    fn take_end(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
+        let (slot, record_addr) = self.record_of(inode)?;
+        let remote = self.records.field(slot, record::APPENDER, 8)?;
+        let give_up = Instant::now() + self.patience;
+        let (mut free, mut tries, mut pause) = (0, 0, FIRST_PAUSE);
+        loop {
+            let changes = inode.size.lock().changes();
+            let mut raw: RawRecord = [0; record::LEN];
+            let mut old = 0;
+            let mut ops = Ops::new();
+            ops.push(Op::CompareSwap { remote, compare: free, swap: hold, old: &mut old });
+            if !self.records.is_mapped() {
+                ops.push(Op::Read { remote: record_addr, out: &mut raw });
+            }
+            self.remote.execute(&mut ops)?;
+            drop(ops);
+            if old == free {
+                let seen = if self.records.is_mapped() { None } else { Seen::decode(&raw, inode.ino, slot) };
+                let Some(seen) = seen else { return self.look(inode) };
+                // The file may be shorter than this client knows.
+                inode.size.lock().observe(seen.attr.size, changes);
+                return Ok(seen.glimpse());
+            }
+            // What an append of ours left, of which nobody knows how it ended, is free.
+            let ours = old != 0 && record::appender_session(old) == self.session;
+            free = if ours { old } else { 0 };
+            if Instant::now() >= give_up {
+                return Err(ClientError::Appending(record::appender_session(old)));
+            }
+            tries += 1;
+            if tries < SPINS {
+                thread::yield_now();
+            } else {
+                thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    /// Ends a hold, if it has not ended.
+    fn give_back(&self, inode: &Inode, hold: u64) -> Result<(), ClientError> {
+        let (slot, _) = self.record_of(inode)?;
+        let remote = self.records.field(slot, record::APPENDER, 8)?;
+        let mut old = 0;
+        Ok(self.remote.execute(&mut [Op::CompareSwap { remote, compare: hold, swap: 0, old: &mut old }])?)
+    }
+
+    /// Appends at the end that was taken, and gives it back. `None` to begin anew: the file was truncated, or grown by a
+    /// write that is no append.
+    fn append_at(
+        &self,
+        inode: &Inode,
+        hold: u64,
+        Glimpse { size: offset, generation, .. }: Glimpse,
+        data: &[u8],
+    ) -> Result<Option<u64>, ClientError> {
+        let len = data.len() as u64;
+        let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
+        self.follow_generation(inode, generation)?;
+        let (parts, of) = loop {
+            match self.targets(inode, offset, data)? {
+                Some(found) => break found,
+                None => self.allocate(inode, offset, len)?,
+            }
+        };
+        if of != generation {
+            return Ok(None);
+        }
+        let (slot, record_addr) = self.record_of(inode)?;
+        let mapped = self.records.is_mapped();
+        let size_word = self.records.field(slot, record::SIZE, 8)?;
+        let appender = self.records.field(slot, record::APPENDER, 8)?;
+        let mut raw: RawRecord = [0; record::LEN];
+        let (mut old_size, mut old_hold) = (0, 0);
+        let mut ops = Ops::new();
+        if parts.len() + 3 > LIST {
+            self.remote.write_vectored(&parts)?;
+        } else {
+            ops.extend(parts.iter().map(|(remote, data)| Op::Write { remote: *remote, data }));
+        }
+        ops.push(Op::CompareSwap { remote: size_word, compare: offset, swap: end, old: &mut old_size });
+        ops.push(Op::CompareSwap { remote: appender, compare: hold, swap: 0, old: &mut old_hold });
+        if !mapped {
+            ops.push(Op::Read { remote: record_addr, out: &mut raw });
+        }
+        self.remote.execute(&mut ops)?;
+        drop(ops);
+        if old_size != offset {
+            return Ok(None);
+        }
+        inode.size.lock().raise(end);
+        let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
+        let now = seen.map_or_else(|| self.look(inode), |seen| Ok(seen.glimpse()))?;
+        // A truncation. If the file is shorter now, it came after this append. If not, it may have come before, and the file
+        // been grown to the very size again: then the bytes went to space that the file had.
+        if now.generation != generation {
+            self.follow_generation(inode, now.generation)?;
+            if now.size >= end {
+                self.write_open(inode, offset, end, data)?;
+            }
+        }
+        Ok(Some(offset))
+    }
+}

@@ -1,0 +1,100 @@
+//! What a file has where: asking for space, giving it back, finding data and holes, copying at the server.
+
+use rfs_proto::{Attr, Copied, Errno, FallocateFlags, Reply, Request};
+
+use super::{
+    Client, ClientError,
+    inode::Inode,
+    layout::Piece,
+    names::{with_pending, wrong_kind},
+    space::TRIES,
+};
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that has space.
+    Data,
+    /// The next byte that has none; the end of the file counts as one.
+    Hole,
+}
+
+impl Client {
+    /// Changes the space of an open file as fallocate(2) does. Waits for reads and writes under way.
+    pub fn fallocate(
+        &self,
+        ino: u64,
+        offset: u64,
+        len: u64,
+        flags: FallocateFlags,
+    ) -> Result<Attr, ClientError> {
+        let inode = self.opened(ino)?;
+        let _alone = inode.io.write();
+        let attr = self.call_attr(&Request::Fallocate { ino, offset, len, flags })?;
+        Ok(self.changed_at_server(&inode, attr))
+    }
+
+    /// Copies bytes between open files without moving them here. Waits for reads and writes of the destination under way. How many: fewer than asked for at the end of the source, or
+    /// where much is asked for.
+    pub fn copy(
+        &self,
+        (from, from_offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        len: u64,
+    ) -> Result<u64, ClientError> {
+        let inode = self.opened(to)?;
+        let _alone = inode.io.write();
+        match self.call(&Request::Copy { from, from_offset, to, to_offset, len })? {
+            Reply::Copied(Copied { bytes, .. }) if bytes > len => {
+                Err(ClientError::Protocol("more was copied than there was to copy"))
+            }
+            Reply::Copied(Copied { bytes, attr }) => {
+                if bytes > 0 {
+                    self.changed_at_server(&inode, attr);
+                }
+                Ok(bytes)
+            }
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Finds data or a hole at or behind `offset`. ENXIO behind the end, or if there is no more data.
+    pub fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<u64, ClientError> {
+        let inode = self.opened(ino)?;
+        let _shared = inode.io.read();
+        for _ in 0..TRIES {
+            let now = self.look(&inode)?;
+            if inode.layout.read().generation() != now.generation {
+                self.follow_generation(&inode, now.generation)?;
+                continue;
+            }
+            let len = now.size.checked_sub(offset).filter(|&len| len > 0).ok_or(Errno::ENXIO)?;
+            self.know(&inode, u64::MAX)?;
+            if !self.holes_hold(&inode)? {
+                continue;
+            }
+            let pieces = inode.layout.read().pieces(offset, len);
+            let mut at = offset;
+            for piece in pieces {
+                match (piece, what) {
+                    (Piece::Data { .. }, Seek::Data) | (Piece::Hole { .. }, Seek::Hole) => return Ok(at),
+                    _ => at += piece.len(),
+                }
+            }
+            return if what == Seek::Hole { Ok(now.size) } else { Err(Errno::ENXIO.into()) };
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Takes in what the server made of a file that is open here.
+    fn changed_at_server(&self, inode: &Inode, attr: Attr) -> Attr {
+        inode.size.lock().set(attr.size);
+        inode.times.lock().reset();
+        let mut layout = inode.layout.write();
+        if layout.generation() != attr.layout_generation {
+            layout.clear(attr.layout_generation);
+        }
+        drop(layout);
+        with_pending(inode, attr)
+    }
+}

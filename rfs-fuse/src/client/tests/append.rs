@@ -1,0 +1,157 @@
+//! Appends, and what others do to the file meanwhile.
+
+use std::thread;
+
+use rfs_proto::record;
+
+use super::*;
+
+/// A file with one byte in it, of a client whose operations can be meddled with.
+fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Client, u64) {
+    let meddler = Meddler::new(server);
+    let a = Client::attach(meddler.clone()).expect("attached");
+    let ino = create(&a, "f");
+    a.write(ino, 0, b"0").expect("written");
+    (meddler, a, ino)
+}
+
+fn another(server: &Arc<Fake>, ino: u64) -> Client {
+    let b = client(server);
+    b.open(ino).expect("opened");
+    b
+}
+
+#[test]
+fn each_appends_behind_the_other() {
+    both(|server| {
+        let (_, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        assert_eq!(a.append(ino, b"aaa"), Ok(1));
+        assert_eq!(b.append(ino, &[b'b'; 5000]), Ok(4));
+        assert_eq!(a.append(ino, b""), Ok(5004));
+        assert_eq!(a.append(ino, b"aa"), Ok(5004));
+        assert_eq!(server.appender(ino), 0);
+        let expected = [&b"0aaa"[..], &[b'b'; 5000], b"aa"].concat();
+        assert_eq!(read(&b, ino, 0, 6000), expected);
+        a.close(ino).expect("closed");
+        assert_eq!(a.append(ino, b"x"), Err(Errno::EBADF.into()));
+        assert_eq!(b.append(ino + 1, b"x"), Err(Errno::EBADF.into()));
+    });
+}
+
+#[test]
+fn within_space_it_is_two_lists_and_no_call() {
+    let server = Fake::new(256, false);
+    let (_, a, ino) = with_file(&server);
+    let (calls, lists) = (server.calls(), server.lists.load(Ordering::Relaxed));
+    a.append(ino, b"x").expect("appended");
+    assert_eq!((server.calls(), server.lists.load(Ordering::Relaxed)), (calls, lists + 2));
+}
+
+#[test]
+fn one_waits_for_the_other() {
+    both(|server| {
+        let (meddler, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        let (send, receive) = std::sync::mpsc::channel();
+        let waiting = server.clone();
+        // With the end in its hands, before it places anything.
+        meddler.later(1, What::Execute, move || {
+            assert_ne!(waiting.appender(ino), 0);
+            let before = waiting.lists.load(Ordering::Relaxed);
+            let other = thread::spawn(move || b.append(ino, b"bb"));
+            while waiting.lists.load(Ordering::Relaxed) < before + 3 {
+                thread::yield_now();
+            }
+            send.send(other).expect("received");
+            Ok(())
+        });
+        assert_eq!(a.append(ino, b"aa"), Ok(1));
+        assert_eq!(receive.recv().expect("sent").join().expect("no panic"), Ok(3));
+        assert_eq!(read(&a, ino, 0, 10), b"0aabb");
+        assert_eq!(server.appender(ino), 0);
+    });
+}
+
+#[test]
+fn a_dead_clients_hold_is_waited_for_and_an_own_one_is_not() {
+    both(|server| {
+        let (_, a, ino) = with_file(&server);
+        // What an append of this session left that timed out.
+        server.set_appender(ino, record::appender(1, 9));
+        assert_eq!(a.append(ino, b"a"), Ok(1));
+        server.set_appender(ino, record::appender(77, 9));
+        let lists = server.lists.load(Ordering::Relaxed);
+        thread::scope(|scope| {
+            let appending = scope.spawn(|| a.append(ino, b"b"));
+            while server.lists.load(Ordering::Relaxed) < lists + 3 {
+                thread::yield_now();
+            }
+            assert!(!appending.is_finished());
+            server.set_appender(ino, 0);
+            assert_eq!(appending.join().expect("no panic"), Ok(2));
+        });
+    });
+}
+
+#[test]
+fn a_truncation_meanwhile_moves_it_to_the_new_end() {
+    both(|server| {
+        let (meddler, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        a.append(ino, &pattern(9000)).expect("appended");
+        meddler.later(1, What::Execute, move || {
+            b.setattr(ino, &TRUNCATE).expect("truncated");
+            Ok(())
+        });
+        assert_eq!(a.append(ino, b"after"), Ok(0));
+        assert_eq!(read(&a, ino, 0, 100), b"after");
+        assert_eq!(server.appender(ino), 0);
+    });
+}
+
+#[test]
+fn a_file_truncated_and_grown_to_the_same_size_meanwhile_has_the_bytes() {
+    both(|server| {
+        let (meddler, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        a.append(ino, &pattern(2 * BLOCK as usize - 1)).expect("appended");
+        meddler.later(1, What::Execute, move || {
+            b.setattr(ino, &TRUNCATE).expect("truncated");
+            b.write(ino, 0, &vec![7; 2 * BLOCK as usize]).expect("written");
+            Ok(())
+        });
+        assert_eq!(a.append(ino, b"behind"), Ok(2 * BLOCK));
+        assert_eq!(read(&a, ino, 2 * BLOCK - 1, 100), b"\x07behind");
+    });
+}
+
+#[test]
+fn a_write_that_grows_the_file_meanwhile_is_appended_to() {
+    both(|server| {
+        let (meddler, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        meddler.later(1, What::Execute, move || {
+            b.write(ino, 50, b"far").expect("written");
+            Ok(())
+        });
+        assert_eq!(a.append(ino, b"behind"), Ok(53));
+        assert_eq!(read(&a, ino, 50, 100), b"farbehind");
+    });
+}
+
+#[test]
+fn a_failure_gives_the_end_back() {
+    both(|server| {
+        let (meddler, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        let too_much = vec![1; 300 * BLOCK as usize];
+        assert_eq!(a.append(ino, &too_much), Err(Errno::ENOSPC.into()));
+        assert_eq!(server.appender(ino), 0);
+        meddler.later(1, What::Execute, || Err(RequestError::Flushed));
+        assert_eq!(a.append(ino, b"lost"), Err(RequestError::Flushed.into()));
+        assert_eq!(server.appender(ino), 0);
+        assert_eq!(b.append(ino, b"b"), Ok(1));
+        assert_eq!(read(&a, ino, 0, 10), b"0b");
+    });
+}

@@ -1,0 +1,121 @@
+//! Drops pages that a write went around, before the write is answered.
+//!
+//! A file that is opened with O_APPEND is written around the kernel's pages. Where somebody else has it open through them, a page may
+//! be read while such a write is under way, and lack its bytes; so it goes before the writer is told. Not on a session
+//! thread: dropping waits for pages that are being read, which only a session thread can bring.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use fuser::{Errno, INodeNo, ReplyWrite};
+use parking_lot::{Condvar, Mutex};
+
+use super::adapter::KernelLink;
+
+/// Pages that may lack what was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stale {
+    pub(super) ino: u64,
+    /// The first byte; all that follow may be stale, too.
+    pub(super) from: u64,
+    /// How much was written.
+    pub(super) len: u32,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<(Stale, ReplyWrite)>,
+    stop: bool,
+}
+
+struct Shared {
+    kernel: KernelLink,
+    queue: Mutex<Queue>,
+    work: Condvar,
+}
+
+/// The thread, which is started when there is something to drop. Dropping this ends it.
+pub(super) struct Pages {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pages")
+    }
+}
+
+impl Pages {
+    pub(super) fn new(kernel: KernelLink) -> Pages {
+        let shared = Shared { kernel, queue: Mutex::default(), work: Condvar::new() };
+        Pages { shared: Arc::new(shared), thread: Mutex::new(None) }
+    }
+
+    /// Drops the pages, then answers the write.
+    pub(super) fn drop_then_reply(&self, stale: Stale, reply: ReplyWrite) {
+        if let Err(e) = self.start() {
+            // The bytes are written. To say otherwise would have them written again.
+            log::error!("cannot start a thread: pages of inode {} may be old: {e}", stale.ino);
+            return reply.written(stale.len);
+        }
+        self.shared.queue.lock().jobs.push_back((stale, reply));
+        self.shared.work.notify_one();
+    }
+
+    fn start(&self) -> io::Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            *thread = Some(thread::Builder::new().name("pages".into()).spawn(move || shared.run())?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.shared.queue.lock().stop = true;
+        self.shared.work.notify_one();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            log::error!("the thread for pages had panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn next(&self) -> Option<(Stale, ReplyWrite)> {
+        let mut queue = self.queue.lock();
+        loop {
+            match queue.jobs.pop_front() {
+                Some(job) => return Some(job),
+                None if queue.stop => return None,
+                None => self.work.wait(&mut queue),
+            }
+        }
+    }
+
+    fn run(&self) {
+        while let Some((Stale { ino, from, len }, reply)) = self.next() {
+            // No file is longer than i64 can say; 0 is all that follows.
+            let dropped = match self.kernel.get() {
+                Some(kernel) => kernel.inval_inode(INodeNo(ino), from as i64, 0),
+                None => Ok(()),
+            };
+            match dropped {
+                // It knows no such inode, and then has no pages of it.
+                Err(e) if e.raw_os_error() != Some(Errno::ENOENT.code()) => {
+                    log::warn!("cannot drop pages of inode {ino}: {e}");
+                }
+                _ => {}
+            }
+            reply.written(len);
+        }
+    }
+}

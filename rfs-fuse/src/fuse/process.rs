@@ -1,0 +1,81 @@
+//! What the kernel does not say about the process behind a request, but /proc does. All of it is about the moment of
+//! asking; a process that is not to be seen (gone, or of another pid namespace) is answered for as one without the property.
+
+use std::fs;
+
+/// True if a group is among the supplementary groups of a thread.
+pub(crate) fn has_group(tid: u32, group: u32) -> bool {
+    status(tid).is_some_and(|status| in_groups(&status, group))
+}
+
+/// Looks for signals that a thread has to handle.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    /// The process had one the last time, which any of its threads may handle.
+    shared_before: bool,
+}
+
+impl Signals {
+    /// True if the thread has to stop what it waits for: it has a signal, its process has had one for two looks in a row
+    /// (one that another thread handles is gone by then), or it is gone.
+    pub(crate) fn interrupt(&mut self, tid: u32) -> bool {
+        // The kernel says 0 for a process of another pid namespace. Nothing is known of that.
+        if tid == 0 {
+            return false;
+        }
+        let Some(status) = status(tid) else { return true };
+        let (own, shared) = pending(&status);
+        let before = std::mem::replace(&mut self.shared_before, shared);
+        own || shared && before
+    }
+}
+
+/// Whether there are signals for the thread, and for its process.
+fn pending(status: &str) -> (bool, bool) {
+    let set = |name| field(status, name).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    let open = !(set("SigBlk") | set("SigIgn"));
+    (set("SigPnd") & open != 0, set("ShdPnd") & open != 0)
+}
+
+fn status(tid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{tid}/status")).ok()
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+fn in_groups(status: &str, group: u32) -> bool {
+    field(status, "Groups").is_some_and(|groups| groups.split_whitespace().any(|g| g.parse() == Ok(group)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Name:\tGroups: 9\nUmask:\t0022\nGroups:\t4 24 1000 \nSigQ:\t0/5\n";
+
+    #[test]
+    fn signals() {
+        let status = |own: &str, shared: &str, blocked: &str, ignored: &str| {
+            format!("SigQ:\t0/5\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\n")
+        };
+        let (none, one) = ("0000000000000000", "0000000000004000");
+        assert_eq!(pending(&status(none, none, none, none)), (false, false));
+        assert_eq!(pending(&status(one, none, none, one.replace('4', "2").as_str())), (true, false));
+        assert_eq!(pending(&status(none, one, none, none)), (false, true));
+        assert_eq!(pending(&status(one, one, one, none)), (false, false));
+        assert_eq!(pending(&status(one, one, none, one)), (false, false));
+        assert!(Signals::default().interrupt(u32::MAX), "it is gone");
+        assert!(!Signals::default().interrupt(0), "nothing is known of it");
+        let (own, shared) = pending(&super::status(std::process::id()).expect("this process"));
+        assert!(!own && !shared);
+    }
+
+    #[test]
+    fn groups() {
+        assert!(in_groups(STATUS, 24) && in_groups(STATUS, 1000));
+        assert!(!in_groups(STATUS, 9) && !in_groups(STATUS, 2) && !in_groups("", 24));
+        assert!(!has_group(0, 0), "there is no such process");
+    }
+}

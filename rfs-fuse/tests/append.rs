@@ -1,0 +1,284 @@
+//! Appending to one file from two mounts.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    path::Path,
+    sync::{Arc, mpsc},
+    thread,
+    time::Instant,
+};
+
+use common::{BOTH, Lender, Mount, NOBODY, Over, PATIENCE, each, shell_as};
+use rdmabox::{Op, RemoteAddr, Session, SessionOptions};
+use rfs_proto::{
+    Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request,
+    record::{self, appender},
+};
+use rustix::{
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    io::{Errno, write},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes before a record's own: its length, who wrote it, and as which of his.
+const HEADER: usize = 12;
+
+fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
+    for (first, second) in [(Over::Shm, Over::Shm), (Over::Tcp, Over::Tcp), (Over::Shm, Over::Tcp)] {
+        eprintln!("{first:?} and {second:?}");
+        let lender = Lender::new(64 * MIB);
+        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
+        test(&lender, &a, &b);
+        b.unmount();
+        a.unmount();
+    }
+}
+
+fn for_append(path: &Path) -> File {
+    OpenOptions::new().read(true).append(true).create(true).open(path).expect("opened")
+}
+
+/// A record of an odd length: short ones mostly, of several pages sometimes, of most of a request now and then.
+fn record(writer: u32, number: u32) -> Vec<u8> {
+    let spread = (writer + 7 * number).wrapping_mul(2_654_435_761) >> 8;
+    let body = match number % 50 {
+        49 => 900_000 + spread % 99_999,
+        n if n % 10 == 9 => 4000 + spread % 30_000,
+        _ => spread % 3000,
+    } | 1;
+    let mut bytes = [HEADER as u32 + body, writer, number].map(u32::to_le_bytes).concat();
+    bytes.resize(HEADER + body as usize, 1 + (writer * 50 + number % 50) as u8);
+    bytes
+}
+
+/// Takes records apart, of which all have to be whole, and those of each writer in order. What is left at the end.
+fn check<'a>(mut bytes: &'a [u8], next: &mut [u32]) -> &'a [u8] {
+    while let Some((header, _)) = bytes.split_first_chunk::<HEADER>() {
+        let field =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let (len, writer) = (field(0) as usize, field(4));
+        assert!((writer as usize) < next.len(), "not the beginning of a record: {header:?}");
+        let expected = record(writer, next[writer as usize]);
+        if bytes.len() < len {
+            assert!(expected.starts_with(bytes), "not the beginning of a record");
+            return bytes;
+        }
+        assert!(bytes[..len] == expected, "record {} of {writer} is not whole", next[writer as usize]);
+        next[writer as usize] += 1;
+        bytes = &bytes[len..];
+    }
+    bytes
+}
+
+/// Appends so many records, each with one system call.
+fn append(path: &Path, writer: u32, records: u32) {
+    let file = for_append(path);
+    for number in 0..records {
+        let bytes = record(writer, number);
+        assert_eq!(write(&file, &bytes), Ok(bytes.len()));
+    }
+}
+
+#[test]
+fn nobodys_records_are_lost_or_torn() {
+    const RECORDS: u32 = 150;
+    // Sizes that the kernel would believe for an hour.
+    pairs(&["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
+        thread::scope(|scope| {
+            for (writer, mount) in [a, b, a, b].into_iter().enumerate() {
+                scope.spawn(move || append(&mount.path("log"), writer as u32, RECORDS));
+            }
+        });
+        for mount in [a, b] {
+            let mut next = [0; 4];
+            let bytes = fs::read(mount.path("log")).expect("read");
+            assert_eq!((check(&bytes, &mut next), next), (&[][..], [RECORDS; 4]));
+        }
+    });
+}
+
+#[test]
+fn who_reads_along_sees_what_was_appended_and_nothing_else() {
+    const RECORDS: u32 = 120;
+    // An end of the file that is always fresh.
+    pairs(&["--attr-timeout", "0"], |_, a, b| {
+        let path = a.path("log");
+        drop(for_append(&path));
+        thread::scope(|scope| {
+            for (writer, mount) in [a, b].into_iter().enumerate() {
+                scope.spawn(move || append(&mount.path("log"), writer as u32, RECORDS));
+            }
+            // Through the kernel's pages of the one mount, at the very end.
+            let mut file = File::open(&path).expect("opened");
+            let (mut bytes, mut next) = (Vec::new(), [0; 2]);
+            let give_up = Instant::now() + PATIENCE;
+            while next != [RECORDS; 2] {
+                assert!(Instant::now() < give_up, "{next:?}");
+                file.read_to_end(&mut bytes).expect("read");
+                bytes = check(&bytes, &mut next).to_vec();
+            }
+            assert_eq!(bytes, b"");
+        });
+    });
+}
+
+#[test]
+fn on_one_mount_it_is_as_anywhere() {
+    each(64 * MIB, |_, mount| {
+        let path = mount.path("file");
+        let mut file = for_append(&path);
+        file.write_all(b"abc").expect("appended");
+        file.seek(SeekFrom::Start(1)).expect("position");
+        file.write_all(b"def").expect("appended");
+        assert_eq!(file.stream_position().expect("position"), 6);
+        assert_eq!(file.metadata().expect("attributes").len(), 6);
+        let mut bytes = [0; 9];
+        assert_eq!(file.read_at(&mut bytes, 0).expect("read"), 6);
+        // A file that is no longer for appending is written where it says.
+        fcntl_setfl(&file, fcntl_getfl(&file).expect("flags") - OFlags::APPEND).expect("set");
+        file.write_all_at(b"X", 0).expect("written");
+        fcntl_setfl(&file, OFlags::APPEND).expect("set");
+        file.write_all(b"g").expect("appended");
+        assert_eq!(fs::read(&path).expect("read"), b"Xbcdefg");
+        // More than one request.
+        let long = common::pattern(3 * MIB as usize + 5, 4);
+        file.write_all(&long).expect("appended");
+        assert!(fs::read(&path).expect("read")[7..] == long);
+        // As with any write, suid goes.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).expect("chmod");
+        assert_eq!(shell_as(NOBODY, &mount.point, "echo x >> file"), Some(0));
+        assert_eq!(fs::metadata(&path).expect("attributes").mode() & 0o7777, 0o777);
+    });
+}
+
+/// A client that has taken the end of a file, and goes no further.
+fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
+    let session =
+        Session::connect(&lender.address(over).parse().expect("address"), &SessionOptions::default())
+            .expect("connected");
+    let ask = |request: Request<'_>| {
+        let (mut bytes, mut reply) = (Vec::new(), Vec::new());
+        encode_request(&request, &mut bytes);
+        session.call(&bytes, &mut reply).expect("answered");
+        decode_reply(&reply).expect("a message")
+    };
+    let Reply::Attached(Attached { table, session: number, .. }) =
+        ask(Request::Attach { version: VERSION, client: "stuck" })
+    else {
+        panic!("not attached")
+    };
+    let (perm, umask, uid, gid, exclusive) = (0o600, 0, 0, 0, false);
+    let Reply::Opened(opened) =
+        ask(Request::Create { parent: ROOT_INO, name, perm, umask, uid, gid, exclusive })
+    else {
+        panic!("not opened")
+    };
+    let word = u64::from(opened.attr.slot) * record::LEN as u64 + record::APPENDER as u64;
+    let remote = RemoteAddr { addr: table.addr + word, rkey: table.rkey };
+    let mut old = 1;
+    session
+        .execute(&mut [Op::CompareSwap { remote, compare: 0, swap: appender(number, 1), old: &mut old }])
+        .expect("taken");
+    assert_eq!(old, 0);
+    session
+}
+
+#[test]
+fn a_client_that_does_not_get_on_holds_up_others_for_a_while() {
+    for over in BOTH {
+        let lender = Lender::new(16 * MIB);
+        let (mount, hasty) = (lender.mount(over, &[]), lender.mount(over, &["--timeout", "5"]));
+        let mut file = for_append(&mount.path("file"));
+        file.write_all(b"before").expect("appended");
+        let holder = stuck(&lender, over, b"file");
+        let error = for_append(&hasty.path("file")).write_all(b"never").expect_err("held");
+        assert_eq!(error.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
+        // Writes that are no appends, and other files, go on.
+        fs::write(hasty.path("other"), b"other").expect("written");
+        // And when its session ends, appends do.
+        thread::scope(|scope| {
+            let appending = scope.spawn(move || file.write_all(b", after"));
+            holder.close();
+            appending.join().expect("no panic").expect("appended");
+        });
+        assert_eq!(fs::read(hasty.path("file")).expect("read"), b"before, after");
+        hasty.unmount();
+        mount.unmount();
+    }
+}
+
+#[test]
+fn what_was_read_during_an_append_does_not_hide_it() {
+    for over in BOTH {
+        let lender = Lender::new(16 * MIB);
+        let mount = lender.mount(over, &["--attr-timeout", "3600"]);
+        let mut file = for_append(&mount.path("file"));
+        file.write_all(b"before").expect("appended");
+        let reader = File::open(mount.path("file")).expect("opened");
+        let read = || {
+            let mut bytes = [0; 100];
+            let len = reader.read_at(&mut bytes, 0).expect("read");
+            bytes[..len].to_vec()
+        };
+        let holder = stuck(&lender, over, b"file");
+        thread::scope(|scope| {
+            let appending = scope.spawn(move || file.write_all(b", after"));
+            // The kernel has dropped the page for the append, which waits. Sooner or later this brings it back, without
+            // the bytes that are not there yet.
+            for _ in 0..20_000 {
+                assert_eq!(read(), b"before");
+                thread::yield_now();
+            }
+            holder.close();
+            appending.join().expect("no panic").expect("appended");
+        });
+        assert_eq!(read(), b"before, after");
+        drop(reader);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn a_killed_client_leaves_whole_records_and_holds_up_nobody() {
+    for over in BOTH {
+        let lender = Lender::new(64 * MIB);
+        let (mut dies, mount) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let mut doomed = for_append(&dies.path("log"));
+        thread::scope(|scope| {
+            let (begun, has_begun) = mpsc::channel();
+            let doomed = scope.spawn(move || -> io::Result<()> {
+                loop {
+                    doomed.write_all(&record(0, 0))?;
+                    begun.send(()).ok();
+                }
+            });
+            has_begun.recv().expect("it appends");
+            // In the middle of it, wherever that is.
+            let mut file = for_append(&mount.path("log"));
+            (0..200).for_each(|_| file.write_all(&record(1, 0)).expect("appended"));
+            dies.signal(rustix::process::Signal::KILL);
+            dies.wait();
+            (0..200).for_each(|_| file.write_all(&record(1, 0)).expect("appended"));
+            doomed.join().expect("no panic").expect_err("its mount is dead");
+        });
+        let log = fs::read(mount.path("log")).expect("read");
+        let (of_dead, of_living) = (record(0, 0), record(1, 0));
+        let (mut bytes, mut living) = (&log[..], 0);
+        while !bytes.is_empty() {
+            bytes = match bytes.strip_prefix(&of_living[..]) {
+                Some(rest) => {
+                    living += 1;
+                    rest
+                }
+                None => bytes.strip_prefix(&of_dead[..]).expect("a whole record"),
+            };
+        }
+        assert_eq!(living, 400);
+        mount.unmount();
+    }
+}

@@ -1,0 +1,310 @@
+//! Locks between two mounts of one server, each of its own program.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{fd::AsFd, unix::fs::FileExt},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+use common::{Lender, Mount, Over, eventually, exit_of};
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
+use rustix::{
+    fs::{FlockOperation as Op, fcntl_lock, flock},
+    io::Errno,
+    process::Signal,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
+    for (first, second) in [(Over::Shm, Over::Shm), (Over::Tcp, Over::Tcp), (Over::Shm, Over::Tcp)] {
+        eprintln!("{first:?} and {second:?}");
+        let lender = Lender::new(16 * MIB);
+        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
+        test(&lender, &a, &b);
+        b.unmount();
+        a.unmount();
+    }
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
+}
+
+/// Locks or unlocks the whole file for its open file description, which fcntl(2) calls an OFD lock.
+fn ofd_lock(file: &File, operation: Op) -> Result<(), Errno> {
+    let (kind, wait) = match operation {
+        Op::LockShared => (libc::F_RDLCK, true),
+        Op::LockExclusive => (libc::F_WRLCK, true),
+        Op::NonBlockingLockShared => (libc::F_RDLCK, false),
+        Op::NonBlockingLockExclusive => (libc::F_WRLCK, false),
+        _ => (libc::F_UNLCK, false),
+    };
+    let lock =
+        libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 };
+    let command = if wait { FcntlArg::F_OFD_SETLKW(&lock) } else { FcntlArg::F_OFD_SETLK(&lock) };
+    fcntl(file.as_fd(), command).map(drop).map_err(|e| Errno::from_raw_os_error(e as i32))
+}
+
+/// Locks or unlocks a whole file.
+type Lock = fn(&File, Op) -> Result<(), Errno>;
+
+/// The three ways to do it.
+const WAYS: [(&str, Lock); 3] =
+    [("flock", |file, op| flock(file, op)), ("fcntl", |file, op| fcntl_lock(file, op)), ("ofd", ofd_lock)];
+
+fn lock_requests(lender: &Lender) -> u64 {
+    lender.server.stats().calls.iter().find(|(name, _)| name == "lock").map_or(0, |(_, count)| *count)
+}
+
+/// Returns when somebody has asked for a lock again and again: he waits.
+fn wait_until_somebody_waits(lender: &Lender) {
+    let before = lock_requests(lender);
+    assert!(eventually(|| lock_requests(lender) > before + 3), "nobody waits for a lock");
+}
+
+#[test]
+fn a_lock_here_is_a_lock_there() {
+    pairs(&[], |_, a, b| {
+        let (here, there) = (open(&a.path("file")), open(&b.path("file")));
+        for (_, lock) in WAYS {
+            lock(&here, Op::LockExclusive).expect("locked");
+            assert_eq!(lock(&there, Op::NonBlockingLockExclusive), Err(Errno::AGAIN));
+            assert_eq!(lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
+            lock(&here, Op::LockShared).expect("shared");
+            lock(&there, Op::NonBlockingLockShared).expect("shared");
+            assert_eq!(lock(&here, Op::NonBlockingLockExclusive), Err(Errno::AGAIN));
+            lock(&here, Op::Unlock).expect("unlocked");
+            lock(&there, Op::NonBlockingLockExclusive).expect("locked");
+            lock(&there, Op::Unlock).expect("unlocked");
+        }
+    });
+}
+
+#[test]
+fn flock_and_fcntl_do_not_see_each_other() {
+    pairs(&[], |_, a, b| {
+        let (here, there) = (open(&a.path("file")), open(&b.path("file")));
+        flock(&here, Op::LockExclusive).expect("locked");
+        fcntl_lock(&here, Op::NonBlockingLockExclusive).expect("by the same process");
+        fcntl_lock(&here, Op::Unlock).expect("unlocked");
+        fcntl_lock(&there, Op::NonBlockingLockExclusive).expect("and from the other side");
+        assert_eq!(flock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
+    });
+}
+
+#[test]
+fn locks_go_with_the_file() {
+    pairs(&[], |_, a, b| {
+        let (here, there) = (open(&a.path("file")), open(&b.path("file")));
+        flock(&here, Op::LockExclusive).expect("locked");
+        drop(here);
+        // The kernel tells of the last close when it has time for it.
+        assert!(eventually(|| flock(&there, Op::NonBlockingLockExclusive).is_ok()));
+        let (one, two) = (open(&a.path("file")), open(&a.path("file")));
+        fcntl_lock(&one, Op::LockExclusive).expect("locked");
+        assert_eq!(fcntl_lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
+        // Any close by the process takes its record locks away, says POSIX.
+        drop(two);
+        fcntl_lock(&there, Op::NonBlockingLockShared).expect("locked");
+        fcntl_lock(&there, Op::Unlock).expect("unlocked");
+        // But not those of an open file description, which go with the last of its descriptors.
+        let (two, twin) = (open(&a.path("file")), one.try_clone().expect("duplicated"));
+        ofd_lock(&one, Op::LockExclusive).expect("locked");
+        drop((one, two));
+        assert_eq!(ofd_lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
+        drop(twin);
+        assert!(eventually(|| ofd_lock(&there, Op::NonBlockingLockShared).is_ok()));
+    });
+}
+
+#[test]
+fn ranges_are_locked_by_themselves() {
+    pairs(&[], |_, a, b| {
+        let (here, there) = (open(&a.path("file")), open(&b.path("file")));
+        let range = |kind: i32, start, len| libc::flock {
+            l_type: kind as i16,
+            l_whence: libc::SEEK_SET as i16,
+            l_start: start,
+            l_len: len,
+            l_pid: 0,
+        };
+        let set = |file: &File, lock: &libc::flock| fcntl(file, FcntlArg::F_SETLK(lock)).map(drop);
+        set(&here, &range(libc::F_WRLCK, 10, 10)).expect("locked");
+        set(&there, &range(libc::F_WRLCK, 20, 0)).expect("what lies behind it");
+        assert_eq!(set(&there, &range(libc::F_RDLCK, 19, 1)), Err(nix::Error::EAGAIN));
+        set(&here, &range(libc::F_UNLCK, 13, 2)).expect("a hole in it");
+        set(&there, &range(libc::F_WRLCK, 13, 2)).expect("there is nothing");
+        // Whoever asks is told of a lock in the way, where it begins and how long it is.
+        let mut found = range(libc::F_WRLCK, 11, 1);
+        fcntl(&there, FcntlArg::F_GETLK(&mut found)).expect("asked");
+        assert_eq!((i32::from(found.l_type), found.l_start, found.l_len), (libc::F_WRLCK, 10, 3));
+        assert_eq!(found.l_pid, 0, "a process that this kernel does not know");
+        let mut found = range(libc::F_RDLCK, 30, 1);
+        fcntl(&here, FcntlArg::F_GETLK(&mut found)).expect("asked");
+        assert_eq!(
+            (i32::from(found.l_type), found.l_start, found.l_len),
+            (libc::F_WRLCK, 20, 0),
+            "to the end"
+        );
+        let mut found = range(libc::F_WRLCK, 0, 10);
+        fcntl(&there, FcntlArg::F_GETLK(&mut found)).expect("asked");
+        assert_eq!(i32::from(found.l_type), libc::F_UNLCK);
+    });
+}
+
+/// A process that waits for the lock.
+fn waiter(path: &Path) -> Child {
+    Command::new("flock").arg(path).arg("true").spawn().expect("flock(1)")
+}
+
+#[test]
+fn whoever_waits_holds_up_nobody_and_can_be_killed() {
+    pairs(&["--threads", "1"], |lender, a, b| {
+        let here = open(&a.path("file"));
+        flock(&here, Op::LockExclusive).expect("locked");
+        let mut killed = waiter(&b.path("file"));
+        let mut patient = waiter(&b.path("file"));
+        wait_until_somebody_waits(lender);
+        // The one thread of that mount serves others.
+        fs::write(b.path("other"), b"served").expect("written");
+        assert_eq!(fs::read(b.path("other")).expect("read"), b"served");
+        killed.kill().expect("killed");
+        assert!(!exit_of(&mut killed).success());
+        assert!(patient.try_wait().expect("child").is_none(), "the lock is held");
+        flock(&here, Op::Unlock).expect("unlocked");
+        assert!(exit_of(&mut patient).success());
+    });
+}
+
+#[test]
+fn the_locks_of_a_dead_client_are_released() {
+    for over in [Over::Shm, Over::Tcp] {
+        let lender = Lender::new(16 * MIB);
+        let (mut a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let here = open(&a.path("file"));
+        flock(&here, Op::LockExclusive).expect("locked");
+        let mut patient = waiter(&b.path("file"));
+        wait_until_somebody_waits(&lender);
+        a.signal(Signal::KILL);
+        a.wait();
+        assert!(exit_of(&mut patient).success());
+        drop(here);
+        b.unmount();
+    }
+}
+
+#[test]
+fn circles_are_refused() {
+    pairs(&[], |lender, a, b| {
+        let files = |mount: &Mount| (open(&mount.path("x")), open(&mount.path("y")));
+        let ((ax, ay), (bx, by)) = (files(a), files(b));
+        fcntl_lock(&ax, Op::LockExclusive).expect("locked");
+        fcntl_lock(&by, Op::LockExclusive).expect("locked");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| fcntl_lock(&ay, Op::LockExclusive));
+            wait_until_somebody_waits(lender);
+            assert_eq!(fcntl_lock(&bx, Op::LockExclusive), Err(Errno::DEADLK));
+            fcntl_lock(&by, Op::Unlock).expect("unlocked");
+            assert_eq!(waiting.join().expect("thread"), Ok(()));
+        });
+    });
+}
+
+/// A process of its own that locks a file in one of the [`WAYS`]: an ignored test of this program.
+fn helper(test: &str, way: &str, path: &Path) -> Child {
+    Command::new(std::env::current_exe().expect("this program"))
+        .args([test, "--exact", "--ignored", "--nocapture"])
+        .env(HELPER, format!("{way} {}", path.display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a helper process")
+}
+
+const HELPER: &str = "RFS_TEST_LOCKER";
+
+/// What a helper was started for: the name of a way, how to lock that way, and the file.
+fn helped() -> Option<(Lock, File)> {
+    let told = std::env::var(HELPER).ok()?;
+    let (way, path) = told.split_once(' ').expect("a way and a path");
+    let (_, lock) = WAYS.into_iter().find(|(name, _)| *name == way).expect("a way to lock");
+    Some((lock, open(Path::new(path))))
+}
+
+#[test]
+#[ignore = "a helper process of other tests"]
+fn holder() {
+    let Some((lock, file)) = helped() else { return };
+    lock(&file, Op::LockExclusive).expect("locked");
+    println!("\nlocked");
+    io::stdout().flush().expect("stdout");
+    // Until it is killed, or the test is done with it.
+    io::stdin().read_to_end(&mut Vec::new()).ok();
+}
+
+#[test]
+fn the_locks_of_a_dead_process_are_released() {
+    pairs(&[], |lender, a, b| {
+        for (way, lock) in WAYS {
+            let there = open(&b.path(way));
+            let mut holder = helper("holder", way, &a.path(way));
+            let out = BufReader::new(holder.stdout.take().expect("piped"));
+            assert!(out.lines().map_while(Result::ok).any(|line| line == "locked"));
+            assert_eq!(lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
+            thread::scope(|scope| {
+                let waiting = scope.spawn(|| lock(&there, Op::LockShared));
+                wait_until_somebody_waits(lender);
+                holder.kill().expect("killed");
+                exit_of(&mut holder);
+                assert_eq!(waiting.join().expect("thread"), Ok(()));
+            });
+        }
+    });
+}
+
+/// How often each process counts.
+const TIMES: u64 = 50;
+
+/// Adds one to the number in a file, with the lock, and appends it, at an end that only the size tells.
+#[test]
+#[ignore = "a helper process of other tests"]
+fn counter() {
+    let Some((lock, file)) = helped() else { return };
+    for _ in 0..TIMES {
+        lock(&file, Op::LockExclusive).expect("locked");
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        let len = file.metadata().expect("attributes").len();
+        let count = u64::from_le_bytes(bytes) + 1;
+        file.write_all_at(&count.to_le_bytes(), 0).expect("written");
+        file.write_all_at(&count.to_le_bytes(), len).expect("written");
+        lock(&file, Op::Unlock).expect("unlocked");
+    }
+}
+
+#[test]
+fn the_order_of_locks_is_the_order_of_data() {
+    // Attributes that the kernel would keep for an hour, so that nothing but the lock can make them fresh.
+    pairs(&["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
+        for (way, _) in WAYS {
+            fs::write(a.path(way), [0; 8]).expect("written");
+            let mut counters = [a, b, a, b].map(|mount| helper("counter", way, &mount.path(way)));
+            let succeeded = counters.each_mut().map(|child| exit_of(child).success());
+            assert_eq!(succeeded, [true; 4], "{way}");
+            let bytes = fs::read(a.path(way)).expect("read");
+            let numbers: Vec<u64> =
+                bytes.chunks(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("whole"))).collect();
+            let expected: Vec<u64> = (1..=4 * TIMES).collect();
+            assert_eq!((numbers[0], &numbers[1..]), (4 * TIMES, &expected[..]), "{way}");
+        }
+    });
+}

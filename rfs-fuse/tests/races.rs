@@ -1,0 +1,177 @@
+//! Two mounts that want the same at the same time, and one that looks right after the other, ten thousand times each.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::Instant,
+};
+
+use common::{Lender, Mount, Over, PATIENCE};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+const MIB: u64 = 1 << 20;
+const ROUNDS: u32 = 10_000;
+const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
+const NONE: &[&str] = &["--attr-timeout", "0", "--entry-timeout", "0"];
+
+/// Lets two threads go on together. They meet within microseconds: that long a thread does not sleep, it lets others run.
+#[derive(Default)]
+struct Meeting(AtomicU32);
+
+impl Meeting {
+    /// The `nth` meeting, from 1 on.
+    fn meet(&self, nth: u32) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        let give_up = Instant::now() + PATIENCE;
+        while self.0.load(Ordering::Acquire) < 2 * nth {
+            assert!(Instant::now() < give_up, "the other side does not come");
+            thread::yield_now();
+        }
+    }
+}
+
+/// Both mounts make the same name, round after round. Each time exactly one of them may succeed, and takes it away again.
+fn race(
+    attempt: impl Fn(&Mount, &Path) -> io::Result<()> + Sync,
+    undo: impl Fn(&Mount, &Path) -> io::Result<()> + Sync,
+) {
+    // Of two that are as fast as each other, and of a fast and a slow one.
+    race_over([Over::Shm, Over::Shm], &attempt, &undo);
+    race_over([Over::Shm, Over::Tcp], &attempt, &undo);
+}
+
+fn race_over(
+    over: [Over; 2],
+    attempt: &(impl Fn(&Mount, &Path) -> io::Result<()> + Sync),
+    undo: &(impl Fn(&Mount, &Path) -> io::Result<()> + Sync),
+) {
+    let lender = Lender::new(64 * MIB);
+    let mounts = over.map(|over| lender.mount(over, NONE));
+    for mount in &mounts {
+        fs::write(own(mount), b"").expect("written");
+    }
+    let meeting = Meeting::default();
+    let run = |mount: &Mount| -> Vec<Option<io::ErrorKind>> {
+        let round = |round: u32| {
+            let path = mount.path(&format!("race{round}"));
+            meeting.meet(2 * round + 1);
+            let outcome = attempt(mount, &path);
+            meeting.meet(2 * round + 2);
+            if outcome.is_ok() {
+                undo(mount, &path).expect("undone");
+            }
+            outcome.err().map(|e| e.kind())
+        };
+        (0..ROUNDS / 2).map(round).collect()
+    };
+    let [first, second] = thread::scope(|scope| {
+        mounts.each_ref().map(|mount| scope.spawn(|| run(mount))).map(|side| side.join().expect("thread"))
+    });
+    let lost = Some(io::ErrorKind::AlreadyExists);
+    for (round, outcome) in first.iter().zip(&second).enumerate() {
+        assert!([(&None, &lost), (&lost, &None)].contains(&outcome), "round {round}: {outcome:?}");
+    }
+    let wins = first.iter().filter(|outcome| outcome.is_none()).count();
+    eprintln!("{over:?}: the first won {wins} of {}", first.len());
+    mounts.into_iter().for_each(Mount::unmount);
+}
+
+/// A file that only this mount uses, although both see it.
+fn own(mount: &Mount) -> std::path::PathBuf {
+    mount.path(&format!("own-{}", mount.pid()))
+}
+
+fn unlink(_: &Mount, path: &Path) -> io::Result<()> {
+    fs::remove_file(path)
+}
+
+#[test]
+fn of_two_who_create_one_wins() {
+    race(|_, path| OpenOptions::new().write(true).create_new(true).open(path).map(drop), unlink);
+}
+
+#[test]
+fn of_two_who_make_a_directory_one_wins() {
+    race(|_, path| fs::create_dir(path), |_, path| fs::remove_dir(path));
+}
+
+#[test]
+fn of_two_who_link_one_wins() {
+    race(|mount, path| fs::hard_link(own(mount), path), unlink);
+}
+
+#[test]
+fn of_two_who_rename_without_replacing_one_wins() {
+    race(
+        |mount, path| Ok(renameat_with(CWD, own(mount), CWD, path, RenameFlags::NOREPLACE)?),
+        |mount, path| fs::rename(path, own(mount)),
+    );
+}
+
+/// What the file holds in a round: lengths go up and down, and are often the same as before.
+fn content(round: u32) -> Vec<u8> {
+    let len = match round % 16 {
+        3 => 0,
+        7 => 5000,
+        8 => 70_001,
+        n => 8 + n as usize / 2,
+    };
+    round.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+fn write_and_close(path: &Path, round: u32) {
+    let content = content(round);
+    // In place, or from scratch.
+    let anew = round.is_multiple_of(3);
+    let mut file = OpenOptions::new().write(true).truncate(anew).open(path).expect("opened");
+    file.write_all(&content).expect("written");
+    if !anew {
+        file.set_len(content.len() as u64).expect("cut");
+    }
+}
+
+fn close_to_open(first: Over, second: Over) {
+    let lender = Lender::new(64 * MIB);
+    let (a, b) = (lender.mount(first, LONG), lender.mount(second, LONG));
+    let (here, there) = (a.path("file"), b.path("file"));
+    fs::write(&here, b"").expect("created");
+    let mut last = 0;
+    let mut bytes = vec![0; 100_000];
+    for round in 0..ROUNDS {
+        // Each writes what the other has just read.
+        let (writer, reader) = if round % 2 == 0 { (&here, &there) } else { (&there, &here) };
+        write_and_close(writer, round);
+        let file = File::open(reader).expect("opened");
+        let seen = file.metadata().expect("attributes");
+        let expected = content(round);
+        assert_eq!(seen.len(), expected.len() as u64, "round {round}");
+        let len = file.read_at(&mut bytes, 0).expect("read");
+        assert!(bytes[..len] == expected, "round {round}");
+        let changed = i128::from(seen.mtime()) * 1_000_000_000 + i128::from(seen.mtime_nsec());
+        assert!(changed > last, "round {round}: a time of before");
+        last = changed;
+    }
+    b.unmount();
+    a.unmount();
+}
+
+#[test]
+fn nothing_old_is_seen_after_close_and_open_over_shared_memory() {
+    close_to_open(Over::Shm, Over::Shm);
+}
+
+#[test]
+fn nothing_old_is_seen_after_close_and_open_over_tcp() {
+    close_to_open(Over::Tcp, Over::Tcp);
+}
+
+#[test]
+fn nothing_old_is_seen_after_close_and_open_over_either() {
+    close_to_open(Over::Shm, Over::Tcp);
+}

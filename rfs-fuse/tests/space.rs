@@ -1,0 +1,145 @@
+//! Space on real mounts: fallocate, holes that are found, copies within the server.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
+};
+
+use common::{BOTH, Lender, each, pattern};
+use rustix::{
+    fs::{FallocateFlags as F, SeekFrom, copy_file_range, fallocate, seek},
+    io::Errno,
+};
+
+const MIB: u64 = 1 << 20;
+const PUNCH: F = F::PUNCH_HOLE.union(F::KEEP_SIZE);
+
+fn open_rw(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
+}
+
+fn size_and_blocks(file: &File) -> (u64, u64) {
+    let attributes = file.metadata().expect("attributes");
+    (attributes.len(), attributes.blocks())
+}
+
+#[test]
+fn holes_are_punched_and_found() {
+    each(64 * MIB, |lender, mount| {
+        let file = open_rw(&mount.path("file"));
+        let mut expected = pattern(MIB as usize, 1);
+        file.write_all_at(&expected, 0).expect("written");
+        let free = lender.free_blocks();
+        // Read, so that the kernel has its pages.
+        assert!(fs::read(mount.path("file")).expect("read") == expected);
+        fallocate(&file, PUNCH, 4000, 300_000).expect("punched");
+        expected[4000..304_000].fill(0);
+        let mut bytes = vec![1; expected.len()];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        assert!(bytes == expected);
+        // 73 whole blocks: 4096 to 303,104.
+        assert_eq!(size_and_blocks(&file), (MIB, 2048 - 73 * 8));
+        assert_eq!(lender.free_blocks(), free + 73);
+        let find = |from| seek(&file, from);
+        assert_eq!(find(SeekFrom::Data(0)), Ok(0));
+        assert_eq!(find(SeekFrom::Hole(0)), Ok(4096));
+        assert_eq!(find(SeekFrom::Data(4096)), Ok(303_104));
+        assert_eq!(find(SeekFrom::Hole(303_104)), Ok(MIB));
+        assert_eq!(find(SeekFrom::Hole(MIB)), Err(Errno::NXIO));
+        // What is written into the hole is data.
+        file.write_all_at(b"x", 100_000).expect("written");
+        assert_eq!(find(SeekFrom::Data(4096)), Ok(98_304));
+        file.set_len(4 * MIB).expect("extended");
+        assert_eq!(find(SeekFrom::Data(MIB)), Err(Errno::NXIO));
+        assert_eq!(find(SeekFrom::Hole(MIB - 1)), Ok(MIB));
+    });
+}
+
+#[test]
+fn space_is_reserved_zeroed_and_refused() {
+    each(16 * MIB, |lender, mount| {
+        let path = mount.path("file");
+        let file = open_rw(&path);
+        file.write_all_at(&pattern(10_000, 2), 0).expect("written");
+        fallocate(&file, F::empty(), 5000, MIB - 5000).expect("reserved");
+        assert_eq!(size_and_blocks(&file), (MIB, 2048));
+        fallocate(&file, F::KEEP_SIZE, MIB, MIB).expect("reserved");
+        assert_eq!(size_and_blocks(&file), (MIB, 4096));
+        fallocate(&file, F::ZERO_RANGE, 100, 9000).expect("zeroed");
+        let mut expected = pattern(10_000, 2);
+        expected[100..9100].fill(0);
+        expected.resize(MIB as usize, 0);
+        assert!(fs::read(&path).expect("read") == expected);
+        // The kernel passes no other modes to FUSE.
+        for mode in [F::COLLAPSE_RANGE, F::INSERT_RANGE, F::UNSHARE_RANGE] {
+            assert_eq!(fallocate(&file, mode, 0, 4096), Err(Errno::OPNOTSUPP), "{mode:?}");
+        }
+        let free = lender.free_blocks();
+        assert_eq!(fallocate(&file, F::empty(), 0, 64 * MIB), Err(Errno::NOSPC));
+        assert_eq!((size_and_blocks(&file), lender.free_blocks()), ((MIB, 4096), free));
+        drop(file);
+        // What was reserved outlives the close.
+        let file = File::open(&path).expect("opened");
+        assert_eq!(size_and_blocks(&file), (MIB, 4096));
+    });
+}
+
+#[test]
+fn copies_move_no_data_through_the_client() {
+    each(128 * MIB, |lender, mount| {
+        let count = |name: &str| {
+            lender.server.stats().calls.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count)
+        };
+        let len = 20 * MIB + 123;
+        let (from, to) = (open_rw(&mount.path("from")), open_rw(&mount.path("to")));
+        let mut data = pattern(len as usize, 3);
+        from.write_all_at(&data, 0).expect("written");
+        fallocate(&from, PUNCH, 8 * MIB, 4 * MIB).expect("punched");
+        data[8 << 20..12 << 20].fill(0);
+        // The destination's pages are known to the kernel before.
+        to.write_all_at(&pattern(MIB as usize, 4), 0).expect("written");
+        let (mut at, mut into) = (0, 0);
+        let before = count("copy");
+        while at < len {
+            let copied =
+                copy_file_range(&from, Some(&mut at), &to, Some(&mut into), len as usize).expect("copied");
+            assert!(copied > 0);
+        }
+        assert!(count("copy") - before < 8);
+        assert!(fs::read(mount.path("to")).expect("read") == data);
+        assert_eq!(to.metadata().expect("attributes").len(), len);
+        // Holes stay holes where there was nothing before.
+        assert_eq!(seek(&to, SeekFrom::Hole(MIB)), Ok(8 * MIB));
+        assert_eq!(copy_file_range(&from, Some(&mut len.clone()), &to, Some(&mut 0), 100), Ok(0));
+        let overlap = copy_file_range(&to, Some(&mut 0), &to, Some(&mut 10), 100);
+        assert_eq!(overlap, Err(Errno::INVAL));
+    });
+}
+
+#[test]
+fn the_other_side_sees_holes_and_copies() {
+    for over in BOTH {
+        let lender = Lender::new(64 * MIB);
+        let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        fs::write(a.path("file"), pattern(MIB as usize, 5)).expect("written");
+        assert!(fs::read(b.path("file")).expect("read") == pattern(MIB as usize, 5));
+        let file = open_rw(&a.path("file"));
+        fallocate(&file, PUNCH, 0, MIB / 2).expect("punched");
+        let mut expected = pattern(MIB as usize, 5);
+        expected[..MIB as usize / 2].fill(0);
+        // Opened here while it is still open there.
+        let seen = File::open(b.path("file")).expect("opened");
+        assert_eq!(size_and_blocks(&seen), (MIB, 1024));
+        assert!(fs::read(b.path("file")).expect("read") == expected);
+        assert_eq!(seek(&seen, SeekFrom::Data(0)), Ok(MIB / 2));
+        copy_file_range(&file, Some(&mut (MIB / 2)), &file, Some(&mut 0), 4096).expect("copied");
+        expected.copy_within(MIB as usize / 2..MIB as usize / 2 + 4096, 0);
+        assert!(fs::read(b.path("file")).expect("read") == expected);
+        drop((file, seen));
+        b.unmount();
+        a.unmount();
+    }
+}

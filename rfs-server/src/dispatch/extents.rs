@@ -1,0 +1,230 @@
+//! Requests that change the space of files other than by writing and truncation: fallocate, and copies within the server.
+//!
+//! Threading: as the dispatcher. Long ranges are zeroed and copied in steps, each of which holds the lock; between two of
+//! them others get their turn. An allocation that has to wait for space to be zeroed lets the lock go and starts over.
+
+use rfs_proto::{Attr, Copied, Errno, FallocateFlags, MAX_FILE_SIZE, Reply, Request};
+
+use super::{Dispatcher, data::Attempt, meta::Meta};
+use crate::alloc::Range;
+
+/// Bytes that are zeroed or copied at a time.
+const STEP: u64 = 256 << 10;
+
+/// Bytes that one request copies at most, so that its answer does not take long.
+const MAX_COPY: u64 = 16 << 20;
+
+/// A copy under way.
+#[derive(Clone, Copy)]
+struct Copy {
+    from: (u64, u64),
+    to: (u64, u64),
+    len: u64,
+}
+
+impl Dispatcher {
+    pub(super) fn answer_extents(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
+        match request {
+            Request::Fallocate { ino, offset, len, flags } => {
+                self.fallocate(session, ino, (offset, len), flags).map(Reply::Attr)
+            }
+            Request::Copy { from, from_offset, to, to_offset, len } => {
+                let copy = Copy { from: (from, from_offset), to: (to, to_offset), len };
+                self.copy(session, copy).map(Reply::Copied)
+            }
+            // The others are handled elsewhere.
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        session: u64,
+        ino: u64,
+        (offset, len): (u64, u64),
+        flags: FallocateFlags,
+    ) -> Result<Attr, Errno> {
+        use FallocateFlags as F;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
+        let keep_size = flags.contains(F::KEEP_SIZE);
+        match flags - F::KEEP_SIZE {
+            F::PUNCH_HOLE if keep_size => {
+                let now = self.clock.now();
+                return self.locked(|meta| meta.punch(session, ino, offset, end, now));
+            }
+            what if what.is_empty() || what == F::ZERO_RANGE => {}
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        self.provide(session, ino, offset, end)?;
+        if flags.contains(F::ZERO_RANGE) {
+            let mut at = offset;
+            while at < end {
+                let stop = end.min(at + STEP);
+                self.locked(|meta| meta.zero(session, ino, at, stop))?;
+                at = stop;
+            }
+        }
+        let now = self.clock.now();
+        self.locked(|meta| meta.extend(ino, end, keep_size, now))
+    }
+
+    /// Sees to it that a range has space, and no more than that.
+    fn provide(&self, session: u64, ino: u64, offset: u64, end: u64) -> Result<(), Errno> {
+        loop {
+            match self.locked(|meta| meta.try_allocate(session, ino, offset, end, false))? {
+                Attempt::Done(_) => return Ok(()),
+                Attempt::NotClean => self.space.gain_clean(),
+            }
+        }
+    }
+
+    fn copy(&self, session: u64, copy: Copy) -> Result<Copied, Errno> {
+        let Copy { from, to, len } = copy;
+        let from_end = from.1.checked_add(len).ok_or(Errno::EFBIG)?;
+        let to_end = to.1.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
+        if from.0 == to.0 && from.1 < to_end && to.1 < from_end {
+            return Err(Errno::EINVAL);
+        }
+        let mut buffer = Vec::new();
+        let mut bytes = 0;
+        while bytes < len.min(MAX_COPY) {
+            let step =
+                Copy { from: (from.0, from.1 + bytes), to: (to.0, to.1 + bytes), len: STEP.min(len - bytes) };
+            match self.copy_step(session, step, &mut buffer) {
+                Ok(0) => break,
+                Ok(copied) => bytes += copied,
+                // What was copied so far counts.
+                Err(_) if bytes > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        let attr = self.locked(|meta| meta.attr(to.0))?;
+        Ok(Copied { bytes, attr })
+    }
+
+    fn copy_step(&self, session: u64, step: Copy, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+        loop {
+            // Space first: only for what is not a hole, so that copies of sparse files are sparse.
+            for (offset, len) in self.locked(|meta| meta.lacking(session, step))? {
+                self.provide(session, step.to.0, offset, offset + len)?;
+            }
+            let now = self.clock.now();
+            if let Some(copied) = self.locked(|meta| meta.copy(session, step, buffer, now))? {
+                return Ok(copied);
+            }
+        }
+    }
+}
+
+impl Meta {
+    fn check_open(&self, session: u64, ino: u64) -> Result<(), Errno> {
+        if self.leases.holds(session, ino) { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
+    /// Takes the space of whole blocks away, and zeroes the rest.
+    fn punch(&mut self, session: u64, ino: u64, offset: u64, end: u64, now: i64) -> Result<Attr, Errno> {
+        self.check_open(session, ino)?;
+        let slot = self.namespace.get(ino)?.slot;
+        let size = self.table.size(slot);
+        self.table.begin(slot);
+        let map = self.file(ino)?;
+        // What was given ahead of need goes, too, if the hole reaches it.
+        let to = if end >= size && map.kept_to() <= end { u64::MAX } else { end };
+        let given_up = map.punch(offset, to);
+        let edges = map.pieces(offset, end);
+        self.give_up(session, ino, &given_up, &edges)?;
+        self.changed_by_server(ino, now)
+    }
+
+    /// Zeroes a range that has space; what has none reads as zero in any case.
+    fn zero(&mut self, session: u64, ino: u64, offset: u64, end: u64) -> Result<(), Errno> {
+        self.check_open(session, ino)?;
+        for (_, place, len) in self.file(ino)?.pieces(offset, end) {
+            if let Some(start) = place {
+                self.space.zero(Range { start, len });
+            }
+        }
+        Ok(())
+    }
+
+    /// A range up to `end` got its space: the file reaches so far now, or keeps it all the same.
+    fn extend(&mut self, ino: u64, end: u64, keep_size: bool, now: i64) -> Result<Attr, Errno> {
+        let slot = self.namespace.get(ino)?.slot;
+        if keep_size {
+            if end > self.table.size(slot) {
+                self.file(ino)?.keep(end);
+            }
+        } else {
+            self.table.raise_size(slot, end);
+        }
+        self.changed_by_server(ino, now)
+    }
+
+    /// The server changed the contents of a file.
+    fn changed_by_server(&mut self, ino: u64, now: i64) -> Result<Attr, Errno> {
+        let inode = self.namespace.get_mut(ino)?;
+        inode.mtime = now;
+        inode.ctime = now;
+        let (attr, space) = (inode.attr(ino), inode.space());
+        self.table.publish_times(&attr, &space);
+        self.attr(ino)
+    }
+
+    /// How much of a step there is to copy.
+    fn copy_len(&mut self, session: u64, step: Copy) -> Result<u64, Errno> {
+        for ino in [step.from.0, step.to.0] {
+            self.check_open(session, ino)?;
+        }
+        let size = self.table.size(self.namespace.get(step.from.0)?.slot);
+        Ok(step.len.min(size.saturating_sub(step.from.1)))
+    }
+
+    /// The ranges of the destination that need space: where the source has data.
+    fn lacking(&mut self, session: u64, step: Copy) -> Result<Vec<(u64, u64)>, Errno> {
+        let len = self.copy_len(session, step)?;
+        let source = self.file(step.from.0)?.pieces(step.from.1, step.from.1 + len);
+        let data = source.into_iter().filter(|(_, place, _)| place.is_some());
+        let there: Vec<(u64, u64)> = data.map(|(at, _, len)| (at - step.from.1 + step.to.1, len)).collect();
+        let map = self.file(step.to.0)?;
+        let lacks =
+            |&(at, len): &(u64, u64)| map.pieces(at, at + len).iter().any(|(_, place, _)| place.is_none());
+        Ok(there.into_iter().filter(|range| lacks(range)).collect())
+    }
+
+    /// Copies; `None` if space is lacking after all.
+    fn copy(
+        &mut self,
+        session: u64,
+        step: Copy,
+        buffer: &mut Vec<u8>,
+        now: i64,
+    ) -> Result<Option<u64>, Errno> {
+        if !self.lacking(session, step)?.is_empty() {
+            return Ok(None);
+        }
+        let len = self.copy_len(session, step)?;
+        if len == 0 {
+            return Ok(Some(0));
+        }
+        let source = self.file(step.from.0)?.pieces(step.from.1, step.from.1 + len);
+        for (at, place, len) in source {
+            let at = at - step.from.1 + step.to.1;
+            let mut from = place;
+            for (_, to, len) in self.file(step.to.0)?.pieces(at, at + len) {
+                match (from, to) {
+                    (Some(start), Some(to)) => self.space.copy(Range { start, len }, to, buffer),
+                    (None, Some(start)) => self.space.zero(Range { start, len }),
+                    (_, None) => {}
+                }
+                from = from.map(|from| from + len);
+            }
+        }
+        let slot = self.namespace.get(step.to.0)?.slot;
+        self.table.raise_size(slot, step.to.1 + len);
+        self.changed_by_server(step.to.0, now)?;
+        Ok(Some(len))
+    }
+}
