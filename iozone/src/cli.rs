@@ -37,6 +37,8 @@ pub enum TargetKind {
     Shm,
     /// rfs over TCP on loopback.
     Tcp,
+    /// rfs over RDMA, on a device of this machine.
+    Rdma,
     /// A FUSE file system that only copies into its own memory: the ceiling behind FUSE.
     Null,
     /// A directory in memory without FUSE: the ceiling of the machine.
@@ -66,6 +68,11 @@ pub struct Bench {
         value_name = "LIST"
     )]
     pub providers: Vec<TargetKind>,
+
+    /// Mount the server at this address (unix:/path, tcp:host:port, rdma:host:port) instead of starting one; once for
+    /// each of shm, tcp and rdma in the list of providers. It needs twice the room of the files.
+    #[arg(long, value_name = "ADDRESS")]
+    pub connect: Vec<String>,
 
     /// Record sizes: numbers of bytes, or of powers of 1024 [default: 4k,64k,128k,1m].
     #[arg(long, value_delimiter = ',', value_parser = size::parse_nonzero, value_name = "LIST")]
@@ -281,6 +288,11 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
+        // Whether each has a server is seen when the targets are made.
+        assert_eq!(
+            bench(&["--connect", "rdma:h:1", "--connect", "tcp:h:2"]).connect,
+            ["rdma:h:1", "tcp:h:2"]
+        );
         for args in [["--rounds", "0"], ["--providers", "nfs"], ["--file-size", "x"], ["--threads", "0"]] {
             assert!(Cli::try_parse_from([&["rfs-iozone"][..], &args].concat()).is_err(), "{args:?}");
         }

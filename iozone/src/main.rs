@@ -38,7 +38,7 @@ fn bench(bench: &Bench) -> Result<()> {
 
     let engine = engine::choose(bench.engine)?;
     let setup = Setup::new(bench, file_size)?;
-    let targets = target::targets(&bench.providers, &setup);
+    let targets = target::targets(&bench.providers, &setup)?;
     let began = jiff::Timestamp::now();
     let plan = Plan {
         records: records.clone(),

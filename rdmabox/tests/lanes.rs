@@ -1,8 +1,6 @@
 //! A queue pair that fails takes its own requests with it and nothing else, and is replaced while the rest goes on.
 
 use std::{
-    io::{BufRead, BufReader, Read},
-    process::{Child, Command, Stdio},
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc,
@@ -12,11 +10,10 @@ use std::{
 
 use futures::executor::block_on;
 use rdmabox::{ProviderKind, RemoteAddr, RequestError, Session, SessionOptions};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 mod support;
 
-use support::{Fixture, LEN, REFUSED, at, base, on_each_provider, pattern, providers};
+use support::{LEN, REFUSED, at, base, on_each_provider, pattern, process::HostProcess, providers};
 
 fn wrong_key(base: RemoteAddr) -> RemoteAddr {
     RemoteAddr { rkey: base.rkey ^ 0x100, ..base }
@@ -226,61 +223,17 @@ fn a_host_that_is_gone_fails_everything() {
     });
 }
 
-const ROLE: &str = "RDMABOX_LANES_HOST";
-
 /// The host's part of the last test; a test only in order to be found in this binary.
 #[test]
 #[ignore = "runs as the host process of another test"]
 fn host() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let f = Fixture::new(role.parse().unwrap());
-    // The harness has printed to standard output without ending its line.
-    println!("\nready {}", f.address);
-    // Until the other process ends.
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
-}
-
-/// A host process, killed at the end.
-struct Other(Child);
-
-impl Other {
-    fn signal(&self, name: &str) {
-        let command = format!("kill -{name} {}", self.0.id());
-        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
-    }
-
-    /// Returns when none of its threads runs any more.
-    fn stop(&self) {
-        self.signal("STOP");
-        let pid = rustix::process::Pid::from_child(&self.0);
-        let status = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
-        assert!(status.is_some_and(|status| status.stopped()));
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    support::process::serve();
 }
 
 #[test]
 fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
     for provider in providers() {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "host"])
-            .env(ROLE, provider.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let other = Other(child);
-        let address = lines
-            .map(Result::unwrap)
-            .find_map(|line| line.strip_prefix("ready ").map(|address| address.parse().unwrap()))
-            .unwrap();
+        let other = HostProcess::start(provider);
         let options = SessionOptions {
             provider: Some(provider),
             operation_timeout: Duration::from_secs(1),
@@ -288,7 +241,7 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
             connect_timeout: Duration::from_secs(60),
             ..SessionOptions::default()
         };
-        let session = Session::connect(&address, &options).unwrap();
+        let session = Session::connect(&other.address, &options).unwrap();
         let base = base(&session);
         other.stop();
         // Memory that is mapped needs nobody's help.
@@ -316,7 +269,7 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
         let (send, receive) = mpsc::channel();
         session
             .read_then(at(base, 50_000), vec![1; 1000], move |result, buf| send.send((result, buf)).unwrap());
-        other.signal("CONT");
+        other.go_on();
         assert_eq!(receive.recv().unwrap(), (Ok(()), vec![0; 1000]));
         until_mended(&session);
         session.write(at(base, 0), &[9; 1000]).unwrap();

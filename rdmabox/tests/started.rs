@@ -11,11 +11,14 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestCaseError, TestRunner},
 };
-use rdmabox::{BatchMode, Buffer, ProviderKind, RemoteAddr, RequestError, SendBuf, Session, Transfer};
+use rdmabox::{
+    BatchMode, Buffer, ProviderKind, RdmaOptions, RemoteAddr, RequestError, SendBuf, Session, Transfer,
+    provider::rdma,
+};
 
 mod support;
 
-use support::{Fixture, LEN, at, base, on_each_provider, on_each_that_posts, outside, pattern};
+use support::{Fixture, LEN, at, base, on_each_provider, on_each_that_posts, outside, pattern, providers};
 
 fn write_and_look(f: &Fixture, session: &Session, base: RemoteAddr, offset: usize, data: impl SendBuf) {
     let expected = data.bytes().to_vec();
@@ -101,10 +104,12 @@ fn many_are_waited_for_in_reverse_order() {
 
 #[test]
 fn a_transfer_longer_than_the_longest_message_is_several_requests() {
-    const MESSAGE: usize = 1 << 30;
-    let len = MESSAGE + 10_000;
-    // Twice the longest message of the software device; others have other limits.
-    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+    for provider in providers() {
+        let longest = match provider {
+            ProviderKind::Shm | ProviderKind::Tcp => 1 << 30,
+            ProviderKind::Rdma => rdma::open(&RdmaOptions::default()).unwrap().attr().max_msg_sz as usize,
+        };
+        let len = longest + 10_000;
         let mut f = Fixture::with_memory(provider, len + 4096);
         // Whatever else the machine has to do.
         f.options.operation_timeout = Duration::from_secs(600);
@@ -112,7 +117,7 @@ fn a_transfer_longer_than_the_longest_message_is_several_requests() {
         let base = base(&session);
         // Zero pages that were never touched, but for these.
         let mut data = vec![0u8; len];
-        let places = [0, MESSAGE - 3000, MESSAGE, len - 3000];
+        let places = [0, longest - 3000, longest, len - 3000];
         for (seed, place) in places.into_iter().enumerate() {
             data[place..place + 3000].copy_from_slice(&pattern(3000, seed));
         }

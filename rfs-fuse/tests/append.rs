@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use common::{BOTH, Lender, Mount, NOBODY, Over, PATIENCE, each, shell_as};
+use common::{Lender, Mount, NOBODY, Over, PATIENCE, each, providers, shell_as};
 use rdmabox::{Op, RemoteAddr, Session, SessionOptions};
 use rfs_proto::{
     Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request,
@@ -190,7 +190,7 @@ fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
 
 #[test]
 fn a_client_that_does_not_get_on_holds_up_others_for_a_while() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(16 * MIB);
         let (mount, hasty) = (lender.mount(over, &[]), lender.mount(over, &["--timeout", "5"]));
         let mut file = for_append(&mount.path("file"));
@@ -214,7 +214,7 @@ fn a_client_that_does_not_get_on_holds_up_others_for_a_while() {
 
 #[test]
 fn what_was_read_during_an_append_does_not_hide_it() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(16 * MIB);
         let mount = lender.mount(over, &["--attr-timeout", "3600"]);
         let mut file = for_append(&mount.path("file"));
@@ -245,7 +245,7 @@ fn what_was_read_during_an_append_does_not_hide_it() {
 
 #[test]
 fn a_killed_client_leaves_whole_records_and_holds_up_nobody() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(64 * MIB);
         let (mut dies, mount) = (lender.mount(over, &[]), lender.mount(over, &[]));
         let mut doomed = for_append(&dies.path("log"));

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use common::{BOTH, Lender, NOBODY, Over, each, eventually, pattern, shell_as};
+use common::{Lender, NOBODY, Over, each, eventually, pattern, providers, shell_as};
 use rustix::{
     fs::{CWD, OFlags, RenameFlags, renameat_with},
     io::Errno,
@@ -39,7 +39,7 @@ fn names(path: &Path) -> BTreeSet<String> {
 
 #[test]
 fn every_byte_and_name_survives_the_mount() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(64 * MIB);
         let big = pattern(5 * MIB as usize + 123, 1);
         let mount = lender.mount(over, &[]);
@@ -51,7 +51,8 @@ fn every_byte_and_name_survives_the_mount() {
         std::os::unix::fs::chown(mount.path("a/empty"), Some(1), Some(2)).expect("chown");
         mount.unmount();
 
-        let other = if over == Over::Shm { Over::Tcp } else { Over::Shm };
+        // Over another one, where more than one is tested.
+        let other = providers().into_iter().find(|other| *other != over).unwrap_or(over);
         let mount = lender.mount(other, &[]);
         assert_eq!(names(&mount.path("a")), ["b", "empty", "link"].map(String::from).into());
         assert!(fs::read(mount.path("a/link")).expect("through the link") == big);
@@ -278,7 +279,7 @@ fn reads_and_writes_of_an_open_file_with_space_run_no_server_code() {
 
 #[test]
 fn growing_asks_for_space_seldom() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(128 * MIB);
         let mount = lender.mount(over, &["--direct-io"]);
         let file = open_rw(&mount.path("file"));
@@ -376,7 +377,7 @@ fn permissions_are_checked() {
 
 #[test]
 fn a_read_only_mount_changes_nothing() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(16 * MIB);
         let mount = lender.mount(over, &[]);
         fs::write(mount.path("file"), b"there").expect("written");
@@ -392,7 +393,7 @@ fn a_read_only_mount_changes_nothing() {
 
 #[test]
 fn direct_io_is_the_same_file_system() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(64 * MIB);
         let mount = lender.mount(over, &["--direct-io", "--threads", "3"]);
         let data = pattern(3 * MIB as usize + 5, 8);

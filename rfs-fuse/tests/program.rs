@@ -18,7 +18,7 @@ use std::{
 };
 
 use common::{
-    BOTH, Lender, Mount, NOBODY, Over, directory, eventually, exit_of, is_mounted, pattern, program,
+    Lender, Mount, NOBODY, Over, directory, eventually, exit_of, is_mounted, pattern, program, providers,
 };
 use rustix::process::Signal;
 
@@ -115,7 +115,7 @@ fn a_listener_that_is_no_server_is_refused() {
 
 #[test]
 fn signals_and_fusermount_end_it_cleanly() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(16 * MIB);
         for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
             let mut mount = lender.mount(over, &[]);
@@ -138,7 +138,7 @@ fn signals_and_fusermount_end_it_cleanly() {
 
 #[test]
 fn a_busy_mount_is_detached_and_it_says_so() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(16 * MIB);
         let mut mount = lender.mount(over, &[]);
         let file = File::create(mount.path("file")).expect("created");
@@ -170,7 +170,7 @@ fn processes(path: &Path) -> usize {
 #[test]
 fn the_background_mount_answers_when_the_command_returns() {
     let lender = Lender::new(16 * MIB);
-    for over in BOTH {
+    for over in providers() {
         let point = directory();
         let log = lender.dir.path().join("log");
         let out = program()
@@ -231,7 +231,7 @@ impl Drop for OpenDevice {
 fn an_ordinary_user_mounts_through_fusermount3() {
     common::require_fuse();
     let _open = OpenDevice::new();
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(16 * MIB);
         if let rdmabox::Address::Unix(socket) = &lender.server.addresses()[0] {
             fs::set_permissions(socket, PermissionsExt::from_mode(0o777)).expect("chmod");
@@ -425,7 +425,7 @@ fn uncached_file(mount: &Mount) -> File {
 #[test]
 fn a_killed_server_is_an_errno_and_not_a_hang() {
     common::require_fuse();
-    for over in BOTH {
+    for over in providers() {
         let mut server = ServerProcess::start();
         let point = directory();
         let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "5"];
@@ -443,7 +443,7 @@ fn a_killed_server_is_an_errno_and_not_a_hang() {
 #[test]
 fn a_silent_server_is_an_errno_and_not_a_hang() {
     common::require_fuse();
-    for over in BOTH {
+    for over in providers() {
         let server = ServerProcess::start();
         let point = directory();
         let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "0.5"];

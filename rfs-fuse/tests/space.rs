@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use common::{BOTH, Lender, each, pattern};
+use common::{Lender, each, pattern, providers};
 use rustix::{
     fs::{FallocateFlags as F, SeekFrom, copy_file_range, fallocate, seek},
     io::Errno,
@@ -121,7 +121,7 @@ fn copies_move_no_data_through_the_client() {
 
 #[test]
 fn the_other_side_sees_holes_and_copies() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(64 * MIB);
         let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
         fs::write(a.path("file"), pattern(MIB as usize, 5)).expect("written");

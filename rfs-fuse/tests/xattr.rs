@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use common::{BOTH, Lender, Mount, NOBODY, each, shell_as};
+use common::{Lender, Mount, NOBODY, each, providers, shell_as};
 use rustix::{
     fs::{XattrFlags, getxattr, getxattr_query, lgetxattr, listxattr, lsetxattr, removexattr, setxattr},
     io::Errno,
@@ -113,7 +113,7 @@ fn values_of_every_length_and_names_of_every_length() {
 
 #[test]
 fn the_other_side_has_them_too() {
-    for over in BOTH {
+    for over in providers() {
         let lender = Lender::new(16 * MIB);
         let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
         fs::write(a.path("file"), b"x").expect("written");
@@ -186,7 +186,9 @@ const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 
 #[test]
 fn capabilities_go_with_a_write_a_truncation_or_a_change_of_owner() {
-    for (over, options) in BOTH.iter().flat_map(|over| [(*over, &[][..]), (*over, &["--direct-io"][..])]) {
+    for (over, options) in
+        providers().into_iter().flat_map(|over| [(over, &[][..]), (over, &["--direct-io"][..])])
+    {
         let lender = Lender::new(16 * MIB);
         let mount = lender.mount(over, options);
         let path = &mount.path("program");

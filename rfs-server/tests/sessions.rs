@@ -14,11 +14,19 @@ struct Client {
     attached: Attached,
 }
 
+/// Whether RDMABOX_TEST_PROVIDERS names RDMA. A device has to be there then.
+fn tests_rdma() -> bool {
+    std::env::var("RDMABOX_TEST_PROVIDERS")
+        .is_ok_and(|names| names.split(',').any(|name| name.trim() == "rdma"))
+}
+
 fn start(directory: &tempfile::TempDir) -> Server {
-    let listen = vec![
-        Address::Unix(directory.path().join("rfs.sock")),
-        Address::Tcp { host: "127.0.0.1".into(), port: 0 },
-    ];
+    let host = || "127.0.0.1".to_owned();
+    let mut listen =
+        vec![Address::Unix(directory.path().join("rfs.sock")), Address::Tcp { host: host(), port: 0 }];
+    if tests_rdma() {
+        listen.push(Address::Rdma { host: host(), port: 0 });
+    }
     Server::start(Config { listen, ..Config::new(16 << 20) }).unwrap()
 }
 
@@ -164,6 +172,13 @@ fn the_end_of_a_file_is_free_again_when_its_holder_is_gone() {
             std::thread::yield_now();
         }
         assert_eq!(take(&alive), alive.attached.session);
+    }
+}
+
+#[test]
+fn data_moves_past_the_server_over_rdma() {
+    if tests_rdma() {
+        data_moves_past_the_server(ProviderKind::Rdma);
     }
 }
 

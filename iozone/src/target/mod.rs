@@ -61,6 +61,8 @@ pub struct Setup {
     pub tmpfs_dir: PathBuf,
     /// Bytes of files that a target must hold.
     pub files: u64,
+    /// Addresses of servers elsewhere. None: they are started here.
+    pub connect: Vec<String>,
 }
 
 impl Setup {
@@ -79,12 +81,14 @@ impl Setup {
             tmpfs_dir: bench.tmpfs_dir.clone(),
             server_memory: size::server_memory(file_size, bench.threads),
             files: file_size.saturating_mul(u64::from(bench.threads)),
+            connect: bench.connect.clone(),
         })
     }
 }
 
-/// The targets that were asked for, once each.
-pub fn targets(kinds: &[TargetKind], setup: &Setup) -> Vec<Box<dyn Target>> {
+/// The targets that were asked for, once each. With servers elsewhere, each of rfs needs one.
+pub fn targets(kinds: &[TargetKind], setup: &Setup) -> Result<Vec<Box<dyn Target>>> {
+    let rfs = |provider| -> Result<Box<dyn Target>> { Ok(Box::new(Rfs::new(provider, setup.clone())?)) };
     let mut seen = Vec::new();
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     for &kind in kinds {
@@ -93,11 +97,12 @@ pub fn targets(kinds: &[TargetKind], setup: &Setup) -> Vec<Box<dyn Target>> {
         }
         seen.push(kind);
         targets.push(match kind {
-            TargetKind::Shm => Box::new(Rfs::new(Provider::Shm, setup.clone())),
-            TargetKind::Tcp => Box::new(Rfs::new(Provider::Tcp, setup.clone())),
-            TargetKind::Null => Box::new(Rfs::new(Provider::Null, setup.clone())),
+            TargetKind::Shm => rfs(Provider::Shm)?,
+            TargetKind::Tcp => rfs(Provider::Tcp)?,
+            TargetKind::Rdma => rfs(Provider::Rdma)?,
+            TargetKind::Null => rfs(Provider::Null)?,
             TargetKind::Tmpfs => Box::new(Tmpfs::new(setup.files, setup.tmpfs_dir.clone())),
         });
     }
-    targets
+    Ok(targets)
 }

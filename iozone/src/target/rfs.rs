@@ -30,8 +30,31 @@ pub enum Provider {
     Shm,
     /// TCP over loopback.
     Tcp,
+    /// RDMA, from a device to itself.
+    Rdma,
     /// Not at all: the FUSE process copies into and out of its own memory.
     Null,
+}
+
+impl Provider {
+    /// What its addresses begin with.
+    fn scheme(self) -> &'static str {
+        match self {
+            Provider::Shm | Provider::Null => "unix:",
+            Provider::Tcp => "tcp:",
+            Provider::Rdma => "rdma:",
+        }
+    }
+
+    /// Its name in tables and for `rfs-fuse`.
+    fn name(self) -> &'static str {
+        match self {
+            Provider::Shm => "shm",
+            Provider::Tcp => "tcp",
+            Provider::Rdma => "rdma",
+            Provider::Null => "null",
+        }
+    }
 }
 
 /// rfs over one provider.
@@ -39,18 +62,37 @@ pub enum Provider {
 pub struct Rfs {
     provider: Provider,
     setup: Setup,
+    title: String,
+    /// Of the server elsewhere.
+    connect: Option<String>,
 }
 
 impl Rfs {
-    /// rfs over that provider.
-    pub fn new(provider: Provider, setup: Setup) -> Self {
-        Self { provider, setup }
+    /// rfs over that provider. Fails if there are servers elsewhere and none of them is for it.
+    pub fn new(provider: Provider, setup: Setup) -> Result<Self> {
+        let scheme = provider.scheme();
+        let of_it = |address: &&String| provider != Provider::Null && address.starts_with(scheme);
+        let connect = setup.connect.iter().find(of_it).cloned();
+        if provider != Provider::Null && connect.is_none() && !setup.connect.is_empty() {
+            let name = provider.name();
+            return Err(Error::Usage(format!(
+                "{name} is to be measured, and no --connect {scheme}... says where"
+            )));
+        }
+        let title = match (&connect, provider) {
+            (Some(address), _) => format!("rfs on the server at {address}"),
+            (None, Provider::Shm) => "rfs over shared memory".into(),
+            (None, Provider::Tcp) => "rfs over TCP on loopback".into(),
+            (None, Provider::Rdma) => "rfs over RDMA, from a device to itself".into(),
+            (None, Provider::Null) => "a FUSE file system that only copies: the ceiling behind FUSE".into(),
+        };
+        Ok(Self { provider, setup, title, connect })
     }
 
     fn server(&self, work: &WorkDir, interrupt: &Interrupt) -> Result<(Guarded, String, String)> {
         let listen = match self.provider {
-            Provider::Tcp => "tcp:127.0.0.1:0".to_owned(),
-            _ => format!("unix:{}", work.path().join("server.sock").display()),
+            Provider::Tcp | Provider::Rdma => format!("{}127.0.0.1:0", self.provider.scheme()),
+            Provider::Shm | Provider::Null => format!("unix:{}", work.path().join("server.sock").display()),
         };
         let command = Invocation::new(self.setup.bin_dir.join("rfs-server"))
             .args([
@@ -62,7 +104,7 @@ impl Rfs {
             .args(self.setup.switches.prefault.then_some("--prefault"));
         let mut server = Guarded::spawn(&command, work.path())?;
         let addresses = server.wait_output(interrupt, START, ready)?;
-        let scheme = if self.provider == Provider::Tcp { "tcp:" } else { "unix:" };
+        let scheme = self.provider.scheme();
         let address = addresses
             .into_iter()
             .find(|address| address.starts_with(scheme))
@@ -80,7 +122,7 @@ impl Rfs {
                 .arg(address)
                 .arg(point)
                 .args(["--stats-on-exit", "--provider"])
-                .arg(if provider == Provider::Tcp { "tcp" } else { "shm" })
+                .arg(provider.name())
                 .args(self.setup.switches.all_args()),
         }
     }
@@ -100,19 +142,11 @@ fn ready(text: &str) -> Option<Vec<String>> {
 
 impl Target for Rfs {
     fn name(&self) -> &str {
-        match self.provider {
-            Provider::Shm => "shm",
-            Provider::Tcp => "tcp",
-            Provider::Null => "null",
-        }
+        self.provider.name()
     }
 
     fn title(&self) -> &str {
-        match self.provider {
-            Provider::Shm => "rfs over shared memory",
-            Provider::Tcp => "rfs over TCP on loopback",
-            Provider::Null => "a FUSE file system that only copies: the ceiling behind FUSE",
-        }
+        &self.title
     }
 
     fn is_ceiling(&self) -> bool {
@@ -124,8 +158,8 @@ impl Target for Rfs {
         let point = work.subdir("mnt")?;
         // From here on an early return drops `started`, which ends and removes what exists already.
         let mut started = Started { fuse: None, server: None, point, work, commands: Vec::new() };
-        let mut address = None;
-        if self.provider != Provider::Null {
+        let mut address = self.connect.clone();
+        if self.provider != Provider::Null && address.is_none() {
             let (server, found, line) = self.server(&started.work, interrupt)?;
             started.server = Some(server);
             started.commands.push(line);
@@ -213,11 +247,22 @@ mod tests {
     use crate::cli::Switches;
 
     fn rfs(provider: Provider) -> Rfs {
+        rfs_at(provider, &[]).unwrap()
+    }
+
+    fn rfs_at(provider: Provider, connect: &[&str]) -> Result<Rfs> {
         let switches =
             Switches { batch: Some("none".into()), max_write: Some("128k".into()), ..Switches::default() };
         Rfs::new(
             provider,
-            Setup { bin_dir: "/bin".into(), switches, server_memory: 1, tmpfs_dir: "/".into(), files: 1 },
+            Setup {
+                bin_dir: "/bin".into(),
+                switches,
+                server_memory: 1,
+                tmpfs_dir: "/".into(),
+                files: 1,
+                connect: connect.iter().map(|address| (*address).to_owned()).collect(),
+            },
         )
     }
 
@@ -230,11 +275,28 @@ mod tests {
     }
 
     #[test]
+    fn a_server_elsewhere_is_the_one_with_the_providers_address() {
+        let connect = ["tcp:h:1", "rdma:h:2"];
+        let there = |provider| rfs_at(provider, &connect).map(|rfs| rfs.connect);
+        assert_eq!(there(Provider::Rdma).unwrap().as_deref(), Some("rdma:h:2"));
+        assert_eq!(there(Provider::Tcp).unwrap().as_deref(), Some("tcp:h:1"));
+        assert_eq!(there(Provider::Null).unwrap(), None);
+        let error = there(Provider::Shm).unwrap_err();
+        assert_eq!(error.to_string(), "shm is to be measured, and no --connect unix:... says where");
+        assert_eq!(rfs(Provider::Shm).connect, None);
+        assert_eq!(rfs_at(Provider::Rdma, &connect).unwrap().title(), "rfs on the server at rdma:h:2");
+    }
+
+    #[test]
     fn mount_command_lines() {
         let point = Path::new("/m");
         assert_eq!(
             rfs(Provider::Tcp).mount_command(Some("tcp:127.0.0.1:9"), point).line(),
             "/bin/rfs-fuse tcp:127.0.0.1:9 /m --stats-on-exit --provider tcp --batch none --max-write 128k"
+        );
+        assert_eq!(
+            rfs(Provider::Rdma).mount_command(Some("rdma:127.0.0.1:9"), point).line(),
+            "/bin/rfs-fuse rdma:127.0.0.1:9 /m --stats-on-exit --provider rdma --batch none --max-write 128k"
         );
         assert_eq!(
             rfs(Provider::Null).mount_command(None, point).line(),

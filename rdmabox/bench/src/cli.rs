@@ -15,8 +15,8 @@ use crate::{
 ///
 /// Client and server run on this machine unless told otherwise: the server is a child process, so that processor time
 /// and context switches of the client are its own. Printed are throughput, latency percentiles, processor time, context
-/// switches and the counters of the runtime. Both providers are software: what is printed says nothing about an
-/// RDMA card.
+/// switches and the counters of the runtime. shm and tcp are software: what is printed of them says nothing about an
+/// RDMA card; nor does what Soft-RoCE does, which is a device in software.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rdmabox-bench",
@@ -58,7 +58,7 @@ pub enum Command {
     Send(Bench),
     /// Be the server of clients elsewhere, until SIGTERM or Ctrl-C
     Serve(Serve),
-    /// Repeat an experiment of the RDMAbox paper on a software provider; "list" tells which
+    /// Repeat an experiment of the RDMAbox paper; "list" tells which
     Experiment(Experiment),
 }
 

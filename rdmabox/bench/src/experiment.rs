@@ -1,5 +1,5 @@
 //! The experiments of the RDMAbox paper, as matrices with a comment: what the paper shows, in our words, and what was
-//! measured here. Its figures come from a ConnectX-3; here the same questions are put to a software provider.
+//! measured here. Its figures come from a ConnectX-3; here the same questions are put to a software provider, or to an RDMA device.
 //!
 //! Most of them run over TCP unless told otherwise: a post is a system call there, which is dear as a doorbell is dear, and
 //! completions come later. With mapped memory a post executes the request: there is little to gather or to wait for.
@@ -318,8 +318,7 @@ impl Experiment {
 
     /// Title of its report.
     pub fn title(&self, matrix: &Matrix) -> String {
-        let provider = matrix.cases.first().map_or(String::new(), |case| format!(" {}", case.load.provider));
-        format!("{} on software provider{provider}", self.name)
+        format!("{} on {}", self.name, matrix.carriers())
     }
 
     /// Adds the comment, and chooses what is shown.

@@ -1,7 +1,7 @@
 //! `rdmabox-bench`: measures the runtime in the shape of perftest, and repeats the experiments of the RDMAbox paper.
 //!
-//! Everything runs on software providers and every output says so: shapes are reported, a figure of the paper's
-//! hardware is never claimed.
+//! It runs on software providers and on RDMA devices, and every output says on which: of software, shapes are reported, and a
+//! figure of the paper's hardware is never claimed.
 //!
 //! * [`cli`]: the command line; [`load`]: what one run does, checked; [`settings`]: options as text, so that any of
 //!   them can be swept; [`value`]: how their values are written;

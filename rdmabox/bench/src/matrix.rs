@@ -1,6 +1,6 @@
 //! Combinations of options. Pure.
 
-use rdmabox::Address;
+use rdmabox::{Address, ProviderKind};
 
 use crate::{
     Error, Result,
@@ -105,6 +105,26 @@ pub struct Matrix {
 }
 
 impl Matrix {
+    /// What carries the requests, in words that let no software provider pass for a card.
+    pub fn carriers(&self) -> String {
+        let mut software: Vec<String> = Vec::new();
+        let mut rdma = false;
+        for case in &self.cases {
+            let name = case.load.provider.to_string();
+            match case.load.provider {
+                ProviderKind::Rdma => rdma = true,
+                ProviderKind::Shm | ProviderKind::Tcp if software.contains(&name) => {}
+                ProviderKind::Shm | ProviderKind::Tcp => software.push(name),
+            }
+        }
+        let software = match software.as_slice() {
+            [] => None,
+            [only] => Some(format!("software provider {only}")),
+            several => Some(format!("software providers {}", several.join(" and "))),
+        };
+        software.into_iter().chain(rdma.then(|| "RDMA".to_owned())).collect::<Vec<_>>().join(" and ")
+    }
+
     /// Combines the values of all dimensions on top of `base`, and checks every load. Without dimensions there is
     /// one case.
     pub fn new(op: OpKind, base: &Settings, dimensions: &[Dimension], connect: &[Address]) -> Result<Matrix> {

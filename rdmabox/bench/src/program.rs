@@ -55,8 +55,8 @@ pub fn carry_out(request: Request) -> Result<()> {
             }
             let matrix = Matrix::new(op, &settings, &dimensions, &bench.run.connect)?;
             let title = match matrix.cases.as_slice() {
-                [only] => format!("{} on software provider {}", only.load.op.name(), only.load.provider),
-                _ => format!("{} by {}, software providers", op.name(), matrix.dimensions.join(" and ")),
+                [only] => format!("{} on {}", only.load.op.name(), matrix.carriers()),
+                _ => format!("{} by {}, {}", op.name(), matrix.dimensions.join(" and "), matrix.carriers()),
             };
             let mut report = measure(matrix, title, bench.run.rounds.unwrap_or(1), &bench.run)?;
             (report.columns, report.panels) = (COLUMNS.into(), PANELS.into());

@@ -76,10 +76,27 @@ impl World {
 /// 301 requests by 2 threads in batches of 8: neither divides the other.
 const LOAD: &str = "--ops 301 --warmup 0 --threads 2";
 
+/// Whether RDMABOX_TEST_PROVIDERS names RDMA. A device has to be there then.
+fn tests_rdma() -> bool {
+    std::env::var("RDMABOX_TEST_PROVIDERS")
+        .is_ok_and(|names| names.split(',').any(|name| name.trim() == "rdma"))
+}
+
 #[test]
-fn every_operation_on_every_provider_does_exactly_what_was_asked() {
+fn every_operation_does_exactly_what_was_asked() {
+    every_operation(&["shm", "tcp"]);
+}
+
+#[test]
+fn every_operation_over_rdma_does_exactly_what_was_asked() {
+    if tests_rdma() {
+        every_operation(&["rdma"]);
+    }
+}
+
+fn every_operation(providers: &[&str]) {
     let world = World::new();
-    for provider in ["shm", "tcp"] {
+    for provider in providers {
         for (op, options, counter, bytes) in [
             ("read", "--size 4k --depth 8", "read_requests", 301 * 4096),
             ("write", "--size 4k --depth 8", "write_requests", 301 * 4096),
@@ -100,12 +117,13 @@ fn every_operation_on_every_provider_does_exactly_what_was_asked() {
         ] {
             let report = world.json(&format!("{op} --provider {provider} {options} {LOAD}"));
             let what = format!("{op} {options} over {provider}");
-            assert_eq!(report["software_provider"], true, "{what}");
-            let title = format!("rdmabox-bench: {op} on software provider {provider}");
-            assert_eq!(report["title"], title, "{what}");
+            let is_software = *provider != "rdma";
+            assert_eq!(report["software_provider"], is_software, "{what}");
+            let carrier = if is_software { format!("software provider {provider}") } else { "RDMA".into() };
+            assert_eq!(report["title"], format!("rdmabox-bench: {op} on {carrier}"), "{what}");
             let result = &report["results"][0];
             assert_eq!(result["options"]["op"], op, "{what}");
-            assert_eq!(result["options"]["provider"], provider, "{what}");
+            assert_eq!(result["options"]["provider"], **provider, "{what}");
             let sample = &result["rounds"][0];
             assert_eq!(sample["ops"], 301, "{what}");
             assert_eq!(sample["bytes"], bytes, "{what}");
@@ -124,7 +142,7 @@ fn every_operation_on_every_provider_does_exactly_what_was_asked() {
             let posts: u64 = chains.iter().map(|class| class.as_u64().unwrap()).sum();
             assert_eq!(sample["counters"]["doorbells"], posts, "{what}");
             // Only what is posted and admitted is in flight.
-            if provider == "tcp" {
+            if *provider != "shm" {
                 let peak = sample["in_flight_peak"].as_u64().unwrap();
                 assert!(peak.is_multiple_of(4096) && (peak > 0) == (op != "send"), "{what}: {peak}");
             }

@@ -30,6 +30,7 @@ conformance! {
     regions_may_be_registered_after_the_connection,
     a_region_is_a_window_on_its_memory,
     borrowed_memory_serves_the_local_side,
+    memory_of_every_kind_can_be_registered,
     ranges_outside_the_memory_cannot_be_registered,
     threads_share_a_queue_pair,
     mapped_memory_is_seen_in_place,
@@ -351,6 +352,74 @@ fn borrowed_memory_serves_the_local_side(config: Config) {
     // SAFETY: as above; the registration is refused.
     let refused = unsafe { pair.a.pd.register_borrowed(addr, 10_000, Access::REMOTE_READ) };
     assert!(matches!(refused, Err(VerbsError::NotShareable { .. })), "{refused:?}");
+}
+
+/// A mapping that this test makes itself.
+struct Mapping {
+    addr: *mut libc::c_void,
+    len: usize,
+}
+
+impl Mapping {
+    /// `None`: the system has no such memory left.
+    fn new(len: usize, flags: i32, fd: i32) -> Option<Mapping> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, fd, 0) };
+        (addr != libc::MAP_FAILED).then_some(Mapping { addr, len })
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped and initialised (with zeroes) by the kernel; nobody else knows of it while this is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.addr.cast(), self.len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and unmapped once.
+        unsafe { libc::munmap(self.addr, self.len) };
+    }
+}
+
+fn memory_of_every_kind_can_be_registered(config: Config) {
+    const LEN: usize = 4 << 20;
+    // SAFETY: the name is a C string; the descriptor is this test's own.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(fd >= 0 && libc::ftruncate(fd, LEN as i64) == 0);
+        <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
+    };
+    let of_file = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let alone = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let kinds = [
+        ("anonymous memory", alone, -1),
+        ("a memfd", libc::MAP_SHARED, of_file),
+        ("huge pages", alone | libc::MAP_HUGETLB, -1),
+    ];
+    let pair = pair(config);
+    let target = pair.b.buf(LEN, Access::REMOTE_ALL);
+    for (seed, (what, flags, fd)) in (1..).zip(kinds) {
+        let Some(mut mapping) = Mapping::new(LEN, flags, fd) else {
+            // ci/rdma-vm sets some aside.
+            assert!(std::env::var_os("RDMA_VM").is_none(), "no {what}");
+            eprintln!("skipped: no {what} on this machine");
+            continue;
+        };
+        let data = pattern(seed, LEN / 2);
+        mapping.bytes()[..LEN / 2].copy_from_slice(&data);
+        let addr = mapping.addr as u64;
+        // SAFETY: the mapping is there, and not touched, until the handle is dropped below.
+        let mr = unsafe { pair.a.pd.register_borrowed(addr, LEN as u64, Access::LOCAL_WRITE) }.expect(what);
+        let sge = |at: usize| Sge { addr: addr + at as u64, length: (LEN / 2) as u32, lkey: mr.lkey() };
+        let wc = pair.run(signaled(1, write(target.remote(77)), &[sge(0)]));
+        assert_eq!(wc.status, WcStatus::Success, "{what}");
+        let wc = pair.run(signaled(2, read(target.remote(77)), &[sge(LEN / 2)]));
+        assert_eq!(wc.status, WcStatus::Success, "{what}");
+        drop(mr);
+        assert!(mapping.bytes()[LEN / 2..] == data, "{what}");
+        assert!(target.get(77, LEN / 2) == data, "{what}");
+    }
 }
 
 fn ranges_outside_the_memory_cannot_be_registered(config: Config) {

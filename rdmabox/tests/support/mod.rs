@@ -2,6 +2,8 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub)] // Each test crate uses a part of it.
 
+pub mod process;
+
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},

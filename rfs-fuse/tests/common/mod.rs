@@ -11,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::Address;
+/// What a mount goes over.
+pub(crate) use rdmabox::ProviderKind as Over;
+use rdmabox::{Address, RdmaOptions};
 use rfs_server::{Config, Server};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -22,14 +24,22 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// A user without rights.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// What a mount goes over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
-    Shm,
-    Tcp,
+/// What mounts are tested over: what RDMABOX_TEST_PROVIDERS names (`shm,tcp,rdma`), which must then be there; without it all
+/// that this machine has.
+pub(crate) fn providers() -> Vec<Over> {
+    if let Ok(names) = std::env::var("RDMABOX_TEST_PROVIDERS") {
+        return names.split(',').map(|name| name.trim().parse().expect("names of providers")).collect();
+    }
+    let mut providers = vec![Over::Shm, Over::Tcp];
+    if has_rdma() {
+        providers.push(Over::Rdma);
+    }
+    providers
 }
 
-pub(crate) const BOTH: [Over; 2] = [Over::Shm, Over::Tcp];
+fn has_rdma() -> bool {
+    rdmabox::provider::rdma::open(&RdmaOptions::default()).is_ok()
+}
 
 pub(crate) fn require_fuse() {
     assert!(Path::new("/dev/fuse").exists(), "this test mounts, and there is no /dev/fuse here");
@@ -57,19 +67,19 @@ impl Lender {
         require_fuse();
         let dir = directory();
         let mut config = Config::new(memory);
-        config.listen = vec![
-            Address::Unix(dir.path().join("socket")),
-            Address::Tcp { host: "127.0.0.1".into(), port: 0 },
-        ];
+        let host = || "127.0.0.1".to_owned();
+        config.listen =
+            vec![Address::Unix(dir.path().join("socket")), Address::Tcp { host: host(), port: 0 }];
+        if providers().contains(&Over::Rdma) {
+            config.listen.push(Address::Rdma { host: host(), port: 0 });
+        }
         config.root.perm = 0o777;
         Lender { server: Server::start(config).expect("server"), dir }
     }
 
     pub(crate) fn address(&self, over: Over) -> String {
-        let wanted = |a: &&Address| {
-            matches!((over, a), (Over::Shm, Address::Unix(_)) | (Over::Tcp, Address::Tcp { .. }))
-        };
-        self.server.addresses().iter().find(wanted).expect("listening on both").to_string()
+        let wanted = |a: &&Address| a.provider() == over;
+        self.server.addresses().iter().find(wanted).expect("listening on all").to_string()
     }
 
     /// Mounts on a directory of its own.
@@ -95,6 +105,7 @@ fn provider<'a>(over: Over, options: &[&'a str]) -> Vec<&'a str> {
     let name = match over {
         Over::Shm => "shm",
         Over::Tcp => "tcp",
+        Over::Rdma => "rdma",
     };
     ["--provider", name].into_iter().chain(options.iter().copied()).collect()
 }
@@ -248,7 +259,7 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
 
 /// For every provider, a server with a mount.
 pub(crate) fn each(memory: u64, test: impl Fn(&Lender, &Mount)) {
-    for over in BOTH {
+    for over in providers() {
         eprintln!("over {over:?}");
         let lender = Lender::new(memory);
         let mount = lender.mount(over, &[]);

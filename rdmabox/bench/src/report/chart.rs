@@ -9,7 +9,7 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-use super::{Report, SOFTWARE};
+use super::Report;
 use crate::{
     Error, Result,
     matrix::describe,
@@ -90,7 +90,7 @@ fn draw_head(
         if report.rounds > 1 { format!(", medians of {} rounds", report.rounds) } else { String::new() };
     let line = format!("{}, commit {}{rounds}", report.machine.summary(), report.commit);
     area.draw(&Text::new(line, (left, 58), style(12, &GREY)))?;
-    area.draw(&Text::new(SOFTWARE, (left, 74), style(12, &GREY)))?;
+    area.draw(&Text::new(report.caveat(), (left, 74), style(12, &GREY)))?;
     for (n, name) in names.iter().enumerate() {
         let (row, column) = (n as u32 / LEGEND_COLUMNS, n as u32 % LEGEND_COLUMNS);
         let x = (MARGIN + column * ((WIDTH - 2 * MARGIN) / LEGEND_COLUMNS)) as i32;

@@ -17,17 +17,20 @@ use crate::{Result, load::Load, metric::Metric, run::Sample, runner::Measured};
 /// Version of the JSON form.
 pub const FORMAT: u32 = 1;
 
-/// What stands in every output.
-pub const SOFTWARE: &str = "software provider: shapes are reported, no figure of RDMA hardware is claimed";
+/// What stands in the output of software providers.
+const SOFTWARE: &str = "software provider: shapes are reported, no figure of RDMA hardware is claimed";
+/// And in that of devices.
+const DEVICE: &str =
+    "an RDMA device; if it is Soft-RoCE, processors do its work, and no figure of hardware is claimed";
 
 /// A whole result. The JSON form is this, field by field.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// [`FORMAT`].
     pub format: u32,
-    /// What was measured, with the words "software provider".
+    /// What was measured, with the words "software provider" or "RDMA".
     pub title: String,
-    /// Always true: neither provider is a network card.
+    /// True unless RDMA was among what was measured: no other provider is a network card.
     pub software_provider: bool,
     /// When it began, RFC 3339, UTC.
     pub began: String,
@@ -103,6 +106,11 @@ impl From<Measured> for Entry {
 }
 
 impl Report {
+    /// What the figures are worth.
+    pub fn caveat(&self) -> &'static str {
+        if self.software_provider { SOFTWARE } else { DEVICE }
+    }
+
     /// The entry at a place.
     pub fn at(&self, coordinates: &[&str]) -> Option<&Entry> {
         self.results.iter().find(|entry| entry.coordinates == coordinates)

@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
 use rdmabox::size;
 
-use super::{Entry, Report, SOFTWARE};
+use super::{Entry, Report};
 use crate::{
     metric::{Metric, show},
     record::{Latency, RuntimeLatency},
@@ -38,7 +38,7 @@ pub fn render(report: &Report) -> String {
         }
     }
     if let Some(about) = &report.experiment {
-        text.push_str(&format!("\nThe paper: {}\n\nHere ({SOFTWARE}):\n", about.paper));
+        text.push_str(&format!("\nThe paper: {}\n\nHere ({}):\n", about.paper, report.caveat()));
         for line in &about.measured {
             text.push_str(&format!("  {line}\n"));
         }

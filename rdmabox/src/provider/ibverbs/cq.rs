@@ -3,6 +3,10 @@
 //! Completions that the device has not delivered through a poll of the owner are kept in a stash, in order: those that a
 //! queue pair on its way to the end takes out of the device's queue, and those of requests that never went to the device. A poll
 //! empties the stash first. Nothing is allocated unless a queue pair fails.
+//!
+//! **Losses.** A device that has no room for a completion tells of that by an event, and may go on with later ones when there is
+//! room again. What comes after a loss is not delivered: a queue that has lost something holds as many completions as it
+//! can, so that so many can be taken after each look at the events, and no more without another look.
 
 use std::{
     collections::VecDeque,
@@ -57,14 +61,22 @@ struct Inner {
     stash: VecDeque<Stashed>,
     rows: Vec<Row>,
     free: Vec<u16>,
-    /// Completions taken from the device since it had none.
-    in_a_row: usize,
+    /// Completions taken from the device.
+    taken: u64,
+    /// As many were, or will be, reported before any loss that is not known yet.
+    sure: u64,
 }
 
 impl Inner {
     fn row(&self, place: Place) -> Option<(&Arc<Ring>, &Weak<IbvQp>)> {
         let row = self.rows.get(usize::from(place.index))?;
         (row.generation == place.generation).then_some((row.ring.as_ref()?, &row.qp))
+    }
+
+    /// How many completions, of up to `wanted`, can be taken without a look at the events.
+    fn room(&self, wanted: usize) -> usize {
+        let sure = usize::try_from(self.sure.saturating_sub(self.taken)).unwrap_or(usize::MAX);
+        sure.min(wanted).min(BATCH)
     }
 
     /// Gives back the places that a completion frees.
@@ -129,7 +141,8 @@ impl IbvCq {
             stash: VecDeque::new(),
             rows: Vec::new(),
             free: Vec::new(),
-            in_a_row: 0,
+            taken: 0,
+            sure: raw.depth() as u64,
         };
         let cq = Arc::new(IbvCq {
             depth: raw.depth(),
@@ -181,20 +194,57 @@ impl IbvCq {
 
     /// Takes what the device has into the stash.
     pub(super) fn stash_all(&self) -> Result<(), VerbsError> {
-        let mut inner = self.inner.lock();
-        let inner = &mut *inner;
-        // Whoever polls these hears of failures from their statuses.
-        let mut failed = Failed::new();
         loop {
-            let found = self.raw.poll(&mut inner.raw).map_err(|e| VerbsError::os("ibv_poll_cq", e))?;
+            let mut guard = self.inner.lock();
+            let inner = &mut *guard;
+            let mut room = inner.room(BATCH);
+            // After a loss only the markers are of interest.
+            let keep = room > 0;
+            if room == 0 {
+                if !self.has_lost() {
+                    let taken = inner.taken;
+                    drop(guard);
+                    self.look_for_losses(taken);
+                    continue;
+                }
+                room = BATCH;
+            }
+            let found = self.take_raw(inner, room)?;
             if found == 0 {
                 return Ok(());
             }
+            // Whoever polls these hears of failures from their statuses.
+            let mut failed = Failed::new();
             for index in 0..found {
-                if let Some(stashed) = inner.digest(&inner.raw[index], &mut failed) {
+                if let Some(stashed) = inner.digest(&inner.raw[index], &mut failed).filter(|_| keep) {
                     inner.stash.push_back(stashed);
                 }
             }
+        }
+    }
+
+    /// Takes up to `room` completions from the device into `inner.raw`.
+    fn take_raw(&self, inner: &mut Inner, room: usize) -> Result<usize, VerbsError> {
+        let found = self.raw.poll(&mut inner.raw[..room]).map_err(|e| VerbsError::os("ibv_poll_cq", e))?;
+        inner.taken += found as u64;
+        if found == 0 {
+            // Before a loss there are as many as it holds.
+            inner.sure = inner.sure.max(inner.taken + self.depth as u64);
+        }
+        Ok(found)
+    }
+
+    fn has_lost(&self) -> bool {
+        self.overrun.load(Ordering::Acquire)
+    }
+
+    /// Reads the device's events, after `taken` completions have been taken. It tells of a loss before it reports anything
+    /// that came after it.
+    fn look_for_losses(&self, taken: u64) {
+        self.core.watch().read_events();
+        if !self.has_lost() {
+            let mut inner = self.inner.lock();
+            inner.sure = inner.sure.max(taken + self.depth as u64);
         }
     }
 
@@ -212,8 +262,12 @@ impl IbvCq {
         self.wake();
     }
 
-    /// Takes completions; true if it may be time to ask whether some were lost.
-    fn take(&self, out: &mut [WorkCompletion], failed: &mut Failed) -> Result<(usize, bool), VerbsError> {
+    /// Takes completions. `Err`: there may be more, but first somebody has to look for losses, after so many.
+    fn take(
+        &self,
+        out: &mut [WorkCompletion],
+        failed: &mut Failed,
+    ) -> Result<Result<usize, u64>, VerbsError> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let mut count = 0;
@@ -225,16 +279,17 @@ impl IbvCq {
                 count += 1;
             }
         }
-        while count < out.len() {
-            let room = (out.len() - count).min(BATCH);
-            let found =
-                self.raw.poll(&mut inner.raw[..room]).map_err(|e| VerbsError::os("ibv_poll_cq", e))?;
-            if found == 0 {
-                // It may have been full.
-                let was_full = std::mem::take(&mut inner.in_a_row) >= self.depth;
-                return Ok((count, was_full));
+        let stashed = count;
+        // Until something was found: those of queue pairs that are gone do not count.
+        while count == stashed && count < out.len() {
+            let room = inner.room(out.len() - count);
+            if room == 0 {
+                return Ok(if count > 0 { Ok(count) } else { Err(inner.taken) });
             }
-            inner.in_a_row += found;
+            let found = self.take_raw(inner, room)?;
+            if found == 0 {
+                break;
+            }
             for index in 0..found {
                 let Some(Stashed { name, wc }) = inner.digest(&inner.raw[index], failed) else { continue };
                 inner.free(name);
@@ -243,11 +298,8 @@ impl IbvCq {
                     count += 1;
                 }
             }
-            if count > 0 {
-                break;
-            }
         }
-        Ok((count, false))
+        Ok(Ok(count))
     }
 }
 
@@ -257,15 +309,17 @@ impl CompletionQueue for IbvCq {
             return Err(VerbsError::CqOverrun);
         }
         let mut failed = Failed::new();
-        let (count, was_full) = self.take(out, &mut failed)?;
-        if was_full {
-            // A device tells of a loss before it reports anything that came after it.
-            self.core.watch().read_events();
-        }
+        let count = loop {
+            match self.take(out, &mut failed)? {
+                Ok(count) => break count,
+                Err(_) if self.has_lost() => break 0,
+                Err(taken) => self.look_for_losses(taken),
+            }
+        };
         for qp in failed {
             qp.fail("a work request failed");
         }
-        if count == 0 && self.overrun.load(Ordering::Acquire) {
+        if count == 0 && !out.is_empty() && self.has_lost() {
             self.broken.store(true, Ordering::Release);
             return Err(VerbsError::CqOverrun);
         }

@@ -95,7 +95,7 @@ impl IbvDevice {
             AtomicCap::Hca | AtomicCap::Unknown(_) => AtomicScope::Device,
         };
         attr.max_inline_data = max_inline(&opened, &attr).map_err(failed)?;
-        log::info!(
+        log::debug!(
             "{name} port {number}: {} with {} bytes of payload per packet, {} outstanding READs and atomics, \
              {} bytes inline",
             port.link_layer,

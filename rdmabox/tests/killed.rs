@@ -1,0 +1,167 @@
+//! A host that is killed in the middle of everything: every request ends, once, before its time is over, with its buffer.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures::executor::block_on;
+use rdmabox::{Op, RemoteAddr, RequestError, Session, SessionOptions};
+
+mod support;
+
+use support::{at, base, process::HostProcess, providers};
+
+/// What the requests have to end before. Much longer than it takes.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const BLOCK: usize = 128 * 1024;
+/// Requests that are waiting for their callbacks at a time.
+const CALLBACKS: usize = 16;
+
+#[test]
+#[ignore = "runs as the host process of the other test"]
+fn host() {
+    support::process::serve();
+}
+
+/// Requests by how they ended.
+#[derive(Debug, Default)]
+struct Ends {
+    done: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+impl Ends {
+    /// Counts a result; false when there is no sense in another request.
+    fn count(&self, result: &Result<(), RequestError>) -> bool {
+        let by = if result.is_ok() { &self.done } else { &self.failed };
+        by.fetch_add(1, Ordering::SeqCst);
+        match result {
+            // The device may find out before the session does.
+            Ok(()) | Err(RequestError::Flushed | RequestError::Completion(_)) => true,
+            Err(RequestError::Disconnected) => false,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn all(&self) -> usize {
+        self.done.load(Ordering::SeqCst) + self.failed.load(Ordering::SeqCst)
+    }
+}
+
+/// Makes requests of one kind until the session is over; how many there were.
+fn until_the_end(ends: &Ends, mut request: impl FnMut() -> Result<(), RequestError>) -> usize {
+    (1..).find(|_| !ends.count(&request())).unwrap()
+}
+
+/// Starts requests with callbacks, each of which starts the next; how many were started, when the last callback has run.
+fn callbacks_until_the_end(session: &Arc<Session>, base: RemoteAddr, ends: &Arc<Ends>) -> usize {
+    fn next(
+        session: &Arc<Session>,
+        remote: RemoteAddr,
+        buf: Vec<u8>,
+        ends: &Arc<Ends>,
+        said: mpsc::Sender<()>,
+    ) {
+        said.send(()).unwrap();
+        let (own, ends, called) = (Arc::clone(session), Arc::clone(ends), AtomicBool::new(false));
+        session.write_then(remote, buf, move |result, buf| {
+            assert!(!called.swap(true, Ordering::SeqCst), "called back twice");
+            assert_eq!(buf.len(), BLOCK, "the buffer has come back");
+            if ends.count(&result) {
+                next(&own, remote, buf, &ends, said);
+            }
+        });
+    }
+    let (said, started) = mpsc::channel();
+    for place in 0..CALLBACKS {
+        next(session, at(base, (8 + place) * BLOCK), vec![3; BLOCK], ends, said.clone());
+    }
+    drop(said);
+    // Ends when every callback has run and none has started another request.
+    started.iter().count()
+}
+
+#[test]
+fn every_request_ends_once_and_before_its_time_is_over() {
+    for provider in providers() {
+        for round in 0..3usize {
+            let host = HostProcess::start(provider);
+            let options = SessionOptions {
+                provider: Some(provider),
+                operation_timeout: TIMEOUT,
+                connect_timeout: TIMEOUT,
+                ..SessionOptions::default()
+            };
+            let session = Session::connect(&host.address, &options).unwrap();
+            let base = base(&session);
+            let ends: [Arc<Ends>; 6] = Default::default();
+            let [writes, reads, lists, calls, futures, called] = &ends;
+            let (session, begun) = (&session, Instant::now());
+            let (made, killed) = thread::scope(|scope| {
+                let threads = [
+                    scope.spawn(|| {
+                        let data = vec![1; 2 * BLOCK];
+                        until_the_end(writes, || session.write(base, &data))
+                    }),
+                    scope.spawn(|| {
+                        let mut out = vec![0; 2 * BLOCK];
+                        until_the_end(reads, || session.read(at(base, 2 * BLOCK), &mut out))
+                    }),
+                    scope.spawn(|| {
+                        let (data, mut old) = (vec![2; 10_000], 0);
+                        until_the_end(lists, || {
+                            session.execute(&mut [
+                                Op::Write { remote: at(base, 5 * BLOCK), data: &data },
+                                Op::FetchAdd { remote: at(base, 6 * BLOCK), add: 1, old: &mut old },
+                            ])
+                        })
+                    }),
+                    scope.spawn(|| {
+                        let mut reply = Vec::new();
+                        until_the_end(calls, || session.call(b"any", &mut reply))
+                    }),
+                    scope.spawn(|| {
+                        let mut buf = vec![4; BLOCK];
+                        until_the_end(futures, || {
+                            let remote = at(base, 7 * BLOCK);
+                            let (result, back) =
+                                block_on(session.start_write(remote, std::mem::take(&mut buf)));
+                            assert_eq!(back.len(), BLOCK, "the buffer has come back");
+                            buf = back;
+                            result
+                        })
+                    }),
+                    scope.spawn(|| callbacks_until_the_end(session, base, called)),
+                ];
+                // In the middle: everybody has had an answer.
+                while ends.iter().any(|ends| ends.done.load(Ordering::SeqCst) <= 3 * round) {
+                    thread::yield_now();
+                }
+                host.kill();
+                let killed = Instant::now();
+                (threads.map(|thread| thread.join().unwrap()), killed)
+            });
+            assert!(killed.elapsed() < TIMEOUT, "{provider}: {:?}", killed.elapsed());
+            let ended = ends.each_ref().map(|ends| ends.all());
+            assert_eq!(ended, made, "{provider}: requests that ended, and that were made");
+            for ends in &ends {
+                assert!(ends.failed.load(Ordering::SeqCst) >= 1, "{provider}: {ends:?}");
+            }
+            assert!(!session.is_connected());
+            assert_eq!(session.in_flight().0, 0, "{provider}: bytes that count as in flight");
+            eprintln!(
+                "{provider}: killed after {:?}; the last of {} requests, of which {} failed, ended {:?} later",
+                killed - begun,
+                made.iter().sum::<usize>(),
+                ends.iter().map(|ends| ends.failed.load(Ordering::SeqCst)).sum::<usize>(),
+                killed.elapsed(),
+            );
+        }
+    }
+}
