@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use common::{Lender, Mount, NOBODY, Over, PATIENCE, each, providers, shell_as};
+use common::{Lender, NOBODY, Over, PATIENCE, each, pairs, providers, shell_as};
 use rdmabox::{Op, RemoteAddr, Session, SessionOptions};
 use rfs_proto::{
     Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request,
@@ -27,17 +27,6 @@ const MIB: u64 = 1 << 20;
 
 /// Bytes before a record's own: its length, who wrote it, and as which of his.
 const HEADER: usize = 12;
-
-fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
-    for (first, second) in [(Over::Shm, Over::Shm), (Over::Tcp, Over::Tcp), (Over::Shm, Over::Tcp)] {
-        eprintln!("{first:?} and {second:?}");
-        let lender = Lender::new(64 * MIB);
-        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
-        test(&lender, &a, &b);
-        b.unmount();
-        a.unmount();
-    }
-}
 
 fn for_append(path: &Path) -> File {
     OpenOptions::new().read(true).append(true).create(true).open(path).expect("opened")
@@ -88,7 +77,7 @@ fn append(path: &Path, writer: u32, records: u32) {
 fn nobodys_records_are_lost_or_torn() {
     const RECORDS: u32 = 150;
     // Sizes that the kernel would believe for an hour.
-    pairs(&["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
+    pairs(64 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         thread::scope(|scope| {
             for (writer, mount) in [a, b, a, b].into_iter().enumerate() {
                 scope.spawn(move || append(&mount.path("log"), writer as u32, RECORDS));
@@ -106,7 +95,7 @@ fn nobodys_records_are_lost_or_torn() {
 fn who_reads_along_sees_what_was_appended_and_nothing_else() {
     const RECORDS: u32 = 120;
     // An end of the file that is always fresh.
-    pairs(&["--attr-timeout", "0"], |_, a, b| {
+    pairs(64 * MIB, &["--attr-timeout", "0"], |_, a, b| {
         let path = a.path("log");
         drop(for_append(&path));
         thread::scope(|scope| {

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use common::{Lender, NOBODY, Over, each, eventually, pattern, providers, shell_as};
+use common::{Lender, NOBODY, each, eventually, pattern, providers, shell_as};
 use rustix::{
     fs::{CWD, OFlags, RenameFlags, renameat_with},
     io::Errno,
@@ -343,7 +343,7 @@ fn large_directories_are_listed_whole() {
 #[test]
 fn an_ordinary_users_write_takes_suid_away() {
     for (over, options) in
-        [(Over::Shm, &[][..]), (Over::Shm, &["--direct-io"]), (Over::Tcp, &["--direct-io"])]
+        providers().into_iter().flat_map(|over| [(over, &[][..]), (over, &["--direct-io"][..])])
     {
         let lender = Lender::new(16 * MIB);
         let mount = lender.mount(over, options);

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use common::{Lender, Mount, Over, eventually, exit_of};
+use common::{Lender, Mount, eventually, exit_of, pairs, providers};
 use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
@@ -23,17 +23,6 @@ use rustix::{
 };
 
 const MIB: u64 = 1 << 20;
-
-fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
-    for (first, second) in [(Over::Shm, Over::Shm), (Over::Tcp, Over::Tcp), (Over::Shm, Over::Tcp)] {
-        eprintln!("{first:?} and {second:?}");
-        let lender = Lender::new(16 * MIB);
-        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
-        test(&lender, &a, &b);
-        b.unmount();
-        a.unmount();
-    }
-}
 
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
@@ -73,7 +62,7 @@ fn wait_until_somebody_waits(lender: &Lender) {
 
 #[test]
 fn a_lock_here_is_a_lock_there() {
-    pairs(&[], |_, a, b| {
+    pairs(16 * MIB, &[], |_, a, b| {
         let (here, there) = (open(&a.path("file")), open(&b.path("file")));
         for (_, lock) in WAYS {
             lock(&here, Op::LockExclusive).expect("locked");
@@ -91,7 +80,7 @@ fn a_lock_here_is_a_lock_there() {
 
 #[test]
 fn flock_and_fcntl_do_not_see_each_other() {
-    pairs(&[], |_, a, b| {
+    pairs(16 * MIB, &[], |_, a, b| {
         let (here, there) = (open(&a.path("file")), open(&b.path("file")));
         flock(&here, Op::LockExclusive).expect("locked");
         fcntl_lock(&here, Op::NonBlockingLockExclusive).expect("by the same process");
@@ -103,7 +92,7 @@ fn flock_and_fcntl_do_not_see_each_other() {
 
 #[test]
 fn locks_go_with_the_file() {
-    pairs(&[], |_, a, b| {
+    pairs(16 * MIB, &[], |_, a, b| {
         let (here, there) = (open(&a.path("file")), open(&b.path("file")));
         flock(&here, Op::LockExclusive).expect("locked");
         drop(here);
@@ -128,7 +117,7 @@ fn locks_go_with_the_file() {
 
 #[test]
 fn ranges_are_locked_by_themselves() {
-    pairs(&[], |_, a, b| {
+    pairs(16 * MIB, &[], |_, a, b| {
         let (here, there) = (open(&a.path("file")), open(&b.path("file")));
         let range = |kind: i32, start, len| libc::flock {
             l_type: kind as i16,
@@ -168,7 +157,7 @@ fn waiter(path: &Path) -> Child {
 
 #[test]
 fn whoever_waits_holds_up_nobody_and_can_be_killed() {
-    pairs(&["--threads", "1"], |lender, a, b| {
+    pairs(16 * MIB, &["--threads", "1"], |lender, a, b| {
         let here = open(&a.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");
         let mut killed = waiter(&b.path("file"));
@@ -187,7 +176,7 @@ fn whoever_waits_holds_up_nobody_and_can_be_killed() {
 
 #[test]
 fn the_locks_of_a_dead_client_are_released() {
-    for over in [Over::Shm, Over::Tcp] {
+    for over in providers() {
         let lender = Lender::new(16 * MIB);
         let (mut a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
         let here = open(&a.path("file"));
@@ -204,7 +193,7 @@ fn the_locks_of_a_dead_client_are_released() {
 
 #[test]
 fn circles_are_refused() {
-    pairs(&[], |lender, a, b| {
+    pairs(16 * MIB, &[], |lender, a, b| {
         let files = |mount: &Mount| (open(&mount.path("x")), open(&mount.path("y")));
         let ((ax, ay), (bx, by)) = (files(a), files(b));
         fcntl_lock(&ax, Op::LockExclusive).expect("locked");
@@ -253,7 +242,7 @@ fn holder() {
 
 #[test]
 fn the_locks_of_a_dead_process_are_released() {
-    pairs(&[], |lender, a, b| {
+    pairs(16 * MIB, &[], |lender, a, b| {
         for (way, lock) in WAYS {
             let there = open(&b.path(way));
             let mut holder = helper("holder", way, &a.path(way));
@@ -294,7 +283,7 @@ fn counter() {
 #[test]
 fn the_order_of_locks_is_the_order_of_data() {
     // Attributes that the kernel would keep for an hour, so that nothing but the lock can make them fresh.
-    pairs(&["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
+    pairs(16 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         for (way, _) in WAYS {
             fs::write(a.path(way), [0; 8]).expect("written");
             let mut counters = [a, b, a, b].map(|mount| helper("counter", way, &mount.path(way)));

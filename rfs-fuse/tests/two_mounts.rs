@@ -11,28 +11,18 @@ use std::{
     thread,
 };
 
-use common::{Lender, Mount, Over, eventually, pattern, providers};
+use common::{Lender, Mount, eventually, pattern};
 
 const MIB: u64 = 1 << 20;
 const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
 const NONE: &[&str] = &["--attr-timeout", "0", "--entry-timeout", "0"];
 
-/// Every combination of providers whose atomics are atomic towards each other: those of RDMA are so among themselves only.
+/// For every combination, in both directions.
 fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
-    let all = [Over::Shm, Over::Tcp, Over::Rdma].map(|over| (over, over));
-    let tested = |over| providers().contains(&over);
-    for (first, second) in all.into_iter().chain([(Over::Shm, Over::Tcp)]) {
-        if !tested(first) || !tested(second) {
-            continue;
-        }
-        eprintln!("{first:?} and {second:?}");
-        let lender = Lender::new(64 * MIB);
-        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
-        test(&lender, &a, &b);
-        test(&lender, &b, &a);
-        b.unmount();
-        a.unmount();
-    }
+    common::pairs(64 * MIB, options, |lender, a, b| {
+        test(lender, a, b);
+        test(lender, b, a);
+    });
 }
 
 #[test]

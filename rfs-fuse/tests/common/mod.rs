@@ -267,3 +267,24 @@ pub(crate) fn each(memory: u64, test: impl Fn(&Lender, &Mount)) {
         mount.unmount();
     }
 }
+
+/// Every combination of providers whose atomics are atomic towards each other: those of RDMA are so among themselves only.
+pub(crate) fn combinations() -> impl Iterator<Item = (Over, Over)> {
+    let all = [Over::Shm, Over::Tcp, Over::Rdma].map(|over| (over, over));
+    let tested = providers();
+    all.into_iter()
+        .chain([(Over::Shm, Over::Tcp)])
+        .filter(move |(first, second)| tested.contains(first) && tested.contains(second))
+}
+
+/// For every combination, a server with two mounts.
+pub(crate) fn pairs(memory: u64, options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
+    for (first, second) in combinations() {
+        eprintln!("{first:?} and {second:?}");
+        let lender = Lender::new(memory);
+        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
+        test(&lender, &a, &b);
+        b.unmount();
+        a.unmount();
+    }
+}
