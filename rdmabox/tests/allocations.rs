@@ -5,7 +5,7 @@ use std::{
     cell::Cell,
 };
 
-use rdmabox::{BatchMode, PollingMode};
+use rdmabox::{BatchMode, Op, PollingMode, ProviderKind};
 
 mod support;
 
@@ -83,6 +83,42 @@ fn blocking_reads_and_writes_allocate_nothing() {
                 );
             }
         }
+    });
+}
+
+#[test]
+fn registering_for_a_request_makes_two_objects() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let each = match session.provider() {
+            ProviderKind::Shm if f.options.direct => 0,
+            ProviderKind::Shm | ProviderKind::Tcp => 2,
+            // As the device's library does it.
+            ProviderKind::Rdma => return,
+        };
+        let mut data = vec![1; 65536];
+        assert_eq!(allocations(|| session.write(base, &data).unwrap()), each * ROUNDS as u64);
+        assert_eq!(allocations(|| session.read(base, &mut data).unwrap()), each * ROUNDS as u64);
+    });
+}
+
+#[test]
+fn short_lists_allocate_nothing() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (data, mut back, mut old) = ([1; 512], [0; 512], 0);
+        let list = || {
+            let mut ops = [
+                Op::Write { remote: at(base, 64), data: &data },
+                Op::CompareSwap { remote: base, compare: 0, swap: 0, old: &mut old },
+                Op::Read { remote: at(base, 64), out: &mut back },
+            ];
+            session.execute(&mut ops).unwrap();
+        };
+        assert_eq!(allocations(list), 0);
+        assert_eq!((back, old), (data, 0));
     });
 }
 

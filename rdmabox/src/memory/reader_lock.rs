@@ -15,6 +15,7 @@ use std::{
     marker::PhantomData,
     ops::{Deref, DerefMut},
     ptr,
+    time::Duration,
 };
 
 #[cfg(not(loom))]
@@ -24,11 +25,15 @@ use crate::sync::thread_slot;
 use crate::sync::{
     RwLock, RwLockReadGuard, RwLockWriteGuard,
     atomic::{AtomicBool, AtomicUsize, Ordering},
-    yield_now,
+    sleep, yield_now,
 };
 
 /// Locks that a thread can hold for reading at a time without an atomic change; with more it is as if it had no slot.
 const DEPTH: usize = 4;
+
+/// Looks at a reader that a writer waits for, before it sleeps between them.
+const PATIENCE: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Where a thread announces what it reads: addresses of locks, zero for none. In cache lines of its own; processors fetch
 /// them in pairs.
@@ -97,16 +102,19 @@ impl<T> ReaderLock<T> {
     }
 
     fn write_in<'a>(&'a self, slots: &[Slot]) -> WriterGuard<'a, T> {
-        let rest = self.rest.write();
+        let writer = WriterGuard { lock: self, _rest: self.rest.write() };
         self.writing.store(true, Ordering::Relaxed);
         barrier::of_writer();
         for place in slots.iter().flat_map(|slot| &slot.0) {
+            let mut looks = 0_u32;
             // What was read is over when its place is seen empty.
             while place.load(Ordering::Acquire) == self.address() {
-                yield_now();
+                looks += 1;
+                // It may be a copy of a gigabyte.
+                if looks < PATIENCE { yield_now() } else { sleep(PAUSE) }
             }
         }
-        WriterGuard { lock: self, _rest: rest }
+        writer
     }
 }
 

@@ -52,27 +52,24 @@ impl Runtime {
         if kind != Kind::Read && self.queued.load(Ordering::SeqCst) != 0 {
             return Attempt::NotNow;
         }
-        // Any will do: those who use it side by side share nothing that changes.
-        let Some((index, lane)) = self.lanes.iter().enumerate().find(|(_, lane)| !lane.is_down()) else {
-            return Attempt::NotNow;
-        };
         let counts = self.stats.on_the_spot.of(thread_slot::mine());
-        let result = if counts.is_timed(direction) {
-            self.execute_timed(lane, kind, op)
-        } else {
-            lane.execute_now(op)
-        };
-        match result {
-            Some(Ok(())) => {
-                counts.count(direction, op.byte_len());
-                Attempt::Done
+        let timed = counts.is_timed(direction);
+        // The first that can: those who use it side by side share nothing that changes.
+        for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| !lane.is_down()) {
+            let result = if timed { self.execute_timed(lane, kind, op) } else { lane.execute_now(op) };
+            match result {
+                Some(Ok(())) => {
+                    counts.count(direction, op.byte_len());
+                    return Attempt::Done;
+                }
+                Some(Err(status)) => {
+                    counts.count(direction, 0);
+                    return Attempt::Failed(status, index);
+                }
+                None => {}
             }
-            Some(Err(status)) => {
-                counts.count(direction, 0);
-                Attempt::Failed(status, index)
-            }
-            None => Attempt::NotNow,
         }
+        Attempt::NotNow
     }
 
     #[cold]

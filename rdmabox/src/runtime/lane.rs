@@ -222,12 +222,15 @@ impl Lane {
     /// Puts a new queue pair in the place of one that was taken down, and takes what is left of the old one's requests.
     /// Gives the ranges of writes that have been in doubt: nothing of the old queue pair's takes effect any more.
     pub(crate) fn replace(&self, qp: Arc<dyn QueuePair>, over: &mut Over) -> Vec<InFlightHandle> {
-        {
+        let old = {
             let mut queue = self.queue.lock();
             queue.flush(over);
-            *self.qp.write() = qp;
+            let old = std::mem::replace(&mut *self.qp.write(), qp);
             self.down.store(false, Ordering::SeqCst);
-        }
+            old
+        };
+        // A device may take its time to destroy one: nobody waits for that.
+        drop(old);
         std::mem::take(&mut *self.doubtful.lock())
     }
 }

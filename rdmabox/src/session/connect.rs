@@ -165,7 +165,8 @@ pub(super) fn establish(
         signal_interval: options.signal_interval,
         max_msg_sz: attr.max_msg_sz,
         polling: options.polling,
-        direct: options.direct,
+        // A policy is asked for every request.
+        direct: options.direct && options.admission.is_none(),
         retry,
         timeout: options.operation_timeout,
         mend_timeout: options.connect_timeout,

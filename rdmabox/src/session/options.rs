@@ -23,7 +23,8 @@ pub struct SessionOptions {
     pub queue_pairs: usize,
     /// Bytes that may be in flight, both directions together.
     pub window_bytes: u64,
-    /// Who decides what may be in flight, instead of a fixed window of `window_bytes`.
+    /// Who decides what may be in flight, instead of a fixed window of `window_bytes`. It is asked for every request, so
+    /// that none is carried out on the spot (see [`direct`](Self::direct)).
     pub admission: Option<Arc<dyn AdmissionPolicy>>,
     /// How requests that gather in the merge queue are combined.
     pub batch: BatchMode,

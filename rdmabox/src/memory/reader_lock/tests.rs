@@ -47,6 +47,22 @@ fn nobody_gets_in_beside_a_writer() {
 }
 
 #[test]
+fn without_announcements_it_is_an_ordinary_lock() {
+    let lock = ReaderLock::new(0);
+    let reader = lock.read_in(None);
+    assert_eq!(lock.try_read_in(None).map(|value| *value), Some(0));
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| *lock.write_in(&[]) += 1);
+        assert_eq!(*reader, 0);
+        drop(reader);
+        writer.join().unwrap();
+    });
+    let writer = lock.write_in(&[]);
+    assert_eq!(*writer, 1);
+    assert!(lock.try_read_in(None).is_none());
+}
+
+#[test]
 fn a_thread_may_read_more_than_it_has_places() {
     let locks: Vec<Arc<ReaderLock<u32>>> =
         (0..2 * DEPTH as u32).map(|number| Arc::new(ReaderLock::new(number))).collect();
