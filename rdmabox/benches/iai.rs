@@ -1,4 +1,4 @@
-//! Instruction counts of the pure parts of the request path. `ci/iai-compare` holds them against `iai.baseline`.
+//! Instruction counts of the parts of the request path that need no device. `ci/iai-compare` holds them against `iai.baseline`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,6 +6,7 @@ use iai::black_box;
 use rdmabox::{
     admission::{Admission, AdmissionPolicy, LatencyWindow, StaticWindow},
     batch::{BatchMode, InFlight, Item, Plan, PlanLimits, plan},
+    counted::{merge_queue_16_alone, merge_queue_16_at_once, wire_16_headers},
     polling::{Poller, PollingMode, Retry},
     stats::LatencyRecorder,
     verbs::RemoteAddr,
@@ -132,5 +133,8 @@ iai::main!(
     poller_learning_1000_polls,
     admission_static_1000_requests,
     admission_latency_1000_requests,
-    latency_1000_records
+    latency_1000_records,
+    merge_queue_16_alone,
+    merge_queue_16_at_once,
+    wire_16_headers
 );

@@ -36,6 +36,8 @@
 
 pub mod admission;
 pub mod batch;
+#[doc(hidden)]
+pub mod counted;
 pub mod memory;
 pub mod polling;
 pub mod provider;

@@ -33,6 +33,7 @@ pub(crate) use self::{
     complete::in_callback,
     detached::Started,
     mend::Link,
+    merge_queue::MergeQueue,
     submit::GroupOp,
     ticket::{Notice, Ticket},
 };

@@ -30,3 +30,4 @@ mod tx;
 mod wire;
 
 pub use device::SoftDevice;
+pub(crate) use wire::{Header, Opcode};
