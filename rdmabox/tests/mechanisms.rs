@@ -17,7 +17,7 @@ use rdmabox::{
 
 mod support;
 
-use support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers};
+use support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers, while_full};
 
 /// Makes requests of `len` bytes at these places in one submission, and gives what that took.
 fn submit(session: &Session, write: bool, places: &[RemoteAddr], len: usize) -> StatsSnapshot {
@@ -276,6 +276,49 @@ fn what_waits_for_the_window_can_still_be_merged() {
         assert_eq!((took.wqes, took.merged, took.write_requests), (2, 3, 5));
         assert!(took.window_waits > 0);
         assert_eq!(session.in_flight().1, 4096);
+    });
+}
+
+/// Has each of four threads start its own one, and waits until all have.
+fn on_four_threads<T: Send>(start: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let start = &start;
+        let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || start(i))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn adjacent_requests_of_several_threads_are_one_work_request() {
+    const PART: usize = 4096;
+    on_each_that_posts(|mut f| {
+        (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
+        let session = f.connect();
+        let base = base(&session);
+        let (before, writes) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
+            on_four_threads(|i| session.start_write(at(base, i * PART), pattern(PART, i)))
+        });
+        writes.into_iter().for_each(|write| assert_eq!(write.wait().0, Ok(())));
+        let took = session.stats().since(&before);
+        assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
+        assert_eq!((took.write_requests, took.bytes_written), (5, 8 * PART as u64));
+        for i in 0..4 {
+            let mut found = vec![0; PART];
+            f.memory.read(i * PART, &mut found);
+            assert!(found == pattern(PART, i), "{i}");
+        }
+        let (before, reads) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
+            on_four_threads(|i| session.start_read(at(base, i * PART), vec![0; PART]))
+        });
+        for (i, read) in reads.into_iter().enumerate() {
+            let (result, found) = read.wait();
+            assert_eq!(result, Ok(()));
+            assert!(found == pattern(PART, i), "{i}");
+        }
+        let took = session.stats().since(&before);
+        assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
+        assert_eq!((took.read_requests, took.bytes_read), (4, 4 * PART as u64));
+        assert_eq!(session.in_flight(), (0, 4 * PART as u64));
     });
 }
 
