@@ -61,10 +61,14 @@ impl Fixture {
     }
 
     pub fn with_memory(provider: ProviderKind, len: usize) -> Fixture {
+        Fixture::of(provider, Arc::new(Memory::shared("test", len).unwrap()))
+    }
+
+    /// A host that exports this memory, as others may.
+    pub fn of(provider: ProviderKind, memory: Arc<Memory>) -> Fixture {
         let _ = env_logger::builder().is_test(true).try_init();
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new().unwrap();
-        let memory = Arc::new(Memory::shared("test", len).unwrap());
         let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
         let service = Arc::new(Echo::default());
         *service.export.lock() = Some(export);
