@@ -13,7 +13,10 @@ use rdmabox::{ProviderKind, RemoteAddr, RequestError, Session, SessionOptions};
 
 mod support;
 
-use support::{LEN, REFUSED, at, base, on_each_provider, pattern, process::HostProcess, providers};
+use support::{
+    LEN, REFUSED, at, base, on_each_provider, on_each_that_posts, pattern, process::HostProcess, providers,
+    while_full,
+};
 
 fn wrong_key(base: RemoteAddr) -> RemoteAddr {
     RemoteAddr { rkey: base.rkey ^ 0x100, ..base }
@@ -165,6 +168,49 @@ fn a_merged_request_that_is_refused_fails_its_members_only() {
         f.memory.read(LEN - 4096, &mut found);
         assert!(found == [0; 4096], "a refused request has no effect");
         until_mended(&session);
+    });
+}
+
+#[test]
+fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
+    const PART: usize = 4096;
+    on_each_that_posts(|mut f| {
+        (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
+        let session = f.connect();
+        let base = base(&session);
+        // In posting order: one alone, two that are merged, of which the second is outside, and one that must not
+        // overtake the first.
+        let places = [at(base, 0), at(base, LEN - PART), at(base, LEN), at(base, 8)];
+        let expected = [Ok(()), Err(REFUSED), Err(REFUSED), Err(RequestError::Flushed)];
+
+        let (before, writes) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
+            let write = |(i, place)| session.start_write(place, pattern(PART, 1 + i));
+            places.into_iter().enumerate().map(write).collect::<Vec<_>>()
+        });
+        let outcomes: Vec<_> = writes.into_iter().map(|write| write.wait().0).collect();
+        assert_eq!(outcomes, expected);
+        until_mended(&session);
+        let took = session.stats().since(&before);
+        assert_eq!((took.wqes, took.doorbells, took.merged), (4, 2, 1));
+        assert_eq!((took.errors, took.bytes_written, took.lane_failures), (3, 5 * PART as u64, 1));
+        let mut found = vec![0; PART + 8];
+        f.memory.read(0, &mut found);
+        assert!(found[..PART] == pattern(PART, 1) && found[PART..] == [0; 8]);
+        f.memory.read(LEN - PART, &mut found[..PART]);
+        assert!(found[..PART] == [0; PART], "a refused request has no effect");
+
+        let (before, reads) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
+            places.map(|place| session.start_read(place, vec![0xee; PART]))
+        });
+        let (outcomes, mut found): (Vec<_>, Vec<_>) = reads.into_iter().map(|read| read.wait()).unzip();
+        assert_eq!(outcomes, expected);
+        assert!(found.remove(0) == pattern(PART, 1));
+        until_mended(&session);
+        let took = session.stats().since(&before);
+        assert_eq!((took.wqes, took.doorbells, took.merged), (4, 2, 1));
+        assert_eq!((took.errors, took.bytes_read, took.lane_failures), (3, PART as u64, 1));
+        assert_eq!(session.in_flight(), (0, 4 * PART as u64));
+        assert_eq!(session.write(at(base, 8), &[1; 8]), Ok(()));
     });
 }
 

@@ -12,12 +12,15 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{
     Access, BatchMode, Export, Host, Memory, Peer, PollingMode, ProviderKind, RemoteAddr, Service, Session,
-    SessionOptions, admission::AdmissionPolicy, provider::rdma, stats::StatsSnapshot,
+    SessionOptions,
+    admission::{AdmissionPolicy, LatencyWindow, LatencyWindowOptions},
+    provider::rdma,
+    stats::StatsSnapshot,
 };
 
 mod support;
 
-use support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers};
+use support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers, while_full};
 
 /// Makes requests of `len` bytes at these places in one submission, and gives what that took.
 fn submit(session: &Session, write: bool, places: &[RemoteAddr], len: usize) -> StatsSnapshot {
@@ -279,6 +282,92 @@ fn what_waits_for_the_window_can_still_be_merged() {
     });
 }
 
+/// Has each of four threads start its own one, and waits until all have.
+fn on_four_threads<T: Send>(start: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let start = &start;
+        let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || start(i))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn adjacent_requests_of_several_threads_are_one_work_request() {
+    const PART: usize = 4096;
+    on_each_that_posts(|mut f| {
+        (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
+        let session = f.connect();
+        let base = base(&session);
+        let (before, writes) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
+            on_four_threads(|i| session.start_write(at(base, i * PART), pattern(PART, i)))
+        });
+        writes.into_iter().for_each(|write| assert_eq!(write.wait().0, Ok(())));
+        let took = session.stats().since(&before);
+        assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
+        assert_eq!((took.write_requests, took.bytes_written), (5, 8 * PART as u64));
+        for i in 0..4 {
+            let mut found = vec![0; PART];
+            f.memory.read(i * PART, &mut found);
+            assert!(found == pattern(PART, i), "{i}");
+        }
+        let (before, reads) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
+            on_four_threads(|i| session.start_read(at(base, i * PART), vec![0; PART]))
+        });
+        for (i, read) in reads.into_iter().enumerate() {
+            let (result, found) = read.wait();
+            assert_eq!(result, Ok(()));
+            assert!(found == pattern(PART, i), "{i}");
+        }
+        let took = session.stats().since(&before);
+        assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
+        assert_eq!((took.read_requests, took.bytes_read), (4, 4 * PART as u64));
+        assert_eq!(session.in_flight(), (0, 4 * PART as u64));
+    });
+}
+
+#[test]
+fn adjacent_requests_to_two_hosts_are_never_merged() {
+    const PART: usize = 4096;
+    on_each_that_posts(|mut f| {
+        // Both export the same memory: what goes to one is adjacent to what goes to the other.
+        let mut g = Fixture::of(f.address.provider(), Arc::clone(&f.memory));
+        (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
+        g.options = f.options.clone();
+        let sessions = [f.connect(), g.connect()];
+        let bases = [base(&sessions[0]), base(&sessions[1])];
+        assert_eq!(bases[0].addr, bases[1].addr);
+        for write in [true, false] {
+            // By turns, while both windows are full. A callback must not wait, so that the other one has a thread.
+            let both = sessions.clone();
+            let start_all = move || {
+                let start = |i: usize| {
+                    let (session, place) = (&both[i % 2], at(bases[i % 2], i * PART));
+                    match write {
+                        true => session.start_write(place, pattern(PART, i)),
+                        false => session.start_read(place, vec![0; PART]),
+                    }
+                };
+                (0..6).map(start).collect::<Vec<_>>()
+            };
+            let second = Arc::clone(&sessions[1]);
+            let second_full =
+                move || while_full(&second, at(bases[1], 1 << 21), 4 * PART, move |_| start_all());
+            let (before_first, (before_second, started)) =
+                while_full(&sessions[0], at(bases[0], 1 << 20), 4 * PART, move |_| {
+                    std::thread::spawn(second_full).join().unwrap()
+                });
+            for (i, transfer) in started.into_iter().enumerate() {
+                let (result, bytes) = transfer.wait();
+                assert_eq!(result, Ok(()));
+                assert!(bytes == pattern(PART, i), "{i}");
+            }
+            for (session, before) in sessions.iter().zip([before_first, before_second]) {
+                assert_eq!(wqes_doorbells_merged(&session.stats().since(&before)), (4, 2, 0));
+            }
+        }
+    });
+}
+
 /// One at a time, and remembers what it was told.
 #[derive(Debug, Default)]
 struct OneByOne {
@@ -314,6 +403,80 @@ fn a_policy_of_ones_own_decides() {
         let expected = std::iter::repeat_n(5000, 21).chain([8]).collect::<Vec<_>>();
         assert_eq!(*policy.completed.lock(), expected);
     });
+}
+
+/// A [`LatencyWindow`] that counts what it is told.
+#[derive(Debug)]
+struct Counted {
+    window: LatencyWindow,
+    asked: AtomicU64,
+    completed: AtomicU64,
+}
+
+impl AdmissionPolicy for Counted {
+    fn admit(&self, in_flight: u64, request: u64) -> bool {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.window.admit(in_flight, request)
+    }
+
+    fn on_complete(&self, bytes: u64, latency: Duration) {
+        self.completed.fetch_add(bytes, Ordering::SeqCst);
+        self.window.on_complete(bytes, latency);
+    }
+}
+
+#[test]
+fn a_window_that_follows_latency_admits_everything_in_the_end() {
+    const PART: usize = 4096;
+    on_each_that_posts(|mut f| {
+        let bounds = LatencyWindowOptions {
+            min: 2 * PART as u64,
+            max: 16 * PART as u64,
+            start: 4 * PART as u64,
+            step: PART as u64,
+            ..LatencyWindowOptions::default()
+        };
+        let policy = Arc::new(Counted {
+            window: LatencyWindow::new(bounds),
+            asked: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+        });
+        f.options.admission = Some(Arc::<Counted>::clone(&policy));
+        let session = f.connect();
+        let base = base(&session);
+        // Two parts apart, so that none is merged. The last four of a round are one submission.
+        let place = |thread: usize, i: usize| at(base, (thread << 20) + i * 2 * PART);
+        on_four_threads(|thread| {
+            for round in 0..10 {
+                let start = |i| session.start_write(place(thread, i), pattern(PART, thread + round + i));
+                let writes: Vec<_> = (0..60).map(start).collect();
+                submit(&session, round % 2 == 0, &offsets(place(thread, 60), [0, 8192, 16384, 24576]), PART);
+                writes.into_iter().for_each(|write| assert_eq!(write.wait().0, Ok(())));
+                assert!((bounds.min..=bounds.max).contains(&policy.window.bytes()));
+            }
+        });
+        for (thread, i) in (0..4).flat_map(|thread| (0..60).map(move |i| (thread, i))) {
+            let mut found = vec![0; PART];
+            f.memory.read((thread << 20) + i * 2 * PART, &mut found);
+            assert!(found == pattern(PART, thread + 9 + i), "{thread} {i}");
+        }
+        let (now, peak) = session.in_flight();
+        assert_eq!(now, 0);
+        assert!((2 * PART as u64..=bounds.max).contains(&peak), "{peak}");
+        assert_eq!(policy.completed.load(Ordering::SeqCst), 4 * 10 * 64 * PART as u64);
+        // Of each submission of four, all but a first one that finds nothing in flight.
+        assert!(policy.asked.load(Ordering::SeqCst) > 0);
+        let stats = session.stats();
+        assert_eq!((stats.merged, stats.errors), (0, 0));
+    });
+}
+
+#[test]
+fn the_defaults_are_those_of_the_paper() {
+    let options = SessionOptions::default();
+    assert_eq!((options.queue_pairs, options.window_bytes), (4, 7 << 20));
+    assert_eq!((options.batch, options.polling), (BatchMode::Hybrid, PollingMode::Adaptive));
+    assert!(options.admission.is_none());
 }
 
 // preMR and dynMR.
@@ -354,6 +517,27 @@ fn the_threshold_decides_for_single_and_merged_requests() {
                     assert_eq!((took.registrations, took.registered_bytes), (registrations, 0));
                 }
             }
+        }
+    });
+}
+
+#[test]
+fn a_measured_threshold_is_the_one_in_force() {
+    on_each_that_posts(|mut f| {
+        f.options.max_inline = 0;
+        f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Auto;
+        let session = f.connect();
+        let base = base(&session);
+        // What it is depends on the machine. No more than a block of the pool is ever staged.
+        let threshold = session.pre_mr_threshold();
+        assert!(threshold <= 1 << 20, "{threshold}");
+        for write in [true, false] {
+            if threshold > 0 {
+                let took = submit(&session, write, &[base], threshold as usize);
+                assert_eq!((took.wqes, took.pre_mr_bytes, took.dyn_mr_bytes), (1, threshold, 0));
+            }
+            let took = submit(&session, write, &[base], threshold as usize + 1);
+            assert_eq!((took.wqes, took.pre_mr_bytes, took.dyn_mr_bytes), (1, 0, threshold + 1));
         }
     });
 }

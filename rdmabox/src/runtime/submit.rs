@@ -320,3 +320,6 @@ impl Runtime {
         idle.or_else(|| order().find(|lane| count <= self.lanes[*lane].room()))
     }
 }
+
+#[cfg(test)]
+mod tests;

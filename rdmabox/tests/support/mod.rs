@@ -7,12 +7,13 @@ pub mod process;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
+    mpsc,
 };
 
 use parking_lot::Mutex;
 use rdmabox::{
     Access, Address, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running, Service,
-    Session, SessionOptions, WcStatus,
+    Session, SessionOptions, WcStatus, stats::StatsSnapshot,
 };
 
 pub const LEN: usize = 4 << 20;
@@ -60,10 +61,14 @@ impl Fixture {
     }
 
     pub fn with_memory(provider: ProviderKind, len: usize) -> Fixture {
+        Fixture::of(provider, Arc::new(Memory::shared("test", len).unwrap()))
+    }
+
+    /// A host that exports this memory, as others may.
+    pub fn of(provider: ProviderKind, memory: Arc<Memory>) -> Fixture {
         let _ = env_logger::builder().is_test(true).try_init();
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new().unwrap();
-        let memory = Arc::new(Memory::shared("test", len).unwrap());
         let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
         let service = Arc::new(Echo::default());
         *service.export.lock() = Some(export);
@@ -97,6 +102,28 @@ pub fn outside(base: RemoteAddr) -> RemoteAddr {
 
 /// What becomes of eight bytes there.
 pub const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
+
+/// Runs `start` while a write of `len` zeros to `place` is under way, and gives the counters from before that write. With one
+/// queue pair and a window of `len` bytes, all that `start` starts, on any thread, has to wait until it has returned.
+pub fn while_full<T: Send + 'static>(
+    session: &Arc<Session>,
+    place: RemoteAddr,
+    len: usize,
+    start: impl FnOnce(&Session) -> T + Send + 'static,
+) -> (StatsSnapshot, T) {
+    let (send, receive) = mpsc::channel();
+    let own = Arc::clone(session);
+    // In a callback nothing is polled: the write fills the window until the callback has ended.
+    session.write_then(place, vec![0; 8], move |result, _| {
+        assert_eq!(result, Ok(()));
+        let before = own.stats();
+        let full = own.start_write(place, vec![0; len]);
+        send.send((before, full, start(&own))).unwrap();
+    });
+    let (before, full, started) = receive.recv().unwrap();
+    assert_eq!(full.wait().0, Ok(()));
+    (before, started)
+}
 
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()

@@ -1,0 +1,116 @@
+//! Which lane a combiner posts on.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::{
+    admission::{Admission, StaticWindow},
+    batch::BatchMode,
+    memory::{Memory, PreMrPool, RegistrationCache, RegistrationLimits},
+    polling::{PollingMode, Retry},
+    provider::soft::SoftDevice,
+    runtime::{Link, RuntimeInit},
+    verbs::{Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair},
+};
+
+/// For a runtime that never posts.
+#[derive(Debug)]
+struct NoLink;
+
+impl Link for NoLink {
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn rejoin(
+        &self,
+        _: usize,
+        _: &Arc<dyn CompletionQueue>,
+        _: Instant,
+    ) -> Result<Arc<dyn QueuePair>, String> {
+        unreachable!("no lane fails")
+    }
+
+    fn hang_up(&self) {}
+}
+
+const DEPTH: u32 = 8;
+
+fn runtime(lanes: usize) -> Arc<Runtime> {
+    let device = SoftDevice::new().unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(64).unwrap();
+    let queue_pair = || {
+        let caps = QpCaps { max_send_wr: DEPTH, ..QpCaps::default() };
+        let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
+        pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).unwrap()
+    };
+    let memory = Arc::new(Memory::private(4096).unwrap());
+    Runtime::new(RuntimeInit {
+        cqs: vec![Arc::clone(&cq)],
+        lanes: (0..lanes).map(|_| queue_pair()).collect(),
+        link: Box::new(NoLink),
+        pool_mr: pd.register(&memory, 0, 4096, Access::LOCAL_WRITE).unwrap(),
+        pool: PreMrPool::new(memory, 4096),
+        registrations: Arc::new(RegistrationCache::new(Arc::clone(&pd), RegistrationLimits::default())),
+        pd,
+        admission: Admission::new(Arc::new(StaticWindow::default())),
+        stats: Arc::default(),
+        batch: BatchMode::Hybrid,
+        stage_threshold: 0,
+        signal_interval: 0,
+        max_msg_sz: 4096,
+        polling: PollingMode::Adaptive,
+        direct: false,
+        retry: Retry::Fixed(0),
+        timeout: Duration::from_secs(10),
+        mend_timeout: Duration::from_secs(10),
+    })
+}
+
+/// The lanes that `times` batches of `count` work requests would go to.
+fn chosen(runtime: &Runtime, count: usize, times: usize) -> Vec<Option<usize>> {
+    (0..times).map(|_| runtime.lane_with_room(count)).collect()
+}
+
+#[test]
+fn lanes_take_turns() {
+    for lanes in [1, 2, 4, 16] {
+        let runtime = runtime(lanes);
+        let expected: Vec<_> = (0..3 * lanes).map(|i| Some(i % lanes)).collect();
+        assert_eq!(chosen(&runtime, 1, 3 * lanes), expected);
+    }
+}
+
+#[test]
+fn one_without_the_room_is_passed_over() {
+    let runtime = runtime(4);
+    let depth = DEPTH as usize;
+    runtime.lanes[1].reserve(depth - 1);
+    assert_eq!(chosen(&runtime, 1, 4), [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(chosen(&runtime, 2, 4), [Some(0), Some(2), Some(2), Some(3)]);
+    [0, 2, 3].into_iter().for_each(|lane| runtime.lanes[lane].reserve(depth));
+    assert_eq!(chosen(&runtime, 1, 4), [Some(1); 4]);
+    assert_eq!(chosen(&runtime, 2, 4), [None; 4]);
+    runtime.lanes[3].vacate(depth);
+    assert_eq!(chosen(&runtime, depth, 4), [Some(3); 4]);
+    assert_eq!(chosen(&runtime, depth + 1, 4), [None; 4]);
+}
+
+#[test]
+fn one_that_is_down_is_passed_over() {
+    let runtime = runtime(3);
+    assert!(runtime.lanes[0].take_down());
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1), Some(1), Some(2)]);
+}
+
+#[test]
+fn one_that_somebody_is_posting_on_is_the_last_choice() {
+    let runtime = runtime(3);
+    let posting = [runtime.lanes[0].queue.lock(), runtime.lanes[2].queue.lock()];
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1); 3]);
+    // Better than none.
+    runtime.lanes[1].reserve(DEPTH as usize);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(0), Some(2), Some(2)]);
+    drop(posting);
+}
