@@ -108,6 +108,10 @@ pub struct Args {
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
     timeout: Option<Duration>,
 
+    /// Connecting to the server takes no longer, apart from looking up its name
+    #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
+    connect_timeout: Option<Duration>,
+
     /// Print the session's counters as JSON at the end
     #[arg(long, help_heading = "Session")]
     pub stats_on_exit: bool,
@@ -265,6 +269,9 @@ impl Args {
         if let Some(timeout) = self.timeout {
             options.operation_timeout = timeout;
         }
+        if let Some(timeout) = self.connect_timeout {
+            options.connect_timeout = timeout;
+        }
         options
     }
 }
@@ -311,7 +318,7 @@ mod tests {
     fn every_switch_reaches_the_session() {
         let options = args(
             "rfs-fuse a:1 /m --provider tcp --queue-pairs 2 --window 3M --batch merge --pre-mr-threshold 64K \
-             --polling event-batch --max-retry 9 --timeout 2.5",
+             --polling event-batch --max-retry 9 --timeout 2.5 --connect-timeout 7",
         )
         .session_options();
         assert_eq!(options.provider, Some(ProviderKind::Tcp));
@@ -319,6 +326,7 @@ mod tests {
         assert_eq!((options.batch, options.polling), (BatchMode::Merge, PollingMode::EventBatch));
         assert_eq!((options.pre_mr_threshold, options.max_retry), (PreMrThreshold::Bytes(64 << 10), Some(9)));
         assert_eq!(options.operation_timeout, Duration::from_millis(2500));
+        assert_eq!(options.connect_timeout, Duration::from_secs(7));
     }
 
     #[test]

@@ -4,10 +4,13 @@
 
 pub mod process;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-    mpsc,
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -76,7 +79,12 @@ impl Fixture {
         let running = host.listen(&listen, Arc::<Echo>::clone(&service) as Arc<dyn Service>).unwrap();
         let own = running.addresses().iter().find(|address| address.provider() == provider);
         let address = own.unwrap().clone();
-        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        let mut options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        if provider == ProviderKind::Rdma {
+            // Where it is tested, processors are emulated and slow.
+            options.connect_timeout = Duration::from_secs(60);
+            options.operation_timeout = Duration::from_secs(60);
+        }
         Fixture { service, memory, running: Some(running), address, options, _dir: dir }
     }
 

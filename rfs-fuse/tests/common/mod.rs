@@ -107,7 +107,16 @@ fn provider<'a>(over: Over, options: &[&'a str]) -> Vec<&'a str> {
         Over::Tcp => "tcp",
         Over::Rdma => "rdma",
     };
-    ["--provider", name].into_iter().chain(options.iter().copied()).collect()
+    let mut all = vec!["--provider", name];
+    if over == Over::Rdma {
+        // Where it is tested, processors are emulated and slow.
+        all.extend(["--connect-timeout", "60"]);
+        if !options.contains(&"--timeout") {
+            all.extend(["--timeout", "60"]);
+        }
+    }
+    all.extend(options);
+    all
 }
 
 pub(crate) fn program() -> Command {
