@@ -187,6 +187,21 @@ impl Adapter {
         Ok(())
     }
 
+    /// What is asked of a lock, through which open file and by whom. `None` for a kind of lock that there is not.
+    fn lock_request(
+        &self,
+        request: &Request,
+        (ino, handle, owner): (INodeNo, FileHandle, LockOwner),
+        (start, end): (u64, u64),
+        typ: i32,
+        pid: u32,
+    ) -> Option<LockRequest> {
+        let (handle, owner) = (handle.0, owner.0);
+        let class = self.lock_flags.class(request, handle, owner);
+        let (kind, range) = (convert::lock_kind(typ)?, locks::range(start, end));
+        Some(LockRequest { ino: ino.0, handle, owner, class, kind, range, pid })
+    }
+
     /// A handle for a file that was opened with these flags, and what the kernel has to know of it.
     fn new_handle(&self, ino: u64, flags: i32) -> (FileHandle, FopenFlags) {
         let appends = OFlags::from_bits_retain(flags as u32).contains(OFlags::APPEND);
@@ -469,11 +484,9 @@ impl Filesystem for Adapter {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let (handle, owner) = (handle.0, owner.0);
-        let class = self.lock_flags.class(request, handle, owner);
-        let Some(kind) = convert::lock_kind(typ) else { return reply.error(Errno::EINVAL) };
-        let wanted =
-            LockRequest { ino: ino.0, handle, owner, class, kind, range: locks::range(start, end), pid };
+        let Some(wanted) = self.lock_request(request, (ino, handle, owner), (start, end), typ, pid) else {
+            return reply.error(Errno::EINVAL);
+        };
         match self.client.test_lock(&wanted) {
             Ok(None) => reply.locked(start, end, convert::F_UNLCK, 0),
             Ok(Some(held)) => {
@@ -497,12 +510,10 @@ impl Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (handle, owner) = (handle.0, owner.0);
-        let class = self.lock_flags.class(request, handle, owner);
-        let Some(kind) = convert::lock_kind(typ) else { return reply.error(Errno::EINVAL) };
-        let wanted =
-            LockRequest { ino: ino.0, handle, owner, class, kind, range: locks::range(start, end), pid };
-        if kind == LockKind::Unlock {
+        let Some(wanted) = self.lock_request(request, (ino, handle, owner), (start, end), typ, pid) else {
+            return reply.error(Errno::EINVAL);
+        };
+        if wanted.kind == LockKind::Unlock {
             let unlocked = self.unlocked(self.client.unlock(&wanted).map(|()| true));
             return self.done("setlk", unlocked, reply);
         }

@@ -10,7 +10,6 @@ use std::{
     io,
     os::unix::fs::FileExt,
     sync::Arc,
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -18,7 +17,7 @@ use fuser::{Errno, INodeNo, ReplyEmpty, Request};
 use parking_lot::{Condvar, Mutex};
 use rfs_proto::{LockClass, LockRange};
 
-use super::{adapter::KernelLink, convert, process::Signals};
+use super::{adapter::KernelLink, background::Background, convert, process::Signals};
 use crate::client::{Client, ClientError, LockRequest};
 
 /// The first pause between two questions; each is half as long again as the one before.
@@ -50,7 +49,7 @@ struct Queue {
 /// The thread. Dropping it ends it; who still waits is answered with EINTR.
 pub(super) struct Locks {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Background,
 }
 
 struct Shared {
@@ -69,7 +68,7 @@ impl std::fmt::Debug for Locks {
 impl Locks {
     pub(super) fn new(client: Arc<Client>, kernel: KernelLink) -> Locks {
         let shared = Shared { client, kernel, queue: Mutex::default(), work: Condvar::new() };
-        Locks { shared: Arc::new(shared), thread: Mutex::new(None) }
+        Locks { shared: Arc::new(shared), thread: Background::new("locks") }
     }
 
     /// Answers when the lock is there. `granted`: it is, but the kernel's caches have to go first.
@@ -77,16 +76,10 @@ impl Locks {
         let now = Instant::now();
         let signals = Signals::default();
         let waiting = Waiting { wanted, tid, reply, granted, pause: FIRST_PAUSE, next: now, signals };
-        let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let shared = Arc::clone(&self.shared);
-            match thread::Builder::new().name("locks".into()).spawn(move || shared.run()) {
-                Ok(started) => *thread = Some(started),
-                Err(e) => {
-                    log::error!("cannot start a thread for locks: {e}");
-                    return waiting.reply.error(Errno::ENOLCK);
-                }
-            }
+        let shared = Arc::clone(&self.shared);
+        if let Err(e) = self.thread.start(move || shared.run()) {
+            log::error!("cannot start a thread for locks: {e}");
+            return waiting.reply.error(Errno::ENOLCK);
         }
         self.shared.queue.lock().new.push(waiting);
         self.shared.work.notify_one();
@@ -103,11 +96,7 @@ impl Drop for Locks {
     fn drop(&mut self) {
         self.shared.queue.lock().stop = true;
         self.shared.work.notify_one();
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            log::error!("the thread for locks had panicked");
-        }
+        self.thread.join();
     }
 }
 

@@ -6,6 +6,7 @@
 //! What this file system does not have is not implemented here: fuser answers ENOSYS, which makes the kernel stop asking.
 
 mod adapter;
+mod background;
 mod convert;
 mod handles;
 mod locks;

@@ -4,17 +4,12 @@
 //! be read while such a write is under way, and lack its bytes; so it goes before the writer is told. Not on a session
 //! thread: dropping waits for pages that are being read, which only a session thread can bring.
 
-use std::{
-    collections::VecDeque,
-    io,
-    sync::Arc,
-    thread::{self, JoinHandle},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use fuser::{Errno, INodeNo, ReplyWrite};
 use parking_lot::{Condvar, Mutex};
 
-use super::adapter::KernelLink;
+use super::{adapter::KernelLink, background::Background};
 
 /// Pages that may lack what was written.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +36,7 @@ struct Shared {
 /// The thread, which is started when there is something to drop. Dropping this ends it.
 pub(super) struct Pages {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Background,
 }
 
 impl std::fmt::Debug for Pages {
@@ -53,12 +48,13 @@ impl std::fmt::Debug for Pages {
 impl Pages {
     pub(super) fn new(kernel: KernelLink) -> Pages {
         let shared = Shared { kernel, queue: Mutex::default(), work: Condvar::new() };
-        Pages { shared: Arc::new(shared), thread: Mutex::new(None) }
+        Pages { shared: Arc::new(shared), thread: Background::new("pages") }
     }
 
     /// Drops the pages, then answers the write.
     pub(super) fn drop_then_reply(&self, stale: Stale, reply: ReplyWrite) {
-        if let Err(e) = self.start() {
+        let shared = Arc::clone(&self.shared);
+        if let Err(e) = self.thread.start(move || shared.run()) {
             // The bytes are written. To say otherwise would have them written again.
             log::error!("cannot start a thread: pages of inode {} may be old: {e}", stale.ino);
             return reply.written(stale.len);
@@ -66,26 +62,13 @@ impl Pages {
         self.shared.queue.lock().jobs.push_back((stale, reply));
         self.shared.work.notify_one();
     }
-
-    fn start(&self) -> io::Result<()> {
-        let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let shared = Arc::clone(&self.shared);
-            *thread = Some(thread::Builder::new().name("pages".into()).spawn(move || shared.run())?);
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
         self.shared.queue.lock().stop = true;
         self.shared.work.notify_one();
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            log::error!("the thread for pages had panicked");
-        }
+        self.thread.join();
     }
 }
 
