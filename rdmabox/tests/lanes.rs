@@ -33,6 +33,15 @@ fn until_mended(session: &Session) {
     }
 }
 
+/// Ends what runs until it is set, also where the test fails meanwhile.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Open descriptors of this process, which runs one test at a time.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -45,6 +54,7 @@ fn a_refused_request_fails_alone_and_others_are_at_most_flushed() {
         let base = base(&session);
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _over = SetOnDrop(&over);
             for thread in 0..3usize {
                 let (session, over) = (&session, &over);
                 scope.spawn(move || {
@@ -73,7 +83,6 @@ fn a_refused_request_fails_alone_and_others_are_at_most_flushed() {
             for _ in 0..20 {
                 assert_eq!(session.write(wrong_key(at(base, 3 << 20)), &[1; 8]), Err(REFUSED));
             }
-            over.store(true, Ordering::SeqCst);
         });
         until_mended(&session);
         assert_eq!(session.stats().lane_failures, 20);

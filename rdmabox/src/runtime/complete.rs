@@ -10,10 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use smallvec::SmallVec;
+
 use super::{
     Runtime, Ticket,
     attend::Waited,
-    lane::{Kind, Member, Over, PostedWr, lane_of},
+    lane::{Incarnation, Kind, Member, Over, PostedWr, lane_of},
     submit::{READ, WRITE},
     ticket::Notice,
 };
@@ -81,20 +83,19 @@ impl Runtime {
 
     /// Ends what a ticket still has under way.
     fn give_up(&self, ticket: &Arc<Ticket>) {
-        let posted = |index: &usize| {
-            let attended_by = self.lanes[*index].attended_by;
-            !super::ticket::Attendee::is_settled_on(&**ticket, attended_by) && self.holds(*index, ticket)
-        };
-        for index in (0..self.lanes.len()).filter(posted) {
-            log::warn!("lane {index}: no completion within {:?}", self.timeout);
-            self.lane_failed(index);
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if super::ticket::Attendee::is_settled_on(&**ticket, lane.attended_by) {
+                continue;
+            }
+            let queue = lane.queue.lock();
+            let which = queue.holds(ticket).then(|| lane.incarnation());
+            drop(queue);
+            if let Some(which) = which {
+                log::warn!("lane {index}: no completion within {:?}", self.timeout);
+                self.lane_failed(index, which);
+            }
         }
         self.withdraw(ticket);
-    }
-
-    /// True if a request of the ticket is posted on the lane.
-    fn holds(&self, lane: usize, ticket: &Arc<Ticket>) -> bool {
-        self.lanes[lane].queue.lock().holds(ticket)
     }
 
     /// Serves completions.
@@ -108,20 +109,21 @@ impl Runtime {
 
     /// Takes what completions say is over.
     fn take_completed(&self, wcs: &[WorkCompletion], over: &mut Over) {
-        let mut broken = 0u32;
+        let mut broken: SmallVec<[(usize, Incarnation); 4]> = SmallVec::new();
         for wc in wcs {
             let (index, sequence) = lane_of(wc.wr_id);
             // Only what this side posted completes here; an id that names nothing is a provider's mistake.
             let Some(lane) = self.lanes.get(index) else { continue };
             let before = over.wrs.len();
-            lane.queue.lock().complete(sequence, wc.status, over);
+            let mut queue = lane.queue.lock();
+            queue.complete(sequence, wc.status, over);
             if wc.status != WcStatus::Success && over.wrs.len() > before {
-                broken |= 1 << index;
+                broken.push((index, lane.incarnation()));
             }
         }
-        for index in (0..self.lanes.len()).filter(|index| broken & (1 << index) != 0) {
+        for (index, which) in broken {
             // Those behind the one that failed are flushed.
-            self.take_down(index, over);
+            self.take_down(index, which, over);
         }
     }
 
@@ -134,10 +136,11 @@ impl Runtime {
         }
     }
 
-    /// Ends a lane: what is posted on it fails, now, and a new queue pair takes its place in the background. When it
-    /// returns, no memory of a request that was posted on it is touched any more.
-    pub(super) fn lane_failed(&self, index: usize) {
-        self.finish_what(|over| self.take_down(index, over));
+    /// Ends a lane's queue pair: what is posted on it fails, now, and a new one takes its place in the background. When it
+    /// returns, no memory of a request that was posted on it is touched any more. Nothing happens to its successor, if there
+    /// is one already.
+    pub(super) fn lane_failed(&self, index: usize, which: Incarnation) {
+        self.finish_what(|over| self.take_down(index, which, over));
         self.after_flush(index);
     }
 
@@ -162,10 +165,10 @@ impl Runtime {
         self.after_flush(index);
     }
 
-    /// Takes a lane out of use, and what was posted on it as flushed.
-    fn take_down(&self, index: usize, over: &mut Over) {
-        let first = self.lanes[index].take_down();
-        self.lanes[index].queue.lock().flush(over);
+    /// Takes a lane's queue pair out of use, and what was posted on it as flushed.
+    pub(super) fn take_down(&self, index: usize, which: Incarnation, over: &mut Over) {
+        let first = self.lanes[index].take_down(which);
+        self.lanes[index].flush(which, over);
         if first && !self.is_dead() {
             self.stats.lane_failures.inc();
             self.mend();
@@ -294,8 +297,8 @@ impl Runtime {
     /// request that was posted is touched any more, whoever called it first.
     pub(crate) fn fail(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        for index in 0..self.lanes.len() {
-            self.lane_failed(index);
+        for (index, lane) in self.lanes.iter().enumerate() {
+            self.lane_failed(index, lane.incarnation());
         }
         for direction in [READ, WRITE] {
             self.kick(direction);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{
     Runtime,
-    lane::{Kind, Lane},
+    lane::{Incarnation, Kind, Lane},
 };
 use crate::{
     session::RequestError,
@@ -24,8 +24,8 @@ enum Attempt {
     /// Nothing: it has to be submitted.
     NotNow,
     Done,
-    /// On the lane of that number.
-    Failed(WcStatus, usize),
+    /// On the lane of that number, with the queue pair that it had.
+    Failed(WcStatus, usize, Incarnation),
 }
 
 impl Runtime {
@@ -36,7 +36,9 @@ impl Runtime {
         match self.attempt(op) {
             Attempt::NotNow => None,
             Attempt::Done => Some(Ok(())),
-            Attempt::Failed(status, lane) => Some(Err(self.failed_on_the_spot(status, lane))),
+            Attempt::Failed(status, lane, which) => {
+                Some(Err(self.failed_on_the_spot(status, lane, which)))
+            }
         }
     }
 
@@ -62,9 +64,9 @@ impl Runtime {
                     counts.count(direction, op.byte_len());
                     return Attempt::Done;
                 }
-                Some(Err(status)) => {
+                Some(Err((status, which))) => {
                     counts.count(direction, 0);
-                    return Attempt::Failed(status, index);
+                    return Attempt::Failed(status, index, which);
                 }
                 None => {}
             }
@@ -73,7 +75,12 @@ impl Runtime {
     }
 
     #[cold]
-    fn execute_timed(&self, lane: &Lane, kind: Kind, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+    fn execute_timed(
+        &self,
+        lane: &Lane,
+        kind: Kind,
+        op: &mut DirectOp<'_>,
+    ) -> Option<Result<(), (WcStatus, Incarnation)>> {
         let started = now();
         let result = lane.execute_now(op);
         if let Some(Ok(())) = result {
@@ -83,8 +90,8 @@ impl Runtime {
     }
 
     #[cold]
-    fn failed_on_the_spot(&self, status: WcStatus, lane: usize) -> RequestError {
-        self.lane_failed(lane);
+    fn failed_on_the_spot(&self, status: WcStatus, lane: usize, which: Incarnation) -> RequestError {
+        self.lane_failed(lane, which);
         self.failure(status, Duration::ZERO)
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     memory::{Loan, PreMrBuf},
     sync::{
         Mutex, ReaderLock, TryMutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     verbs::{DirectOp, MrHandle, QueuePair, WcStatus},
 };
@@ -134,9 +134,34 @@ impl LaneQueue {
     }
 }
 
+/// Which of the queue pairs that a lane has had, one after the other. Whoever saw one fail says which, so that a thread that is
+/// late to say so ends nothing but that one: its replacement may be there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Incarnation(u64);
+
+impl Incarnation {
+    const FIRST: Incarnation = Incarnation(0);
+
+    fn next(self) -> Incarnation {
+        Incarnation(self.0 + 1)
+    }
+
+    /// A lane's state with this one up, or taken down.
+    fn state(self, down: bool) -> u64 {
+        (self.0 << 1) | u64::from(down)
+    }
+}
+
+/// A queue pair in its lane.
+#[derive(Debug)]
+struct Joined {
+    qp: Arc<dyn QueuePair>,
+    incarnation: Incarnation,
+}
+
 #[derive(Debug)]
 pub(crate) struct Lane {
-    qp: ReaderLock<Arc<dyn QueuePair>>,
+    qp: ReaderLock<Joined>,
     /// Held over a post, so that a completion cannot come before its request is here; and over the change of the
     /// queue pair.
     pub queue: TryMutex<LaneQueue>,
@@ -145,7 +170,8 @@ pub(crate) struct Lane {
     depth: usize,
     /// Places of the send queue that are taken or promised. Raised under the runtime's gate only.
     used: AtomicUsize,
-    down: AtomicBool,
+    /// The incarnation, and whether it is down ([`Incarnation::state`]).
+    state: AtomicU64,
     /// Writes that failed with the queue pair: until it has been replaced they may still take effect at the peer.
     doubtful: Mutex<Vec<InFlightHandle>>,
 }
@@ -154,25 +180,37 @@ impl Lane {
     pub(crate) fn new(qp: Arc<dyn QueuePair>, attended_by: usize) -> Lane {
         let depth = qp.caps().max_send_wr as usize;
         Lane {
-            qp: ReaderLock::new(qp),
+            qp: ReaderLock::new(Joined { qp, incarnation: Incarnation::FIRST }),
             queue: TryMutex::default(),
             attended_by,
             depth,
             used: AtomicUsize::new(0),
-            down: AtomicBool::new(false),
+            state: AtomicU64::new(Incarnation::FIRST.state(false)),
             doubtful: Mutex::default(),
         }
     }
 
     /// Its queue pair now.
     pub(crate) fn qp(&self) -> Arc<dyn QueuePair> {
-        Arc::clone(&self.qp.read())
+        self.joined().0
     }
 
-    /// Carries a request out on mapped memory. `None` if it cannot be had now, and nothing has happened.
+    /// Its queue pair now, and which one that is.
+    pub(crate) fn joined(&self) -> (Arc<dyn QueuePair>, Incarnation) {
+        let joined = self.qp.read();
+        (Arc::clone(&joined.qp), joined.incarnation)
+    }
+
+    /// Which queue pair it has. It stays while [`queue`](Self::queue) is locked.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        Incarnation(self.state.load(Ordering::SeqCst) >> 1)
+    }
+
+    /// Carries a request out on mapped memory. `None` if it cannot be had now, and nothing has happened. A failure says whose.
     #[inline]
-    pub(crate) fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
-        self.qp.read().execute_now(op)
+    pub(crate) fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), (WcStatus, Incarnation)>> {
+        let joined = self.qp.read();
+        joined.qp.execute_now(op).map(|result| result.map_err(|status| (status, joined.incarnation)))
     }
 
     /// Requests that may be posted; none while it is down. Only the holder of the runtime's gate can rely on it.
@@ -197,15 +235,27 @@ impl Lane {
 
     /// True from the failure of its queue pair to its replacement.
     pub(crate) fn is_down(&self) -> bool {
-        self.down.load(Ordering::SeqCst)
+        self.state.load(Ordering::SeqCst) & 1 == 1
     }
 
-    /// Takes it out of use. When it returns, no memory of what was posted is touched any more. True for the first to
-    /// do so.
-    pub(crate) fn take_down(&self) -> bool {
-        let first = !self.down.swap(true, Ordering::SeqCst);
-        self.qp().to_error();
+    /// Takes one queue pair out of use, unless it has been replaced. When it returns, no memory of what was posted on that one is
+    /// touched any more. True for the first to do so.
+    pub(crate) fn take_down(&self, which: Incarnation) -> bool {
+        let (up, down) = (which.state(false), which.state(true));
+        let first = self.state.compare_exchange(up, down, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let (qp, incarnation) = self.joined();
+        if incarnation == which {
+            qp.to_error();
+        }
         first
+    }
+
+    /// Takes what is posted on one queue pair, as flushed, if it is down and has not been replaced.
+    pub(crate) fn flush(&self, which: Incarnation, over: &mut Over) {
+        let mut queue = self.queue.lock();
+        if self.state.load(Ordering::SeqCst) == which.state(true) {
+            queue.flush(over);
+        }
     }
 
     /// Keeps the range of a write that failed while it may still take effect. Gives it back if that is over.
@@ -224,9 +274,13 @@ impl Lane {
     pub(crate) fn replace(&self, qp: Arc<dyn QueuePair>, over: &mut Over) -> Vec<InFlightHandle> {
         let old = {
             let mut queue = self.queue.lock();
+            let mut joined = self.qp.write();
+            // Whoever took it down may not have come to this yet, and what it posted gives its memory back here.
+            joined.qp.to_error();
             queue.flush(over);
-            let old = std::mem::replace(&mut *self.qp.write(), qp);
-            self.down.store(false, Ordering::SeqCst);
+            let incarnation = joined.incarnation.next();
+            let old = std::mem::replace(&mut *joined, Joined { qp, incarnation });
+            self.state.store(incarnation.state(false), Ordering::SeqCst);
             old
         };
         // A device may take its time to destroy one: nobody waits for that.
@@ -238,6 +292,10 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        provider::soft::SoftDevice,
+        verbs::{Device, Progress, QpCaps, QpInit, QpState},
+    };
 
     fn entry() -> PostedWr {
         PostedWr {
@@ -298,6 +356,38 @@ mod tests {
             queue.flush(&mut over);
             assert_eq!((over.wrs.len(), queue.next()), (3, 3));
         });
+    }
+
+    #[test]
+    fn who_is_late_to_say_that_one_failed_does_not_end_its_replacement() {
+        let device = SoftDevice::new().unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(4).unwrap();
+        let queue_pair = || {
+            let (send_cq, recv_cq, caps) = (Arc::clone(&cq), Arc::clone(&cq), QpCaps::default());
+            pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).unwrap()
+        };
+        let (old, new) = (queue_pair(), queue_pair());
+        let lane = Lane::new(Arc::clone(&old), 0);
+        let which = lane.incarnation();
+        assert!(lane.take_down(which) && lane.is_down());
+        assert!(!lane.take_down(which));
+        lane.queue.lock().push(entry(), std::iter::empty());
+        let mut over = Over::default();
+        lane.replace(Arc::clone(&new), &mut over);
+        assert_eq!((old.state(), over.wrs.len(), lane.is_down()), (QpState::Err, 1, false));
+        lane.queue.lock().push(entry(), std::iter::empty());
+        assert!(!lane.take_down(which));
+        lane.flush(which, &mut over);
+        assert_eq!((over.wrs.len(), lane.is_down()), (1, false));
+        assert_ne!(new.state(), QpState::Err);
+        let next = lane.incarnation();
+        assert_ne!(next, which);
+        // One that is up is not flushed either.
+        lane.flush(next, &mut over);
+        assert!(over.wrs.len() == 1 && lane.take_down(next));
+        lane.flush(next, &mut over);
+        assert_eq!((over.wrs.len(), new.state()), (2, QpState::Err));
     }
 
     #[test]

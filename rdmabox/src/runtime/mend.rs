@@ -92,6 +92,10 @@ impl Runtime {
                     });
                     self.stats.lane_rebuilds.inc();
                     log::info!("lane {index}: its queue pair has been replaced");
+                    if self.is_dead() {
+                        // The session ended meanwhile, and may not have seen this one.
+                        self.lane_failed(index, lane.incarnation());
+                    }
                     self.resume();
                     return true;
                 }

@@ -187,8 +187,12 @@ impl Runtime {
     /// True while requests can be made. Notices a queue pair that has failed while nothing was under way.
     pub(crate) fn is_alive(&self) -> bool {
         for (index, lane) in self.lanes.iter().enumerate() {
-            if !self.is_dead() && !lane.is_down() && lane.qp().state() != QpState::Rts {
-                self.lane_failed(index);
+            if self.is_dead() || lane.is_down() {
+                continue;
+            }
+            let (qp, which) = lane.joined();
+            if qp.state() != QpState::Rts {
+                self.lane_failed(index, which);
             }
         }
         !self.is_dead()

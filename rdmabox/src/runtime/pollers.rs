@@ -128,14 +128,15 @@ impl Runtime {
     fn end_overdue(&self, attendance: usize) {
         for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.attended_by == attendance)
         {
-            let overdue = lane
-                .queue
-                .lock()
+            let queue = lane.queue.lock();
+            let overdue = queue
                 .oldest()
                 .is_some_and(|posted| now().saturating_duration_since(posted) >= self.timeout);
+            let which = lane.incarnation();
+            drop(queue);
             if overdue {
                 log::warn!("lane {index}: no completion within {:?}", self.timeout);
-                self.lane_failed(index);
+                self.lane_failed(index, which);
             }
         }
     }

@@ -266,10 +266,10 @@ impl Runtime {
         let index = *index;
         let lane = &self.lanes[index];
         let attended_by = lane.attended_by;
-        {
+        let which = {
             // Held over the post, so that a completion cannot come before its request is in the queue.
             let mut queue = lane.queue.lock();
-            let qp = lane.qp();
+            let (qp, which) = lane.joined();
             let mut rest = &ready[..];
             let mut accepted = 0;
             while !rest.is_empty() {
@@ -322,10 +322,11 @@ impl Runtime {
                     refused.wrs.push((wr.posted, WcStatus::WrFlushErr));
                 }
             }
-        }
+            which
+        };
         sges.clear();
         if !refused.wrs.is_empty() {
-            self.lane_failed(index);
+            self.finish_what(|over| self.take_down(index, which, over));
             self.finish_all(refused);
             self.after_flush(index);
         } else if lane.is_down() {

@@ -107,13 +107,10 @@ fn provider<'a>(over: Over, options: &[&'a str]) -> Vec<&'a str> {
         Over::Tcp => "tcp",
         Over::Rdma => "rdma",
     };
-    let mut all = vec!["--provider", name];
-    if over == Over::Rdma {
-        // Where it is tested, processors are emulated and slow.
-        all.extend(["--connect-timeout", "60"]);
-        if !options.contains(&"--timeout") {
-            all.extend(["--timeout", "60"]);
-        }
+    // Processors may be emulated, or have a lot else to do.
+    let mut all = vec!["--provider", name, "--connect-timeout", "60"];
+    if !options.contains(&"--timeout") {
+        all.extend(["--timeout", "60"]);
     }
     all.extend(options);
     all

@@ -100,7 +100,7 @@ fn one_without_the_room_is_passed_over() {
 #[test]
 fn one_that_is_down_is_passed_over() {
     let runtime = runtime(3);
-    assert!(runtime.lanes[0].take_down());
+    assert!(runtime.lanes[0].take_down(runtime.lanes[0].incarnation()));
     assert_eq!(chosen(&runtime, 1, 3), [Some(1), Some(1), Some(2)]);
 }
 
