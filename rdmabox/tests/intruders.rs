@@ -27,7 +27,7 @@ fn connect(f: &Fixture) -> TcpStream {
 
 fn preamble(kind: u32, token: &[u8], number: u32) -> Vec<u8> {
     let mut bytes = b"rdmabxS\x01".to_vec();
-    bytes.extend(1u32.to_le_bytes());
+    bytes.extend(2u32.to_le_bytes());
     bytes.extend(kind.to_le_bytes());
     bytes.extend(token);
     bytes.extend(number.to_le_bytes());
@@ -75,7 +75,7 @@ fn session(f: &Fixture) -> Raw {
 
 /// Reads an answer of the host, which has to be a yes, and gives its token.
 fn answer(control: &mut TcpStream) -> [u8; 16] {
-    let mut raw = [0u8; 48];
+    let mut raw = [0u8; 52];
     control.read_exact(&mut raw).unwrap();
     assert_eq!(raw[12], 1);
     let mut text = vec![0; usize::from(u16::from_le_bytes([raw[14], raw[15]]))];

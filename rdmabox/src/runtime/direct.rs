@@ -36,9 +36,7 @@ impl Runtime {
         match self.attempt(op) {
             Attempt::NotNow => None,
             Attempt::Done => Some(Ok(())),
-            Attempt::Failed(status, lane, which) => {
-                Some(Err(self.failed_on_the_spot(status, lane, which)))
-            }
+            Attempt::Failed(status, lane, which) => Some(Err(self.failed_on_the_spot(status, lane, which))),
         }
     }
 

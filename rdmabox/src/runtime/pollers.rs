@@ -129,9 +129,8 @@ impl Runtime {
         for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.attended_by == attendance)
         {
             let queue = lane.queue.lock();
-            let overdue = queue
-                .oldest()
-                .is_some_and(|posted| now().saturating_duration_since(posted) >= self.timeout);
+            let overdue =
+                queue.oldest().is_some_and(|posted| now().saturating_duration_since(posted) >= self.timeout);
             let which = lane.incarnation();
             drop(queue);
             if overdue {

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Instant};
 use smallvec::SmallVec;
 
 use super::{
-    Address, ConnectError, ProviderKind, RequestError, SessionOptions, Transfer, connect, stream::Stream,
+    Address, ConnectError, ProviderKind, RequestError, SessionOptions, Transfer, connect, lease::Renewal,
+    stream::Stream,
 };
 use crate::{
     memory::{self, Buffer, Lent, Memory, RecvBuf, SendBuf},
@@ -77,6 +78,7 @@ pub struct Session {
     pub(super) rpc: RpcClient,
     pub(super) stats: Arc<Stats>,
     pub(super) control: Arc<Stream>,
+    pub(super) _renewal: Option<Renewal>,
 }
 
 impl Session {

@@ -8,6 +8,7 @@ use std::{
 use super::{
     Address, ConnectError, ProviderKind, Session, SessionOptions,
     handshake::{self, Answer, Purpose},
+    lease::Renewal,
     rejoin::Rejoin,
     stream::Stream,
 };
@@ -146,6 +147,7 @@ pub(super) fn establish(
         PreMrThreshold::Auto => memory::calibrate(&*pd, &pool),
     };
     let control = Arc::new(control);
+    let renewal = answer.lease.map(|lease| Renewal::start(&control, lease)).transpose().map_err(io)?;
     let policy = options.admission.clone();
     let window: Arc<dyn AdmissionPolicy> =
         policy.unwrap_or_else(|| Arc::new(StaticWindow::new(options.window_bytes)));
@@ -171,7 +173,7 @@ pub(super) fn establish(
         timeout: options.operation_timeout,
         mend_timeout: options.connect_timeout,
     });
-    Ok(Session { address, provider, fallback, runtime, rpc, stats, control })
+    Ok(Session { address, provider, fallback, runtime, rpc, stats, control, _renewal: renewal })
 }
 
 fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<Duration, ConnectError> {

@@ -3,7 +3,8 @@
 //! A client that is given a TCP address first asks, on a stream of its own, whether that is its own host. It then opens
 //! a control stream, is told a token, and opens one stream per queue pair that it joins with that
 //! token; each of those then belongs to its queue pair. When all are connected the host says so on the control
-//! stream, which stays open: its end is the end of the session.
+//! stream, which stays open: its end is the end of the session. With the token the client learns the length of its lease,
+//! if it has one: it sends a byte on the control stream three times in that time.
 //!
 //! Until that end the token stays good: a stream that joins a data queue pair again brings a new one, which takes the
 //! place of the one before. The host sends nothing on it, not even the greeting of the new queue pair, before its side of
@@ -17,7 +18,7 @@
 use std::{
     fmt,
     io::{self, Write},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use subtle::ConstantTimeEq;
@@ -29,7 +30,7 @@ use zerocopy::{
 use super::{ProviderKind, stream::Stream};
 
 const MAGIC: [u8; 8] = *b"rdmabxS\x01";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Longest text in an answer.
 const MAX_TEXT: usize = 1024;
 /// Identifies a host until it boots again.
@@ -155,6 +156,8 @@ struct RawAnswer {
     text_len: U16,
     token: Token,
     host: HostId,
+    /// 0: none.
+    lease_ms: U32,
 }
 
 /// The host's answer on a control stream.
@@ -164,6 +167,8 @@ pub(crate) struct Answer {
     pub ok: bool,
     pub token: Token,
     pub host: HostId,
+    /// In the first answer: the client has to be heard of within this time.
+    pub lease: Option<Duration>,
     /// In the first answer the host's Unix socket, if it has one, for clients of the same host.
     pub text: String,
 }
@@ -181,6 +186,7 @@ pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()
         text_len: (text.len() as u16).into(),
         token: answer.token,
         host: answer.host,
+        lease_ms: answer.lease.map_or(0, |lease| lease.as_millis().clamp(1, u32::MAX.into()) as u32).into(),
     };
     let mut bytes = raw.as_bytes().to_vec();
     bytes.extend_from_slice(text.as_bytes());
@@ -203,7 +209,11 @@ pub(crate) fn receive_answer(stream: &mut Stream, deadline: Instant) -> io::Resu
     let mut text = vec![0; len];
     stream.read_exact_by(&mut text, deadline)?;
     let text = String::from_utf8(text).map_err(|_| invalid("answer is no text"))?;
-    Ok(Answer { ok: raw.ok.get() == 1, token: raw.token, host: raw.host, text })
+    let lease = match raw.lease_ms.get() {
+        0 => None,
+        ms => Some(Duration::from_millis(ms.into())),
+    };
+    Ok(Answer { ok: raw.ok.get() == 1, token: raw.token, host: raw.host, lease, text })
 }
 
 /// This host's identity; zero where the system tells none, which matches nobody.
@@ -221,7 +231,7 @@ pub(crate) fn host_id() -> HostId {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read, os::unix::net::UnixStream, time::Duration};
+    use std::{io::Read, os::unix::net::UnixStream};
 
     use super::*;
 
@@ -246,7 +256,13 @@ mod tests {
             assert_eq!(receive_preamble(&mut b, soon()).unwrap(), purpose);
         }
         for answer in [
-            Answer { ok: true, token: Token([1; 16]), host: [2; 16], text: "/run/x".into() },
+            Answer {
+                ok: true,
+                token: Token([1; 16]),
+                host: [2; 16],
+                lease: Some(Duration::from_millis(20_001)),
+                text: "/run/x".into(),
+            },
             Answer { ok: false, text: "no".into(), ..Answer::default() },
         ] {
             send_answer(&mut a, &answer).unwrap();

@@ -46,12 +46,30 @@ pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Time to find out whether somebody listens on a Unix socket.
 const PROBE: Duration = Duration::from_secs(1);
 
+/// When a host takes a client for lost, and how it sees to it that a lost client touches its memory no more.
+///
+/// A session ends when its control connection does, which a client that dies closes. One that is stopped, hangs or is cut off
+/// from the network is noticed by its lease only. The end of a session destroys its queue pairs, so that nothing arrives any
+/// more. A client that has the memory mapped (shared memory) has to let go of it by itself, which a running one does at once; for
+/// one that does not within a few seconds there is nothing but to wait until its process ends. Before that
+/// [`Service::disconnected`] is not called, and the service reuses nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fencing {
+    /// A client that has not been heard of for so long has lost its session. Clients report three times in that time by
+    /// themselves. `None`: it lasts until the connection ends.
+    pub lease: Option<Duration>,
+    /// Kill (SIGKILL) the process of a client of this host that does not let go, instead of waiting for ever. It takes the right to
+    /// do so: the same user, or CAP_KILL.
+    pub kill: bool,
+}
+
 /// A host that does not listen yet: a place to export memory from.
 #[derive(Debug)]
 pub struct Host {
     device: Arc<SoftDevice>,
     pd: Arc<dyn ProtectionDomain>,
     rdma: RdmaOptions,
+    fencing: Fencing,
     exports: Mutex<Vec<(Weak<Exported>, Access)>>,
 }
 
@@ -60,13 +78,20 @@ impl Host {
     pub fn new() -> Result<Host, HostError> {
         let device = SoftDevice::new()?;
         let pd = device.alloc_pd()?;
-        Ok(Host { device, pd, rdma: RdmaOptions::default(), exports: Mutex::default() })
+        let (rdma, fencing) = (RdmaOptions::default(), Fencing::default());
+        Ok(Host { device, pd, rdma, fencing, exports: Mutex::default() })
     }
 
     /// The device that addresses of RDMA are for.
     #[must_use]
     pub fn rdma(self, rdma: RdmaOptions) -> Host {
         Host { rdma, ..self }
+    }
+
+    /// What becomes of clients that are not heard of.
+    #[must_use]
+    pub fn fencing(self, fencing: Fencing) -> Host {
+        Host { fencing, ..self }
     }
 
     /// Lets peers reach all of `memory`, as far as `access` goes.
@@ -118,6 +143,7 @@ impl Host {
         let inner = Arc::new(Inner {
             soft: Stack::with_pd(self.device, self.pd)?,
             rdma,
+            fencing: self.fencing,
             service,
             host_id: handshake::host_id(),
             unix: unix.map(|path| path.display().to_string()).unwrap_or_default(),
@@ -317,6 +343,7 @@ impl Drop for Listener {
 pub(super) struct Inner {
     soft: Stack,
     rdma: Option<Stack>,
+    pub(super) fencing: Fencing,
     pub(super) service: Arc<dyn Service>,
     pub(super) host_id: HostId,
     pub(super) unix: String,

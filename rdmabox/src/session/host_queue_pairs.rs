@@ -257,13 +257,29 @@ impl Closed {
         self.0.first()?.qp.as_ref()
     }
 
-    /// Ends them all; nothing that arrives has any effect any more. False if the client may go on with what it has
-    /// mapped.
-    pub(super) fn end(self) -> bool {
-        let mapped: Vec<&Stream> = self.0.iter().filter_map(|place| place.stream.as_deref()).collect();
-        let gone = let_go(&mapped, || false);
+    /// Ends them all: nothing that arrives has any effect any more. If the client goes on with what it has mapped, they are
+    /// given back: it is to be called again when [`is_let_go`](Self::is_let_go).
+    pub(super) fn end(self) -> Result<(), Closed> {
+        let mapped: Vec<&Stream> = self.mapped().collect();
+        if !let_go(&mapped, || false) {
+            return Err(self);
+        }
+        self.force();
+        Ok(())
+    }
+
+    /// Ends them all, also if the client goes on with what it has mapped, of which nothing is heard any more then.
+    pub(super) fn force(self) {
         self.0.iter().filter_map(|place| place.qp.as_ref()).for_each(|qp| qp.to_error());
-        gone
+    }
+
+    /// True if the client uses nothing any more that it has mapped.
+    pub(super) fn is_let_go(&self) -> bool {
+        self.mapped().all(Stream::is_over)
+    }
+
+    fn mapped(&self) -> impl Iterator<Item = &Stream> {
+        self.0.iter().filter_map(|place| place.stream.as_deref())
     }
 }
 

@@ -5,13 +5,12 @@
 //! listeners.
 
 use std::{
-    io::{self, Read},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use parking_lot::RwLock;
@@ -20,7 +19,9 @@ use super::{
     Peer, Service,
     handshake::{self, Answer, Token},
     host::{HANDSHAKE, Inner, MAX_IN_MAKING, Stack},
-    host_queue_pairs::HostQueuePairs,
+    host_queue_pairs::{Closed, HostQueuePairs},
+    lease::{self, End},
+    straggler::ClientProcess,
     strangers::Stranger,
     stream::Stream,
 };
@@ -30,6 +31,8 @@ use crate::{
 };
 
 const MAX_QUEUE_PAIRS: u32 = 16;
+/// Between two looks at whether a client that does not react has ended.
+const STRAGGLER_LOOK: Duration = Duration::from_millis(5);
 
 /// A count that is limited; dropping gives the place back.
 struct Place<'a>(&'a AtomicUsize);
@@ -64,6 +67,8 @@ pub(super) struct HostSession {
     service: Arc<dyn Service>,
     control: Stream,
     token: Token,
+    /// Where memory is mapped.
+    process: Option<ClientProcess>,
     queue_pairs: HostQueuePairs,
     /// For completions of data queue pairs, of which there are none: nothing is posted on them here.
     sink: Arc<dyn CompletionQueue>,
@@ -106,6 +111,7 @@ impl HostSession {
             service: Arc::clone(&inner.service),
             control: control.try_clone().map_err(|e| text(&e))?,
             token: Token::random().map_err(|e| text(&e))?,
+            process: ClientProcess::of(control),
             queue_pairs: HostQueuePairs::new(provider, queue_pairs),
             sink: inner.stack(provider).device.create_cq(16).map_err(|e| text(&e))?,
             open: RwLock::new(false),
@@ -158,8 +164,11 @@ pub(super) fn session(
     drop((stranger, in_making));
     if made.is_ok() {
         log::info!("{}: connected", session.peer);
-        if handshake::send_answer(&mut control, &Answer { ok: true, ..Answer::default() }).is_ok() {
-            watch(&mut control);
+        let greeted = handshake::send_answer(&mut control, &Answer { ok: true, ..Answer::default() });
+        if greeted.is_ok() && lease::watch(&mut control, inner.fencing.lease) == End::Expired {
+            log::warn!("{}: nothing heard of it for the length of its lease: ending", session.peer);
+            // Should it go on, it is to know.
+            control.shutdown();
         }
     }
 
@@ -172,14 +181,14 @@ pub(super) fn session(
         stack.rpc.remove(calls.qp_num());
     }
     if let Err(reason) = made {
-        closed.end();
+        if let Err(closed) = closed.end() {
+            // The service knows nothing of it, and has given it nothing.
+            closed.force();
+        }
         return refuse(&mut control, reason);
     }
-    if !closed.end() {
-        log::warn!(
-            "{}: the client does not react: until its process ends it may write to memory that it has mapped",
-            session.peer
-        );
+    if let Err(closed) = closed.end() {
+        outlast(inner, &session, closed);
     }
     if let Err(e) = guarded(|| inner.service.disconnected(&session.peer)) {
         log::error!("{}: {e}", session.peer);
@@ -201,7 +210,13 @@ fn make(inner: &Inner, session: &HostSession, control: &mut Stream) -> Result<()
     if inner.stopping.load(Ordering::SeqCst) {
         return Err("the server is being stopped".into());
     }
-    let answer = Answer { ok: true, token: session.token, host: inner.host_id, text: inner.unix.clone() };
+    let answer = Answer {
+        ok: true,
+        token: session.token,
+        host: inner.host_id,
+        lease: inner.fencing.lease,
+        text: inner.unix.clone(),
+    };
     handshake::send_answer(control, &answer).map_err(|e| e.to_string())?;
     session.queue_pairs.open(Instant::now() + HANDSHAKE)?;
     guarded(|| inner.service.connected(&session.peer))??;
@@ -209,22 +224,31 @@ fn make(inner: &Inner, session: &HostSession, control: &mut Stream) -> Result<()
     Ok(())
 }
 
-/// Returns at the end of the control stream. Clients say nothing on it.
-fn watch(control: &mut Stream) {
-    if control.set_timeout(None).is_err() {
-        return;
+/// Returns when a client that does not let go of mapped memory has ended, or the host is being stopped: then its memory goes to
+/// nobody else.
+fn outlast(inner: &Inner, session: &HostSession, closed: Closed) {
+    let peer = &session.peer;
+    match &session.process {
+        Some(process) if inner.fencing.kill => match process.kill() {
+            Ok(()) => log::warn!(
+                "{peer}: it does not react and has memory mapped: its process {} has been killed",
+                process.pid()
+            ),
+            Err(e) => log::error!(
+                "{peer}: it does not react and has memory mapped, and its process {} cannot be killed ({e}): \
+                 what it had open stays taken until it ends",
+                process.pid()
+            ),
+        },
+        process => log::error!(
+            "{peer}: it does not react and has memory mapped: what it had open stays taken until its process{} ends",
+            process.as_ref().map_or_else(String::new, |process| format!(" {}", process.pid()))
+        ),
     }
-    let mut byte = [0];
-    loop {
-        match control.read(&mut byte) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Ok(1) => {
-                log::warn!("unexpected data on a control stream: session ended");
-                return;
-            }
-            _ => return,
-        }
+    while !closed.is_let_go() && !inner.stopping.load(Ordering::SeqCst) {
+        std::thread::sleep(STRAGGLER_LOOK);
     }
+    closed.force();
 }
 
 fn queue_pair(

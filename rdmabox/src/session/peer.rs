@@ -26,11 +26,10 @@ pub trait Service: Send + Sync + 'static {
     /// The session is over: no call of it is running or will run, and its queue pairs here are destroyed. Once for each
     /// `connected` that succeeded.
     ///
-    /// Over TCP and RDMA nothing of the session touches memory any more. With shared memory that holds for a client that is
-    /// dead, and for one whose queue pairs have answered that their last request is over, which a running client's do
-    /// by themselves. A client that does not answer within a few seconds (its process is stopped, or its library is not
-    /// this one) is given up with a warning in the log: its memory stays mapped there, and it may still write when it goes
-    /// on, until its process ends. Whoever used [`Session::map`](super::Session::map) can read there in any case.
+    /// Nothing of the session touches memory any more, whatever the client does. With shared memory this is called when the client
+    /// has answered that its last request is over, which a running one does by itself, or when its process has ended: until
+    /// then it is put off ([`Fencing`](super::Fencing)). Only a host that is being stopped does not wait for that. Whoever used
+    /// [`Session::map`](super::Session::map) and kept the memory can read there in any case.
     fn disconnected(&self, peer: &Peer) {
         let _ = peer;
     }

@@ -132,6 +132,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Sends what the socket takes without waiting.
+    pub(crate) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.sock().send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    }
+
     /// Makes every read of the peer return; what the peer sends can still be read.
     pub(crate) fn shutdown_write(&self) {
         let _ = self.sock().shutdown(std::net::Shutdown::Write);

@@ -15,8 +15,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running, Service,
-    Session, SessionOptions, WcStatus, stats::StatsSnapshot,
+    Access, Address, Export, Fencing, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running,
+    Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
 };
 
 pub const LEN: usize = 4 << 20;
@@ -26,6 +26,8 @@ pub struct Echo {
     pub export: Mutex<Option<Export>>,
     pub calls: AtomicU64,
     pub ended: AtomicU64,
+    /// Runs in [`Service::disconnected`].
+    pub at_the_end: Mutex<Option<Box<dyn FnMut() + Send>>>,
 }
 
 impl Service for Echo {
@@ -46,6 +48,9 @@ impl Service for Echo {
 
     fn disconnected(&self, _: &Peer) {
         self.ended.fetch_add(1, Ordering::SeqCst);
+        if let Some(then) = &mut *self.at_the_end.lock() {
+            then();
+        }
     }
 }
 
@@ -69,9 +74,14 @@ impl Fixture {
 
     /// A host that exports this memory, as others may.
     pub fn of(provider: ProviderKind, memory: Arc<Memory>) -> Fixture {
+        Fixture::fencing(provider, memory, Fencing::default())
+    }
+
+    /// One that ends the sessions of clients that are silent.
+    pub fn fencing(provider: ProviderKind, memory: Arc<Memory>, fencing: Fencing) -> Fixture {
         let _ = env_logger::builder().is_test(true).try_init();
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new().unwrap();
+        let host = Host::new().unwrap().fencing(fencing);
         let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
         let service = Arc::new(Echo::default());
         *service.export.lock() = Some(export);

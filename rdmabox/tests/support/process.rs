@@ -1,8 +1,8 @@
-//! A host in a process of its own, so that it can be stopped and killed.
+//! A host, or a client, in a process of its own, so that it can be stopped and killed.
 
 use std::{
     io::{BufRead, BufReader, Read},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use rdmabox::{Address, ProviderKind};
@@ -22,37 +22,75 @@ pub fn serve() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// The process, killed at the end if not before.
-pub struct HostProcess {
+/// What another process is to do: the name of an ignored test, of the same program, and what that reads from [`ROLE`].
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// A process, killed at the end if not before.
+pub struct Other {
     child: Child,
+    /// What it has said when it was ready.
+    pub said: String,
+}
+
+/// The process of a host.
+pub struct HostProcess {
+    process: Other,
     pub address: Address,
 }
 
 impl HostProcess {
     pub fn start(provider: ProviderKind) -> HostProcess {
+        let process = Other::start("host", &provider.to_string());
+        let address = process.said.parse().unwrap();
+        HostProcess { process, address }
+    }
+}
+
+impl std::ops::Deref for HostProcess {
+    type Target = Other;
+
+    fn deref(&self) -> &Other {
+        &self.process
+    }
+}
+
+impl Other {
+    /// Starts one, and returns when it has said `ready`.
+    pub fn start(test: &str, role: &str) -> Other {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "host"])
-            .env(ROLE, provider.to_string())
+            .args(["--ignored", "--exact", "--nocapture", test])
+            .env(ROLE, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let address = BufReader::new(child.stdout.take().unwrap())
+        let said = BufReader::new(child.stdout.take().unwrap())
             .lines()
             .map(Result::unwrap)
-            .find_map(|line| line.strip_prefix("ready ").map(|address| address.parse().unwrap()))
+            .find_map(|line| line.strip_prefix("ready ").map(str::to_owned))
             .unwrap();
-        HostProcess { child, address }
+        Other { child, said }
+    }
+
+    /// Waits until it has ended, and says how.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        kill_process(self.pid(), signal).unwrap();
     }
 
     /// Returns when none of its threads runs any more.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        let stopped = waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).unwrap();
+        let stopped = waitid(WaitId::Pid(self.pid()), WaitIdOptions::STOPPED).unwrap();
         assert!(stopped.is_some_and(|status| status.stopped()));
     }
 
@@ -66,7 +104,7 @@ impl HostProcess {
     }
 }
 
-impl Drop for HostProcess {
+impl Drop for Other {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

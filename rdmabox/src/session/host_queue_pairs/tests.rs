@@ -231,7 +231,7 @@ fn whatever_goes_wrong_while_it_is_made_fails_it() {
             assert_eq!(bench.pairs.open(Instant::now()).unwrap_err(), reason);
             assert_eq!(bench.join_now(0, 0).unwrap_err(), "its session is over");
             drop(client);
-            assert!(bench.pairs.close().end());
+            bench.pairs.close().end().unwrap();
             assert_eq!(bench.taken().last(), Some(&("drop", 1)));
         }
     });
@@ -306,7 +306,7 @@ fn one_that_waits_goes_when_the_session_ends() {
             assert_eq!(waiting.join().unwrap().unwrap_err(), "its session is over");
             bench.decide.send(Err(VerbsError::PeerGone)).unwrap();
             joining.join().unwrap().unwrap_err();
-            assert!(end.join().unwrap());
+            end.join().unwrap().unwrap();
         });
     });
 }
@@ -347,7 +347,7 @@ fn the_end_waits_for_a_stream_that_is_joining_and_ends_what_it_brought() {
             bench.until_over();
             bench.decide.send(Ok(())).unwrap();
             join.join().unwrap().unwrap();
-            assert!(end.join().unwrap());
+            end.join().unwrap().unwrap();
         });
         let log = bench.taken();
         let at = |what| log.iter().position(|entry| *entry == what).unwrap();
@@ -373,7 +373,7 @@ fn what_is_made_when_the_end_has_begun_is_never_connected() {
                 Ok(bench.fake(11))
             });
             assert_eq!(result.unwrap_err(), "its session has ended meanwhile");
-            assert!(end.unwrap().join().unwrap());
+            end.unwrap().join().unwrap().unwrap();
         });
         let log = bench.taken();
         assert!(!log.contains(&("connect", 11)) && log.contains(&("drop", 11)), "{log:?}");
@@ -399,7 +399,7 @@ fn a_client_that_maps_memory_closes_the_old_stream_before_it_gets_a_new_one() {
         let end = scope.spawn(|| bench.pairs.close().end());
         ended(new);
         ended(clients.pop().unwrap());
-        assert!(end.join().unwrap());
+        end.join().unwrap().unwrap();
     });
 }
 
@@ -419,7 +419,7 @@ fn the_end_does_not_wait_for_a_client_to_let_go_of_what_is_to_be_replaced() {
         );
         // The end is the one to wait now.
         drop(old);
-        assert!(closed.end());
+        closed.end().unwrap();
     });
     assert!(!bench.taken().iter().any(|(what, num)| *what == "connect" && *num == 11));
 }
@@ -430,6 +430,22 @@ fn over_tcp_nothing_is_waited_for() {
     let _new = bench.join_now(1, 11).unwrap();
     bench.taken();
     // The clients are all there, and close nothing.
-    assert!(bench.pairs.close().end());
+    bench.pairs.close().end().unwrap();
     assert_eq!(bench.taken(), [("error", 0), ("error", 11), ("drop", 0), ("drop", 11)]);
+}
+
+#[test]
+fn the_queue_pairs_of_a_client_that_does_not_let_go_are_ended_when_it_has() {
+    let (bench, clients) = Bench::open(ProviderKind::Shm, 2);
+    bench.taken();
+    let closed = bench.pairs.close().end().unwrap_err();
+    // Ending them would close this side's sockets, too, and then a client that is gone looks like one that is not.
+    assert_eq!(bench.taken(), []);
+    assert!(!closed.is_let_go());
+    drop(clients);
+    while !closed.is_let_go() {
+        std::thread::yield_now();
+    }
+    closed.force();
+    assert_eq!(bench.taken()[..3], [("error", 0), ("error", 1), ("error", 2)]);
 }

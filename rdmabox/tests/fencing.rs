@@ -1,0 +1,144 @@
+//! A client that is not heard of loses its session, and touches nothing afterwards, whenever it goes on.
+
+use std::{os::unix::process::ExitStatusExt, sync::Arc, sync::mpsc, time::Duration};
+
+use rdmabox::{Fencing, Memory, ProviderKind, RequestError, Session, SessionOptions};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+mod support;
+
+use support::{
+    Fixture, LEN, at, base,
+    process::{Other, role},
+    providers,
+};
+
+/// Long enough for a client that is not stopped to be heard of, whatever else the machine does.
+const LEASE: Duration = Duration::from_secs(6);
+const BLOCK: usize = 256 * 1024;
+const BLOCKS: usize = LEN / BLOCK;
+
+/// What a client writes, and what is written when its memory belongs to somebody else.
+const ITS: u8 = 0xaa;
+const OURS: u8 = 0x55;
+
+/// The exit code of a client whose session is over.
+const NOTICED: i32 = 42;
+
+#[test]
+#[ignore = "runs as the client process of the other tests"]
+fn client() {
+    let Some(role) = role() else { return };
+    let (provider, address) = role.split_once(' ').unwrap();
+    let options = SessionOptions {
+        provider: Some(provider.parse().unwrap()),
+        connect_timeout: Duration::from_secs(60),
+        operation_timeout: Duration::from_secs(60),
+        ..SessionOptions::default()
+    };
+    let session = Session::connect(&address.parse().unwrap(), &options).unwrap();
+    let base = base(&session);
+    let data = vec![ITS; BLOCK];
+    println!("\nready to write");
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (session, data) = (&session, &data);
+            scope.spawn(move || {
+                for block in (thread..BLOCKS).step_by(2).cycle() {
+                    match session.write(at(base, block * BLOCK), data) {
+                        // The device may find out before the session does.
+                        Ok(()) | Err(RequestError::Flushed | RequestError::Completion(_)) => {}
+                        Err(RequestError::Disconnected) => return,
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            });
+        }
+    });
+    std::process::exit(NOTICED);
+}
+
+/// A host whose clients lose their sessions, a client that writes, and the news of the end of its session.
+fn writing(provider: ProviderKind, kill: bool) -> (Fixture, Other, mpsc::Receiver<()>) {
+    let memory = Arc::new(Memory::shared("test", LEN).unwrap());
+    let f = Fixture::fencing(provider, memory, Fencing { lease: Some(LEASE), kill });
+    let (send, ended) = mpsc::channel();
+    *f.service.at_the_end.lock() = Some(Box::new(move || send.send(()).unwrap()));
+    let client = Other::start("client", &format!("{provider} {}", f.address));
+    // It writes.
+    while f.memory.load_u64(LEN - 8) == 0 {
+        std::thread::yield_now();
+    }
+    (f, client, ended)
+}
+
+fn give_to_somebody_else(memory: &Memory) {
+    memory.write(0, &vec![OURS; LEN]);
+}
+
+fn assert_untouched(memory: &Memory) {
+    let mut now = vec![0; LEN];
+    memory.read(0, &mut now);
+    assert_eq!(now.iter().position(|byte| *byte != OURS), None, "written after the end of the session");
+}
+
+#[test]
+fn what_a_stopped_client_had_is_safe_when_it_goes_on() {
+    // The leases of all end at the same time.
+    std::thread::scope(|scope| {
+        for provider in providers().into_iter().flat_map(|provider| [provider; 3]) {
+            scope.spawn(move || {
+                let (f, mut client, ended) = writing(provider, true);
+                client.stop();
+                ended.recv().unwrap();
+                give_to_somebody_else(&f.memory);
+                client.go_on();
+                let status = client.wait();
+                match provider {
+                    // Nothing else takes its mapping away.
+                    ProviderKind::Shm => assert_eq!(status.signal(), Some(9)),
+                    ProviderKind::Tcp | ProviderKind::Rdma => assert_eq!(status.code(), Some(NOTICED)),
+                }
+                assert_untouched(&f.memory);
+            });
+        }
+    });
+}
+
+/// Where clients are not killed, the service hears nothing before the process has ended.
+#[test]
+fn a_client_that_may_live_keeps_what_it_has_mapped() {
+    if !providers().contains(&ProviderKind::Shm) {
+        return;
+    }
+    let (f, client, _) = writing(ProviderKind::Shm, false);
+    let (pid, (send, ended)) = (client.pid(), mpsc::channel());
+    *f.service.at_the_end.lock() = Some(Box::new(move || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::Pid(pid), options).unwrap();
+        send.send(status.and_then(|status| status.terminating_signal())).unwrap();
+    }));
+    client.stop();
+    // Longer than it takes to find out that it does not react. What depends on it is how likely a mistake is found.
+    std::thread::sleep(LEASE + Duration::from_secs(4));
+    assert!(ended.try_recv().is_err());
+    client.kill();
+    assert_eq!(ended.recv().unwrap(), Some(9));
+}
+
+/// A client that has nothing to do is heard of all the same.
+#[test]
+fn an_idle_client_keeps_its_session() {
+    std::thread::scope(|scope| {
+        for provider in providers() {
+            scope.spawn(move || {
+                let memory = Arc::new(Memory::shared("test", LEN).unwrap());
+                let f = Fixture::fencing(provider, memory, Fencing { lease: Some(LEASE), kill: true });
+                let session = f.connect();
+                std::thread::sleep(LEASE * 2);
+                session.write(base(&session), &[1; 8]).unwrap();
+                assert!(session.is_connected());
+            });
+        }
+    });
+}
