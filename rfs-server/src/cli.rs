@@ -2,8 +2,10 @@
 //!
 //! Threading: none. It parses and explains; it opens and starts nothing.
 
+use std::time::Duration;
+
 use clap::Parser;
-use rdmabox::{Address, RdmaOptions, size};
+use rdmabox::{Address, Fencing, RdmaOptions, size};
 
 use crate::{config::Config, prefault::Prefault};
 
@@ -75,6 +77,16 @@ pub struct Cli {
         num_args = 0..=1, require_equals = true)]
     pub prefault: Prefault,
 
+    /// A client that is not heard of for so many seconds (stopped, hung, cut off) has lost its session: its locks are free,
+    /// its mount fails, and what it still sends has no effect. Clients report three times in that time
+    #[arg(long, value_name = "SECS", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub lease: u32,
+
+    /// Do not kill a client of this host that has lost its session and does not react: what it had open stays taken until its
+    /// process ends. It has the memory mapped, and could still write to it when it goes on
+    #[arg(long)]
+    pub keep_stragglers: bool,
+
     /// Listen on addresses that other machines can reach, although anybody who connects can then read and write
     /// everything: this version cannot authenticate clients
     #[arg(long)]
@@ -89,6 +101,8 @@ impl Cli {
             config.listen = self.listen;
         }
         config.rdma = RdmaOptions { device: self.device, port: self.port, gid_index: self.gid_index };
+        let lease = Some(Duration::from_secs(self.lease.into()));
+        config.fencing = Fencing { lease, kill: !self.keep_stragglers };
         config.inodes = self.inodes;
         config.name = self.name;
         config.root.perm = self.root_mode;
@@ -140,18 +154,23 @@ mod tests {
             "--name=x",
             "--root-mode=1777",
             "--prefault=never",
+            "--lease=7",
+            "--keep-stragglers",
             "--allow-remote-without-secret",
         ])
         .unwrap();
         let config = cli.into_config();
         assert_eq!((config.memory, config.inodes, config.name.as_str()), (2 << 30, Some(77), "x"));
         assert_eq!((config.root.perm, config.prefault), (0o1777, Prefault::Never));
+        assert_eq!(config.fencing, Fencing { lease: Some(Duration::from_secs(7)), kill: false });
         assert!(config.allow_remote_without_secret);
         assert_eq!(config.listen, crate::config::default_listen());
         let prefault = |args: &[&str]| {
             Cli::try_parse_from([&["rfs-server", "--memory=1G"], args].concat()).unwrap().prefault
         };
         assert_eq!((prefault(&[]), prefault(&["--prefault"])), (Prefault::Background, Prefault::First));
+        let plain = Cli::try_parse_from(["rfs-server", "--memory=1G"]).unwrap().into_config();
+        assert_eq!(plain.fencing, Config::new(0).fencing);
         assert!(Cli::try_parse_from(["rfs-server"]).is_err());
         assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
     }

@@ -6,9 +6,10 @@ use std::{
     net::{IpAddr, ToSocketAddrs},
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
 
-use rdmabox::{Address, RdmaOptions};
+use rdmabox::{Address, Fencing, RdmaOptions};
 use rfs_proto::{BLOCK, record};
 
 use crate::{
@@ -21,6 +22,9 @@ use crate::{
 
 /// Port of the default TCP listener.
 pub const DEFAULT_PORT: u16 = 7440;
+
+/// How long a client that is not heard of keeps its session.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 
 /// Least memory that can be lent.
 pub const MIN_MEMORY: u64 = 1 << 20;
@@ -41,6 +45,8 @@ pub struct Config {
     pub rdma: RdmaOptions,
     /// Allow TCP listeners that other machines can reach although nobody has to prove who they are.
     pub allow_remote_without_secret: bool,
+    /// When a client is lost, and what is done about one that has memory mapped.
+    pub fencing: Fencing,
     /// Name of the export, for logs.
     pub name: String,
     /// The root directory.
@@ -73,6 +79,7 @@ impl Config {
             listen: default_listen(),
             rdma: RdmaOptions::default(),
             allow_remote_without_secret: false,
+            fencing: Fencing { lease: Some(DEFAULT_LEASE), kill: true },
             name: "rfs".into(),
             root: Root {
                 perm: 0o755,

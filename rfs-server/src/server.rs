@@ -101,7 +101,7 @@ impl Server {
             Arc::new(Memory::shared(&format!("{}-arena", config.name), in_memory(config.arena_len())?)?);
         let table =
             Arc::new(Memory::shared(&format!("{}-table", config.name), in_memory(config.table_len())?)?);
-        let host = Host::new()?.rdma(config.rdma.clone());
+        let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing);
         let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let arena_export = host.export(&arena, rights)?;
         let table_export = host.export(&table, rights | Access::REMOTE_ATOMIC)?;

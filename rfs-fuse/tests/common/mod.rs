@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Nothing that a test waits for takes as long; a test that meets this limit has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A user without rights.
 pub(crate) const NOBODY: u32 = 65534;
@@ -64,6 +64,10 @@ pub(crate) struct Lender {
 
 impl Lender {
     pub(crate) fn new(memory: u64) -> Lender {
+        Lender::with(memory, |_| {})
+    }
+
+    pub(crate) fn with(memory: u64, configure: impl FnOnce(&mut Config)) -> Lender {
         require_fuse();
         let dir = directory();
         let mut config = Config::new(memory);
@@ -74,6 +78,7 @@ impl Lender {
             config.listen.push(Address::Rdma { host: host(), port: 0 });
         }
         config.root.perm = 0o777;
+        configure(&mut config);
         Lender { server: Server::start(config).expect("server"), dir }
     }
 

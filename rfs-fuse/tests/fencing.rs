@@ -1,0 +1,163 @@
+//! A mount that is held still for longer than its lease, while its space is given to somebody else.
+
+mod common;
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use common::{Lender, Mount, Over, eventually, providers};
+use rdmabox::Fencing;
+use rustix::{
+    fs::{FlockOperation, OFlags, flock},
+    process::{Signal, WaitId, WaitIdOptions, waitid},
+};
+
+const MIB: usize = 1 << 20;
+/// All that the server has.
+const MEMORY: usize = 24 * MIB;
+/// Most of it.
+const OLD: usize = 16 * MIB;
+
+/// Long enough for a mount that is not stopped to be heard of, whatever else the machine does.
+const LEASE: Duration = Duration::from_secs(8);
+
+const ITS: u8 = 0xaa;
+const OURS: u8 = 0x55;
+
+fn stop(mount: &Mount) {
+    mount.signal(Signal::STOP);
+    let stopped = waitid(WaitId::Pid(mount.pid()), WaitIdOptions::STOPPED).expect("waited");
+    assert!(stopped.is_some_and(|status| status.stopped()));
+}
+
+/// Ends a mount when the test fails, so that nobody waits for it.
+struct KilledOnPanic<'a>(&'a Mount);
+
+impl Drop for KilledOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.signal(Signal::KILL);
+        }
+    }
+}
+
+/// Around the kernel's pages, so that every request reaches rfs-fuse.
+fn direct(path: &Path) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .custom_flags(OFlags::DIRECT.bits() as i32)
+        .open(path)
+        .expect("opened")
+}
+
+/// Does it to one block after the other, over and over, until it fails.
+fn until_it_fails(
+    count: &AtomicUsize,
+    first: usize,
+    mut act: impl FnMut(u64) -> io::Result<usize>,
+) -> io::Error {
+    for block in (first..OLD / MIB).step_by(2).cycle() {
+        if let Err(e) = act((block * MIB) as u64) {
+            return e;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+    unreachable!("there is always another one")
+}
+
+fn held_still(over: Over) {
+    let lender = Lender::with(MEMORY as u64, |config| {
+        config.fencing = Fencing { lease: Some(LEASE), kill: true };
+    });
+    let mut held = lender.mount(over, &[]);
+    let other = lender.mount(over, &[]);
+    let old = direct(&held.path("old"));
+    for block in 0..OLD / MIB {
+        old.write_all_at(&vec![ITS; MIB], (block * MIB) as u64).expect("written");
+    }
+    let locked = File::create(held.path("locked")).expect("created");
+    flock(&locked, FlockOperation::LockExclusive).expect("locked");
+    let free = lender.free_blocks();
+
+    let counts = [const { AtomicUsize::new(0) }; 4];
+    let data = vec![ITS; MIB];
+    thread::scope(|scope| {
+        let (old, counts, data) = (&old, &counts, &data);
+        let _held = KilledOnPanic(&held);
+        let writers = [0, 1].map(|first| {
+            scope.spawn(move || until_it_fails(&counts[first], first, |at| old.write_at(data, at)))
+        });
+        let readers = [0, 1].map(|first| {
+            scope.spawn(move || {
+                let mut back = vec![0; MIB];
+                until_it_fails(&counts[2 + first], first, |at| {
+                    let len = old.read_at(&mut back, at)?;
+                    assert!(back[..len].iter().all(|byte| *byte == ITS), "another file's bytes");
+                    Ok(len)
+                })
+            })
+        });
+        // In the middle of it all.
+        assert!(eventually(|| counts.iter().all(|count| count.load(Ordering::SeqCst) > 20)));
+        stop(&held);
+
+        // Its lock is free when its lease is over, and then its space.
+        std::fs::remove_file(other.path("old")).expect("removed");
+        let lock = File::open(other.path("locked")).expect("opened");
+        flock(&lock, FlockOperation::LockExclusive).expect("locked");
+        assert!(eventually(|| lender.free_blocks() >= free + (OLD / 4096) as u64));
+        let mut new = direct(&other.path("new"));
+        let mut len = 0;
+        let full = loop {
+            match new.write(&vec![OURS; MIB]) {
+                Ok(count) => len += count,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        // So that all of the space that it had is in the new file.
+        assert!(len + MIB >= MEMORY, "{len}");
+
+        held.signal(Signal::CONT);
+        for thread in writers.into_iter().chain(readers) {
+            let error = thread.join().expect("no panic").raw_os_error();
+            let expected = match over {
+                // Its process has been killed.
+                Over::Shm => [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED],
+                Over::Tcp | Over::Rdma => [rustix::io::Errno::HOSTDOWN, rustix::io::Errno::IO],
+            };
+            assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == error), "{error:?}");
+        }
+        let mut back = vec![0; len];
+        new.read_exact_at(&mut back, 0).expect("read");
+        assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
+    });
+    drop((old, locked));
+    match over {
+        Over::Shm => {
+            use std::os::unix::process::ExitStatusExt;
+            assert_eq!(held.wait().0.signal(), Some(Signal::KILL.as_raw()));
+        }
+        Over::Tcp | Over::Rdma => held.unmount(),
+    }
+    other.unmount();
+}
+
+#[test]
+fn a_mount_that_is_held_still_harms_nobody_when_it_goes_on() {
+    // The leases of all end at the same time.
+    thread::scope(|scope| {
+        for over in providers() {
+            scope.spawn(move || held_still(over));
+        }
+    });
+}
