@@ -24,7 +24,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Host, Memory, Peer, RemoteAddr, RequestError, Running, Service, Session,
+    Access, Address, Export, Host, Memory, Peer, RemoteAddr, Reply, RequestError, Running, Service, Session,
     SessionOptions,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
@@ -118,7 +118,7 @@ impl Cache {
 }
 
 impl Service for Cache {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         match request {
             [b'w'] => reply.extend_from_slice(&peer.remote_addr(&self.export).to_le_bytes()),
             [b'p', key_len, rest @ ..] => {

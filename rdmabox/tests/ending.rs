@@ -11,8 +11,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running, Service, Session,
-    SessionOptions,
+    Access, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError, Running, Service,
+    Session, SessionOptions,
 };
 
 mod support;
@@ -32,7 +32,7 @@ struct Reuse {
 }
 
 impl Service for Reuse {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         if request == b"end" {
             return Err("on request".into());
         }

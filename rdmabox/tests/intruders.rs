@@ -50,27 +50,29 @@ fn frame(op: u8, flags: u8, payload: u32, arg0: u64) -> Vec<u8> {
 struct Raw {
     control: TcpStream,
     messages: TcpStream,
+    token: [u8; 16],
     _data: TcpStream,
+}
+
+fn join(f: &Fixture, token: &[u8], index: u32) -> TcpStream {
+    let mut stream = connect(f);
+    stream.write_all(&preamble(JOIN, token, index)).unwrap();
+    let mut hello = b"rdmabox\x01".to_vec();
+    hello.extend(1u32.to_le_bytes());
+    hello.extend(9u32.to_le_bytes());
+    hello.extend(0u64.to_le_bytes());
+    stream.write_all(&hello).unwrap();
+    stream.read_exact(&mut [0; 24]).unwrap();
+    stream
 }
 
 fn session(f: &Fixture) -> Raw {
     let mut control = connect(f);
     control.write_all(&preamble(CONTROL, &[0; 16], 1)).unwrap();
     let token = answer(&mut control);
-    let join = |index: u32| {
-        let mut stream = connect(f);
-        stream.write_all(&preamble(JOIN, &token, index)).unwrap();
-        let mut hello = b"rdmabox\x01".to_vec();
-        hello.extend(1u32.to_le_bytes());
-        hello.extend(9u32.to_le_bytes());
-        hello.extend(0u64.to_le_bytes());
-        stream.write_all(&hello).unwrap();
-        stream.read_exact(&mut [0; 24]).unwrap();
-        stream
-    };
-    let (messages, data) = (join(0), join(1));
+    let (messages, data) = (join(f, &token, 0), join(f, &token, 1));
     answer(&mut control);
-    Raw { control, messages, _data: data }
+    Raw { control, messages, token, _data: data }
 }
 
 /// Reads an answer of the host, which has to be a yes, and gives its token.
@@ -122,6 +124,35 @@ fn a_message_of_a_slot_that_does_not_exist_is_no_call() {
     let mut message = frame(SEND, 0, 8, 0);
     message.extend(16u64.to_le_bytes());
     is_thrown_out(&message);
+}
+
+#[test]
+fn nor_is_one_that_says_that_it_is_a_reply() {
+    for kind in [1u16, 2, 3] {
+        let mut message = frame(SEND, 0, 8, 0);
+        message.extend(0u16.to_le_bytes());
+        message.extend(kind.to_le_bytes());
+        message.extend(0u32.to_le_bytes());
+        is_thrown_out(&message);
+    }
+}
+
+#[test]
+fn a_receipt_of_a_late_reply_that_was_not_sent_ends_the_session() {
+    let f = Fixture::new(ProviderKind::Tcp);
+    let good = f.connect();
+    // Of a slot that there is, and of one that there is not.
+    for slot in [0u64, 4] {
+        let mut raw = session(&f);
+        let mut late = join(&f, &raw.token, 2);
+        let mut message = frame(SEND, 0, 8, 0);
+        message.extend(slot.to_le_bytes());
+        late.write_all(&message).unwrap();
+        assert_eq!(raw.control.read(&mut [0]).unwrap(), 0);
+    }
+    let mut reply = Vec::new();
+    good.call(b"abc", &mut reply).unwrap();
+    assert_eq!(reply, b"cba");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, Export, Host, Memory, Peer, PollingMode, ProviderKind, RemoteAddr, Service, Session,
-    SessionOptions,
+    Access, BatchMode, Export, Host, Memory, Peer, PollingMode, ProviderKind, RemoteAddr, Reply, Service,
+    Session, SessionOptions,
     admission::{AdmissionPolicy, LatencyWindow, LatencyWindowOptions},
     provider::rdma,
     stats::StatsSnapshot,
@@ -126,7 +126,7 @@ fn table_one() {
 struct Several(Mutex<Vec<Export>>);
 
 impl Service for Several {
-    fn call(&self, peer: &Peer, _: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, _: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         for export in &*self.0.lock() {
             let remote = peer.remote_addr(export);
             reply.extend_from_slice(&remote.to_le_bytes());

@@ -37,7 +37,7 @@ impl Service for FileService {
         Ok(())
     }
 
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), String> {
         answer(&self.dispatcher, peer.id(), request, reply)
     }
 

@@ -2,7 +2,7 @@
 
 use std::{env, sync::Arc};
 
-use rdmabox::{Access, Address, Export, Host, Memory, Peer, RdmaOptions, Running, Service};
+use rdmabox::{Access, Address, Export, Host, Memory, Peer, RdmaOptions, Reply, Running, Service};
 
 use crate::{
     Result,
@@ -16,7 +16,7 @@ struct Lender {
 }
 
 impl Service for Lender {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> std::result::Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> std::result::Result<(), String> {
         let lent = || Lent { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };
         protocol::answer(request, reply, lent, Usage::of_process)
     }

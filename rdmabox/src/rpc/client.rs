@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{CALL_SLOTS, MAX_CALL, Messages, SEND_ID};
+use super::{CALL_SLOTS, Cancel, Header, Kind, MAX_CALL, Messages, SEND_ID, WaitingCalls};
 use crate::{
     polling::{PollingMode, Retry},
     runtime::{Attendance, Notice, Ticket, Waited},
@@ -23,7 +23,18 @@ use crate::{
 struct Slot {
     /// Who waits for the reply.
     ticket: Option<Arc<Ticket>>,
+    /// Its number, if its reply may come later; otherwise zero.
+    number: u32,
+    /// The reply comes later.
+    deferred: bool,
     reply: Vec<u8>,
+}
+
+/// What a call has got in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Got {
+    Reply,
+    Promise,
 }
 
 #[derive(Debug)]
@@ -34,6 +45,10 @@ pub(crate) struct RpcClient {
     free: Mutex<Vec<usize>>,
     freed: Condvar,
     dead: AtomicBool,
+    /// From the first call that may be answered later.
+    waiting: OnceLock<Arc<WaitingCalls>>,
+    /// Held by who makes it.
+    joining: Mutex<()>,
     stats: Arc<Stats>,
     timeout: Duration,
 }
@@ -51,15 +66,15 @@ impl RpcClient {
         stats: Arc<Stats>,
         timeout: Duration,
     ) -> Result<RpcClient, VerbsError> {
-        let messages = Messages::new(pd, qp)?;
-        messages.post_all_recvs().map_err(|e| VerbsError::Protocol(e.to_string()))?;
         Ok(RpcClient {
-            messages,
+            messages: Messages::new(pd, qp, CALL_SLOTS)?,
             attendance: Attendance::new(LANE, cq, polling.0, polling.1),
             slots: Default::default(),
             free: Mutex::new((0..CALL_SLOTS).collect()),
             freed: Condvar::new(),
             dead: AtomicBool::new(false),
+            waiting: OnceLock::new(),
+            joining: Mutex::new(()),
             stats,
             timeout,
         })
@@ -69,24 +84,71 @@ impl RpcClient {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Calls and waits for the reply.
+    /// Calls and waits for the reply, for as long as a call may take.
     pub(crate) fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        if request.len() > MAX_CALL {
-            let text = format!("a call of {} bytes, the limit is {MAX_CALL}", request.len());
-            return Err(RequestError::Invalid(text));
+        check_length(request)?;
+        let result = self.call_as(0, request, reply);
+        if result.is_err() {
+            self.stats.errors.inc();
         }
-        self.stats.calls.inc();
-        let deadline = Instant::now() + self.timeout;
-        let result = self.take_slot(deadline).and_then(|slot| {
-            let result = self.call_in(slot, request, reply, deadline);
-            // After a timeout the reply may still come: the session is dead then, and the slot's number means nothing.
-            self.free.lock().push(slot);
-            self.freed.notify_one();
-            result
+        result.map(|_| ())
+    }
+
+    /// Calls and waits for the reply, for as long as the session lives. `join` is called once, for the queue pair that late
+    /// replies come on.
+    pub(crate) fn call_waiting(
+        &self,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+        join: &dyn Fn() -> Result<WaitingCalls, String>,
+    ) -> Result<(), RequestError> {
+        check_length(request)?;
+        let result = self.waiting(join).and_then(|waiting| {
+            let mut call = waiting.number(cancel)?;
+            match self.call_as(call.number, request, reply)? {
+                Got::Reply => Ok(()),
+                Got::Promise => waiting.wait(&mut call, reply, &self.stats, &|| self.fail()),
+            }
         });
         if result.is_err() {
             self.stats.errors.inc();
         }
+        result
+    }
+
+    fn waiting(
+        &self,
+        join: &dyn Fn() -> Result<WaitingCalls, String>,
+    ) -> Result<&Arc<WaitingCalls>, RequestError> {
+        if let Some(waiting) = self.waiting.get() {
+            return Ok(waiting);
+        }
+        let _joining = self.joining.lock();
+        if let Some(waiting) = self.waiting.get() {
+            return Ok(waiting);
+        }
+        let made = join().map_err(|e| {
+            log::warn!("no queue pair for late replies: {e}");
+            RequestError::Disconnected
+        })?;
+        let waiting = self.waiting.get_or_init(|| Arc::new(made));
+        if self.is_dead() {
+            // It was there too late to be failed with the rest.
+            waiting.fail();
+        }
+        Ok(waiting)
+    }
+
+    /// Takes a call as far as its slot goes.
+    fn call_as(&self, number: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<Got, RequestError> {
+        self.stats.calls.inc();
+        let deadline = Instant::now() + self.timeout;
+        let slot = self.take_slot(deadline)?;
+        let result = self.call_in(slot, number, request, reply, deadline);
+        // After a timeout the reply may still come: the session is dead then, and the slot's number means nothing.
+        self.free.lock().push(slot);
+        self.freed.notify_one();
         result
     }
 
@@ -114,22 +176,25 @@ impl RpcClient {
     fn call_in(
         &self,
         slot: usize,
+        number: u32,
         request: &[u8],
         reply: &mut Vec<u8>,
         deadline: Instant,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Got, RequestError> {
         let ticket = Ticket::of_this_thread(1);
         ticket.posted_on(LANE);
         {
             let mut entry = self.slots[slot].lock();
             entry.ticket = Some(Arc::clone(&ticket));
+            entry.number = number;
+            entry.deferred = false;
             std::mem::swap(&mut entry.reply, reply);
         }
         if self.is_dead() {
             // The slot was filled too late to be failed with the others.
             self.fail();
         } else {
-            self.send(slot, request);
+            self.send(Header { slot, kind: Kind::Plain, number }, request);
         }
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let mut timed_out = false;
@@ -146,15 +211,19 @@ impl RpcClient {
                 }
             }
         }
-        std::mem::swap(&mut self.slots[slot].lock().reply, reply);
+        let got = {
+            let mut entry = self.slots[slot].lock();
+            std::mem::swap(&mut entry.reply, reply);
+            if entry.deferred { Got::Promise } else { Got::Reply }
+        };
         match ticket.result() {
             Err(_) if timed_out => Err(RequestError::Timeout(self.timeout)),
-            other => other,
+            other => other.map(|()| got),
         }
     }
 
-    fn send(&self, slot: usize, request: &[u8]) {
-        if let Err(e) = self.messages.send(slot, request) {
+    fn send(&self, header: Header, request: &[u8]) {
+        if let Err(e) = self.messages.send(header, request) {
             log::debug!("call: {e}");
             self.fail();
         }
@@ -171,16 +240,20 @@ impl RpcClient {
     }
 
     fn on_reply(&self, wc: &WorkCompletion) {
-        let owner = self.messages.slot_of(wc).and_then(|slot| {
-            let mut entry = self.slots[slot].lock();
-            let owner = entry.ticket.take();
-            if owner.is_some() {
-                // The caller's own buffer: it is kept from call to call.
-                self.messages.take(wc, &mut entry.reply);
+        let owner = self.messages.header_of(wc).and_then(|header| {
+            let mut entry = self.slots[header.slot].lock();
+            // Only a call that has a number can be put off.
+            if header.kind == Kind::Deferred && (header.number == 0 || header.number != entry.number) {
+                return None;
             }
-            owner
+            let owner = entry.ticket.take()?;
+            entry.deferred = header.kind == Kind::Deferred;
+            // The caller's own buffer: it is kept from call to call.
+            self.messages.take(wc, &mut entry.reply);
+            let unanswered = header.kind == Kind::Unanswered;
+            Some((owner, if unanswered { Err(RequestError::Unanswered) } else { Ok(()) }))
         });
-        let Some(owner) = owner else {
+        let Some((owner, result)) = owner else {
             log::warn!("the peer sent what answers no call: closing the session");
             self.fail();
             return;
@@ -190,7 +263,7 @@ impl RpcClient {
             self.fail();
         }
         self.stats.call_latency.record(owner.started().elapsed());
-        self.tell(&owner, Ok(()));
+        self.tell(&owner, result);
     }
 
     /// Callers block: a thread is all that there can be to wake.
@@ -216,7 +289,20 @@ impl RpcClient {
             }
         }
         self.freed.notify_all();
+        if let Some(waiting) = self.waiting.get() {
+            waiting.fail();
+        }
         // Whoever sleeps on the completion queue has been served above.
         self.attendance.wake();
+    }
+}
+
+fn check_length(request: &[u8]) -> Result<(), RequestError> {
+    match request.len() > MAX_CALL {
+        false => Ok(()),
+        true => {
+            let text = format!("a call of {} bytes, the limit is {MAX_CALL}", request.len());
+            Err(RequestError::Invalid(text))
+        }
     }
 }

@@ -3,15 +3,30 @@
 //! A call takes one of [`CALL_SLOTS`] slots; its request and its reply carry the slot's number in an 8-byte header.
 //! Both sides keep as many receives posted as there are slots, so that a message always finds one. A reply is sent
 //! from the slot's own buffer at the host: the client uses a slot again only when it has the reply.
+//!
+//! A service may answer later than it is asked. An ordinary call keeps its slot meanwhile. One that is made to wait gets a
+//! number: the host says at once that the reply is deferred, which frees the slot, and sends it over another queue pair
+//! when it is there ([`LateReplies`], [`WaitingCalls`]). That one has few slots, which the client gives back one by one, so
+//! that any number of calls can wait; and nobody but those who wait for such replies looks at it, so that ordinary
+//! calls take no part in any of this. It is joined when it is first needed.
 
 mod client;
+mod header;
+mod late;
+mod reply;
 mod server;
+mod waiting;
 
 pub(crate) use client::RpcClient;
+pub(crate) use late::LateReplies;
+pub use reply::{Later, Reply};
 pub(crate) use server::{Handler, Reason, RpcServer};
+pub use waiting::Cancel;
+pub(crate) use waiting::WaitingCalls;
 
 use std::sync::Arc;
 
+use header::{HEADER, Header, Kind};
 use parking_lot::Mutex;
 
 use crate::{
@@ -31,8 +46,14 @@ const SIGNAL_EVERY: u32 = 8;
 /// Queue depths: receives for all slots, and sends with those that wait to be reported.
 pub(crate) const QUEUE_DEPTH: u32 = (CALL_SLOTS * 2) as u32;
 const _: () = assert!(CALL_SLOTS + (SIGNAL_EVERY as usize) < QUEUE_DEPTH as usize);
+/// Late replies that are under way to a client at a time.
+const LATE_SLOTS: usize = 4;
+/// Queue depth of the queue pair for late replies, and of its completion queue.
+pub(crate) const LATE_DEPTH: u32 = 16;
+const _: () = assert!(LATE_SLOTS + (SIGNAL_EVERY as usize) < LATE_DEPTH as usize);
+/// Calls of a session that can wait for a late reply at a time.
+pub(crate) const MAX_WAITING: usize = 4096;
 
-const HEADER: usize = 8;
 /// Bytes between two buffers.
 const STRIDE: usize = MAX_CALL + 4096;
 const _: () = assert!(HEADER + MAX_CALL <= STRIDE);
@@ -50,24 +71,31 @@ struct Messages {
     qp: Arc<dyn QueuePair>,
     mr: MrHandle,
     memory: Arc<Memory>,
+    /// Messages that can be under way each way.
+    slots: usize,
     /// Sends so far. Held over each post: a signaled one must not be overtaken, or the unsignaled ones would fill the
     /// queue.
     sends: Mutex<u32>,
 }
 
 impl Messages {
-    fn new(pd: &dyn ProtectionDomain, qp: Arc<dyn QueuePair>) -> Result<Messages, VerbsError> {
-        let memory = Arc::new(Memory::private(2 * CALL_SLOTS * STRIDE).map_err(memory_error)?);
+    /// With buffers for `slots` messages each way. All receives are posted: `qp` is not connected yet, so that no message
+    /// comes before.
+    fn new(pd: &dyn ProtectionDomain, qp: Arc<dyn QueuePair>, slots: usize) -> Result<Messages, VerbsError> {
+        let memory = Arc::new(Memory::private(2 * slots * STRIDE).map_err(memory_error)?);
         let mr = pd.register(&memory, 0, memory.len() as u64, Access::LOCAL_WRITE)?;
-        Ok(Messages { qp, mr, memory, sends: Mutex::new(0) })
+        let messages = Messages { qp, mr, memory, slots, sends: Mutex::new(0) };
+        let posted = (0..slots).try_for_each(|index| messages.post_recv(index));
+        posted.map_err(|e| VerbsError::Protocol(e.to_string()))?;
+        Ok(messages)
     }
 
     fn recv_offset(index: usize) -> usize {
         index * STRIDE
     }
 
-    fn send_offset(slot: usize) -> usize {
-        (CALL_SLOTS + slot) * STRIDE
+    fn send_offset(&self, slot: usize) -> usize {
+        (self.slots + slot) * STRIDE
     }
 
     fn sge(&self, offset: usize, length: usize) -> Sge {
@@ -80,14 +108,10 @@ impl Messages {
         self.qp.post_recv(&[RecvWr { wr_id: index as u64, sges: &sges }])
     }
 
-    fn post_all_recvs(&self) -> Result<(), PostError> {
-        (0..CALL_SLOTS).try_for_each(|index| self.post_recv(index))
-    }
-
-    /// Sends `bytes` under `slot`, from the slot's buffer.
-    fn send(&self, slot: usize, bytes: &[u8]) -> Result<(), PostError> {
-        let offset = Self::send_offset(slot);
-        self.memory.write(offset, &(slot as u64).to_le_bytes());
+    /// Sends `bytes` under `header`, from its slot's buffer.
+    fn send(&self, header: Header, bytes: &[u8]) -> Result<(), PostError> {
+        let offset = self.send_offset(header.slot);
+        self.memory.write(offset, &header.encode());
         self.memory.write(offset + HEADER, bytes);
         let sges = [self.sge(offset, HEADER + bytes.len())];
         let mut sends = self.sends.lock();
@@ -98,19 +122,19 @@ impl Messages {
         self.qp.post_send(&[SendWr { wr_id: SEND_ID, op, sges: &sges, inline: None, flags }])
     }
 
-    /// The slot of the message that `wc` reports; `None` if it is none that a peer may send.
-    fn slot_of(&self, wc: &WorkCompletion) -> Option<usize> {
+    /// The header of the message that `wc` reports; `None` if it is none that a peer may send.
+    fn header_of(&self, wc: &WorkCompletion) -> Option<Header> {
         let body = (wc.byte_len as usize).checked_sub(HEADER)?;
         // A WRITE with immediate data consumes a receive, too, and brings no message.
-        if wc.opcode != WcOpcode::Recv || body > MAX_CALL || wc.wr_id >= CALL_SLOTS as u64 {
+        if wc.opcode != WcOpcode::Recv || body > MAX_CALL || wc.wr_id >= self.slots as u64 {
             return None;
         }
         let mut header = [0; HEADER];
         self.memory.read(Self::recv_offset(wc.wr_id as usize), &mut header);
-        usize::try_from(u64::from_le_bytes(header)).ok().filter(|slot| *slot < CALL_SLOTS)
+        Header::decode(header).filter(|header| header.slot < self.slots)
     }
 
-    /// Copies the body of the message that `wc` reports, for which [`slot_of`](Self::slot_of) knows a slot.
+    /// Copies the body of the message that `wc` reports, which has a header.
     fn take(&self, wc: &WorkCompletion, out: &mut Vec<u8>) {
         out.resize((wc.byte_len as usize).saturating_sub(HEADER).min(MAX_CALL), 0);
         self.memory.read(Self::recv_offset(wc.wr_id as usize) + HEADER, out);
@@ -132,19 +156,14 @@ mod tests {
         let cq = device.create_cq(4).unwrap();
         let (send_cq, recv_cq, caps) = (Arc::clone(&cq), cq, QpCaps::default());
         let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).unwrap();
-        let messages = Messages::new(&*pd, qp).unwrap();
+        let messages = Messages::new(&*pd, qp, CALL_SLOTS).unwrap();
         let arrived = |index: u64, slot: u64, len: usize, opcode| {
             if index < CALL_SLOTS as u64 {
                 messages.memory.write(Messages::recv_offset(index as usize), &slot.to_le_bytes());
             }
             let (status, byte_len) = (WcStatus::Success, len as u32);
-            messages.slot_of(&WorkCompletion {
-                wr_id: index,
-                status,
-                opcode,
-                byte_len,
-                ..WorkCompletion::EMPTY
-            })
+            let wc = WorkCompletion { wr_id: index, status, opcode, byte_len, ..WorkCompletion::EMPTY };
+            messages.header_of(&wc).map(|header| header.slot)
         };
         let (last, longest) = (CALL_SLOTS as u64 - 1, HEADER + MAX_CALL);
         assert_eq!(arrived(3, last, HEADER, WcOpcode::Recv), Some(CALL_SLOTS - 1));

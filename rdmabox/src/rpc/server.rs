@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -15,13 +15,13 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
-use super::{MAX_CALL, Messages, SEND_ID};
+use super::{CALL_SLOTS, Header, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID};
 use crate::verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion};
 
 /// What becomes of a session's messages.
 pub(crate) trait Handler: Send + Sync {
-    /// Answers one call. An error ends the session.
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String>;
+    /// Answers one call, or promises to. An error ends the session.
+    fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String>;
     /// Ends the session.
     fn end(&self, reason: Reason<'_>);
 }
@@ -35,10 +35,22 @@ pub(crate) enum Reason<'a> {
     Misbehaved(&'a str),
 }
 
-/// A session's message queue pair at the host.
+/// What a message queue pair is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Calls,
+    /// Late replies go out, and the word that one has been taken comes in.
+    LateReplies,
+}
+
+/// One of a session's message queue pairs at the host.
 pub(crate) struct Endpoint {
-    messages: Messages,
+    role: Role,
+    messages: Arc<Messages>,
     handler: Arc<dyn Handler>,
+    late: Arc<LateReplies>,
+    /// The session has ended: nothing is sent any more.
+    over: AtomicBool,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -85,23 +97,56 @@ impl RpcServer {
         &self.shared.cq
     }
 
-    /// Serves a queue pair from now on; it is not connected yet.
+    /// Serves the calls of a queue pair from now on; it is not connected yet. Replies that come late and free their slot
+    /// go to `late`.
     pub(crate) fn add(
         &self,
         pd: &dyn ProtectionDomain,
         qp: Arc<dyn QueuePair>,
         handler: Arc<dyn Handler>,
+        late: Arc<LateReplies>,
     ) -> Result<(), VerbsError> {
-        let number = qp.qp_num();
-        let endpoint = Endpoint { messages: Messages::new(pd, qp)?, handler };
-        endpoint.messages.post_all_recvs().map_err(|e| VerbsError::Protocol(e.to_string()))?;
-        self.shared.endpoints.write().insert(number, Arc::new(endpoint));
+        let messages = Messages::new(pd, qp, CALL_SLOTS)?;
+        self.insert(Role::Calls, messages, handler, late);
         Ok(())
     }
 
+    /// Serves the queue pair for a session's late replies; it is not connected yet. When it is,
+    /// [`LateReplies::begin`] is to be called.
+    pub(crate) fn add_late(
+        &self,
+        pd: &dyn ProtectionDomain,
+        qp: Arc<dyn QueuePair>,
+        handler: Arc<dyn Handler>,
+        late: Arc<LateReplies>,
+    ) -> Result<(), VerbsError> {
+        let messages = Messages::new(pd, qp, LATE_SLOTS)?;
+        let messages = self.insert(Role::LateReplies, messages, handler, Arc::clone(&late));
+        late.set_messages(messages);
+        Ok(())
+    }
+
+    fn insert(
+        &self,
+        role: Role,
+        messages: Messages,
+        handler: Arc<dyn Handler>,
+        late: Arc<LateReplies>,
+    ) -> Arc<Messages> {
+        let number = messages.qp.qp_num();
+        let messages = Arc::new(messages);
+        let over = AtomicBool::new(false);
+        let endpoint = Endpoint { role, messages: Arc::clone(&messages), handler, late, over };
+        self.shared.endpoints.write().insert(number, Arc::new(endpoint));
+        messages
+    }
+
+    /// Forgets a queue pair, which ends.
     pub(crate) fn remove(&self, qp_num: u32) {
         let gone = self.shared.endpoints.write().remove(&qp_num);
         if let Some(endpoint) = gone {
+            endpoint.over.store(true, Ordering::Release);
+            endpoint.late.end();
             endpoint.messages.qp.to_error();
         }
     }
@@ -130,7 +175,11 @@ fn serve(shared: &Shared) {
         if wc.wr_id == SEND_ID {
             continue;
         }
-        if let Err(reason) = endpoint.answer(&wc, &mut request, &mut reply) {
+        let handled = match endpoint.role {
+            Role::Calls => endpoint.answer(&wc, &mut request, &mut reply),
+            Role::LateReplies => endpoint.was_taken(&wc),
+        };
+        if let Err(reason) = handled {
             endpoint.handler.end(Reason::Misbehaved(&reason));
         }
     }
@@ -167,18 +216,80 @@ fn next(shared: &Shared) -> Option<WorkCompletion> {
 }
 
 impl Endpoint {
-    fn answer(&self, wc: &WorkCompletion, request: &mut Vec<u8>, reply: &mut Vec<u8>) -> Result<(), String> {
-        let slot = self
+    fn answer(
+        self: &Arc<Self>,
+        wc: &WorkCompletion,
+        request: &mut Vec<u8>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let header = self
             .messages
-            .slot_of(wc)
+            .header_of(wc)
+            .filter(|header| header.kind == Kind::Plain)
             .ok_or_else(|| "malformed message: not a call in one of the call slots".to_string())?;
         self.messages.take(wc, request);
         self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
-        reply.clear();
-        self.handler.call(request, reply)?;
-        if reply.len() > MAX_CALL {
-            return Err(format!("a reply of {} bytes, the limit is {MAX_CALL}", reply.len()));
+        let make_later = || self.later(header);
+        let mut reply = Reply::new(bytes, &make_later);
+        self.handler.call(request, &mut reply)?;
+        if !reply.is_deferred() {
+            return self.reply(Header::plain(header.slot), &reply);
         }
-        self.messages.send(slot, reply).map_err(|e| e.to_string())
+        self.late.check()?;
+        // One that has a number frees its slot; another one waits in it.
+        match header.number {
+            0 => Ok(()),
+            _ => self.reply(Header { kind: Kind::Deferred, ..header }, &[]),
+        }
+    }
+
+    fn reply(&self, header: Header, bytes: &[u8]) -> Result<(), String> {
+        check_length(bytes)?;
+        self.messages.send(header, bytes).map_err(|e| e.to_string())
+    }
+
+    /// The debt of a reply to the call with this header.
+    fn later(self: &Arc<Self>, header: Header) -> Later {
+        self.late.owe();
+        let endpoint: Weak<Endpoint> = Arc::downgrade(self);
+        Later::new(move |answer| {
+            // Without the session nobody waits.
+            if let Some(endpoint) = endpoint.upgrade() {
+                endpoint.answer_late(header, answer);
+            }
+        })
+    }
+
+    fn answer_late(&self, call: Header, answer: Option<&[u8]>) {
+        let kind = if answer.is_some() { Kind::Plain } else { Kind::Unanswered };
+        let bytes = answer.unwrap_or_default();
+        self.late.paid();
+        let sent = match call.number {
+            // What ends the session sets this before the queue pair is in Err: the few that come in between end there.
+            _ if self.over.load(Ordering::Acquire) => Ok(()),
+            0 => self.reply(Header { kind, ..call }, bytes),
+            number => check_length(bytes).and_then(|()| self.late.send(number, kind, bytes)),
+        };
+        if let Err(reason) = sent {
+            self.handler.end(Reason::Misbehaved(&reason));
+        }
+    }
+
+    /// The client has taken a late reply.
+    fn was_taken(&self, wc: &WorkCompletion) -> Result<(), String> {
+        let header = self
+            .messages
+            .header_of(wc)
+            .filter(|header| header.kind == Kind::Plain)
+            .ok_or_else(|| "malformed message: not a receipt of a late reply".to_string())?;
+        self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
+        self.late.taken(header.slot)
+    }
+}
+
+fn check_length(reply: &[u8]) -> Result<(), String> {
+    match reply.len() > MAX_CALL {
+        false => Ok(()),
+        true => Err(format!("a reply of {} bytes, the limit is {MAX_CALL}", reply.len())),
     }
 }

@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Instant};
 use smallvec::SmallVec;
 
 use super::{
-    Address, ConnectError, ProviderKind, RequestError, SessionOptions, Transfer, connect, lease::Renewal,
-    stream::Stream,
+    Address, ConnectError, ProviderKind, RequestError, SessionOptions, Transfer, connect, late::LatePlace,
+    lease::Renewal, stream::Stream,
 };
 use crate::{
     memory::{self, Buffer, Lent, Memory, RecvBuf, SendBuf},
-    rpc::RpcClient,
+    rpc::{Cancel, RpcClient},
     runtime::{GroupOp, Runtime, Started, in_callback},
     stats::{Stats, StatsSnapshot},
     verbs::{Access, DirectOp, RemoteAddr, SendOp, VerbsError},
@@ -76,6 +76,7 @@ pub struct Session {
     pub(super) fallback: Option<String>,
     pub(super) runtime: Arc<Runtime>,
     pub(super) rpc: RpcClient,
+    pub(super) late: LatePlace,
     pub(super) stats: Arc<Stats>,
     pub(super) control: Arc<Stream>,
     pub(super) _renewal: Option<Renewal>,
@@ -357,15 +358,42 @@ impl Session {
     }
 
     /// Calls the host's service and waits for its reply, which replaces what `reply` held. Request and reply are at
-    /// most [`MAX_CALL`](crate::MAX_CALL) bytes long.
+    /// most [`MAX_CALL`](crate::MAX_CALL) bytes long. A service that answers [later](crate::Reply::later) has until the
+    /// operation timeout, as any other, and the call keeps one of the session's places for calls under way.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] for a request that is too long; otherwise the session is closed, and whether the call
-    /// was carried out is unknown.
+    /// [`RequestError::Invalid`] for a request that is too long, and [`RequestError::Unanswered`] where the service gives
+    /// the call up; otherwise the session is closed, and whether the call was carried out is unknown.
     pub fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         refuse_in_callback()?;
         let result = self.rpc.call(request, reply);
-        if !matches!(result, Ok(()) | Err(RequestError::Invalid(_))) {
+        self.after_call(result)
+    }
+
+    /// Calls the host's service and waits for its reply for as long as the session lives, or until `cancel` ends the wait.
+    ///
+    /// The service has the operation timeout to answer, or to say that it will [later](crate::Reply::later). From then on
+    /// the call takes none of the places for calls under way, needs no processor until its reply comes, and stays while the
+    /// peer is there. Up to 4096 calls can wait like that; the first one connects a queue pair for their replies.
+    ///
+    /// A service is not told of a call that is cancelled: where it matters the client says so in a call of its own.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); and [`RequestError::Cancelled`], after which the session goes on.
+    pub fn call_waiting(
+        &self,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+    ) -> Result<(), RequestError> {
+        refuse_in_callback()?;
+        let result = self.rpc.call_waiting(request, reply, cancel, &|| self.late.join());
+        self.after_call(result)
+    }
+
+    fn after_call(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
+        use RequestError::{Cancelled, Invalid, Unanswered};
+        if !matches!(result, Ok(()) | Err(Invalid(_) | Unanswered | Cancelled)) {
             // Whether the host carried it out is unknown: a session does not go on with that. The host is to know.
             self.close();
         }

@@ -8,6 +8,7 @@ use std::{
 use super::{
     Address, ConnectError, ProviderKind, Session, SessionOptions,
     handshake::{self, Answer, Purpose},
+    late::LatePlace,
     lease::Renewal,
     rejoin::Rejoin,
     stream::Stream,
@@ -31,7 +32,7 @@ const POOL_BLOCK: usize = 1 << 20;
 #[derive(Debug)]
 struct SessionLink {
     control: Arc<Stream>,
-    rejoin: Rejoin,
+    rejoin: Arc<Rejoin>,
     caps: QpCaps,
 }
 
@@ -83,12 +84,12 @@ pub(super) fn establish(
     };
     let attr = device.attr();
     let pd = device.alloc_pd().map_err(failed)?;
-    let rejoin = Rejoin {
+    let rejoin = Arc::new(Rejoin {
         address: address.clone(),
         token: answer.token,
         pd: Arc::clone(&pd),
         timeout: options.connect_timeout,
-    };
+    });
     let provider = rejoin.provider();
     let stats = Arc::new(Stats::default());
 
@@ -146,6 +147,13 @@ pub(super) fn establish(
         PreMrThreshold::Bytes(bytes) => bytes,
         PreMrThreshold::Auto => memory::calibrate(&*pd, &pool),
     };
+    let late = LatePlace {
+        device: Arc::clone(&device),
+        rejoin: Arc::clone(&rejoin),
+        // Behind the last lane.
+        index: place_of(options.queue_pairs),
+        timeout: options.connect_timeout,
+    };
     let control = Arc::new(control);
     let renewal = answer.lease.map(|lease| Renewal::start(&control, lease)).transpose().map_err(io)?;
     let policy = options.admission.clone();
@@ -173,7 +181,7 @@ pub(super) fn establish(
         timeout: options.operation_timeout,
         mend_timeout: options.connect_timeout,
     });
-    Ok(Session { address, provider, fallback, runtime, rpc, stats, control, _renewal: renewal })
+    Ok(Session { address, provider, fallback, runtime, rpc, late, stats, control, _renewal: renewal })
 }
 
 fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<Duration, ConnectError> {

@@ -54,6 +54,12 @@ pub enum RequestError {
     /// The session is closed. Whether a request that was under way took effect is unknown.
     #[error("the session is closed: the peer is gone")]
     Disconnected,
+    /// The service has given up the call without a reply. What it did for it is the service's to say; the session goes on.
+    #[error("the service has not answered the call, and will not")]
+    Unanswered,
+    /// The call was cancelled before its reply was there. Whether it took effect is unknown; the session goes on.
+    #[error("the call was cancelled")]
+    Cancelled,
     /// The request cannot be made like this; it had no effect, and the session goes on.
     #[error("{0}")]
     Invalid(String),

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     memory::Memory,
     provider::{rdma, soft::SoftDevice},
-    rpc::{QUEUE_DEPTH, RpcServer},
+    rpc::{LATE_DEPTH, QUEUE_DEPTH, RpcServer},
     verbs::{Access, AtomicScope, Device, ProtectionDomain},
 };
 
@@ -225,7 +225,7 @@ impl Stack {
 
     fn with_pd(device: Arc<dyn Device>, pd: Arc<dyn ProtectionDomain>) -> Result<Stack, HostError> {
         // Completions that a session can have waiting, and some of sessions that have just ended.
-        let each = 2 * QUEUE_DEPTH as usize;
+        let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
         let depth = ((MAX_SESSIONS + 8) * each).min(device.attr().max_cqe as usize);
         let max_sessions = (depth / each).saturating_sub(8).min(MAX_SESSIONS);
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(4);

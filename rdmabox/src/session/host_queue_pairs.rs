@@ -3,7 +3,8 @@
 //! Each place has one queue pair. While the session is made every place is joined once; afterwards a stream that joins a data
 //! place replaces its queue pair, and nothing else of the session notices. One stream at a time is joining a place, and one
 //! more may wait for that (the client can be through before the host is): so a client has no more queue pairs here than
-//! it has places, and holds up two threads for each at most. Index 0 is for calls, and is not replaced.
+//! it has places, and holds up two threads for each at most. Index 0 is for calls, and the one behind those for data for late
+//! replies, which is joined when the session is open, if at all; these two are not replaced.
 //!
 //! What is kept in every case: of two queue pairs of a place, the old one is in Err before the new one says its first
 //! word; and when [`HostQueuePairs::close`] returns no stream is joining, and none will.
@@ -50,10 +51,19 @@ struct State {
     places: Vec<Place>,
 }
 
+/// What a place is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Calls,
+    Data,
+    LateReplies,
+}
+
 /// The places.
 #[derive(Debug)]
 pub(super) struct HostQueuePairs {
     provider: ProviderKind,
+    data: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -73,11 +83,21 @@ impl Drop for Turn<'_> {
 }
 
 impl HostQueuePairs {
-    /// Places for calls (index 0) and for `data` data queue pairs, to be joined by streams of the provider's kind.
+    /// Places for calls (index 0), for `data` data queue pairs and for late replies, to be joined by streams of the
+    /// provider's kind.
     pub(super) fn new(provider: ProviderKind, data: usize) -> HostQueuePairs {
-        let places = (0..=data).map(|_| Place::default()).collect();
+        let places = (0..data + 2).map(|_| Place::default()).collect();
         let state = Mutex::new(State { phase: Phase::Making, places });
-        HostQueuePairs { provider, state, changed: Condvar::new() }
+        HostQueuePairs { provider, data, state, changed: Condvar::new() }
+    }
+
+    /// What the place is for, if there is one of that index.
+    pub(super) fn role(&self, index: usize) -> Role {
+        match index {
+            0 => Role::Calls,
+            index if index <= self.data => Role::Data,
+            _ => Role::LateReplies,
+        }
     }
 
     /// Connects a queue pair that `make` makes over `stream`, in the place of the one that was there. Blocks for no
@@ -117,8 +137,17 @@ impl HostQueuePairs {
             if kind != self.provider {
                 return Err(format!("queue pair {index} came in on another kind of socket"));
             }
-            if index == 0 && !making {
-                return Err("the queue pair for calls lasts as long as its session".into());
+            match self.role(index) {
+                Role::Calls if !making => {
+                    return Err("the queue pair for calls lasts as long as its session".into());
+                }
+                Role::LateReplies if making => {
+                    return Err("the queue pair for late replies comes when its session is there".into());
+                }
+                Role::LateReplies if place.busy || place.qp.is_some() => {
+                    return Err("the queue pair for late replies is joined once".into());
+                }
+                Role::Calls | Role::Data | Role::LateReplies => {}
             }
             if making && (place.busy || place.connected) {
                 return Err(format!("queue pair {index} is joined twice while its session is made"));
@@ -174,7 +203,7 @@ impl HostQueuePairs {
         let place = &mut state.places[index];
         place.connected = result.is_ok();
         // A queue pair that was not connected has handed out no memory.
-        if result.is_err() || self.provider != ProviderKind::Shm || index == 0 {
+        if result.is_err() || self.provider != ProviderKind::Shm || self.role(index) != Role::Data {
             place.stream = None;
         }
         result.map_err(|e| text(&e))
@@ -208,7 +237,7 @@ impl HostQueuePairs {
         matches!(state.phase, Phase::Failed(_))
     }
 
-    /// Waits until every place has been joined. From then on data queue pairs can be replaced.
+    /// Waits until every place but the last has been joined. From then on data queue pairs can be replaced.
     ///
     /// # Errors
     /// Why the session cannot be made.
@@ -218,7 +247,7 @@ impl HostQueuePairs {
             if let Phase::Failed(reason) = &state.phase {
                 return Err(reason.clone());
             }
-            if state.places.iter().all(|place| place.connected && !place.busy) {
+            if state.places[..=self.data].iter().all(|place| place.connected && !place.busy) {
                 state.phase = Phase::Open;
                 return Ok(());
             }
@@ -243,18 +272,21 @@ impl HostQueuePairs {
         while state.places.iter().any(|place| place.busy) {
             self.changed.wait(&mut state);
         }
-        Closed(std::mem::take(&mut state.places))
+        Closed { data: self.data, places: std::mem::take(&mut state.places) }
     }
 }
 
 /// What a session leaves behind.
 #[derive(Debug)]
-pub(super) struct Closed(Vec<Place>);
+pub(super) struct Closed {
+    data: usize,
+    places: Vec<Place>,
+}
 
 impl Closed {
-    /// The queue pair for calls.
-    pub(super) fn calls(&self) -> Option<&Arc<dyn QueuePair>> {
-        self.0.first()?.qp.as_ref()
+    /// The queue pairs for calls and for late replies.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Arc<dyn QueuePair>> {
+        [0, self.data + 1].into_iter().filter_map(|index| self.places.get(index)?.qp.as_ref())
     }
 
     /// Ends them all: nothing that arrives has any effect any more. If the client goes on with what it has mapped, they are
@@ -270,7 +302,7 @@ impl Closed {
 
     /// Ends them all, also if the client goes on with what it has mapped, of which nothing is heard any more then.
     pub(super) fn force(self) {
-        self.0.iter().filter_map(|place| place.qp.as_ref()).for_each(|qp| qp.to_error());
+        self.places.iter().filter_map(|place| place.qp.as_ref()).for_each(|qp| qp.to_error());
     }
 
     /// True if the client uses nothing any more that it has mapped.
@@ -279,7 +311,7 @@ impl Closed {
     }
 
     fn mapped(&self) -> impl Iterator<Item = &Stream> {
-        self.0.iter().filter_map(|place| place.stream.as_deref())
+        self.places.iter().filter_map(|place| place.stream.as_deref())
     }
 }
 

@@ -16,17 +16,17 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
-    Peer, Service,
+    Peer, Reply, Service,
     handshake::{self, Answer, Token},
     host::{HANDSHAKE, Inner, MAX_IN_MAKING, Stack},
-    host_queue_pairs::{Closed, HostQueuePairs},
+    host_queue_pairs::{Closed, HostQueuePairs, Role},
     lease::{self, End},
     straggler::ClientProcess,
     strangers::Stranger,
     stream::Stream,
 };
 use crate::{
-    rpc::{Handler, QUEUE_DEPTH, Reason},
+    rpc::{Handler, LATE_DEPTH, LateReplies, QUEUE_DEPTH, Reason},
     verbs::{CompletionQueue, Progress, QpCaps, QpInit, QueuePair, VerbsError},
 };
 
@@ -70,6 +70,7 @@ pub(super) struct HostSession {
     /// Where memory is mapped.
     process: Option<ClientProcess>,
     queue_pairs: HostQueuePairs,
+    late: Arc<LateReplies>,
     /// For completions of data queue pairs, of which there are none: nothing is posted on them here.
     sink: Arc<dyn CompletionQueue>,
     /// True while calls may run; each holds it for reading.
@@ -83,7 +84,7 @@ impl std::fmt::Debug for HostSession {
 }
 
 impl Handler for HostSession {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+    fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         let open = self.open.read();
         if !*open {
             return Err("the session is closed".into());
@@ -113,6 +114,7 @@ impl HostSession {
             token: Token::random().map_err(|e| text(&e))?,
             process: ClientProcess::of(control),
             queue_pairs: HostQueuePairs::new(provider, queue_pairs),
+            late: Arc::default(),
             sink: inner.stack(provider).device.create_cq(16).map_err(|e| text(&e))?,
             open: RwLock::new(false),
         }))
@@ -132,9 +134,16 @@ impl HostSession {
     /// Gives a stream its queue pair: one of those that the session is made of, or one in the place of another.
     pub(super) fn join(self: &Arc<Self>, inner: &Inner, index: u32, stream: Stream) -> Result<(), String> {
         let index = index as usize;
+        let role = self.queue_pairs.role(index);
         self.queue_pairs
-            .join(index, stream, || queue_pair(inner, self, index == 0))
-            .map_err(|reason| format!("{}: {reason}", self.peer))
+            .join(index, stream, || queue_pair(inner, self, role))
+            .map_err(|reason| format!("{}: {reason}", self.peer))?;
+        if role == Role::LateReplies
+            && let Err(reason) = self.late.begin()
+        {
+            self.end(Reason::Misbehaved(&reason));
+        }
+        Ok(())
     }
 }
 
@@ -177,9 +186,7 @@ pub(super) fn session(
     inner.sessions.lock().remove(&id);
     *session.open.write() = false;
     let closed = session.queue_pairs.close();
-    if let Some(calls) = closed.calls() {
-        stack.rpc.remove(calls.qp_num());
-    }
+    closed.messages().for_each(|qp| stack.rpc.remove(qp.qp_num()));
     if let Err(reason) = made {
         if let Err(closed) = closed.end() {
             // The service knows nothing of it, and has given it nothing.
@@ -254,20 +261,23 @@ fn outlast(inner: &Inner, session: &HostSession, closed: Closed) {
 fn queue_pair(
     inner: &Inner,
     session: &Arc<HostSession>,
-    calls: bool,
+    role: Role,
 ) -> Result<Arc<dyn QueuePair>, VerbsError> {
     let Stack { device, pd, rpc, .. } = inner.stack(session.peer.provider);
-    if calls {
-        let cq = rpc.cq();
-        let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
-        let caps = caps.within(device.attr());
-        let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-        let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller })?;
-        let handler: Arc<dyn Handler> = Arc::<HostSession>::clone(session);
-        rpc.add(&**pd, Arc::clone(&qp), handler)?;
-        return Ok(qp);
+    let (depth, cq, progress) = match role {
+        Role::Calls => (QUEUE_DEPTH, rpc.cq(), Progress::Caller),
+        Role::LateReplies => (LATE_DEPTH, rpc.cq(), Progress::Caller),
+        Role::Data => (1, &session.sink, Progress::Engine),
+    };
+    let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
+    let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
+    let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress })?;
+    let handler = || Arc::<HostSession>::clone(session) as Arc<dyn Handler>;
+    let late = || Arc::clone(&session.late);
+    match role {
+        Role::Calls => rpc.add(&**pd, Arc::clone(&qp), handler(), late())?,
+        Role::LateReplies => rpc.add_late(&**pd, Arc::clone(&qp), handler(), late())?,
+        Role::Data => {}
     }
-    let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, ..QpCaps::default() }.within(device.attr());
-    let (send_cq, recv_cq) = (Arc::clone(&session.sink), Arc::clone(&session.sink));
-    pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Engine })
+    Ok(qp)
 }

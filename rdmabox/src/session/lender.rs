@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Address, Export, Host, HostError, Peer, RequestError, Running, Service, Session};
+use super::{Address, Export, Host, HostError, Peer, Reply, RequestError, Running, Service, Session};
 use crate::{
     memory::Memory,
     verbs::{Access, RemoteAddr},
@@ -56,7 +56,7 @@ impl Lender {
 }
 
 impl Service for Lender {
-    fn call(&self, peer: &Peer, _request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, _request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         let lent =
             RemoteMemory { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };
         encode(lent, reply);

@@ -1,7 +1,8 @@
 //! Sessions: who talks to whom, over which provider, with which queue pairs.
 //!
 //! A [`Host`] exports memory and answers calls; a [`Session`] is a client's connection to one. Each session has one
-//! queue pair for messages and several for data, and one control stream whose end is its end. A data queue pair that
+//! queue pair for messages and several for data, another one for late replies once a call waits for one, and one control
+//! stream whose end is its end. A data queue pair that
 //! breaks can be replaced; the others, the calls and the service do not notice.
 
 mod address;
@@ -12,6 +13,7 @@ mod handshake;
 mod host;
 mod host_queue_pairs;
 mod hosted;
+mod late;
 mod lease;
 mod lender;
 mod options;
@@ -35,7 +37,7 @@ pub use crate::{
     batch::BatchMode,
     polling::PollingMode,
     provider::rdma::{RdmaError, RdmaOptions},
-    rpc::MAX_CALL,
+    rpc::{Cancel, Later, MAX_CALL, Reply},
     stats::StatsSnapshot,
     verbs::{Access, RemoteAddr, WcStatus},
 };

@@ -8,6 +8,7 @@ use std::{
 use super::ProviderKind;
 use crate::{
     memory::Memory,
+    rpc::Reply,
     verbs::{MrHandle, RemoteAddr},
 };
 
@@ -19,9 +20,10 @@ pub trait Service: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Answers one call into `reply`, which comes empty. Runs on several threads at once. An error (a malformed
-    /// request, say) ends the session and is logged.
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String>;
+    /// Answers one call into `reply`, which comes empty, or promises the answer for [later](Reply::later). Runs on
+    /// several threads at once, which are the only ones that there are for calls: who has to wait for something promises,
+    /// and does not block. An error (a malformed request, say) ends the session and is logged.
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String>;
 
     /// The session is over: no call of it is running or will run, and its queue pairs here are destroyed. Once for each
     /// `connected` that succeeded.

@@ -15,8 +15,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Fencing, Host, Memory, Peer, ProviderKind, RemoteAddr, RequestError, Running,
-    Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
+    Access, Address, Export, Fencing, Host, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError,
+    Running, Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
 };
 
 pub const LEN: usize = 4 << 20;
@@ -31,7 +31,7 @@ pub struct Echo {
 }
 
 impl Service for Echo {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Vec<u8>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         match request {
             b"where" => {

@@ -71,7 +71,8 @@ pub fn errno_of_request(error: &RequestError) -> Errno {
         RequestError::Completion(status) => errno_of_completion(*status),
         RequestError::Timeout(_) => Errno::ETIMEDOUT,
         RequestError::Disconnected => EHOSTDOWN,
-        RequestError::Flushed | RequestError::Invalid(_) => Errno::EIO,
+        RequestError::Cancelled => Errno::EINTR,
+        RequestError::Flushed | RequestError::Unanswered | RequestError::Invalid(_) => Errno::EIO,
     }
 }
 

@@ -206,8 +206,11 @@ fn a_session_is_open_when_every_place_is_joined_once() {
 fn whatever_goes_wrong_while_it_is_made_fails_it() {
     on_each_kind(|provider| {
         type Attempt = fn(&Bench) -> String;
-        let wrong: [(&str, Attempt); 4] = [
-            ("its session has no queue pair 2", |bench| bench.join_now(2, 9).unwrap_err()),
+        let wrong: [(&str, Attempt); 5] = [
+            ("its session has no queue pair 3", |bench| bench.join_now(3, 9).unwrap_err()),
+            ("the queue pair for late replies comes when its session is there", |bench| {
+                bench.join_now(2, 9).unwrap_err()
+            }),
             ("queue pair 1 is joined twice while its session is made", |bench| {
                 bench.join_now(1, 9).unwrap_err()
             }),
@@ -243,7 +246,7 @@ fn what_is_refused_while_it_is_open_changes_nothing() {
         let (bench, _clients) = Bench::open(provider, 2);
         for (index, reason) in [
             (0, "the queue pair for calls lasts as long as its session"),
-            (3, "its session has no queue pair 3"),
+            (4, "its session has no queue pair 4"),
             (usize::MAX, "its session has no queue pair 18446744073709551615"),
         ] {
             assert_eq!(bench.join_now(index, 9).unwrap_err(), reason);
@@ -254,6 +257,24 @@ fn what_is_refused_while_it_is_open_changes_nothing() {
             "queue pair 1 came in on another kind of socket"
         );
         assert_eq!(bench.taken(), []);
+    });
+}
+
+#[test]
+fn the_queue_pair_for_late_replies_comes_once_and_ends_with_the_session() {
+    on_each_kind(|provider| {
+        let (bench, clients) = Bench::open(provider, 2);
+        assert_eq!(
+            [0, 1, 2, 3].map(|i| bench.pairs.role(i)),
+            [Role::Calls, Role::Data, Role::Data, Role::LateReplies]
+        );
+        let late = bench.join_now(3, 3).unwrap();
+        assert_eq!(bench.join_now(3, 9).unwrap_err(), "the queue pair for late replies is joined once");
+        drop((clients, late));
+        let closed = bench.pairs.close();
+        assert_eq!(closed.messages().map(|qp| qp.qp_num()).collect::<Vec<_>>(), [0, 3]);
+        closed.end().unwrap();
+        assert!(bench.taken().contains(&("error", 3)));
     });
 }
 

@@ -11,7 +11,7 @@ use crate::{
     memory::Memory,
     provider::soft::SoftDevice,
     rpc::QUEUE_DEPTH,
-    session::{Export, Host, Peer, Running, Service, handshake::Answer},
+    session::{Export, Host, Peer, Reply, Running, Service, handshake::Answer},
     verbs::{
         Access, Device, MrHandle, QpState, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus,
         WorkCompletion,
@@ -46,7 +46,7 @@ impl Service for Lender {
         Ok(())
     }
 
-    fn call(&self, _: &Peer, _: &[u8], _: &mut Vec<u8>) -> Result<(), String> {
+    fn call(&self, _: &Peer, _: &[u8], _: &mut Reply<'_>) -> Result<(), String> {
         Err("nobody calls".into())
     }
 
@@ -333,7 +333,7 @@ fn streams_that_do_not_belong_are_refused_and_nobody_notices() {
         let unknown = with(right.address.clone(), Token::random().unwrap());
         let crossed = with(f.address(other), right.token);
         let cases =
-            [(&unknown, 1), (&crossed, 1), (right, 0), (right, 3), (right, u32::MAX as usize), (&crossed, 0)];
+            [(&unknown, 1), (&crossed, 1), (right, 0), (right, 4), (right, u32::MAX as usize), (&crossed, 0)];
         for (rejoin, index) in cases {
             let error = rejoin.join(index).unwrap_err();
             // The stream is closed before or after the client has said which queue pair it is.
@@ -573,7 +573,7 @@ fn a_lane_that_is_rebuilt_hundreds_of_times_leaves_nothing_behind() {
             }
             client.lanes[0].replace(&client.rejoin, 1).unwrap();
             client.lanes[0].works(f.at(0), round);
-            client.rejoin.join(3).unwrap_err();
+            client.rejoin.join(4).unwrap_err();
         }
         assert_eq!(settled(Some(before)), before, "descriptors, mappings");
     });
