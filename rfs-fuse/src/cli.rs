@@ -13,7 +13,10 @@ use rdmabox::{
     Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, RdmaOptions, SessionOptions, size,
 };
 
-use crate::fuse::Settings;
+use crate::{
+    fuse::Settings,
+    mount::{Flags, MountOptions},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +29,10 @@ Examples:
 
 An address is unix:/path/to/socket, tcp:host:port or rdma:host:port; /path/to/socket and host:port mean the first two.
 Sizes are numbers of bytes, or of powers of 1024: 64k, 1.5m, 4g.
-A program that keeps files open can hold a mount busy: SIGTERM then detaches it at once and says so.";
+A program that keeps files open can hold a mount busy: SIGTERM then detaches it at once and says so.
+
+For mount(8) and /etc/fstab, link it as /sbin/mount.fuse.rfs: mount -t fuse.rfs /run/rfs.sock /mnt -o ro,attr_timeout=5
+Options of -o are those above, without the dashes, and mount(8)'s own.";
 
 /// Mounts the memory of an rfs-server as a file system.
 #[derive(Clone, Debug, Parser)]
@@ -53,6 +59,51 @@ pub struct Args {
     /// Nothing can be changed through this mount
     #[arg(long)]
     pub read_only: bool,
+
+    /// Options as those of mount(8), separated by commas: ro, noexec, noatime, allow_other, attr_timeout=5, ...
+    // It never gets here: the list has been taken apart before.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    _list: Option<String>,
+
+    /// Programs on the mount cannot be executed
+    #[arg(long, help_heading = "Kernel")]
+    noexec: bool,
+
+    /// Device nodes on the mount work (only as root)
+    #[arg(long, help_heading = "Kernel")]
+    dev: bool,
+
+    /// suid and sgid programs on the mount get what they ask for (only as root)
+    #[arg(long, help_heading = "Kernel")]
+    suid: bool,
+
+    /// The kernel never changes times of access
+    #[arg(long, help_heading = "Kernel")]
+    noatime: bool,
+
+    /// Nor those of directories
+    #[arg(long, hide = true)]
+    nodiratime: bool,
+
+    /// The kernel changes times of access always
+    #[arg(long, hide = true)]
+    strictatime: bool,
+
+    /// The same, as mount(8) calls it
+    #[arg(long, hide = true)]
+    norelatime: bool,
+
+    /// Every write is as with O_SYNC
+    #[arg(long, help_heading = "Kernel")]
+    sync: bool,
+
+    /// Changes of directories are synchronous, as they are in any case
+    #[arg(long, hide = true)]
+    dirsync: bool,
+
+    /// The mount table shows the type fuse.NAME
+    #[arg(long, value_name = "NAME", default_value = "rfs-fuse", value_parser = subtype, help_heading = "Kernel")]
+    subtype: String,
 
     /// Let other users use the mount (the default for root; others need user_allow_other in /etc/fuse.conf)
     #[arg(long, overrides_with = "no_allow_other")]
@@ -175,6 +226,14 @@ fn kernel_size(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "it has to be between 4K and 16M".into())
 }
 
+fn subtype(text: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    match text.chars().all(allowed) && (1..=64).contains(&text.len()) {
+        true => Ok(text.to_owned()),
+        false => Err("it consists of 1 to 64 letters, digits, dots, dashes and underscores".into()),
+    }
+}
+
 /// Seconds, with or without a fraction.
 fn timeout(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
@@ -221,6 +280,26 @@ impl Args {
     /// What the mount table shows as the source.
     pub fn source(&self) -> String {
         if self.null { "null".into() } else { self.paths[0].to_string_lossy().into_owned() }
+    }
+
+    /// How to mount.
+    pub fn mount_options(&self) -> MountOptions {
+        MountOptions {
+            source: self.source(),
+            fs_type: format!("fuse.{}", self.subtype),
+            allow_other: self.allow_other(),
+            flags: Flags {
+                read_only: self.read_only,
+                noexec: self.noexec,
+                suid: self.suid,
+                dev: self.dev,
+                sync: self.sync,
+                dirsync: self.dirsync,
+                noatime: self.noatime,
+                nodiratime: self.nodiratime,
+                strictatime: self.strictatime || self.norelatime,
+            },
+        }
     }
 
     /// May others than the user who mounts use it?
@@ -277,8 +356,9 @@ impl Args {
 }
 
 /// The arguments of the background process that `--daemon` starts: the same, but for that.
-pub fn detached_arguments(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut rest = arguments.skip(1).filter(|argument| argument != "--daemon").collect::<Vec<_>>();
+pub fn detached_arguments(arguments: &[OsString]) -> Vec<OsString> {
+    let mut rest =
+        arguments.iter().skip(1).filter(|argument| *argument != "--daemon").cloned().collect::<Vec<_>>();
     rest.insert(0, OsStr::new("--detached").to_owned());
     rest
 }
@@ -355,6 +435,6 @@ mod tests {
     #[test]
     fn the_background_process_gets_the_same_arguments() {
         let given = ["rfs-fuse", "--daemon", "a:1", "/m"].map(OsString::from);
-        assert_eq!(detached_arguments(given.into_iter()), ["--detached", "a:1", "/m"]);
+        assert_eq!(detached_arguments(&given), ["--detached", "a:1", "/m"]);
     }
 }

@@ -4,9 +4,10 @@
 //! stderr, for what goes wrong, and a pipe as stdout: a line there means that the mount answers. Then it lets go of both.
 
 use std::{
+    ffi::OsString,
     fs::{File, OpenOptions},
     io::{self, Read},
-    os::unix::process::ExitStatusExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     path::Path,
     process::{Command, Stdio},
 };
@@ -15,9 +16,11 @@ use crate::cli;
 
 /// Starts the background process, waits until its mount answers and passes on what it said, or how it failed.
 /// Returns the exit code.
-pub(crate) fn launch() -> io::Result<i32> {
+pub(crate) fn launch(arguments: &[OsString]) -> io::Result<i32> {
     let mut child = Command::new(std::env::current_exe()?)
-        .args(cli::detached_arguments(std::env::args_os()))
+        // What it is called decides how it takes its arguments.
+        .arg0("rfs-fuse")
+        .args(cli::detached_arguments(arguments))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;

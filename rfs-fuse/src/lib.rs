@@ -11,5 +11,6 @@ pub mod client;
 mod daemon;
 pub mod fuse;
 pub mod mount;
+pub mod mount8;
 pub mod null;
 pub mod run;

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    rfs_fuse::run::main(&rfs_fuse::cli::Args::parse())
+    rfs_fuse::run::main()
 }

@@ -3,6 +3,8 @@
 //! The order is what makes failures harmless: everything that can be refused is asked first, and the mount is made last.
 
 use std::{
+    ffi::OsString,
+    fmt::Display,
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -11,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use clap::{CommandFactory, Parser};
 use fuser::{Config, Filesystem, Session, SessionACL};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -22,12 +25,13 @@ use crate::{
     client::{AttachError, Client},
     daemon,
     fuse::{Adapter, KernelLink},
-    mount::{self, MountError, MountOptions, Mounted, Unmounted, within},
+    mount::{self, MountError, Mounted, Unmounted, within},
+    mount8::{self, Invocation},
     null::NullFs,
 };
 
-/// Connecting and attaching take no longer than this.
-const ATTACH_LIMIT: Duration = Duration::from_millis(4500);
+/// Connecting and attaching take so much longer at most than connecting may.
+const ATTACH_SLACK: Duration = Duration::from_millis(500);
 /// An idle mount goes this fast or not at all.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -64,27 +68,60 @@ enum Event {
     Ended(Result<(), String>),
 }
 
-/// Runs the program.
-pub fn main(args: &Args) -> ExitCode {
+/// Runs the program, under whatever name.
+pub fn main() -> ExitCode {
+    let options = Args::command();
+    let known = |name: &str| options.get_arguments().any(|option| option.get_long() == Some(name));
+    match mount8::parse(std::env::args_os(), &known) {
+        Ok(Invocation::Plain(arguments)) => ExitCode::from(plain(&arguments)),
+        Ok(Invocation::Nothing) => ExitCode::SUCCESS,
+        Ok(Invocation::Mount(arguments)) => ExitCode::from(mount8::exit_code(plain(&arguments))),
+        Ok(Invocation::Remount { point, arguments }) => {
+            let outcome = Args::try_parse_from(&arguments).map_err(|e| e.to_string()).and_then(|args| {
+                let failed = |e: &dyn Display| format!("{}: {e}", Path::new(&point).display());
+                let path = std::fs::canonicalize(&point).map_err(|e| failed(&e))?;
+                mount::remount(&path, args.mount_options().flags).map_err(|e| failed(&e))
+            });
+            ExitCode::from(mount8::exit_code(outcome.map_or_else(|e| complain(&e, 1), |()| 0)))
+        }
+        Err(e) => ExitCode::from(mount8::exit_code(complain(&e.to_string(), USAGE))),
+    }
+}
+
+/// Runs it as rfs-fuse; the exit code.
+fn plain(arguments: &[OsString]) -> u8 {
+    let args = match Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(e) => {
+            // Help goes to stdout; there is nowhere to complain to if that is closed.
+            e.print().ok();
+            return u8::try_from(e.exit_code()).unwrap_or(USAGE);
+        }
+    };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info,fuser=error")).init();
     if args.daemon && !args.detached {
-        return match daemon::launch() {
-            Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        return match daemon::launch(arguments) {
+            Ok(code) => u8::try_from(code).unwrap_or(1),
             Err(e) => fail(&RunError::Os { what: "cannot go to the background", source: e }),
         };
     }
-    match run(args) {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(&args) {
+        Ok(()) => 0,
         Err(e) => fail(&e),
     }
 }
 
-fn fail(error: &RunError) -> ExitCode {
-    eprintln!("rfs-fuse: {}", error.to_string().replace('\n', " "));
-    match error {
-        RunError::Usage(_) => ExitCode::from(2),
-        _ => ExitCode::FAILURE,
-    }
+/// The exit code for a command line that makes no sense.
+const USAGE: u8 = 2;
+
+fn fail(error: &RunError) -> u8 {
+    let code = if matches!(error, RunError::Usage(_)) { USAGE } else { 1 };
+    complain(&error.to_string(), code)
+}
+
+fn complain(what: &str, code: u8) -> u8 {
+    eprintln!("rfs-fuse: {}", what.trim_end().replace('\n', " "));
+    code
 }
 
 fn run(args: &Args) -> Result<(), RunError> {
@@ -92,7 +129,7 @@ fn run(args: &Args) -> Result<(), RunError> {
         daemon::begin();
     }
     let address = args.address()?;
-    let point = mount::mount_point(&args.mount_point())?;
+    let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;
     // From here on a signal is an event, so that it cannot leave a mount behind.
     let events = listen_for_signals()?;
@@ -101,7 +138,7 @@ fn run(args: &Args) -> Result<(), RunError> {
     };
     let client = {
         let (address, options) = (address.clone(), args.session_options());
-        within(ATTACH_LIMIT, move || Client::connect(&address, &options))
+        within(options.connect_timeout + ATTACH_SLACK, move || Client::connect(&address, &options))
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
     let link = KernelLink::default();
@@ -141,11 +178,10 @@ fn serve<F: Filesystem>(
     client: Option<(&Arc<Client>, &KernelLink)>,
     (send, events): Events,
 ) -> Result<(), RunError> {
-    let allow_other = args.allow_other();
-    let options = MountOptions { source: args.source(), allow_other, read_only: args.read_only };
+    let options = args.mount_options();
     let (device, mounted) = mount::mount(point, &options)?;
     let mut config = Config::default();
-    config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(args.threads());
     config.clone_fd = args.threads() > 1;
     let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {

@@ -8,17 +8,19 @@ use std::{
 
 use rustix::mount::UnmountFlags;
 
-use super::{FS_TYPE, MountError, helper, table, within};
+use super::{MountError, helper, table, within};
 
 /// How long a look at a path may take: a dead mount can hang.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Finds the directory to mount on: absolute, existing, and not a mount of this kind already. What a killed process
-/// left behind there is cleaned away.
-pub fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
+/// Finds the directory to mount on: absolute, existing, and not a mount of type `fs_type` already. What a killed process
+/// left behind there of that type is cleaned away.
+pub fn mount_point(path: &Path, fs_type: &str) -> Result<PathBuf, MountError> {
     let point = |why: String| MountError::Point { path: path.to_owned(), why };
     match look(path) {
-        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => clean(path)?,
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
+            clean(path, fs_type)?
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return Err(point("no such directory to mount on".into()));
         }
@@ -30,7 +32,7 @@ pub fn mount_point(path: &Path) -> Result<PathBuf, MountError> {
         Ok(_) => {}
     }
     let path = path.canonicalize().map_err(|e| point(e.to_string()))?;
-    if table::topmost(&path).is_some_and(|entry| entry.fs_type == FS_TYPE) {
+    if table::topmost(&path).is_some_and(|entry| entry.fs_type == fs_type) {
         return Err(MountError::Point { path, why: "rfs-fuse is mounted there already".into() });
     }
     Ok(path)
@@ -51,9 +53,9 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 /// Unmounts what a dead process left behind; if that is not possible, says how.
-fn clean(path: &Path) -> Result<(), MountError> {
+fn clean(path: &Path, fs_type: &str) -> Result<(), MountError> {
     let absolute = absolute(path);
-    let ours = table::topmost(&absolute).is_some_and(|entry| entry.fs_type == FS_TYPE);
+    let ours = table::topmost(&absolute).is_some_and(|entry| entry.fs_type == fs_type);
     if ours {
         if rustix::process::geteuid().is_root() {
             rustix::mount::unmount(&absolute, UnmountFlags::DETACH).ok();

@@ -28,12 +28,14 @@ pub fn helper() -> Option<PathBuf> {
 fn option_string(options: &MountOptions) -> String {
     // A comma or backslash in a value has to be escaped.
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut out = format!("fsname={source},subtype=rfs-fuse,default_permissions,nosuid,nodev");
+    let subtype = options.fs_type.trim_start_matches("fuse.");
+    let mut out = format!("fsname={source},subtype={subtype},default_permissions");
+    for (_, flag) in options.flags.set() {
+        out.push(',');
+        out.push_str(flag);
+    }
     if options.allow_other {
         out.push_str(",allow_other");
-    }
-    if options.read_only {
-        out.push_str(",ro");
     }
     out
 }
@@ -111,10 +113,16 @@ pub(super) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount::Flags;
 
     #[test]
     fn options_are_escaped() {
-        let options = MountOptions { source: "unix:/a,b\\c".into(), allow_other: false, read_only: true };
+        let options = MountOptions {
+            source: "unix:/a,b\\c".into(),
+            fs_type: "fuse.rfs-fuse".into(),
+            allow_other: false,
+            flags: Flags { read_only: true, ..Flags::default() },
+        };
         assert_eq!(
             option_string(&options),
             "fsname=unix:/a\\,b\\\\c,subtype=rfs-fuse,default_permissions,nosuid,nodev,ro"

@@ -25,9 +25,6 @@ pub use check::mount_point;
 pub use deadline::within;
 pub use helper::helper;
 
-/// The type in the mount table.
-pub const FS_TYPE: &str = "fuse.rfs-fuse";
-
 /// The device.
 pub const DEVICE: &str = "/dev/fuse";
 
@@ -63,10 +60,51 @@ pub enum MountError {
 pub struct MountOptions {
     /// First column of the mount table.
     pub source: String,
+    /// The type in the mount table: `fuse.` and a name.
+    pub fs_type: String,
     /// Others than the user who mounts may use it.
     pub allow_other: bool,
-    /// Nothing can be changed through this mount.
+    /// What the kernel does with it.
+    pub flags: Flags,
+}
+
+/// Flags of a mount, as in mount(8). Device nodes and suid programs have no effect unless it says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, clippy::struct_excessive_bools, reason = "they are mount(8)'s")]
+pub struct Flags {
     pub read_only: bool,
+    pub noexec: bool,
+    pub suid: bool,
+    pub dev: bool,
+    pub sync: bool,
+    pub dirsync: bool,
+    pub noatime: bool,
+    pub nodiratime: bool,
+    pub strictatime: bool,
+}
+
+impl Flags {
+    /// Each with its bit and what fusermount3 calls it.
+    fn set(self) -> impl Iterator<Item = (MountFlags, &'static str)> {
+        [
+            (!self.suid, MountFlags::NOSUID, "nosuid"),
+            (!self.dev, MountFlags::NODEV, "nodev"),
+            (self.read_only, MountFlags::RDONLY, "ro"),
+            (self.noexec, MountFlags::NOEXEC, "noexec"),
+            (self.sync, MountFlags::SYNCHRONOUS, "sync"),
+            (self.dirsync, MountFlags::DIRSYNC, "dirsync"),
+            (self.noatime, MountFlags::NOATIME, "noatime"),
+            (self.nodiratime, MountFlags::NODIRATIME, "nodiratime"),
+            (self.strictatime, MountFlags::STRICTATIME, "strictatime"),
+        ]
+        .into_iter()
+        .filter(|(is_set, ..)| *is_set)
+        .map(|(_, bit, name)| (bit, name))
+    }
+
+    fn bits(self) -> MountFlags {
+        self.set().fold(MountFlags::empty(), |all, (bit, _)| all | bit)
+    }
 }
 
 /// A mount of this process.
@@ -111,6 +149,14 @@ pub fn device() -> Result<(), MountError> {
     Ok(())
 }
 
+/// Gives a mount that is there other flags.
+///
+/// # Errors
+/// The kernel's; nothing has changed.
+pub fn remount(path: &Path, flags: Flags) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(path, flags.bits(), c"")?)
+}
+
 /// Mounts on a directory that [`mount_point`] approved.
 pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), MountError> {
     let refused = |why: String| MountError::Refused { path: path.to_owned(), why };
@@ -126,10 +172,6 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), 
 }
 
 fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(), rustix::io::Errno> {
-    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
-    if options.read_only {
-        flags |= MountFlags::RDONLY;
-    }
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
@@ -139,7 +181,8 @@ fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(
         data.push_str(",allow_other");
     }
     let data = CString::new(data).map_err(|_| rustix::io::Errno::INVAL)?;
-    rustix::mount::mount(options.source.as_str(), path, FS_TYPE, flags, data.as_c_str())
+    let (source, fs_type) = (options.source.as_str(), options.fs_type.as_str());
+    rustix::mount::mount(source, path, fs_type, options.flags.bits(), data.as_c_str())
 }
 
 impl Mounted {

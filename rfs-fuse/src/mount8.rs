@@ -1,0 +1,298 @@
+//! What mount(8) says, as arguments of rfs-fuse. Pure.
+//!
+//! `mount -t fuse.rfs SOURCE DIR -o OPTIONS`, and a line of `/etc/fstab`, run the program `mount.fuse.rfs SOURCE DIR [-sfnv]
+//! [-o OPTIONS] [-t fuse.rfs]`. That is rfs-fuse under another name: whatever it is called, if that does not begin with
+//! `rfs-fuse`, it takes such a command line. `-o` can be given to rfs-fuse itself, too.
+
+use std::ffi::{OsStr, OsString};
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invocation {
+    /// As `rfs-fuse` with these arguments; the name of the program is the first.
+    Plain(Vec<OsString>),
+    /// As `rfs-fuse` with these arguments, with the exit codes of mount(8).
+    Mount(Vec<OsString>),
+    /// Other flags for a mount that is there.
+    Remount {
+        /// Where.
+        point: OsString,
+        /// As for a mount, of which those count that the kernel keeps.
+        arguments: Vec<OsString>,
+    },
+    /// Nothing: it is a rehearsal.
+    Nothing,
+}
+
+/// A command line of mount(8) that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MountUsage {
+    /// Too few or too many names.
+    #[error("a source and a directory are needed: {0} SOURCE DIR [-o OPTIONS]")]
+    Names(String),
+    /// An option without its value.
+    #[error("-{0} needs a value")]
+    Value(char),
+    /// What it does not know.
+    #[error("{0:?} is no option of a mount helper: it takes -o OPTIONS, -t TYPE, -s, -f, -n and -v")]
+    Unknown(String),
+    /// What it cannot do.
+    #[error("-N: mounting in another namespace is not supported: run mount in it (nsenter)")]
+    Namespace,
+}
+
+/// The exit code of a mount helper for one of rfs-fuse: 1 for a command line that makes no sense, 32 for a mount that failed.
+pub fn exit_code(code: u8) -> u8 {
+    match code {
+        0 => 0,
+        2 => 1,
+        _ => 32,
+    }
+}
+
+/// Options that mean something to others, or what is so in any case.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "rw",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "exec",
+    "async",
+    "atime",
+    "relatime",
+    "nosuid",
+    "nodev",
+    "default_permissions",
+    "nomand",
+    "loud",
+    "silent",
+    "diratime",
+    "nostrictatime",
+    "nolazytime",
+    "noiversion",
+];
+
+/// Flags of the kernel that rfs-fuse has as options of the same name.
+const FLAGS: &[&str] =
+    &["noexec", "noatime", "nodiratime", "strictatime", "norelatime", "sync", "dirsync", "suid", "dev"];
+
+/// One option of a list as an argument of rfs-fuse; `None` if it says nothing.
+fn argument(option: &str) -> Option<String> {
+    let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+    if option.is_empty()
+        || IGNORED.contains(&option)
+        || name.starts_with("x-")
+        || name.starts_with("X-")
+        || name == "comment"
+    {
+        return None;
+    }
+    let name = match name {
+        "ro" => "read-only".to_owned(),
+        name => name.replace('_', "-"),
+    };
+    Some(match value {
+        Some(value) => format!("--{name}={value}"),
+        None => format!("--{name}"),
+    })
+}
+
+/// A list of options, taken apart. A comma behind a backslash, and one between quotes, belongs to its option.
+fn options(list: &str) -> Vec<String> {
+    let (mut all, mut one, mut quoted, mut escaped) = (Vec::new(), String::new(), false, false);
+    for c in list.chars() {
+        match c {
+            _ if std::mem::take(&mut escaped) => one.push(c),
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            ',' if !quoted => all.push(std::mem::take(&mut one)),
+            c => one.push(c),
+        }
+    }
+    all.push(one);
+    all
+}
+
+/// The arguments that a list of options stands for.
+fn expand(list: &OsStr) -> Vec<OsString> {
+    options(&list.to_string_lossy()).iter().filter_map(|one| argument(one)).map(OsString::from).collect()
+}
+
+/// Whether rfs-fuse knows the argument, as far as `-s` cares: the others are left out.
+fn is_known(argument: &OsStr, known: &dyn Fn(&str) -> bool) -> bool {
+    let text = argument.to_string_lossy();
+    let name = text.split('=').next().unwrap_or_default().trim_start_matches('-');
+    known(name) || FLAGS.contains(&name)
+}
+
+/// What a command line asks for. `known` tells the names of rfs-fuse's options.
+pub fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+    known: &dyn Fn(&str) -> bool,
+) -> Result<Invocation, MountUsage> {
+    let mut arguments = arguments.into_iter();
+    let called = arguments.next().unwrap_or_default();
+    let name = called.to_string_lossy();
+    let name = name.rsplit('/').next().unwrap_or_default();
+    if name.is_empty() || name.starts_with("rfs-fuse") {
+        return Ok(Invocation::Plain(with_lists_expanded(called, arguments)));
+    }
+    // mount.fuse.rfs, mount.rfs and rfs show the type fuse.rfs.
+    let mut fs_type = name.trim_start_matches("mount.").trim_start_matches("fuse.").to_owned();
+    let (mut names, mut expanded) = (Vec::new(), Vec::new());
+    let (mut sloppy, mut fake) = (false, false);
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy().into_owned();
+        let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
+            names.push(argument);
+            continue;
+        };
+        if letters.starts_with('-') {
+            return Err(MountUsage::Unknown(text));
+        }
+        for (at, letter) in letters.char_indices() {
+            match letter {
+                's' => sloppy = true,
+                'f' => fake = true,
+                'n' | 'v' => {}
+                'N' => return Err(MountUsage::Namespace),
+                'o' | 't' => {
+                    let attached = &letters[at + 1..];
+                    let value = match attached {
+                        "" => arguments.next().ok_or(MountUsage::Value(letter))?,
+                        attached => attached.into(),
+                    };
+                    if letter == 'o' {
+                        expanded.extend(expand(&value));
+                    } else {
+                        let given = value.to_string_lossy().into_owned();
+                        given.trim_start_matches("fuse.").clone_into(&mut fs_type);
+                    }
+                    break;
+                }
+                _ => return Err(MountUsage::Unknown(text)),
+            }
+        }
+    }
+    let [source, point] = &names[..] else { return Err(MountUsage::Names(name.to_owned())) };
+    let remount = expanded.iter().any(|argument| argument == "--remount");
+    expanded.retain(|argument| argument != "--remount" && (!sloppy || is_known(argument, known)));
+    if fake {
+        return Ok(Invocation::Nothing);
+    }
+    let mut all: Vec<OsString> = vec!["rfs-fuse".into()];
+    all.append(&mut expanded);
+    all.extend([format!("--subtype={fs_type}").into(), "--daemon".into(), "--".into()]);
+    all.extend([source.clone(), point.clone()]);
+    Ok(match remount {
+        true => Invocation::Remount { point: point.clone(), arguments: all },
+        false => Invocation::Mount(all),
+    })
+}
+
+/// The arguments of rfs-fuse itself, in which `-o` stands for others.
+fn with_lists_expanded(called: OsString, mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut all = vec![called];
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy();
+        match text.strip_prefix("-o") {
+            _ if text == "--" => {
+                all.push(argument);
+                all.extend(arguments);
+                break;
+            }
+            Some("") => match arguments.next() {
+                Some(list) => all.extend(expand(&list)),
+                // It says what is missing.
+                None => all.push("-o".into()),
+            },
+            Some(list) => all.extend(expand(list.as_ref())),
+            None => all.push(argument),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(name: &str) -> bool {
+        ["read-only", "attr-timeout", "provider"].contains(&name)
+    }
+
+    fn parsed(line: &str) -> Result<Invocation, MountUsage> {
+        parse(line.split(' ').map(OsString::from), &known)
+    }
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn under_its_own_name_only_lists_are_expanded() {
+        for (line, meant) in [
+            ("rfs-fuse a:1 /m --threads 3", "rfs-fuse a:1 /m --threads 3"),
+            (
+                "/opt/rfs-fuse -o ro,attr_timeout=0 a:1 /m",
+                "/opt/rfs-fuse --read-only --attr-timeout=0 a:1 /m",
+            ),
+            ("rfs-fuse-2 -oprovider=tcp a:1 /m", "rfs-fuse-2 --provider=tcp a:1 /m"),
+            ("rfs-fuse -o defaults -- -o /m", "rfs-fuse -- -o /m"),
+            ("rfs-fuse a:1 /m -o", "rfs-fuse a:1 /m -o"),
+        ] {
+            assert_eq!(parsed(line), Ok(Invocation::Plain(words(meant))), "{line}");
+        }
+    }
+
+    #[test]
+    fn under_any_other_it_is_a_mount_helper() {
+        for (line, meant) in [
+            ("mount.fuse.rfs a:1 /m", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
+            ("/sbin/mount.rfs a:1 /m -o rw", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
+            ("anything a:1 /m", "rfs-fuse --subtype=anything --daemon -- a:1 /m"),
+            ("mount.fuse.x -nv -t fuse.y a:1 /m", "rfs-fuse --subtype=y --daemon -- a:1 /m"),
+            (
+                "mount.fuse.rfs a:1 /m -o ro,noexec,_netdev,x-systemd.automount,comment=a -o attr_timeout=0.5,suid",
+                "rfs-fuse --read-only --noexec --attr-timeout=0.5 --suid --subtype=rfs --daemon -- a:1 /m",
+            ),
+            (
+                "mount.fuse.rfs -s a:1 /m -o nonsense,provider=tcp,noatime",
+                "rfs-fuse --provider=tcp --noatime --subtype=rfs --daemon -- a:1 /m",
+            ),
+        ] {
+            assert_eq!(parsed(line), Ok(Invocation::Mount(words(meant))), "{line}");
+        }
+        assert_eq!(parsed("mount.fuse.rfs -f a:1 /m"), Ok(Invocation::Nothing));
+        let arguments = words("rfs-fuse --read-only --subtype=rfs --daemon -- a:1 /m");
+        let point = "/m".into();
+        assert_eq!(
+            parsed("mount.fuse.rfs a:1 /m -o remount,ro"),
+            Ok(Invocation::Remount { point, arguments })
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let names = || Err(MountUsage::Names("mount.fuse.rfs".into()));
+        assert_eq!(parsed("mount.fuse.rfs a:1"), names());
+        assert_eq!(parsed("mount.fuse.rfs a:1 /m more"), names());
+        assert_eq!(parsed("mount.fuse.rfs a:1 /m -o"), Err(MountUsage::Value('o')));
+        assert_eq!(parsed("mount.fuse.rfs a:1 /m -q"), Err(MountUsage::Unknown("-q".into())));
+        assert_eq!(parsed("mount.fuse.rfs a:1 /m --x"), Err(MountUsage::Unknown("--x".into())));
+        assert_eq!(parsed("mount.fuse.rfs a:1 /m -N 7"), Err(MountUsage::Namespace));
+    }
+
+    #[test]
+    fn commas_can_be_part_of_a_value() {
+        assert_eq!(options(r#"a,b="c,d",e\,f,,g"#), ["a", "b=c,d", "e,f", "", "g"]);
+        assert_eq!(options(""), [""]);
+    }
+}

@@ -1,0 +1,109 @@
+//! The program as a helper of mount(8), under other names.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use common::{Lender, Over, directory, eventually, is_mounted};
+
+/// The program by another name.
+fn called(directory: &Path, name: &str) -> PathBuf {
+    let link = directory.join(name);
+    symlink(env!("CARGO_BIN_EXE_rfs-fuse"), &link).expect("linked");
+    link
+}
+
+fn run(program: &Path, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).env("RUST_LOG", "warn").output().expect("it runs")
+}
+
+/// Options, type and source of a mount in the kernel's table.
+fn entry(point: &Path) -> (String, String, String) {
+    let table = fs::read_to_string("/proc/self/mounts").expect("mount table");
+    let line = table.lines().find(|line| line.split(' ').nth(1) == point.to_str()).expect("mounted");
+    let field = |n: usize| line.split(' ').nth(n).expect("a field").to_owned();
+    (field(3), field(2), field(0))
+}
+
+fn has(options: &str, one: &str) -> bool {
+    options.split(',').any(|option| option == one)
+}
+
+#[test]
+fn it_mounts_what_mount_says() {
+    let lender = Lender::new(16 << 20);
+    let (links, point) = (directory(), directory());
+    let (source, point) = (lender.address(Over::Shm), point.path());
+    let at = point.to_str().expect("UTF-8");
+    for (name, fs_type, arguments) in [
+        ("mount.fuse.rfs", "fuse.rfs", &["-o", "noexec,noatime,attr_timeout=0,x-any=1"][..]),
+        ("mount.lent", "fuse.lent", &["-o", "noexec,noatime,nofail"]),
+        ("anything", "fuse.other", &["-nv", "-t", "fuse.other", "-o", "noexec,noatime"]),
+    ] {
+        let helper = called(links.path(), name);
+        let out = run(&helper, &[&[&source, at], arguments].concat());
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        let (options, kind, shown) = entry(point);
+        assert_eq!((kind.as_str(), shown), (fs_type, source.clone()));
+        for option in ["rw", "noexec", "noatime", "nosuid", "nodev"] {
+            assert!(has(&options, option), "{option} is not in {options}");
+        }
+        fs::write(point.join(name), b"written").expect("written");
+
+        // Again: it is there.
+        let out = run(&helper, &[&[&source, at], arguments].concat());
+        assert_eq!(out.status.code(), Some(32));
+
+        let out = run(&helper, &[&source, at, "-o", "remount,ro"]);
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(has(&entry(point).0, "ro"));
+        let refused = fs::write(point.join("more"), b"").expect_err("read-only");
+        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+        assert_eq!(fs::read(point.join(name)).expect("read"), b"written");
+        let out = run(&helper, &[&source, at, "-o", "remount,rw"]);
+        assert_eq!(out.status.code(), Some(0));
+        fs::remove_file(point.join(name)).expect("removed");
+
+        assert!(Command::new("umount").arg(point).status().expect("umount").success());
+        assert!(eventually(|| lender.server.stats().sessions == 0), "the process ends with its mount");
+        assert!(!is_mounted(point));
+    }
+}
+
+#[test]
+fn mistakes_have_the_exit_codes_of_mount() {
+    let (links, point) = (directory(), directory());
+    let helper = called(links.path(), "mount.fuse.rfs");
+    let at = point.path().to_str().expect("UTF-8");
+    for (arguments, code, said) in [
+        (&["/nowhere/socket", at][..], 32, "no such socket"),
+        (&["/nowhere/socket"], 1, "SOURCE DIR"),
+        (&["/nowhere/socket", at, "-o", "nonsense"], 1, "nonsense"),
+        (&["/nowhere/socket", at, "-o", "provider=pigeon"], 1, "pigeon"),
+        (&["/nowhere/socket", at, "-q"], 1, "-q"),
+        (&["/nowhere/socket", at, "-o", "remount,ro"], 32, at),
+        // A rehearsal looks at nothing.
+        (&["/nowhere/socket", at, "-f"], 0, ""),
+    ] {
+        let out = run(&helper, arguments);
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(!is_mounted(point.path()));
+    }
+}
+
+#[test]
+fn the_program_itself_takes_lists_of_options_too() {
+    let lender = Lender::new(16 << 20);
+    let mount = lender.mount(Over::Shm, &["-o", "ro,noexec,attr_timeout=0"]);
+    let (options, kind, _) = entry(&mount.point);
+    assert!(has(&options, "ro") && has(&options, "noexec"), "{options}");
+    assert_eq!(kind, "fuse.rfs-fuse");
+    mount.unmount();
+}
