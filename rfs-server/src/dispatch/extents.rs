@@ -88,9 +88,11 @@ impl Dispatcher {
         if from.0 == to.0 && from.1 < to_end && to.1 < from_end {
             return Err(Errno::EINVAL);
         }
+        // What the copy itself puts behind the end of the source is no part of it.
+        let len = self.locked(|meta| meta.copy_len(session, copy))?.min(MAX_COPY);
         let mut buffer = Vec::new();
         let mut bytes = 0;
-        while bytes < len.min(MAX_COPY) {
+        while bytes < len {
             let step =
                 Copy { from: (from.0, from.1 + bytes), to: (to.0, to.1 + bytes), len: STEP.min(len - bytes) };
             match self.copy_step(session, step, &mut buffer) {

@@ -146,6 +146,9 @@ fn copies() {
     );
     assert_eq!(client.error(copy((other.ino, 0), (other.ino, B), B + 1)), Errno::EINVAL);
     assert_eq!(client.copied(copy((other.ino, 200 * B), (to.ino, 0), 5)), 0);
+    // Not what the copy has put behind the end.
+    assert_eq!(client.copied(copy((other.ino, 200 * B - 5), (other.ino, 300 * B), 99 * B)), 5);
+    assert_eq!(client.stat(other.ino).size, 300 * B + 5);
     assert_eq!(client.error(copy((other.ino, 0), (to.ino, MAX_FILE_SIZE), 1)), Errno::EFBIG);
     client.close(source.ino);
     assert_eq!(client.error(copy((source.ino, 0), (to.ino, 0), 1)), Errno::EBADF);
