@@ -2,7 +2,7 @@
 //!
 //! Starts `rfs-server` and `rfs-fuse` as ordinary programs, runs IOzone on the mount, does the same on the
 //! ceilings (a FUSE file system that only copies, and tmpfs), and reports: one table per provider, JSON and
-//! an SVG chart. It knows nothing of rdmabox or of the wire protocol: everything is measured from outside. What it
+//! an SVG chart. Everything is measured from outside; only what a server has counted is asked of it. What it
 //! shares with other benchmark programs is in the crate `measure`.
 //!
 //! * [`cli`]: the options; [`size`]: byte sizes and the choice of a file size;
@@ -10,7 +10,8 @@
 //!   behind; [`interrupt`]: Ctrl-C;
 //! * [`engine`]: what measures: IOzone, or the built-in engine with the same access patterns;
 //! * [`runner`]: the order of the runs; [`sample`]: numbers and medians;
-//! * [`report`]: table, JSON and chart, all pure functions of a [`report::Report`].
+//! * [`report`]: table, JSON and chart, all pure functions of a [`report::Report`];
+//! * [`metadata`]: a program beside it, on the same targets: files created, looked at, listed and removed per second.
 //!
 //! Threading: one main thread starts and ends everything; helper threads only drain pipes of children. Every
 //! wait has a deadline and watches the interrupt flag.
@@ -18,6 +19,7 @@
 
 pub mod cli;
 pub mod engine;
+pub mod metadata;
 pub mod mount;
 pub mod progress;
 pub mod report;

@@ -3,11 +3,13 @@
 //! A [`Target`] is a description that can be started; what it starts is a [`Running`] that stops on drop at
 //! the latest. Peers (other file systems) become measurable by one more implementation.
 
+mod gluster;
 mod rfs;
 mod tmpfs;
 
 use std::path::{Path, PathBuf};
 
+pub use gluster::Gluster;
 pub use rfs::{Provider, Rfs};
 pub use tmpfs::Tmpfs;
 
@@ -40,6 +42,18 @@ pub trait Running {
 
     /// Command lines that started it.
     fn commands(&self) -> Vec<String>;
+
+    /// Mounts it anew, so that nothing is cached but what the server has. False if it has no mount to end without its
+    /// files: nothing has changed then.
+    fn remount(&mut self, interrupt: &Interrupt) -> Result<bool> {
+        let _ = interrupt;
+        Ok(false)
+    }
+
+    /// The address of a server of rfs behind it.
+    fn server(&self) -> Option<&str> {
+        None
+    }
 
     /// Adds to an error what the target itself has to say, such as the end of one of its programs.
     fn explain(&mut self, error: Error) -> Error;

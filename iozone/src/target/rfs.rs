@@ -157,22 +157,26 @@ impl Target for Rfs {
         let work = WorkDir::new(&env::temp_dir())?;
         let point = work.subdir("mnt")?;
         // From here on an early return drops `started`, which ends and removes what exists already.
-        let mut started = Started { fuse: None, server: None, point, work, commands: Vec::new() };
-        let mut address = self.connect.clone();
-        if self.provider != Provider::Null && address.is_none() {
+        let mut started = Started {
+            fuse: None,
+            server: None,
+            address: self.connect.clone(),
+            mount: None,
+            point,
+            work,
+            commands: Vec::new(),
+        };
+        if self.provider != Provider::Null && started.address.is_none() {
             let (server, found, line) = self.server(&started.work, interrupt)?;
             started.server = Some(server);
             started.commands.push(line);
-            address = Some(found);
+            started.address = Some(found);
         }
-        let command = self.mount_command(address.as_deref(), &started.point);
+        let command = self.mount_command(started.address.as_deref(), &started.point);
         started.commands.push(command.line());
-        let fuse = started.fuse.insert(Guarded::spawn(&command, started.work.path())?);
-        // It says so only when the mount has answered and the read-ahead is set.
-        fuse.wait_output(interrupt, START, |text| text.contains(" is mounted on ").then_some(()))?;
-        if !mount::is_mounted(&started.point)? {
-            return Err(fuse.failure("says that it is mounted, but nothing is"));
-        }
+        started.mount(&command, interrupt)?;
+        // Without a server its files are in the process behind the mount.
+        started.mount = started.address.is_some().then_some(command);
         Ok(Box::new(started))
     }
 }
@@ -182,15 +186,29 @@ impl Target for Rfs {
 struct Started {
     fuse: Option<Guarded>,
     server: Option<Guarded>,
+    /// The server's.
+    address: Option<String>,
+    /// What mounts it again.
+    mount: Option<Invocation>,
     point: PathBuf,
     work: WorkDir,
     commands: Vec<String>,
 }
 
 impl Started {
-    /// Unmounts, then ends both programs, then removes the directory. Goes on after a failure; the first one is
-    /// the result. Otherwise the result is what `rfs-fuse` has printed, with its counters.
-    fn shut_down(&mut self) -> Result<String> {
+    fn mount(&mut self, command: &Invocation, interrupt: &Interrupt) -> Result<()> {
+        let fuse = self.fuse.insert(Guarded::spawn(command, self.work.path())?);
+        // It says so only when the mount has answered and the read-ahead is set.
+        fuse.wait_output(interrupt, START, |text| text.contains(" is mounted on ").then_some(()))?;
+        match mount::is_mounted(&self.point)? {
+            true => Ok(()),
+            false => Err(fuse.failure("says that it is mounted, but nothing is")),
+        }
+    }
+
+    /// Unmounts and ends the program behind the mount; with what it has printed. Whether the mount is gone, and whether the
+    /// program has ended as it should.
+    fn unmount(&mut self) -> (Result<()>, Result<()>, String) {
         let unmounted = mount::unmount(&self.point);
         let mut said = String::new();
         let fuse = self.fuse.take().map_or(Ok(()), |mut fuse| {
@@ -199,6 +217,13 @@ impl Started {
             said = fuse.stdout.text();
             ended.map(|_| ()).and(stopped)
         });
+        (unmounted, fuse, said)
+    }
+
+    /// Unmounts, then ends both programs, then removes the directory. Goes on after a failure; the first one is
+    /// the result. Otherwise the result is what `rfs-fuse` has printed, with its counters.
+    fn shut_down(&mut self) -> Result<String> {
+        let (unmounted, fuse, said) = self.unmount();
         let server = self.server.take().map_or(Ok(()), |mut server| server.stop());
         let removed = self.work.remove();
         // A mount that could not go while its program hung is gone with it: removal looks again.
@@ -214,6 +239,17 @@ impl Running for Started {
 
     fn commands(&self) -> Vec<String> {
         self.commands.clone()
+    }
+
+    fn remount(&mut self, interrupt: &Interrupt) -> Result<bool> {
+        let Some(command) = self.mount.clone() else { return Ok(false) };
+        let (unmounted, ended, _) = self.unmount();
+        unmounted.and(ended)?;
+        self.mount(&command, interrupt).map(|()| true)
+    }
+
+    fn server(&self) -> Option<&str> {
+        self.address.as_deref()
     }
 
     fn explain(&mut self, error: Error) -> Error {

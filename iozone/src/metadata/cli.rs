@@ -1,0 +1,159 @@
+//! Command line options.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::step::{Action, Shape};
+use crate::cli::Switches;
+
+/// Measure how fast files are created, looked at, listed and removed on rfs, beside its ceilings and GlusterFS.
+///
+/// Prints files per second, what the server was asked for each, and whether that is as fast as it has to be. Leaves no
+/// process, mount or file behind. GlusterFS has to be installed, and takes root.
+#[derive(Debug, Parser)]
+#[command(name = "rfs-metadata", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Internal commands.
+    #[command(subcommand)]
+    pub command: Option<Internal>,
+    /// The benchmark.
+    #[command(flatten)]
+    pub bench: Bench,
+}
+
+/// Commands that the program gives itself.
+#[derive(Debug, Subcommand)]
+pub enum Internal {
+    /// Do one thing to many files and print the seconds that it took.
+    #[command(hide = true)]
+    Worker(Work),
+}
+
+/// What a worker does.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Work {
+    /// Below which directory.
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// How many files.
+    #[arg(long)]
+    pub files: usize,
+    /// Where they are.
+    #[arg(long, value_enum)]
+    pub shape: Shape,
+    /// What is done.
+    #[arg(long, value_enum)]
+    pub action: Action,
+    /// By how many threads, each with its share.
+    #[arg(long)]
+    pub threads: usize,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TargetKind {
+    /// rfs over shared memory.
+    Shm,
+    /// rfs over TCP on loopback.
+    Tcp,
+    /// A FUSE file system in the memory of its own process: the ceiling behind FUSE.
+    Null,
+    /// A directory in memory without FUSE: the ceiling of the machine.
+    Tmpfs,
+    /// GlusterFS with one brick on a tmpfs, on loopback.
+    Glusterfs,
+}
+
+/// Options.
+#[derive(Clone, Debug, Args)]
+pub struct Bench {
+    /// What to measure.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "shm,tcp,null,tmpfs,glusterfs",
+        value_name = "LIST"
+    )]
+    pub targets: Vec<TargetKind>,
+
+    /// Files to create, look at and remove.
+    #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = count)]
+    pub files: usize,
+
+    /// Files in the directory that is listed; none at all for GlusterFS, which would take minutes to create them.
+    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = count)]
+    pub listed: usize,
+
+    /// Repeat everything, in alternating order, and report medians.
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+
+    /// Threads that share the files.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: u16,
+
+    /// A short run that shows that everything works: one round of 1000 files, 5000 listed.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Exit with status 1 if a rate is below what it has to be.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Where rfs-server and rfs-fuse are [default: beside this program].
+    #[arg(long, value_name = "DIR")]
+    pub bin_dir: Option<PathBuf>,
+
+    /// A directory on a tmpfs.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub tmpfs_dir: PathBuf,
+
+    /// Longest time that one step may take, in seconds.
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    pub timeout: u64,
+
+    /// Switches of the runtime and of the mount.
+    #[command(flatten)]
+    pub switches: Switches,
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=10_000_000) => Ok(count),
+        _ => Err("a number of files from 1 to 10000000 is needed".into()),
+    }
+}
+
+impl Bench {
+    /// With what `--quick` stands for.
+    #[must_use]
+    pub fn settled(self) -> Bench {
+        if self.quick { Bench { files: 1000, listed: 5000, rounds: 1, ..self } } else { self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_and_quick() {
+        let bench = |args: &[&str]| Cli::try_parse_from([&["x"], args].concat()).unwrap().bench.settled();
+        let all = bench(&[]);
+        assert_eq!((all.files, all.listed, all.rounds, all.targets.len()), (20_000, 100_000, 3, 5));
+        let quick = bench(&["--quick", "--targets", "shm,tcp"]);
+        assert_eq!((quick.files, quick.listed, quick.rounds, quick.targets.len()), (1000, 5000, 1, 2));
+        for args in [["--files", "0"], ["--rounds", "0"], ["--targets", "nfs"]] {
+            assert!(Cli::try_parse_from([&["x"][..], &args].concat()).is_err(), "{args:?}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The order of the runs: in every round each target takes its turn, forwards and backwards in alternation.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::ValueEnum;
+
+use super::{
+    cli::{Bench, TargetKind, Work},
+    counted::{Counters, Counts, since},
+    step::{Action, STEPS, Shape, Step},
+};
+use crate::{
+    Error, Result,
+    interrupt::Interrupt,
+    process::{Guarded, Invocation},
+    runner::order,
+    size,
+    target::{Gluster, Provider, Rfs, Running, Setup, Target, Tmpfs},
+};
+
+/// What a target has done at one step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Index of the target.
+    pub target: usize,
+    /// Which.
+    pub step: Step,
+    /// Files of one round.
+    pub files: usize,
+    /// Seconds of each round.
+    pub seconds: Vec<f64>,
+    /// What the server was asked in the last round, where there is one.
+    pub asked: Option<Counts>,
+}
+
+/// Space for each file, of which only the inode is used.
+const EACH: u64 = 16 * size::KIB;
+
+/// The targets that were asked for.
+pub fn targets(bench: &Bench) -> Result<Vec<Box<dyn Target>>> {
+    let exe = env::current_exe().map_err(Error::io("the path of this program"))?;
+    let setup = Setup {
+        bin_dir: bench.bin_dir.clone().or_else(|| exe.parent().map(PathBuf::from)).unwrap_or_default(),
+        switches: bench.switches.clone(),
+        server_memory: 2 * EACH * (bench.files + bench.listed) as u64 + (1 << 30),
+        tmpfs_dir: bench.tmpfs_dir.clone(),
+        files: 0,
+        connect: Vec::new(),
+    };
+    let mut kinds = bench.targets.clone();
+    kinds.dedup();
+    kinds
+        .into_iter()
+        .map(|kind| -> Result<Box<dyn Target>> {
+            Ok(match kind {
+                TargetKind::Shm => Box::new(Rfs::new(Provider::Shm, setup.clone())?),
+                TargetKind::Tcp => Box::new(Rfs::new(Provider::Tcp, setup.clone())?),
+                TargetKind::Null => Box::new(Rfs::new(Provider::Null, setup.clone())?),
+                TargetKind::Tmpfs => Box::new(Tmpfs::new(0, setup.tmpfs_dir.clone())),
+                TargetKind::Glusterfs => Box::new(Gluster::new(setup.tmpfs_dir.clone())),
+            })
+        })
+        .collect()
+}
+
+/// Runs everything. On a failure or a signal the current target is stopped before this returns.
+pub fn run(bench: &Bench, targets: &[Box<dyn Target>], interrupt: &Interrupt) -> Result<Vec<Cell>> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for round in 0..bench.rounds {
+        for (_, index) in order(round, 1, targets.len()) {
+            let target = &targets[index];
+            let mut running = target.start(interrupt)?;
+            for step in STEPS {
+                // GlusterFS creates some hundreds a second.
+                if step.action == Action::List && target.name() == "glusterfs" {
+                    continue;
+                }
+                let label =
+                    format!("round {}/{}, {}, {}", round + 1, bench.rounds, target.name(), step.name());
+                eprintln!("rfs-metadata: {label}");
+                let Some(taken) =
+                    take(bench, step, running.as_mut(), interrupt).map_err(|error| running.explain(error))?
+                else {
+                    continue;
+                };
+                match cells.iter_mut().find(|cell| cell.target == index && cell.step == step) {
+                    Some(cell) => {
+                        cell.seconds.push(taken.seconds);
+                        cell.asked = taken.asked;
+                    }
+                    None => cells.push(Cell {
+                        target: index,
+                        step,
+                        files: files(bench, step),
+                        seconds: vec![taken.seconds],
+                        asked: taken.asked,
+                    }),
+                }
+            }
+            running.stop()?;
+        }
+    }
+    Ok(cells)
+}
+
+fn files(bench: &Bench, step: Step) -> usize {
+    if step.action == Action::List { bench.listed } else { bench.files }
+}
+
+struct Taken {
+    seconds: f64,
+    asked: Option<Counts>,
+}
+
+/// One step; nothing if it needs a fresh mount and there can be none.
+fn take(
+    bench: &Bench,
+    step: Step,
+    running: &mut dyn Running,
+    interrupt: &Interrupt,
+) -> Result<Option<Taken>> {
+    let limit = Duration::from_secs(bench.timeout);
+    let act = |running: &dyn Running, action, shape| -> Result<f64> {
+        let work = Work {
+            dir: running.mountpoint().to_owned(),
+            files: files(bench, step),
+            shape,
+            action,
+            threads: usize::from(bench.threads),
+        };
+        worker(&work, limit, interrupt)
+    };
+    if step.action == Action::List && step.fresh {
+        act(running, Action::Create, Shape::Flat)?;
+    }
+    if step.fresh && !running.remount(interrupt)? {
+        return Ok(None);
+    }
+    let counters = running.server().map(Counters::of).transpose()?;
+    let read = || counters.as_ref().map(Counters::read).transpose();
+    let before = read()?;
+    let seconds = act(running, step.action, step.shape)?;
+    let asked = read()?.zip(before).map(|(after, before)| since(&after, &before));
+    Ok(Some(Taken { seconds, asked }))
+}
+
+/// Has this very program do it.
+fn worker(work: &Work, limit: Duration, interrupt: &Interrupt) -> Result<f64> {
+    let program = env::current_exe().map_err(Error::io("the path of this program"))?;
+    let command = Invocation::new(program)
+        .arg("worker")
+        .arg("--dir")
+        .arg(&work.dir)
+        .args(["--files".to_owned(), work.files.to_string()])
+        .args(["--shape".to_owned(), name_of(&work.shape)])
+        .args(["--action".to_owned(), name_of(&work.action)])
+        .args(["--threads".to_owned(), work.threads.to_string()]);
+    let mut child = Guarded::spawn(&command, Path::new("/"))?;
+    let said = child.wait_success(interrupt, limit, |_| ())?;
+    said.trim().parse().map_err(|_| Error::Parse { program: "the worker".into(), what: said })
+}
+
+/// The name of an option's value.
+fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
