@@ -106,6 +106,18 @@ pub(crate) mod atomic {
                     }
 
                     #[track_caller]
+                    pub(crate) fn compare_exchange(
+                        &self,
+                        current: $value,
+                        new: $value,
+                        success: Ordering,
+                        failure: Ordering,
+                    ) -> Result<$value, $value> {
+                        before(success);
+                        self.0.compare_exchange(current, new, success, failure)
+                    }
+
+                    #[track_caller]
                     pub(crate) fn compare_exchange_weak(
                         &self,
                         current: $value,
