@@ -226,7 +226,12 @@ impl Runtime {
             drop(loan);
             let latency = now.saturating_duration_since(ticket.started());
             let result = if ok { Ok(()) } else { Err(self.failure(status, latency)) };
-            if self.complete_part(&ticket, Some(lane.attended_by), result) {
+            // Before the owner is told, where it is certain: he may look at the counters then.
+            let counted = ticket.has_one_part_left();
+            if counted {
+                self.count_latency(kind, latency);
+            }
+            if self.complete_part(&ticket, Some(lane.attended_by), result) && !counted {
                 self.count_latency(kind, latency);
             }
         }

@@ -170,6 +170,11 @@ impl Ticket {
         (0..MAX_LANES).find(|lane| !self.is_settled_on(*lane))
     }
 
+    /// True if only one of its requests is not done: whoever completes that one knows that it is the last.
+    pub(crate) fn has_one_part_left(&self) -> bool {
+        self.remaining.load(Ordering::Acquire) == 1
+    }
+
     /// One request is done: posted on `lane`, or never posted. Its loan has to be back. Tells what is to be done for the
     /// owner, and whether this was the last.
     pub(crate) fn complete_one(
