@@ -1,0 +1,101 @@
+//! Many of everything: small files, and names in one directory.
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::Write,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use common::{Lender, eventually, pattern, providers};
+use rdmabox::SessionOptions;
+use rfs_fuse::client::{Client, Creator};
+use rfs_proto::ROOT_INO;
+
+const MIB: u64 = 1 << 20;
+
+/// As a backup or a build tree is written: made, written, closed, the next one.
+#[test]
+fn a_hundred_thousand_files_of_one_kib_take_a_block_each() {
+    const FILES: u64 = 100_000;
+    for over in providers() {
+        let lender = Lender::with(512 * MIB, |config| config.inodes = Some(FILES as u32 + 1000));
+        let mount = lender.mount(over, &[]);
+        let free = lender.free_blocks();
+        let content = pattern(1024, 7);
+        for directory in 0..100 {
+            let directory = mount.path(&format!("{directory}"));
+            fs::create_dir(&directory).expect("made");
+            for file in 0..FILES / 100 {
+                let mut file = File::create_new(directory.join(format!("{file}"))).expect("made");
+                file.write_all(&content).expect("written");
+            }
+        }
+        // The kernel closes in the background.
+        assert!(eventually(|| free - lender.free_blocks() == FILES));
+        for name in ["0/0", "0/999", "57/123", "99/999"] {
+            assert!(fs::read(mount.path(name)).expect("read") == content, "{name}");
+        }
+        mount.unmount();
+    }
+}
+
+const NAMES: u64 = 1_000_000;
+/// Names come and go among the first of these.
+const RESTLESS: u64 = 1000;
+
+/// Names that stay are listed once each, however much the directory changes meanwhile.
+#[test]
+fn a_million_entries_are_listed_completely_while_they_change() {
+    let lender = Lender::with(64 * MIB, |config| config.inodes = Some(NAMES as u32 + 10_000));
+    let over = providers()[0];
+    let connect = || {
+        let address = lender.address(over).parse().expect("an address");
+        Client::connect(&address, &SessionOptions::default()).expect("connected")
+    };
+    let by = Creator { uid: 0, gid: 0, umask: 0 };
+    let client = connect();
+    let directory = client.mkdir(ROOT_INO, b"many", 0o755, by).expect("made").ino;
+    let make = |name: &str| {
+        client.mknod(directory, name.as_bytes(), 0o100_644, 0, by).map(|attr| client.forget(attr.ino, 1))
+    };
+    thread::scope(|scope| {
+        for part in 0..2 {
+            let make = &make;
+            scope.spawn(move || {
+                (part..NAMES).step_by(2).for_each(|n| make(&format!("stays{n}")).expect("made"))
+            });
+        }
+    });
+    let mount = lender.mount(over, &[]);
+    let done = AtomicBool::new(false);
+    let mut listed: HashMap<String, u32> = HashMap::with_capacity(NAMES as usize);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0;
+            while !done.load(Ordering::Relaxed) {
+                let name = |n: u64| format!("restless{}", n % RESTLESS);
+                make(&name(round)).expect("made");
+                if round >= 10 {
+                    client.unlink(directory, name(round - 10).as_bytes()).expect("removed");
+                }
+                round += 1;
+            }
+        });
+        let entries = fs::read_dir(mount.path("many")).expect("opened");
+        for entry in entries {
+            let name = entry.expect("listed").file_name().into_string().expect("UTF-8");
+            *listed.entry(name).or_default() += 1;
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    for n in 0..NAMES {
+        assert_eq!(listed.get(&format!("stays{n}")), Some(&1), "stays{n}");
+    }
+    let others = listed.keys().filter(|name| !name.starts_with("stays"));
+    assert!(others.clone().all(|name| name.starts_with("restless")), "{:?}", others.collect::<Vec<_>>());
+    mount.unmount();
+}
