@@ -13,6 +13,7 @@
 mod client;
 mod header;
 mod late;
+mod outbox;
 mod reply;
 mod server;
 mod waiting;
@@ -27,13 +28,13 @@ pub(crate) use waiting::WaitingCalls;
 use std::sync::Arc;
 
 use header::{HEADER, Header, Kind};
-use parking_lot::Mutex;
+use outbox::Outbox;
 
 use crate::{
     memory::{Memory, MemoryError},
     verbs::{
-        Access, MrHandle, PostError, ProtectionDomain, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge,
-        VerbsError, WcOpcode, WorkCompletion,
+        Access, MrHandle, PostError, ProtectionDomain, QueuePair, RecvWr, Sge, VerbsError, WcOpcode,
+        WorkCompletion,
     },
 };
 
@@ -73,9 +74,7 @@ struct Messages {
     memory: Arc<Memory>,
     /// Messages that can be under way each way.
     slots: usize,
-    /// Sends so far. Held over each post: a signaled one must not be overtaken, or the unsignaled ones would fill the
-    /// queue.
-    sends: Mutex<u32>,
+    outbox: Outbox,
 }
 
 impl Messages {
@@ -84,7 +83,7 @@ impl Messages {
     fn new(pd: &dyn ProtectionDomain, qp: Arc<dyn QueuePair>, slots: usize) -> Result<Messages, VerbsError> {
         let memory = Arc::new(Memory::private(2 * slots * STRIDE).map_err(memory_error)?);
         let mr = pd.register(&memory, 0, memory.len() as u64, Access::LOCAL_WRITE)?;
-        let messages = Messages { qp, mr, memory, slots, sends: Mutex::new(0) };
+        let messages = Messages { qp, mr, memory, slots, outbox: Outbox::default() };
         let posted = (0..slots).try_for_each(|index| messages.post_recv(index));
         posted.map_err(|e| VerbsError::Protocol(e.to_string()))?;
         Ok(messages)
@@ -108,18 +107,12 @@ impl Messages {
         self.qp.post_recv(&[RecvWr { wr_id: index as u64, sges: &sges }])
     }
 
-    /// Sends `bytes` under `header`, from its slot's buffer.
+    /// Sends `bytes` under `header`, from its slot's buffer. A refusal may be that of another message: see [`Outbox`].
     fn send(&self, header: Header, bytes: &[u8]) -> Result<(), PostError> {
         let offset = self.send_offset(header.slot);
         self.memory.write(offset, &header.encode());
         self.memory.write(offset + HEADER, bytes);
-        let sges = [self.sge(offset, HEADER + bytes.len())];
-        let mut sends = self.sends.lock();
-        *sends = sends.wrapping_add(1);
-        let signaled = sends.is_multiple_of(SIGNAL_EVERY);
-        let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let op = SendOp::Send { imm: None };
-        self.qp.post_send(&[SendWr { wr_id: SEND_ID, op, sges: &sges, inline: None, flags }])
+        self.outbox.send(&*self.qp, self.sge(offset, HEADER + bytes.len()))
     }
 
     /// The header of the message that `wc` reports; `None` if it is none that a peer may send.
