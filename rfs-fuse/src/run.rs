@@ -25,7 +25,7 @@ use crate::{
     client::{AttachError, Client},
     daemon,
     fuse::{Adapter, KernelLink},
-    mount::{self, MountError, Mounted, Unmounted, within},
+    mount::{self, Look, MountError, Mounted, Unmounted, within},
     mount8::{self, Invocation},
     null::NullFs,
 };
@@ -70,6 +70,9 @@ enum Event {
 
 /// Runs the program, under whatever name.
 pub fn main() -> ExitCode {
+    if let Some(code) = mount::asked() {
+        return ExitCode::from(code);
+    }
     let options = Args::command();
     let known = |name: &str| options.get_arguments().any(|option| option.get_long() == Some(name));
     match mount8::parse(std::env::args_os(), &known) {
@@ -211,10 +214,9 @@ fn serve<F: Filesystem>(
 
 /// Waits for the mount to answer and says that it does.
 fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
-    let root = mounted.path().to_owned();
     let limit = args.session_options().operation_timeout + Duration::from_secs(1);
     let dead = |why: String| RunError::Dead { path: mounted.path().to_owned(), why };
-    within(limit, move || std::fs::metadata(root))
+    mount::look(mounted.path(), Look::Directory, limit)
         .ok_or_else(|| dead("no answer".into()))?
         .map_err(|e| dead(e.to_string()))?;
     if let Err(e) = mounted.set_readahead(args.settings().max_readahead) {
@@ -269,10 +271,14 @@ fn wait_and_unmount(mounted: &Mounted, events: &mpsc::Receiver<Event>) -> Result
     mounted.detach().map_err(os("cannot unmount"))
 }
 
-/// Has the kernel write what programs changed in memory that they mapped from files here, before that is lost.
+/// Has the kernel write what programs changed in memory that they mapped from files here, before that is lost. Not every kernel
+/// waits for it: since 6.18 a FUSE file system is not waited for.
 fn write_back(path: &Path) {
-    let path = path.to_owned();
-    within(UNMOUNT_LIMIT, move || std::fs::File::open(path).and_then(|root| Ok(rustix::fs::syncfs(root)?)));
+    match mount::look(path, Look::Sync, UNMOUNT_LIMIT) {
+        Some(Ok(())) => {}
+        Some(Err(e)) => log::warn!("{}: mapped memory may not be written back: {e}", path.display()),
+        None => log::warn!("{}: mapped memory is not all written back", path.display()),
+    }
 }
 
 /// Takes a mount back that is of no use.

@@ -461,3 +461,22 @@ fn a_silent_server_is_an_errno_and_not_a_hang() {
         server.signal(Signal::CONT);
     }
 }
+
+/// A process that waits for an answer of its own file system could not be killed before that came, so another one looks.
+#[test]
+fn a_look_from_outside_says_what_it_found() {
+    let dir = directory();
+    fs::write(dir.path().join("file"), "").expect("written");
+    let look = |what: &str, name: &str| {
+        let looked =
+            program().args(["--look-from-outside", what]).arg(dir.path().join(name)).output().expect("ran");
+        assert_eq!((&looked.stdout[..], &looked.stderr[..]), (&b""[..], &b""[..]));
+        looked.status.code()
+    };
+    use rustix::io::Errno;
+    assert_eq!(look("directory", ""), Some(0));
+    assert_eq!(look("directory", "file"), Some(Errno::NOTDIR.raw_os_error()));
+    assert_eq!(look("directory", "missing"), Some(Errno::NOENT.raw_os_error()));
+    assert_eq!(look("sync", ""), Some(0));
+    assert_eq!(look("sync", "missing"), Some(Errno::NOENT.raw_os_error()));
+}

@@ -8,7 +8,11 @@ use std::{
 
 use rustix::mount::UnmountFlags;
 
-use super::{MountError, helper, table, within};
+use super::{
+    MountError, helper,
+    outside::{self, Look},
+    table,
+};
 
 /// How long a look at a path may take: a dead mount can hang.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -27,9 +31,9 @@ pub fn mount_point(path: &Path, fs_type: &str) -> Result<PathBuf, MountError> {
         Err(e) if e.kind() == io::ErrorKind::TimedOut => {
             return Err(point("does not answer: something that hangs is mounted there".into()));
         }
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => return Err(point("not a directory".into())),
         Err(e) => return Err(point(e.to_string())),
-        Ok(metadata) if !metadata.is_dir() => return Err(point("not a directory".into())),
-        Ok(_) => {}
+        Ok(()) => {}
     }
     let path = path.canonicalize().map_err(|e| point(e.to_string()))?;
     if table::topmost(&path).is_some_and(|entry| entry.fs_type == fs_type) {
@@ -38,9 +42,8 @@ pub fn mount_point(path: &Path, fs_type: &str) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-fn look(path: &Path) -> io::Result<std::fs::Metadata> {
-    let path = path.to_owned();
-    within(PATIENCE, move || std::fs::metadata(path)).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+fn look(path: &Path) -> io::Result<()> {
+    outside::look(path, Look::Directory, PATIENCE).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// The path as the mount table has it, without looking at its last part.

@@ -7,6 +7,7 @@
 mod check;
 mod deadline;
 mod helper;
+mod outside;
 mod table;
 
 use std::{
@@ -24,6 +25,7 @@ use rustix::{
 pub use check::mount_point;
 pub use deadline::within;
 pub use helper::helper;
+pub use outside::{Look, asked, look};
 
 /// The device.
 pub const DEVICE: &str = "/dev/fuse";
