@@ -9,7 +9,10 @@ use std::{
     path::Path,
 };
 
-use common::{Lender, Mount, combinations, pattern, providers};
+use common::{
+    Lender, Mount, combinations, pattern, providers,
+    random::{Random, seed},
+};
 use rustix::{
     fs::{FallocateFlags, copy_file_range, fallocate},
     io::Errno,
@@ -17,31 +20,6 @@ use rustix::{
 
 const LONGEST: u64 = 300_000;
 const STEPS: u32 = 1500;
-
-/// xorshift64*: the same numbers for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-}
-
-/// A seed that repeats a run, else a new one.
-fn seed() -> u64 {
-    let given = std::env::var("RFS_EXERCISER_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    given.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-        now.as_nanos() as u64 | 1
-    })
-}
 
 fn open(path: &Path, append: bool) -> File {
     OpenOptions::new().read(true).write(!append).append(append).open(path).expect("opened")
@@ -149,7 +127,7 @@ fn check(random: &mut Random, path: &Path, model: &[u8]) {
 }
 
 fn exercise(a: &Mount, b: &Mount, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut model = Vec::new();
     File::create(a.path("file")).expect("created");
     let mut done = Vec::new();
