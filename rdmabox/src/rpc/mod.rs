@@ -18,6 +18,7 @@ mod late;
 mod reply;
 mod server;
 mod started;
+mod turns;
 mod waiting;
 
 pub(crate) use client::RpcClient;
