@@ -19,6 +19,7 @@ mod outbox;
 mod reply;
 mod server;
 mod started;
+mod turns;
 mod waiting;
 
 pub(crate) use client::RpcClient;

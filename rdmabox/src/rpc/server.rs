@@ -1,7 +1,7 @@
 //! The answering side: a few threads serve the calls of all sessions.
 //!
-//! All message queue pairs share a completion queue. One thread waits on it at a time, takes one completion, and
-//! lets the next one wait while it handles the call. Sessions are unknown here; a [`Handler`] knows them.
+//! All message queue pairs share a completion queue. One thread looks at it at a time, and handles what it finds ([`Turns`]).
+//! Sessions are unknown here; a [`Handler`] knows them.
 
 use std::{
     collections::HashMap,
@@ -10,12 +10,15 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
-use super::{CALL_SLOTS, Header, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID};
+use super::{
+    CALL_SLOTS, Header, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID,
+    turns::Turns,
+};
 use crate::verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion};
 
 /// What becomes of a session's messages.
@@ -62,8 +65,7 @@ impl std::fmt::Debug for Endpoint {
 #[derive(Debug)]
 struct Shared {
     cq: Arc<dyn CompletionQueue>,
-    /// Held by the thread that waits.
-    turn: Mutex<()>,
+    turns: Turns,
     endpoints: RwLock<HashMap<u32, Arc<Endpoint>>>,
     stop: AtomicBool,
 }
@@ -78,7 +80,7 @@ impl RpcServer {
     pub(crate) fn start(cq: Arc<dyn CompletionQueue>, threads: usize) -> std::io::Result<RpcServer> {
         let shared = Arc::new(Shared {
             cq,
-            turn: Mutex::new(()),
+            turns: Turns::default(),
             endpoints: RwLock::default(),
             stop: AtomicBool::new(false),
         });
@@ -155,6 +157,7 @@ impl RpcServer {
 impl Drop for RpcServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
+        self.shared.turns.end();
         self.shared.cq.wake();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -165,45 +168,52 @@ impl Drop for RpcServer {
 fn serve(shared: &Shared) {
     let mut request = Vec::with_capacity(MAX_CALL);
     let mut reply = Vec::with_capacity(MAX_CALL);
-    while let Some(wc) = next(shared) {
-        let endpoint = shared.endpoints.read().get(&wc.qp_num).cloned();
-        let Some(endpoint) = endpoint else { continue };
-        if wc.status != WcStatus::Success {
-            endpoint.handler.end(Reason::Gone);
-            continue;
-        }
-        if wc.wr_id == SEND_ID {
-            continue;
-        }
-        let handled = match endpoint.role {
-            Role::Calls => endpoint.answer(&wc, &mut request, &mut reply),
-            Role::LateReplies => endpoint.was_taken(&wc),
-        };
-        if let Err(reason) = handled {
-            endpoint.handler.end(Reason::Misbehaved(&reason));
-        }
+    let mut took = None;
+    while shared.turns.take(took)
+        && let Some((wc, at_once)) = next(shared)
+    {
+        shared.turns.lay_down(at_once);
+        let began = Instant::now();
+        handle(shared, &wc, &mut request, &mut reply);
+        took = Some(began.elapsed());
     }
 }
 
-/// The next completion; `None` at the end.
-fn next(shared: &Shared) -> Option<WorkCompletion> {
-    let _turn = shared.turn.lock();
+fn handle(shared: &Shared, wc: &WorkCompletion, request: &mut Vec<u8>, reply: &mut Vec<u8>) {
+    let endpoint = shared.endpoints.read().get(&wc.qp_num).cloned();
+    let Some(endpoint) = endpoint else { return };
+    if wc.status != WcStatus::Success {
+        endpoint.handler.end(Reason::Gone);
+        return;
+    }
+    let handled = match endpoint.role {
+        Role::Calls => endpoint.answer(wc, request, reply),
+        Role::LateReplies => endpoint.was_taken(wc),
+    };
+    if let Err(reason) = handled {
+        endpoint.handler.end(Reason::Misbehaved(&reason));
+    }
+}
+
+/// The next completion that is worth a thought, and whether it was there already; `None` at the end. For the thread that has the
+/// turn.
+fn next(shared: &Shared) -> Option<(WorkCompletion, bool)> {
     let mut wc = [WorkCompletion::EMPTY];
+    let mut at_once = true;
     let mut armed = false;
     loop {
         if shared.stop.load(Ordering::Acquire) {
-            // The others wait for the turn or sleep.
-            shared.cq.wake();
             return None;
         }
         let step = match shared.cq.poll(&mut wc) {
-            Ok(1) => return Some(wc[0]),
+            Ok(1) if wc[0].wr_id == SEND_ID && wc[0].status == WcStatus::Success => Ok(()),
+            Ok(1) => return Some((wc[0], at_once)),
             Ok(_) if armed => {
                 armed = false;
                 shared.cq.wait(None).map(|_| ())
             }
             Ok(_) => {
-                armed = true;
+                (armed, at_once) = (true, false);
                 shared.cq.arm()
             }
             Err(e) => Err(e),
