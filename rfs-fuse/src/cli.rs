@@ -192,6 +192,10 @@ pub struct Args {
     )]
     threads: u16,
 
+    /// Do not move the threads that serve the kernel to the core of who calls (only root has them moved)
+    #[arg(long, help_heading = "Kernel")]
+    pub no_follow: bool,
+
     /// How long the kernel may keep attributes
     #[arg(long, value_name = "SECS", value_parser = timeout, default_value = "1", help_heading = "Kernel")]
     attr_timeout: Duration,

@@ -24,7 +24,7 @@ use crate::{
     cli::{Args, UsageError},
     client::{AttachError, Client},
     daemon,
-    fuse::{Adapter, KernelLink},
+    fuse::{Adapter, KernelLink, Placed, Placement},
     mount::{self, Look, MountError, Mounted, Unmounted, within},
     mount8::{self, Invocation},
     null::NullFs,
@@ -136,8 +136,14 @@ fn run(args: &Args) -> Result<(), RunError> {
     mount::device()?;
     // From here on a signal is an event, so that it cannot leave a mount behind.
     let events = listen_for_signals()?;
+    let placement = if args.no_follow { Placement::none() } else { Placement::follow() };
     let Some(address) = address else {
-        return serve(args, &point, NullFs::new(args.settings()), None, events);
+        let null = Placed::new(NullFs::new(args.settings()), &placement);
+        let outcome = serve(args, &point, null, None, events);
+        if args.stats_on_exit {
+            report_counters(None, &placement, args.detached);
+        }
+        return outcome;
     };
     let client = {
         let (address, options) = (address.clone(), args.session_options());
@@ -145,10 +151,10 @@ fn run(args: &Args) -> Result<(), RunError> {
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
     let link = KernelLink::default();
-    let adapter = Adapter::new(client.clone(), args.settings(), link.clone());
+    let adapter = Placed::new(Adapter::new(client.clone(), args.settings(), link.clone()), &placement);
     let outcome = serve(args, &point, adapter, Some((&client, &link)), events);
     if args.stats_on_exit {
-        report_counters(&client, args.detached);
+        report_counters(Some(&client), &placement, args.detached);
     }
     client.close_session();
     outcome
@@ -288,11 +294,17 @@ fn undo(mounted: &Mounted) {
     }
 }
 
-/// The session's counters, on stdout or, in the background, in the log.
-fn report_counters(client: &Client, to_log: bool) {
-    let counters: serde_json::Map<String, serde_json::Value> =
-        client.counters().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-    let report = serde_json::json!({ "session": client.description(), "counters": counters });
+/// The counters of the session, if there is one, and of the placement, on stdout or, in the background, in the log.
+fn report_counters(client: Option<&Client>, placement: &Placement, to_log: bool) {
+    fn object(counters: impl IntoIterator<Item = (&'static str, u64)>) -> serde_json::Value {
+        let counters = counters.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        serde_json::Value::Object(counters.collect())
+    }
+    let mut report = serde_json::json!({ "placement": object(placement.counters()) });
+    if let Some(client) = client {
+        report["session"] = client.description().into();
+        report["counters"] = object(client.counters());
+    }
     if to_log {
         log::info!("{report}");
     } else {

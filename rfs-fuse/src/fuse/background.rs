@@ -7,6 +7,8 @@ use std::{
 
 use parking_lot::Mutex;
 
+use super::placement;
+
 /// Started when there is something to do for the first time.
 pub(super) struct Background {
     name: &'static str,
@@ -22,6 +24,10 @@ impl Background {
     pub(super) fn start(&self, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut thread = self.thread.lock();
         if thread.is_none() {
+            let run = || {
+                placement::begin_unbound();
+                run();
+            };
             *thread = Some(thread::Builder::new().name(self.name.into()).spawn(run)?);
         }
         Ok(())

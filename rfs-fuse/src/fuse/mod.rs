@@ -3,6 +3,7 @@
 //! Handlers run on fuser's session threads, several at once, and wait for the server on the thread that they are called
 //! on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`). Who
 //! waits for a lock waits on none of them (`locks`).
+//! Which core a handler runs on is the business of `placement`.
 //! What this file system does not have is not implemented here: fuser answers ENOSYS, which makes the kernel stop asking.
 
 mod adapter;
@@ -11,6 +12,8 @@ mod convert;
 mod handles;
 mod locks;
 mod pages;
+mod placed;
+mod placement;
 mod process;
 mod reply;
 
@@ -19,6 +22,8 @@ use std::time::Duration;
 use fuser::{FopenFlags, InitFlags, KernelConfig};
 
 pub use adapter::{Adapter, KernelLink};
+pub use placed::Placed;
+pub use placement::Placement;
 
 /// What is agreed with the kernel; the same for the real and the null file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Read replies.
 //!
-//! The one place with `unsafe` in this crate: bytes in mapped server memory go to the kernel without a copy in between.
+//! Here, and in `placement::policy`, is the `unsafe` of this crate: bytes in mapped server memory go to the kernel without a copy in between.
 
 use fuser::ReplyData;
 

@@ -1,0 +1,98 @@
+//! A kernel's scheduler to test with.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use rustix::thread::Pid;
+
+use super::policy::Scheduler;
+
+/// How a thread is scheduled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Schedule {
+    pub(super) idle: bool,
+    pub(super) core: Option<usize>,
+}
+
+/// What [`Scheduler::bind`] makes of it.
+pub(super) fn bound(core: usize) -> Schedule {
+    Schedule { idle: true, core: Some(core) }
+}
+
+/// What somebody else does.
+type Event = Box<dyn FnOnce(&mut World) + Send>;
+
+#[derive(Default)]
+pub(super) struct World {
+    /// Where callers run.
+    pub(super) cores: HashMap<u32, usize>,
+    pub(super) own_core: usize,
+    pub(super) runnable: HashSet<u32>,
+    pub(super) threads: HashMap<Pid, Schedule>,
+    pub(super) refuses: bool,
+    /// Happens before the next shift.
+    pub(super) meanwhile: Option<Event>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Fake(pub(super) Arc<Mutex<World>>);
+
+pub(super) fn pid(tid: u32) -> Pid {
+    Pid::from_raw(tid as i32).expect("a thread's number")
+}
+
+impl Fake {
+    /// Threads that are not as those of a process are from the beginning.
+    pub(super) fn changed(&self) -> Vec<(u32, Schedule)> {
+        let world = self.0.lock();
+        let changed = world.threads.iter().filter(|(_, schedule)| **schedule != Schedule::default());
+        let mut changed: Vec<_> =
+            changed.map(|(tid, schedule)| (tid.as_raw_nonzero().get() as u32, *schedule)).collect();
+        changed.sort_unstable();
+        changed
+    }
+}
+
+impl Scheduler for Fake {
+    fn core_of(&mut self, tid: u32) -> Option<usize> {
+        self.0.lock().cores.get(&tid).copied()
+    }
+
+    fn is_runnable(&mut self, tid: u32) -> bool {
+        self.0.lock().runnable.contains(&tid)
+    }
+
+    fn bind(&mut self, tid: Pid, core: usize) -> io::Result<()> {
+        self.0.lock().threads.entry(tid).or_default().idle = true;
+        self.shift(tid, core)
+    }
+
+    fn own_core(&self) -> usize {
+        self.0.lock().own_core
+    }
+
+    fn shift(&mut self, tid: Pid, core: usize) -> io::Result<()> {
+        let mut world = self.0.lock();
+        if let Some(meanwhile) = world.meanwhile.take() {
+            meanwhile(&mut world);
+        }
+        if world.refuses {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        world.threads.entry(tid).or_default().core = Some(core);
+        Ok(())
+    }
+
+    fn lift(&mut self, tid: Pid) -> io::Result<()> {
+        self.0.lock().threads.remove(&tid);
+        Ok(())
+    }
+
+    fn lift_all_but(&mut self, bound: &[Pid]) {
+        self.0.lock().threads.retain(|tid, schedule| bound.contains(tid) || !schedule.idle);
+    }
+}

@@ -1,0 +1,190 @@
+//! The one thread that binds session threads to a core, and lifts them from it.
+//!
+//! It looks once per tick while somebody is followed, or may be, and sleeps otherwise; before it sleeps, it lifts all. So nobody
+//! is bound whom it does not watch: a SCHED_IDLE thread on a core that somebody else keeps busy hardly runs.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::thread::Pid;
+
+use super::{
+    NOBODY, Shared,
+    habit::{Habit, Seen, Wish},
+    policy::Scheduler,
+    seat::{Seat, Tally},
+};
+
+/// From one look to the next. Who starves is lifted within three.
+const TICK: Duration = Duration::from_millis(4);
+/// Threads that seats have started meanwhile are lifted once in so many ticks.
+const STRAYS: u32 = 64;
+
+/// A seat, as the guard knows it.
+struct Known {
+    seat: Arc<Seat>,
+    /// At the last look.
+    tally: Tally,
+    is_bound: bool,
+}
+
+/// What it knows, and what it does in one look.
+pub(super) struct Guard<S> {
+    shared: Arc<Shared>,
+    scheduler: S,
+    habit: Habit,
+    known: Vec<Known>,
+    /// Ticks of following.
+    ticks: u32,
+}
+
+impl<S: Scheduler> Guard<S> {
+    pub(super) fn new(shared: Arc<Shared>, scheduler: S) -> Guard<S> {
+        Guard { shared, scheduler, habit: Habit::new(), known: Vec::new(), ticks: 0 }
+    }
+
+    /// Looks until there is no mount any more.
+    pub(super) fn run(mut self) {
+        let mut wish = Wish::Rest;
+        loop {
+            let ticked = self.wait(wish);
+            if self.shared.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            wish = match wish {
+                // What came before is of no interest.
+                Wish::Rest | Wish::Pause(_) => {
+                    self.observe(true);
+                    Wish::Watch
+                }
+                _ => self.step(ticked),
+            };
+        }
+        self.lift();
+    }
+
+    /// Waits as is wished. True if it was for as long; else there is news of whom it follows.
+    fn wait(&self, wish: Wish) -> bool {
+        let shared = &*self.shared;
+        let ticks = match wish {
+            Wish::Rest | Wish::Doubt(_) => {
+                // A request between these two does not wake it: the next ones do.
+                shared.asleep.store(true, Ordering::Relaxed);
+                thread::park();
+                shared.asleep.store(false, Ordering::Relaxed);
+                return true;
+            }
+            Wish::Watch | Wish::Follow(_) => 1,
+            Wish::Pause(ticks) => ticks,
+        };
+        let end = Instant::now() + TICK * ticks;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || shared.stop.load(Ordering::Relaxed) {
+                return true;
+            }
+            thread::park_timeout(left);
+            if matches!(wish, Wish::Follow(_)) && Instant::now() < end {
+                return false;
+            }
+        }
+    }
+
+    /// One look, and what follows from it. What it returns is how to wait for the next.
+    pub(super) fn step(&mut self, ticked: bool) -> Wish {
+        let seen = self.observe(ticked);
+        let wish = if ticked { self.habit.look(&seen) } else { self.habit.glance(&seen) };
+        match wish {
+            Wish::Follow(caller) => self.follow(caller, ticked),
+            Wish::Doubt(caller) => {
+                let starved = self.is_starved(caller);
+                self.lift();
+                if !starved {
+                    return Wish::Rest;
+                }
+                self.shared.rescues.fetch_add(1, Ordering::Relaxed);
+                self.habit.failed()
+            }
+            Wish::Pause(_) => {
+                self.lift();
+                self.shared.rescues.fetch_add(1, Ordering::Relaxed);
+                wish
+            }
+            Wish::Rest | Wish::Watch => {
+                self.lift();
+                wish
+            }
+        }
+    }
+
+    /// What came since the last look.
+    fn observe(&mut self, ticked: bool) -> Vec<Seen> {
+        {
+            let seats = self.shared.seats.lock();
+            for seat in &seats[self.known.len()..] {
+                let seat = Arc::clone(seat);
+                self.known.push(Known { seat, tally: Tally::default(), is_bound: false });
+            }
+        }
+        let look = |known: &mut Known| {
+            let tally = known.seat.tally();
+            let seen = tally.since(known.tally);
+            if ticked {
+                known.tally = tally;
+            }
+            seen
+        };
+        self.known.iter_mut().map(look).collect()
+    }
+
+    fn follow(&mut self, caller: u32, ticked: bool) -> Wish {
+        let Some(core) = self.scheduler.core_of(caller) else {
+            self.lift();
+            return self.habit.stop();
+        };
+        for known in self.known.iter_mut().filter(|known| !known.is_bound) {
+            // Even if it comes only half the way.
+            known.is_bound = true;
+            if let Err(e) = self.scheduler.bind(known.seat.tid(), core) {
+                log::debug!("a session thread cannot be bound to core {core}: {e}");
+                self.lift();
+                return self.habit.failed();
+            }
+        }
+        if self.shared.followed.swap(caller, Ordering::SeqCst) != caller {
+            self.shared.follows.fetch_add(1, Ordering::Relaxed);
+            self.ticks = 0;
+        }
+        self.ticks += u32::from(ticked);
+        if ticked && self.ticks.is_multiple_of(STRAYS) {
+            let seats: Vec<Pid> = self.known.iter().map(|known| known.seat.tid()).collect();
+            self.scheduler.lift_all_but(&seats);
+        }
+        Wish::Follow(caller)
+    }
+
+    /// True if a seat would run if it were let, while the caller has nothing to do but to wait: one that computes keeps seats
+    /// from running, too, and nobody is the worse for it.
+    fn is_starved(&mut self, caller: u32) -> bool {
+        let bound = self.known.iter().filter(|known| known.is_bound);
+        let mut tids = bound.map(|known| known.seat.tid().as_raw_nonzero().get().unsigned_abs());
+        tids.any(|tid| self.scheduler.is_runnable(tid)) && !self.scheduler.is_runnable(caller)
+    }
+
+    fn lift(&mut self) {
+        self.shared.followed.store(NOBODY, Ordering::SeqCst);
+        let mut any = false;
+        for known in &mut self.known {
+            any |= std::mem::take(&mut known.is_bound);
+        }
+        if any {
+            self.scheduler.lift_all_but(&[]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+use super::{
+    super::fake::{Fake, Schedule, bound, pid},
+    *,
+};
+
+const CALLER: u32 = 77;
+/// A thread that a seat has started, and that the guard does not know.
+const STRAY: u32 = 90;
+
+struct Table {
+    guard: Guard<Fake>,
+    world: Fake,
+    seats: Vec<Arc<Seat>>,
+}
+
+impl Table {
+    fn new() -> Table {
+        let (shared, world) = (Arc::new(Shared::default()), Fake::default());
+        let seats: Vec<_> = [1, 2].map(|tid| Arc::new(Seat::new(pid(tid)))).into();
+        shared.seats.lock().extend(seats.iter().cloned());
+        world.0.lock().cores.insert(CALLER, 3);
+        Table { guard: Guard::new(shared, world.clone()), world, seats }
+    }
+
+    /// One that follows the caller.
+    fn following() -> Table {
+        let mut table = Table::new();
+        assert_eq!(table.tick(CALLER, 100), Wish::Watch);
+        assert_eq!(table.world.changed(), []);
+        assert_eq!(table.tick(CALLER, 100), Wish::Follow(CALLER));
+        assert_eq!(table.world.changed(), [(1, bound(3)), (2, bound(3))]);
+        table
+    }
+
+    fn requests(&self, caller: u32, count: usize) {
+        for (_, seat) in (0..count).zip(self.seats.iter().cycle()) {
+            seat.note(caller, 0);
+        }
+    }
+
+    fn tick(&mut self, caller: u32, count: usize) -> Wish {
+        self.requests(caller, count);
+        self.guard.step(true)
+    }
+
+    /// What is bound, how often somebody was followed, and how often that had to be ended.
+    fn state(&self) -> (Vec<(u32, Schedule)>, u64, u64) {
+        let shared = &self.guard.shared;
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        (self.world.changed(), count(&shared.follows), count(&shared.rescues))
+    }
+}
+
+#[test]
+fn seats_go_where_the_caller_is() {
+    let mut table = Table::following();
+    // One that is new joins the others, which keep up on their own.
+    table.world.0.lock().cores.insert(CALLER, 0);
+    table.guard.shared.seats.lock().push(Arc::new(Seat::new(pid(5))));
+    assert_eq!(table.tick(CALLER, 100), Wish::Follow(CALLER));
+    assert_eq!(table.world.changed(), [(1, bound(3)), (2, bound(3)), (5, bound(0))]);
+    assert_eq!(table.guard.shared.followed.load(Ordering::Relaxed), CALLER);
+    // The caller has ended.
+    table.world.0.lock().cores.clear();
+    assert_eq!(table.tick(CALLER, 100), Wish::Rest);
+    assert_eq!(table.state(), (vec![], 1, 0));
+    assert_eq!(table.guard.shared.followed.load(Ordering::Relaxed), NOBODY);
+    assert_eq!(table.tick(CALLER, 100), Wish::Watch);
+}
+
+#[test]
+fn somebody_else_is_noticed_before_the_tick() {
+    let mut table = Table::following();
+    table.requests(CALLER, 3);
+    assert_eq!(table.guard.step(false), Wish::Follow(CALLER));
+    table.seats[0].note(CALLER + 1, 0);
+    assert_eq!(table.guard.step(false), Wish::Rest);
+    assert_eq!(table.state(), (vec![], 1, 0));
+}
+
+#[test]
+fn who_starves_is_lifted_and_left_alone_for_a_while() {
+    let mut table = Table::following();
+    table.world.0.lock().runnable.insert(2);
+    assert_eq!(table.tick(CALLER, 1), Wish::Follow(CALLER));
+    let Wish::Pause(first) = table.tick(CALLER, 1) else { panic!("it goes on") };
+    assert_eq!(table.state(), (vec![], 1, 1));
+    for _ in 0..2 {
+        table.tick(CALLER, 100);
+    }
+    table.tick(CALLER, 0);
+    assert_eq!(table.tick(CALLER, 0), Wish::Pause(2 * first));
+    assert_eq!(table.state(), (vec![], 2, 2));
+}
+
+#[test]
+fn a_caller_that_is_quiet_or_computes_starves_nobody() {
+    for runnable in [&[][..], &[1, 2, CALLER]] {
+        let mut table = Table::following();
+        table.world.0.lock().runnable.extend(runnable);
+        assert_eq!(table.tick(CALLER, 0), Wish::Follow(CALLER));
+        assert_eq!(table.tick(CALLER, 0), Wish::Rest);
+        assert_eq!(table.state(), (vec![], 1, 0));
+    }
+}
+
+#[test]
+fn a_refusal_leaves_nobody_bound() {
+    let mut table = Table::new();
+    table.world.0.lock().refuses = true;
+    table.tick(CALLER, 100);
+    assert!(matches!(table.tick(CALLER, 100), Wish::Pause(_)));
+    // The one that was refused, too: it had come half the way.
+    assert_eq!(table.state(), (vec![], 0, 0));
+}
+
+#[test]
+fn threads_that_seats_start_do_not_stay_bound() {
+    let mut table = Table::following();
+    table.world.0.lock().threads.insert(pid(STRAY), bound(3));
+    for _ in 0..STRAYS {
+        table.tick(CALLER, 100);
+    }
+    assert_eq!(table.world.changed(), [(1, bound(3)), (2, bound(3))]);
+    table.world.0.lock().threads.insert(pid(STRAY), bound(3));
+    table.tick(CALLER + 1, 1);
+    assert_eq!(table.world.changed(), []);
+}

@@ -1,0 +1,199 @@
+//! Which core a request is served on: that of the thread that made it, while it is the only one that makes small ones.
+//!
+//! Then the session thread runs while the caller waits, and wakes it on the core that both are on: no core has to be woken.
+//! Session threads are SCHED_IDLE meanwhile, so that the kernel takes the core for free and lets the caller go on at
+//! once. What comes of it is in `DESIGN.md`.
+//!
+//! [`seat`]: what a session thread counts, and how it keeps up with a caller that the kernel moves; [`habit`]: whom to follow, from that, pure; [`policy`]: the kernel's
+//! scheduler; [`guard`]: the thread that does it, and that sees to it that nobody starves.
+
+#[cfg(test)]
+mod fake;
+mod guard;
+mod habit;
+mod policy;
+mod seat;
+
+use std::{
+    cell::{OnceCell, RefCell},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle, Thread},
+};
+
+use parking_lot::Mutex;
+
+pub(super) use self::policy::begin_unbound;
+use self::{
+    guard::Guard,
+    policy::System,
+    seat::{Seat, Tally},
+};
+
+/// The kernel has no thread of this number.
+const NOBODY: u32 = 0;
+
+/// A caller that has made so many small requests in a row is worth a look.
+const WORTH_A_LOOK: u16 = 32;
+
+/// Once in so many requests a session thread looks where the caller runs now.
+const KEEP_UP: u16 = 8;
+
+/// What a session thread, which serves one mount all its life, has to itself.
+struct Own {
+    seat: Arc<Seat>,
+    scheduler: RefCell<System>,
+}
+
+thread_local! {
+    static OWN: OnceCell<Own> = const { OnceCell::new() };
+}
+
+/// What session threads and the guard tell each other.
+#[derive(Debug, Default)]
+struct Shared {
+    seats: Mutex<Vec<Arc<Seat>>>,
+    guard: OnceLock<Thread>,
+    /// The guard waits to be woken.
+    asleep: AtomicBool,
+    /// The thread that is followed, or [`NOBODY`].
+    followed: AtomicU32,
+    stop: AtomicBool,
+    follows: AtomicU64,
+    rescues: AtomicU64,
+}
+
+/// Where session threads say who calls. Without a guard it is nobody's business.
+#[derive(Clone, Debug)]
+pub(super) struct Calls(Option<Arc<Shared>>);
+
+impl Calls {
+    /// A request has come: which thread made it (0 if the kernel does not say) and how many bytes of data it moves.
+    pub(super) fn note(&self, caller: u32, bytes: usize) {
+        let Some(shared) = &self.0 else { return };
+        OWN.with(|own| {
+            let Own { seat, scheduler } = own.get_or_init(|| shared.take_seat());
+            let tally = seat.note(caller, bytes);
+            if shared.is_news(tally)
+                && let Some(guard) = shared.guard.get()
+            {
+                guard.unpark();
+            }
+            if tally.count.is_multiple_of(KEEP_UP) {
+                seat.keep_up(caller, &shared.followed, &mut *scheduler.borrow_mut());
+            }
+        });
+    }
+}
+
+impl Shared {
+    fn take_seat(&self) -> Own {
+        let seat = Arc::new(Seat::new(rustix::thread::gettid()));
+        self.seats.lock().push(seat.clone());
+        Own { seat, scheduler: RefCell::default() }
+    }
+
+    /// True if the guard has to know of it now: somebody else than who is followed, or much, or somebody who may be worth it.
+    fn is_news(&self, tally: Tally) -> bool {
+        match self.followed.load(Ordering::Relaxed) {
+            NOBODY => {
+                tally.run >= WORTH_A_LOOK
+                    && tally.count.is_multiple_of(WORTH_A_LOOK)
+                    && self.asleep.load(Ordering::Relaxed)
+            }
+            followed => tally.caller != followed || tally.run == 0,
+        }
+    }
+}
+
+/// The guard of a mount's session threads. Dropping it lifts them and ends it.
+#[derive(Debug)]
+pub struct Placement {
+    shared: Option<Arc<Shared>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Placement {
+    /// None: session threads run where the kernel has them run.
+    pub fn none() -> Placement {
+        Placement { shared: None, thread: None }
+    }
+
+    /// One that follows callers, where the kernel lets it; otherwise none.
+    pub fn follow() -> Placement {
+        let start = |system: System| {
+            let shared = Arc::new(Shared::default());
+            let guard = Guard::new(shared.clone(), system);
+            let thread = thread::Builder::new().name("guard".into()).spawn(move || guard.run())?;
+            shared.guard.set(thread.thread().clone()).ok();
+            Ok(Placement { shared: Some(shared), thread: Some(thread) })
+        };
+        System::probe().and_then(start).unwrap_or_else(|e| {
+            log::debug!("session threads do not follow callers: {e}");
+            Placement::none()
+        })
+    }
+
+    pub(super) fn calls(&self) -> Calls {
+        Calls(self.shared.clone())
+    }
+
+    /// How often a caller was followed, and how often session threads were lifted because it did harm: somebody else kept its core
+    /// busy, or fewer requests came than before. Nothing if nobody is followed here.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Some(shared) = &self.shared else { return Vec::new() };
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        vec![("follows", count(&shared.follows)), ("rescues", count(&shared.rescues))]
+    }
+}
+
+impl Drop for Placement {
+    fn drop(&mut self) {
+        if let (Some(shared), Some(thread)) = (&self.shared, self.thread.take()) {
+            shared.stop.store(true, Ordering::Relaxed);
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("the guard of session threads had panicked");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guard_is_told_what_it_has_to_know() {
+        let shared = Shared::default();
+        let tally = |caller, run, count| Tally { caller, run, count };
+        assert!(!shared.is_news(tally(5, 32, 64)), "it is awake");
+        shared.asleep.store(true, Ordering::Relaxed);
+        assert!(shared.is_news(tally(5, 32, 64)) && shared.is_news(tally(5, u16::MAX, 0)));
+        for tally in [tally(5, 31, 64), tally(5, 40, 63), tally(5, 0, 0)] {
+            assert!(!shared.is_news(tally));
+        }
+        shared.asleep.store(false, Ordering::Relaxed);
+        shared.followed.store(5, Ordering::Relaxed);
+        assert!(!shared.is_news(tally(5, 1, 1)));
+        assert!(shared.is_news(tally(6, 1, 1)) && shared.is_news(tally(5, 0, 64)));
+    }
+
+    #[test]
+    fn threads_are_seated_once_and_a_guard_ends() {
+        assert_eq!(Placement::none().counters(), []);
+        let placement = Placement::follow();
+        let calls = placement.calls();
+        let served = thread::scope(|scope| {
+            let serve = || (0..100).for_each(|_| calls.note(0, 0));
+            [scope.spawn(serve), scope.spawn(serve)].map(|thread| thread.join().is_ok())
+        });
+        assert_eq!(served, [true, true]);
+        if let Some(shared) = &placement.shared {
+            assert_eq!(shared.seats.lock().len(), 2);
+        }
+        drop(placement);
+    }
+}

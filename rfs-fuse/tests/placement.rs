@@ -1,0 +1,191 @@
+//! Session threads that are bound to the core of their caller, and what must not come of it.
+
+mod common;
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Lender, Mount, Over, directory, eventually, program};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::Signal,
+    thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity},
+};
+
+const SCHED_OTHER: u32 = 0;
+const SCHED_IDLE: u32 = 5;
+
+/// How a thread is scheduled.
+#[derive(Debug)]
+struct Scheduled {
+    policy: u32,
+    cores: CpuSet,
+}
+
+/// How those threads of a mount's process are whose names begin so.
+fn threads(mount: &Mount, name: &str) -> Vec<Scheduled> {
+    let scheduled = |tid: &str| {
+        let tid = Pid::from_raw(tid.parse().ok()?)?;
+        let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+        let (head, rest) = stat.rsplit_once(')')?;
+        // Field 41; what follows the name begins with field 3.
+        let policy = rest.split_whitespace().nth(41 - 3)?.parse().ok()?;
+        let cores = sched_getaffinity(Some(tid)).ok()?;
+        head.split_once('(')?.1.starts_with(name).then_some(Scheduled { policy, cores })
+    };
+    let tasks = fs::read_dir(format!("/proc/{}/task", mount.pid())).expect("threads");
+    // One that is not to be seen has ended meanwhile.
+    tasks.filter_map(|task| scheduled(task.ok()?.file_name().to_str()?)).collect()
+}
+
+/// True if there are such threads, and the kernel schedules all of them as it does the process.
+fn are_unbound(mount: &Mount, name: &str) -> bool {
+    let process = sched_getaffinity(Some(mount.pid())).expect("cores");
+    let threads = threads(mount, name);
+    !threads.is_empty()
+        && threads.iter().all(|thread| thread.policy == SCHED_OTHER && thread.cores == process)
+}
+
+/// True if there are session threads and all of them are bound.
+fn is_followed(mount: &Mount) -> bool {
+    let threads = threads(mount, "fuser-");
+    !threads.is_empty()
+        && threads.iter().all(|thread| thread.policy == SCHED_IDLE && thread.cores.count() == 1)
+}
+
+/// Some requests, each of which reaches the file system.
+fn ask(directory: &Path) {
+    let caller = gettid();
+    for number in 0..20 {
+        let path = directory.join(format!("file-{caller}-{number}"));
+        drop(File::create(&path).expect("created"));
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+/// Asks until that has session threads follow. Where others take both cores there may be too little time to ask for it.
+fn ask_until_followed(mount: &Mount) -> bool {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_followed(mount) {
+        if Instant::now() > end {
+            eprintln!("nobody is followed here: this shows less than it could");
+            return false;
+        }
+        ask(&mount.point);
+    }
+    true
+}
+
+fn stay_on(core: usize) {
+    let mut only = CpuSet::new();
+    only.set(core);
+    sched_setaffinity(None, &only).expect("bound");
+}
+
+/// What the mount counted about placement, after its end.
+fn counters(mut mount: Mount) -> serde_json::Value {
+    mount.signal(Signal::INT);
+    assert_eq!(mount.wait().0.code(), Some(0));
+    let said = mount.stdout();
+    let start = said.find('{').expect("JSON");
+    let mut report: serde_json::Value = serde_json::from_str(&said[start..]).expect("JSON");
+    report["placement"].take()
+}
+
+fn null(options: &[&str]) -> (Mount, tempfile::TempDir) {
+    common::require_fuse();
+    let point = directory();
+    let mut command = program();
+    command.args(["--null", "--stats-on-exit"]).args(options).arg(point.path());
+    (Mount::spawn(&mut command, point.path()), point)
+}
+
+/// Happens in any case.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
+#[test]
+fn a_core_that_somebody_keeps_busy_does_not_hold_up_the_mount() {
+    let (mount, _point) = null(&[]);
+    let core = sched_getcpu();
+    let (hogged, end) = (AtomicBool::new(false), AtomicBool::new(false));
+    let followed = thread::scope(|scope| {
+        let (mount, hogged, end) = (&mount, &hogged, &end);
+        let _end = OnDrop(|| end.store(true, Ordering::Relaxed));
+        let caller = scope.spawn(move || {
+            stay_on(core);
+            let followed = ask_until_followed(mount);
+            scope.spawn(move || {
+                stay_on(core);
+                hogged.store(true, Ordering::Relaxed);
+                while !end.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            while !end.load(Ordering::Relaxed) {
+                ask(&mount.point);
+            }
+            followed
+        });
+        assert!(eventually(|| hogged.load(Ordering::Relaxed)));
+        // Whoever is bound now hardly runs. It is seen to, time after time.
+        for _ in 0..5 {
+            assert!(eventually(|| are_unbound(mount, "fuser-")));
+            ask(&mount.point);
+        }
+        end.store(true, Ordering::Relaxed);
+        caller.join().expect("no panic")
+    });
+    let counters = counters(mount);
+    assert!(!followed || counters["follows"].as_u64() > Some(0), "{counters}");
+}
+
+#[test]
+fn on_a_quiet_mount_nobody_is_bound() {
+    let (mount, _point) = null(&[]);
+    ask_until_followed(&mount);
+    assert!(eventually(|| are_unbound(&mount, "fuser-")));
+    mount.unmount();
+}
+
+#[test]
+fn with_no_follow_nothing_happens() {
+    let (mount, _point) = null(&["--no-follow"]);
+    for _ in 0..200 {
+        ask(&mount.point);
+        assert!(!is_followed(&mount));
+    }
+    assert_eq!(counters(mount), serde_json::json!({}));
+}
+
+#[test]
+fn threads_beside_the_session_threads_are_not_bound() {
+    let lender = Lender::new(16 << 20);
+    let mount = lender.mount(Over::Shm, &[]);
+    let file = mount.path("locked");
+    let held = File::create(&file).expect("created");
+    flock(&held, FlockOperation::LockExclusive).expect("locked");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let file = File::open(&file).expect("opened");
+            ask_until_followed(&mount);
+            // Has a session thread start the one that waits for locks.
+            flock(&file, FlockOperation::LockExclusive).expect("locked");
+        });
+        assert!(eventually(|| are_unbound(&mount, "locks")));
+        flock(&held, FlockOperation::Unlock).expect("unlocked");
+        waits.join().expect("no panic");
+    });
+    drop(held);
+    mount.unmount();
+}
