@@ -41,7 +41,8 @@ fn connect(server: &Server, provider: ProviderKind) -> Client {
     let address = server.addresses().iter().find(|address| address.provider() == provider).unwrap();
     let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
     let session = Session::connect(address, &options).unwrap();
-    let Reply::Attached(attached) = ask(&session, Request::Attach { version: VERSION, client: "test" })
+    let Reply::Attached(attached) =
+        ask(&session, Request::Attach { version: VERSION, client: "test", export: "", keeps: false })
     else {
         panic!("not attached");
     };

@@ -242,7 +242,7 @@ impl Fake {
                 };
                 self.handle_open(state, ino)
             }
-            Request::Open { ino } => self.handle_open(state, ino),
+            Request::Open { ino, .. } => self.handle_open(state, ino),
             Request::Close { ino } => {
                 let file = state.files.get_mut(&ino).ok_or(Errno::EBADF)?;
                 file.opens = file.opens.checked_sub(1).ok_or(Errno::EBADF)?;

@@ -20,7 +20,8 @@ impl Client {
         let inode = self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
         let opened = if opens.local == 0 {
-            self.call_opened(&Request::Open { ino }).and_then(|opened| self.adopt(&inode, &mut opens, opened))
+            self.call_opened(&Request::Open { ino, write: true })
+                .and_then(|opened| self.adopt(&inode, &mut opens, opened))
         } else {
             self.getattr(ino)
         };

@@ -17,7 +17,7 @@ pub(super) enum Attempt {
 impl Dispatcher {
     pub(super) fn answer_data(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
-            Request::Open { ino } => self.locked(|meta| meta.open(session, ino)),
+            Request::Open { ino, .. } => self.locked(|meta| meta.open(session, ino)),
             Request::Close { ino } => self.locked(|meta| meta.close(session, ino)),
             Request::Layout { ino, offset } => {
                 self.locked(|meta| meta.layout_of_open(session, ino, offset)).map(Reply::Layout)

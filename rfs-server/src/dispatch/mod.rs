@@ -146,7 +146,7 @@ impl Dispatcher {
     }
 
     fn answer(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
-        if let Request::Attach { version, client } = request {
+        if let Request::Attach { version, client, .. } = request {
             return self.attach(session, version, client);
         }
         if !self.locked(|meta| meta.sessions.is_attached(session)) {

@@ -50,7 +50,8 @@ impl Fixture {
         self.dispatcher.session_began(id, regions());
         let client = Client { fixture: self, id };
         let before = self.clock.peek();
-        let attached = client.ask(Request::Attach { version: VERSION, client: "test" });
+        let attached =
+            client.ask(Request::Attach { version: VERSION, client: "test", export: "", keeps: false });
         // Other threads may have looked at the clock meanwhile: each look moves it by one.
         assert!(matches!(attached, Reply::Attached(Attached { arena, table, now, session })
             if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now) && session == id));
