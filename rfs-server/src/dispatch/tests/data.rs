@@ -224,7 +224,7 @@ fn a_session_that_ended_meanwhile_leaves_no_lease() {
     client.close(ino);
     fixture.dispatcher.session_ended(1);
     // As if the check for the session had been passed just before.
-    let opened = fixture.dispatcher.locked(|meta| meta.open(1, ino));
+    let opened = fixture.dispatcher.locked(|meta| meta.open(1, ino, true));
     assert_eq!(opened, Err(Errno::EPROTO));
     assert!(!fixture.dispatcher.locked(|meta| meta.leases.is_open(ino)));
 }
