@@ -95,5 +95,9 @@ fn whoever_ends_it() {
         end_during_a_write(provider, &data, |session, _| {
             assert_eq!(session.call(b"end", &mut Vec::new()), Err(RequestError::Disconnected));
         });
+        end_during_a_write(provider, &data, |_, running| {
+            let ender = running.as_ref().unwrap().ender();
+            assert!(!ender.end(2, "no such session") && ender.end(1, "the service wants it so"));
+        });
     }
 }

@@ -14,6 +14,7 @@ use rdmabox::{
 };
 
 use crate::{
+    client::AttachOptions,
     fuse::Settings,
     mount::{Flags, MountOptions},
 };
@@ -196,17 +197,32 @@ pub struct Args {
     #[arg(long, help_heading = "Kernel")]
     pub no_follow: bool,
 
-    /// How long the kernel may keep attributes
-    #[arg(long, value_name = "SECS", value_parser = timeout, default_value = "1", help_heading = "Kernel")]
-    attr_timeout: Duration,
+    /// The kernel keeps attributes no longer than so [default: as long as they are right]
+    #[arg(long, value_name = "SECS", value_parser = timeout, help_heading = "Kernel")]
+    attr_timeout: Option<Duration>,
 
-    /// How long the kernel may keep names
-    #[arg(long, value_name = "SECS", value_parser = timeout, default_value = "1", help_heading = "Kernel")]
-    entry_timeout: Duration,
+    /// The kernel keeps names no longer than so [default: as long as they are right]
+    #[arg(long, value_name = "SECS", value_parser = timeout, help_heading = "Kernel")]
+    entry_timeout: Option<Duration>,
 
-    /// Bypass the page cache: fastest for large requests, slow for small ones
-    #[arg(long, help_heading = "Kernel")]
+    /// What the kernel keeps: auto: names, attributes and file pages, until another mount changes them; none: nothing, which
+    /// is fastest for large requests and slow for small ones
+    #[arg(long, value_enum, value_name = "auto|none", default_value = "auto", help_heading = "Kernel")]
+    cache: Cache,
+
+    /// The same as --cache none
+    #[arg(long, hide = true)]
     direct_io: bool,
+
+    /// Which of the server's file systems to mount [default: its first]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Session"
+    )]
+    export: String,
 
     /// A file system in this process's own memory instead of a server's, to measure FUSE itself
     #[arg(long, hide = true)]
@@ -216,6 +232,18 @@ pub struct Args {
     #[arg(long, hide = true)]
     pub detached: bool,
 }
+
+/// What the kernel keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Cache {
+    /// What may be kept until it is recalled.
+    Auto,
+    /// Nothing.
+    None,
+}
+
+/// As long as anything.
+const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
@@ -318,13 +346,20 @@ impl Args {
 
     /// What is agreed with the kernel.
     pub fn settings(&self) -> Settings {
+        let keeps = self.cache == Cache::Auto && !self.direct_io;
         Settings {
             max_write: self.max_write,
             max_readahead: self.max_readahead,
-            attr_timeout: self.attr_timeout,
-            entry_timeout: self.entry_timeout,
-            direct_io: self.direct_io,
+            attr_timeout: if keeps { self.attr_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
+            entry_timeout: if keeps { self.entry_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
+            direct_io: !keeps,
+            keeps,
         }
+    }
+
+    /// How to attach to the server.
+    pub fn attach_options(&self) -> AttachOptions {
+        AttachOptions { export: self.export.clone(), keeps: self.settings().keeps }
     }
 
     /// What the session with the server is told.

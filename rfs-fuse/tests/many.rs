@@ -12,7 +12,7 @@ use std::{
 
 use common::{Lender, eventually, pattern, providers};
 use rdmabox::SessionOptions;
-use rfs_fuse::client::{Client, Creator};
+use rfs_fuse::client::{AttachOptions, Client, Creator};
 use rfs_proto::ROOT_INO;
 
 const MIB: u64 = 1 << 20;
@@ -54,7 +54,7 @@ fn a_million_entries_are_listed_completely_while_they_change() {
     let over = providers()[0];
     let connect = || {
         let address = lender.address(over).parse().expect("an address");
-        Client::connect(&address, &SessionOptions::default()).expect("connected")
+        Client::connect(&address, &SessionOptions::default(), &AttachOptions::default()).expect("connected")
     };
     let by = Creator { uid: 0, gid: 0, umask: 0 };
     let client = connect();

@@ -89,6 +89,9 @@ bitflags::bitflags! {
         const XATTRS = 1;
         /// security.capability among them.
         const CAPABILITY = 2;
+        /// In a reply to a session that keeps: it may keep these attributes, and pages read after it, until they are recalled.
+        /// Not in a record.
+        const KEEP = 4;
     }
 }
 

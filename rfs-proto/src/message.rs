@@ -42,6 +42,10 @@ pub enum Request<'a> {
         version: u32,
         /// For the server's log.
         client: &'a str,
+        /// Which of the server's file systems; the empty name is the first one's. ENOENT if there is none of that name.
+        export: &'a str,
+        /// The client asks for [`Request::Recalls`] all the time, and so may keep what it is told until it is recalled.
+        keeps: bool,
     },
     /// A name's attributes. → `Attr`
     Lookup {
@@ -181,6 +185,9 @@ pub enum Request<'a> {
     Open {
         /// Inode.
         ino: u64,
+        /// The session may write from now on until its last `Close`; nobody else keeps attributes or pages meanwhile. As after
+        /// `Create`.
+        write: bool,
     },
     /// Gives one `Open` back. With the last one of this session its layout lease ends; with the last one of all
     /// sessions space beyond the end of the file is taken back, and an inode without names goes. → `Done`
@@ -329,6 +336,23 @@ pub enum Request<'a> {
         /// Where.
         range: LockRange,
     },
+    /// A name's attributes, and the entries that follow it in the directory's order, for those who look at one after
+    /// the other. ENOENT if there is no such name. → `Dir`, which begins with the name
+    LookupAhead {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// Upper bound for the number of entries.
+        max_entries: u32,
+    },
+    /// What this session may keep no longer; the reply comes when there is something. Whoever caused it waits until the session
+    /// has asked again with `done`, or has ended. One such request at a time. → `Recalls`
+    Recalls {
+        /// The number of the last reply, all of which is kept no longer; 0 to begin.
+        done: u64,
+    },
 }
 
 /// What the server answers.
@@ -362,6 +386,46 @@ pub enum Reply {
     Locked(Locked),
     /// To `TestLock`.
     Conflict(Option<HeldLock>),
+    /// To `Recalls`.
+    Recalls(Recalls),
+}
+
+/// What a session may keep no longer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recalls {
+    /// For [`Request::Recalls`]; grows by one.
+    pub number: u64,
+    /// In the order of the changes; never empty.
+    pub recalls: Vec<Recall>,
+}
+
+/// Something that another session changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Recall {
+    /// What a name in a directory stands for, or that there is none; the attributes of the directory with it. What the session
+    /// keeps of its other names stays good.
+    Name {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+    },
+    /// All that the session keeps of a directory's names, and its attributes.
+    Names {
+        /// Directory.
+        ino: u64,
+    },
+    /// An inode's attributes and extended attributes.
+    Attr {
+        /// Inode.
+        ino: u64,
+    },
+    /// An inode's attributes, and its pages: another session may write to it, or has changed what is in it.
+    Pages {
+        /// Inode.
+        ino: u64,
+    },
 }
 
 /// What was copied.

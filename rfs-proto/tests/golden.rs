@@ -34,11 +34,11 @@ fn every_variant_is_here() {
         firsts
     };
     let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(request_numbers, (0..30).collect::<Vec<u8>>());
-    assert_eq!(decode_request(&[30]), Err(DecodeError::Malformed));
+    assert_eq!(request_numbers, (0..32).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[32]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(reply_numbers, (0..14).collect::<Vec<u8>>());
-    assert_eq!(decode_reply(&[14]), Err(DecodeError::Malformed));
+    assert_eq!(reply_numbers, (0..15).collect::<Vec<u8>>());
+    assert_eq!(decode_reply(&[15]), Err(DecodeError::Malformed));
 }
 
 #[test]

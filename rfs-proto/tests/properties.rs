@@ -9,9 +9,9 @@ mod entry;
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
     Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, Layout,
-    LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, RegionRef, RenameFlags, Reply,
-    Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet, decode_reply, decode_request,
-    encode_reply, encode_request, record,
+    LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, Recall, Recalls, RegionRef,
+    RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet, decode_reply,
+    decode_request, encode_reply, encode_request, record,
 };
 
 /// Numbers of all lengths.
@@ -98,6 +98,17 @@ fn reply() -> impl Strategy<Value = Reply> {
                 pid
             })
         )),
+        (number(), vec(recall(), 0..10))
+            .prop_map(|(number, recalls)| Reply::Recalls(Recalls { number, recalls })),
+    ]
+}
+
+fn recall() -> impl Strategy<Value = Recall> {
+    prop_oneof![
+        (number(), vec(any::<u8>(), 0..256)).prop_map(|(parent, name)| Recall::Name { parent, name }),
+        number().prop_map(|ino| Recall::Names { ino }),
+        number().prop_map(|ino| Recall::Attr { ino }),
+        number().prop_map(|ino| Recall::Pages { ino }),
     ]
 }
 
@@ -158,7 +169,12 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
     let range = LockRange { first: offset, last: len };
     let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][uid as usize % 3];
     vec![
-        Request::Attach { version: perm, client: &parts.client },
+        Request::Attach {
+            version: perm,
+            client: &parts.client,
+            export: &parts.client,
+            keeps: parts.exclusive,
+        },
         Request::Lookup { parent, name },
         Request::GetAttr { ino },
         Request::SetAttr { ino, changes },
@@ -171,7 +187,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Unlink { parent, name },
         Request::Rmdir { parent, name },
         Request::Rename { parent, name, new_parent: ino, new_name: target, flags },
-        Request::Open { ino },
+        Request::Open { ino, write: exclusive },
         Request::Close { ino },
         Request::Layout { ino, offset },
         Request::Allocate { ino, offset, len },
@@ -188,6 +204,8 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Lock { ino, owner: offset, class, kind, range, pid: gid, wait: exclusive },
         Request::StopWaiting { owner: len },
         Request::TestLock { ino, owner: offset, class, exclusive, range },
+        Request::LookupAhead { parent, name, max_entries: uid },
+        Request::Recalls { done: offset },
     ]
 }
 

@@ -82,6 +82,11 @@ pub struct Cli {
     #[arg(long, value_name = "SECS", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub lease: u32,
 
+    /// A client that is told that something has changed which it keeps, and does not say within so many seconds that it keeps it no
+    /// longer, has lost its session: whoever made the change waits for it meanwhile [default: 5, or half of the lease if that is less]
+    #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub recall_timeout: Option<u32>,
+
     /// Do not kill a client of this host that has lost its session and does not react: what it had open stays taken until its
     /// process ends. It has the memory mapped, and could still write to it when it goes on
     #[arg(long)]
@@ -103,6 +108,7 @@ impl Cli {
         config.rdma = RdmaOptions { device: self.device, port: self.port, gid_index: self.gid_index };
         let lease = Some(Duration::from_secs(self.lease.into()));
         config.fencing = Fencing { lease, kill: !self.keep_stragglers };
+        config.recall_timeout = self.recall_timeout.map(|seconds| Duration::from_secs(seconds.into()));
         config.inodes = self.inodes;
         config.name = self.name;
         config.root.perm = self.root_mode;
@@ -155,6 +161,7 @@ mod tests {
             "--root-mode=1777",
             "--prefault=never",
             "--lease=7",
+            "--recall-timeout=3",
             "--keep-stragglers",
             "--allow-remote-without-secret",
         ])
@@ -163,6 +170,7 @@ mod tests {
         assert_eq!((config.memory, config.inodes, config.name.as_str()), (2 << 30, Some(77), "x"));
         assert_eq!((config.root.perm, config.prefault), (0o1777, Prefault::Never));
         assert_eq!(config.fencing, Fencing { lease: Some(Duration::from_secs(7)), kill: false });
+        assert_eq!(config.patience(), Duration::from_secs(3));
         assert!(config.allow_remote_without_secret);
         assert_eq!(config.listen, crate::config::default_listen());
         let prefault = |args: &[&str]| {
@@ -171,6 +179,7 @@ mod tests {
         assert_eq!((prefault(&[]), prefault(&["--prefault"])), (Prefault::Background, Prefault::First));
         let plain = Cli::try_parse_from(["rfs-server", "--memory=1G"]).unwrap().into_config();
         assert_eq!(plain.fencing, Config::new(0).fencing);
+        assert_eq!(plain.patience(), crate::config::DEFAULT_PATIENCE);
         assert!(Cli::try_parse_from(["rfs-server"]).is_err());
         assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
     }

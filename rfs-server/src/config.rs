@@ -26,6 +26,10 @@ pub const DEFAULT_PORT: u16 = 7440;
 /// How long a client that is not heard of keeps its session.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 
+/// How long a session may take to say that it keeps something no longer. Others wait for it meanwhile, and clients give up after ten
+/// seconds.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Least memory that can be lent.
 pub const MIN_MEMORY: u64 = 1 << 20;
 
@@ -47,6 +51,9 @@ pub struct Config {
     pub allow_remote_without_secret: bool,
     /// When a client is lost, and what is done about one that has memory mapped.
     pub fencing: Fencing,
+    /// How long a client may take to say that it keeps something no longer that another one has changed. `None`:
+    /// [`DEFAULT_PATIENCE`], or half of the lease if that is less.
+    pub recall_timeout: Option<Duration>,
     /// Name of the export, for logs.
     pub name: String,
     /// The root directory.
@@ -80,6 +87,7 @@ impl Config {
             rdma: RdmaOptions::default(),
             allow_remote_without_secret: false,
             fencing: Fencing { lease: Some(DEFAULT_LEASE), kill: true },
+            recall_timeout: None,
             name: "rfs".into(),
             root: Root {
                 perm: 0o755,
@@ -96,6 +104,12 @@ impl Config {
     pub fn inode_count(&self) -> u32 {
         self.inodes
             .unwrap_or_else(|| u32::try_from(self.memory / BYTES_PER_INODE).unwrap_or(u32::MAX).max(1024))
+    }
+
+    /// How long a client may take to say that it keeps something no longer.
+    pub fn patience(&self) -> Duration {
+        let half = self.fencing.lease.map_or(DEFAULT_PATIENCE, |lease| lease / 2);
+        self.recall_timeout.unwrap_or(DEFAULT_PATIENCE.min(half))
     }
 
     /// Bytes of file data.
@@ -115,6 +129,9 @@ impl Config {
         }
         if self.inode_count() == 0 {
             return Err(StartError::NoInodes);
+        }
+        if let Some(lease) = self.fencing.lease.filter(|lease| *lease <= self.patience()) {
+            return Err(StartError::Patience { patience: self.patience(), lease });
         }
         if self.listen.is_empty() {
             return Err(StartError::NoListener);
@@ -218,6 +235,31 @@ mod tests {
         assert!(matches!(config.check(), Err(StartError::TooLittle { .. })));
         let config = Config { inodes: Some(0), ..Config::new(MIN_MEMORY) };
         assert!(matches!(config.check(), Err(StartError::NoInodes)));
+    }
+
+    #[test]
+    fn patience_is_shorter_than_the_lease() {
+        let config = |lease, recall_timeout| {
+            let seconds = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+            let fencing = Fencing { lease: seconds(lease), kill: true };
+            Config { fencing, recall_timeout: seconds(recall_timeout), ..Config::new(MIN_MEMORY) }
+        };
+        assert_eq!(config(Some(20), None).patience(), DEFAULT_PATIENCE);
+        assert_eq!(config(Some(1), None).patience(), Duration::from_millis(500));
+        assert_eq!(config(None, None).patience(), DEFAULT_PATIENCE);
+        for (lease, patience, allowed) in [
+            (Some(20), Some(19), true),
+            (Some(20), Some(20), false),
+            (Some(1), None, true),
+            (None, Some(99), true),
+        ] {
+            let checked = config(lease, patience).check();
+            assert_eq!(
+                !matches!(checked, Err(StartError::Patience { .. })),
+                allowed,
+                "{lease:?} {patience:?}"
+            );
+        }
     }
 
     #[test]

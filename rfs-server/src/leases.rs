@@ -1,4 +1,4 @@
-//! Who has which inode open: layout leases, counted by session and inode. Pure.
+//! Who has which inode open, and who to write: layout leases, counted by session and inode. Pure.
 //!
 //! Threading: none; the metadata lock protects it. It frees nothing itself: it tells when the last one closed.
 
@@ -13,10 +13,18 @@ pub struct Closed {
     pub all_done: bool,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    session: u64,
+    opens: u64,
+    /// It may write, until its last close.
+    writes: bool,
+}
+
 /// The leases.
 #[derive(Debug, Default)]
 pub struct Leases {
-    by_ino: HashMap<u64, Vec<(u64, u64)>>,
+    by_ino: HashMap<u64, Vec<Holder>>,
     by_session: HashMap<u64, BTreeSet<u64>>,
 }
 
@@ -24,21 +32,33 @@ impl Leases {
     /// Counts one open.
     pub fn open(&mut self, session: u64, ino: u64) {
         let holders = self.by_ino.entry(ino).or_default();
-        match holders.iter_mut().find(|(holder, _)| *holder == session) {
-            Some((_, count)) => *count += 1,
+        match holders.iter_mut().find(|holder| holder.session == session) {
+            Some(holder) => holder.opens += 1,
             None => {
-                holders.push((session, 1));
+                holders.push(Holder { session, opens: 1, writes: false });
                 self.by_session.entry(session).or_default().insert(ino);
             }
         }
     }
 
+    /// A session that has the inode open may write to it from now on, until its last close. True if it might not before.
+    pub fn will_write(&mut self, session: u64, ino: u64) -> bool {
+        let holders = self.by_ino.get_mut(&ino).map_or(&mut [][..], Vec::as_mut_slice);
+        let holder = holders.iter_mut().find(|holder| holder.session == session);
+        holder.is_some_and(|holder| !std::mem::replace(&mut holder.writes, true))
+    }
+
+    /// True if another session may write to the inode.
+    pub fn another_writes(&self, session: u64, ino: u64) -> bool {
+        self.holders(ino).iter().any(|holder| holder.writes && holder.session != session)
+    }
+
     /// Takes one open back. `None` if there is none.
     pub fn close(&mut self, session: u64, ino: u64) -> Option<Closed> {
         let holders = self.by_ino.get_mut(&ino)?;
-        let (_, count) = holders.iter_mut().find(|(holder, _)| *holder == session)?;
-        *count -= 1;
-        if *count > 0 {
+        let holder = holders.iter_mut().find(|holder| holder.session == session)?;
+        holder.opens -= 1;
+        if holder.opens > 0 {
             return Some(Closed { session_done: false, all_done: false });
         }
         let all_done = self.drop_holder(session, ino);
@@ -69,14 +89,17 @@ impl Leases {
 
     /// The sessions that have the inode open, but for one.
     pub fn others(&self, session: u64, ino: u64) -> Vec<u64> {
-        let holders = self.by_ino.get(&ino).map_or(&[][..], Vec::as_slice);
-        holders.iter().map(|&(holder, _)| holder).filter(|&holder| holder != session).collect()
+        self.holders(ino).iter().map(|holder| holder.session).filter(|&holder| holder != session).collect()
+    }
+
+    fn holders(&self, ino: u64) -> &[Holder] {
+        self.by_ino.get(&ino).map_or(&[], Vec::as_slice)
     }
 
     /// Takes a session off an inode's list: true if it was the last.
     fn drop_holder(&mut self, session: u64, ino: u64) -> bool {
         let Some(holders) = self.by_ino.get_mut(&ino) else { return true };
-        holders.retain(|&(holder, _)| holder != session);
+        holders.retain(|holder| holder.session != session);
         let last = holders.is_empty();
         if last {
             self.by_ino.remove(&ino);
@@ -112,6 +135,28 @@ mod tests {
         assert_eq!(leases.close(2, 7), LAST);
         assert!(!leases.is_open(7));
         assert!(leases.by_ino.is_empty() && leases.by_session.is_empty());
+    }
+
+    #[test]
+    fn writers() {
+        let mut leases = Leases::default();
+        assert!(!leases.will_write(1, 7), "it has not opened it");
+        leases.open(1, 7);
+        leases.open(2, 7);
+        assert!(!leases.another_writes(2, 7));
+        assert_eq!((leases.will_write(1, 7), leases.will_write(1, 7)), (true, false));
+        assert!(leases.another_writes(2, 7) && leases.another_writes(3, 7) && !leases.another_writes(1, 7));
+        // It sticks until the last close.
+        leases.open(1, 7);
+        leases.close(1, 7);
+        assert!(leases.another_writes(2, 7));
+        leases.close(1, 7);
+        assert!(!leases.another_writes(2, 7));
+        leases.open(1, 7);
+        assert!(!leases.another_writes(2, 7));
+        assert!(leases.will_write(1, 7));
+        leases.end_session(1);
+        assert!(!leases.another_writes(2, 7));
     }
 
     #[test]

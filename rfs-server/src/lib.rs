@@ -7,7 +7,8 @@
 //! From the bottom up: [`alloc`] keeps the pure account of the arena and [`scrub`] zeroes what was freed, [`prefault`] takes
 //! memory ahead of need; [`files`]
 //! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
-//! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what; [`dispatch`] answers requests,
+//! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what, [`keepers`] who keeps what he was told;
+//! [`recalls`] has what they are to be told, [`waits`] the replies that wait for them, and [`patience`] ends the wait; [`dispatch`] answers requests,
 //! [`service`] brings them from rdmabox, and [`server`] puts it all together.
 #![forbid(unsafe_code)]
 
@@ -17,10 +18,13 @@ pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod files;
+pub mod keepers;
 pub mod leases;
 pub mod locks;
 pub mod namespace;
+pub mod patience;
 pub mod prefault;
+pub mod recalls;
 pub mod scrub;
 pub mod server;
 pub mod service;
@@ -28,6 +32,7 @@ pub mod sessions;
 pub mod stats;
 pub mod system;
 pub mod table;
+pub mod waits;
 
 pub use config::Config;
 pub use prefault::Prefault;

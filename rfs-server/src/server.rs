@@ -3,7 +3,7 @@
 //! Threading: [`Server::start`] returns once the server answers. Dropping the server ends all sessions, removes its
 //! Unix sockets and joins its threads. It installs no signal handlers and prints nothing: that is the program's.
 
-use std::{fs, io, path::PathBuf, sync::Arc};
+use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use rdmabox::{Access, Address, Host, HostError, Memory, MemoryError, Running, size};
 use rfs_proto::{ServerStats, StatFs};
@@ -11,6 +11,7 @@ use rfs_proto::{ServerStats, StatFs};
 use crate::{
     config::{Config, MIN_MEMORY},
     dispatch::Dispatcher,
+    patience::{Alarm, Patience},
     prefault::Prefaulter,
     scrub::{Scrubber, Space},
     service::FileService,
@@ -29,6 +30,14 @@ pub enum StartError {
     /// The root directory needs one.
     #[error("a file system needs at least one inode")]
     NoInodes,
+    /// Clients would lose their sessions for other reasons first.
+    #[error("--recall-timeout {patience:?} has to be less than --lease {lease:?}")]
+    Patience {
+        /// How long a client may take to say that it keeps something no longer.
+        patience: Duration,
+        /// How long a client that is not heard of keeps its session.
+        lease: Duration,
+    },
     /// Nobody could ever connect.
     #[error("no address to listen on")]
     NoListener,
@@ -87,6 +96,7 @@ pub enum StartError {
 pub struct Server {
     // In the order in which they go: no session outlives what it uses.
     running: Running,
+    _patience: Patience,
     _prefaulter: Prefaulter,
     _scrubber: Scrubber,
     dispatcher: Arc<Dispatcher>,
@@ -107,15 +117,24 @@ impl Server {
         let table_export = host.export(&table, rights | Access::REMOTE_ATOMIC)?;
         let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
         // A table has a slot for the root, or the configuration would not have passed.
+        let patience = config.patience();
         let dispatcher = Dispatcher::new(Arc::clone(&space), table, config.root, config.clock)
             .map_err(|_| StartError::NoInodes)?;
-        let dispatcher = Arc::new(dispatcher);
+        let alarm = Arc::<Alarm>::default();
+        let dispatcher = Arc::new(dispatcher.with_alarm(Arc::clone(&alarm)));
         let scrubber = Scrubber::start(&space).map_err(StartError::Thread)?;
         make_socket_directories(&config.listen)?;
         let prefaulter = Prefaulter::start(&arena, config.prefault).map_err(StartError::Thread)?;
         let service = FileService::new(Arc::clone(&dispatcher), arena_export, table_export);
         let running = host.listen(&config.listen, Arc::new(service))?;
-        Ok(Server { running, _prefaulter: prefaulter, _scrubber: scrubber, dispatcher })
+        let ender = running.ender();
+        let end = move |session| {
+            // It may have ended by itself meanwhile.
+            ender.end(session, "it has not said in time that it keeps what has changed no longer");
+        };
+        let watched = vec![Arc::clone(&dispatcher)];
+        let patience = Patience::start(alarm, watched, patience, end).map_err(StartError::Thread)?;
+        Ok(Server { running, _patience: patience, _prefaulter: prefaulter, _scrubber: scrubber, dispatcher })
     }
 
     /// The addresses that it listens on, with ports resolved.

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use rdmabox::{Export, Peer, RemoteAddr, Service};
 use rfs_proto::{Errno, MAX_MESSAGE, RegionRef, Reply, decode_request, encode_reply};
 
-use crate::{dispatch::Dispatcher, sessions::Regions};
+use crate::{
+    dispatch::{Dispatcher, Outcome, Sender},
+    sessions::Regions,
+};
 
 /// The file service of an export.
 #[derive(Debug)]
@@ -47,19 +50,34 @@ impl Service for FileService {
     }
 }
 
-/// Answers one message of a session. An error ends the session.
-pub fn answer(
+/// Answers one message of a session, now or later. An error ends the session.
+fn answer(
     dispatcher: &Dispatcher,
     session: u64,
     request: &[u8],
-    reply: &mut Vec<u8>,
+    reply: &mut rdmabox::Reply<'_>,
 ) -> Result<(), String> {
     let request = decode_request(request).map_err(|e| format!("malformed request: {e}"))?;
-    encode_reply(&dispatcher.handle(session, request), reply);
-    if reply.len() > MAX_MESSAGE {
-        // Replies are built to fit; should one not, its asker must not be left waiting.
-        log::error!("a reply of {} bytes does not fit", reply.len());
-        encode_reply(&Reply::Error(Errno::EOVERFLOW), reply);
+    match dispatcher.handle(session, request) {
+        Outcome::Now(answer) => encode(&answer, reply),
+        Outcome::Later(promise) => {
+            let later = reply.later();
+            let sender = Sender::new(move |answer| {
+                let mut bytes = Vec::new();
+                encode(&answer, &mut bytes);
+                later.answer(&bytes);
+            });
+            dispatcher.redeem(promise, sender);
+        }
     }
     Ok(())
+}
+
+fn encode(reply: &Reply, bytes: &mut Vec<u8>) {
+    encode_reply(reply, bytes);
+    if bytes.len() > MAX_MESSAGE {
+        // Replies are built to fit; should one not, its asker must not be left waiting.
+        log::error!("a reply of {} bytes does not fit", bytes.len());
+        encode_reply(&Reply::Error(Errno::EOVERFLOW), bytes);
+    }
 }

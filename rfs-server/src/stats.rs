@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::Request;
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 30] = [
+const NAMES: [&str; 32] = [
     "attach",
     "lookup",
     "getattr",
@@ -39,6 +39,8 @@ const NAMES: [&str; 30] = [
     "lock",
     "stopwaiting",
     "testlock",
+    "lookupahead",
+    "recalls",
 ];
 
 /// The counters.
@@ -100,6 +102,8 @@ fn index(request: &Request<'_>) -> usize {
         Request::Lock { .. } => 27,
         Request::StopWaiting { .. } => 28,
         Request::TestLock { .. } => 29,
+        Request::LookupAhead { .. } => 30,
+        Request::Recalls { .. } => 31,
     }
 }
 
@@ -111,8 +115,8 @@ mod tests {
     fn counts_by_name() {
         let counters = Counters::default();
         counters.count(&Request::Stats);
-        counters.count(&Request::Open { ino: 1 });
-        counters.count(&Request::Open { ino: 2 });
+        counters.count(&Request::Open { ino: 1, write: true });
+        counters.count(&Request::Open { ino: 2, write: true });
         let calls = counters.calls();
         let get = |name: &str| calls.iter().find(|(n, _)| n == name).map(|(_, count)| *count);
         assert_eq!((get("stats"), get("open"), get("close")), (Some(1), Some(2), Some(0)));

@@ -75,7 +75,10 @@ fn works(address: &Address) {
     let options = SessionOptions { provider: Some(address.provider()), ..SessionOptions::default() };
     let session = Session::connect(address, &options).unwrap();
     let (mut request, mut reply) = (Vec::new(), Vec::new());
-    encode_request(&Request::Attach { version: VERSION, client: "test" }, &mut request);
+    encode_request(
+        &Request::Attach { version: VERSION, client: "test", export: "", keeps: false },
+        &mut request,
+    );
     session.call(&request, &mut reply).unwrap();
     assert!(matches!(decode_reply(&reply), Ok(Reply::Attached(_))));
 }

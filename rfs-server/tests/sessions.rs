@@ -1,74 +1,23 @@
 //! A server and real sessions, over every provider: what unit tests of the dispatcher leave out.
 
-use std::sync::{Arc, Barrier};
+mod common;
 
-use rdmabox::{Address, Op, ProviderKind, RemoteAddr, Session, SessionOptions};
-use rfs_proto::{
-    Attached, Attr, Layout, Opened, ROOT_INO, RegionRef, Reply, Request, VERSION, decode_reply,
-    encode_request, record,
-};
+use std::sync::Barrier;
+
+use common::{Client, start, tests_rdma};
+use rdmabox::{Op, ProviderKind, RemoteAddr};
+use rfs_proto::{Attr, Layout, ROOT_INO, RegionRef, Reply, Request, record};
 use rfs_server::{Config, Server, StartError};
 
-struct Client {
-    session: Arc<Session>,
-    attached: Attached,
+/// One-sided access to the server's memory.
+trait OneSided {
+    fn allocate(&self, ino: u64, len: u64) -> Layout;
+    fn field(&self, slot: u32, field: usize) -> RemoteAddr;
+    fn append(&self, attr: &Attr, layout: &Layout, data: &[u8], time: i64);
+    fn record(&self, attr: &Attr) -> Option<Attr>;
 }
 
-/// Whether RDMABOX_TEST_PROVIDERS names RDMA. A device has to be there then.
-fn tests_rdma() -> bool {
-    std::env::var("RDMABOX_TEST_PROVIDERS")
-        .is_ok_and(|names| names.split(',').any(|name| name.trim() == "rdma"))
-}
-
-fn start(directory: &tempfile::TempDir) -> Server {
-    let host = || "127.0.0.1".to_owned();
-    let mut listen =
-        vec![Address::Unix(directory.path().join("rfs.sock")), Address::Tcp { host: host(), port: 0 }];
-    if tests_rdma() {
-        listen.push(Address::Rdma { host: host(), port: 0 });
-    }
-    Server::start(Config { listen, ..Config::new(16 << 20) }).unwrap()
-}
-
-fn ask(session: &Session, request: Request<'_>) -> Reply {
-    let (mut bytes, mut reply) = (Vec::new(), Vec::new());
-    encode_request(&request, &mut bytes);
-    session.call(&bytes, &mut reply).unwrap();
-    decode_reply(&reply).unwrap()
-}
-
-fn connect(server: &Server, provider: ProviderKind) -> Client {
-    let address = server.addresses().iter().find(|address| address.provider() == provider).unwrap();
-    let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
-    let session = Session::connect(address, &options).unwrap();
-    let Reply::Attached(attached) = ask(&session, Request::Attach { version: VERSION, client: "test" })
-    else {
-        panic!("not attached");
-    };
-    Client { session, attached }
-}
-
-impl Client {
-    fn ask(&self, request: Request<'_>) -> Reply {
-        ask(&self.session, request)
-    }
-
-    fn create(&self, name: &[u8]) -> Opened {
-        let request = Request::Create {
-            parent: ROOT_INO,
-            name,
-            perm: 0o644,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            exclusive: false,
-        };
-        match self.ask(request) {
-            Reply::Opened(opened) => opened,
-            other => panic!("{other:?}"),
-        }
-    }
-
+impl OneSided for Client {
     fn allocate(&self, ino: u64, len: u64) -> Layout {
         match self.ask(Request::Allocate { ino, offset: 0, len }) {
             Reply::Layout(layout) => layout,
@@ -104,6 +53,10 @@ impl Client {
         self.session.read(self.field(attr.slot, 0), &mut raw).unwrap();
         record::decode(&raw, attr.ino, attr.slot)
     }
+}
+
+fn connect(server: &Server, provider: ProviderKind) -> Client {
+    common::connect(server, provider, false)
 }
 
 fn place(region: RegionRef, offset: u64) -> RemoteAddr {

@@ -20,7 +20,12 @@ impl Counters {
         let parsed = address.parse().map_err(|e| Error::Usage(format!("{address}: {e}")))?;
         let options = SessionOptions { queue_pairs: 1, ..SessionOptions::default() };
         let counters = Counters(Session::connect(&parsed, &options).map_err(failed)?);
-        match counters.call(&Request::Attach { version: VERSION, client: "rfs-metadata" })? {
+        match counters.call(&Request::Attach {
+            version: VERSION,
+            client: "rfs-metadata",
+            export: "",
+            keeps: false,
+        })? {
             Reply::Attached(_) => Ok(counters),
             _ => Err(failed("it does not let this program in")),
         }

@@ -21,7 +21,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    Address, Export, HostError, ProviderKind, RdmaOptions, Service,
+    Address, Ender, Export, HostError, ProviderKind, RdmaOptions, Service,
     handshake::{self, Answer, HostId, Purpose},
     hosted::{self, HostSession},
     peer::Exported,
@@ -180,6 +180,11 @@ impl Running {
     /// Where it listens: as asked for, with port 0 replaced by the port that it got.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// What ends its sessions one by one.
+    pub fn ender(&self) -> Ender {
+        Ender(Arc::downgrade(&self.inner))
     }
 }
 

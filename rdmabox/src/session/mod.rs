@@ -8,6 +8,7 @@
 mod address;
 mod client;
 mod connect;
+mod ender;
 mod error;
 mod handshake;
 mod host;
@@ -26,6 +27,7 @@ mod transfer;
 
 pub use address::{Address, AddressError, ProviderKind, ProviderKindError};
 pub use client::{Op, Session};
+pub use ender::Ender;
 pub use error::{ConnectError, HostError, RequestError};
 pub use host::{Fencing, Host, Running};
 pub use lender::{Lender, RemoteMemory};

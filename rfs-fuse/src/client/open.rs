@@ -1,6 +1,6 @@
 //! Opening and closing: what gives a client the lease on a file's layout.
 //!
-//! The first open of an inode here is an open at the server, the last close here gives everything back; opens between
+//! The first open of an inode here, and the first one to write, is an open at the server, the last close here gives everything back; other opens
 //! look at the attribute record only.
 
 use std::sync::atomic::Ordering;
@@ -10,17 +10,20 @@ use rfs_proto::{Attr, Errno, Opened, Reply, Request};
 use super::{
     Client, ClientError, Creator,
     inode::{Inode, Opens},
+    keeping::Since,
     layout::validate,
     names::{check_name, with_pending},
 };
 
 impl Client {
-    /// Opens a regular file: it can be read and written until [`close`](Self::close). Returns its attributes now.
-    pub fn open(&self, ino: u64) -> Result<Attr, ClientError> {
+    /// Opens a regular file: it can be read, and with `write` written, until [`close`](Self::close). Returns its attributes now.
+    pub fn open(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
         let inode = self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        let opened = if opens.local == 0 {
-            self.call_opened(&Request::Open { ino }).and_then(|opened| self.adopt(&inode, &mut opens, opened))
+        let opened = if opens.local == 0 || (write && !opens.to_write) {
+            let since = self.since();
+            self.call_opened(&Request::Open { ino, write })
+                .and_then(|opened| self.adopt(&inode, &mut opens, opened, since, write))
         } else {
             self.getattr(ino)
         };
@@ -47,13 +50,14 @@ impl Client {
         exclusive: bool,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
+        let since = self.since();
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
         let ino = opened.attr.ino;
-        let inode = self.inodes.acquire(ino);
+        let inode = self.acquire(&opened.attr);
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        match self.adopt(&inode, &mut opens, opened) {
+        match self.adopt(&inode, &mut opens, opened, since, true) {
             Ok(attr) => {
                 opens.local += 1;
                 Ok(attr)
@@ -79,7 +83,14 @@ impl Client {
     }
 
     /// Takes in what an open at the server brought.
-    fn adopt(&self, inode: &Inode, opens: &mut Opens, opened: Opened) -> Result<Attr, ClientError> {
+    fn adopt(
+        &self,
+        inode: &Inode,
+        opens: &mut Opens,
+        opened: Opened,
+        since: Since,
+        write: bool,
+    ) -> Result<Attr, ClientError> {
         let Opened { attr, layout } = opened;
         if let Err(why) = validate(&layout, self.arena.len) {
             // The server counts an open that nobody here has.
@@ -87,7 +98,9 @@ impl Client {
             return Err(ClientError::Protocol(why));
         }
         opens.remote += 1;
+        opens.to_write |= write;
         inode.set_slot(attr.slot);
+        self.answered(since, inode, &attr);
         if opens.local == 0 {
             inode.layout.write().replace(&layout);
             inode.size.lock().set(attr.size);
@@ -129,6 +142,7 @@ impl Client {
             let _alone = inode.io.write();
             inode.open.store(false, Ordering::Release);
             inode.layout.write().clear(0);
+            opens.to_write = false;
             for _ in 0..std::mem::take(&mut opens.remote) {
                 outcome = outcome.and(self.call_done(&Request::Close { ino }));
             }

@@ -1,16 +1,18 @@
 //! What the client needs of a session, as a trait, so that it can be tested without one.
 //!
-//! Implementations are called from any number of threads; every call returns within a bounded time.
+//! Implementations are called from any number of threads; every call but `call_waiting` returns within a bounded time.
 
 use std::{fmt, sync::Arc};
 
-use rdmabox::{Memory, Op, RemoteAddr, RequestError, Session};
+use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Session};
 use rfs_proto::RegionRef;
 
 /// Calls and one-sided operations on one peer. [`Session`] documents each.
 pub trait Remote: Send + Sync + fmt::Debug {
     /// Sends `request` and fills `reply`.
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError>;
+    /// As [`call`](Self::call), but waits for as long as the session lives, or until it is cancelled.
+    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError>;
     /// Writes independent pieces; returns when all are placed.
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError>;
     /// Reads independent pieces.
@@ -32,6 +34,10 @@ pub trait Remote: Send + Sync + fmt::Debug {
 impl Remote for Session {
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         Session::call(self, request, reply)
+    }
+
+    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
+        Session::call_waiting(self, request, reply, cancel)
     }
 
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {

@@ -2,8 +2,8 @@
 
 use rfs_proto::{
     Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, Layout,
-    LockClass, LockKind, LockRange, Locked, Marks, Opened, RegionRef, RenameFlags, Reply, Request,
-    ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall, Recalls, RegionRef, RenameFlags, Reply,
+    Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -44,7 +44,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         drop_privileges: true,
     };
     vec![
-        ("00 01 01 63", Request::Attach { version: 1, client: "c" }),
+        ("00 01 01 63 01 65 01", Request::Attach { version: 1, client: "c", export: "e", keeps: true }),
         ("01 01 02 68 69", Request::Lookup { parent: 1, name: b"hi" }),
         ("02 ac02", Request::GetAttr { ino: 300 }),
         ("03 02 01 8003 00 01 05 01 8020 01 00 01 01 03 01", Request::SetAttr { ino: 2, changes }),
@@ -95,7 +95,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
                 flags: RenameFlags::EXCHANGE,
             },
         ),
-        ("0d 05", Request::Open { ino: 5 }),
+        ("0d 05 01", Request::Open { ino: 5, write: true }),
         ("0e 05", Request::Close { ino: 5 }),
         ("0f 05 00", Request::Layout { ino: 5, offset: 0 }),
         ("10 05 8020 ffffffffffffffffff01", Request::Allocate { ino: 5, offset: 4096, len: u64::MAX }),
@@ -150,6 +150,8 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
                 range: LockRange { first: 5, last: 9 },
             },
         ),
+        ("1e 01 02 68 69 8001", Request::LookupAhead { parent: 1, name: b"hi", max_entries: 128 }),
+        ("1f ac02", Request::Recalls { done: 300 }),
     ]
 }
 
@@ -207,6 +209,18 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                 range: LockRange { first: 5, last: 9 },
                 pid: 7,
             })),
+        ),
+        (
+            "0e ac02 04 00 01 01 61 01 02 02 05 03 8020",
+            Reply::Recalls(Recalls {
+                number: 300,
+                recalls: vec![
+                    Recall::Name { parent: 1, name: b"a".to_vec() },
+                    Recall::Names { ino: 2 },
+                    Recall::Attr { ino: 5 },
+                    Recall::Pages { ino: 4096 },
+                ],
+            }),
         ),
     ]
 }

@@ -5,7 +5,7 @@
 
 use rfs_proto::{Errno, FileKind, Layout, MAX_FILE_SIZE, Opened, Reply, Request, SetAttr, SetTime};
 
-use super::{Dispatcher, meta::Meta};
+use super::{call::Call, meta::Meta};
 use crate::alloc::{Short, Want};
 
 /// What one try to allocate led to.
@@ -14,10 +14,10 @@ pub(super) enum Attempt {
     NotClean,
 }
 
-impl Dispatcher {
+impl Call<'_> {
     pub(super) fn answer_data(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
-            Request::Open { ino } => self.locked(|meta| meta.open(session, ino)),
+            Request::Open { ino, write } => self.locked(|meta| meta.open(session, ino, write)),
             Request::Close { ino } => self.locked(|meta| meta.close(session, ino)),
             Request::Layout { ino, offset } => {
                 self.locked(|meta| meta.layout_of_open(session, ino, offset)).map(Reply::Layout)
@@ -47,15 +47,18 @@ impl Dispatcher {
 
 impl Meta {
     /// Counts an open, and tells the file's attributes and layout.
-    pub(super) fn open(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
+    pub(super) fn open(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
         self.file(ino)?;
         // A session may end while its request is on the way here. It must not leave a lease behind.
         if !self.sessions.is_attached(session) {
             return Err(Errno::EPROTO);
         }
         self.leases.open(session, ino);
+        if write {
+            self.will_write(session, ino);
+        }
         self.visit(session, ino)?;
-        Ok(Reply::Opened(Opened { attr: self.attr(ino)?, layout: self.layout(ino, 0)? }))
+        Ok(Reply::Opened(Opened { attr: self.told(session, ino)?, layout: self.layout(ino, 0)? }))
     }
 
     fn close(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
@@ -90,6 +93,7 @@ impl Meta {
         if !self.leases.holds(session, ino) {
             return Err(Errno::EBADF);
         }
+        self.will_write(session, ino);
         if end > offset {
             let free = if ahead { self.space.totals().available() } else { 0 };
             let size = self.table.size(self.namespace.get(ino)?.slot);
@@ -165,7 +169,11 @@ impl Meta {
         } else {
             self.table.publish(&attr, &space);
         }
-        self.attr(ino).map(Reply::Attr)
+        match changes.size {
+            Some(_) => self.pages_changed(session, ino),
+            None => self.attr_changed(session, ino),
+        }
+        self.told(session, ino).map(Reply::Attr)
     }
 
     /// The new size is there before space goes: a reader finds the end of the file, or its old bytes, or zeroes. The

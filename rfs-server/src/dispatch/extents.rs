@@ -5,7 +5,7 @@
 
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, MAX_FILE_SIZE, Reply, Request};
 
-use super::{Dispatcher, data::Attempt, meta::Meta};
+use super::{call::Call, data::Attempt, meta::Meta};
 use crate::alloc::Range;
 
 /// Bytes that are zeroed or copied at a time.
@@ -22,7 +22,7 @@ struct Copy {
     len: u64,
 }
 
-impl Dispatcher {
+impl Call<'_> {
     pub(super) fn answer_extents(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
             Request::Fallocate { ino, offset, len, flags } => {
@@ -129,6 +129,7 @@ impl Meta {
     /// Takes the space of whole blocks away, and zeroes the rest.
     fn punch(&mut self, session: u64, ino: u64, offset: u64, end: u64, now: i64) -> Result<Attr, Errno> {
         self.check_open(session, ino)?;
+        self.will_write(session, ino);
         let slot = self.namespace.get(ino)?.slot;
         let size = self.table.size(slot);
         self.table.begin(slot);
@@ -211,6 +212,7 @@ impl Meta {
         if len == 0 {
             return Ok(Some(0));
         }
+        self.will_write(session, step.to.0);
         let source = self.file(step.from.0)?.pieces(step.from.1, step.from.1 + len);
         for (at, place, len) in source {
             let at = at - step.from.1 + step.to.1;

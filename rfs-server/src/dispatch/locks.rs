@@ -4,10 +4,10 @@
 
 use rfs_proto::{Errno, LockKind, LockRange, Locked, Reply, Request};
 
-use super::{Dispatcher, meta::Meta};
+use super::{call::Call, meta::Meta};
 use crate::locks::Wish;
 
-impl Dispatcher {
+impl Call<'_> {
     pub(super) fn answer_locks(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         self.locked(|meta| match request {
             Request::Lock { ino, owner, class, kind, range, pid, wait } => {

@@ -6,17 +6,21 @@
 
 use std::sync::Arc;
 
-use rfs_proto::{Attr, Errno, FileKind, record};
+use rfs_proto::{Attr, Errno, FileKind, Reply, record};
 
+use super::Sender;
 use crate::{
     alloc::Range,
     files::{FileMap, block_up},
+    keepers::Keepers,
     leases::Leases,
     locks::Locks,
-    namespace::{Body, Effects, Inode, Namespace},
+    namespace::{Body, Effects, Inode, Namespace, Place},
+    recalls::{Need, Queues},
     scrub::Space,
     sessions::Sessions,
     table::Table,
+    waits::Waits,
 };
 
 /// The metadata.
@@ -30,6 +34,13 @@ pub(crate) struct Meta {
     pub(crate) space: Arc<Space>,
     /// Memory that extended attributes take.
     pub(crate) xattr_bytes: u64,
+    pub(crate) keepers: Keepers,
+    pub(crate) recalls: Queues<Sender>,
+    pub(crate) waits: Waits<(Sender, Reply)>,
+    /// Recalls that the step under way has caused.
+    pub(crate) fresh: Vec<Need>,
+    /// Replies that have become due in the step under way.
+    pub(crate) due: Vec<(Sender, Reply)>,
 }
 
 impl Meta {
@@ -59,15 +70,23 @@ impl Meta {
         }
     }
 
-    /// Publishes what an operation on names changed, and lets an inode go that has neither name nor opener.
-    pub(crate) fn settle(&mut self, effects: &Effects) {
+    /// Publishes what an operation of a session on names changed, recalls it from others, and lets an inode go that has neither
+    /// name nor opener.
+    pub(crate) fn settle(&mut self, session: u64, effects: &Effects, names: &[Place<'_>]) {
+        for &name in names {
+            self.name_changed(session, name);
+        }
+        for &ino in &effects.moved {
+            self.name_changed(session, Place { parent: ino, name: b".." });
+        }
         for &ino in &effects.touched {
             self.publish(ino);
+            self.attr_changed(session, ino);
         }
         if let Some(ino) = effects.orphaned
             && !self.leases.is_open(ino)
         {
-            self.remove(ino);
+            self.remove(session, ino);
         }
     }
 
@@ -133,19 +152,23 @@ impl Meta {
         let Ok(inode) = self.namespace.get(ino) else { return };
         self.table.end_append(inode.slot, session);
         if last && inode.nlink == 0 {
-            self.remove(ino);
+            self.remove(session, ino);
         } else if last {
-            let size = self.table.size(inode.slot);
+            let (size, generation) = (self.table.size(inode.slot), inode.layout_generation);
             let keep = self.file(ino).map_or(0, |map| map.kept_to());
             // It was open, so that it is a regular file, and cutting cannot fail.
             if self.cut(session, ino, size, keep).is_ok() {
                 self.publish(ino);
             }
+            if self.namespace.get(ino).is_ok_and(|inode| inode.layout_generation != generation) {
+                self.attr_changed(session, ino);
+            }
         }
     }
 
-    /// Takes an inode out that nobody can reach.
-    fn remove(&mut self, ino: u64) {
+    /// Takes an inode out that nobody can reach, after what a session did.
+    fn remove(&mut self, session: u64, ino: u64) {
+        self.inode_gone(session, ino);
         let Some(inode) = self.namespace.remove_inode(ino) else { return };
         self.xattr_bytes -= inode.xattr_bytes();
         let Inode { slot, body, .. } = inode;

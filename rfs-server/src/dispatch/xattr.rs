@@ -4,7 +4,7 @@
 
 use rfs_proto::{BLOCK, Errno, Reply, Request, Value, XATTR_PART, XattrSet};
 
-use super::{Dispatcher, meta::Meta};
+use super::{call::Call, meta::Meta};
 use crate::namespace::{Acl, XattrName};
 
 /// All extended attributes together take at most this part of the memory lent, but for the least.
@@ -13,7 +13,7 @@ const LEAST: u64 = 1 << 20;
 
 const SETGID: u32 = 0o2000;
 
-impl Dispatcher {
+impl Call<'_> {
     pub(super) fn answer_xattr(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         let now = self.clock.now();
         self.locked(|meta| match request {
@@ -33,9 +33,15 @@ impl Dispatcher {
             Request::SetXattr { ino, name, value, how, continued, drop_sgid } => {
                 let mut whole = if continued { meta.sessions.take_part(session) } else { Vec::new() };
                 whole.extend_from_slice(value);
-                meta.set_xattr(ino, XattrName::parse(name)?, whole, (how, drop_sgid), now)
+                let reply = meta.set_xattr(ino, XattrName::parse(name)?, whole, (how, drop_sgid), now)?;
+                meta.attr_changed(session, ino);
+                Ok(reply)
             }
-            Request::RemoveXattr { ino, name } => meta.remove_xattr(ino, XattrName::parse(name)?, now),
+            Request::RemoveXattr { ino, name } => {
+                let reply = meta.remove_xattr(ino, XattrName::parse(name)?, now)?;
+                meta.attr_changed(session, ino);
+                Ok(reply)
+            }
             // The others are handled elsewhere.
             _ => Err(Errno::ENOSYS),
         })

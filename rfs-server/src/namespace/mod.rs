@@ -38,6 +38,8 @@ pub struct Effects {
     pub touched: Vec<u64>,
     /// An inode that has no name any more. It still exists.
     pub orphaned: Option<u64>,
+    /// Directories that lie in another one now.
+    pub moved: Vec<u64>,
 }
 
 /// A new inode.
@@ -155,7 +157,7 @@ impl Namespace {
             directory.set(name, ino);
             *nlink += u32::from(is_directory);
         });
-        Ok((ino, Effects { touched: vec![parent], orphaned: None }))
+        Ok((ino, Effects { touched: vec![parent], ..Effects::default() }))
     }
 
     /// Gives an inode one more name.
@@ -178,7 +180,7 @@ impl Namespace {
         inode.nlink += 1;
         inode.ctime = now;
         self.change_entries(parent, now, |directory, _| directory.set(name, ino));
-        Ok(Effects { touched: vec![parent, ino], orphaned: None })
+        Ok(Effects { touched: vec![parent, ino], ..Effects::default() })
     }
 
     /// Removes a name of anything but a directory.
@@ -189,7 +191,7 @@ impl Namespace {
         }
         self.change_entries(parent, now, |directory, _| directory.remove(name));
         let orphaned = self.lose_name(ino, now)?;
-        Ok(Effects { touched: vec![parent, ino], orphaned })
+        Ok(Effects { touched: vec![parent, ino], orphaned, ..Effects::default() })
     }
 
     /// Removes an empty directory.
@@ -208,7 +210,7 @@ impl Namespace {
             *nlink -= 1;
         });
         let orphaned = self.lose_name(ino, now)?;
-        Ok(Effects { touched: vec![parent, ino], orphaned })
+        Ok(Effects { touched: vec![parent, ino], orphaned, ..Effects::default() })
     }
 
     /// Changes what is in a directory, and with it its times. Does nothing for what is no directory.

@@ -91,8 +91,8 @@ impl Namespace {
             directory.set(to.name, source);
             *nlink = *nlink + moved - u32::from(loses_directory);
         });
-        self.moved(source, to.parent, now)?;
-        let mut effects = Effects { touched: vec![from.parent, to.parent, source], orphaned: None };
+        let mut effects = Effects { touched: vec![from.parent, to.parent, source], ..Effects::default() };
+        self.moved(source, to.parent, now, &mut effects)?;
         if let Some(target) = target {
             effects.orphaned = self.lose_name(target, now)?;
             effects.touched.push(target);
@@ -127,16 +127,21 @@ impl Namespace {
             directory.set(to.name, source);
             *nlink = *nlink + source_directory - target_directory;
         });
-        self.moved(source, to.parent, now)?;
-        self.moved(target, from.parent, now)?;
-        Ok(Effects { touched: vec![from.parent, to.parent, source, target], orphaned: None })
+        let touched = vec![from.parent, to.parent, source, target];
+        let mut effects = Effects { touched, ..Effects::default() };
+        self.moved(source, to.parent, now, &mut effects)?;
+        self.moved(target, from.parent, now, &mut effects)?;
+        Ok(effects)
     }
 
-    fn moved(&mut self, ino: u64, parent: u64, now: i64) -> Result<(), Errno> {
+    fn moved(&mut self, ino: u64, parent: u64, now: i64, effects: &mut Effects) -> Result<(), Errno> {
         let inode = self.get_mut(ino)?;
         inode.ctime = now;
-        if let Body::Directory(directory) = &mut inode.body {
+        if let Body::Directory(directory) = &mut inode.body
+            && directory.parent != parent
+        {
             directory.parent = parent;
+            effects.moved.push(ino);
         }
         Ok(())
     }

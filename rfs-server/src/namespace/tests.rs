@@ -136,14 +136,14 @@ fn link_counts_and_times() {
     assert_eq!((times(&ns, ROOT_INO), times(&ns, dir), times(&ns, file)), ((2, 2), (2, 2), (2, 2)));
 
     let effects = ns.link(file, ROOT_INO, b"g", 10).unwrap();
-    assert_eq!(effects, Effects { touched: vec![ROOT_INO, file], orphaned: None });
+    assert_eq!(effects, Effects { touched: vec![ROOT_INO, file], ..Effects::default() });
     assert_eq!((nlink(&ns, file), times(&ns, file), times(&ns, ROOT_INO)), (2, (2, 10), (10, 10)));
     assert_eq!(ns.link(file, dir, b"f", 11), Err(Errno::EEXIST));
     assert_eq!(ns.link(dir, ROOT_INO, b"h", 11), Err(Errno::EPERM));
     assert_eq!(ns.link(dir, ROOT_INO, b"g", 11), Err(Errno::EEXIST));
 
     let effects = ns.unlink(dir, b"f", 20).unwrap();
-    assert_eq!(effects, Effects { touched: vec![dir, file], orphaned: None });
+    assert_eq!(effects, Effects { touched: vec![dir, file], ..Effects::default() });
     assert_eq!((times(&ns, file), times(&ns, dir), times(&ns, ROOT_INO)), ((2, 20), (20, 20), (10, 10)));
     let effects = ns.unlink(ROOT_INO, b"g", 30).unwrap();
     assert_eq!(effects.orphaned, Some(file));
@@ -152,7 +152,7 @@ fn link_counts_and_times() {
 
     assert_eq!(ns.unlink(ROOT_INO, b"d", 40), Err(Errno::EISDIR));
     let effects = ns.rmdir(ROOT_INO, b"d", 40).unwrap();
-    assert_eq!(effects, Effects { touched: vec![ROOT_INO, dir], orphaned: Some(dir) });
+    assert_eq!(effects, Effects { touched: vec![ROOT_INO, dir], orphaned: Some(dir), ..Effects::default() });
     assert_eq!((nlink(&ns, ROOT_INO), nlink(&ns, dir), times(&ns, ROOT_INO)), (2, 0, (40, 40)));
 }
 
@@ -182,7 +182,7 @@ fn too_many_links() {
                 ino(&ns, "x/e").unwrap(),
                 ino(&ns, "x/g").unwrap()
             ],
-            orphaned: None,
+            ..Effects::default()
         })
     );
 }
@@ -193,7 +193,7 @@ fn rename_moves() {
     let (a, b) = (make(&mut ns, "a/"), make(&mut ns, "b/"));
     let (dir, file) = (make(&mut ns, "a/d/"), make(&mut ns, "a/f"));
     let effects = rename(&mut ns, "a/d", "b/d2", NONE).unwrap();
-    assert_eq!(effects, Effects { touched: vec![a, b, dir], orphaned: None });
+    assert_eq!(effects, Effects { touched: vec![a, b, dir], moved: vec![dir], ..Effects::default() });
     assert_eq!((nlink(&ns, a), nlink(&ns, b), nlink(&ns, dir)), (2, 3, 2));
     assert_eq!((times(&ns, a), times(&ns, b), times(&ns, dir)), ((50, 50), (50, 50), (2, 50)));
     rename(&mut ns, "a/f", "b/f", NONE).unwrap();
@@ -214,7 +214,10 @@ fn rename_replaces() {
     assert_eq!(rename(&mut ns, "f", "g", RenameFlags::NOREPLACE), Err(Errno::EEXIST));
 
     let effects = rename(&mut ns, "f", "g", NONE).unwrap();
-    assert_eq!(effects, Effects { touched: vec![ROOT_INO, ROOT_INO, f, g], orphaned: Some(g) });
+    assert_eq!(
+        effects,
+        Effects { touched: vec![ROOT_INO, ROOT_INO, f, g], orphaned: Some(g), ..Effects::default() }
+    );
     assert_eq!((times(&ns, f), times(&ns, g), nlink(&ns, g)), ((2, 50), (2, 50), 0));
     assert_eq!((ino(&ns, "f"), ino(&ns, "g")), (Err(Errno::ENOENT), Ok(f)));
 
@@ -259,7 +262,7 @@ fn rename_exchanges() {
     let (a, b) = (make(&mut ns, "a/"), make(&mut ns, "b/"));
     let (dir, file) = (make(&mut ns, "a/d/"), make(&mut ns, "b/f"));
     let effects = rename(&mut ns, "a/d", "b/f", RenameFlags::EXCHANGE).unwrap();
-    assert_eq!(effects, Effects { touched: vec![a, b, dir, file], orphaned: None });
+    assert_eq!(effects, Effects { touched: vec![a, b, dir, file], moved: vec![dir], ..Effects::default() });
     assert_eq!((ino(&ns, "a/d"), ino(&ns, "b/f")), (Ok(file), Ok(dir)));
     assert_eq!((nlink(&ns, a), nlink(&ns, b)), (2, 3));
     assert_eq!(ns.lookup(dir, b".."), Ok(b));

@@ -27,7 +27,7 @@ fn a_file_grows_contiguously() {
     // The last close takes back what is ahead.
     client.close(file.ino);
     assert_eq!(fixture.free_blocks(), 4096 - 3);
-    let opened = client.opened(Request::Open { ino: file.ino });
+    let opened = client.opened(Request::Open { ino: file.ino, write: true });
     assert_eq!(opened.layout, Layout { generation: 1, extents: vec![extent(0, 0, 3)], complete: true });
     assert_eq!(client.read(&opened.layout, 0, 9000), vec![7; 9000]);
     fixture.assert_free_space_is_zero(&[&opened.layout]);
@@ -125,7 +125,7 @@ fn space_goes_with_the_last_name_and_the_last_open() {
     let file = one.create("f").attr;
     let layout = one.allocate(file.ino, 0, 8 * B);
     one.write(&file, &layout, 0, &vec![1; 8 * B as usize], 2000);
-    two.opened(Request::Open { ino: file.ino });
+    two.opened(Request::Open { ino: file.ino, write: true });
     one.unlink("f");
     assert_eq!(one.error(lookup(ROOT_INO, "f")), Errno::ENOENT);
     let attr = two.stat(file.ino);
@@ -166,9 +166,9 @@ fn truncated_space_waits_for_other_sessions() {
     let file = one.create("f").attr;
     let layout = one.allocate(file.ino, 0, 16 * B);
     one.write(&file, &layout, 0, &[1; 100], 2000);
-    two.opened(Request::Open { ino: file.ino });
-    two.opened(Request::Open { ino: file.ino });
-    three.opened(Request::Open { ino: file.ino });
+    two.opened(Request::Open { ino: file.ino, write: true });
+    two.opened(Request::Open { ino: file.ino, write: true });
+    three.opened(Request::Open { ino: file.ino, write: true });
     one.truncate(file.ino, 0);
     // Two and three may still be writing to it.
     assert_eq!(fixture.free_blocks(), 0);
@@ -197,7 +197,7 @@ fn a_dead_session_lets_everything_go() {
     assert!(fixture.free_blocks() < 64 - 5);
     fixture.dispatcher.session_ended(1);
     assert_eq!((fixture.free_blocks(), fixture.free_inodes()), (63, 6));
-    let opened = two.opened(Request::Open { ino: kept.ino });
+    let opened = two.opened(Request::Open { ino: kept.ino, write: true });
     assert_eq!(two.read(&opened.layout, 0, 4), b"abc\0");
     assert_eq!(two.error(Request::GetAttr { ino: gone }), Errno::ESTALE);
 }
@@ -224,7 +224,7 @@ fn a_session_that_ended_meanwhile_leaves_no_lease() {
     client.close(ino);
     fixture.dispatcher.session_ended(1);
     // As if the check for the session had been passed just before.
-    let opened = fixture.dispatcher.locked(|meta| meta.open(1, ino));
+    let opened = fixture.dispatcher.locked(|meta| meta.open(1, ino, true));
     assert_eq!(opened, Err(Errno::EPROTO));
     assert!(!fixture.dispatcher.locked(|meta| meta.leases.is_open(ino)));
 }

@@ -43,7 +43,7 @@ fn a_hole_is_punched() {
     let fixture = fixture(64, 8);
     let (one, two) = (fixture.client(1), fixture.client(2));
     let ino = one.filled("f", 10, 9).ino;
-    two.opened(Request::Open { ino });
+    two.opened(Request::Open { ino, write: true });
     fixture.clock.set(5000);
     let attr = one.attr(fallocate(ino, 2 * B - 5, 3 * B + 10, PUNCH));
     assert_eq!((attr.size, attr.blocks, attr.mtime, attr.ctime), (10 * B, 7 * 8, 5000, 5000));
@@ -79,7 +79,7 @@ fn space_is_kept_beyond_the_end() {
     assert_eq!((fixture.free_blocks(), client.stat(file.ino).blocks), (56, 64));
     let attr = client.truncate(file.ino, 3 * B);
     assert_eq!((attr.blocks, fixture.free_blocks()), (24, 61));
-    client.opened(Request::Open { ino: file.ino });
+    client.opened(Request::Open { ino: file.ino, write: true });
     assert_eq!(client.whole(file.ino)[B as usize..], vec![0; 2 * B as usize]);
 }
 

@@ -106,7 +106,7 @@ fn layouts_in_parts_fit_into_messages() {
     for at in (0..blocks / 2).rev().map(|at| 2 * at) {
         client.allocate(ino, at * B, 1);
     }
-    let first = client.opened(Request::Open { ino }).layout;
+    let first = client.opened(Request::Open { ino, write: true }).layout;
     assert_eq!((first.extents.len(), first.complete), (rfs_proto::MAX_EXTENTS, false));
     let offset = first.extents.last().unwrap().file_end();
     let rest = client.layout(Request::Layout { ino, offset });

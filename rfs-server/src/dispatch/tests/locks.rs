@@ -37,7 +37,7 @@ fn locks_belong_to_sessions_and_end_with_their_leases() {
     let ino = one.create("f").attr.ino;
     assert_eq!(two.error(lock(ino, 5, LockKind::Shared)), Errno::EBADF);
     assert_eq!(two.error(lock(ino, 5, LockKind::Unlock)), Errno::EBADF);
-    two.opened(Request::Open { ino });
+    two.opened(Request::Open { ino, write: true });
     one.locked(ino, 5);
     // The same number of another session is another owner.
     assert_eq!(two.error(lock(ino, 5, LockKind::Shared)), Errno::EAGAIN);
@@ -50,12 +50,12 @@ fn locks_belong_to_sessions_and_end_with_their_leases() {
     let backwards = Request::Lock { ino, owner: 5, class, kind, range, pid: 0, wait: false };
     assert_eq!(one.error(backwards), Errno::EINVAL);
     // One open less is not the last.
-    one.opened(Request::Open { ino });
+    one.opened(Request::Open { ino, write: true });
     one.close(ino);
     assert_eq!(two.error(lock(ino, 5, LockKind::Shared)), Errno::EAGAIN);
     one.close(ino);
     two.locked(ino, 5);
-    one.opened(Request::Open { ino });
+    one.opened(Request::Open { ino, write: true });
     assert_eq!(one.error(lock(ino, 5, LockKind::Shared)), Errno::EAGAIN);
     fixture.dispatcher.session_ended(2);
     one.locked(ino, 5);
@@ -75,7 +75,7 @@ fn a_lock_tells_whether_somebody_else_was_there() {
     assert!(first.alone);
     assert_eq!(again(), first, "nobody was");
     // Somebody who opens and closes, and may have written.
-    two.opened(Request::Open { ino });
+    two.opened(Request::Open { ino, write: true });
     assert!(!again().alone);
     two.close(ino);
     let later = again();
@@ -93,8 +93,8 @@ fn circles_over_two_files_and_sessions() {
     let fixture = fixture(16, 8);
     let (one, two) = (fixture.client(1), fixture.client(2));
     let (x, y) = (one.create("x").attr.ino, one.create("y").attr.ino);
-    two.opened(Request::Open { ino: x });
-    two.opened(Request::Open { ino: y });
+    two.opened(Request::Open { ino: x, write: true });
+    two.opened(Request::Open { ino: y, write: true });
     one.locked(x, 5);
     two.locked(y, 5);
     let (class, kind, range) = (LockClass::Record, LockKind::Shared, LockRange::ALL);

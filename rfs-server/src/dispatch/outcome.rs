@@ -1,0 +1,52 @@
+//! What handling a request leads to: a reply, or the promise of one.
+//!
+//! Threading: plain values. A promise is redeemed by [`Dispatcher::redeem`](super::Dispatcher::redeem), on any thread.
+
+use std::fmt;
+
+use rfs_proto::Reply;
+
+use crate::recalls::Need;
+
+/// Where a reply goes that comes late. It is called once at most, holding no lock; dropped when nobody can get the reply any more.
+pub struct Sender(Box<dyn FnOnce(Reply) + Send>);
+
+impl Sender {
+    /// From what is to be done with the reply.
+    pub fn new(send: impl FnOnce(Reply) + Send + 'static) -> Sender {
+        Sender(Box::new(send))
+    }
+
+    pub(super) fn send(self, reply: Reply) {
+        (self.0)(reply);
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender")
+    }
+}
+
+/// What handling a request led to.
+#[derive(Debug)]
+#[must_use]
+pub enum Outcome {
+    /// The reply.
+    Now(Reply),
+    /// The reply comes later.
+    Later(Promise),
+}
+
+/// A reply that is owed.
+#[derive(Debug)]
+#[must_use]
+pub struct Promise(pub(super) Debt);
+
+#[derive(Debug)]
+pub(super) enum Debt {
+    /// The reply to a change, once those who kept what it changed are done with it.
+    Held(Reply, Vec<Need>),
+    /// What this session is to be told next.
+    Recalls(u64),
+}

@@ -1,0 +1,403 @@
+//! What may be kept, what is recalled, and who waits for whom.
+
+use rfs_proto::{FallocateFlags, FileKind, Recall, Recalls, SetTime, XattrSet};
+
+use super::*;
+
+impl Client<'_> {
+    fn keep(&self, request: Request<'_>) -> bool {
+        let attr = match self.ask(request) {
+            Reply::Attr(attr) => attr,
+            Reply::Opened(opened) => opened.attr,
+            other => panic!("{request:?}: {other:?}"),
+        };
+        attr.marks.contains(Marks::KEEP)
+    }
+
+    fn recalls(&self, done: u64) -> mpsc::Receiver<Reply> {
+        self.start(Request::Recalls { done })
+    }
+}
+
+fn told(receiver: &mpsc::Receiver<Reply>) -> Recalls {
+    match receiver.try_recv() {
+        Ok(Reply::Recalls(recalls)) => recalls,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn name(parent: u64, name: &str) -> Recall {
+    Recall::Name { parent, name: name.into() }
+}
+
+fn attr(ino: u64) -> Recall {
+    Recall::Attr { ino }
+}
+
+fn pages(ino: u64) -> Recall {
+    Recall::Pages { ino }
+}
+
+fn names(ino: u64) -> Recall {
+    Recall::Names { ino }
+}
+
+const A: u64 = 2;
+const OTHER: u64 = 3;
+const A_FILE: u64 = 4;
+const A_OTHER: u64 = 5;
+const A_DIR: u64 = 6;
+const B_FILE: u64 = 7;
+
+/// Directories "a" with "file", "other" and "dir", and "b" with "file", all known to session 1, which keeps. Session 2 has the
+/// files of "a" open to read.
+fn tree(fixture: &Fixture) -> [Client<'_>; 2] {
+    let (keeper, other) = (fixture.attached(1, true), fixture.attached(2, true));
+    let ino = |made: Attr, expected| assert_eq!(made.ino, expected);
+    ino(other.mkdir(ROOT_INO, "a"), A);
+    ino(other.mkdir(ROOT_INO, "b"), OTHER);
+    for (parent, name, expected) in
+        [(A, "file", A_FILE), (A, "other", A_OTHER), (A, "dir", A_DIR), (OTHER, "file", B_FILE)]
+    {
+        match name {
+            "dir" => ino(other.mkdir(parent, name), expected),
+            _ => {
+                ino(other.opened(create(parent, name, true)).attr, expected);
+                other.close(expected);
+            }
+        }
+    }
+    for ino in [A_FILE, A_OTHER] {
+        other.opened(Request::Open { ino, write: false });
+    }
+    for directory in [ROOT_INO, A, OTHER, A_DIR] {
+        assert!(keeper.keep(Request::GetAttr { ino: directory }));
+        let page = keeper.page(directory, 0, 100);
+        assert!(page.entries.iter().all(|entry| entry.attr.marks.contains(Marks::KEEP)));
+    }
+    [keeper, other]
+}
+
+fn set(ino: u64, changes: SetAttr) -> Request<'static> {
+    Request::SetAttr { ino, changes }
+}
+
+#[test]
+fn each_change_and_what_it_recalls() {
+    let move_ = |from, to| rename(from, to, RenameFlags::empty());
+    let exchange = |from, to| rename(from, to, RenameFlags::EXCHANGE);
+    let mkdir = |parent, name| Request::Mkdir { parent, name, perm: 0o700, umask: 0, uid: 0, gid: 0 };
+    let mknod =
+        Request::Mknod { parent: A, name: b"new", mode: 0o010_600, umask: 0, rdev: 0, uid: 0, gid: 0 };
+    let symlink = Request::Symlink { parent: A, name: b"new", target: b"x", uid: 0, gid: 0 };
+    let (how, value) = (XattrSet::Any, &b"v"[..]);
+    let set_xattr =
+        Request::SetXattr { ino: A, name: b"user.x", value, how, continued: false, drop_sgid: false };
+    let fallocate = Request::Fallocate { ino: A_FILE, offset: 0, len: 5, flags: FallocateFlags::empty() };
+    let copy = Request::Copy { from: A_OTHER, from_offset: 0, to: A_FILE, to_offset: 0, len: 1 };
+    let changes: &[(Request<'_>, &[Recall])] = &[
+        // Names: the directory's attributes go with its name.
+        (create(A, "new", false), &[name(A, "new")]),
+        (mkdir(A, b"new"), &[name(A, "new")]),
+        (mknod, &[name(A, "new")]),
+        (symlink, &[name(A, "new")]),
+        (Request::Link { ino: B_FILE, parent: A, name: b"new" }, &[name(A, "new"), attr(B_FILE)]),
+        (Request::Unlink { parent: OTHER, name: b"file" }, &[name(OTHER, "file"), attr(B_FILE)]),
+        (Request::Unlink { parent: A, name: b"file" }, &[name(A, "file"), attr(A_FILE)]),
+        (Request::Rmdir { parent: A, name: b"dir" }, &[name(A, "dir"), attr(A_DIR), names(A_DIR)]),
+        (move_((A, "file"), (A, "new")), &[name(A, "file"), name(A, "new"), attr(A_FILE)]),
+        (move_((A, "file"), (OTHER, "new")), &[name(A, "file"), name(OTHER, "new"), attr(A_FILE)]),
+        (
+            move_((A, "file"), (OTHER, "file")),
+            &[name(A, "file"), name(OTHER, "file"), attr(A_FILE), attr(B_FILE)],
+        ),
+        (
+            exchange((A, "file"), (OTHER, "file")),
+            &[name(A, "file"), name(OTHER, "file"), attr(A_FILE), attr(B_FILE)],
+        ),
+        (move_((A, "dir"), (A, "new")), &[name(A, "dir"), name(A, "new"), attr(A_DIR)]),
+        (move_((A, "dir"), (OTHER, "new")), &[name(A, "dir"), name(OTHER, "new"), name(A_DIR, "..")]),
+        (
+            exchange((A, "dir"), (OTHER, "file")),
+            &[name(A, "dir"), name(OTHER, "file"), name(A_DIR, ".."), attr(B_FILE)],
+        ),
+        (move_((A, "file"), (A, "file")), &[]),
+        // Attributes.
+        (set(A_FILE, SetAttr { perm: Some(0o600), ..SetAttr::default() }), &[attr(A_FILE)]),
+        (set(A_FILE, SetAttr { uid: Some(7), ..SetAttr::default() }), &[attr(A_FILE)]),
+        (set(A_FILE, SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() }), &[attr(A_FILE)]),
+        (set(A, SetAttr::default()), &[attr(A)]),
+        (set_xattr, &[attr(A)]),
+        // Bytes.
+        (set(A_FILE, SetAttr { size: Some(5), ..SetAttr::default() }), &[pages(A_FILE)]),
+        (set(A_FILE, SetAttr { size: Some(0), ..SetAttr::default() }), &[pages(A_FILE)]),
+        (fallocate, &[pages(A_FILE)]),
+        (Request::Allocate { ino: A_FILE, offset: 0, len: 1 }, &[pages(A_FILE)]),
+        (Request::Open { ino: A_FILE, write: true }, &[pages(A_FILE)]),
+        (create(A, "file", false), &[pages(A_FILE)]),
+        // No changes.
+        (Request::Open { ino: A_FILE, write: false }, &[]),
+        (Request::Close { ino: A_FILE }, &[]),
+        (copy, &[]),
+        (lookup(A, "new"), &[]),
+        // Refusals.
+        (create(A, "file", true), &[]),
+        (mkdir(A, b"dir"), &[]),
+        (Request::Unlink { parent: A, name: b"new" }, &[]),
+        (Request::Rmdir { parent: ROOT_INO, name: b"a" }, &[]),
+        (move_((A, "new"), (A, "file")), &[]),
+        (rename((A, "file"), (OTHER, "file"), RenameFlags::NOREPLACE), &[]),
+        (set(A, SetAttr { size: Some(5), ..SetAttr::default() }), &[]),
+        (Request::RemoveXattr { ino: A, name: b"user.x" }, &[]),
+    ];
+    for &(request, expected) in changes {
+        let fixture = fixture(64, 32);
+        let [keeper, other] = tree(&fixture);
+        let asked = keeper.recalls(0);
+        let changed = other.start(request);
+        if expected.is_empty() {
+            changed.try_recv().unwrap_or_else(|_| panic!("{request:?} waits"));
+            assert!(asked.try_recv().is_err(), "{request:?}");
+            continue;
+        }
+        assert!(changed.try_recv().is_err(), "{request:?} does not wait");
+        let mut recalls = told(&asked).recalls;
+        let sorted = |recalls: &mut Vec<Recall>| recalls.sort_by_key(|recall| format!("{recall:?}"));
+        assert_eq!(
+            recalls.iter().position(|recall| matches!(recall, Recall::Name { .. })).unwrap_or(0),
+            0,
+            "names first"
+        );
+        let mut expected = expected.to_vec();
+        sorted(&mut recalls);
+        sorted(&mut expected);
+        assert_eq!(recalls, expected, "{request:?}");
+        let asked = keeper.recalls(1);
+        let reply = changed.try_recv().unwrap();
+        assert!(!matches!(reply, Reply::Error(_)), "{request:?}: {reply:?}");
+        assert!(asked.try_recv().is_err());
+    }
+}
+
+#[test]
+fn an_own_change_is_recalled_from_nobody_else_and_waits_for_nobody() {
+    let fixture = fixture(64, 32);
+    let [keeper, other] = tree(&fixture);
+    let asked = other.recalls(0);
+    // The other one made all of these names, and keeps them.
+    let changed = keeper.start(create(A_DIR, "new", true));
+    assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![attr(A_DIR)] }, "it looked at no name there");
+    let asked = other.recalls(1);
+    assert!(matches!(changed.try_recv(), Ok(Reply::Opened(_))));
+    keeper.close(8);
+    assert!(keeper.start(Request::Unlink { parent: A_DIR, name: b"new" }).try_recv().is_ok());
+    assert!(asked.try_recv().is_err());
+    let changed = keeper.start(create(A, "new", true));
+    assert_eq!(told(&asked), Recalls { number: 2, recalls: vec![name(A, "new")] });
+    assert!(changed.try_recv().is_err());
+    other.recalls(2);
+    assert!(changed.try_recv().is_ok());
+}
+
+#[test]
+fn who_does_not_keep_is_told_nothing_and_marked_nothing() {
+    let fixture = fixture(64, 32);
+    let (plain, keeper) = (fixture.client(1), fixture.attached(2, true));
+    assert!(!plain.keep(create(ROOT_INO, "f", true)));
+    assert_eq!(plain.error(Request::Recalls { done: 0 }), Errno::EPROTO);
+    plain.page(ROOT_INO, 0, 10);
+    keeper.done(rename((ROOT_INO, "f"), (ROOT_INO, "g"), RenameFlags::empty()));
+    // And it changes what others keep.
+    let asked = keeper.recalls(0);
+    let changed = plain.start(Request::Unlink { parent: ROOT_INO, name: b"g" });
+    assert_eq!(told(&asked).recalls, [name(ROOT_INO, "g")]);
+    assert!(changed.try_recv().is_err());
+}
+
+#[test]
+fn attributes_are_kept_while_nobody_else_writes() {
+    let fixture = fixture(64, 32);
+    let (one, two) = (fixture.attached(1, true), fixture.attached(2, true));
+    let opened = one.opened(create(ROOT_INO, "f", true));
+    assert!(opened.attr.marks.contains(Marks::KEEP));
+    let ino = opened.attr.ino;
+    let stat = Request::GetAttr { ino };
+    assert!(one.keep(stat) && !two.keep(stat) && !two.keep(lookup(ROOT_INO, "f")));
+    assert!(!two.page(ROOT_INO, 0, 9).entries[0].attr.marks.contains(Marks::KEEP));
+    // To read does not make it one who writes; the writer's last close ends it.
+    one.opened(Request::Open { ino, write: false });
+    one.close(ino);
+    assert!(!two.keep(stat));
+    one.close(ino);
+    assert!(two.keep(stat) && one.keep(stat));
+    two.opened(Request::Open { ino, write: false });
+    assert!(one.keep(stat));
+    let (one_asked, two_asked) = (one.recalls(0), two.recalls(0));
+    let changed = one.start(Request::Open { ino, write: true });
+    assert_eq!(told(&two_asked).recalls, [pages(ino)]);
+    two.recalls(1);
+    let Ok(Reply::Opened(opened)) = changed.try_recv() else { panic!("not opened") };
+    assert!(opened.attr.marks.contains(Marks::KEEP));
+    // A writer again: nothing to recall, also by truncation.
+    one.opened(Request::Open { ino, write: true });
+    one.truncate(ino, 5);
+    assert!(!two.keep(stat) && one_asked.try_recv().is_err());
+    // Two who write: neither keeps, until there is one.
+    let changed = two.start(Request::Open { ino, write: true });
+    assert_eq!(told(&one_asked).recalls, [pages(ino)]);
+    one.recalls(1);
+    changed.try_recv().unwrap();
+    assert!(!one.keep(stat) && !two.keep(stat));
+    fixture.dispatcher.session_ended(1);
+    assert!(two.keep(stat));
+}
+
+#[test]
+fn a_change_waits_for_all_and_for_those_who_have_ended_no_longer() {
+    let fixture = fixture(64, 32);
+    let [one, two, three] = [1, 2, 3].map(|id| fixture.attached(id, true));
+    for client in [&one, &two, &three] {
+        client.page(ROOT_INO, 0, 1);
+    }
+    let (one_asked, two_asked) = (one.recalls(0), two.recalls(0));
+    let made = three.start(create(ROOT_INO, "f", true));
+    let more = three.start(create(ROOT_INO, "g", true));
+    assert_eq!(told(&one_asked).recalls, [name(ROOT_INO, "f")]);
+    assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
+    // What came meanwhile goes with the next reply.
+    let one_asked = one.recalls(1);
+    assert_eq!(told(&one_asked), Recalls { number: 2, recalls: vec![name(ROOT_INO, "g")] });
+    assert!(made.try_recv().is_err());
+    fixture.dispatcher.session_ended(2);
+    assert!(matches!(made.try_recv(), Ok(Reply::Opened(_))));
+    assert!(more.try_recv().is_err());
+    fixture.dispatcher.session_ended(1);
+    assert!(matches!(more.try_recv(), Ok(Reply::Opened(_))));
+    // And nobody keeps anything any more.
+    three.create("h");
+}
+
+#[test]
+fn two_who_change_the_same_directory_wait_for_each_other_without_a_deadlock() {
+    let fixture = fixture(64, 32);
+    let (one, two) = (fixture.attached(1, true), fixture.attached(2, true));
+    one.page(ROOT_INO, 0, 1);
+    two.page(ROOT_INO, 0, 1);
+    let (one_asked, two_asked) = (one.recalls(0), two.recalls(0));
+    let (one_made, two_made) =
+        (one.start(create(ROOT_INO, "f", true)), two.start(create(ROOT_INO, "g", true)));
+    assert!(one_made.try_recv().is_err() && two_made.try_recv().is_err());
+    assert_eq!(told(&one_asked).recalls, [name(ROOT_INO, "g")]);
+    assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
+    one.recalls(1);
+    assert!(two_made.try_recv().is_ok() && one_made.try_recv().is_err());
+    two.recalls(1);
+    assert!(one_made.try_recv().is_ok());
+}
+
+#[test]
+fn asking_for_recalls() {
+    let fixture = fixture(64, 32);
+    let (keeper, other) = (fixture.attached(1, true), fixture.client(2));
+    keeper.page(ROOT_INO, 0, 1);
+    assert_eq!(keeper.error(Request::Recalls { done: 1 }), Errno::EPROTO);
+    // Whoever asks again takes the place of who asked.
+    let (first, second) = (keeper.recalls(0), keeper.recalls(0));
+    assert_eq!(first.try_recv(), Ok(Reply::Error(Errno::EINTR)));
+    let made = other.start(create(ROOT_INO, "f", true));
+    assert_eq!(told(&second), Recalls { number: 1, recalls: vec![name(ROOT_INO, "f")] });
+    // It has not got that: it is told again.
+    let again = keeper.recalls(0);
+    assert_eq!(told(&again), Recalls { number: 2, recalls: vec![name(ROOT_INO, "f")] });
+    assert!(made.try_recv().is_err());
+    let last = keeper.recalls(2);
+    assert!(made.try_recv().is_ok());
+    // Its end ends the question.
+    fixture.dispatcher.session_ended(1);
+    assert_eq!(last.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    assert_eq!(keeper.error(Request::Recalls { done: 2 }), Errno::EPROTO);
+}
+
+#[test]
+fn who_does_not_acknowledge_is_given_up() {
+    let fixture = fixture(64, 32);
+    let [one, two] = [1, 2].map(|id| fixture.attached(id, true));
+    let writer = fixture.client(3);
+    let hour = Duration::from_secs(3600);
+    one.page(ROOT_INO, 0, 1);
+    one.opened(create(ROOT_INO, "open", true));
+    two.page(ROOT_INO, 0, 1);
+    assert_eq!(fixture.dispatcher.deadline(hour), None);
+    let two_asked = two.recalls(0);
+    let before = Instant::now();
+    let made = writer.start(create(ROOT_INO, "f", true));
+    let after = Instant::now();
+    let deadline = fixture.dispatcher.deadline(hour).unwrap();
+    assert!((before + hour..=after + hour).contains(&deadline));
+    assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
+    two.recalls(1);
+    assert_eq!(fixture.dispatcher.give_up(hour, deadline - Duration::from_nanos(1)), []);
+    // It never asked.
+    assert_eq!(fixture.dispatcher.give_up(hour, deadline), [1]);
+    assert!(matches!(made.try_recv(), Ok(Reply::Opened(_))));
+    assert_eq!(fixture.dispatcher.deadline(hour), None);
+    assert_eq!(one.error(lookup(ROOT_INO, "f")), Errno::EPROTO);
+    assert_eq!(one.error(Request::Recalls { done: 0 }), Errno::EPROTO);
+    // What it had open is its own until it has ended.
+    let free = fixture.free_inodes();
+    let removed = writer.start(Request::Unlink { parent: ROOT_INO, name: b"open" });
+    assert_eq!(fixture.free_inodes(), free);
+    fixture.dispatcher.session_ended(1);
+    assert_eq!(fixture.free_inodes(), free + 1);
+    // The other one still keeps.
+    assert!(removed.try_recv().is_err());
+    assert_eq!(fixture.dispatcher.give_up(hour, deadline + hour), [2]);
+    assert_eq!(removed.try_recv(), Ok(Reply::Done));
+}
+
+#[test]
+fn names_are_kept_from_the_first_look_also_where_there_is_none() {
+    let looks: [fn(&Client<'_>); 5] = [
+        |client| assert_eq!(client.error(lookup(ROOT_INO, "f")), Errno::ENOENT),
+        |client| assert!(client.keep(lookup(ROOT_INO, "there"))),
+        |client| drop(client.page(ROOT_INO, 0, 1)),
+        |client| assert_eq!(client.mkdir(ROOT_INO, "d").kind, FileKind::Directory),
+        |client| client.done(rename((ROOT_INO, "there"), (ROOT_INO, "x"), RenameFlags::empty())),
+    ];
+    for (at, look) in looks.into_iter().enumerate() {
+        let fixture = fixture(64, 32);
+        let (keeper, other) = (fixture.attached(1, true), fixture.client(2));
+        let there = other.create("there").attr.ino;
+        other.close(there);
+        look(&keeper);
+        let asked = keeper.recalls(0);
+        let made = other.start(create(ROOT_INO, "f", true));
+        assert_eq!(told(&asked).recalls, [name(ROOT_INO, "f")], "{at}");
+        assert!(made.try_recv().is_err());
+    }
+    // Whoever looked at the directory only keeps its attributes only.
+    let fixture = fixture(64, 32);
+    let (keeper, other) = (fixture.attached(1, true), fixture.client(2));
+    assert!(keeper.keep(Request::GetAttr { ino: ROOT_INO }));
+    let asked = keeper.recalls(0);
+    drop(other.start(create(ROOT_INO, "f", true)));
+    assert_eq!(told(&asked).recalls, [attr(ROOT_INO)]);
+}
+
+#[test]
+fn space_that_comes_back_with_the_last_close_is_recalled() {
+    let fixture = fixture(64, 32);
+    let (writer, reader) = (fixture.attached(1, true), fixture.client(2));
+    let ino = writer.create("f").attr.ino;
+    writer.allocate(ino, 0, 5 * B);
+    reader.opened(Request::Open { ino, write: false });
+    writer.close(ino);
+    let before = writer.stat(ino);
+    let asked = writer.recalls(0);
+    let closed = reader.start(Request::Close { ino });
+    assert_eq!(told(&asked).recalls, [attr(ino)]);
+    writer.recalls(1);
+    assert_eq!(closed.try_recv(), Ok(Reply::Done));
+    let after = writer.stat(ino);
+    assert_eq!((before.kind, before.blocks, after.blocks), (FileKind::Regular, 40, 0));
+}

@@ -1,0 +1,438 @@
+//! Random requests of several sessions that keep all they may. What each has is what it was told, less what was recalled; it is
+//! the truth whenever nothing is left to be recalled from it, and all of it is while no reply is held back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use rfs_proto::{FallocateFlags, Recall, XattrSet};
+
+use super::*;
+
+/// A number that is brought down to the sessions or inodes that there are.
+type Any = usize;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Lookup(Any, &'static str),
+    GetAttr(Any),
+    ReadDir(Any),
+    Create(Any, &'static str),
+    Mkdir(Any, &'static str),
+    Link(Any, Any, &'static str),
+    Remove(Any, &'static str),
+    Rename(Any, &'static str, Any, &'static str, u32),
+    Open(Any, bool),
+    Close(Any),
+    Truncate(Any, u64),
+    Chmod(Any, u32),
+    SetXattr(Any),
+    RemoveXattr(Any),
+    Fallocate(Any, u64),
+    Allocate(Any, u64),
+    Copy(Any, Any),
+    Write(Any, u64),
+    /// Takes the recalls that have come, and asks for more.
+    Pump,
+    /// Ends; another one begins.
+    End,
+}
+
+fn name() -> impl Strategy<Value = &'static str> {
+    prop_oneof![Just("a"), Just("b"), Just("c")]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    let any = || 0..1000usize;
+    prop_oneof![
+        6 => (any(), name()).prop_map(|(p, n)| Lookup(p, n)),
+        1 => any().prop_map(|p| Lookup(p, "..")),
+        4 => any().prop_map(GetAttr),
+        3 => any().prop_map(ReadDir),
+        3 => (any(), name()).prop_map(|(p, n)| Create(p, n)),
+        3 => (any(), name()).prop_map(|(p, n)| Mkdir(p, n)),
+        2 => (any(), any(), name()).prop_map(|(i, p, n)| Link(i, p, n)),
+        3 => (any(), name()).prop_map(|(p, n)| Remove(p, n)),
+        5 => (any(), name(), any(), name(), 0..3u32).prop_map(|(p, n, q, m, f)| Rename(p, n, q, m, f)),
+        4 => (any(), proptest::bool::ANY).prop_map(|(i, w)| Open(i, w)),
+        4 => any().prop_map(Close),
+        1 => (any(), 0..20_000u64).prop_map(|(i, s)| Truncate(i, s)),
+        1 => (any(), 0..0o777u32).prop_map(|(i, m)| Chmod(i, m)),
+        1 => any().prop_map(SetXattr),
+        1 => any().prop_map(RemoveXattr),
+        1 => (any(), 1..20_000u64).prop_map(|(i, l)| Fallocate(i, l)),
+        2 => (any(), 1..20_000u64).prop_map(|(i, l)| Allocate(i, l)),
+        1 => (any(), any()).prop_map(|(i, j)| Copy(i, j)),
+        2 => (any(), 1..20_000u64).prop_map(|(i, l)| Write(i, l)),
+        12 => Just(Pump),
+        1 => Just(End),
+    ]
+}
+
+/// The inodes that the numbers of a step stand for.
+#[derive(Clone, Copy, Debug)]
+struct Inos {
+    first: u64,
+    second: u64,
+}
+
+/// A request without its reply.
+struct Asked {
+    reply: mpsc::Receiver<Reply>,
+    step: Step,
+    inos: Inos,
+    /// The recalls that its session had taken by then, and the requests that it had made.
+    at: (u64, u64),
+}
+
+/// A session that keeps all it may.
+struct Keeper<'a> {
+    client: Client<'a>,
+    names: BTreeMap<(u64, Vec<u8>), Option<u64>>,
+    attrs: BTreeMap<u64, Attr>,
+    /// Inodes that it has open: how often, and whether it may write.
+    open: BTreeMap<u64, (u32, bool)>,
+    recalls: mpsc::Receiver<Reply>,
+    /// Recalls that have come and are not taken yet.
+    come: Option<Reply>,
+    taken: u64,
+    requests: u64,
+    asked: Vec<Asked>,
+}
+
+impl<'a> Keeper<'a> {
+    fn new(fixture: &'a Fixture, id: u64) -> Keeper<'a> {
+        let client = fixture.attached(id, true);
+        let recalls = client.start(Request::Recalls { done: 0 });
+        let (names, attrs, open) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Keeper { client, names, attrs, open, recalls, come: None, taken: 0, requests: 0, asked: Vec::new() }
+    }
+
+    fn keep(&mut self, attr: Attr) {
+        if attr.marks.contains(Marks::KEEP) {
+            self.attrs.insert(attr.ino, without_mark(attr));
+        }
+    }
+
+    /// Whether something is recalled from it.
+    fn has_recalls(&mut self) -> bool {
+        self.come = self.come.take().or_else(|| self.recalls.try_recv().ok());
+        self.come.is_some()
+    }
+
+    /// Takes what has been recalled.
+    fn pump(&mut self) {
+        if !self.has_recalls() {
+            return;
+        }
+        let reply = self.come.take().unwrap();
+        let Reply::Recalls(recalls) = reply else { panic!("{reply:?}") };
+        self.taken += 1;
+        assert_eq!(recalls.number, self.taken);
+        assert!(!recalls.recalls.is_empty());
+        for recall in recalls.recalls {
+            match recall {
+                Recall::Name { parent, name } => {
+                    self.names.remove(&(parent, name));
+                    self.attrs.remove(&parent);
+                }
+                Recall::Names { ino } => {
+                    self.names.retain(|(parent, _), _| *parent != ino);
+                    self.attrs.remove(&ino);
+                }
+                Recall::Attr { ino } | Recall::Pages { ino } => drop(self.attrs.remove(&ino)),
+            }
+        }
+        self.recalls = self.client.start(Request::Recalls { done: self.taken });
+    }
+
+    /// Keeps what a reply tells.
+    fn learn(&mut self, step: &Step, Inos { first, second }: Inos, reply: &Reply) {
+        let mut told = |parent, name: &[u8], ino| {
+            self.names.insert((parent, name.to_vec()), ino);
+        };
+        match (step, reply) {
+            (Step::Lookup(_, name), Reply::Error(Errno::ENOENT)) => told(first, name.as_bytes(), None),
+            (Step::Lookup(_, name) | Step::Mkdir(_, name), Reply::Attr(attr)) => {
+                told(first, name.as_bytes(), Some(attr.ino));
+            }
+            (Step::Create(_, name), Reply::Opened(opened)) => {
+                told(first, name.as_bytes(), Some(opened.attr.ino));
+            }
+            (Step::Link(_, _, name), Reply::Attr(attr)) => told(second, name.as_bytes(), Some(attr.ino)),
+            (Step::ReadDir(_), Reply::Dir(page)) => {
+                page.entries.iter().for_each(|entry| told(first, &entry.name, Some(entry.attr.ino)));
+            }
+            _ => {}
+        }
+        match reply {
+            Reply::Attr(attr) => self.keep(*attr),
+            Reply::Opened(opened) => self.keep(opened.attr),
+            Reply::Dir(page) => page.entries.iter().for_each(|entry| self.keep(entry.attr)),
+            _ => {}
+        }
+    }
+}
+
+struct World<'a> {
+    fixture: &'a Fixture,
+    keepers: Vec<Keeper<'a>>,
+    /// Keeps nothing, and knows the truth.
+    oracle: Client<'a>,
+    inos: Vec<u64>,
+    last_session: u64,
+    ended: bool,
+}
+
+impl World<'_> {
+    fn ino(&self, any: Any) -> u64 {
+        self.inos[any % self.inos.len()]
+    }
+
+    fn inos(&self, step: &Step) -> Inos {
+        use Step::*;
+        let (first, second) = match *step {
+            Pump | End => (None, None),
+            Link(ino, parent, _) => (Some(ino), Some(parent)),
+            Rename(from, _, to, _, _) | Copy(from, to) => (Some(from), Some(to)),
+            Lookup(any, _)
+            | GetAttr(any)
+            | ReadDir(any)
+            | Create(any, _)
+            | Mkdir(any, _)
+            | Remove(any, _)
+            | Open(any, _)
+            | Close(any)
+            | Truncate(any, _)
+            | Chmod(any, _)
+            | SetXattr(any)
+            | RemoveXattr(any)
+            | Fallocate(any, _)
+            | Allocate(any, _)
+            | Write(any, _) => (Some(any), None),
+        };
+        let ino = |any: Option<Any>| any.map_or(0, |any| self.ino(any));
+        Inos { first: ino(first), second: ino(second) }
+    }
+
+    fn look(&self, parent: u64, name: &str) -> Option<u64> {
+        match self.oracle.ask(lookup(parent, name)) {
+            Reply::Attr(attr) => Some(attr.ino),
+            _ => None,
+        }
+    }
+
+    fn stat(&self, ino: u64) -> Option<Attr> {
+        match self.oracle.ask(Request::GetAttr { ino }) {
+            Reply::Attr(attr) => Some(attr),
+            _ => None,
+        }
+    }
+
+    fn perform(&mut self, who: usize, step: &Step) {
+        let inos = self.inos(step);
+        let Inos { first, second } = inos;
+        let (perm, umask, uid, gid) = (0o755, 0, 0, 0);
+        let request = match *step {
+            Step::Pump => {
+                self.keepers[who].pump();
+                return self.deliver();
+            }
+            Step::End => return self.end(who),
+            Step::Write(_, len) => return self.write(who, first, len),
+            Step::Lookup(_, name) => lookup(first, name),
+            Step::GetAttr(_) => Request::GetAttr { ino: first },
+            Step::ReadDir(_) => Request::ReadDir { ino: first, cookie: 0, max_entries: 9 },
+            Step::Create(_, name) => create(first, name, false),
+            Step::Mkdir(_, name) => {
+                Request::Mkdir { parent: first, name: name.as_bytes(), perm, umask, uid, gid }
+            }
+            Step::Link(_, _, name) => Request::Link { ino: first, parent: second, name: name.as_bytes() },
+            Step::Remove(_, name) => {
+                let child = self.look(first, name).and_then(|ino| self.stat(ino));
+                let (parent, name) = (first, name.as_bytes());
+                match child.is_some_and(|attr| attr.kind == FileKind::Directory) {
+                    true => Request::Rmdir { parent, name },
+                    false => Request::Unlink { parent, name },
+                }
+            }
+            Step::Rename(_, from, _, to, flags) => {
+                rename((first, from), (second, to), RenameFlags::from_bits_retain(flags))
+            }
+            Step::Open(_, write) => Request::Open { ino: first, write },
+            Step::Close(_) => Request::Close { ino: first },
+            Step::Truncate(_, size) => {
+                Request::SetAttr { ino: first, changes: SetAttr { size: Some(size), ..SetAttr::default() } }
+            }
+            Step::Chmod(_, perm) => {
+                Request::SetAttr { ino: first, changes: SetAttr { perm: Some(perm), ..SetAttr::default() } }
+            }
+            Step::SetXattr(_) => Request::SetXattr {
+                ino: first,
+                name: b"user.x",
+                value: b"v",
+                how: XattrSet::Any,
+                continued: false,
+                drop_sgid: false,
+            },
+            Step::RemoveXattr(_) => Request::RemoveXattr { ino: first, name: b"user.x" },
+            Step::Fallocate(_, len) => {
+                Request::Fallocate { ino: first, offset: 0, len, flags: FallocateFlags::empty() }
+            }
+            Step::Allocate(_, len) => Request::Allocate { ino: first, offset: 0, len },
+            Step::Copy(..) => {
+                Request::Copy { from: first, from_offset: 0, to: second, to_offset: 0, len: 9000 }
+            }
+        };
+        // The inodes that its own request may change: it knows of these.
+        let mut own = BTreeSet::from([first, second]);
+        if let Step::Remove(_, name) | Step::Rename(_, name, ..) = step {
+            own.extend(self.look(first, name));
+        }
+        if let Step::Rename(_, _, _, name, _) = step {
+            own.extend(self.look(second, name));
+        }
+        let keeper = &mut self.keepers[who];
+        keeper.requests += 1;
+        let reply = keeper.client.start(request);
+        keeper.asked.push(Asked { reply, step: step.clone(), inos, at: (keeper.taken, keeper.requests) });
+        // It is done, held back or not.
+        let made = match *step {
+            Step::Create(_, name) | Step::Mkdir(_, name) => self.look(first, name),
+            _ => Some(first),
+        };
+        let is_file = made.and_then(|ino| self.stat(ino)).is_some_and(|attr| attr.kind == FileKind::Regular);
+        if let Some(ino) = made.filter(|ino| *ino > 0 && !self.inos.contains(ino)) {
+            self.inos.push(ino);
+        }
+        let opened = match *step {
+            Step::Create(..) => made.map(|ino| (ino, true)),
+            Step::Open(_, write) => Some((first, write)),
+            _ => None,
+        };
+        let open = &mut self.keepers[who].open;
+        if let Some((ino, write)) = opened.filter(|_| is_file) {
+            let (count, writes) = open.get(&ino).copied().unwrap_or_default();
+            open.insert(ino, (count + 1, writes || write));
+        }
+        if let (Step::Close(_), Some(&(count, writes))) = (step, open.get(&first)) {
+            match count {
+                1 => open.remove(&first),
+                _ => open.insert(first, (count - 1, writes)),
+            };
+        }
+        self.know_own(who, step, inos, &own);
+        self.deliver();
+    }
+
+    /// What a session that made a change knows by itself, while it keeps it.
+    fn know_own(&mut self, who: usize, step: &Step, inos: Inos, own: &BTreeSet<u64>) {
+        let truth: Vec<(u64, Option<Attr>)> = own.iter().map(|&ino| (ino, self.stat(ino))).collect();
+        let keys: Vec<(u64, Vec<u8>)> = self.keepers[who].names.keys().cloned().collect();
+        let Inos { first, second } = inos;
+        let mine = |parent: u64, name: &[u8]| match step {
+            Step::Create(_, n) | Step::Mkdir(_, n) | Step::Remove(_, n) => {
+                (parent, name) == (first, n.as_bytes())
+            }
+            Step::Link(_, _, n) => (parent, name) == (second, n.as_bytes()),
+            Step::Rename(_, n, _, m, _) => {
+                (parent, name) == (first, n.as_bytes())
+                    || (parent, name) == (second, m.as_bytes())
+                    || name == b".." && own.contains(&parent)
+            }
+            _ => false,
+        };
+        for (parent, name) in keys.into_iter().filter(|(parent, name)| mine(*parent, name)) {
+            let ino = self.look(parent, std::str::from_utf8(&name).unwrap());
+            self.keepers[who].names.insert((parent, name), ino);
+        }
+        for (ino, attr) in truth {
+            let keeper = &mut self.keepers[who];
+            match attr {
+                None => {
+                    keeper.attrs.remove(&ino);
+                    keeper.names.retain(|(parent, _), _| *parent != ino);
+                }
+                Some(attr) => {
+                    keeper.attrs.entry(ino).and_modify(|kept| *kept = attr);
+                }
+            }
+        }
+    }
+
+    /// A write by the client itself: bytes behind the end, of which nobody is told.
+    fn write(&mut self, who: usize, ino: u64, len: u64) {
+        if let Some(attr) = self.stat(ino)
+            && self.keepers[who].open.get(&ino).is_some_and(|(_, writes)| *writes)
+        {
+            self.keepers[who].requests += 1;
+            let at = attr.slot as usize * record::LEN;
+            let now = self.fixture.clock.now();
+            self.fixture.table.atomic_u64(at + record::SIZE).fetch_max(len, Ordering::SeqCst);
+            self.fixture.table.atomic_u64(at + record::WRITE_TIME).store(now as u64, Ordering::SeqCst);
+            self.know_own(who, &Step::Pump, Inos { first: ino, second: 0 }, &BTreeSet::from([ino]));
+        }
+    }
+
+    fn end(&mut self, who: usize) {
+        self.ended = true;
+        self.fixture.dispatcher.session_ended(self.keepers[who].client.id);
+        self.last_session += 1;
+        self.keepers[who] = Keeper::new(self.fixture, self.last_session);
+        self.deliver();
+    }
+
+    /// Replies that have come.
+    fn deliver(&mut self) {
+        for keeper in &mut self.keepers {
+            for one in std::mem::take(&mut keeper.asked) {
+                match one.reply.try_recv() {
+                    // What was asked for before a recall came, or before another change of its own, is not kept.
+                    Ok(_) if one.at != (keeper.taken, keeper.requests) => {}
+                    Ok(reply) => keeper.learn(&one.step, one.inos, &reply),
+                    Err(mpsc::TryRecvError::Empty) => keeper.asked.push(one),
+                    Err(mpsc::TryRecvError::Disconnected) => panic!("given up: {:?}", one.step),
+                }
+            }
+        }
+    }
+
+    /// What each has is the truth, as far as it can know.
+    fn check(&mut self) {
+        let nobody_waits = self.keepers.iter().all(|keeper| keeper.asked.is_empty());
+        for who in 0..self.keepers.len() {
+            if self.keepers[who].has_recalls() && (self.ended || !nobody_waits) {
+                continue;
+            }
+            for ((parent, name), ino) in &self.keepers[who].names {
+                let name = std::str::from_utf8(name).unwrap();
+                assert_eq!(self.look(*parent, name), *ino, "{name:?} of {parent}");
+            }
+            for (ino, attr) in &self.keepers[who].attrs {
+                assert_eq!(self.stat(*ino), Some(*attr));
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_kept_is_true(steps in proptest::collection::vec((0..3usize, step()), 1..120)) {
+        let fixture = fixture(64, 100);
+        let keepers = [1, 2, 3].map(|id| Keeper::new(&fixture, id)).into();
+        let oracle = fixture.client(1000);
+        let mut world =
+            World { fixture: &fixture, keepers, oracle, inos: vec![ROOT_INO], last_session: 3, ended: false };
+        for (who, step) in &steps {
+            world.perform(*who, step);
+            world.check();
+        }
+        // Nobody is left waiting, and then all is true.
+        while world.keepers.iter_mut().any(Keeper::has_recalls) {
+            world.keepers.iter_mut().for_each(Keeper::pump);
+        }
+        world.deliver();
+        prop_assert!(world.keepers.iter().all(|keeper| keeper.asked.is_empty()));
+        world.check();
+    }
+}

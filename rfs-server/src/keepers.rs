@@ -1,0 +1,316 @@
+//! Which sessions keep what they were told: attributes of inodes, names of directories. Pure.
+//!
+//! Most inodes have one keeper or none. One keeper costs an entry of 24 bytes; the list of several has its own allocation.
+//! What nobody keeps costs nothing.
+//!
+//! Threading: none; the metadata lock protects it. It recalls nothing itself: it says from whom.
+
+use std::collections::{HashMap, hash_map::Entry};
+
+/// Changes of a directory's names that a session is told of one by one without having asked for any name there. After them all
+/// names are recalled: who does not look there any more does not hold up those who work there.
+pub const IDLE_CHANGES: u8 = 16;
+
+/// What is kept of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Attributes, extended attributes and bytes.
+    Attr,
+    /// The names in a directory, absent ones too.
+    Names,
+}
+
+impl Part {
+    fn bit(self) -> u64 {
+        match self {
+            Part::Attr => 1,
+            Part::Names => 2,
+        }
+    }
+}
+
+/// How a keeper of names learns of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRecall {
+    /// It keeps the other names.
+    Name,
+    /// It keeps none any more.
+    Names,
+}
+
+/// A session and what it keeps of an inode, in one word: the session's number in the upper 48 bits, the changes of names since it
+/// asked for one in the next 8, and the bits of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Keeper(u64);
+
+impl Keeper {
+    const IDLE: u64 = 1 << 8;
+
+    fn new(session: u64) -> Keeper {
+        debug_assert!(session < 1 << 48);
+        Keeper(session << 16)
+    }
+
+    fn session(self) -> u64 {
+        self.0 >> 16
+    }
+
+    fn keeps(self, part: Part) -> bool {
+        self.0 & part.bit() != 0
+    }
+
+    fn keeps_nothing(self) -> bool {
+        self.0 & 0xff == 0
+    }
+
+    fn add(&mut self, part: Part) {
+        self.0 |= part.bit();
+        if part == Part::Names {
+            self.0 &= !0xff00;
+        }
+    }
+
+    fn remove(&mut self, part: Part) {
+        self.0 &= !part.bit();
+    }
+
+    /// Counts a change of names: the changes since the session asked for one.
+    fn count_idle(&mut self) -> u8 {
+        self.0 += Keeper::IDLE;
+        (self.0 >> 8) as u8
+    }
+}
+
+/// The keepers of an inode; never none.
+#[derive(Clone, Debug)]
+enum List {
+    One(Keeper),
+    // In a box of its own, so that the usual entry is small.
+    #[allow(clippy::box_collection)]
+    Several(Box<Vec<Keeper>>),
+}
+
+impl List {
+    fn as_mut_slice(&mut self) -> &mut [Keeper] {
+        match self {
+            List::One(keeper) => std::slice::from_mut(keeper),
+            List::Several(keepers) => keepers,
+        }
+    }
+
+    fn push(&mut self, keeper: Keeper) {
+        match self {
+            List::One(first) => *self = List::Several(Box::new(vec![*first, keeper])),
+            List::Several(keepers) => keepers.push(keeper),
+        }
+    }
+
+    /// Takes those out that keep nothing. False if nobody is left.
+    fn tidy(&mut self) -> bool {
+        match self {
+            List::One(keeper) => !keeper.keeps_nothing(),
+            List::Several(keepers) => {
+                keepers.retain(|keeper| !keeper.keeps_nothing());
+                match keepers.as_slice() {
+                    [] => return false,
+                    &[one] => *self = List::One(one),
+                    _ => {}
+                }
+                true
+            }
+        }
+    }
+}
+
+/// The keepers of all inodes.
+#[derive(Debug, Default)]
+pub struct Keepers(HashMap<u64, List>);
+
+impl Keepers {
+    /// A session was told a part of an inode, and may keep it.
+    pub fn add(&mut self, session: u64, ino: u64, part: Part) {
+        let mut new = Keeper::new(session);
+        new.add(part);
+        match self.0.entry(ino) {
+            Entry::Vacant(entry) => {
+                entry.insert(List::One(new));
+            }
+            Entry::Occupied(entry) => {
+                let list = entry.into_mut();
+                match list.as_mut_slice().iter_mut().find(|keeper| keeper.session() == session) {
+                    Some(keeper) => keeper.add(part),
+                    None => list.push(new),
+                }
+            }
+        }
+    }
+
+    /// Takes a part of an inode from all sessions but one: from which, in the order in which they came to keep something of it.
+    pub fn take(&mut self, ino: u64, part: Part, but: u64) -> Vec<u64> {
+        let mut taken = Vec::new();
+        self.change(ino, but, |keeper| {
+            if keeper.keeps(part) {
+                keeper.remove(part);
+                taken.push(keeper.session());
+            }
+        });
+        taken
+    }
+
+    /// A name of a directory changed: how each of its keepers but for one learns of it. With the name go the directory's
+    /// attributes.
+    pub fn name_changed(&mut self, ino: u64, but: u64) -> Vec<(u64, NameRecall)> {
+        let mut recalls = Vec::new();
+        self.change(ino, but, |keeper| {
+            if !keeper.keeps(Part::Names) {
+                return;
+            }
+            keeper.remove(Part::Attr);
+            let how = match keeper.count_idle() {
+                0..IDLE_CHANGES => NameRecall::Name,
+                _ => NameRecall::Names,
+            };
+            if how == NameRecall::Names {
+                keeper.remove(Part::Names);
+            }
+            recalls.push((keeper.session(), how));
+        });
+        recalls
+    }
+
+    /// An inode is gone.
+    pub fn forget(&mut self, ino: u64) {
+        self.0.remove(&ino);
+    }
+
+    /// A session is gone. Looks at every inode that anybody keeps something of.
+    pub fn end_session(&mut self, session: u64) {
+        self.0.retain(|_, list| {
+            for keeper in list.as_mut_slice().iter_mut().filter(|keeper| keeper.session() == session) {
+                keeper.remove(Part::Attr);
+                keeper.remove(Part::Names);
+            }
+            list.tidy()
+        });
+    }
+
+    fn change(&mut self, ino: u64, but: u64, change: impl FnMut(&mut Keeper)) {
+        if let Entry::Occupied(mut entry) = self.0.entry(ino) {
+            let others = entry.get_mut().as_mut_slice().iter_mut();
+            others.filter(|keeper| keeper.session() != but).for_each(change);
+            if !entry.get_mut().tidy() {
+                entry.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn one_keeper_is_small() {
+        assert_eq!(size_of::<(u64, List)>(), 24);
+    }
+
+    #[test]
+    fn who_does_not_ask_any_more_is_told_once_of_all() {
+        let mut keepers = Keepers::default();
+        keepers.add(1, 7, Part::Names);
+        for _ in 1..IDLE_CHANGES {
+            assert_eq!(keepers.name_changed(7, 2), [(1, NameRecall::Name)]);
+        }
+        keepers.add(1, 7, Part::Attr);
+        assert_eq!(keepers.name_changed(7, 2), [(1, NameRecall::Names)]);
+        assert_eq!(keepers.name_changed(7, 2), []);
+        assert!(keepers.0.is_empty());
+        keepers.add(1, 7, Part::Names);
+        for _ in 0..1000 {
+            assert_eq!(keepers.name_changed(7, 2), [(1, NameRecall::Name)]);
+            keepers.add(1, 7, Part::Names);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u64, u64, Part),
+        Take(u64, Part, u64),
+        NameChanged(u64, u64),
+        Forget(u64),
+        End(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let part = || prop_oneof![Just(Part::Attr), Just(Part::Names)];
+        prop_oneof![
+            8 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::Add(s, i, p)),
+            4 => (1..4u64, part(), 1..5u64).prop_map(|(i, p, s)| Step::Take(i, p, s)),
+            4 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::NameChanged(i, s)),
+            1 => (1..4u64).prop_map(Step::Forget),
+            1 => (1..5u64).prop_map(Step::End),
+        ]
+    }
+
+    proptest! {
+        /// Against a plain table of who keeps which part of what, in order of arrival.
+        #[test]
+        fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..100)) {
+            let mut keepers = Keepers::default();
+            // By inode: session, keeps attributes, changes since it asked for a name if it keeps names.
+            let mut table: BTreeMap<u64, Vec<(u64, bool, Option<u8>)>> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Add(session, ino, part) => {
+                        keepers.add(session, ino, part);
+                        let list = table.entry(ino).or_default();
+                        let at = list.iter().position(|keeper| keeper.0 == session).unwrap_or_else(|| {
+                            list.push((session, false, None));
+                            list.len() - 1
+                        });
+                        match part {
+                            Part::Attr => list[at].1 = true,
+                            Part::Names => list[at].2 = Some(0),
+                        }
+                    }
+                    Step::Take(ino, part, but) => {
+                        let mut expected = Vec::new();
+                        for keeper in table.entry(ino).or_default().iter_mut().filter(|keeper| keeper.0 != but) {
+                            let had = match part {
+                                Part::Attr => std::mem::take(&mut keeper.1),
+                                Part::Names => keeper.2.take().is_some(),
+                            };
+                            expected.extend(had.then_some(keeper.0));
+                        }
+                        prop_assert_eq!(keepers.take(ino, part, but), expected);
+                    }
+                    Step::NameChanged(ino, but) => {
+                        let mut expected = Vec::new();
+                        for keeper in table.entry(ino).or_default().iter_mut().filter(|keeper| keeper.0 != but) {
+                            let Some(idle) = keeper.2 else { continue };
+                            keeper.1 = false;
+                            keeper.2 = Some(idle + 1).filter(|&idle| idle < IDLE_CHANGES);
+                            expected.push((keeper.0, if keeper.2.is_some() { NameRecall::Name } else { NameRecall::Names }));
+                        }
+                        prop_assert_eq!(keepers.name_changed(ino, but), expected);
+                    }
+                    Step::Forget(ino) => {
+                        keepers.forget(ino);
+                        table.remove(&ino);
+                    }
+                    Step::End(session) => {
+                        keepers.end_session(session);
+                        table.values_mut().for_each(|list| list.retain(|keeper| keeper.0 != session));
+                    }
+                }
+                table.values_mut().for_each(|list| list.retain(|keeper| keeper.1 || keeper.2.is_some()));
+                table.retain(|_, list| !list.is_empty());
+                prop_assert!(keepers.0.len() == table.len(), "what nobody keeps costs nothing");
+            }
+        }
+    }
+}

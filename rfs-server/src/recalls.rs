@@ -1,0 +1,250 @@
+//! What each session is to be told that it keeps no longer: a queue a session, in the order of the changes. Pure.
+//!
+//! A recall stays in its queue until the session has said that it is done with it. One reply is under way to a session at a
+//! time; all that waits meanwhile goes with the next one, as far as it fits.
+//!
+//! Threading: none; the metadata lock protects it. Times come from outside.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use rfs_proto::{MAX_MESSAGE, Recall, Recalls};
+
+/// More than a recall takes in a message besides a name.
+const RECALL_BYTES: usize = 24;
+/// More than the rest of the reply takes.
+const REPLY_BYTES: usize = 32;
+
+/// A recall that somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Need {
+    /// Whose.
+    pub session: u64,
+    /// Which: the session's recalls are counted.
+    pub place: u64,
+}
+
+/// What a session said is none that it could have meant: it does not keep, or there was no such reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown;
+
+#[derive(Debug)]
+struct Queue<A> {
+    /// Not acknowledged, with when they came.
+    recalls: VecDeque<(Recall, Instant)>,
+    /// The place of the first of these.
+    first: u64,
+    /// How many of them are in the last reply, if that is not acknowledged.
+    sent: usize,
+    /// Number of the last reply.
+    number: u64,
+    /// Who asks for them.
+    asker: Option<A>,
+}
+
+impl<A> Queue<A> {
+    /// The next reply, if there is something to say and the last one is done with.
+    fn next(&mut self) -> Option<Recalls> {
+        if self.sent > 0 || self.recalls.is_empty() {
+            return None;
+        }
+        let mut bytes = REPLY_BYTES;
+        let fitting = self.recalls.iter().take_while(|(recall, _)| {
+            bytes += RECALL_BYTES
+                + match recall {
+                    Recall::Name { name, .. } => name.len(),
+                    Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } => 0,
+                };
+            bytes <= MAX_MESSAGE
+        });
+        let recalls: Vec<Recall> = fitting.map(|(recall, _)| recall.clone()).collect();
+        self.sent = recalls.len();
+        self.number += 1;
+        Some(Recalls { number: self.number, recalls })
+    }
+}
+
+/// The queues, of sessions that keep. `A` is whom a reply goes to that comes late.
+#[derive(Debug)]
+pub struct Queues<A>(HashMap<u64, Queue<A>>);
+
+impl<A> Default for Queues<A> {
+    fn default() -> Queues<A> {
+        Queues(HashMap::new())
+    }
+}
+
+impl<A> Queues<A> {
+    /// A session began that keeps.
+    pub fn begin(&mut self, session: u64) {
+        let queue = Queue { recalls: VecDeque::new(), first: 0, sent: 0, number: 0, asker: None };
+        self.0.insert(session, queue);
+    }
+
+    /// A session is gone, or keeps no longer. False if there was no such session.
+    pub fn end(&mut self, session: u64) -> bool {
+        self.0.remove(&session).is_some()
+    }
+
+    /// Recalls something from a session; `None` if there is no such session.
+    pub fn push(&mut self, session: u64, recall: Recall, now: Instant) -> Option<Need> {
+        let queue = self.0.get_mut(&session)?;
+        queue.recalls.push_back((recall, now));
+        Some(Need { session, place: queue.first + queue.recalls.len() as u64 - 1 })
+    }
+
+    /// True while a recall is not acknowledged.
+    pub fn is_open(&self, need: Need) -> bool {
+        self.0.get(&need.session).is_some_and(|queue| queue.first <= need.place)
+    }
+
+    /// A session is done with all replies up to number `done`: the place of its first recall that it is not done with. What was
+    /// sent and is not among them is sent again.
+    pub fn acknowledge(&mut self, session: u64, done: u64) -> Result<u64, Unknown> {
+        let queue = self.0.get_mut(&session).filter(|queue| done <= queue.number).ok_or(Unknown)?;
+        let sent = std::mem::take(&mut queue.sent);
+        if done == queue.number {
+            queue.recalls.drain(..sent);
+            queue.first += sent as u64;
+        }
+        Ok(queue.first)
+    }
+
+    /// The next reply to a session, if there is something to say.
+    pub fn next(&mut self, session: u64) -> Option<Recalls> {
+        self.0.get_mut(&session)?.next()
+    }
+
+    /// Gives a session's next reply to `asker` when there is something to say. Gives back who asked before, or `asker` itself if
+    /// there is no such session: they get no answer.
+    pub fn wait(&mut self, session: u64, asker: A) -> Option<A> {
+        match self.0.get_mut(&session) {
+            Some(queue) => queue.asker.replace(asker),
+            None => Some(asker),
+        }
+    }
+
+    /// A reply to who waits for it, if there is something to say and somebody to say it to.
+    pub fn answer(&mut self, session: u64) -> Option<(A, Recalls)> {
+        let queue = self.0.get_mut(&session)?;
+        let asker = queue.asker.take()?;
+        match queue.next() {
+            Some(recalls) => Some((asker, recalls)),
+            None => {
+                queue.asker = Some(asker);
+                None
+            }
+        }
+    }
+
+    /// When the first session runs out of `patience`, unless it acknowledges before.
+    pub fn deadline(&self, patience: Duration) -> Option<Instant> {
+        let oldest = self.0.values().filter_map(|queue| queue.recalls.front());
+        oldest.map(|&(_, since)| since + patience).min()
+    }
+
+    /// The sessions that have not acknowledged a recall for longer than `patience`.
+    pub fn overdue(&self, patience: Duration, now: Instant) -> Vec<u64> {
+        let late =
+            |queue: &Queue<A>| queue.recalls.front().is_some_and(|&(_, since)| since + patience <= now);
+        self.0.iter().filter(|(_, queue)| late(queue)).map(|(&session, _)| session).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn attr(ino: u64) -> Recall {
+        Recall::Attr { ino }
+    }
+
+    fn reply(number: u64, inos: &[u64]) -> Recalls {
+        Recalls { number, recalls: inos.iter().map(|&ino| attr(ino)).collect() }
+    }
+
+    #[test]
+    fn one_reply_at_a_time() {
+        let mut queues = Queues::default();
+        let now = Instant::now();
+        assert_eq!(queues.push(1, attr(5), now), None);
+        assert_eq!(queues.acknowledge(1, 0), Err(Unknown));
+        assert_eq!(queues.wait(1, 'x'), Some('x'));
+        queues.begin(1);
+        assert_eq!((queues.acknowledge(1, 0), queues.acknowledge(1, 1)), (Ok(0), Err(Unknown)));
+        assert_eq!((queues.wait(1, 'a'), queues.answer(1)), (None, None));
+        let need = queues.push(1, attr(5), now).unwrap();
+        assert_eq!(queues.answer(1), Some(('a', reply(1, &[5]))));
+        let later = queues.push(1, attr(6), now).unwrap();
+        assert_eq!((queues.next(1), queues.answer(1)), (None, None));
+        assert!(queues.is_open(need) && queues.is_open(later));
+        assert_eq!(queues.acknowledge(1, 1), Ok(1));
+        assert!(!queues.is_open(need) && queues.is_open(later));
+        assert_eq!(queues.next(1), Some(reply(2, &[6])));
+        // It says that it has not got that: it gets it again.
+        assert_eq!(queues.acknowledge(1, 1), Ok(1));
+        assert_eq!(queues.next(1), Some(reply(3, &[6])));
+        assert_eq!(queues.acknowledge(1, 4), Err(Unknown));
+        assert_eq!(queues.acknowledge(1, 3), Ok(2));
+        assert_eq!((queues.next(1), queues.wait(1, 'b'), queues.wait(1, 'c')), (None, None, Some('b')));
+        assert!(queues.end(1) && !queues.end(1) && !queues.is_open(later));
+    }
+
+    #[test]
+    fn who_takes_too_long() {
+        let mut queues = Queues::<()>::default();
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        queues.begin(1);
+        queues.begin(2);
+        assert_eq!((queues.deadline(second), queues.overdue(second, start + 9 * second)), (None, vec![]));
+        queues.push(1, attr(5), start + second);
+        queues.push(2, attr(5), start);
+        queues.push(2, attr(6), start + 3 * second);
+        assert_eq!(queues.deadline(second), Some(start + second));
+        assert_eq!(queues.overdue(second, start), []);
+        assert_eq!(queues.overdue(second, start + second), [2]);
+        queues.next(2);
+        // Being told is not being done.
+        assert_eq!(queues.overdue(second, start + second), [2]);
+        queues.acknowledge(2, 1).unwrap();
+        assert_eq!(queues.overdue(second, start + 2 * second), [1]);
+        assert_eq!(queues.deadline(second), Some(start + 2 * second));
+    }
+
+    proptest! {
+        /// However it is cut into replies, all arrives once and in order, and fits.
+        #[test]
+        fn all_arrives_in_order(groups in proptest::collection::vec((0..700usize, 1..=255usize), 1..6)) {
+            let mut queues = Queues::<()>::default();
+            queues.begin(1);
+            let (mut asked, mut told) = (Vec::new(), Vec::new());
+            for (count, len) in groups {
+                for at in 0..count as u64 {
+                    let recall = match at % 3 {
+                        0 => Recall::Name { parent: u64::MAX - at, name: vec![b'x'; len] },
+                        1 => Recall::Pages { ino: u64::MAX - at },
+                        _ => Recall::Names { ino: at },
+                    };
+                    queues.push(1, recall.clone(), Instant::now());
+                    asked.push(recall);
+                }
+                if let Some(reply) = queues.next(1) {
+                    let mut bytes = Vec::new();
+                    rfs_proto::encode_reply(&rfs_proto::Reply::Recalls(reply.clone()), &mut bytes);
+                    prop_assert!(bytes.len() <= MAX_MESSAGE);
+                    told.extend(reply.recalls);
+                    prop_assert_eq!(queues.acknowledge(1, reply.number), Ok(told.len() as u64));
+                }
+            }
+            while let Some(reply) = queues.next(1) {
+                told.extend(reply.recalls);
+                prop_assert_eq!(queues.acknowledge(1, reply.number), Ok(told.len() as u64));
+            }
+            prop_assert_eq!(told, asked);
+        }
+    }
+}

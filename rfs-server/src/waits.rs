@@ -1,0 +1,142 @@
+//! Replies that are held back until sessions are done with what was recalled from them. Pure.
+//!
+//! Threading: none; the metadata lock protects it. It holds what it is given and hands it back; what that is, and where it
+//! goes, it does not know.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::recalls::Need;
+
+#[derive(Debug)]
+struct Wait<P> {
+    /// How many recalls it still waits for.
+    open: usize,
+    held: P,
+}
+
+/// What is held.
+#[derive(Debug)]
+pub struct Waits<P> {
+    last: u64,
+    waits: HashMap<u64, Wait<P>>,
+    /// Who waits for a session's recalls, by place.
+    by_session: HashMap<u64, BTreeMap<u64, Vec<u64>>>,
+}
+
+impl<P> Default for Waits<P> {
+    fn default() -> Waits<P> {
+        Waits { last: 0, waits: HashMap::new(), by_session: HashMap::new() }
+    }
+}
+
+impl<P> Waits<P> {
+    /// Holds something until all these recalls are acknowledged: at least one, and none is yet.
+    pub fn hold(&mut self, needs: &[Need], held: P) {
+        self.last += 1;
+        for need in needs {
+            self.by_session.entry(need.session).or_default().entry(need.place).or_default().push(self.last);
+        }
+        self.waits.insert(self.last, Wait { open: needs.len(), held });
+    }
+
+    /// A session is done with its recalls before place `first`: what waits for nothing any more.
+    pub fn acknowledged(&mut self, session: u64, first: u64) -> Vec<P> {
+        let Some(places) = self.by_session.get_mut(&session) else { return Vec::new() };
+        let rest = places.split_off(&first);
+        let done = std::mem::replace(places, rest);
+        if places.is_empty() {
+            self.by_session.remove(&session);
+        }
+        self.release(done)
+    }
+
+    /// A session keeps nothing any more: what waits for nothing any more.
+    pub fn session_ended(&mut self, session: u64) -> Vec<P> {
+        let done = self.by_session.remove(&session).unwrap_or_default();
+        self.release(done)
+    }
+
+    fn release(&mut self, done: BTreeMap<u64, Vec<u64>>) -> Vec<P> {
+        let mut released = Vec::new();
+        for id in done.into_values().flatten() {
+            if let Some(wait) = self.waits.get_mut(&id) {
+                wait.open -= 1;
+                if wait.open == 0 {
+                    released.extend(self.waits.remove(&id).map(|wait| wait.held));
+                }
+            }
+        }
+        released
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn need(session: u64, place: u64) -> Need {
+        Need { session, place }
+    }
+
+    #[test]
+    fn all_have_to_be_done() {
+        let mut waits = Waits::default();
+        waits.hold(&[need(1, 0), need(1, 1), need(2, 0)], 'a');
+        waits.hold(&[need(1, 0)], 'b');
+        waits.hold(&[need(2, 7)], 'c');
+        assert_eq!(waits.acknowledged(1, 0), []);
+        assert_eq!(waits.acknowledged(1, 1), ['b']);
+        assert_eq!(waits.acknowledged(2, 5), []);
+        assert_eq!(waits.acknowledged(1, 2), ['a']);
+        assert_eq!(waits.session_ended(2), ['c']);
+        assert!(waits.waits.is_empty() && waits.by_session.is_empty());
+    }
+
+    proptest! {
+        /// Each is released once, and when the last of its recalls is done.
+        #[test]
+        fn agrees_with_a_list(steps in proptest::collection::vec(
+            (0..4u64, 1..4u64, 0..12u64, proptest::collection::vec((1..4u64, 0..12u64), 1..5)), 1..60,
+        )) {
+            let mut waits = Waits::default();
+            let mut list: Vec<(Vec<Need>, usize)> = Vec::new();
+            let mut first = [0u64; 4];
+            for (at, (kind, session, to, needs)) in steps.into_iter().enumerate() {
+                let before = list.len();
+                let released = match kind {
+                    0 | 1 => {
+                        let open: Vec<Need> = needs
+                            .into_iter()
+                            .map(|(session, place)| need(session, place))
+                            .filter(|need| need.place >= first[need.session as usize])
+                            .collect();
+                        if !open.is_empty() {
+                            waits.hold(&open, at);
+                            list.push((open, at));
+                        }
+                        continue;
+                    }
+                    2 => {
+                        let first = &mut first[session as usize];
+                        *first = to.max(*first);
+                        list.iter_mut().for_each(|(needs, _)| needs.retain(|n| n.session != session || n.place >= *first));
+                        waits.acknowledged(session, *first)
+                    }
+                    _ => {
+                        list.iter_mut().for_each(|(needs, _)| needs.retain(|need| need.session != session));
+                        waits.session_ended(session)
+                    }
+                };
+                let mut expected: Vec<usize> = list.iter().filter(|(needs, _)| needs.is_empty()).map(|(_, at)| *at).collect();
+                list.retain(|(needs, _)| !needs.is_empty());
+                let mut released = released;
+                released.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(&released, &expected);
+                prop_assert_eq!(before - released.len(), waits.waits.len());
+            }
+        }
+    }
+}

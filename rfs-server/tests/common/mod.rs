@@ -1,0 +1,83 @@
+//! A server and sessions with it, for the tests of the server's front.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
+
+use std::sync::Arc;
+
+use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rfs_proto::{Attached, Opened, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request};
+use rfs_server::{Config, Server};
+
+pub struct Client {
+    pub session: Arc<Session>,
+    pub attached: Attached,
+}
+
+/// Whether RDMABOX_TEST_PROVIDERS names RDMA. A device has to be there then.
+pub fn tests_rdma() -> bool {
+    std::env::var("RDMABOX_TEST_PROVIDERS")
+        .is_ok_and(|names| names.split(',').any(|name| name.trim() == "rdma"))
+}
+
+pub fn start(directory: &tempfile::TempDir) -> Server {
+    start_with(directory, |_| {})
+}
+
+/// With more than the usual to say.
+pub fn start_with(directory: &tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Server {
+    let host = || "127.0.0.1".to_owned();
+    let mut listen =
+        vec![Address::Unix(directory.path().join("rfs.sock")), Address::Tcp { host: host(), port: 0 }];
+    if tests_rdma() {
+        listen.push(Address::Rdma { host: host(), port: 0 });
+    }
+    let mut config = Config { listen, ..Config::new(16 << 20) };
+    change(&mut config);
+    Server::start(config).unwrap()
+}
+
+pub fn ask(session: &Session, request: Request<'_>) -> Reply {
+    let (mut bytes, mut reply) = (Vec::new(), Vec::new());
+    encode_request(&request, &mut bytes);
+    session.call(&bytes, &mut reply).unwrap();
+    decode_reply(&reply).unwrap()
+}
+
+/// An attached session.
+pub fn connect(server: &Server, provider: ProviderKind, keeps: bool) -> Client {
+    let address = server.addresses().iter().find(|address| address.provider() == provider).unwrap();
+    let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+    let session = Session::connect(address, &options).unwrap();
+    let Reply::Attached(attached) =
+        ask(&session, Request::Attach { version: VERSION, client: "test", export: "", keeps })
+    else {
+        panic!("not attached");
+    };
+    Client { session, attached }
+}
+
+/// A name for a provider's turn.
+pub fn name(provider: ProviderKind) -> Vec<u8> {
+    provider.to_string().into_bytes()
+}
+
+impl Client {
+    pub fn ask(&self, request: Request<'_>) -> Reply {
+        ask(&self.session, request)
+    }
+
+    pub fn create(&self, name: &[u8]) -> Opened {
+        let request = Request::Create {
+            parent: ROOT_INO,
+            name,
+            perm: 0o644,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            exclusive: false,
+        };
+        match self.ask(request) {
+            Reply::Opened(opened) => opened,
+            other => panic!("{other:?}"),
+        }
+    }
+}
