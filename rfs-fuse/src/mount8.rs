@@ -79,10 +79,6 @@ const IGNORED: &[&str] = &[
     "noiversion",
 ];
 
-/// Flags of the kernel that rfs-fuse has as options of the same name.
-const FLAGS: &[&str] =
-    &["noexec", "noatime", "nodiratime", "strictatime", "norelatime", "sync", "dirsync", "suid", "dev"];
-
 /// One option of a list as an argument of rfs-fuse; `None` if it says nothing.
 fn argument(option: &str) -> Option<String> {
     let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
@@ -128,8 +124,7 @@ fn expand(list: &OsStr) -> Vec<OsString> {
 /// Whether rfs-fuse knows the argument, as far as `-s` cares: the others are left out.
 fn is_known(argument: &OsStr, known: &dyn Fn(&str) -> bool) -> bool {
     let text = argument.to_string_lossy();
-    let name = text.split('=').next().unwrap_or_default().trim_start_matches('-');
-    known(name) || FLAGS.contains(&name)
+    known(text.split('=').next().unwrap_or_default().trim_start_matches('-'))
 }
 
 /// What a command line asks for. `known` tells the names of rfs-fuse's options.
@@ -225,7 +220,7 @@ mod tests {
     use super::*;
 
     fn known(name: &str) -> bool {
-        ["read-only", "attr-timeout", "provider"].contains(&name)
+        ["read-only", "attr-timeout", "provider", "noatime"].contains(&name)
     }
 
     fn parsed(line: &str) -> Result<Invocation, MountUsage> {

@@ -4,7 +4,6 @@
 
 use std::{
     ffi::OsString,
-    fmt::Display,
     io::{self, Write},
     os::fd::AsFd,
     path::{Path, PathBuf},
@@ -81,15 +80,21 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Nothing) => ExitCode::SUCCESS,
         Ok(Invocation::Mount(arguments)) => ExitCode::from(mount8::exit_code(plain(&arguments))),
         Ok(Invocation::Remount { point, arguments }) => {
-            let outcome = Args::try_parse_from(&arguments).map_err(|e| e.to_string()).and_then(|args| {
-                let failed = |e: &dyn Display| format!("{}: {e}", Path::new(&point).display());
-                let path = std::fs::canonicalize(&point).map_err(|e| failed(&e))?;
-                mount::remount(&path, args.mount_options().flags).map_err(|e| failed(&e))
-            });
-            ExitCode::from(mount8::exit_code(outcome.map_or_else(|e| complain(&e, 1), |()| 0)))
+            ExitCode::from(mount8::exit_code(remount(Path::new(&point), &arguments)))
         }
         Err(e) => ExitCode::from(mount8::exit_code(complain(&e.to_string(), USAGE))),
     }
+}
+
+/// Gives a mount that is there other flags; the exit code as rfs-fuse has them.
+fn remount(point: &Path, arguments: &[OsString]) -> u8 {
+    let args = match Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(e) => return complain(&e.to_string(), USAGE),
+    };
+    let done =
+        std::fs::canonicalize(point).and_then(|path| mount::remount(&path, args.mount_options().flags));
+    done.map_or_else(|e| complain(&format!("{}: {e}", point.display()), 1), |()| 0)
 }
 
 /// Runs it as rfs-fuse; the exit code.

@@ -12,11 +12,11 @@ use std::{
     time::Duration,
 };
 
-use common::{Lender, Mount, Over, eventually, providers};
+use common::{Lender, Mount, Over, eventually, providers, stop};
 use rdmabox::Fencing;
 use rustix::{
     fs::{FlockOperation, OFlags, flock},
-    process::{Signal, WaitId, WaitIdOptions, waitid},
+    process::Signal,
 };
 
 const MIB: usize = 1 << 20;
@@ -30,12 +30,6 @@ const LEASE: Duration = Duration::from_secs(8);
 
 const ITS: u8 = 0xaa;
 const OURS: u8 = 0x55;
-
-fn stop(mount: &Mount) {
-    mount.signal(Signal::STOP);
-    let stopped = waitid(WaitId::Pid(mount.pid()), WaitIdOptions::STOPPED).expect("waited");
-    assert!(stopped.is_some_and(|status| status.stopped()));
-}
 
 /// Ends a mount when the test fails, so that nobody waits for it.
 struct KilledOnPanic<'a>(&'a Mount);
@@ -108,7 +102,7 @@ fn held_still(over: Over) {
         });
         // In the middle of it all.
         assert!(eventually(|| counts.iter().all(|count| count.load(Ordering::SeqCst) > 20)));
-        stop(&held);
+        stop(held.pid());
 
         // Its lock is free when its lease is over, and then its space.
         std::fs::remove_file(other.path("old")).expect("removed");

@@ -87,6 +87,7 @@ fn mistakes_have_the_exit_codes_of_mount() {
         (&["/nowhere/socket", at, "-o", "provider=pigeon"], 1, "pigeon"),
         (&["/nowhere/socket", at, "-q"], 1, "-q"),
         (&["/nowhere/socket", at, "-o", "remount,ro"], 32, at),
+        (&["/nowhere/socket", at, "-o", "remount,nonsense"], 1, "nonsense"),
         // A rehearsal looks at nothing.
         (&["/nowhere/socket", at, "-f"], 0, ""),
     ] {

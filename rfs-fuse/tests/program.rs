@@ -20,7 +20,7 @@ use std::{
 use common::{
     Lender, Mount, NOBODY, Over, directory, eventually, exit_of, is_mounted, pattern, program, providers,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 const MIB: u64 = 1 << 20;
 
@@ -344,17 +344,12 @@ impl ServerProcess {
         &self.addresses[usize::from(over == Over::Tcp)]
     }
 
-    fn signal(&self, signal: Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("signal");
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
-    /// Returns when none of its threads runs any more: the signal alone lets a thread finish what it is at.
-    fn stop(&self) {
-        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-        self.signal(Signal::STOP);
-        let status =
-            waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("waited");
-        assert!(status.is_some_and(|status| status.stopped()));
+    fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).expect("signal");
     }
 }
 
@@ -446,7 +441,7 @@ fn a_silent_server_is_an_errno_and_not_a_hang() {
         let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "0.5"];
         let mount = Mount::start(server.address(over), point.path(), &options);
         let file = uncached_file(&mount);
-        server.stop();
+        common::stop(server.pid());
         let first = within(Duration::from_secs(10), {
             let path = mount.path("dir");
             move || fs::create_dir(path)

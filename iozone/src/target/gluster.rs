@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Running, Target};
+use super::{Running, Target, with_dead};
 use crate::{
     Error, Result,
     interrupt::Interrupt,
@@ -217,13 +217,7 @@ impl Running for Started {
     }
 
     fn explain(&mut self, error: Error) -> Error {
-        for child in [&mut self.mount, &mut self.brick_process].into_iter().flatten() {
-            if matches!(child.ended(), Ok(Some(_))) {
-                let what = format!("{error}\n  {}", child.failure("ended"));
-                return Error::Child { program: "the run".into(), what };
-            }
-        }
-        error
+        with_dead(error, [&mut self.mount, &mut self.brick_process])
     }
 
     fn stop(mut self: Box<Self>) -> Result<String> {

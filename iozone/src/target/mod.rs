@@ -17,6 +17,7 @@ use crate::{
     Error, Result,
     cli::{Bench, Switches, TargetKind},
     interrupt::Interrupt,
+    process::Guarded,
     size,
 };
 
@@ -60,6 +61,18 @@ pub trait Running {
 
     /// Ends it, and returns what it printed about itself. Fails if a process, a mount or a file stays.
     fn stop(self: Box<Self>) -> Result<String>;
+}
+
+/// Adds to an error how those of a target's programs have failed that have ended.
+fn with_dead<const N: usize>(error: Error, programs: [&mut Option<Guarded>; N]) -> Error {
+    let ended = |program: &mut Guarded| {
+        matches!(program.ended(), Ok(Some(_))).then(|| format!("\n  {}", program.failure("ended")))
+    };
+    let dead: String = programs.into_iter().flatten().filter_map(ended).collect();
+    match dead.is_empty() {
+        true => error,
+        false => Error::Child { program: "the run".into(), what: format!("{error}{dead}") },
+    }
 }
 
 /// What the targets of one run have in common.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Running, Setup, Target};
+use super::{Running, Setup, Target, with_dead};
 use crate::{
     Error, Result,
     interrupt::Interrupt,
@@ -253,15 +253,7 @@ impl Running for Started {
     }
 
     fn explain(&mut self, error: Error) -> Error {
-        let mut told = error.to_string();
-        let mut dead = false;
-        for child in [&mut self.fuse, &mut self.server].into_iter().flatten() {
-            if matches!(child.ended(), Ok(Some(_))) {
-                dead = true;
-                told = format!("{told}\n  {}", child.failure("ended"));
-            }
-        }
-        if dead { Error::Child { program: "the run".into(), what: told } } else { error }
+        with_dead(error, [&mut self.fuse, &mut self.server])
     }
 
     fn stop(mut self: Box<Self>) -> Result<String> {

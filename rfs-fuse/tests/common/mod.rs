@@ -17,7 +17,7 @@ use std::{
 pub(crate) use rdmabox::ProviderKind as Over;
 use rdmabox::{Address, RdmaOptions};
 use rfs_server::{Config, Server};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 /// Nothing that a test waits for takes as long; a test that meets this limit has failed.
@@ -251,6 +251,14 @@ pub(crate) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
 pub(crate) fn is_mounted(point: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("mount table");
     table.lines().any(|line| line.split(' ').nth(4) == point.to_str())
+}
+
+/// Stops a child of this process. Returns when none of its threads runs any more: the signal alone lets a thread finish what it
+/// is at.
+pub(crate) fn stop(child: Pid) {
+    kill_process(child, Signal::STOP).expect("signal sent");
+    let stopped = waitid(WaitId::Pid(child), WaitIdOptions::STOPPED).expect("waited");
+    assert!(stopped.is_some_and(|status| status.stopped()));
 }
 
 /// Runs a shell command as another user; its exit code.
