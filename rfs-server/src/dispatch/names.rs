@@ -5,7 +5,7 @@
 use rfs_proto::{Attr, DirEntry, DirPage, Errno, FileKind, MAX_MESSAGE, MAX_SYMLINK, Reply, Request};
 
 use super::{call::Call, meta::Meta};
-use crate::namespace::{Body, New, Place};
+use crate::namespace::{Body, New, Place, check_name};
 
 /// More than the encoded attributes and cookie of an entry can take, and the length before its name.
 const ENTRY_BYTES: usize = 160;
@@ -105,6 +105,16 @@ fn answer(meta: &mut Meta, session: u64, request: Request<'_>, now: i64) -> Resu
         }
         Request::ReadDir { ino, cookie, max_entries } => {
             read_dir(meta, session, ino, cookie, max_entries).map(Reply::Dir)
+        }
+        Request::LookupAhead { parent, name, max_entries } => {
+            check_name(name)?;
+            let cookie = meta.namespace.directory(parent)?.cookie(name);
+            if cookie.is_none() {
+                meta.told_name(session, parent);
+            }
+            // Cookies are not 0; what follows the one before it begins with the name.
+            let before = cookie.ok_or(Errno::ENOENT)? - 1;
+            read_dir(meta, session, parent, before, max_entries).map(Reply::Dir)
         }
         // The others are handled before.
         _ => Err(Errno::ENOSYS),

@@ -58,6 +58,11 @@ impl Directory {
         }
     }
 
+    /// The cookie of a name.
+    pub fn cookie(&self, name: &[u8]) -> Option<u64> {
+        self.by_name.get(name).map(|entry| entry.cookie)
+    }
+
     /// The entries behind a cookie, in order: cookie, name, inode.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], u64)> + '_ {
         let from = cookie.checked_add(1);
@@ -88,6 +93,7 @@ mod tests {
         directory.set(b"b", 21);
         assert_eq!(list(&directory, 1), [(3, &b"c"[..], 12), (4, b"b", 21)]);
         assert_eq!(list(&directory, 0)[0], (1, &b"a"[..], 20));
+        assert_eq!((directory.cookie(b"b"), directory.cookie(b"x")), (Some(4), None));
         assert_eq!(list(&directory, 2).len(), 2);
         assert_eq!(list(&directory, 4), []);
         assert_eq!(list(&directory, u64::MAX), []);

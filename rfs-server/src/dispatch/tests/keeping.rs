@@ -19,6 +19,10 @@ impl Client<'_> {
     }
 }
 
+fn ahead(name: &str) -> Request<'_> {
+    Request::LookupAhead { parent: ROOT_INO, name: name.as_bytes(), max_entries: 9 }
+}
+
 fn told(receiver: &mpsc::Receiver<Reply>) -> Recalls {
     match receiver.try_recv() {
         Ok(Reply::Recalls(recalls)) => recalls,
@@ -357,7 +361,12 @@ fn who_does_not_acknowledge_is_given_up() {
 
 #[test]
 fn names_are_kept_from_the_first_look_also_where_there_is_none() {
-    let looks: [fn(&Client<'_>); 5] = [
+    let looks: [fn(&Client<'_>); 7] = [
+        |client| assert_eq!(client.error(ahead("f")), Errno::ENOENT),
+        |client| {
+            let Reply::Dir(page) = client.ask(ahead("there")) else { panic!("no page") };
+            assert!(page.entries[0].attr.marks.contains(Marks::KEEP));
+        },
         |client| assert_eq!(client.error(lookup(ROOT_INO, "f")), Errno::ENOENT),
         |client| assert!(client.keep(lookup(ROOT_INO, "there"))),
         |client| drop(client.page(ROOT_INO, 0, 1)),

@@ -255,3 +255,41 @@ fn counters() {
     assert_eq!(nonzero, [("attach", 1), ("lookup", 1), ("getattr", 2), ("stats", 1)]);
     assert_eq!((stats.sessions, stats.uptime_secs), (1, 7));
 }
+
+#[test]
+fn lookup_ahead_begins_with_the_name() {
+    let fixture = fixture(16, 200);
+    let client = fixture.client(1);
+    let dir = client.mkdir(ROOT_INO, "dir").ino;
+    for at in 0..100 {
+        client.opened(create(dir, &format!("f{at}"), true));
+    }
+    for gone in ["f0", "f9", "f99"] {
+        client.done(Request::Unlink { parent: dir, name: gone.as_bytes() });
+    }
+    let ask = |parent, name: &'static str, max_entries| {
+        client.ask(Request::LookupAhead { parent, name: name.as_bytes(), max_entries })
+    };
+    let all = client.page(dir, 0, 200);
+    for (at, entry) in all.entries.iter().enumerate() {
+        let rest = DirPage { entries: all.entries[at..].to_vec(), ..all.clone() };
+        let name = std::str::from_utf8(&entry.name).unwrap().to_owned();
+        let request = Request::LookupAhead { parent: dir, name: name.as_bytes(), max_entries: 200 };
+        assert_eq!(client.ask(request), Reply::Dir(rest));
+    }
+    let Reply::Dir(page) = ask(dir, "f8", 2) else { panic!("no page") };
+    let names: Vec<&[u8]> = page.entries.iter().map(|entry| &entry.name[..]).collect();
+    assert_eq!((names, page.parent, page.end), (vec![&b"f8"[..], b"f10"], ROOT_INO, false));
+    let Reply::Dir(page) = ask(dir, "f98", 0) else { panic!("no page") };
+    assert_eq!((page.entries.len(), page.end), (1, true));
+    for (parent, name, errno) in [
+        (dir, "f9", Errno::ENOENT),
+        (dir, "", Errno::ENOENT),
+        (dir, "..", Errno::ENOENT),
+        (dir, "a/b", Errno::EINVAL),
+        (page.entries[0].attr.ino, "x", Errno::ENOTDIR),
+        (999, "x", Errno::ESTALE),
+    ] {
+        assert_eq!(ask(parent, name, 9), Reply::Error(errno), "{name}");
+    }
+}
