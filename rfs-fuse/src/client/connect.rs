@@ -3,7 +3,7 @@
 use std::{cell::RefCell, sync::Arc};
 
 use parking_lot::Mutex;
-use rdmabox::{Address, ConnectError, Session, SessionOptions};
+use rdmabox::{Address, ConnectError, RequestError, Session, SessionOptions, StartedReply};
 use rfs_proto::{Attached, Errno, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
 
 use super::{
@@ -64,6 +64,16 @@ fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientEr
     })
 }
 
+/// Something that nobody waits for has failed.
+fn complain(outcome: Result<&[u8], RequestError>) {
+    match outcome.map(decode_reply) {
+        Ok(Ok(Reply::Error(errno))) => log::warn!("a file could not be closed: {errno}"),
+        Ok(Err(e)) => log::warn!("unreadable reply: {e}"),
+        // The end of the session is nothing new to those who use it.
+        Ok(Ok(_)) | Err(_) => {}
+    }
+}
+
 impl Client {
     /// Connects to the server at `address` and attaches to it.
     pub fn connect(
@@ -71,6 +81,7 @@ impl Client {
         options: &SessionOptions,
         attach: &AttachOptions,
     ) -> Result<Client, AttachError> {
+        let options = &SessionOptions { started_reply: Some(StartedReply::new(complain)), ..options.clone() };
         let session = Session::connect(address, options)?;
         let address = address.clone();
         let mut client = Client::attach(session, attach).map_err(|source| match source {
@@ -120,6 +131,14 @@ impl Client {
             parts: Mutex::default(),
             session,
             patience: SessionOptions::default().operation_timeout,
+        })
+    }
+
+    /// Asks the server for something whose outcome does not matter.
+    pub(crate) fn start(&self, request: &Request<'_>) -> Result<(), ClientError> {
+        MESSAGES.with_borrow_mut(|(out, _)| {
+            encode_request(request, out);
+            Ok(self.remote.start_call(out)?)
         })
     }
 

@@ -344,6 +344,14 @@ impl Remote for Fake {
         Ok(())
     }
 
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        self.call(request, &mut Vec::new())
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        self.alive()
+    }
+
     fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
         let Ok(Request::Recalls { done }) = decode_request(request) else { panic!("no recalls") };
         self.recalls.next(done, reply, cancel, || self.alive())
@@ -484,6 +492,14 @@ impl Remote for Meddler {
         self.meddle(What::Call)?;
         self.inner.call(request, reply)?;
         self.meddle(What::Reply)
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        self.call(request, &mut Vec::new())
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        self.inner.finish_calls()
     }
 
     fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {

@@ -75,11 +75,17 @@ impl Client {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&Request::GetAttr { ino });
         };
-        let changes = inode.size.lock().changes();
         let asks = self.keeping.is_on() && {
             let mut lease = inode.lease.lock();
             !lease.is_kept() && lease.asks()
         };
+        self.attributes(&inode, asks)
+    }
+
+    /// A known inode's attributes, by a call or one-sidedly.
+    pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
+        let ino = inode.ino;
+        let changes = inode.size.lock().changes();
         let read = match inode.slot() {
             Some(slot) if !asks => self.records.read(ino, slot)?,
             _ => None,
@@ -89,13 +95,13 @@ impl Client {
             None => {
                 let since = self.since();
                 let attr = self.call_attr(&Request::GetAttr { ino })?;
-                self.answered(since, &inode, &attr);
+                self.answered(since, inode, &attr);
                 attr
             }
         };
         inode.set_slot(attr.slot);
         inode.size.lock().observe(attr.size, changes);
-        Ok(with_pending(&inode, attr))
+        Ok(with_pending(inode, attr))
     }
 
     /// Changes attributes. A change of size waits for reads and writes under way.
@@ -217,6 +223,7 @@ impl Client {
 
     /// Totals.
     pub fn statfs(&self) -> Result<StatFs, ClientError> {
+        self.remote.finish_calls()?;
         match self.call(&Request::StatFs)? {
             Reply::StatFs(totals) => Ok(totals),
             _ => wrong_kind(),

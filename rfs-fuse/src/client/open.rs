@@ -25,7 +25,7 @@ impl Client {
             self.call_opened(&Request::Open { ino, write })
                 .and_then(|opened| self.adopt(&inode, &mut opens, opened, since, write))
         } else {
-            self.getattr(ino)
+            self.look_again(&inode)
         };
         match opened {
             Ok(attr) => {
@@ -38,6 +38,15 @@ impl Client {
                 Err(e)
             }
         }
+    }
+
+    /// Looks at a file that is open here already, and has it kept if that may be.
+    fn look_again(&self, inode: &Inode) -> Result<Attr, ClientError> {
+        let asks = self.keeping.is_on() && !inode.lease.lock().is_kept();
+        let attr = self.attributes(inode, asks)?;
+        // Another client may have truncated it, and written it anew.
+        self.follow_generation(inode, attr.layout_generation)?;
+        Ok(attr)
     }
 
     /// Makes a regular file and opens it. Takes a reference besides the one that the open holds.
@@ -144,7 +153,8 @@ impl Client {
             inode.layout.write().clear(0);
             opens.to_write = false;
             for _ in 0..std::mem::take(&mut opens.remote) {
-                outcome = outcome.and(self.call_done(&Request::Close { ino }));
+                // Nobody waits for that, but for who wants to know how much space there is.
+                outcome = outcome.and(self.start(&Request::Close { ino }));
             }
         }
         drop(opens);

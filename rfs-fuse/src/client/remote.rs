@@ -11,6 +11,11 @@ use rfs_proto::RegionRef;
 pub trait Remote: Send + Sync + fmt::Debug {
     /// Sends `request` and fills `reply`.
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError>;
+    /// Sends `request` and does not wait for the reply, which is of no interest unless it is an error. It may be carried out after a
+    /// later one.
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError>;
+    /// Waits until all calls that were started have been answered.
+    fn finish_calls(&self) -> Result<(), RequestError>;
     /// As [`call`](Self::call), but waits for as long as the session lives, or until it is cancelled.
     fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError>;
     /// Writes independent pieces; returns when all are placed.
@@ -34,6 +39,14 @@ pub trait Remote: Send + Sync + fmt::Debug {
 impl Remote for Session {
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         Session::call(self, request, reply)
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        Session::start_call(self, request)
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        Session::finish_calls(self)
     }
 
     fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {

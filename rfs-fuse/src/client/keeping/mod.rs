@@ -249,6 +249,7 @@ impl Client {
             if let Some(inode) = self.inodes.get(ino) {
                 inode.lease.lock().recalled(Instant::now());
                 inode.pages.recalled();
+                inode.size.lock().distrust();
             }
         }
     }
