@@ -166,3 +166,17 @@ fn started_requests_with_a_registered_buffer_allocate_nothing() {
         assert_eq!(allocations(read), 0);
     });
 }
+
+#[test]
+fn started_calls_allocate_nothing() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let mut reply = Vec::new();
+        assert_eq!(allocations(|| session.call(b"abc", &mut reply).unwrap()), 0);
+        let start = || {
+            (0..3).for_each(|_| session.start_call(b"abc").unwrap());
+            session.finish_calls().unwrap();
+        };
+        assert_eq!(allocations(start), 0);
+    });
+}

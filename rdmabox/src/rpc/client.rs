@@ -10,7 +10,9 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{CALL_SLOTS, Cancel, Header, Kind, MAX_CALL, Messages, SEND_ID, WaitingCalls};
+use super::{
+    CALL_SLOTS, Cancel, Header, Kind, MAX_CALL, Messages, SEND_ID, StartedCalls, StartedReply, WaitingCalls,
+};
 use crate::{
     polling::{PollingMode, Retry},
     runtime::{Attendance, Notice, Ticket, Waited},
@@ -19,10 +21,18 @@ use crate::{
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };
 
+/// Whose the reply in a slot is.
+#[derive(Debug)]
+enum Owner {
+    Caller(Arc<Ticket>),
+    /// Nobody waits.
+    Started,
+}
+
 #[derive(Debug, Default)]
 struct Slot {
-    /// Who waits for the reply.
-    ticket: Option<Arc<Ticket>>,
+    /// While a call is under way.
+    owner: Option<Owner>,
     /// Its number, if its reply may come later; otherwise zero.
     number: u32,
     /// The reply comes later.
@@ -49,6 +59,7 @@ pub(crate) struct RpcClient {
     waiting: OnceLock<Arc<WaitingCalls>>,
     /// Held by who makes it.
     joining: Mutex<()>,
+    started: StartedCalls,
     stats: Arc<Stats>,
     timeout: Duration,
 }
@@ -63,6 +74,7 @@ impl RpcClient {
         qp: Arc<dyn QueuePair>,
         cq: Arc<dyn CompletionQueue>,
         polling: (PollingMode, Retry),
+        started_reply: Option<StartedReply>,
         stats: Arc<Stats>,
         timeout: Duration,
     ) -> Result<RpcClient, VerbsError> {
@@ -75,6 +87,7 @@ impl RpcClient {
             dead: AtomicBool::new(false),
             waiting: OnceLock::new(),
             joining: Mutex::new(()),
+            started: StartedCalls::new(LANE, started_reply),
             stats,
             timeout,
         })
@@ -117,6 +130,45 @@ impl RpcClient {
         result
     }
 
+    /// Puts a call under way, as soon as there is a place for it. Its outcome goes to the session's [`StartedReply`].
+    ///
+    /// # Errors
+    /// The call has not been made.
+    pub(crate) fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        check_length(request)?;
+        let deadline = Instant::now() + self.timeout;
+        let slot = self
+            .wait_until(self.started.place(), deadline)
+            // Not all slots are held by calls that nobody polls for: see `started`.
+            .and_then(|()| self.take_slot(deadline))
+            .inspect_err(|_| self.stats.errors.inc())?;
+        self.stats.calls.inc();
+        self.stats.calls_started.inc();
+        {
+            let mut entry = self.slots[slot].lock();
+            entry.owner = Some(Owner::Started);
+            entry.number = 0;
+        }
+        self.started.begin(slot, Instant::now() + self.timeout);
+        self.send_or_fail(Header::plain(slot), request);
+        Ok(())
+    }
+
+    /// Waits until all calls that were started before have been answered.
+    pub(crate) fn finish_calls(&self) -> Result<(), RequestError> {
+        let result = self.wait_until(self.started.replies(), Instant::now() + self.timeout);
+        result.inspect_err(|_| self.stats.errors.inc())
+    }
+
+    /// Waits for a ticket, if there is one, serving others meanwhile.
+    fn wait_until(
+        &self,
+        ticket: Result<Option<Arc<Ticket>>, RequestError>,
+        deadline: Instant,
+    ) -> Result<(), RequestError> {
+        ticket?.map_or(Ok(()), |ticket| self.attend(&ticket, deadline))
+    }
+
     fn waiting(
         &self,
         join: &dyn Fn() -> Result<WaitingCalls, String>,
@@ -143,13 +195,26 @@ impl RpcClient {
     /// Takes a call as far as its slot goes.
     fn call_as(&self, number: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<Got, RequestError> {
         self.stats.calls.inc();
-        let deadline = Instant::now() + self.timeout;
+        let begun = Instant::now();
+        let deadline = begun + self.timeout;
         let slot = self.take_slot(deadline)?;
         let result = self.call_in(slot, number, request, reply, deadline);
+        // Replies come in the order in which the host sends them: what was due then has not been sent until now.
+        if result.is_ok() && self.started.is_overdue(begun) {
+            log::warn!(
+                "the host has not answered a started call within {:?}: closing the session",
+                self.timeout
+            );
+            self.fail();
+        }
         // After a timeout the reply may still come: the session is dead then, and the slot's number means nothing.
+        self.give_slot(slot);
+        result
+    }
+
+    fn give_slot(&self, slot: usize) {
         self.free.lock().push(slot);
         self.freed.notify_one();
-        result
     }
 
     fn take_slot(&self, deadline: Instant) -> Result<usize, RequestError> {
@@ -185,21 +250,27 @@ impl RpcClient {
         ticket.posted_on(LANE);
         {
             let mut entry = self.slots[slot].lock();
-            entry.ticket = Some(Arc::clone(&ticket));
+            entry.owner = Some(Owner::Caller(Arc::clone(&ticket)));
             entry.number = number;
             entry.deferred = false;
             std::mem::swap(&mut entry.reply, reply);
         }
-        if self.is_dead() {
-            // The slot was filled too late to be failed with the others.
-            self.fail();
-        } else {
-            self.send(Header { slot, kind: Kind::Plain, number }, request);
-        }
+        self.send_or_fail(Header { slot, kind: Kind::Plain, number }, request);
+        let result = self.attend(&ticket, deadline);
+        let got = {
+            let mut entry = self.slots[slot].lock();
+            std::mem::swap(&mut entry.reply, reply);
+            if entry.deferred { Got::Promise } else { Got::Reply }
+        };
+        result.map(|()| got)
+    }
+
+    /// Polls until the ticket is done. At its deadline the session fails, and the ticket with it.
+    fn attend(&self, ticket: &Arc<Ticket>, deadline: Instant) -> Result<(), RequestError> {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let mut timed_out = false;
         while !ticket.is_done() {
-            match self.attendance.wait(&ticket, deadline, &self.stats, &dispatch) {
+            match self.attendance.wait(ticket, deadline, &self.stats, &dispatch) {
                 Waited::Done => {}
                 Waited::TimedOut => {
                     timed_out = true;
@@ -211,19 +282,18 @@ impl RpcClient {
                 }
             }
         }
-        let got = {
-            let mut entry = self.slots[slot].lock();
-            std::mem::swap(&mut entry.reply, reply);
-            if entry.deferred { Got::Promise } else { Got::Reply }
-        };
         match ticket.result() {
             Err(_) if timed_out => Err(RequestError::Timeout(self.timeout)),
-            other => other.map(|()| got),
+            other => other,
         }
     }
 
-    fn send(&self, header: Header, request: &[u8]) {
-        if let Err(e) = self.messages.send(header, request) {
+    /// Sends the request of a call whose slot is filled.
+    fn send_or_fail(&self, header: Header, request: &[u8]) {
+        if self.is_dead() {
+            // The slot was filled too late to be failed with the others.
+            self.fail();
+        } else if let Err(e) = self.messages.send(header, request) {
             log::debug!("call: {e}");
             self.fail();
         }
@@ -246,14 +316,14 @@ impl RpcClient {
             if header.kind == Kind::Deferred && (header.number == 0 || header.number != entry.number) {
                 return None;
             }
-            let owner = entry.ticket.take()?;
+            let owner = entry.owner.take()?;
             entry.deferred = header.kind == Kind::Deferred;
             // The caller's own buffer: it is kept from call to call.
             self.messages.take(wc, &mut entry.reply);
             let unanswered = header.kind == Kind::Unanswered;
-            Some((owner, if unanswered { Err(RequestError::Unanswered) } else { Ok(()) }))
+            Some((owner, header.slot, if unanswered { Err(RequestError::Unanswered) } else { Ok(()) }))
         });
-        let Some((owner, result)) = owner else {
+        let Some((owner, slot, result)) = owner else {
             log::warn!("the peer sent what answers no call: closing the session");
             self.fail();
             return;
@@ -262,8 +332,24 @@ impl RpcClient {
             log::debug!("receive: {e}");
             self.fail();
         }
-        self.stats.call_latency.record(owner.started().elapsed());
-        self.tell(&owner, result);
+        match owner {
+            Owner::Caller(ticket) => {
+                self.stats.call_latency.record(ticket.started().elapsed());
+                self.tell(&ticket, result);
+            }
+            Owner::Started => self.end_started(slot, result),
+        }
+    }
+
+    /// The reply to a started call is in its slot.
+    fn end_started(&self, slot: usize, result: Result<(), RequestError>) {
+        let bytes = std::mem::take(&mut self.slots[slot].lock().reply);
+        self.started.report(result.map(|()| &bytes[..]));
+        self.slots[slot].lock().reply = bytes;
+        // Before another started call can have the slot.
+        let told = self.started.end(slot);
+        self.give_slot(slot);
+        told.iter().for_each(|waiter| self.tell(waiter, Ok(())));
     }
 
     /// Callers block: a thread is all that there can be to wake.
@@ -283,11 +369,14 @@ impl RpcClient {
         }
         self.messages.qp.to_error();
         for slot in &self.slots {
-            let owner = slot.lock().ticket.take();
-            if let Some(owner) = owner {
-                self.tell(&owner, Err(RequestError::Disconnected));
+            let owner = slot.lock().owner.take();
+            match owner {
+                Some(Owner::Caller(ticket)) => self.tell(&ticket, Err(RequestError::Disconnected)),
+                Some(Owner::Started) => self.started.report(Err(RequestError::Disconnected)),
+                None => {}
             }
         }
+        self.started.fail().iter().for_each(|waiter| self.tell(waiter, Err(RequestError::Disconnected)));
         self.freed.notify_all();
         if let Some(waiting) = self.waiting.get() {
             waiting.fail();

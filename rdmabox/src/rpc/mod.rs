@@ -9,18 +9,23 @@
 //! when it is there ([`LateReplies`], [`WaitingCalls`]). That one has few slots, which the client gives back one by one, so
 //! that any number of calls can wait; and nobody but those who wait for such replies looks at it, so that ordinary
 //! calls take no part in any of this. It is joined when it is first needed.
+//!
+//! A call need not be waited for ([`StartedCalls`]): then its reply is taken by whoever polls next.
 
 mod client;
 mod header;
 mod late;
 mod reply;
 mod server;
+mod started;
 mod waiting;
 
 pub(crate) use client::RpcClient;
 pub(crate) use late::LateReplies;
 pub use reply::{Later, Reply};
 pub(crate) use server::{Handler, Reason, RpcServer};
+use started::StartedCalls;
+pub use started::StartedReply;
 pub use waiting::Cancel;
 pub(crate) use waiting::WaitingCalls;
 

@@ -35,6 +35,15 @@ pub(crate) fn in_callback() -> bool {
     IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
 }
 
+/// Runs a caller's code, on a thread that may serve others as well.
+pub(crate) fn as_callback(callback: impl FnOnce()) {
+    let outer = IN_CALLBACK.with(|inside| inside.replace(true));
+    if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+        log::error!("a callback panicked");
+    }
+    IN_CALLBACK.with(|inside| inside.set(outer));
+}
+
 impl Runtime {
     /// Waits for a ticket that the calling thread owns. When its time is over, what of it is posted is ended with its
     /// lane, so that no memory stays in use, and the rest is withdrawn.
@@ -288,14 +297,10 @@ impl Runtime {
         }
     }
 
-    /// Runs a caller's code, on a thread that may serve others as well.
+    /// Runs a caller's callback.
     pub(crate) fn call_back(&self, callback: impl FnOnce()) {
         self.stats.callbacks.inc();
-        let outer = IN_CALLBACK.with(|inside| inside.replace(true));
-        if catch_unwind(AssertUnwindSafe(callback)).is_err() {
-            log::error!("a callback panicked");
-        }
-        IN_CALLBACK.with(|inside| inside.set(outer));
+        as_callback(callback);
     }
 
     /// Ends the session's data path: every request fails, now and from now on. When it returns, no memory of a

@@ -30,7 +30,7 @@ use std::{
 
 pub(crate) use self::{
     attend::{Attendance, Waited},
-    complete::in_callback,
+    complete::{as_callback, in_callback},
     detached::Started,
     mend::Link,
     merge_queue::MergeQueue,

@@ -391,9 +391,40 @@ impl Session {
         self.after_call(result)
     }
 
+    /// Puts a call of the host's service under way and returns; its reply goes to
+    /// [`SessionOptions::started_reply`] and to nobody else.
+    ///
+    /// The reply is taken by whichever thread next polls for one, in [`call`](Self::call) or
+    /// [`finish_calls`](Self::finish_calls): while nobody calls, nobody looks. Eight calls can be under way like this; with
+    /// more, this waits for one of them to be answered. A session of which a started call is not answered within the operation
+    /// timeout is over, as with any call, and is found to be by the next call.
+    ///
+    /// The host carries out calls in any order. A started call may be carried out after a later one, of this thread, too:
+    /// what has to come after it waits for [`finish_calls`](Self::finish_calls).
+    ///
+    /// # Errors
+    /// The call has not been made, and `started_reply` does not hear of it: [`RequestError::Invalid`] for a request that is too
+    /// long, otherwise because the session is closed, or is now, as nothing was answered for the operation timeout.
+    pub fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        refuse_in_callback()?;
+        let result = self.rpc.start_call(request);
+        self.after_call(result)
+    }
+
+    /// Waits until all calls that were [started](Self::start_call) before have been answered, and `started_reply` has heard of
+    /// each; for the operation timeout at most.
+    ///
+    /// # Errors
+    /// The session is closed, and whether its last started calls were carried out is unknown.
+    pub fn finish_calls(&self) -> Result<(), RequestError> {
+        refuse_in_callback()?;
+        let result = self.rpc.finish_calls();
+        self.after_call(result)
+    }
+
     fn after_call(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
         use RequestError::{Cancelled, Invalid, Unanswered};
-        if !matches!(result, Ok(()) | Err(Invalid(_) | Unanswered | Cancelled)) {
+        if self.rpc.is_dead() || !matches!(result, Ok(()) | Err(Invalid(_) | Unanswered | Cancelled)) {
             // Whether the host carried it out is unknown: a session does not go on with that. The host is to know.
             self.close();
         }
@@ -415,8 +446,13 @@ impl Session {
         self.runtime.stage_threshold()
     }
 
-    /// Ends the session: requests under way fail with [`RequestError::Disconnected`], and so do later ones.
+    /// Ends the session: requests under way fail with [`RequestError::Disconnected`], and so do later ones. Calls that were
+    /// [started](Self::start_call) are waited for first, for the operation timeout at most, unless this is a callback.
     pub fn close(&self) {
+        if !in_callback() && !self.rpc.is_dead() {
+            // Who has to know has asked before.
+            let _ = self.rpc.finish_calls();
+        }
         // The host may reuse its memory as soon as it hears of the end: first nothing is written there any more.
         self.runtime.fail();
         self.rpc.fail();

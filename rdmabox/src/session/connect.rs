@@ -108,6 +108,7 @@ pub(super) fn establish(
         Arc::clone(&qp),
         cq,
         (calls, retry),
+        options.started_reply.clone(),
         Arc::clone(&stats),
         options.operation_timeout,
     )

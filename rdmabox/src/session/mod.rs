@@ -39,7 +39,7 @@ pub use crate::{
     batch::BatchMode,
     polling::PollingMode,
     provider::rdma::{RdmaError, RdmaOptions},
-    rpc::{Cancel, Later, MAX_CALL, Reply},
+    rpc::{Cancel, Later, MAX_CALL, Reply, StartedReply},
     stats::StatsSnapshot,
     verbs::{Access, RemoteAddr, WcStatus},
 };

@@ -8,6 +8,7 @@ use crate::{
     batch::BatchMode,
     memory::PreMrThreshold,
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
+    rpc::StartedReply,
     verbs::QpCaps,
 };
 
@@ -45,6 +46,8 @@ pub struct SessionOptions {
     /// the spot and from its own memory: without a queue, a work request or a completion, and outside of the window, as
     /// nothing of it is under way when the call returns. No effect over other providers.
     pub direct: bool,
+    /// Gets the outcomes of started calls ([`Session::start_call`](crate::Session::start_call)). `None`: nobody does.
+    pub started_reply: Option<StartedReply>,
     /// No request takes longer. When it is over the request's queue pair is given up: the memory of the requests on it is
     /// free again, and whether they took effect is unknown. At most a day.
     pub operation_timeout: Duration,
@@ -98,6 +101,7 @@ impl Default for SessionOptions {
             signal_interval: 0,
             max_inline: QpCaps::default().max_inline_data,
             direct: true,
+            started_reply: None,
             operation_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(4),
         }

@@ -199,6 +199,8 @@ counters! {
     lane_rebuilds,
     /// Remote procedure calls.
     calls,
+    /// Of these, calls that were started and not waited for.
+    calls_started,
     /// Requests and calls that failed.
     errors,
 }

@@ -1,0 +1,344 @@
+//! Calls that are started and not waited for, on every provider: each is carried out and reported once, they leave room
+//! for others, and a session does not end well without them.
+
+mod support;
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rdmabox::{
+    Host, Later, MAX_CALL, Peer, ProviderKind, Reply, RequestError, Running, Service, Session,
+    SessionOptions, StartedReply,
+};
+use support::{addresses, process::HostProcess, providers};
+
+/// Calls that can be under way.
+const PLACES: usize = 8;
+
+type Outcome = Result<Vec<u8>, RequestError>;
+
+#[test]
+#[ignore = "runs as the host process of another test"]
+fn host() {
+    support::process::serve();
+}
+
+/// Echoes what begins with `now`, and owes the reply to anything else.
+#[derive(Debug)]
+struct Owing {
+    debts: Mutex<Sender<(Vec<u8>, Later)>>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Service for Owing {
+    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        match request.starts_with(b"now") {
+            true => reply.extend_from_slice(request),
+            // A test that does not care has gone.
+            false => drop(self.debts.lock().send((request.to_vec(), reply.later()))),
+        }
+        Ok(())
+    }
+}
+
+struct Fixture {
+    debts: Receiver<(Vec<u8>, Later)>,
+    /// That the service has seen.
+    calls: Arc<AtomicU64>,
+    outcomes: Receiver<Outcome>,
+    running: Running,
+    session: Arc<Session>,
+    _dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new(provider: ProviderKind, timeout: Duration, then: impl Fn() + Send + Sync + 'static) -> Fixture {
+        let _ = env_logger::builder().is_test(true).try_init();
+        let dir = tempfile::tempdir().unwrap();
+        let (send, debts) = mpsc::channel();
+        let calls = Arc::<AtomicU64>::default();
+        let service = Owing { debts: Mutex::new(send), calls: Arc::clone(&calls) };
+        let listen = addresses(provider, dir.path());
+        let running = Host::new().unwrap().listen(&listen, Arc::new(service)).unwrap();
+        let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
+        let (options, outcomes) = options(provider, timeout, then);
+        let session = Session::connect(address, &options).unwrap();
+        Fixture { debts, calls, outcomes, running, session, _dir: dir }
+    }
+
+    fn outcomes(&self) -> Vec<Outcome> {
+        self.outcomes.try_iter().collect()
+    }
+}
+
+/// With the outcomes of started calls; `then` runs after each.
+fn options(
+    provider: ProviderKind,
+    operation_timeout: Duration,
+    then: impl Fn() + Send + Sync + 'static,
+) -> (SessionOptions, Receiver<Outcome>) {
+    let (send, outcomes) = mpsc::channel();
+    let send = Mutex::new(send);
+    let sink = move |outcome: Result<&[u8], RequestError>| {
+        send.lock().send(outcome.map(<[u8]>::to_vec)).unwrap();
+        then();
+    };
+    let options = SessionOptions {
+        provider: Some(provider),
+        connect_timeout: LONG,
+        operation_timeout,
+        started_reply: Some(StartedReply::new(sink)),
+        ..SessionOptions::default()
+    };
+    (options, outcomes)
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn on_each_provider(test: impl Fn(Fixture)) {
+    for provider in providers() {
+        eprintln!("--- {provider}");
+        test(Fixture::new(provider, LONG, || {}));
+    }
+}
+
+fn call(session: &Session, request: &[u8]) -> Outcome {
+    let mut reply = Vec::new();
+    session.call(request, &mut reply).map(|()| reply)
+}
+
+#[test]
+fn each_is_carried_out_and_reported_once_and_there_may_be_more_than_places() {
+    on_each_provider(|f| {
+        let requests: Vec<Vec<u8>> = (0..20 * PLACES).map(|i| format!("now {i}").into_bytes()).collect();
+        requests.iter().for_each(|request| f.session.start_call(request).unwrap());
+        f.session.finish_calls().unwrap();
+        assert_eq!(f.calls.load(Ordering::SeqCst), requests.len() as u64);
+        let mut expected: Vec<Outcome> = requests.into_iter().map(Ok).collect();
+        let mut found = f.outcomes();
+        found.sort_by_key(|outcome| outcome.clone().unwrap());
+        expected.sort_by_key(|outcome| outcome.clone().unwrap());
+        assert_eq!(found, expected);
+        let stats = f.session.stats();
+        assert_eq!((stats.calls, stats.calls_started, stats.errors), (20 * PLACES as u64, stats.calls, 0));
+        // Nothing is under way.
+        f.session.finish_calls().unwrap();
+    });
+}
+
+#[test]
+fn a_reply_may_come_late_and_a_later_call_finds_what_was_answered_before_it() {
+    on_each_provider(|f| {
+        for name in [b"a", b"b", b"c"] {
+            f.session.start_call(name).unwrap();
+        }
+        let debts: Vec<_> = f.debts.iter().take(3).collect();
+        let answer = |(name, debt): (Vec<u8>, Later)| match &name[..] {
+            b"b" => Err(RequestError::Unanswered),
+            _ => {
+                debt.answer(&name.repeat(2));
+                Ok(name.repeat(2))
+            }
+        };
+        let expected: Vec<Outcome> = debts.into_iter().map(answer).collect();
+        assert_eq!(call(&f.session, b"now"), Ok(b"now".into()));
+        assert_eq!(f.outcomes(), expected);
+        f.session.finish_calls().unwrap();
+        assert!(f.session.is_connected());
+    });
+}
+
+#[test]
+fn what_is_unanswered_leaves_room_for_others_and_a_further_one_waits() {
+    on_each_provider(|f| {
+        thread::scope(|scope| {
+            (0..PLACES).for_each(|i| f.session.start_call(&[i as u8]).unwrap());
+            let mut debts: Vec<_> = f.debts.iter().take(PLACES).collect();
+            let more = scope.spawn(|| f.session.start_call(b"more"));
+            let callers: Vec<_> = (0..2 * PLACES)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..20).for_each(|_| assert_eq!(call(&f.session, b"now"), Ok(b"now".into())))
+                    })
+                })
+                .collect();
+            callers.into_iter().for_each(|caller| caller.join().unwrap());
+            assert!(!more.is_finished() && f.debts.try_recv().is_err());
+            debts.pop().unwrap().1.answer(b"");
+            more.join().unwrap().unwrap();
+            debts.push(f.debts.recv().unwrap());
+            assert_eq!(debts.last().unwrap().0, b"more");
+            let finish = scope.spawn(|| f.session.finish_calls());
+            for (_, debt) in debts {
+                assert!(!finish.is_finished());
+                debt.answer(b"");
+            }
+            finish.join().unwrap().unwrap();
+        });
+    });
+}
+
+#[test]
+fn many_threads_start_call_and_finish_side_by_side() {
+    on_each_provider(|f| {
+        const THREADS: usize = 4;
+        const ROUNDS: usize = 200;
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let session = &f.session;
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let request = format!("now {thread} {round}").into_bytes();
+                        match round % 10 {
+                            3 => assert_eq!(call(session, &request), Ok(request)),
+                            7 => session.finish_calls().unwrap(),
+                            _ => session.start_call(&request).unwrap(),
+                        }
+                    }
+                });
+            }
+        });
+        f.session.finish_calls().unwrap();
+        let found = f.outcomes();
+        assert_eq!(found.len(), THREADS * ROUNDS * 8 / 10);
+        assert_eq!(
+            found.into_iter().map(Result::unwrap).collect::<HashSet<_>>().len(),
+            THREADS * ROUNDS * 8 / 10
+        );
+    });
+}
+
+#[test]
+fn to_finish_is_to_wait_for_what_was_started_before_and_not_for_what_comes_then() {
+    on_each_provider(|f| {
+        f.session.start_call(b"first").unwrap();
+        let (_, first) = f.debts.recv().unwrap();
+        thread::scope(|scope| {
+            let polls = f.session.stats().polls;
+            let finish = scope.spawn(|| f.session.finish_calls());
+            // It has looked around before it polls.
+            while f.session.stats().polls == polls {
+                thread::yield_now();
+            }
+            f.session.start_call(b"second").unwrap();
+            let (_, second) = f.debts.recv().unwrap();
+            first.answer(b"");
+            finish.join().unwrap().unwrap();
+            assert_eq!(f.outcomes(), [Ok(vec![])]);
+            second.answer(b"2");
+        });
+        f.session.finish_calls().unwrap();
+        assert_eq!(f.outcomes(), [Ok(b"2".into())]);
+    });
+}
+
+#[test]
+fn closing_waits_for_them() {
+    on_each_provider(|f| {
+        (0..2 * PLACES).for_each(|_| f.session.start_call(b"now").unwrap());
+        f.session.close();
+        assert_eq!(f.calls.load(Ordering::SeqCst), 2 * PLACES as u64);
+        assert_eq!(f.outcomes(), vec![Ok(b"now".to_vec()); 2 * PLACES]);
+        assert_eq!(f.session.start_call(b"now"), Err(RequestError::Disconnected));
+        // Nothing was lost.
+        assert_eq!(f.session.finish_calls(), Ok(()));
+    });
+}
+
+#[test]
+fn a_host_that_goes_leaves_them_unanswered() {
+    on_each_provider(|f| {
+        let Fixture { debts, outcomes, running, session, .. } = f;
+        (0..PLACES).for_each(|_| session.start_call(b"x").unwrap());
+        thread::scope(|scope| {
+            let waiting =
+                [scope.spawn(|| session.start_call(b"more")), scope.spawn(|| session.finish_calls())];
+            let owed: Vec<_> = debts.iter().take(PLACES).collect();
+            drop(running);
+            for one in waiting {
+                assert_eq!(one.join().unwrap(), Err(RequestError::Disconnected));
+            }
+            drop(owed);
+        });
+        let lost: Vec<Outcome> = outcomes.try_iter().collect();
+        assert_eq!(lost, vec![Err(RequestError::Disconnected); PLACES]);
+        assert_eq!(session.finish_calls(), Err(RequestError::Disconnected));
+        assert_eq!(session.start_call(b"now"), Err(RequestError::Disconnected));
+        assert!(!session.is_connected());
+    });
+}
+
+#[test]
+fn so_does_one_that_is_killed() {
+    for provider in providers() {
+        let host = HostProcess::start(provider);
+        let (options, outcomes) = options(provider, LONG, || {});
+        let session = Session::connect(&host.address, &options).unwrap();
+        host.stop();
+        (0..3).for_each(|_| session.start_call(b"any").unwrap());
+        host.kill();
+        assert_eq!(session.finish_calls(), Err(RequestError::Disconnected), "{provider}");
+        let lost: Vec<Outcome> = outcomes.try_iter().collect();
+        assert_eq!(lost, vec![Err(RequestError::Disconnected); 3], "{provider}");
+    }
+}
+
+#[test]
+fn a_host_that_does_not_answer_in_time_ends_the_session() {
+    const SHORT: Duration = Duration::from_millis(200);
+    type Wait = fn(&Session) -> Result<(), RequestError>;
+    let waits: [Wait; 2] =
+        [Session::finish_calls, |session| (0..=PLACES).try_for_each(|_| session.start_call(b"x"))];
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        for wait in waits {
+            let f = Fixture::new(provider, SHORT, || {});
+            f.session.start_call(b"x").unwrap();
+            assert_eq!(wait(&f.session), Err(RequestError::Timeout(SHORT)));
+            assert!(!f.session.is_connected());
+            assert!(f.outcomes().into_iter().all(|outcome| outcome == Err(RequestError::Disconnected)));
+        }
+        // Nobody looks until the next call, which may be answered.
+        let f = Fixture::new(provider, SHORT, || {});
+        f.session.start_call(b"x").unwrap();
+        thread::sleep(2 * SHORT);
+        assert!(f.session.is_connected());
+        let result = call(&f.session, b"now");
+        // The second, if the machine is too slow for it.
+        assert!([Ok(b"now".to_vec()), Err(RequestError::Timeout(SHORT))].contains(&result), "{result:?}");
+        assert!(!f.session.is_connected());
+        assert_eq!(f.outcomes(), [Err(RequestError::Disconnected)]);
+    }
+}
+
+#[test]
+fn what_gets_the_outcomes_may_panic_and_must_not_wait() {
+    for provider in providers() {
+        let tried = Arc::new(OnceLock::<Weak<Session>>::new());
+        let session = Arc::clone(&tried);
+        let f = Fixture::new(provider, LONG, move || {
+            let Some(session) = session.get().and_then(Weak::upgrade) else { return };
+            let refused = |result| matches!(result, Err(RequestError::Invalid(_)));
+            assert!(refused(call(&session, b"now").map(drop)));
+            assert!(refused(session.start_call(b"now")));
+            assert!(refused(session.finish_calls()));
+            panic!("on purpose");
+        });
+        tried.set(Arc::downgrade(&f.session)).unwrap();
+        (0..3).for_each(|_| f.session.start_call(b"now").unwrap());
+        f.session.finish_calls().unwrap();
+        assert_eq!((f.outcomes().len(), f.calls.load(Ordering::SeqCst)), (3, 3));
+        assert!(matches!(f.session.start_call(&[0; MAX_CALL + 1]), Err(RequestError::Invalid(_))));
+        assert_eq!(call(&f.session, b"now"), Ok(b"now".into()));
+        assert_eq!(f.session.stats().calls_started, 3);
+    }
+}
