@@ -14,6 +14,7 @@ use rdmabox::{
 };
 
 use crate::{
+    client::AttachOptions,
     fuse::Settings,
     mount::{Flags, MountOptions},
 };
@@ -192,17 +193,32 @@ pub struct Args {
     )]
     threads: u16,
 
-    /// How long the kernel may keep attributes
-    #[arg(long, value_name = "SECS", value_parser = timeout, default_value = "1", help_heading = "Kernel")]
-    attr_timeout: Duration,
+    /// The kernel keeps attributes no longer than so [default: as long as they are right]
+    #[arg(long, value_name = "SECS", value_parser = timeout, help_heading = "Kernel")]
+    attr_timeout: Option<Duration>,
 
-    /// How long the kernel may keep names
-    #[arg(long, value_name = "SECS", value_parser = timeout, default_value = "1", help_heading = "Kernel")]
-    entry_timeout: Duration,
+    /// The kernel keeps names no longer than so [default: as long as they are right]
+    #[arg(long, value_name = "SECS", value_parser = timeout, help_heading = "Kernel")]
+    entry_timeout: Option<Duration>,
 
-    /// Bypass the page cache: fastest for large requests, slow for small ones
-    #[arg(long, help_heading = "Kernel")]
+    /// What the kernel keeps: auto: names, attributes and file pages, until another mount changes them; none: nothing, which
+    /// is fastest for large requests and slow for small ones
+    #[arg(long, value_parser = cache, value_name = "auto|none", default_value = "auto", help_heading = "Kernel")]
+    cache: Cache,
+
+    /// The same as --cache none
+    #[arg(long, hide = true)]
     direct_io: bool,
+
+    /// Which of the server's file systems to mount [default: its first]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Session"
+    )]
+    export: String,
 
     /// A file system in this process's own memory instead of a server's, to measure FUSE itself
     #[arg(long, hide = true)]
@@ -212,6 +228,29 @@ pub struct Args {
     #[arg(long, hide = true)]
     pub detached: bool,
 }
+
+/// What the kernel keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cache {
+    /// What may be kept until it is recalled.
+    Auto,
+    /// Nothing.
+    None,
+}
+
+fn cache(text: &str) -> Result<Cache, String> {
+    match text {
+        "auto" => Ok(Cache::Auto),
+        "none" => Ok(Cache::None),
+        "writeback" => {
+            Err("what was written would be where no other mount sees it; there are auto and none".into())
+        }
+        _ => Err("there are auto and none".into()),
+    }
+}
+
+/// As long as anything.
+const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
@@ -314,13 +353,20 @@ impl Args {
 
     /// What is agreed with the kernel.
     pub fn settings(&self) -> Settings {
+        let keeps = self.cache == Cache::Auto && !self.direct_io;
         Settings {
             max_write: self.max_write,
             max_readahead: self.max_readahead,
-            attr_timeout: self.attr_timeout,
-            entry_timeout: self.entry_timeout,
-            direct_io: self.direct_io,
+            attr_timeout: if keeps { self.attr_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
+            entry_timeout: if keeps { self.entry_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
+            direct_io: !keeps,
+            keeps,
         }
+    }
+
+    /// How to attach to the server.
+    pub fn attach_options(&self) -> AttachOptions {
+        AttachOptions { export: self.export.clone(), keeps: self.settings().keeps }
     }
 
     /// What the session with the server is told.
@@ -410,6 +456,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_keeps() {
+        let auto = args("rfs-fuse a:1 /m --attr-timeout 5").settings();
+        assert_eq!((auto.keeps, auto.direct_io), (true, false));
+        assert_eq!((auto.attr_timeout, auto.entry_timeout), (Duration::from_secs(5), FOREVER));
+        for none in ["--cache none", "--direct-io", "--cache none --attr-timeout 5"] {
+            let args = args(&format!("rfs-fuse a:1 /m --export x {none}"));
+            let none = args.settings();
+            assert_eq!((none.keeps, none.direct_io), (false, true));
+            assert_eq!((none.attr_timeout, none.entry_timeout), (Duration::ZERO, Duration::ZERO));
+            assert_eq!(args.attach_options(), AttachOptions { export: "x".into(), keeps: false });
+        }
+    }
+
+    #[test]
     fn bad_values_are_refused() {
         for line in [
             "rfs-fuse",
@@ -420,6 +480,7 @@ mod tests {
             "rfs-fuse a:1 /m --timeout 0",
             "rfs-fuse a:1 /m --attr-timeout -1",
             "rfs-fuse a:1 /m --window lots",
+            "rfs-fuse a:1 /m --cache writeback",
             "rfs-fuse a:1 /m extra",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");

@@ -6,6 +6,7 @@ use std::{
     ffi::OsString,
     fmt::Display,
     io::{self, Write},
+    os::fd::AsFd,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, mpsc},
@@ -137,12 +138,13 @@ fn run(args: &Args) -> Result<(), RunError> {
         return serve(args, &point, NullFs::new(args.settings()), None, events);
     };
     let client = {
-        let (address, options) = (address.clone(), args.session_options());
-        within(options.connect_timeout + ATTACH_SLACK, move || Client::connect(&address, &options))
+        let (address, options, attach) = (address.clone(), args.session_options(), args.attach_options());
+        within(options.connect_timeout + ATTACH_SLACK, move || Client::connect(&address, &options, &attach))
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
     let link = KernelLink::default();
-    let adapter = Adapter::new(client.clone(), args.settings(), link.clone());
+    let adapter =
+        Adapter::new(client.clone(), args.settings(), link.clone()).map_err(os("cannot start a thread"))?;
     let outcome = serve(args, &point, adapter, Some((&client, &link)), events);
     if args.stats_on_exit {
         report_counters(&client, args.detached);
@@ -184,13 +186,16 @@ fn serve<F: Filesystem>(
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(args.threads());
     config.clone_fd = args.threads() > 1;
+    if let Some((_, link)) = client {
+        link.connect(device.as_fd()).map_err(|e| {
+            undo(&mounted);
+            os("cannot reach the kernel")(e)
+        })?;
+    }
     let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
         undo(&mounted);
         RunError::Handshake(e)
     })?;
-    if let Some((_, link)) = client {
-        link.set(session.notifier()).ok();
-    }
     let ended = send.clone();
     thread::Builder::new()
         .name("fuse".into())

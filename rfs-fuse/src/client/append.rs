@@ -50,6 +50,7 @@ impl Client {
                 self.take_end(&inode, hold).and_then(|now| self.append_at(&inode, hold, now, data));
             match appended {
                 Ok(Some(offset)) => {
+                    inode.pages.recalled();
                     self.stamp(&inode)?;
                     return Ok(offset);
                 }

@@ -3,16 +3,26 @@
 use std::{cell::RefCell, sync::Arc};
 
 use parking_lot::Mutex;
-use rdmabox::{Address, ConnectError, Session, SessionOptions};
-use rfs_proto::{Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
+use rdmabox::{Address, ConnectError, RequestError, Session, SessionOptions, StartedReply};
+use rfs_proto::{Attached, Errno, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
 
 use super::{
     Client, ClientError, Remote,
     clock::{ServerClock, local_now},
     inode::InodeTable,
+    keeping::{Effect, Keeping},
     record::Records,
     remote::Mapped,
 };
+
+/// How to attach.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct AttachOptions {
+    /// Which of the server's file systems; the first one if it is empty.
+    pub export: String,
+    /// Keep what may be kept. Somebody has to [obey](Client::obey) then what is recalled.
+    pub keeps: bool,
+}
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +37,14 @@ pub enum AttachError {
         address: Address,
         /// What it answered.
         source: ClientError,
+    },
+    /// The server has no such file system.
+    #[error("{address}: there is no export named {export:?}")]
+    Export {
+        /// The server's address.
+        address: Address,
+        /// What was asked for.
+        export: String,
     },
 }
 
@@ -46,28 +64,49 @@ fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientEr
     })
 }
 
+/// Something that nobody waits for has failed.
+fn complain(outcome: Result<&[u8], RequestError>) {
+    match outcome.map(decode_reply) {
+        Ok(Ok(Reply::Error(errno))) => log::warn!("a file could not be closed: {errno}"),
+        Ok(Err(e)) => log::warn!("unreadable reply: {e}"),
+        // The end of the session is nothing new to those who use it.
+        Ok(Ok(_)) | Err(_) => {}
+    }
+}
+
 impl Client {
     /// Connects to the server at `address` and attaches to it.
-    pub fn connect(address: &Address, options: &SessionOptions) -> Result<Client, AttachError> {
+    pub fn connect(
+        address: &Address,
+        options: &SessionOptions,
+        attach: &AttachOptions,
+    ) -> Result<Client, AttachError> {
+        let options = &SessionOptions { started_reply: Some(StartedReply::new(complain)), ..options.clone() };
         let session = Session::connect(address, options)?;
-        let mut client = Client::attach(session)
-            .map_err(|source| AttachError::Attach { address: address.clone(), source })?;
+        let address = address.clone();
+        let mut client = Client::attach(session, attach).map_err(|source| match source {
+            ClientError::Errno(Errno::ENOENT) => {
+                AttachError::Export { address, export: attach.export.clone() }
+            }
+            source => AttachError::Attach { address, source },
+        })?;
         client.patience = options.operation_timeout;
         Ok(client)
     }
 
     /// Attaches over a session that is up; closes it if that fails.
-    pub fn attach(remote: Arc<dyn Remote>) -> Result<Client, ClientError> {
-        Client::attach_open(&remote).inspect_err(|_| remote.close())
+    pub fn attach(remote: Arc<dyn Remote>, options: &AttachOptions) -> Result<Client, ClientError> {
+        Client::attach_open(&remote, options).inspect_err(|_| remote.close())
     }
 
-    fn attach_open(remote: &Arc<dyn Remote>) -> Result<Client, ClientError> {
+    fn attach_open(
+        remote: &Arc<dyn Remote>,
+        AttachOptions { export, keeps }: &AttachOptions,
+    ) -> Result<Client, ClientError> {
         let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
         let sent = local_now();
-        let reply = call_on(
-            &**remote,
-            &Request::Attach { version: VERSION, client: &name, export: "", keeps: false },
-        )?;
+        let reply =
+            call_on(&**remote, &Request::Attach { version: VERSION, client: &name, export, keeps: *keeps })?;
         let received = local_now();
         let Reply::Attached(Attached { arena, table, now, session }) = reply else {
             return Err(ClientError::Protocol("no answer to Attach"));
@@ -88,15 +127,28 @@ impl Client {
             records: Records::new(remote.clone(), table),
             clock: ServerClock::from_exchange(sent, now, received),
             inodes,
+            keeping: Keeping::new(*keeps),
             parts: Mutex::default(),
             session,
             patience: SessionOptions::default().operation_timeout,
         })
     }
 
+    /// Asks the server for something whose outcome does not matter.
+    pub(crate) fn start(&self, request: &Request<'_>) -> Result<(), ClientError> {
+        MESSAGES.with_borrow_mut(|(out, _)| {
+            encode_request(request, out);
+            Ok(self.remote.start_call(out)?)
+        })
+    }
+
     /// Asks the server.
     pub(crate) fn call(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
-        call_on(&*self.remote, request)
+        let ask = || call_on(&*self.remote, request);
+        match Effect::of(request) {
+            Some(effect) if self.keeping.is_on() => self.change(&effect, ask),
+            _ => ask(),
+        }
     }
 
     /// False once the session is over: every operation fails then.

@@ -90,6 +90,7 @@ impl Client {
     fn changed_at_server(&self, inode: &Inode, attr: Attr) -> Attr {
         inode.size.lock().set(attr.size);
         inode.times.lock().reset();
+        inode.pages.recalled();
         let mut layout = inode.layout.write();
         if layout.generation() != attr.layout_generation {
             layout.clear(attr.layout_generation);

@@ -10,18 +10,20 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rdmabox::{Memory, Op, RemoteAddr, RequestError};
+use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
-    Attached, Attr, BLOCK, Errno, Extent, FileKind, Layout, Marks, Opened, RegionRef, Reply, Request,
-    SetTime, decode_request, encode_reply,
+    Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Layout, Marks, Opened, RegionRef,
+    Reply, Request, SetTime, decode_request, encode_reply,
     record::{self, Space},
 };
 
 use super::Remote;
 
+mod recalls;
+
 const ARENA_KEY: u32 = 1;
 const TABLE_KEY: u32 = 2;
-const SLOTS: usize = 64;
+const SLOTS: usize = 4096;
 
 #[derive(Debug)]
 struct File {
@@ -55,6 +57,8 @@ pub(crate) struct Fake {
     pub(crate) lists: AtomicU64,
     sessions: AtomicU64,
     connected: AtomicBool,
+    keeps: AtomicBool,
+    pub(crate) recalls: recalls::Pending,
 }
 
 impl Fake {
@@ -71,6 +75,8 @@ impl Fake {
             lists: AtomicU64::new(0),
             sessions: AtomicU64::new(0),
             connected: AtomicBool::new(true),
+            keeps: AtomicBool::new(false),
+            recalls: recalls::Pending::default(),
         })
     }
 
@@ -193,7 +199,8 @@ impl Fake {
         state.clock += 1;
         let state = &mut *state;
         match *request {
-            Request::Attach { .. } => {
+            Request::Attach { keeps, .. } => {
+                self.keeps.store(keeps, Ordering::Relaxed);
                 let region = |m: &Memory, rkey| RegionRef { addr: m.addr(), len: m.len() as u64, rkey };
                 Ok(Reply::Attached(Attached {
                     arena: region(&self.arena, ARENA_KEY),
@@ -223,7 +230,7 @@ impl Fake {
                 let base = ino as usize * record::LEN;
                 self.table.write(base + record::WRITE_TIME, &[0; 8]);
                 self.publish(file);
-                Ok(Reply::Attr(file.attr))
+                Ok(Reply::Attr(self.marked(file)))
             }
             Request::Create { name, perm, exclusive, .. } => {
                 let ino = match state.names.get(name) {
@@ -258,6 +265,14 @@ impl Fake {
                 self.publish(file);
                 Ok(Reply::Layout(self.layout(file, offset)))
             }
+            Request::Unlink { name, .. } => {
+                state.names.remove(name).map(|_| Reply::Done).ok_or(Errno::ENOENT)
+            }
+            Request::ReadDir { cookie, max_entries, .. } => Ok(self.page(state, cookie, max_entries)),
+            Request::LookupAhead { name, max_entries, .. } => {
+                let ino = *state.names.get(name).ok_or(Errno::ENOENT)?;
+                Ok(self.page(state, ino - 1, max_entries))
+            }
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -265,14 +280,38 @@ impl Fake {
     fn handle_attr(&self, state: &mut State, ino: u64) -> Result<Reply, Errno> {
         let file = state.files.get_mut(&ino).ok_or(Errno::ENOENT)?;
         self.fold(file);
-        Ok(Reply::Attr(file.attr))
+        Ok(Reply::Attr(self.marked(file)))
+    }
+
+    /// The attributes, to be kept by those who keep.
+    fn marked(&self, file: &File) -> Attr {
+        let keep = if self.keeps.load(Ordering::Relaxed) { Marks::KEEP } else { Marks::empty() };
+        Attr { marks: file.attr.marks | keep, ..file.attr }
+    }
+
+    /// Entries behind a cookie, which is the inode's number.
+    fn page(&self, state: &State, cookie: u64, max: u32) -> Reply {
+        let mut inodes: Vec<(u64, &Vec<u8>)> = state.names.iter().map(|(name, ino)| (*ino, name)).collect();
+        inodes.sort_unstable();
+        let mut entries: Vec<DirEntry> = inodes
+            .into_iter()
+            .filter(|(ino, _)| *ino > cookie)
+            .map(|(ino, name)| DirEntry {
+                cookie: ino,
+                name: name.clone(),
+                attr: self.marked(&state.files[&ino]),
+            })
+            .collect();
+        let end = entries.len() <= max as usize;
+        entries.truncate(max as usize);
+        Reply::Dir(DirPage { entries, parent: 1, end })
     }
 
     fn handle_open(&self, state: &mut State, ino: u64) -> Result<Reply, Errno> {
         let file = state.files.get_mut(&ino).ok_or(Errno::ENOENT)?;
         file.opens += 1;
         self.fold(file);
-        Ok(Reply::Opened(Opened { attr: file.attr, layout: self.layout(file, 0) }))
+        Ok(Reply::Opened(Opened { attr: self.marked(file), layout: self.layout(file, 0) }))
     }
 }
 
@@ -303,6 +342,19 @@ impl Remote for Fake {
         let request = decode_request(request).expect("the client encodes requests");
         encode_reply(&self.handle(&request).unwrap_or_else(Reply::Error), reply);
         Ok(())
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        self.call(request, &mut Vec::new())
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        self.alive()
+    }
+
+    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
+        let Ok(Request::Recalls { done }) = decode_request(request) else { panic!("no recalls") };
+        self.recalls.next(done, reply, cancel, || self.alive())
     }
 
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
@@ -377,6 +429,8 @@ impl Fake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Call,
+    /// A call was answered, and the client does not know it yet.
+    Reply,
     Write,
     Read,
     Execute,
@@ -436,7 +490,20 @@ impl Meddler {
 impl Remote for Meddler {
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         self.meddle(What::Call)?;
-        self.inner.call(request, reply)
+        self.inner.call(request, reply)?;
+        self.meddle(What::Reply)
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        self.call(request, &mut Vec::new())
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        self.inner.finish_calls()
+    }
+
+    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
+        self.inner.call_waiting(request, reply, cancel)
     }
 
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {

@@ -1,7 +1,7 @@
 //! What the client remembers of inodes.
 //!
 //! Lock order within one inode, outermost first: `opens`, `io`, `append`, `layout_calls`, then any one of `layout`, `size`,
-//! `times`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
+//! `times`, `lease`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another.
 
 use std::{
@@ -16,7 +16,12 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use rfs_proto::{Attr, Marks};
 
-use super::{clock::WriteTimes, layout::LayoutCache, locks::MayHold};
+use super::{
+    clock::WriteTimes,
+    keeping::{Lease, PageState},
+    layout::LayoutCache,
+    locks::MayHold,
+};
 
 /// For how long a session without mapped memory goes on without looking at an open file's record.
 pub(crate) const TRUST: Duration = Duration::from_secs(1);
@@ -30,6 +35,8 @@ pub(crate) struct Opens {
     pub(crate) local: u32,
     /// At the server, for this session.
     pub(crate) remote: u32,
+    /// At the server to write.
+    pub(crate) to_write: bool,
 }
 
 /// The size as last seen, for sessions that cannot look at every operation.
@@ -93,7 +100,35 @@ pub(crate) struct Told {
 }
 
 pub(crate) fn told_of(attr: &Attr) -> Told {
-    Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks: attr.marks }
+    let marks = attr.marks - Marks::KEEP;
+    Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks }
+}
+
+/// The threads that attributes were asked for by: nobody, one, or several.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners(AtomicU32);
+
+/// More than one.
+const SEVERAL: u32 = u32::MAX;
+
+impl Listeners {
+    /// A thread is told.
+    pub(crate) fn add(&self, thread: u32) {
+        // A thread that nobody knows the number of is like several.
+        let thread = if thread == 0 { SEVERAL } else { thread };
+        let with = |before| match before {
+            0 => Some(thread),
+            before if before == thread => None,
+            _ => Some(SEVERAL),
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).ok();
+    }
+
+    /// Forgets them all. True if there was another one than this.
+    pub(crate) fn take_others(&self, thread: u32) -> bool {
+        let before = self.0.swap(0, Ordering::Relaxed);
+        before != 0 && before != thread
+    }
 }
 
 /// One inode.
@@ -117,8 +152,14 @@ pub(crate) struct Inode {
     pub(crate) times: Mutex<WriteTimes>,
     /// The count of visits as of which the caller's pages are, if nobody else could change the file since.
     pub(crate) pages_as_of: Mutex<Option<u64>>,
+    /// Whether its attributes may be kept.
+    pub(crate) lease: Mutex<Lease>,
+    /// Whether the caller's pages are good.
+    pub(crate) pages: PageState,
     /// What the caller was told last.
     pub(crate) told: Mutex<Option<Told>>,
+    /// Whom the caller asked for, since it changed the inode last.
+    pub(crate) told_to: Listeners,
     /// Locks that this client may have.
     pub(crate) may_hold: Mutex<Vec<MayHold>>,
 }
@@ -138,7 +179,10 @@ impl Inode {
             size: Mutex::default(),
             times: Mutex::default(),
             pages_as_of: Mutex::default(),
+            lease: Mutex::default(),
+            pages: PageState::default(),
             told: Mutex::default(),
+            told_to: Listeners::default(),
             may_hold: Mutex::default(),
         }
     }
@@ -158,6 +202,8 @@ impl Inode {
 #[derive(Debug, Default)]
 pub(crate) struct InodeTable {
     inodes: RwLock<HashMap<u64, Arc<Inode>>>,
+    /// How many have been forgotten.
+    forgotten: AtomicU64,
 }
 
 impl InodeTable {
@@ -186,7 +232,18 @@ impl InodeTable {
         inode.references.store(left, Ordering::Relaxed);
         if left == 0 {
             inodes.remove(&ino);
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How many have been known, and are no longer.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// The numbers of all of them.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.inodes.read().keys().copied().collect()
     }
 
     /// How many inodes are known.
@@ -211,6 +268,20 @@ mod tests {
         assert!(table.get(5).is_none());
         table.release(5, 9);
         assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn others_are_others() {
+        let told = Listeners::default();
+        assert!(!told.take_others(5));
+        told.add(5);
+        told.add(5);
+        assert!(!told.take_others(5) && !told.take_others(6));
+        told.add(5);
+        assert!(told.take_others(6));
+        told.add(5);
+        told.add(6);
+        assert!(told.take_others(6));
     }
 
     #[test]

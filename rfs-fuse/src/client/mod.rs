@@ -7,6 +7,8 @@
 //! of its size excludes them. Every wait ends within the session's timeouts. An inode that a method returned is
 //! referenced until [`Client::forget`] gave the reference back; an open one until its last [`Client::close`].
 //!
+//! What the caller may keep, and for how long, is said by [`Client::telling`]; what it may no longer keep, by a [`Keeper`].
+//!
 //! It does not cache file data, does not reconnect, and checks no permissions.
 
 mod append;
@@ -18,8 +20,10 @@ mod extents;
 #[cfg(test)]
 mod fake;
 mod inode;
+mod keeping;
 mod layout;
 mod locks;
+mod lookup;
 mod names;
 mod open;
 mod record;
@@ -31,10 +35,11 @@ mod xattr;
 
 use std::{sync::Arc, time::Duration};
 
-pub use connect::AttachError;
+pub use connect::{AttachError, AttachOptions};
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
+pub use keeping::{Changes, Keeper, Since, Telling, UnderWay, attributes_of};
 pub use locks::LockRequest;
 pub use names::Creator;
 pub use remote::Remote;
@@ -43,6 +48,7 @@ use parking_lot::Mutex;
 
 use clock::ServerClock;
 use inode::InodeTable;
+use keeping::Keeping;
 use record::Records;
 use rfs_proto::RegionRef;
 
@@ -56,6 +62,7 @@ pub struct Client {
     records: Records,
     clock: ServerClock,
     inodes: InodeTable,
+    keeping: Keeping,
     /// Held while a value goes to the server in parts, of which it keeps one.
     parts: Mutex<()>,
     /// The session's number at the server.

@@ -8,6 +8,7 @@ use rfs_proto::{
 use super::{
     Client, ClientError,
     inode::{Inode, told_of},
+    keeping::Since,
 };
 
 /// Who makes something.
@@ -48,17 +49,16 @@ impl Client {
         }
     }
 
-    /// Takes a reference to the inode whose attributes came.
-    fn referenced(&self, attr: Attr) -> Attr {
-        let inode = self.inodes.acquire(attr.ino);
-        inode.set_slot(attr.slot);
-        with_pending(&inode, attr)
+    /// Takes a reference to the inode whose attributes came, which were asked for since then.
+    pub(crate) fn referenced(&self, since: Since, attr: Attr) -> Attr {
+        self.telling().reference(since, &attr);
+        self.inodes.get(attr.ino).map_or(attr, |inode| with_pending(&inode, attr))
     }
 
-    /// A name's attributes. Takes a reference.
-    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
-        check_name(name)?;
-        Ok(self.referenced(self.call_attr(&Request::Lookup { parent, name })?))
+    /// Makes something with a name.
+    fn make(&self, request: &Request<'_>) -> Result<Attr, ClientError> {
+        let since = self.since();
+        Ok(self.referenced(since, self.call_attr(request)?))
     }
 
     /// Gives `count` references back.
@@ -70,28 +70,38 @@ impl Client {
         self.inodes.release(ino, count);
     }
 
-    /// Takes a reference to an inode that a directory listing named.
-    pub fn reference(&self, attr: &Attr) {
-        self.inodes.acquire(attr.ino).set_slot(attr.slot);
-    }
-
-    /// An inode's attributes; one-sidedly if it is referenced.
+    /// An inode's attributes; one-sidedly if it is referenced, unless they may not be kept and it is time to ask for them to be.
     pub fn getattr(&self, ino: u64) -> Result<Attr, ClientError> {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&Request::GetAttr { ino });
         };
+        let asks = self.keeping.is_on() && {
+            let mut lease = inode.lease.lock();
+            !lease.is_kept() && lease.asks()
+        };
+        self.attributes(&inode, asks)
+    }
+
+    /// A known inode's attributes, by a call or one-sidedly.
+    pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
+        let ino = inode.ino;
         let changes = inode.size.lock().changes();
         let read = match inode.slot() {
-            Some(slot) => self.records.read(ino, slot)?,
-            None => None,
+            Some(slot) if !asks => self.records.read(ino, slot)?,
+            _ => None,
         };
         let attr = match read {
             Some(seen) => seen.attr,
-            None => self.call_attr(&Request::GetAttr { ino })?,
+            None => {
+                let since = self.since();
+                let attr = self.call_attr(&Request::GetAttr { ino })?;
+                self.answered(since, inode, &attr);
+                attr
+            }
         };
         inode.set_slot(attr.slot);
         inode.size.lock().observe(attr.size, changes);
-        Ok(with_pending(&inode, attr))
+        Ok(with_pending(inode, attr))
     }
 
     /// Changes attributes. A change of size waits for reads and writes under way.
@@ -100,6 +110,7 @@ impl Client {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&request);
         };
+        let since = self.since();
         let attr = if changes.size.is_some() {
             let _alone = inode.io.write();
             let attr = self.call_attr(&request)?;
@@ -112,6 +123,7 @@ impl Client {
         } else {
             self.call_attr(&request)?
         };
+        self.answered(since, &inode, &attr);
         if changes.size.is_some() || changes.mtime.is_some() {
             inode.times.lock().reset();
         }
@@ -129,14 +141,18 @@ impl Client {
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
         let Creator { uid, gid, umask } = by;
-        Ok(self.referenced(self.call_attr(&Request::Mknod { parent, name, mode, umask, rdev, uid, gid })?))
+        self.make(&Request::Mknod { parent, name, mode, umask, rdev, uid, gid })
     }
 
     /// Makes a directory. Takes a reference.
     pub fn mkdir(&self, parent: u64, name: &[u8], perm: u32, by: Creator) -> Result<Attr, ClientError> {
         check_name(name)?;
         let Creator { uid, gid, umask } = by;
-        Ok(self.referenced(self.call_attr(&Request::Mkdir { parent, name, perm, umask, uid, gid })?))
+        let attr = self.make(&Request::Mkdir { parent, name, perm, umask, uid, gid })?;
+        if self.keeping.is_on() {
+            self.keeping.directories.lock().made(attr.ino);
+        }
+        Ok(attr)
     }
 
     /// Makes a symbolic link. Takes a reference.
@@ -148,7 +164,7 @@ impl Client {
             _ => return Err(Errno::ENAMETOOLONG.into()),
         }
         let Creator { uid, gid, .. } = by;
-        Ok(self.referenced(self.call_attr(&Request::Symlink { parent, name, target, uid, gid })?))
+        self.make(&Request::Symlink { parent, name, target, uid, gid })
     }
 
     /// Reads a symbolic link.
@@ -162,7 +178,7 @@ impl Client {
     /// Makes a hard link. Takes a reference.
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
         check_name(name)?;
-        Ok(self.referenced(self.call_attr(&Request::Link { ino, parent, name })?))
+        self.make(&Request::Link { ino, parent, name })
     }
 
     /// Removes a name that is not a directory.
@@ -191,10 +207,12 @@ impl Client {
 
     /// Up to `max_entries` entries of a directory after `cookie`. Takes no references.
     pub fn readdir(&self, ino: u64, cookie: u64, max_entries: u32) -> Result<DirPage, ClientError> {
+        let listing = self.lists(ino, cookie);
         let mut page = match self.call(&Request::ReadDir { ino, cookie, max_entries })? {
             Reply::Dir(page) => page,
             _ => return wrong_kind(),
         };
+        self.listed(listing, ino, cookie, &page);
         for entry in &mut page.entries {
             if let Some(inode) = self.inodes.get(entry.attr.ino) {
                 entry.attr = with_pending(&inode, entry.attr);
@@ -205,6 +223,7 @@ impl Client {
 
     /// Totals.
     pub fn statfs(&self) -> Result<StatFs, ClientError> {
+        self.remote.finish_calls()?;
         match self.call(&Request::StatFs)? {
             Reply::StatFs(totals) => Ok(totals),
             _ => wrong_kind(),
@@ -219,11 +238,17 @@ impl Client {
         }
     }
 
-    /// Remembers that the caller keeps these attributes.
-    pub fn told(&self, attr: &Attr) {
+    /// Remembers that the caller keeps these attributes, which this thread of his asked for.
+    pub fn told(&self, attr: &Attr, thread: u32) {
         if let Some(inode) = self.inodes.get(attr.ino) {
+            inode.told_to.add(thread);
             *inode.told.lock() = Some(told_of(attr));
         }
+    }
+
+    /// A thread of the caller has changed an inode. True if another one was told of its attributes since the last time.
+    pub fn others_were_told(&self, ino: u64, thread: u32) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.told_to.take_others(thread))
     }
 
     /// The permission bits and marks of an inode: as they are where records are mapped, else as the caller was

@@ -1,6 +1,6 @@
 //! Opening and closing: what gives a client the lease on a file's layout.
 //!
-//! The first open of an inode here is an open at the server, the last close here gives everything back; opens between
+//! The first open of an inode here, and the first one to write, is an open at the server, the last close here gives everything back; other opens
 //! look at the attribute record only.
 
 use std::sync::atomic::Ordering;
@@ -10,20 +10,22 @@ use rfs_proto::{Attr, Errno, Opened, Reply, Request};
 use super::{
     Client, ClientError, Creator,
     inode::{Inode, Opens},
+    keeping::Since,
     layout::validate,
     names::{check_name, with_pending},
 };
 
 impl Client {
-    /// Opens a regular file: it can be read and written until [`close`](Self::close). Returns its attributes now.
-    pub fn open(&self, ino: u64) -> Result<Attr, ClientError> {
+    /// Opens a regular file: it can be read, and with `write` written, until [`close`](Self::close). Returns its attributes now.
+    pub fn open(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
         let inode = self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        let opened = if opens.local == 0 {
-            self.call_opened(&Request::Open { ino, write: true })
-                .and_then(|opened| self.adopt(&inode, &mut opens, opened))
+        let opened = if opens.local == 0 || (write && !opens.to_write) {
+            let since = self.since();
+            self.call_opened(&Request::Open { ino, write })
+                .and_then(|opened| self.adopt(&inode, &mut opens, opened, since, write))
         } else {
-            self.getattr(ino)
+            self.look_again(&inode)
         };
         match opened {
             Ok(attr) => {
@@ -38,6 +40,15 @@ impl Client {
         }
     }
 
+    /// Looks at a file that is open here already, and has it kept if that may be.
+    fn look_again(&self, inode: &Inode) -> Result<Attr, ClientError> {
+        let asks = self.keeping.is_on() && !inode.lease.lock().is_kept();
+        let attr = self.attributes(inode, asks)?;
+        // Another client may have truncated it, and written it anew.
+        self.follow_generation(inode, attr.layout_generation)?;
+        Ok(attr)
+    }
+
     /// Makes a regular file and opens it. Takes a reference besides the one that the open holds.
     pub fn create(
         &self,
@@ -48,13 +59,14 @@ impl Client {
         exclusive: bool,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
+        let since = self.since();
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
         let ino = opened.attr.ino;
-        let inode = self.inodes.acquire(ino);
+        let inode = self.acquire(&opened.attr);
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        match self.adopt(&inode, &mut opens, opened) {
+        match self.adopt(&inode, &mut opens, opened, since, true) {
             Ok(attr) => {
                 opens.local += 1;
                 Ok(attr)
@@ -80,7 +92,14 @@ impl Client {
     }
 
     /// Takes in what an open at the server brought.
-    fn adopt(&self, inode: &Inode, opens: &mut Opens, opened: Opened) -> Result<Attr, ClientError> {
+    fn adopt(
+        &self,
+        inode: &Inode,
+        opens: &mut Opens,
+        opened: Opened,
+        since: Since,
+        write: bool,
+    ) -> Result<Attr, ClientError> {
         let Opened { attr, layout } = opened;
         if let Err(why) = validate(&layout, self.arena.len) {
             // The server counts an open that nobody here has.
@@ -88,7 +107,9 @@ impl Client {
             return Err(ClientError::Protocol(why));
         }
         opens.remote += 1;
+        opens.to_write |= write;
         inode.set_slot(attr.slot);
+        self.answered(since, inode, &attr);
         if opens.local == 0 {
             inode.layout.write().replace(&layout);
             inode.size.lock().set(attr.size);
@@ -130,8 +151,10 @@ impl Client {
             let _alone = inode.io.write();
             inode.open.store(false, Ordering::Release);
             inode.layout.write().clear(0);
+            opens.to_write = false;
             for _ in 0..std::mem::take(&mut opens.remote) {
-                outcome = outcome.and(self.call_done(&Request::Close { ino }));
+                // Nobody waits for that, but for who wants to know how much space there is.
+                outcome = outcome.and(self.start(&Request::Close { ino }));
             }
         }
         drop(opens);

@@ -1,16 +1,23 @@
 //! What the client needs of a session, as a trait, so that it can be tested without one.
 //!
-//! Implementations are called from any number of threads; every call returns within a bounded time.
+//! Implementations are called from any number of threads; every call but `call_waiting` returns within a bounded time.
 
 use std::{fmt, sync::Arc};
 
-use rdmabox::{Memory, Op, RemoteAddr, RequestError, Session};
+use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Session};
 use rfs_proto::RegionRef;
 
 /// Calls and one-sided operations on one peer. [`Session`] documents each.
 pub trait Remote: Send + Sync + fmt::Debug {
     /// Sends `request` and fills `reply`.
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError>;
+    /// Sends `request` and does not wait for the reply, which is of no interest unless it is an error. It may be carried out after a
+    /// later one.
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError>;
+    /// Waits until all calls that were started have been answered.
+    fn finish_calls(&self) -> Result<(), RequestError>;
+    /// As [`call`](Self::call), but waits for as long as the session lives, or until it is cancelled.
+    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError>;
     /// Writes independent pieces; returns when all are placed.
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError>;
     /// Reads independent pieces.
@@ -32,6 +39,18 @@ pub trait Remote: Send + Sync + fmt::Debug {
 impl Remote for Session {
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         Session::call(self, request, reply)
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        Session::start_call(self, request)
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        Session::finish_calls(self)
+    }
+
+    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
+        Session::call_waiting(self, request, reply, cancel)
     }
 
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {

@@ -1,6 +1,7 @@
 //! The client against a server in memory, with its memory mapped and without.
 
 mod append;
+mod keeping;
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -8,7 +9,7 @@ use rdmabox::RequestError;
 use rfs_proto::{BLOCK, Errno, SetAttr, SetTime};
 
 use super::{
-    Client, ClientError, Creator, ReadData,
+    AttachOptions, Client, ClientError, Creator, ReadData,
     fake::{Fake, Meddler, What},
 };
 
@@ -26,7 +27,7 @@ const TRUNCATE: SetAttr = SetAttr {
 };
 
 fn client(server: &Arc<Fake>) -> Client {
-    Client::attach(server.clone()).expect("attached")
+    Client::attach(server.clone(), &AttachOptions::default()).expect("attached")
 }
 
 fn both(test: impl Fn(Arc<Fake>)) {
@@ -114,7 +115,7 @@ fn two_clients_see_each_others_bytes() {
         let (a, b) = (client(&server), client(&server));
         let ino = create(&a, "f");
         assert_eq!(b.lookup(1, b"f").expect("found").ino, ino);
-        b.open(ino).expect("opened");
+        b.open(ino, true).expect("opened");
         a.write(ino, 0, b"from a").expect("written");
         assert_eq!(read(&b, ino, 0, 100), b"from a", "past the size that b knew");
         b.write(ino, 6, b", from b").expect("written");
@@ -126,10 +127,10 @@ fn two_clients_see_each_others_bytes() {
 fn a_hole_that_was_filled_is_filled_for_all_who_are_reading_it() {
     let server = Fake::new(256, false);
     let meddler = Meddler::new(&server);
-    let a = Arc::new(Client::attach(meddler.clone()).expect("attached"));
+    let a = Arc::new(Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached"));
     let b = client(&server);
     let ino = create(&a, "f");
-    b.open(ino).expect("opened");
+    b.open(ino, true).expect("opened");
     a.write(ino, 8 * BLOCK, b"end").expect("written");
     assert_eq!(read(&a, ino, 0, 4), [0; 4]);
     // One reader has found a hole in its layout and looks whether it still is one; another one is faster.
@@ -146,10 +147,10 @@ fn a_hole_that_was_filled_is_filled_for_all_who_are_reading_it() {
 fn a_size_raised_by_another_client_meanwhile_is_never_lowered() {
     both(|server| {
         let meddler = Meddler::new(&server);
-        let a = Client::attach(meddler.clone()).expect("attached");
+        let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
-        b.open(ino).expect("opened");
+        b.open(ino, true).expect("opened");
         a.write(ino, 0, b"aa").expect("written");
         meddler.once(What::Execute, move || {
             b.write(ino, 0, &pattern(100)).expect("written by another client");
@@ -167,10 +168,10 @@ fn a_size_raised_by_another_client_meanwhile_is_never_lowered() {
 fn a_size_raised_a_little_meanwhile_is_raised_further() {
     both(|server| {
         let meddler = Meddler::new(&server);
-        let a = Client::attach(meddler.clone()).expect("attached");
+        let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
-        b.open(ino).expect("opened");
+        b.open(ino, true).expect("opened");
         a.write(ino, 0, b"aa").expect("written");
         meddler.once(What::Execute, move || {
             b.write(ino, 2, b"b").expect("written by another client");
@@ -186,7 +187,7 @@ fn a_size_raised_a_little_meanwhile_is_raised_further() {
 fn a_write_that_a_truncation_overtook_is_done_again() {
     both(|server| {
         let meddler = Meddler::new(&server);
-        let a = Client::attach(meddler.clone()).expect("attached");
+        let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
         a.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
@@ -215,7 +216,7 @@ fn a_hole_that_another_client_filled_is_found() {
         let (a, b) = (client(&server), client(&server));
         let ino = create(&a, "f");
         a.write(ino, 4 * BLOCK, b"end").expect("written");
-        b.open(ino).expect("opened");
+        b.open(ino, true).expect("opened");
         assert_eq!(read(&b, ino, BLOCK, 4), [0; 4]);
         a.write(ino, BLOCK, b"fill").expect("written");
         assert_eq!(read(&b, ino, BLOCK, 4), b"fill");
@@ -248,8 +249,8 @@ fn many_opens_here_are_one_there() {
         let c = client(&server);
         let ino = create(&c, "f");
         let before = server.calls();
-        c.open(ino).expect("opened");
-        c.open(ino).expect("opened");
+        c.open(ino, true).expect("opened");
+        c.open(ino, true).expect("opened");
         assert_eq!((server.calls(), server.opens(ino)), (before, 1));
         c.close(ino).expect("closed");
         c.close(ino).expect("closed");
@@ -288,7 +289,7 @@ fn inodes_are_forgotten_when_nobody_knows_them() {
     c.write(ino, 0, b"x").expect("written");
     c.close(ino).expect("closed");
     assert_eq!(c.known_inodes(), ROOT);
-    assert_eq!(c.open(999), Err(Errno::ENOENT.into()));
+    assert_eq!(c.open(999, true), Err(Errno::ENOENT.into()));
     assert_eq!(c.known_inodes(), ROOT, "a failed open leaves nothing");
 }
 
@@ -337,7 +338,7 @@ fn a_dead_server_is_an_error_everywhere() {
 fn a_timeout_has_its_own_errno() {
     let server = Fake::new(16, false);
     let meddler = Meddler::new(&server);
-    let c = Client::attach(meddler.clone()).expect("attached");
+    let c = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
     let ino = create(&c, "f");
     for kind in [What::Execute, What::Call] {
         meddler.once(kind, || Err(RequestError::Timeout(std::time::Duration::from_secs(1))));
@@ -386,7 +387,7 @@ fn a_time_that_was_set_is_not_overwritten_by_an_older_write() {
         assert_eq!(c.setattr(ino, &set).expect("set").mtime, 12345);
         c.close(ino).expect("closed");
         assert_eq!(c.getattr(ino).expect("attributes").mtime, 12345);
-        c.open(ino).expect("opened");
+        c.open(ino, true).expect("opened");
         c.write(ino, 0, b"3").expect("written");
         assert!(c.getattr(ino).expect("attributes").mtime > 12345, "the next write counts");
     });
@@ -410,12 +411,12 @@ fn what_the_caller_was_told_is_compared() {
     let (a, b) = (client(&server), client(&server));
     let ino = create(&a, "f");
     b.lookup(1, b"f").expect("found");
-    let attr = b.open(ino).expect("opened");
+    let attr = b.open(ino, true).expect("opened");
     assert!(b.differs_from_told(&attr), "nothing was told yet");
-    b.told(&attr);
+    b.told(&attr, 1);
     assert!(!b.differs_from_told(&attr));
     a.write(ino, 0, b"x").expect("written");
-    let attr = b.open(ino).expect("opened");
+    let attr = b.open(ino, true).expect("opened");
     assert!(b.differs_from_told(&attr));
     assert_eq!(b.privileges(ino), Ok((0o644, rfs_proto::Marks::empty())));
 }

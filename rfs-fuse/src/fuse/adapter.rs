@@ -1,53 +1,45 @@
 //! The operations.
 
+mod answers;
+mod listing;
+mod opening;
+
 use std::{
     cell::RefCell,
     ffi::OsStr,
     io,
     os::unix::ffi::OsStrExt,
     path::Path,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::SystemTime,
 };
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
-use rfs_proto::{Attr, BLOCK, FallocateFlags, LockKind, MAX_NAME, Marks, SetAttr};
+use rfs_proto::{BLOCK, FallocateFlags, LockKind, MAX_NAME, SetAttr};
 use rustix::fs::OFlags;
 
 use super::{
     Settings, convert,
     handles::{Handle, Handles},
+    kernel::KernelLink,
+    lifetimes::Lifetimes,
     locks::{self, LockFlags, Locks},
     pages::{Pages, Stale},
-    process, reply,
+    process,
+    recalls::Recalls,
+    reply,
 };
 use crate::client::{Client, ClientError, Creator, LockRequest, Seek};
-
-/// Inode numbers are never used again, so one generation is enough.
-const GENERATION: Generation = Generation(0);
-
-/// Entries asked for at once; about what fits into one reply to the kernel.
-const PLUS_ENTRIES: u32 = 180;
-const PLAIN_ENTRIES: u32 = 400;
+use opening::is_to_write;
 
 /// Of lseek(2).
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
-
-/// Cookies of `.` and `..`; the server's come after them.
-const DOTS: u64 = 2;
-
-const SUID: u32 = 0o4000;
-const SGID: u32 = 0o2000;
-const GROUP_EXEC: u32 = 0o0010;
 
 /// The one extended attribute that changes the mode.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -57,126 +49,41 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The way back to the kernel, which exists only after the session was made.
-pub type KernelLink = Arc<OnceLock<Notifier>>;
-
 /// A client as a FUSE file system.
 #[derive(Debug)]
 pub struct Adapter {
     client: Arc<Client>,
     settings: Settings,
+    lifetimes: Lifetimes,
     kernel: KernelLink,
     locks: Locks,
     lock_flags: LockFlags,
     handles: Handles,
     pages: Pages,
     complained: AtomicBool,
+    _recalls: Option<Recalls>,
 }
 
 impl Adapter {
-    /// An adapter; `kernel` is filled once the session exists.
-    pub fn new(client: Arc<Client>, settings: Settings, kernel: KernelLink) -> Adapter {
-        Adapter {
+    /// An adapter; `kernel` is connected once there is a mount. With [`Settings::keeps`] the client has to be attached so that it
+    /// keeps.
+    pub fn new(client: Arc<Client>, settings: Settings, kernel: KernelLink) -> io::Result<Adapter> {
+        let recalls = match settings.keeps {
+            true => Some(Recalls::obey(client.clone(), kernel.clone())?),
+            false => None,
+        };
+        Ok(Adapter {
             locks: Locks::new(client.clone(), kernel.clone()),
             lock_flags: LockFlags::new(),
             handles: Handles::default(),
             pages: Pages::new(kernel.clone()),
             complained: AtomicBool::new(false),
             client,
+            lifetimes: Lifetimes::new(&settings),
             settings,
             kernel,
-        }
-    }
-
-    /// The error number for the kernel. What is not an ordinary refusal is logged, a broken session once.
-    fn errno(&self, what: &str, error: &ClientError) -> Errno {
-        match error {
-            ClientError::Errno(_) => {}
-            ClientError::Request(_) => {
-                if !self.complained.swap(true, Ordering::Relaxed) {
-                    log::error!("{what}: {error}; further failures of the session are not logged");
-                }
-            }
-            _ => log::error!("{what}: {error}"),
-        }
-        convert::errno(error.errno())
-    }
-
-    /// As [`errno`](Self::errno), for an operation on an inode: one that is gone is stale, which makes the kernel look
-    /// the name up again.
-    fn stale(&self, what: &str, error: &ClientError) -> Errno {
-        match error {
-            ClientError::Errno(rfs_proto::Errno::ENOENT) => Errno::ESTALE,
-            error => self.errno(what, error),
-        }
-    }
-
-    fn entry(&self, what: &str, result: Result<Attr, ClientError>, reply: ReplyEntry) {
-        match result {
-            Ok(attr) => {
-                self.client.told(&attr);
-                let Settings { attr_timeout, entry_timeout, .. } = self.settings;
-                reply.entry_with_ttls(&attr_timeout, &entry_timeout, &convert::attr(&attr), GENERATION);
-            }
-            Err(e) => reply.error(self.errno(what, &e)),
-        }
-    }
-
-    fn attr(&self, what: &str, result: Result<Attr, ClientError>, reply: ReplyAttr) {
-        match result {
-            Ok(attr) => {
-                self.client.told(&attr);
-                reply.attr(&self.settings.attr_timeout, &convert::attr(&attr));
-            }
-            Err(e) => reply.error(self.stale(what, &e)),
-        }
-    }
-
-    fn done(&self, what: &str, result: Result<(), ClientError>, reply: ReplyEmpty) {
-        match result {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(self.errno(what, &e)),
-        }
-    }
-
-    /// Answers with a value, or with its length if the caller asks for no bytes.
-    fn value(&self, what: &str, value: Result<Vec<u8>, ClientError>, size: u32, reply: ReplyXattr) {
-        match value {
-            // Values are at most 64 KiB.
-            Ok(value) if size == 0 => reply.size(value.len() as u32),
-            Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-            Ok(value) => reply.data(&value),
-            Err(e) => reply.error(self.errno(what, &e)),
-        }
-    }
-
-    /// Makes the kernel ask for attributes anew if the file is not what it was told.
-    fn refresh(&self, attr: &Attr) {
-        if self.settings.attr_timeout.is_zero() || !self.client.differs_from_told(attr) {
-            return;
-        }
-        // A negative offset means attributes only, which takes no page locks.
-        if let Some(kernel) = self.kernel.get()
-            && let Err(e) = kernel.inval_inode(INodeNo(attr.ino), -1, 0)
-        {
-            log::warn!("cannot refresh the attributes of inode {}: {e}", attr.ino);
-        }
-    }
-
-    /// Takes from a file that was written what it must not keep: suid and sgid if the kernel says so, capabilities if it
-    /// was written around the page cache (for cached writes the kernel removes them).
-    fn drop_privileges(&self, ino: u64, suid_sgid: bool) -> Result<(), ClientError> {
-        let (perm, marks) = self.client.privileges(ino)?;
-        let executable = perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC;
-        if suid_sgid && executable {
-            let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
-            let attr = self.client.setattr(ino, &changes)?;
-            self.refresh(&attr);
-            self.client.told(&attr);
-        } else if marks.contains(Marks::CAPABILITY) {
-            self.client.drop_capability(ino)?;
-        }
-        Ok(())
+            _recalls: recalls,
+        })
     }
 
     /// Has those asked again who wait here for a lock, if there is one less.
@@ -201,29 +108,6 @@ impl Adapter {
         let (kind, range) = (convert::lock_kind(typ)?, locks::range(start, end));
         Some(LockRequest { ino: ino.0, handle, owner, class, kind, range, pid })
     }
-
-    /// A handle for a file that was opened with these flags, and what the kernel has to know of it.
-    fn new_handle(&self, ino: u64, flags: i32) -> (FileHandle, FopenFlags) {
-        let appends = OFlags::from_bits_retain(flags as u32).contains(OFlags::APPEND);
-        let direct = appends || self.settings.direct_io;
-        let handle = self.handles.open(ino, appends, direct);
-        // Through the page cache the kernel would decide where an append goes, and cut it at page boundaries.
-        let append = if appends { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
-        (FileHandle(handle.0), self.settings.open_flags() | append)
-    }
-
-    /// Opens for the kernel.
-    fn open_file(&self, ino: u64) -> Result<(), ClientError> {
-        let known = self.client.is_open(ino);
-        let attr = self.client.open(ino)?;
-        if attr.nlink == 0 && !known {
-            // A name that the kernel remembers, of a file that was removed or replaced elsewhere.
-            self.client.close(ino)?;
-            return Err(ClientError::Errno(rfs_proto::Errno::ESTALE));
-        }
-        self.refresh(&attr);
-        Ok(())
-    }
 }
 
 fn creator(request: &Request, umask: u32) -> Creator {
@@ -242,16 +126,25 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry("lookup", self.client.lookup(parent.0, name.as_bytes()), reply);
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let asked = self.asked(request, parent, name);
+        match self.client.lookup(parent.0, name.as_bytes()) {
+            Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => {
+                if let Some(reply) = self.lifetimes.absent(&self.client, &asked, reply) {
+                    reply.error(Errno::ENOENT);
+                }
+            }
+            found => self.entry("lookup", &asked, found, reply),
+        }
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
         self.client.forget(ino.0, nlookup);
     }
 
-    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.attr("getattr", self.client.getattr(ino.0), reply);
+    fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let since = self.client.since();
+        self.attr("getattr", (since, request.pid()), self.client.getattr(ino.0), reply);
     }
 
     fn setattr(
@@ -281,7 +174,9 @@ impl Filesystem for Adapter {
             mtime: mtime.map(convert::set_time),
             drop_privileges: size.is_some() && !is_privileged(request),
         };
-        self.attr("setattr", self.client.setattr(ino.0, &changes), reply);
+        let since = self.client.since();
+        let changed = self.client.setattr(ino.0, &changes);
+        self.attr("setattr", (self.client.since_but_changed(since), request.pid()), changed, reply);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
@@ -301,11 +196,9 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.entry(
-            "mknod",
-            self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask)),
-            reply,
-        );
+        let asked = self.asked(request, parent, name);
+        let made = self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask));
+        self.made("mknod", &asked, made, reply);
     }
 
     fn mkdir(
@@ -317,16 +210,21 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let asked = self.asked(request, parent, name);
         let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
-        self.entry("mkdir", made, reply);
+        self.made("mkdir", &asked, made, reply);
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.done("unlink", self.client.unlink(parent.0, name.as_bytes()), reply);
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self.client.unlink(parent.0, name.as_bytes());
+        self.changed(parent.0, request.pid());
+        self.done("unlink", removed, reply);
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.done("rmdir", self.client.rmdir(parent.0, name.as_bytes()), reply);
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self.client.rmdir(parent.0, name.as_bytes());
+        self.changed(parent.0, request.pid());
+        self.done("rmdir", removed, reply);
     }
 
     fn symlink(
@@ -337,14 +235,15 @@ impl Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        let asked = self.asked(request, parent, link_name);
         let target = target.as_os_str().as_bytes();
         let made = self.client.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
-        self.entry("symlink", made, reply);
+        self.made("symlink", &asked, made, reply);
     }
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -357,17 +256,24 @@ impl Filesystem for Adapter {
         };
         let renamed =
             self.client.rename((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()), flags);
+        self.changed(parent.0, request.pid());
+        self.changed(newparent.0, request.pid());
         self.done("rename", renamed, reply);
     }
 
-    fn link(&self, _: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.entry("link", self.client.link(ino.0, newparent.0, newname.as_bytes()), reply);
+    fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let mut asked = self.asked(request, newparent, newname);
+        let made = self.client.link(ino.0, newparent.0, newname.as_bytes());
+        asked.since = self.client.since_but_changed(asked.since);
+        self.made("link", &asked, made, reply);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.open_file(ino.0) {
+        let since = self.client.since();
+        match self.open_file(ino.0, is_to_write(flags.0)) {
             Ok(()) => {
-                let (handle, flags) = self.new_handle(ino.0, flags.0);
+                let telling = self.client.telling();
+                let (handle, flags) = self.new_handle(&telling, since, ino.0, flags.0);
                 reply.opened(handle, flags);
             }
             Err(e) => reply.error(self.stale("open", &e)),
@@ -384,14 +290,15 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let asked = self.asked(request, parent, name);
         // Always exclusively: the kernel takes what create opens for new, and neither truncates it nor checks
         // permission. If somebody else was faster, ESTALE sends it back to look the name up and to open that.
         match self.client.create(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask), true) {
             Ok(attr) => {
-                self.client.told(&attr);
-                let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
-                let (handle, flags) = self.new_handle(attr.ino, flags);
-                reply.created(&ttl, &convert::attr(&attr), GENERATION, handle, flags);
+                self.changed(parent.0, request.pid());
+                let telling = self.client.telling();
+                let opened = self.new_handle(&telling, asked.since, attr.ino, flags);
+                self.lifetimes.created(&self.client, &telling, &asked, &attr, opened, reply);
             }
             Err(ClientError::Errno(rfs_proto::Errno::EEXIST))
                 if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) =>
@@ -466,7 +373,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn flush(&self, _: &Request, ino: INodeNo, _: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        self.client.used(ino.0, handle.0);
         let flushed = self.client.flush(ino.0);
         let unlocked = self.unlocked(self.client.unlock_owner(ino.0, owner.0));
         self.done("flush", flushed.and(unlocked), reply);
@@ -572,6 +480,7 @@ impl Filesystem for Adapter {
                 .getattr(ino.0)
                 .is_ok_and(|attr| attr.gid != request.gid() && !process::has_group(request.pid(), attr.gid));
         let set = self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid);
+        self.changed(ino.0, request.pid());
         self.done("setxattr", set, reply);
     }
 
@@ -588,8 +497,10 @@ impl Filesystem for Adapter {
         self.value("listxattr", names, size, reply);
     }
 
-    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.done("removexattr", self.client.remove_xattr(ino.0, name.as_bytes()), reply);
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self.client.remove_xattr(ino.0, name.as_bytes());
+        self.changed(ino.0, request.pid());
+        self.done("removexattr", removed, reply);
     }
 
     fn fallocate(
@@ -654,58 +565,19 @@ impl Filesystem for Adapter {
         reply.opened(FileHandle(0), FopenFlags::empty());
     }
 
-    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let page = match self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLAIN_ENTRIES) {
-            Ok(page) => page,
-            Err(e) => return reply.error(self.errno("readdir", &e)),
-        };
-        for (at, dot, name) in [(1, ino, "."), (DOTS, INodeNo(page.parent), "..")] {
-            if offset < at && reply.add(dot, at, FileType::Directory, name) {
-                return reply.ok();
-            }
-        }
-        for entry in &page.entries {
-            let next = entry.cookie.saturating_add(DOTS);
-            let kind = convert::file_type(entry.attr.kind);
-            if reply.add(INodeNo(entry.attr.ino), next, kind, OsStr::from_bytes(&entry.name)) {
-                break;
-            }
-        }
-        reply.ok();
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.list(ino, offset, reply);
     }
 
     fn readdirplus(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
-        let listed = self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLUS_ENTRIES);
-        let (page, own) = match listed.and_then(|page| Ok((page, self.client.getattr(ino.0)?))) {
-            Ok(found) => found,
-            Err(e) => return reply.error(self.errno("readdirplus", &e)),
-        };
-        let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
-        for (at, dot, name) in [(1, ino.0, "."), (DOTS, page.parent, "..")] {
-            // The kernel takes no attributes and no reference from these two.
-            let attr = convert::attr(&Attr { ino: dot, ..own });
-            if offset < at && reply.add(INodeNo(dot), at, name, &ttl, &attr, GENERATION) {
-                return reply.ok();
-            }
-        }
-        for entry in &page.entries {
-            let next = entry.cookie.saturating_add(DOTS);
-            let name = OsStr::from_bytes(&entry.name);
-            let attr = convert::attr(&entry.attr);
-            if reply.add(INodeNo(entry.attr.ino), next, name, &ttl, &attr, GENERATION) {
-                break;
-            }
-            self.client.reference(&entry.attr);
-            self.client.told(&entry.attr);
-        }
-        reply.ok();
+        self.list_plus(request, ino, offset, reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {

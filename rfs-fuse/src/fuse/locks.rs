@@ -13,11 +13,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fuser::{Errno, INodeNo, ReplyEmpty, Request};
+use fuser::{Errno, ReplyEmpty, Request};
 use parking_lot::{Condvar, Mutex};
 use rfs_proto::{LockClass, LockRange};
 
-use super::{adapter::KernelLink, background::Background, convert, process::Signals};
+use super::{
+    background::Background,
+    convert,
+    kernel::{KernelLink, Part},
+    process::Signals,
+};
 use crate::client::{Client, ClientError, LockRequest};
 
 /// The first pause between two questions; each is half as long again as the one before.
@@ -160,9 +165,7 @@ impl Shared {
         }
         if waiting.granted {
             // Pages and attributes. A failure leaves old ones: say so rather than pretend to have the lock.
-            if let Some(kernel) = self.kernel.get()
-                && let Err(e) = kernel.inval_inode(INodeNo(waiting.wanted.ino), 0, 0)
-            {
+            if let Err(e) = self.kernel.drop_inode(waiting.wanted.ino, Part::PagesFrom(0)) {
                 log::warn!("cannot drop the pages of inode {}: {e}", waiting.wanted.ino);
                 self.client.unlock(&waiting.wanted).ok();
                 waiting.reply.error(Errno::EIO);

@@ -9,16 +9,20 @@ mod adapter;
 mod background;
 mod convert;
 mod handles;
+mod kernel;
+mod lifetimes;
 mod locks;
 mod pages;
 mod process;
+mod recalls;
 mod reply;
 
 use std::time::Duration;
 
 use fuser::{FopenFlags, InitFlags, KernelConfig};
 
-pub use adapter::{Adapter, KernelLink};
+pub use adapter::Adapter;
+pub use kernel::{Kernel, KernelLink};
 
 /// What is agreed with the kernel; the same for the real and the null file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +31,14 @@ pub struct Settings {
     pub max_write: u32,
     /// Read ahead in bytes.
     pub max_readahead: u32,
-    /// For how long the kernel may keep attributes.
+    /// For how long the kernel may keep attributes, at most.
     pub attr_timeout: Duration,
-    /// For how long the kernel may keep names.
+    /// For how long the kernel may keep names, at most.
     pub entry_timeout: Duration,
     /// Bypass the page cache.
     pub direct_io: bool,
+    /// Keep what may be kept until it is recalled.
+    pub keeps: bool,
 }
 
 /// What `stat` reports as the size of a good I/O request: programs that buffer go by it.

@@ -6,10 +6,13 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use fuser::{Errno, INodeNo, ReplyWrite};
+use fuser::ReplyWrite;
 use parking_lot::{Condvar, Mutex};
 
-use super::{adapter::KernelLink, background::Background};
+use super::{
+    background::Background,
+    kernel::{KernelLink, Part},
+};
 
 /// Pages that may lack what was written.
 #[derive(Clone, Copy, Debug)]
@@ -86,17 +89,8 @@ impl Shared {
 
     fn run(&self) {
         while let Some((Stale { ino, from, len }, reply)) = self.next() {
-            // No file is longer than i64 can say; 0 is all that follows.
-            let dropped = match self.kernel.get() {
-                Some(kernel) => kernel.inval_inode(INodeNo(ino), from as i64, 0),
-                None => Ok(()),
-            };
-            match dropped {
-                // It knows no such inode, and then has no pages of it.
-                Err(e) if e.raw_os_error() != Some(Errno::ENOENT.code()) => {
-                    log::warn!("cannot drop pages of inode {ino}: {e}");
-                }
-                _ => {}
+            if let Err(e) = self.kernel.drop_inode(ino, Part::PagesFrom(from)) {
+                log::warn!("cannot drop pages of inode {ino}: {e}");
             }
             reply.written(len);
         }

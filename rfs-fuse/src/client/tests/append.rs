@@ -9,7 +9,7 @@ use super::*;
 /// A file with one byte in it, of a client whose operations can be meddled with.
 fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Client, u64) {
     let meddler = Meddler::new(server);
-    let a = Client::attach(meddler.clone()).expect("attached");
+    let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
     let ino = create(&a, "f");
     a.write(ino, 0, b"0").expect("written");
     (meddler, a, ino)
@@ -17,7 +17,7 @@ fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Client, u64) {
 
 fn another(server: &Arc<Fake>, ino: u64) -> Client {
     let b = client(server);
-    b.open(ino).expect("opened");
+    b.open(ino, true).expect("opened");
     b
 }
 

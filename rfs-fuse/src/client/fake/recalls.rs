@@ -1,0 +1,60 @@
+//! Recalls that a test has the server send.
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rdmabox::{Cancel, RequestError};
+use rfs_proto::{Recall, Recalls, Reply, encode_reply};
+
+#[derive(Debug, Default)]
+struct State {
+    recalls: Vec<Recall>,
+    /// Of the last reply.
+    number: u64,
+    done: u64,
+}
+
+/// What the client is to hear of.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+impl Pending {
+    /// Sends recalls, and returns when the client has obeyed them.
+    pub(crate) fn send(&self, recalls: &[Recall]) {
+        let mut state = self.state.lock();
+        state.recalls.extend_from_slice(recalls);
+        let number = state.number + 1;
+        self.moved.notify_all();
+        while state.done < number {
+            self.moved.wait(&mut state);
+        }
+    }
+
+    /// The client asks. Looks from time to time whether it still wants to know.
+    pub(crate) fn next(
+        &self,
+        done: u64,
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+        alive: impl Fn() -> Result<(), RequestError>,
+    ) -> Result<(), RequestError> {
+        let mut state = self.state.lock();
+        assert_eq!(done, state.number, "it says what it has obeyed");
+        state.done = done;
+        self.moved.notify_all();
+        while state.recalls.is_empty() {
+            alive()?;
+            if cancel.is_cancelled() {
+                return Err(RequestError::Cancelled);
+            }
+            self.moved.wait_for(&mut state, Duration::from_millis(1));
+        }
+        state.number += 1;
+        let recalls = std::mem::take(&mut state.recalls);
+        encode_reply(&Reply::Recalls(Recalls { number: state.number, recalls }), reply);
+        Ok(())
+    }
+}

@@ -1,0 +1,289 @@
+//! What this client, and the kernel that it tells, may keep until it is recalled.
+//!
+//! Whoever asks the server for something to keep notes the moment before ([`Client::since`]). What came is kept only if nothing that
+//! concerns it was recalled since; and while the kernel is told, no recall is noted ([`Client::telling`]). So the kernel is told
+//! first and loses it then, in this order, and never keeps what it should have lost.
+//!
+//! Lock order: the recalls, then any one of the others, which are held for moments.
+
+mod ahead;
+mod changes;
+mod directories;
+mod lease;
+mod pages;
+mod recalled;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rdmabox::{Cancel, RequestError};
+use rfs_proto::{Attr, Marks, Recall, Recalls, Reply, Request, decode_reply, encode_request};
+
+use super::{Client, ClientError, inode::Inode};
+use ahead::Ahead;
+pub(crate) use changes::Effect;
+pub use changes::{Changes, UnderWay};
+use directories::Directories;
+pub(crate) use directories::{ListingId, Mark};
+pub(crate) use lease::Lease;
+pub(crate) use pages::PageState;
+pub use recalled::attributes_of;
+pub(crate) use recalled::{Moment, Recalled};
+
+/// Whoever keeps what the client told him, and so has to hear of what is recalled.
+pub trait Keeper: Send + Sync {
+    /// Drops this. On return nothing of it is kept any more, but for what a [change](Changes) that is under way may be holding.
+    fn drop_all(&self, recalls: &[Recall]);
+}
+
+/// The moment before something is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    recalled: Moment,
+    /// Among this client's own changes.
+    changed: Moment,
+}
+
+/// What is kept, and what was recalled.
+#[derive(Debug, Default)]
+pub(crate) struct Keeping {
+    /// False if nothing may be kept: not agreed with the server, or the session is over.
+    on: AtomicBool,
+    recalled: RwLock<Recalled>,
+    /// Inodes that this client has changed, in the shape of recalls of their attributes.
+    changed: Mutex<Recalled>,
+    pub(crate) directories: Mutex<Directories>,
+    pub(crate) ahead: Mutex<Ahead>,
+    changes: Changes,
+}
+
+impl Keeping {
+    pub(crate) fn new(on: bool) -> Keeping {
+        Keeping { on: AtomicBool::new(on), ..Keeping::default() }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Acquire)
+    }
+}
+
+/// While this exists, no recall is noted.
+#[derive(Debug)]
+pub struct Telling<'c> {
+    client: &'c Client,
+    recalled: RwLockReadGuard<'c, Recalled>,
+}
+
+impl Telling<'_> {
+    /// This moment.
+    pub(crate) fn now(&self) -> Since {
+        Since { recalled: self.recalled.now(), changed: self.client.keeping.changed.lock().now() }
+    }
+
+    /// What was asked for since then about a name, also that there is none, may be kept.
+    pub fn keeps_name(&self, since: Since, parent: u64, name: &[u8]) -> bool {
+        self.client.keeping.is_on() && !self.recalled.name(since.recalled, parent, name)
+    }
+
+    /// The attributes that were asked for since then may be kept. A change of this client's own meanwhile is like one of another's:
+    /// the kernel may hear of it before it hears of them.
+    pub fn keeps_attr(&self, since: Since, ino: u64) -> bool {
+        self.client.keeping.is_on()
+            && !self.client.keeping.changed.lock().attr(since.changed, ino)
+            && !self.recalled.attr(since.recalled, ino)
+            && self.client.inodes.get(ino).is_some_and(|inode| inode.lease.lock().is_kept())
+    }
+
+    /// Takes a reference to an inode whose attributes were asked for since then.
+    pub fn reference(&self, since: Since, attr: &Attr) {
+        self.answered(since, &self.client.acquire(attr), attr);
+    }
+
+    /// Attributes came from the server, to be kept or not.
+    fn answered(&self, since: Since, inode: &Inode, attr: &Attr) {
+        if self.client.keeping.is_on() {
+            let kept = attr.marks.contains(Marks::KEEP) && !self.recalled.attr(since.recalled, inode.ino);
+            inode.lease.lock().answered(kept, Instant::now());
+            if !kept {
+                inode.pages.recalled();
+            }
+        }
+    }
+
+    /// A file that was asked for since then is opened as `handle`, through the pages of whoever is told. True if those that he has
+    /// are good; if not, he is to drop them.
+    pub fn opens_pages(&self, since: Since, ino: u64, handle: u64) -> bool {
+        let Some(inode) = self.client.inodes.get(ino) else { return false };
+        let kept = self.client.keeping.is_on()
+            && !self.recalled.attr(since.recalled, ino)
+            && inode.lease.lock().is_kept();
+        inode.pages.opened(handle, kept)
+    }
+
+    /// True if all names of a directory were recalled since.
+    pub(crate) fn lost(&self, since: Since, parent: u64, name: Option<&[u8]>) -> bool {
+        !self.client.keeping.is_on()
+            || match name {
+                Some(name) => self.recalled.name(since.recalled, parent, name),
+                None => self.recalled.names(since.recalled, parent),
+            }
+    }
+
+    /// Attributes of an inode that nothing is known of may be kept for later.
+    pub(crate) fn is_fresh(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
+        attr.marks.contains(Marks::KEEP)
+            && !self.recalled.name(since.recalled, parent, name)
+            && !self.recalled.attr(since.recalled, attr.ino)
+            && self.client.inodes.get(attr.ino).is_none()
+    }
+}
+
+impl Client {
+    /// The moment before something is asked for.
+    pub fn since(&self) -> Since {
+        let recalled = self.keeping.recalled.read().now();
+        Since { recalled, changed: self.keeping.changed.lock().now() }
+    }
+
+    /// The same moment for what a change of this client's own brought, once that has ended.
+    pub fn since_but_changed(&self, since: Since) -> Since {
+        Since { changed: self.keeping.changed.lock().now(), ..since }
+    }
+
+    /// Carries out a request that changes something that others keep, and goes on with what is known here.
+    pub(crate) fn change<R>(
+        &self,
+        effect: &Effect<'_>,
+        ask: impl FnOnce() -> Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
+        let since = self.since();
+        let keeping = &self.keeping;
+        for (parent, name, _) in &effect.names {
+            keeping.directories.lock().begins(*parent, name);
+            keeping.ahead.lock().of_name(*parent, name);
+        }
+        let outcome = {
+            let _under_way = keeping.changes.begin(effect);
+            ask()
+        };
+        let mut changed = keeping.changed.lock();
+        for ino in effect.inodes() {
+            changed.note(Recall::Attr { ino });
+        }
+        drop(changed);
+        if effect.names.is_empty() {
+            return outcome;
+        }
+        let telling = self.telling();
+        for (parent, name, gone) in &effect.names {
+            let gone = *gone && outcome.is_ok() && !telling.lost(since, *parent, Some(name));
+            keeping.directories.lock().ended(*parent, name, gone);
+            keeping.ahead.lock().of_name(*parent, name);
+        }
+        outcome
+    }
+
+    /// Holds recalls off while whoever keeps is told. Not for long, and not twice on one thread.
+    pub fn telling(&self) -> Telling<'_> {
+        Telling { client: self, recalled: self.keeping.recalled.read() }
+    }
+
+    /// Takes a reference to an inode whose attributes came.
+    pub(crate) fn acquire(&self, attr: &Attr) -> Arc<Inode> {
+        let inode = self.inodes.acquire(attr.ino);
+        inode.set_slot(attr.slot);
+        self.keeping.ahead.lock().of_inode(attr.ino);
+        inode
+    }
+
+    /// The changes of this client that are under way.
+    pub fn changes(&self) -> &Changes {
+        &self.keeping.changes
+    }
+
+    /// Attributes of a known inode came, which were asked for since then.
+    pub(crate) fn answered(&self, since: Since, inode: &Inode, attr: &Attr) {
+        if self.keeping.is_on() {
+            self.telling().answered(since, inode, attr);
+        }
+    }
+
+    /// True if the caller has a reference to the inode.
+    pub fn knows(&self, ino: u64) -> bool {
+        self.inodes.get(ino).is_some()
+    }
+
+    /// A file that is open as `handle` was used through it.
+    pub fn used(&self, ino: u64, handle: u64) {
+        if let Some(inode) = self.inodes.get(ino) {
+            inode.pages.used(handle);
+        }
+    }
+
+    /// Notes what was recalled. From now on none of it is told from memory.
+    pub(crate) fn note(&self, recalls: &[Recall]) {
+        let mut recalled = self.keeping.recalled.write();
+        for recall in recalls {
+            recalled.note(recall.clone());
+            let ino = attributes_of(recall);
+            let (mut directories, mut ahead) = (self.keeping.directories.lock(), self.keeping.ahead.lock());
+            ahead.of_inode(ino);
+            match recall {
+                Recall::Name { parent, name } => {
+                    directories.recalled(*parent, name);
+                    ahead.of_name(*parent, name);
+                }
+                Recall::Names { ino } => {
+                    directories.forget(*ino);
+                    ahead.of_directory(*ino);
+                }
+                Recall::Attr { .. } | Recall::Pages { .. } => {}
+            }
+            drop((directories, ahead));
+            if let Some(inode) = self.inodes.get(ino) {
+                inode.lease.lock().recalled(Instant::now());
+                inode.pages.recalled();
+                inode.size.lock().distrust();
+            }
+        }
+    }
+
+    /// Asks for recalls and has them obeyed, until `cancel` or the session ends. On return nothing is kept any more.
+    pub fn obey(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
+        let outcome = self.obey_on(keeper, cancel);
+        self.keeping.on.store(false, Ordering::Release);
+        // Whatever was kept is not heard of any more.
+        let all: Vec<Recall> = self.inodes.numbers().into_iter().map(|ino| Recall::Pages { ino }).collect();
+        self.note(&all);
+        if !cancel.is_cancelled() {
+            keeper.drop_all(&all);
+        }
+        outcome
+    }
+
+    fn obey_on(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
+        let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
+        loop {
+            encode_request(&Request::Recalls { done }, &mut out);
+            match self.remote.call_waiting(&out, &mut back, cancel) {
+                Err(RequestError::Cancelled) => return Ok(()),
+                asked => asked?,
+            }
+            match decode_reply(&back)? {
+                Reply::Recalls(Recalls { number, recalls }) => {
+                    self.note(&recalls);
+                    keeper.drop_all(&recalls);
+                    done = number;
+                }
+                Reply::Error(errno) => return Err(errno.into()),
+                _ => return super::names::wrong_kind(),
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What was recalled lately, in order. Pure.
+//!
+//! A reply that the server sent before a recall may be handled after it. So whoever asks notes how many recalls there were,
+//! and what came is kept only if none of those since concerns it.
+
+use std::collections::VecDeque;
+
+use rfs_proto::Recall;
+
+/// So many recalls are remembered. What was asked for before the oldest of them is not kept.
+const LATELY: usize = 1024;
+
+/// A moment in the order of recalls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment(u64);
+
+/// The recalls of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Recalled {
+    count: u64,
+    /// The last ones, the newest at the end.
+    lately: VecDeque<Recall>,
+}
+
+impl Recalled {
+    /// Now.
+    pub(crate) fn now(&self) -> Moment {
+        Moment(self.count)
+    }
+
+    /// One more.
+    pub(crate) fn note(&mut self, recall: Recall) {
+        if self.lately.len() == LATELY {
+            self.lately.pop_front();
+        }
+        self.lately.push_back(recall);
+        self.count += 1;
+    }
+
+    fn any(&self, since: Moment, concerns: impl Fn(&Recall) -> bool) -> bool {
+        let new = self.count.saturating_sub(since.0);
+        // More than are remembered: any of them may.
+        let Ok(new) = usize::try_from(new) else { return true };
+        new > self.lately.len() || self.lately.iter().rev().take(new).any(concerns)
+    }
+
+    /// What a name stands for, or that there is none, has been recalled since.
+    pub(crate) fn name(&self, since: Moment, parent: u64, name: &[u8]) -> bool {
+        self.any(since, |recall| match recall {
+            Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
+            Recall::Names { ino } => *ino == parent,
+            Recall::Attr { .. } | Recall::Pages { .. } => false,
+        })
+    }
+
+    /// All names of a directory have been recalled since.
+    pub(crate) fn names(&self, since: Moment, dir: u64) -> bool {
+        self.any(since, |recall| matches!(recall, Recall::Names { ino } if *ino == dir))
+    }
+
+    /// The attributes of an inode have been recalled since.
+    pub(crate) fn attr(&self, since: Moment, ino: u64) -> bool {
+        self.any(since, |recall| attributes_of(recall) == ino)
+    }
+}
+
+/// Every recall takes the attributes of one inode along.
+pub fn attributes_of(recall: &Recall) -> u64 {
+    match recall {
+        Recall::Name { parent, .. } => *parent,
+        Recall::Names { ino } | Recall::Attr { ino } | Recall::Pages { ino } => *ino,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(parent: u64, name: &str) -> Recall {
+        Recall::Name { parent, name: name.into() }
+    }
+
+    #[test]
+    fn what_concerns_what() {
+        let table = [
+            (name(1, "a"), [true, false, false, true, false]),
+            (Recall::Names { ino: 1 }, [true, true, false, true, false]),
+            (Recall::Attr { ino: 1 }, [false, false, false, true, false]),
+            (Recall::Pages { ino: 2 }, [false, false, false, false, true]),
+        ];
+        for (recall, expected) in table {
+            let mut recalled = Recalled::default();
+            let since = recalled.now();
+            recalled.note(recall.clone());
+            let r = &recalled;
+            let found = [
+                r.name(since, 1, b"a"),
+                r.name(since, 1, b"b"),
+                r.name(since, 2, b"a"),
+                r.attr(since, 1),
+                r.attr(since, 2),
+            ];
+            assert_eq!(found, expected, "{recall:?}");
+            assert_eq!(r.names(since, 1), matches!(recall, Recall::Names { .. }));
+            let after = r.now();
+            assert!(!r.name(after, 1, b"a") && !r.attr(after, 1) && !r.names(after, 1));
+        }
+    }
+
+    #[test]
+    fn too_many_concern_everything() {
+        let mut recalled = Recalled::default();
+        let since = recalled.now();
+        for _ in 0..LATELY {
+            recalled.note(Recall::Attr { ino: 5 });
+        }
+        assert!(!recalled.attr(since, 6));
+        recalled.note(Recall::Attr { ino: 5 });
+        assert!(recalled.attr(since, 6));
+    }
+}

@@ -1,0 +1,275 @@
+//! What is kept, what is recalled, and what comes in between.
+
+use std::thread;
+
+use rdmabox::Cancel;
+use rfs_proto::{Recall, Request, encode_request};
+
+use super::*;
+use crate::client::{Keeper, Remote};
+
+const DIR: u64 = 1;
+
+/// A client that keeps, and somebody who obeys recalls for it.
+struct Keeping {
+    server: Arc<Fake>,
+    meddler: Arc<Meddler>,
+    client: Arc<Client>,
+    cancel: Cancel,
+    obeys: Option<thread::JoinHandle<()>>,
+}
+
+/// Another client makes a file.
+fn make(server: &Fake, name: &str) {
+    let name = name.as_bytes();
+    let request =
+        Request::Create { parent: DIR, name, perm: 0o600, umask: 0, uid: 0, gid: 0, exclusive: true };
+    let (mut out, mut back) = (Vec::new(), Vec::new());
+    encode_request(&request, &mut out);
+    server.call(&out, &mut back).expect("made");
+}
+
+/// Keeps nothing itself.
+struct Nobody;
+
+impl Keeper for Nobody {
+    fn drop_all(&self, _: &[Recall]) {}
+}
+
+impl Keeping {
+    fn new() -> Keeping {
+        let server = Fake::new(256, true);
+        let meddler = Meddler::new(&server);
+        let options = AttachOptions { keeps: true, ..AttachOptions::default() };
+        let client = Arc::new(Client::attach(meddler.clone(), &options).expect("attached"));
+        let (cancel, asks) = (Cancel::new(), client.clone());
+        let until = cancel.clone();
+        let obeys = thread::spawn(move || asks.obey(&Nobody, &until).expect("obeyed"));
+        Keeping { server, meddler, client, cancel, obeys: Some(obeys) }
+    }
+
+    fn make(&self, names: std::ops::Range<u32>) {
+        for name in names {
+            self.elsewhere(&name.to_string());
+        }
+    }
+
+    fn elsewhere(&self, name: &str) {
+        make(&self.server, name);
+    }
+
+    fn recall(&self, recall: Recall) {
+        self.server.recalls.send(&[recall]);
+    }
+
+    fn calls(&self, act: impl FnOnce(&Client)) -> u64 {
+        let before = self.server.calls();
+        act(&self.client);
+        self.server.calls() - before
+    }
+
+    fn finds(&self, name: &str) -> bool {
+        match self.client.lookup(DIR, name.as_bytes()) {
+            Ok(_) => true,
+            Err(ClientError::Errno(Errno::ENOENT)) => false,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        self.obeys.take().expect("a thread").join().expect("it ends");
+    }
+}
+
+fn name(name: &str) -> Recall {
+    Recall::Name { parent: DIR, name: name.into() }
+}
+
+#[test]
+fn attributes_are_kept_until_they_are_recalled() {
+    let k = Keeping::new();
+    k.elsewhere("f");
+    let since = k.client.since();
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let keeps = || {
+        let telling = k.client.telling();
+        (telling.keeps_attr(since, ino), telling.keeps_name(since, DIR, b"f"))
+    };
+    assert_eq!(keeps(), (true, true));
+    assert_eq!(k.calls(|c| assert_eq!(c.getattr(ino).expect("attributes").ino, ino)), 0);
+    k.recall(Recall::Attr { ino });
+    assert_eq!(keeps(), (false, true));
+    let since = k.client.since();
+    k.client.getattr(ino).expect("attributes");
+    k.client.getattr(ino).expect("attributes, asked for to be kept");
+    assert!(k.client.telling().keeps_attr(since, ino));
+    k.recall(name("f"));
+    assert_eq!(keeps(), (false, false), "asked for before");
+    assert!(k.client.telling().keeps_attr(since, ino));
+}
+
+#[test]
+fn what_was_answered_before_a_recall_and_comes_after_it_is_not_kept() {
+    let k = Keeping::new();
+    k.elsewhere("f");
+    for recall in [name("f"), Recall::Names { ino: DIR }, Recall::Attr { ino: 2 }, Recall::Pages { ino: 2 }] {
+        let of_name = matches!(recall, Recall::Name { .. } | Recall::Names { .. });
+        let since = k.client.since();
+        let attr = k.client.lookup(DIR, b"f").expect("found");
+        // The kernel has not been told yet.
+        k.recall(recall);
+        let telling = k.client.telling();
+        assert_eq!(telling.keeps_name(since, DIR, b"f"), !of_name);
+        assert_eq!(telling.keeps_attr(since, attr.ino), of_name);
+    }
+}
+
+#[test]
+fn nobody_is_told_while_recalls_are_noted() {
+    let k = Keeping::new();
+    let telling = k.client.telling();
+    let recalls = thread::scope(|scope| {
+        let sent = scope.spawn(|| k.recall(name("x")));
+        thread::yield_now();
+        let early = sent.is_finished();
+        drop(telling);
+        sent.join().expect("obeyed");
+        early
+    });
+    assert!(!recalls, "it waits for who is being told");
+}
+
+#[test]
+fn what_this_client_changes_itself_it_does_not_keep_from_before() {
+    let k = Keeping::new();
+    k.elsewhere("f");
+    let since = k.client.since();
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let before = k.client.since();
+    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    assert!(!k.client.telling().keeps_attr(before, ino));
+    let after = k.client.since_but_changed(since);
+    assert!(k.client.telling().keeps_attr(after, ino), "what the change brought");
+}
+
+#[test]
+fn a_directory_becomes_known_by_looking_in_vain() {
+    let k = Keeping::new();
+    k.make(0..1000);
+    let misses: u64 = (0..100).map(|i| k.calls(|_| assert!(!k.finds(&format!("no{i}"))))).sum();
+    assert!((6..=9).contains(&misses), "{misses}");
+    assert_eq!(k.calls(|_| assert!(!k.finds("another"))), 0);
+    assert!(k.finds("999"));
+    // Its own changes.
+    assert_eq!(k.calls(|c| assert!(c.create(DIR, b"new", 0o600, OWNER, true).is_ok())), 1);
+    assert!(k.finds("new"));
+    k.client.unlink(DIR, b"new").expect("removed");
+    assert_eq!(k.calls(|_| assert!(!k.finds("new"))), 0);
+    // Those of another one.
+    k.elsewhere("other");
+    k.recall(name("other"));
+    assert!(k.finds("other") && !k.finds("nobody"));
+    k.recall(Recall::Names { ino: DIR });
+    assert_eq!(k.calls(|_| assert!(!k.finds("nobody"))), 1);
+    let long = [b'x'; 256];
+    assert_eq!(k.client.lookup(DIR, &long), Err(Errno::ENAMETOOLONG.into()));
+}
+
+#[test]
+fn a_name_that_comes_into_being_while_it_is_looked_for_is_not_taken_for_absent() {
+    for obeyed in [true, false] {
+        let k = Keeping::new();
+        let server = k.server.clone();
+        k.meddler.once(What::Reply, move || {
+            make(&server, "x");
+            if obeyed {
+                server.recalls.send(&[name("x")]);
+            }
+            Ok(())
+        });
+        assert!(!k.finds("x"), "the answer is from before");
+        if !obeyed {
+            k.recall(name("x"));
+        }
+        assert!(k.finds("x"));
+    }
+}
+
+#[test]
+fn names_looked_at_in_order_come_together() {
+    let k = Keeping::new();
+    k.make(0..2000);
+    let calls: u64 = (0..2000).map(|i: u32| k.calls(|_| assert!(k.finds(&i.to_string())))).sum();
+    assert!(calls <= 2000 / 100, "{calls}");
+    assert_eq!(k.client.known_inodes(), ROOT + 2000);
+}
+
+#[test]
+fn what_came_ahead_is_recalled() {
+    let k = Keeping::new();
+    k.make(0..10);
+    for i in ["0", "1", "2", "3"] {
+        assert!(k.finds(i));
+    }
+    assert_eq!(k.calls(|_| assert!(k.finds("4"))), 0);
+    let since = k.client.since();
+    k.recall(name("5"));
+    assert_eq!(k.calls(|_| assert!(k.finds("5"))), 1);
+    // The first file is inode 2.
+    k.recall(Recall::Attr { ino: 2 + 7 });
+    assert_eq!(k.calls(|_| assert!(k.finds("7"))), 1);
+    k.client.unlink(DIR, b"8").expect("removed");
+    assert!(!k.finds("8"));
+    let ino = k.client.lookup(DIR, b"9").expect("found").ino;
+    assert!(k.client.telling().keeps_attr(since, ino));
+}
+
+#[test]
+fn a_session_that_is_over_keeps_nothing() {
+    let mut k = Keeping::new();
+    k.elsewhere("f");
+    let since = k.client.since();
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    k.cancel.cancel();
+    let obeys = k.obeys.replace(thread::spawn(|| {})).expect("a thread");
+    obeys.join().expect("it ends");
+    let telling = k.client.telling();
+    assert!(!telling.keeps_attr(since, ino) && !telling.keeps_name(since, DIR, b"f"));
+}
+
+#[test]
+fn pages_are_good_under_a_lease() {
+    let k = Keeping::new();
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let open = |handle| {
+        let since = k.client.since();
+        k.client.open(ino, false).expect("opened");
+        k.client.telling().opens_pages(since, ino, handle)
+    };
+    assert!(!open(4));
+    k.client.used(ino, 4);
+    assert!(open(8));
+    k.recall(Recall::Pages { ino });
+    assert!(!open(12));
+    k.client.used(ino, 12);
+    assert!(open(16), "the open asked for a lease");
+}
+
+#[test]
+fn only_the_first_open_to_write_is_another_call() {
+    let k = Keeping::new();
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let open = |write| k.calls(|c| assert!(c.open(ino, write).is_ok()));
+    assert_eq!([open(false), open(false), open(true), open(true), open(false)], [1, 0, 1, 0, 0]);
+    let opens = k.server.opens(ino);
+    assert_eq!(opens, 3, "and one of who made it");
+    for _ in 0..5 {
+        k.client.close(ino).expect("closed");
+    }
+    assert_eq!(k.server.opens(ino), 1);
+}

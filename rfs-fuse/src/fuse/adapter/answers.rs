@@ -1,0 +1,125 @@
+//! What became of a request, as the kernel is told.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::atomic::Ordering};
+
+use fuser::{Errno, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr, Request};
+use rfs_proto::Attr;
+
+use super::{Adapter, convert};
+use crate::{
+    client::{ClientError, Since},
+    fuse::{kernel::Part, lifetimes::Asked},
+};
+
+impl Adapter {
+    /// The error number for the kernel. What is not an ordinary refusal is logged, a broken session once.
+    pub(super) fn errno(&self, what: &str, error: &ClientError) -> Errno {
+        match error {
+            ClientError::Errno(_) => {}
+            ClientError::Request(_) => {
+                if !self.complained.swap(true, Ordering::Relaxed) {
+                    log::error!("{what}: {error}; further failures of the session are not logged");
+                }
+            }
+            _ => log::error!("{what}: {error}"),
+        }
+        convert::errno(error.errno())
+    }
+
+    /// As [`errno`](Self::errno), for an operation on an inode: one that is gone is stale, which makes the kernel look
+    /// the name up again.
+    pub(super) fn stale(&self, what: &str, error: &ClientError) -> Errno {
+        match error {
+            ClientError::Errno(rfs_proto::Errno::ENOENT) => Errno::ESTALE,
+            error => self.errno(what, error),
+        }
+    }
+
+    /// Something is about to be asked for about a name.
+    pub(super) fn asked<'n>(&self, request: &Request, parent: INodeNo, name: &'n OsStr) -> Asked<'n> {
+        Asked { since: self.client.since(), parent: parent.0, name: name.as_bytes(), thread: request.pid() }
+    }
+
+    pub(super) fn entry(
+        &self,
+        what: &str,
+        asked: &Asked<'_>,
+        result: Result<Attr, ClientError>,
+        reply: ReplyEntry,
+    ) {
+        match result {
+            Ok(attr) => self.lifetimes.entry(&self.client, asked, &attr, reply),
+            Err(e) => reply.error(self.errno(what, &e)),
+        }
+    }
+
+    pub(super) fn attr(
+        &self,
+        what: &str,
+        asked: (Since, u32),
+        result: Result<Attr, ClientError>,
+        reply: ReplyAttr,
+    ) {
+        match result {
+            Ok(attr) => self.lifetimes.attr(&self.client, asked, &attr, reply),
+            Err(e) => reply.error(self.stale(what, &e)),
+        }
+    }
+
+    /// Answers a request that makes a name.
+    pub(super) fn made(
+        &self,
+        what: &str,
+        asked: &Asked<'_>,
+        result: Result<Attr, ClientError>,
+        reply: ReplyEntry,
+    ) {
+        self.changed(asked.parent, asked.thread);
+        self.entry(what, asked, result, reply);
+    }
+
+    /// A thread had a directory or extended attributes changed. The kernel invalidates what it keeps of the attributes then, but
+    /// does not see to it that an answer from before, to another thread that has not read it yet, does not count. This does.
+    pub(super) fn changed(&self, ino: u64, thread: u32) {
+        if self.settings.attr_timeout.is_zero() || !self.client.others_were_told(ino, thread) {
+            return;
+        }
+        if let Err(e) = self.kernel.drop_inode(ino, Part::Attributes) {
+            log::warn!("cannot refresh the attributes of inode {ino}: {e}");
+        }
+    }
+
+    pub(super) fn done(&self, what: &str, result: Result<(), ClientError>, reply: ReplyEmpty) {
+        match result {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(self.errno(what, &e)),
+        }
+    }
+
+    /// Answers with a value, or with its length if the caller asks for no bytes.
+    pub(super) fn value(
+        &self,
+        what: &str,
+        value: Result<Vec<u8>, ClientError>,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        match value {
+            // Values are at most 64 KiB.
+            Ok(value) if size == 0 => reply.size(value.len() as u32),
+            Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+            Ok(value) => reply.data(&value),
+            Err(e) => reply.error(self.errno(what, &e)),
+        }
+    }
+
+    /// Makes the kernel ask for attributes anew if the file is not what it was told.
+    pub(super) fn refresh(&self, attr: &Attr) {
+        if self.settings.attr_timeout.is_zero() || !self.client.differs_from_told(attr) {
+            return;
+        }
+        if let Err(e) = self.kernel.drop_inode(attr.ino, Part::Attributes) {
+            log::warn!("cannot refresh the attributes of inode {}: {e}", attr.ino);
+        }
+    }
+}

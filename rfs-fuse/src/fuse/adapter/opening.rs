@@ -1,0 +1,69 @@
+//! Open files: the numbers that the kernel knows them by, and what opening and writing take along.
+
+use fuser::{FileHandle, FopenFlags};
+use rfs_proto::{Marks, SetAttr};
+use rustix::fs::OFlags;
+
+use super::Adapter;
+use crate::client::{ClientError, Since, Telling};
+
+const SUID: u32 = 0o4000;
+const SGID: u32 = 0o2000;
+const GROUP_EXEC: u32 = 0o0010;
+
+impl Adapter {
+    /// A handle for a file that was opened with these flags, and what the kernel has to know of it.
+    pub(super) fn new_handle(
+        &self,
+        telling: &Telling<'_>,
+        since: Since,
+        ino: u64,
+        flags: i32,
+    ) -> (FileHandle, FopenFlags) {
+        let appends = OFlags::from_bits_retain(flags as u32).contains(OFlags::APPEND);
+        let direct = appends || self.settings.direct_io;
+        let handle = self.handles.open(ino, appends, direct);
+        let how = match (appends, direct) {
+            // Through the page cache the kernel would decide where an append goes, and cut it at page boundaries.
+            (true, _) => FopenFlags::FOPEN_DIRECT_IO,
+            (false, true) => FopenFlags::empty(),
+            (false, false) if telling.opens_pages(since, ino, handle.0) => FopenFlags::FOPEN_KEEP_CACHE,
+            (false, false) => FopenFlags::empty(),
+        };
+        (FileHandle(handle.0), self.settings.open_flags() | how)
+    }
+
+    /// Opens for the kernel.
+    pub(super) fn open_file(&self, ino: u64, write: bool) -> Result<(), ClientError> {
+        let known = self.client.is_open(ino);
+        let attr = self.client.open(ino, write)?;
+        if attr.nlink == 0 && !known {
+            // A name that the kernel remembers, of a file that was removed or replaced elsewhere.
+            self.client.close(ino)?;
+            return Err(ClientError::Errno(rfs_proto::Errno::ESTALE));
+        }
+        self.refresh(&attr);
+        Ok(())
+    }
+
+    /// Takes from a file that was written what it must not keep: suid and sgid if the kernel says so, capabilities if it
+    /// was written around the page cache (for cached writes the kernel removes them).
+    pub(super) fn drop_privileges(&self, ino: u64, suid_sgid: bool) -> Result<(), ClientError> {
+        let (perm, marks) = self.client.privileges(ino)?;
+        let executable = perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC;
+        if suid_sgid && executable {
+            let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
+            let attr = self.client.setattr(ino, &changes)?;
+            self.refresh(&attr);
+            self.client.told(&attr, 0);
+        } else if marks.contains(Marks::CAPABILITY) {
+            self.client.drop_capability(ino)?;
+        }
+        Ok(())
+    }
+}
+
+/// True if a file that is opened with these flags can be written.
+pub(super) fn is_to_write(flags: i32) -> bool {
+    OFlags::from_bits_retain(flags as u32) & OFlags::ACCMODE != OFlags::RDONLY
+}

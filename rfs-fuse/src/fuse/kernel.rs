@@ -1,0 +1,118 @@
+//! What this side tells the kernel without being asked: to drop what it keeps.
+//!
+//! Written to the FUSE device as the kernel's `fuse.h` says; fuser's own notifier does not say whether the kernel
+//! knew the inode at all.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, OnceLock},
+};
+
+use rustix::io::Errno;
+
+/// The bytes of a `fuse_out_header`.
+const HEADER: usize = 16;
+const NOTIFY_INVAL_INODE: i32 = 2;
+const NOTIFY_INVAL_ENTRY: i32 = 3;
+
+/// The way to the kernel, which exists only once there is a device.
+#[derive(Debug, Default)]
+pub struct Kernel(OnceLock<File>);
+
+/// For all who tell the kernel something.
+pub type KernelLink = Arc<Kernel>;
+
+/// What of an inode is to be dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Attributes and ACLs. Waits for no page.
+    Attributes,
+    /// Those, and pages from this byte on.
+    PagesFrom(u64),
+}
+
+fn notification(code: i32, fields: &[&[u8]]) -> Vec<u8> {
+    let len = HEADER + fields.iter().map(|field| field.len()).sum::<usize>();
+    let mut message = Vec::with_capacity(len);
+    // Shorter than a page.
+    message.extend_from_slice(&(len as u32).to_ne_bytes());
+    message.extend_from_slice(&code.to_ne_bytes());
+    message.extend_from_slice(&0_u64.to_ne_bytes());
+    fields.iter().for_each(|field| message.extend_from_slice(field));
+    message
+}
+
+fn inval_inode(ino: u64, part: Part) -> Vec<u8> {
+    // A negative offset stands for attributes only; no file is longer than i64 can say; a length of 0 is all that follows.
+    let from = match part {
+        Part::Attributes => -1,
+        Part::PagesFrom(from) => i64::try_from(from).unwrap_or(i64::MAX),
+    };
+    notification(NOTIFY_INVAL_INODE, &[&ino.to_ne_bytes(), &from.to_ne_bytes(), &0_i64.to_ne_bytes()])
+}
+
+fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
+    // Names are at most 255 bytes long. No flags.
+    let len = name.len() as u32;
+    notification(
+        NOTIFY_INVAL_ENTRY,
+        &[&parent.to_ne_bytes(), &len.to_ne_bytes(), &0_u32.to_ne_bytes(), name, b"\0"],
+    )
+}
+
+impl Kernel {
+    /// From now on the kernel can be told.
+    pub fn connect(&self, device: BorrowedFd<'_>) -> io::Result<()> {
+        let device = File::from(device.as_fd().try_clone_to_owned()?);
+        self.0.set(device).map_err(|_| io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// False: it knows of no such thing.
+    fn tell(&self, message: &[u8]) -> io::Result<bool> {
+        let Some(mut device) = self.0.get() else { return Ok(false) };
+        match device.write(message) {
+            Ok(_) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(false),
+            // There is no mount any more.
+            Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Has it drop a part of what it keeps of an inode. False: it knows no such inode.
+    pub(super) fn drop_inode(&self, ino: u64, part: Part) -> io::Result<bool> {
+        self.tell(&inval_inode(ino, part))
+    }
+
+    /// Has it drop what a name stands for. Waits for whoever changes the directory, or looks something up there. False: it
+    /// knows no such name.
+    pub(super) fn drop_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
+        self.tell(&inval_entry(parent, name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_that_of_the_kernel() {
+        let mut expected = vec![];
+        for word in [40_u32, 2, 0, 0, 7, 0, u32::MAX, u32::MAX, 0, 0] {
+            expected.extend_from_slice(&word.to_ne_bytes());
+        }
+        assert_eq!(inval_inode(7, Part::Attributes), expected, "on a little-endian machine");
+        expected[24..32].copy_from_slice(&5_i64.to_ne_bytes());
+        assert_eq!(inval_inode(7, Part::PagesFrom(5)), expected);
+        let entry = inval_entry(7, b"ab");
+        assert_eq!((entry.len(), &entry[24..]), (35, &b"\x02\0\0\0\0\0\0\0ab\0"[..]));
+    }
+
+    #[test]
+    fn nobody_is_told_before_there_is_a_device() {
+        let kernel = Kernel::default();
+        assert_eq!(kernel.drop_inode(1, Part::Attributes).ok(), Some(false));
+    }
+}

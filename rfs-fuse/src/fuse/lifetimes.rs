@@ -1,0 +1,119 @@
+//! Telling the kernel of names and attributes, and for how long it may keep them.
+//!
+//! What the client may keep until it is recalled, the kernel may keep without end; all else it asks for each time. With
+//! `--cache none` it keeps nothing.
+
+use std::time::Duration;
+
+use fuser::{FileAttr, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEntry};
+use rfs_proto::Attr;
+
+use super::{Settings, convert};
+use crate::client::{Client, Since, Telling};
+
+/// Inode numbers are never used again, so one generation is enough.
+pub(super) const GENERATION: Generation = Generation(0);
+
+/// What the kernel takes for "no such name" comes with attributes that it does not look at.
+const NOBODY: u64 = 0;
+
+/// For how long, at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lifetimes {
+    attr: Duration,
+    entry: Duration,
+}
+
+/// A name as the kernel asked for it, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'n> {
+    pub(super) since: Since,
+    pub(super) parent: u64,
+    pub(super) name: &'n [u8],
+    /// The thread that wants to know.
+    pub(super) thread: u32,
+}
+
+fn upto(limit: Duration, kept: bool) -> Duration {
+    if kept { limit } else { Duration::ZERO }
+}
+
+impl Lifetimes {
+    pub(super) fn new(settings: &Settings) -> Lifetimes {
+        Lifetimes { attr: settings.attr_timeout, entry: settings.entry_timeout }
+    }
+
+    fn of(&self, telling: &Telling<'_>, asked: &Asked<'_>, ino: u64) -> (Duration, Duration) {
+        let Asked { since, parent, name, .. } = *asked;
+        (
+            upto(self.attr, telling.keeps_attr(since, ino)),
+            upto(self.entry, telling.keeps_name(since, parent, name)),
+        )
+    }
+
+    /// For how long a name and its attributes hold together.
+    pub(super) fn of_both(&self, telling: &Telling<'_>, asked: &Asked<'_>, ino: u64) -> Duration {
+        let (attr, entry) = self.of(telling, asked, ino);
+        attr.min(entry)
+    }
+
+    pub(super) fn entry(&self, client: &Client, asked: &Asked<'_>, attr: &Attr, reply: ReplyEntry) {
+        let telling = client.telling();
+        client.told(attr, asked.thread);
+        let (attr_ttl, entry_ttl) = self.of(&telling, asked, attr.ino);
+        reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(attr), GENERATION);
+    }
+
+    /// There is no such name. False if that is not to be kept: then it is an error as others.
+    pub(super) fn absent(&self, client: &Client, asked: &Asked<'_>, reply: ReplyEntry) -> Option<ReplyEntry> {
+        let telling = client.telling();
+        let ttl = upto(self.entry, telling.keeps_name(asked.since, asked.parent, asked.name));
+        if ttl.is_zero() {
+            return Some(reply);
+        }
+        reply.entry_with_ttls(&Duration::ZERO, &ttl, &nothing(), GENERATION);
+        None
+    }
+
+    pub(super) fn attr(&self, client: &Client, (since, thread): (Since, u32), attr: &Attr, reply: ReplyAttr) {
+        let telling = client.telling();
+        client.told(attr, thread);
+        let ttl = upto(self.attr, telling.keeps_attr(since, attr.ino));
+        reply.attr(&ttl, &convert::attr(attr));
+    }
+
+    pub(super) fn created(
+        &self,
+        client: &Client,
+        telling: &Telling<'_>,
+        asked: &Asked<'_>,
+        attr: &Attr,
+        (handle, flags): (FileHandle, FopenFlags),
+        reply: ReplyCreate,
+    ) {
+        client.told(attr, asked.thread);
+        let ttl = self.of_both(telling, asked, attr.ino);
+        reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
+    }
+}
+
+fn nothing() -> FileAttr {
+    let attr = Attr {
+        ino: NOBODY,
+        kind: rfs_proto::FileKind::Regular,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: 0,
+        mtime: 0,
+        ctime: 0,
+        layout_generation: 0,
+        slot: 0,
+        marks: rfs_proto::Marks::empty(),
+    };
+    convert::attr(&attr)
+}

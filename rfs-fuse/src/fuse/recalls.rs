@@ -1,0 +1,210 @@
+//! Has the kernel drop what is recalled.
+//!
+//! One thread asks for recalls. To drop something can wait for locks that the kernel holds over requests of this mount: of a directory
+//! over a change in it, of a page while it is read. A change waits at the server until other mounts have dropped what it
+//! concerns, and they may be waiting for this one. So that nobody waits in a circle, other threads do the dropping, and the one that asks does not wait for
+//! one of them where a change of this mount's own is under way in the same directory or file, nor for long while there is any. What is dropped
+//! late then is dropped when that change has returned.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use rdmabox::Cancel;
+use rfs_proto::Recall;
+
+use super::{
+    background::Background,
+    kernel::{KernelLink, Part},
+};
+use crate::client::{Client, Keeper, UnderWay, attributes_of};
+
+/// So long somebody is waited for who may be waiting for a session thread, where changes have all of them wait.
+const GRACE: Duration = Duration::from_millis(50);
+/// Pauses until an inode that the kernel was told of is known there.
+const PAUSE: Duration = Duration::from_micros(50);
+/// So often. A second in all, far longer than a reply takes to be read.
+const PAUSES: u32 = 10_000;
+/// More threads are not started: each is held up by a change of this mount's own.
+const WORKERS: usize = 128;
+
+/// Something to drop.
+struct Job {
+    recall: Recall,
+    done: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    /// Threads, and those that have nothing to do.
+    workers: Vec<JoinHandle<()>>,
+    idle: usize,
+    stop: bool,
+}
+
+struct Shared {
+    client: Arc<Client>,
+    kernel: KernelLink,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    stopping: AtomicBool,
+}
+
+/// The threads. Dropping this ends them.
+pub(super) struct Recalls {
+    shared: Arc<Shared>,
+    cancel: Cancel,
+    asking: Background,
+}
+
+impl std::fmt::Debug for Recalls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Recalls")
+    }
+}
+
+impl Recalls {
+    /// Obeys recalls from now on.
+    pub(super) fn obey(client: Arc<Client>, kernel: KernelLink) -> io::Result<Recalls> {
+        let shared = Arc::new(Shared {
+            client,
+            kernel,
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            stopping: AtomicBool::new(false),
+        });
+        let (cancel, asking) = (Cancel::new(), Background::new("recalls"));
+        let (asks, until) = (Asking(Arc::clone(&shared)), cancel.clone());
+        asking.start(move || {
+            if let Err(e) = asks.0.client.obey(&asks, &until)
+                && asks.0.client.is_connected()
+            {
+                log::error!("nothing is kept any more: {e}");
+            }
+        })?;
+        Ok(Recalls { shared, cancel, asking })
+    }
+}
+
+impl Drop for Recalls {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.client.changes().look_again();
+        self.asking.join();
+        let workers = {
+            let mut queue = self.shared.queue.lock();
+            queue.stop = true;
+            std::mem::take(&mut queue.workers)
+        };
+        self.shared.work.notify_all();
+        for worker in workers {
+            if worker.join().is_err() {
+                log::error!("a thread for recalls had panicked");
+            }
+        }
+    }
+}
+
+/// The thread that asks.
+struct Asking(Arc<Shared>);
+
+impl Keeper for Asking {
+    fn drop_all(&self, recalls: &[Recall]) {
+        let job = |recall: &Recall| Arc::new(Job { recall: recall.clone(), done: AtomicBool::new(false) });
+        let jobs: Vec<Arc<Job>> = recalls.iter().map(job).collect();
+        self.0.queue.lock().jobs.extend(jobs.iter().cloned());
+        let (mut ended, mut since) = (None, Instant::now());
+        let at_most = |under_way: &UnderWay| (under_way.count() > 0).then_some(GRACE);
+        self.0.client.changes().wait_until(at_most, |under_way| {
+            self.0.employ();
+            if ended.replace(under_way.ended()) != Some(under_way.ended()) {
+                since = Instant::now();
+            }
+            let none_ends = under_way.count() > 0 && since.elapsed() >= GRACE;
+            let over = |job: &Arc<Job>| {
+                job.done.load(Ordering::Acquire) || under_way.changes(attributes_of(&job.recall))
+            };
+            none_ends || self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(over)
+        });
+    }
+}
+
+impl Shared {
+    /// Has somebody do what is to be done.
+    fn employ(self: &Arc<Self>) {
+        let mut queue = self.queue.lock();
+        if queue.jobs.is_empty() {
+            return;
+        }
+        if queue.idle > 0 {
+            self.work.notify_one();
+        } else if queue.workers.len() < WORKERS && !queue.stop {
+            let shared = Arc::clone(self);
+            match thread::Builder::new().name("dropping".into()).spawn(move || shared.work()) {
+                Ok(worker) => queue.workers.push(worker),
+                Err(e) => log::error!("cannot start a thread to drop what was recalled: {e}"),
+            }
+        }
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            self.drop(&job.recall);
+            job.done.store(true, Ordering::Release);
+            self.client.changes().look_again();
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Job>> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.stop {
+                return None;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                return Some(job);
+            }
+            queue.idle += 1;
+            self.work.wait(&mut queue);
+            queue.idle -= 1;
+        }
+    }
+
+    fn drop(&self, recall: &Recall) {
+        let outcome = match recall {
+            // The attributes of the directory go whether or not the kernel knows the name.
+            Recall::Name { parent, name } => {
+                self.kernel.drop_name(*parent, name).and_then(|_| self.drop_inode(*parent, Part::Attributes))
+            }
+            Recall::Names { ino } | Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
+            Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
+        };
+        if let Err(e) = outcome {
+            log::warn!("cannot drop what was recalled ({recall:?}): {e}");
+        }
+    }
+
+    /// The kernel may have been told of an inode, and not have read that yet: then it will know it in a moment.
+    fn drop_inode(&self, ino: u64, part: Part) -> io::Result<()> {
+        for _ in 0..PAUSES {
+            if self.kernel.drop_inode(ino, part)?
+                || !self.client.knows(ino)
+                || self.stopping.load(Ordering::Relaxed)
+            {
+                break;
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
