@@ -207,7 +207,7 @@ pub struct Args {
 
     /// What the kernel keeps: auto: names, attributes and file pages, until another mount changes them; none: nothing, which
     /// is fastest for large requests and slow for small ones
-    #[arg(long, value_enum, value_name = "auto|none", default_value = "auto", help_heading = "Kernel")]
+    #[arg(long, value_parser = cache, value_name = "auto|none", default_value = "auto", help_heading = "Kernel")]
     cache: Cache,
 
     /// The same as --cache none
@@ -234,12 +234,23 @@ pub struct Args {
 }
 
 /// What the kernel keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cache {
     /// What may be kept until it is recalled.
     Auto,
     /// Nothing.
     None,
+}
+
+fn cache(text: &str) -> Result<Cache, String> {
+    match text {
+        "auto" => Ok(Cache::Auto),
+        "none" => Ok(Cache::None),
+        "writeback" => {
+            Err("what was written would be where no other mount sees it; there are auto and none".into())
+        }
+        _ => Err("there are auto and none".into()),
+    }
 }
 
 /// As long as anything.
@@ -449,6 +460,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_keeps() {
+        let auto = args("rfs-fuse a:1 /m --attr-timeout 5").settings();
+        assert_eq!((auto.keeps, auto.direct_io), (true, false));
+        assert_eq!((auto.attr_timeout, auto.entry_timeout), (Duration::from_secs(5), FOREVER));
+        for none in ["--cache none", "--direct-io", "--cache none --attr-timeout 5"] {
+            let args = args(&format!("rfs-fuse a:1 /m --export x {none}"));
+            let none = args.settings();
+            assert_eq!((none.keeps, none.direct_io), (false, true));
+            assert_eq!((none.attr_timeout, none.entry_timeout), (Duration::ZERO, Duration::ZERO));
+            assert_eq!(args.attach_options(), AttachOptions { export: "x".into(), keeps: false });
+        }
+    }
+
+    #[test]
     fn bad_values_are_refused() {
         for line in [
             "rfs-fuse",
@@ -459,6 +484,7 @@ mod tests {
             "rfs-fuse a:1 /m --timeout 0",
             "rfs-fuse a:1 /m --attr-timeout -1",
             "rfs-fuse a:1 /m --window lots",
+            "rfs-fuse a:1 /m --cache writeback",
             "rfs-fuse a:1 /m extra",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");

@@ -283,6 +283,23 @@ fn a_keeper_that_is_stopped_or_killed_does_not_hold_the_others_up() {
     }
 }
 
+#[test]
+fn what_was_kept_goes_with_the_session() {
+    for over in common::providers() {
+        let lender = Lender::new(64 * MIB);
+        let mount = lender.mount(over, &[]);
+        let path = mount.path("f");
+        fs::write(&path, pattern(8192, 1)).expect("written");
+        let file = File::open(&path).expect("opened");
+        file.read_exact_at(&mut [0; 8192], 0).expect("read");
+        drop(lender);
+        assert!(eventually(|| fs::metadata(&path).is_err()));
+        assert!(eventually(|| file.read_at(&mut [0; 8192], 0).is_err()));
+        drop(file);
+        mount.unmount();
+    }
+}
+
 /// A directory of directories with files.
 fn tree(root: &Path, directories: u32, files: u32) {
     for d in 0..directories {

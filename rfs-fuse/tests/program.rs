@@ -406,11 +406,10 @@ fn every_operation(mount: &Mount, file: File) -> Vec<(&'static str, Option<i32>)
         .collect()
 }
 
-/// A new file with three blocks in it, none of which the kernel keeps.
+/// A new file with three blocks in it. The mount has the kernel keep nothing.
 fn uncached_file(mount: &Mount) -> File {
     let path = mount.path("file");
     fs::write(&path, pattern(3 * 4096, 1)).expect("written");
-    // Opening drops the pages; posix_fadvise may leave some.
     File::options().read(true).write(true).open(path).expect("opened")
 }
 
@@ -420,7 +419,7 @@ fn a_killed_server_is_an_errno_and_not_a_hang() {
     for over in providers() {
         let mut server = ServerProcess::start();
         let point = directory();
-        let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "5"];
+        let options = ["--cache", "none", "--timeout", "5"];
         let mount = Mount::start(server.address(over), point.path(), &options);
         let file = uncached_file(&mount);
         server.signal(Signal::KILL);
@@ -438,7 +437,7 @@ fn a_silent_server_is_an_errno_and_not_a_hang() {
     for over in providers() {
         let server = ServerProcess::start();
         let point = directory();
-        let options = ["--attr-timeout", "0", "--entry-timeout", "0", "--timeout", "0.5"];
+        let options = ["--cache", "none", "--timeout", "0.5"];
         let mount = Mount::start(server.address(over), point.path(), &options);
         let file = uncached_file(&mount);
         common::stop(server.pid());

@@ -78,12 +78,9 @@ impl Client {
         (since, mark): (Since, Mark),
     ) -> Result<Attr, ClientError> {
         let forgotten = self.inodes.forgotten();
-        let page = match self.call(&Request::LookupAhead { parent, name, max_entries }) {
-            Ok(Reply::Dir(page)) => page,
-            Ok(_) => return wrong_kind(),
-            // XXX
-            Err(ClientError::Errno(Errno(38))) => return self.ask(parent, name, since),
-            Err(e) => return Err(e),
+        let page = match self.call(&Request::LookupAhead { parent, name, max_entries })? {
+            Reply::Dir(page) => page,
+            _ => return wrong_kind(),
         };
         let mut entries = page.entries.into_iter();
         let attr = match entries.next() {

@@ -31,8 +31,8 @@ use crate::client::{Client, Keeper, UnderWay, attributes_of};
 const GRACE: Duration = Duration::from_millis(50);
 /// Pauses until an inode that the kernel was told of is known there.
 const PAUSE: Duration = Duration::from_micros(50);
-/// So often. Two seconds in all, far longer than a reply takes to be read.
-const PAUSES: u32 = 40_000;
+/// So often. A second in all, far longer than a reply takes to be read.
+const PAUSES: u32 = 10_000;
 /// More threads are not started: each is held up by a change of this mount's own.
 const WORKERS: usize = 128;
 

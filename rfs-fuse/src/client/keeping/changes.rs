@@ -5,9 +5,13 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use rfs_proto::{RenameFlags, Request};
 use smallvec::{SmallVec, smallvec};
+
+/// So many at once. Each keeps one of the session's places for calls, of which started calls take half: one has to be left to
+/// say with that something is kept no longer.
+const AT_ONCE: u32 = 6;
 
 /// What a request changes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -96,19 +100,24 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// One begins.
+    /// One begins, once there are few enough under way.
     pub(crate) fn begin(&self, effect: &Effect<'_>) -> Change<'_> {
         let inodes: SmallVec<[u64; 3]> = effect.inodes().collect();
         let mut under_way = self.under_way.lock();
-        under_way.count += 1;
+        // Also who waits here has locks in the kernel.
         for &ino in &inodes {
             *under_way.by_ino.entry(ino).or_default() += 1;
         }
-        self.tell(under_way);
+        self.tell(&mut under_way);
+        while under_way.count >= AT_ONCE {
+            under_way.waiting = true;
+            self.moved.wait(&mut under_way);
+        }
+        under_way.count += 1;
         Change { changes: self, inodes }
     }
 
-    fn tell(&self, mut under_way: MutexGuard<'_, UnderWay>) {
+    fn tell(&self, under_way: &mut UnderWay) {
         if std::mem::take(&mut under_way.waiting) {
             self.moved.notify_all();
         }
@@ -135,7 +144,7 @@ impl Changes {
 
     /// Whoever waits is to look again.
     pub fn look_again(&self) {
-        self.tell(self.under_way.lock());
+        self.tell(&mut self.under_way.lock());
     }
 }
 
@@ -159,7 +168,7 @@ impl Drop for Change<'_> {
                 }
             }
         }
-        self.changes.tell(under_way);
+        self.changes.tell(&mut under_way);
     }
 }
 
@@ -184,6 +193,22 @@ mod tests {
         assert!(!seen(1) && changes.under_way.lock().by_ino.is_empty());
         assert_eq!(changes.under_way.lock().count(), 0);
         assert_eq!(Effect::of(&Request::Lookup { parent: 1, name: b"a" }), None);
+    }
+
+    #[test]
+    fn there_are_not_too_many_at_once() {
+        let changes = Changes::default();
+        let effect = Effect::of(&Request::Unlink { parent: 5, name: b"x" }).expect("an effect");
+        let mut all: Vec<Change<'_>> = (0..AT_ONCE).map(|_| changes.begin(&effect)).collect();
+        std::thread::scope(|scope| {
+            let other = Effect::of(&Request::Unlink { parent: 6, name: b"x" }).expect("an effect");
+            let changes = &changes;
+            let one_more = scope.spawn(move || drop(changes.begin(&other)));
+            changes.wait_until(|_| None, |under_way| under_way.changes(6));
+            assert_eq!(changes.under_way.lock().count(), AT_ONCE);
+            all.pop();
+            one_more.join().expect("it gets its turn");
+        });
     }
 
     #[test]

@@ -11,6 +11,8 @@ use std::collections::{HashMap, HashSet};
 
 /// Names kept in all directories together, at most.
 const NAMES: usize = 200_000;
+/// A directory counts as so many, besides those that are known of it.
+const DIRECTORY: usize = 16;
 /// A longer directory is not worth it.
 const LONGEST: usize = 50_000;
 /// Looked up so often in vain, a directory is listed.
@@ -57,7 +59,7 @@ struct Directory {
 impl Directory {
     fn names(&self) -> usize {
         let listing = self.listing.as_ref().map_or(0, |listing| listing.names.len());
-        self.absent.len() + self.all.as_ref().map_or(0, HashSet::len) + listing
+        DIRECTORY + self.absent.len() + self.all.as_ref().map_or(0, HashSet::len) + listing
     }
 
     /// A name of which nothing is known.
@@ -100,8 +102,8 @@ impl Directories {
 
     /// Does something with a directory and counts its names.
     fn with<R>(&mut self, dir: u64, act: impl FnOnce(&mut Directory) -> R) -> R {
+        let before = self.by_ino.get(&dir).map_or(0, Directory::names);
         let directory = self.by_ino.entry(dir).or_default();
-        let before = directory.names();
         let outcome = act(directory);
         let after = directory.names();
         self.names = self.names + after - before;
