@@ -50,6 +50,14 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     decode(bytes)
 }
 
+/// The version that an `Attach` names, in whatever version the rest of it is. `None` for all other bytes.
+pub fn attach_version(bytes: &[u8]) -> Option<u32> {
+    match postcard::take_from_bytes::<(u32, u32)>(bytes) {
+        Ok(((0, version), _)) => Some(version),
+        _ => None,
+    }
+}
+
 /// Decodes a reply.
 pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
     decode(bytes)

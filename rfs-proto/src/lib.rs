@@ -14,7 +14,7 @@ mod message;
 pub mod record;
 
 pub use attr::{Attr, FileKind, Marks, SetAttr, SetTime, StatFs};
-pub use codec::{DecodeError, decode_reply, decode_request, encode_reply, encode_request};
+pub use codec::{DecodeError, attach_version, decode_reply, decode_request, encode_reply, encode_request};
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
 pub use lock::{HeldLock, LockClass, LockKind, LockRange, Locked};

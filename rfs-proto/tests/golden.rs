@@ -3,7 +3,9 @@
 #[allow(dead_code)]
 mod support;
 
-use rfs_proto::{DecodeError, MAX_MESSAGE, decode_reply, decode_request, encode_reply, encode_request};
+use rfs_proto::{
+    DecodeError, MAX_MESSAGE, attach_version, decode_reply, decode_request, encode_reply, encode_request,
+};
 use support::{replies, requests, unhex};
 
 #[test]
@@ -48,6 +50,22 @@ fn protocol_md_shows_these_bytes() {
         requests().into_iter().map(|(hex, _)| hex).chain(replies().into_iter().map(|(hex, _)| hex));
     for hex in examples {
         assert!(text.contains(&format!("`{hex}`")), "PROTOCOL.md lacks `{hex}`");
+    }
+}
+
+#[test]
+fn every_version_of_attach_says_which_it_is() {
+    for (hex, version) in [
+        ("00 01 01 63 01 65 01", Some(1)),
+        ("00 8101 ff 01 02 03", Some(129)),
+        ("00 ffffffff0f", Some(u32::MAX)),
+        ("00", None),
+        ("00 80", None),
+        ("00 ffffffff1f", None),
+        ("01 01 02 68 69", None),
+        ("", None),
+    ] {
+        assert_eq!(attach_version(&unhex(hex)), version, "{hex}");
     }
 }
 

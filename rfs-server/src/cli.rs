@@ -7,7 +7,12 @@ use std::time::Duration;
 use clap::Parser;
 use rdmabox::{Address, Fencing, RdmaOptions, size};
 
-use crate::{config::Config, prefault::Prefault};
+use crate::{
+    config::Config,
+    dispatch::Root,
+    export::{ExportArg, ExportConfig, parse_mode, parse_name},
+    prefault::Prefault,
+};
 
 /// Lends memory of this machine as a file system.
 ///
@@ -27,6 +32,8 @@ use crate::{config::Config, prefault::Prefault};
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-remote-without-secret\n  \
         To other hosts over RDMA hardware or Soft-RoCE (they find each other over TCP):\n      \
             rfs-server --memory 64G --listen rdma:10.0.0.7:7441 --allow-remote-without-secret\n  \
+        Two file systems, each with space of its own (rfs-fuse --export NAME):\n      \
+            rfs-server --export home=8G --export scratch=2G,inodes=100000,root-mode=1777\n  \
         With all memory taken before clients can connect:\n      \
             rfs-server --memory 4G --prefault\n\n\
         When clients can connect, it prints the addresses that it listens on, one a line, and then a line that \
@@ -36,8 +43,14 @@ use crate::{config::Config, prefault::Prefault};
 )]
 pub struct Cli {
     /// How much memory to lend: a number of bytes, or of powers of 1024: 512m, 4g, 1.5t
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub memory: u64,
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present = "exports")]
+    pub memory: Option<u64>,
+
+    /// A file system to lend, instead of --memory and what goes with it: its name and size, how many inodes it has, and the
+    /// permissions of its root directory. May be repeated; clients that name none get the first
+    #[arg(long = "export", value_name = "NAME=SIZE[,inodes=N][,root-mode=MODE]", value_parser = ExportArg::parse,
+        conflicts_with_all = ["memory", "inodes", "name", "root_mode"])]
+    pub exports: Vec<ExportArg>,
 
     /// Where to listen: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Port 0 takes a free one.
     ///
@@ -101,7 +114,7 @@ pub struct Cli {
 impl Cli {
     /// The configuration that it asks for.
     pub fn into_config(self) -> Config {
-        let mut config = Config::new(self.memory);
+        let mut config = Config::new(self.memory.unwrap_or(0));
         if !self.listen.is_empty() {
             config.listen = self.listen;
         }
@@ -112,24 +125,16 @@ impl Cli {
         config.inodes = self.inodes;
         config.name = self.name;
         config.root.perm = self.root_mode;
+        let root = config.root;
+        let export = |arg: ExportArg| {
+            let root = Root { perm: arg.root_mode.unwrap_or(root.perm), ..root };
+            ExportConfig { name: arg.name, memory: arg.memory, inodes: arg.inodes, root }
+        };
+        config.exports = self.exports.into_iter().map(export).collect();
         config.prefault = self.prefault;
         config.allow_remote_without_secret = self.allow_remote_without_secret;
         config
     }
-}
-
-fn parse_mode(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8)
-        .ok()
-        .filter(|mode| *mode <= 0o7777)
-        .ok_or_else(|| format!("{text:?} is no mode: write octal permissions such as 755 or 1777"))
-}
-
-fn parse_name(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 64 || text.chars().any(char::is_control) {
-        return Err("a name is 1 to 64 bytes of printable text".into());
-    }
-    Ok(text.to_owned())
 }
 
 #[cfg(test)]
@@ -137,14 +142,6 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-
-    #[test]
-    fn modes_and_names() {
-        assert_eq!(parse_mode("1777"), Ok(0o1777));
-        assert!(parse_mode("17777").is_err() && parse_mode("8").is_err() && parse_mode("").is_err());
-        assert!(parse_name("scratch").is_ok());
-        assert!(parse_name("").is_err() && parse_name("a\0b").is_err());
-    }
 
     #[test]
     fn the_definition_is_sound() {
@@ -182,5 +179,23 @@ mod tests {
         assert_eq!(plain.patience(), crate::config::DEFAULT_PATIENCE);
         assert!(Cli::try_parse_from(["rfs-server"]).is_err());
         assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
+    }
+
+    #[test]
+    fn exports_take_the_place_of_memory() {
+        let args = |rest: &[&str]| Cli::try_parse_from([&["rfs-server"], rest].concat());
+        let config = args(&["--export=a=2M", "--export=b=3M,inodes=9,root-mode=1777"]).unwrap().into_config();
+        let exports = config.exports();
+        let root = |perm| Root { perm, ..config.root };
+        let export = |name: &str, memory: u64, inodes, perm| ExportConfig {
+            name: name.into(),
+            memory: memory << 20,
+            inodes,
+            root: root(perm),
+        };
+        assert_eq!(exports, [export("a", 2, None, 0o755), export("b", 3, Some(9), 0o1777)]);
+        for rest in ["--memory=1G", "--inodes=7", "--name=x", "--root-mode=700"] {
+            assert!(args(&["--export=a=2M", rest]).is_err(), "{rest}");
+        }
     }
 }

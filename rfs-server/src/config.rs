@@ -1,4 +1,4 @@
-//! What a server is told: how much to lend, where to listen, and the checks that need no memory and no socket.
+//! What a server is told: what to lend, where to listen, and the checks that need no memory and no socket.
 //!
 //! Threading: plain values. Checking may ask the resolver for a host name; it starts nothing.
 
@@ -10,11 +10,11 @@ use std::{
 };
 
 use rdmabox::{Address, Fencing, RdmaOptions};
-use rfs_proto::{BLOCK, record};
 
 use crate::{
     clock::{Clock, SystemClock},
     dispatch::Root,
+    export::ExportConfig,
     prefault::Prefault,
     scrub::ScrubMode,
     server::StartError,
@@ -33,16 +33,15 @@ pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
 /// Least memory that can be lent.
 pub const MIN_MEMORY: u64 = 1 << 20;
 
-/// Space for each inode that a server provides unless told a number.
-const BYTES_PER_INODE: u64 = 16 << 10;
-
 /// Configuration of a server.
 #[derive(Clone)]
 pub struct Config {
-    /// Bytes to lend; rounded down to whole blocks.
+    /// Bytes to lend, where there is one export only: see `exports`.
     pub memory: u64,
-    /// Inodes at most; by default one for every 16 KiB, at least 1024.
+    /// Its inodes: see [`ExportConfig::inodes`].
     pub inodes: Option<u32>,
+    /// What to lend, if it is not one export of `memory`, `inodes`, `name` and `root`. The first is that of clients that name none.
+    pub exports: Vec<ExportConfig>,
     /// Where to listen.
     pub listen: Vec<Address>,
     /// The device of addresses for RDMA.
@@ -54,9 +53,9 @@ pub struct Config {
     /// How long a client may take to say that it keeps something no longer that another one has changed. `None`:
     /// [`DEFAULT_PATIENCE`], or half of the lease if that is less.
     pub recall_timeout: Option<Duration>,
-    /// Name of the export, for logs.
+    /// Name of the export, if there is one only.
     pub name: String,
-    /// The root directory.
+    /// Its root directory.
     pub root: Root,
     /// When the memory is taken from the system.
     pub prefault: Prefault,
@@ -73,6 +72,7 @@ impl std::fmt::Debug for Config {
             .field("inodes", &self.inodes)
             .field("listen", &self.listen)
             .field("name", &self.name)
+            .field("exports", &self.exports)
             .finish_non_exhaustive()
     }
 }
@@ -83,6 +83,7 @@ impl Config {
         Config {
             memory,
             inodes: None,
+            exports: Vec::new(),
             listen: default_listen(),
             rdma: RdmaOptions::default(),
             allow_remote_without_secret: false,
@@ -100,10 +101,13 @@ impl Config {
         }
     }
 
-    /// Inodes, the root directory included.
-    pub fn inode_count(&self) -> u32 {
-        self.inodes
-            .unwrap_or_else(|| u32::try_from(self.memory / BYTES_PER_INODE).unwrap_or(u32::MAX).max(1024))
+    /// What to lend; never nothing.
+    pub fn exports(&self) -> Vec<ExportConfig> {
+        if !self.exports.is_empty() {
+            return self.exports.clone();
+        }
+        let (memory, inodes) = (self.memory, self.inodes);
+        vec![ExportConfig { name: self.name.clone(), memory, inodes, root: self.root }]
     }
 
     /// How long a client may take to say that it keeps something no longer.
@@ -112,23 +116,19 @@ impl Config {
         self.recall_timeout.unwrap_or(DEFAULT_PATIENCE.min(half))
     }
 
-    /// Bytes of file data.
-    pub fn arena_len(&self) -> u64 {
-        self.memory / BLOCK * BLOCK
-    }
-
-    /// Bytes of the attribute table.
-    pub fn table_len(&self) -> u64 {
-        u64::from(self.inode_count()) * record::LEN as u64
-    }
-
     /// What can be wrong without looking at memory or sockets.
     pub fn check(&self) -> Result<(), StartError> {
-        if self.memory < MIN_MEMORY {
-            return Err(StartError::TooLittle { asked: self.memory });
-        }
-        if self.inode_count() == 0 {
-            return Err(StartError::NoInodes);
+        let exports = self.exports();
+        for (at, export) in exports.iter().enumerate() {
+            if export.memory < MIN_MEMORY {
+                return Err(StartError::TooLittle { asked: export.memory });
+            }
+            if export.inode_count() == 0 {
+                return Err(StartError::NoInodes);
+            }
+            if exports[..at].iter().any(|other| other.name == export.name) {
+                return Err(StartError::ExportTwice { name: export.name.clone() });
+            }
         }
         if let Some(lease) = self.fencing.lease.filter(|lease| *lease <= self.patience()) {
             return Err(StartError::Patience { patience: self.patience(), lease });
@@ -263,11 +263,24 @@ mod tests {
     }
 
     #[test]
-    fn inodes_follow_memory() {
-        assert_eq!(Config::new(4 << 30).inode_count(), 262_144);
-        assert_eq!(Config::new(MIN_MEMORY).inode_count(), 1024);
-        assert_eq!(Config::new(u64::MAX).inode_count(), u32::MAX);
-        let config = Config { inodes: Some(3), ..Config::new(MIN_MEMORY + 1) };
-        assert_eq!((config.table_len(), config.arena_len()), (3 * 128, MIN_MEMORY));
+    fn one_export_or_those_named() {
+        let plain = Config { inodes: Some(7), ..Config::new(MIN_MEMORY) };
+        let exports = plain.exports();
+        let [one] = &exports[..] else { panic!("{exports:?}") };
+        assert_eq!(
+            (one.name.as_str(), one.memory, one.inodes, one.root),
+            ("rfs", MIN_MEMORY, Some(7), plain.root)
+        );
+        let named = |name: &str, memory| ExportConfig { name: name.into(), memory, ..one.clone() };
+        let check = |exports: &[ExportConfig]| {
+            let config = Config { exports: exports.to_vec(), ..Config::new(0) };
+            assert_eq!(config.exports(), exports);
+            config.check()
+        };
+        assert!(check(&[named("a", MIN_MEMORY), named("b", MIN_MEMORY)]).is_ok());
+        let twice = check(&[named("a", MIN_MEMORY), named("a", MIN_MEMORY)]);
+        assert!(matches!(twice, Err(StartError::ExportTwice { name }) if name == "a"));
+        let little = check(&[named("a", MIN_MEMORY), named("b", MIN_MEMORY - 1)]);
+        assert!(matches!(little, Err(StartError::TooLittle { .. })));
     }
 }

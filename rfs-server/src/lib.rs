@@ -17,6 +17,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod dispatch;
+pub mod export;
 pub mod files;
 pub mod keepers;
 pub mod leases;
@@ -35,5 +36,6 @@ pub mod table;
 pub mod waits;
 
 pub use config::Config;
+pub use export::ExportConfig;
 pub use prefault::Prefault;
 pub use server::{Server, StartError};

@@ -7,6 +7,7 @@ use std::{
 
 use clap::Parser;
 use rdmabox::size;
+use rfs_proto::{BLOCK, StatFs};
 use rfs_server::{Config, Server, cli::Cli};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
@@ -42,12 +43,21 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
     for address in server.addresses() {
         writeln!(out, "listening on {address}")?;
     }
-    let totals = server.statfs();
-    writeln!(
-        out,
-        "ready: lending {} ({} inodes)",
-        size::show(totals.blocks * rfs_proto::BLOCK),
-        totals.inodes
-    )?;
+    let show = |totals: &StatFs| {
+        let (bytes, inodes) = (totals.blocks * BLOCK, totals.inodes);
+        format!("{} ({inodes} inodes)", size::show(bytes))
+    };
+    let exports: Vec<_> = server.exports().collect();
+    if exports.len() > 1 {
+        for (name, totals) in &exports {
+            writeln!(out, "exporting {name}: {}", show(totals))?;
+        }
+    }
+    let sum = |sum: StatFs, (_, totals): &(&str, StatFs)| StatFs {
+        blocks: sum.blocks + totals.blocks,
+        inodes: sum.inodes + totals.inodes,
+        ..sum
+    };
+    writeln!(out, "ready: lending {}", show(&exports.iter().fold(StatFs::default(), sum)))?;
     out.flush()
 }

@@ -94,3 +94,67 @@ impl Drop for Patience {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use rdmabox::Memory;
+    use rfs_proto::{Errno, ROOT_INO, RegionRef, Reply, Request, VERSION, record};
+
+    use super::*;
+    use crate::{
+        clock::ManualClock,
+        dispatch::{Outcome, Root, Sender},
+        scrub::{ScrubMode, Space},
+        sessions::Regions,
+    };
+
+    fn dispatcher(alarm: &Arc<Alarm>) -> Arc<Dispatcher> {
+        let memory = |len| Arc::new(Memory::private(len).unwrap());
+        let space = Arc::new(Space::new(memory(1 << 20), ScrubMode::Inline));
+        let (root, clock) = (Root { perm: 0o755, uid: 0, gid: 0 }, Arc::new(ManualClock::new(1)));
+        let dispatcher = Dispatcher::new(space, memory(8 * record::LEN), root, clock).unwrap();
+        Arc::new(dispatcher.with_alarm(Arc::clone(alarm)))
+    }
+
+    fn now(dispatcher: &Dispatcher, session: u64, request: Request<'_>) -> Reply {
+        match dispatcher.handle(session, request) {
+            Outcome::Now(reply) => reply,
+            Outcome::Later(promise) => panic!("{promise:?}"),
+        }
+    }
+
+    #[test]
+    fn who_is_silent_is_ended_in_every_export_and_who_waits_goes_on() {
+        let alarm = Arc::<Alarm>::default();
+        let dispatchers = [(); 3].map(|()| dispatcher(&alarm));
+        let (send, ended) = mpsc::channel();
+        let patience = Duration::from_millis(1);
+        let end = move |session| send.send(session).unwrap();
+        let patience = Patience::start(alarm, dispatchers.to_vec(), patience, end).unwrap();
+        // In turns, so that the thread falls asleep in between.
+        for (round, dispatcher) in dispatchers.iter().cycle().take(30).enumerate() {
+            let [silent, other] = [1, 2].map(|half| 2 * round as u64 + half);
+            for session in [silent, other] {
+                let region = RegionRef { addr: 0, len: 0, rkey: 0 };
+                dispatcher.session_began(session, Regions { arena: region, table: region });
+                let attach = Request::Attach { version: VERSION, client: "", export: "", keeps: true };
+                assert!(matches!(now(dispatcher, session, attach), Reply::Attached(_)));
+            }
+            let look = Request::Lookup { parent: ROOT_INO, name: b"d" };
+            assert_eq!(now(dispatcher, silent, look), Reply::Error(Errno::ENOENT));
+            let make = Request::Mkdir { parent: ROOT_INO, name: b"d", perm: 0o700, umask: 0, uid: 0, gid: 0 };
+            let Outcome::Later(promise) = dispatcher.handle(other, make) else { panic!("does not wait") };
+            let (send, reply) = mpsc::channel();
+            dispatcher.redeem(promise, Sender::new(move |reply| send.send(reply).unwrap()));
+            assert_eq!(ended.recv(), Ok(silent));
+            assert!(matches!(reply.recv(), Ok(Reply::Attr(_))));
+            dispatcher.session_ended(silent);
+            assert_eq!(now(dispatcher, other, Request::Rmdir { parent: ROOT_INO, name: b"d" }), Reply::Done);
+            dispatcher.session_ended(other);
+        }
+        drop(patience);
+        assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    }
+}

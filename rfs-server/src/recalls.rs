@@ -88,6 +88,11 @@ impl<A> Queues<A> {
         self.0.remove(&session).is_some()
     }
 
+    /// Whoever asks for a session's recalls and has got no answer yet.
+    pub fn take_asker(&mut self, session: u64) -> Option<A> {
+        self.0.get_mut(&session)?.asker.take()
+    }
+
     /// Recalls something from a session; `None` if there is no such session.
     pub fn push(&mut self, session: u64, recall: Recall, now: Instant) -> Option<Need> {
         let queue = self.0.get_mut(&session)?;
@@ -191,6 +196,7 @@ mod tests {
         assert_eq!(queues.acknowledge(1, 4), Err(Unknown));
         assert_eq!(queues.acknowledge(1, 3), Ok(2));
         assert_eq!((queues.next(1), queues.wait(1, 'b'), queues.wait(1, 'c')), (None, None, Some('b')));
+        assert_eq!((queues.take_asker(1), queues.take_asker(1)), (Some('c'), None));
         assert!(queues.end(1) && !queues.end(1) && !queues.is_open(later));
     }
 

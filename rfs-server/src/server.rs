@@ -1,4 +1,4 @@
-//! A running server: everything checked first, then memory, then sockets.
+//! A running server: everything checked first, then memory, export by export, then sockets.
 //!
 //! Threading: [`Server::start`] returns once the server answers. Dropping the server ends all sessions, removes its
 //! Unix sockets and joins its threads. It installs no signal handlers and prints nothing: that is the program's.
@@ -11,10 +11,12 @@ use rfs_proto::{ServerStats, StatFs};
 use crate::{
     config::{Config, MIN_MEMORY},
     dispatch::Dispatcher,
+    export::ExportConfig,
     patience::{Alarm, Patience},
     prefault::Prefaulter,
     scrub::{Scrubber, Space},
-    service::FileService,
+    service::{FileService, Lent},
+    stats,
     system::{self, Bound},
 };
 
@@ -30,6 +32,12 @@ pub enum StartError {
     /// The root directory needs one.
     #[error("a file system needs at least one inode")]
     NoInodes,
+    /// One name twice.
+    #[error("the export {name:?} is given twice")]
+    ExportTwice {
+        /// The name.
+        name: String,
+    },
     /// Clients would lose their sessions for other reasons first.
     #[error("--recall-timeout {patience:?} has to be less than --lease {lease:?}")]
     Patience {
@@ -97,6 +105,13 @@ pub struct Server {
     // In the order in which they go: no session outlives what it uses.
     running: Running,
     _patience: Patience,
+    exports: Vec<Export>,
+}
+
+/// A file system that is lent, with the threads that work for it.
+#[derive(Debug)]
+struct Export {
+    name: String,
     _prefaulter: Prefaulter,
     _scrubber: Scrubber,
     dispatcher: Arc<Dispatcher>,
@@ -107,34 +122,29 @@ impl Server {
     pub fn start(config: Config) -> Result<Server, StartError> {
         config.check()?;
         check_memory(&config, system::available_memory())?;
-        let arena =
-            Arc::new(Memory::shared(&format!("{}-arena", config.name), in_memory(config.arena_len())?)?);
-        let table =
-            Arc::new(Memory::shared(&format!("{}-table", config.name), in_memory(config.table_len())?)?);
         let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing);
-        let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let arena_export = host.export(&arena, rights)?;
-        let table_export = host.export(&table, rights | Access::REMOTE_ATOMIC)?;
-        let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
-        // A table has a slot for the root, or the configuration would not have passed.
-        let patience = config.patience();
-        let dispatcher = Dispatcher::new(Arc::clone(&space), table, config.root, config.clock)
-            .map_err(|_| StartError::NoInodes)?;
         let alarm = Arc::<Alarm>::default();
-        let dispatcher = Arc::new(dispatcher.with_alarm(Arc::clone(&alarm)));
-        let scrubber = Scrubber::start(&space).map_err(StartError::Thread)?;
+        // All of the memory before any of it is touched, and before there are sockets.
+        let made: Vec<Made> = config
+            .exports()
+            .into_iter()
+            .map(|export| Made::new(&host, export, &config, &alarm))
+            .collect::<Result<_, _>>()?;
         make_socket_directories(&config.listen)?;
-        let prefaulter = Prefaulter::start(&arena, config.prefault).map_err(StartError::Thread)?;
-        let service = FileService::new(Arc::clone(&dispatcher), arena_export, table_export);
-        let running = host.listen(&config.listen, Arc::new(service))?;
+        let (mut exports, mut lent) = (Vec::new(), Vec::new());
+        for made in made {
+            exports.push(made.work(&config)?);
+            lent.push(made.lent);
+        }
+        let running = host.listen(&config.listen, Arc::new(FileService::new(lent)))?;
         let ender = running.ender();
         let end = move |session| {
             // It may have ended by itself meanwhile.
             ender.end(session, "it has not said in time that it keeps what has changed no longer");
         };
-        let watched = vec![Arc::clone(&dispatcher)];
-        let patience = Patience::start(alarm, watched, patience, end).map_err(StartError::Thread)?;
-        Ok(Server { running, _patience: patience, _prefaulter: prefaulter, _scrubber: scrubber, dispatcher })
+        let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
+        let patience = Patience::start(alarm, watched, config.patience(), end).map_err(StartError::Thread)?;
+        Ok(Server { running, _patience: patience, exports })
     }
 
     /// The addresses that it listens on, with ports resolved.
@@ -142,18 +152,66 @@ impl Server {
         self.running.addresses()
     }
 
-    /// Counters.
+    /// Counters of all exports together.
     pub fn stats(&self) -> ServerStats {
-        self.dispatcher.stats()
+        stats::sum(self.exports.iter().map(|export| export.dispatcher.stats()))
     }
 
-    /// Totals.
+    /// Totals of the first export.
     pub fn statfs(&self) -> StatFs {
-        self.dispatcher.statfs()
+        self.exports.first().map(|export| export.dispatcher.statfs()).unwrap_or_default()
+    }
+
+    /// All exports by name, with their totals, in the order in which they were given.
+    pub fn exports(&self) -> impl Iterator<Item = (&str, StatFs)> {
+        self.exports.iter().map(|export| (export.name.as_str(), export.dispatcher.statfs()))
     }
 
     /// Ends all sessions and stops. Returns when no thread of it runs any more.
     pub fn shutdown(self) {}
+}
+
+/// An export whose memory is there.
+struct Made {
+    lent: Lent,
+    space: Arc<Space>,
+    arena: Arc<Memory>,
+}
+
+impl Made {
+    fn new(
+        host: &Host,
+        export: ExportConfig,
+        config: &Config,
+        alarm: &Arc<Alarm>,
+    ) -> Result<Made, StartError> {
+        let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
+            Ok(Arc::new(Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?))
+        };
+        let arena = memory("arena", export.arena_len())?;
+        let table = memory("table", export.table_len())?;
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let arena_export = host.export(&arena, rights)?;
+        let table_export = host.export(&table, rights | Access::REMOTE_ATOMIC)?;
+        let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
+        // A table has a slot for the root, or the configuration would not have passed.
+        let dispatcher = Dispatcher::new(Arc::clone(&space), table, export.root, Arc::clone(&config.clock))
+            .map_err(|_| StartError::NoInodes)?
+            .with_alarm(Arc::clone(alarm));
+        let (name, dispatcher) = (export.name, Arc::new(dispatcher));
+        let lent = Lent { name, dispatcher, arena: arena_export, table: table_export };
+        Ok(Made { lent, space, arena })
+    }
+
+    /// Starts the threads that work for it.
+    fn work(&self, config: &Config) -> Result<Export, StartError> {
+        Ok(Export {
+            name: self.lent.name.clone(),
+            _scrubber: Scrubber::start(&self.space).map_err(StartError::Thread)?,
+            _prefaulter: Prefaulter::start(&self.arena, config.prefault).map_err(StartError::Thread)?,
+            dispatcher: Arc::clone(&self.lent.dispatcher),
+        })
+    }
 }
 
 fn in_memory(bytes: u64) -> Result<usize, StartError> {
@@ -164,7 +222,8 @@ fn in_memory(bytes: u64) -> Result<usize, StartError> {
 }
 
 fn check_memory(config: &Config, bound: Option<Bound>) -> Result<(), StartError> {
-    let asked = config.arena_len().saturating_add(config.table_len());
+    let each = |export: &ExportConfig| export.arena_len().saturating_add(export.table_len());
+    let asked = config.exports().iter().map(each).fold(0, u64::saturating_add);
     match bound {
         Some(bound) if bound.bytes < asked => Err(StartError::NotEnough { asked, bound }),
         _ => Ok(()),
@@ -199,6 +258,10 @@ mod tests {
         assert!(check_memory(&config, bound(needed)).is_ok());
         let error = check_memory(&config, bound(needed - 1)).unwrap_err();
         assert_eq!(error.to_string(), "cannot lend 1.0 MiB: the purse leaves 1.0 MiB");
+        // All exports together.
+        let twice = Config { exports: [config.exports(), config.exports()].concat(), ..config };
+        assert!(check_memory(&twice, bound(2 * needed)).is_ok());
+        assert!(check_memory(&twice, bound(2 * needed - 1)).is_err());
     }
 
     #[test]

@@ -1,53 +1,126 @@
-//! The dispatcher behind rdmabox: decodes, hands on, encodes.
+//! The dispatchers behind rdmabox: decodes, hands on, encodes. A session belongs to the export that it has attached to.
 //!
 //! Threading: rdmabox calls from several threads at once. Decoding and encoding hold no lock. A request that is no
 //! message ends its session, and nothing else.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::RwLock;
 use rdmabox::{Export, Peer, RemoteAddr, Service};
-use rfs_proto::{Errno, MAX_MESSAGE, RegionRef, Reply, decode_request, encode_reply};
+use rfs_proto::{
+    Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
+};
 
 use crate::{
     dispatch::{Dispatcher, Outcome, Sender},
     sessions::Regions,
 };
 
-/// The file service of an export.
+/// A file system, as sessions reach it.
+///
+/// Its memory is registered on its own, and a session is told the keys of its own export only: whoever keeps to the protocol
+/// reaches no byte of another one, whatever addresses it computes. It is no wall against a client that does not. The keys of
+/// software devices are small numbers, which can be guessed, and where memory is mapped a client is handed that of all exports.
+/// Exports part space and names, not users who mean each other harm; they need servers of their own.
+#[derive(Debug)]
+pub struct Lent {
+    /// Its name.
+    pub name: String,
+    /// Answers its sessions.
+    pub dispatcher: Arc<Dispatcher>,
+    /// File data.
+    pub arena: Export,
+    /// Attribute records.
+    pub table: Export,
+}
+
+impl Lent {
+    fn regions(&self, peer: &Peer) -> Regions {
+        let region = |export: &Export| {
+            let RemoteAddr { addr, rkey } = peer.remote_addr(export);
+            RegionRef { addr, len: export.memory().len() as u64, rkey }
+        };
+        Regions { arena: region(&self.arena), table: region(&self.table) }
+    }
+}
+
+/// The file service of one or more exports.
 #[derive(Debug)]
 pub struct FileService {
-    dispatcher: Arc<Dispatcher>,
-    arena: Export,
-    table: Export,
+    exports: Vec<Lent>,
+    /// Which export each session has attached to, by its place in the list.
+    sessions: RwLock<HashMap<u64, usize>>,
 }
 
 impl FileService {
-    /// A service whose sessions reach `arena` and `table`.
-    pub fn new(dispatcher: Arc<Dispatcher>, arena: Export, table: Export) -> FileService {
-        FileService { dispatcher, arena, table }
+    /// A service of these exports, the first of which is that of clients that name none.
+    pub fn new(exports: Vec<Lent>) -> FileService {
+        FileService { exports, sessions: RwLock::default() }
+    }
+
+    /// The export of a session.
+    fn export(&self, session: u64) -> Option<&Lent> {
+        let at = self.sessions.read().get(&session).copied();
+        at.and_then(|at| self.exports.get(at))
+    }
+
+    /// The export that the first request of a session asks for, or what else there is to say to it.
+    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Result<&Lent, Errno>, String> {
+        // What follows the version may differ in another one.
+        if let Some(version) = attach_version(request)
+            && version != VERSION
+        {
+            log::warn!("{peer}: it speaks version {version}, this is version {VERSION}");
+            return Ok(Err(Errno::EPROTO));
+        }
+        let Request::Attach { client, export: name, .. } = decode(request)? else {
+            return Ok(Err(Errno::EPROTO));
+        };
+        let found = self.exports.iter().position(|export| name.is_empty() || export.name == name);
+        let Some(found) = found else {
+            log::warn!("{peer}: {client:?} asks for the export {name:?}, which there is not");
+            return Ok(Err(Errno::ENOENT));
+        };
+        // Of two requests at once the first one counts; the export itself refuses the other one.
+        let at = *self.sessions.write().entry(peer.id()).or_insert_with(|| {
+            let export = &self.exports[found];
+            export.dispatcher.session_began(peer.id(), export.regions(peer));
+            found
+        });
+        Ok(Ok(&self.exports[at]))
     }
 }
 
 impl Service for FileService {
     fn connected(&self, peer: &Peer) -> Result<(), String> {
-        let region = |export: &Export| {
-            let RemoteAddr { addr, rkey } = peer.remote_addr(export);
-            RegionRef { addr, len: export.memory().len() as u64, rkey }
-        };
-        let regions = Regions { arena: region(&self.arena), table: region(&self.table) };
-        self.dispatcher.session_began(peer.id(), regions);
         log::debug!("session {}: {}", peer.id(), peer.description());
         Ok(())
     }
 
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), String> {
-        answer(&self.dispatcher, peer.id(), request, reply)
+        let export = match self.export(peer.id()) {
+            Some(export) => Ok(export),
+            None => self.choose(peer, request)?,
+        };
+        match export {
+            Ok(export) => answer(&export.dispatcher, peer.id(), request, reply)?,
+            Err(errno) => encode(&Reply::Error(errno), reply),
+        }
+        Ok(())
     }
 
     fn disconnected(&self, peer: &Peer) {
-        self.dispatcher.session_ended(peer.id());
+        let export = self.export(peer.id());
+        self.sessions.write().remove(&peer.id());
+        if let Some(export) = export {
+            export.dispatcher.session_ended(peer.id());
+        }
         log::debug!("session {}: gone", peer.id());
     }
+}
+
+fn decode(request: &[u8]) -> Result<Request<'_>, String> {
+    decode_request(request).map_err(|e| format!("malformed request: {e}"))
 }
 
 /// Answers one message of a session, now or later. An error ends the session.
@@ -57,8 +130,7 @@ fn answer(
     request: &[u8],
     reply: &mut rdmabox::Reply<'_>,
 ) -> Result<(), String> {
-    let request = decode_request(request).map_err(|e| format!("malformed request: {e}"))?;
-    match dispatcher.handle(session, request) {
+    match dispatcher.handle(session, decode(request)?) {
         Outcome::Now(answer) => encode(&answer, reply),
         Outcome::Later(promise) => {
             let later = reply.later();

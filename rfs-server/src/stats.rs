@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rfs_proto::Request;
+use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
 const NAMES: [&str; 32] = [
@@ -65,6 +65,17 @@ impl Counters {
     }
 }
 
+/// The counters of several exports together.
+pub fn sum(exports: impl IntoIterator<Item = ServerStats>) -> ServerStats {
+    let together = |mut sum: ServerStats, next: ServerStats| {
+        // All have the same names in the same order.
+        sum.calls.iter_mut().zip(next.calls).for_each(|((_, calls), (_, more))| *calls += more);
+        sum.sessions += next.sessions;
+        sum
+    };
+    exports.into_iter().reduce(together).unwrap_or_default()
+}
+
 /// The name under which a request is counted.
 pub fn request_name(request: &Request<'_>) -> &'static str {
     NAMES[index(request)]
@@ -110,6 +121,15 @@ fn index(request: &Request<'_>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums() {
+        let stats = |calls: &[u64], sessions| {
+            let calls = NAMES.iter().zip(calls).map(|(name, count)| ((*name).to_owned(), *count)).collect();
+            ServerStats { calls, sessions, uptime_secs: 9 }
+        };
+        assert_eq!(sum([stats(&[1, 2], 3), stats(&[10, 20], 30)]), stats(&[11, 22], 33));
+    }
 
     #[test]
     fn counts_by_name() {

@@ -143,6 +143,19 @@ fn the_socket_of_a_killed_server_is_taken_over() {
 }
 
 #[test]
+fn several_exports() {
+    let directory = tempfile::tempdir().unwrap();
+    let unix = format!("unix:{}", directory.path().join("rfs.sock").display());
+    let server =
+        Running::start(&["--export=home=4M,inodes=100", "--export=tmp=2M,inodes=50", "--listen", &unix]);
+    let [_, home, tmp, ready] = server.lines.as_slice() else { panic!("{:?}", server.lines) };
+    assert_eq!([home, tmp], ["exporting home: 4 MiB (100 inodes)", "exporting tmp: 2 MiB (50 inodes)"]);
+    assert_eq!(ready, "ready: lending 6 MiB (150 inodes)");
+    works(&unix.parse().unwrap());
+    assert_eq!(server.signal("TERM").0, Some(0));
+}
+
+#[test]
 fn what_cannot_be() {
     let remote = ["--memory=4M", "--listen=tcp:0.0.0.0:0"];
     fails(&remote, 1, &["tcp:0.0.0.0:0", "other machines", "--allow-remote-without-secret"]);
@@ -151,6 +164,8 @@ fn what_cannot_be() {
     fails(&["--memory=4M", "--listen=unix:/no/such/directory/rfs.sock"], 1, &["/no/such/directory"]);
     let twice = ["--memory=4M", "--listen=tcp:127.0.0.1:7999", "--listen=tcp:127.0.0.1:7999"];
     fails(&twice, 1, &["given twice"]);
+    fails(&["--export=a=1M", "--export=a=2M"], 1, &["\"a\"", "given twice"]);
+    fails(&["--memory=4M", "--lease=5", "--recall-timeout=5"], 1, &["--recall-timeout 5s", "--lease 5s"]);
 }
 
 #[test]
@@ -159,6 +174,9 @@ fn what_makes_no_sense() {
     fails(&["--memory=lots"], 2, &["lots", "4g"]);
     fails(&["--memory=4M", "--nonsense"], 2, &["--nonsense"]);
     fails(&["--memory=4M", "--inodes=0"], 2, &["--inodes"]);
+    fails(&["--export=a=4M,inodes=0"], 2, &["inodes=0"]);
+    fails(&["--export=a"], 2, &["NAME=SIZE"]);
+    fails(&["--export=a=4M", "--memory=4M"], 2, &["--memory"]);
     fails(&["--memory=4M", "--listen=nowhere"], 2, &["nowhere", "tcp:host:port"]);
 }
 

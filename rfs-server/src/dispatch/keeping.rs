@@ -91,6 +91,8 @@ impl Meta {
 
     /// A session keeps nothing any more: nobody waits for it.
     pub(super) fn keeps_no_longer(&mut self, session: u64) {
+        let asker = self.recalls.take_asker(session);
+        self.due.extend(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))));
         if self.recalls.end(session) {
             self.keepers.end_session(session);
         }

@@ -8,7 +8,7 @@ use rfs_proto::Reply;
 
 use crate::recalls::Need;
 
-/// Where a reply goes that comes late. It is called once at most, holding no lock; dropped when nobody can get the reply any more.
+/// Where a reply goes that comes late. It is called once, holding no lock; also when its session has ended by then.
 pub struct Sender(Box<dyn FnOnce(Reply) + Send>);
 
 impl Sender {

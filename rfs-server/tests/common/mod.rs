@@ -42,17 +42,27 @@ pub fn ask(session: &Session, request: Request<'_>) -> Reply {
     decode_reply(&reply).unwrap()
 }
 
-/// An attached session.
-pub fn connect(server: &Server, provider: ProviderKind, keeps: bool) -> Client {
+/// A session that has not said anything yet.
+pub fn session(server: &Server, provider: ProviderKind) -> Arc<Session> {
     let address = server.addresses().iter().find(|address| address.provider() == provider).unwrap();
     let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
-    let session = Session::connect(address, &options).unwrap();
-    let Reply::Attached(attached) =
-        ask(&session, Request::Attach { version: VERSION, client: "test", export: "", keeps })
-    else {
-        panic!("not attached");
-    };
+    Session::connect(address, &options).unwrap()
+}
+
+pub fn attach(session: &Session, export: &str, keeps: bool) -> Reply {
+    ask(session, Request::Attach { version: VERSION, client: "test", export, keeps })
+}
+
+/// An attached session.
+pub fn connect_to(server: &Server, provider: ProviderKind, export: &str, keeps: bool) -> Client {
+    let session = session(server, provider);
+    let Reply::Attached(attached) = attach(&session, export, keeps) else { panic!("not attached") };
     Client { session, attached }
+}
+
+/// One that is attached to the first export.
+pub fn connect(server: &Server, provider: ProviderKind, keeps: bool) -> Client {
+    connect_to(server, provider, "", keeps)
 }
 
 /// A name for a provider's turn.

@@ -1,0 +1,158 @@
+//! Several file systems of one server: what each has is its own.
+
+mod common;
+
+use common::{Client, attach, connect_to, session, start_with};
+use rdmabox::{ProviderKind, RemoteAddr, RequestError};
+use rfs_proto::{BLOCK, Errno, ROOT_INO, RegionRef, Reply, Request, StatFs, VERSION, decode_reply};
+use rfs_server::{Config, ExportConfig, Server};
+
+const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
+
+/// "small" has 256 blocks and 5 inodes, "large" has 512 and 100.
+fn start(directory: &tempfile::TempDir) -> Server {
+    start_with(directory, |config: &mut Config| {
+        let export = |name: &str, blocks, inodes| ExportConfig {
+            name: name.into(),
+            memory: blocks * BLOCK,
+            inodes: Some(inodes),
+            root: config.root,
+        };
+        config.exports = vec![export("small", 256, 5), export("large", 512, 100)];
+    })
+}
+
+fn totals(client: &Client) -> StatFs {
+    match client.ask(Request::StatFs) {
+        Reply::StatFs(totals) => totals,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn look(client: &Client, name: &[u8]) -> Reply {
+    client.ask(Request::Lookup { parent: ROOT_INO, name })
+}
+
+#[test]
+fn names_space_and_inodes_are_an_exports_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    for provider in PROVIDERS {
+        let [small, large] = ["small", "large"].map(|name| connect_to(&server, provider, name, false));
+        let fresh = totals(&large);
+        assert_eq!((fresh.blocks, fresh.blocks_free, fresh.inodes, fresh.inodes_free), (512, 512, 100, 99));
+        let ino = small.create(b"f").attr.ino;
+        assert_eq!(look(&large, b"f"), Reply::Error(Errno::ENOENT));
+        assert!(matches!(look(&connect_to(&server, provider, "", false), b"f"), Reply::Attr(_)), "the first");
+
+        // Space.
+        let all = Request::Allocate { ino, offset: 0, len: 256 * BLOCK };
+        assert!(matches!(small.ask(all), Reply::Layout(_)));
+        let more = Request::Allocate { ino, offset: 256 * BLOCK, len: 1 };
+        assert_eq!(small.ask(more), Reply::Error(Errno::ENOSPC));
+        assert_eq!((totals(&small).blocks_free, totals(&large)), (0, fresh));
+        // Inodes.
+        for name in [b"b", b"c", b"d"] {
+            small.create(name);
+        }
+        let perm = 0o700;
+        let full = Request::Mkdir { parent: ROOT_INO, name: b"e", perm, umask: 0, uid: 0, gid: 0 };
+        assert_eq!(small.ask(full), Reply::Error(Errno::ENOSPC));
+        assert_eq!((totals(&small).inodes_free, totals(&large)), (0, fresh));
+        assert_eq!(server.exports().map(|(name, _)| name).collect::<Vec<_>>(), ["small", "large"]);
+        assert!(server.exports().map(|(_, totals)| totals).eq([totals(&small), totals(&large)]));
+
+        // Another file of the same name.
+        large.create(b"f");
+        for name in [b"f", b"b", b"c", b"d"] {
+            assert_eq!(small.ask(Request::Unlink { parent: ROOT_INO, name }), Reply::Done);
+        }
+        assert!(matches!(look(&large, b"f"), Reply::Attr(_)));
+        // What a session had open goes with it, in its export.
+        assert_eq!(totals(&small).inodes_free, 0);
+        drop(small);
+        let again = connect_to(&server, provider, "small", false);
+        while totals(&again).inodes_free < 4 {
+            std::thread::yield_now();
+        }
+        assert_eq!(totals(&again).blocks_free, 256);
+        assert_eq!(large.ask(Request::Unlink { parent: ROOT_INO, name: b"f" }), Reply::Done);
+        drop((again, large));
+        while server.stats().sessions > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn an_export_that_there_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    for provider in PROVIDERS {
+        let session = session(&server, provider);
+        assert_eq!(attach(&session, "medium", false), Reply::Error(Errno::ENOENT));
+        assert_eq!(common::ask(&session, Request::StatFs), Reply::Error(Errno::EPROTO));
+        assert!(matches!(attach(&session, "large", false), Reply::Attached(_)));
+        // Once.
+        assert_eq!(attach(&session, "small", false), Reply::Error(Errno::EPROTO));
+        let client = common::ask(&session, Request::StatFs);
+        assert!(matches!(client, Reply::StatFs(StatFs { blocks: 512, .. })), "{client:?}");
+    }
+}
+
+#[test]
+fn another_version_is_told_so_whatever_it_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    for provider in PROVIDERS {
+        let session = session(&server, provider);
+        let mut reply = Vec::new();
+        let next = u8::try_from(VERSION + 1).unwrap();
+        for rest in [&b""[..], b"\x01c", b"\xff\xff\xff\xff\xff and more"] {
+            session.call(&[&[0, next], rest].concat(), &mut reply).unwrap();
+            assert_eq!(decode_reply(&reply), Ok(Reply::Error(Errno::EPROTO)));
+        }
+        assert!(matches!(attach(&session, "", false), Reply::Attached(_)));
+        // One that says that it is this version and is not ends its session.
+        let session = common::session(&server, provider);
+        assert!(session.call(&[0, next - 1, 0xff], &mut reply).is_err());
+        assert!(session.call(&[0x12], &mut reply).is_err());
+    }
+}
+
+#[test]
+fn keys_are_an_exports_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    let read = |client: &Client, region: RegionRef, rkey| {
+        let mut bytes = [0; 8];
+        client.session.read(RemoteAddr { addr: region.addr, rkey }, &mut bytes)
+    };
+    for provider in PROVIDERS {
+        let [small, large] = ["small", "large"].map(|name| connect_to(&server, provider, name, false));
+        let (its, other) = (small.attached, large.attached);
+        assert_eq!(read(&small, its.arena, its.arena.rkey), Ok(()));
+        // A session that breaks the rules needs a new queue pair, and gets it: each try is one of its own.
+        for region in [other.arena, other.table] {
+            for key in [its.arena.rkey, its.table.rkey] {
+                let refused = read(&small, region, key);
+                assert!(matches!(refused, Err(RequestError::Completion(_))), "{refused:?}");
+            }
+        }
+        assert_eq!(read(&small, its.table, its.table.rkey), Ok(()));
+    }
+}
+
+#[test]
+fn nothing_is_recalled_across_exports() {
+    let directory = tempfile::tempdir().unwrap();
+    // Nobody here answers, and nobody has to.
+    let server = start(&directory);
+    for provider in PROVIDERS {
+        let [small, large] = ["small", "large"].map(|name| connect_to(&server, provider, name, true));
+        assert_eq!(look(&small, b"x"), Reply::Error(Errno::ENOENT));
+        large.create(b"x");
+        assert_eq!(large.ask(Request::Unlink { parent: ROOT_INO, name: b"x" }), Reply::Done);
+        assert_eq!(look(&small, b"x"), Reply::Error(Errno::ENOENT));
+    }
+}
