@@ -46,7 +46,7 @@ impl ExportConfig {
     }
 }
 
-/// An export as a command line says it: NAME=SIZE[,inodes=N][,root-mode=MODE].
+/// An export as a command line says it: `NAME=SIZE[,inodes=N][,root-mode=MODE]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportArg {
     /// Name.
