@@ -517,6 +517,16 @@ pub struct DirEntry {
     pub attr: Attr,
 }
 
+impl Recall {
+    /// The inode whose attributes go with it.
+    pub fn inode(&self) -> u64 {
+        match self {
+            Recall::Name { parent, .. } => *parent,
+            Recall::Names { ino } | Recall::Attr { ino } | Recall::Pages { ino } => *ino,
+        }
+    }
+}
+
 /// Counters of the server's file code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStats {

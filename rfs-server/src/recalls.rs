@@ -100,6 +100,16 @@ impl<A> Queues<A> {
         Some(Need { session, place: queue.first + queue.recalls.len() as u64 - 1 })
     }
 
+    /// The last recall to each session but one that is not acknowledged and concerns something: whoever changes that waits for
+    /// them, also for those that somebody else caused.
+    pub fn open(&self, but: u64, concerns: impl Fn(&Recall) -> bool) -> impl Iterator<Item = Need> {
+        let others = self.0.iter().filter(move |(session, _)| **session != but);
+        others.filter_map(move |(&session, queue)| {
+            let last = queue.recalls.iter().rposition(|(recall, _)| concerns(recall))?;
+            Some(Need { session, place: queue.first + last as u64 })
+        })
+    }
+
     /// True while a recall is not acknowledged.
     pub fn is_open(&self, need: Need) -> bool {
         self.0.get(&need.session).is_some_and(|queue| queue.first <= need.place)
@@ -198,6 +208,31 @@ mod tests {
         assert_eq!((queues.next(1), queues.wait(1, 'b'), queues.wait(1, 'c')), (None, None, Some('b')));
         assert_eq!((queues.take_asker(1), queues.take_asker(1)), (Some('c'), None));
         assert!(queues.end(1) && !queues.end(1) && !queues.is_open(later));
+    }
+
+    #[test]
+    fn what_is_open_concerns_who_changes_it_next() {
+        let mut queues = Queues::<()>::default();
+        let now = Instant::now();
+        for session in 1..=3 {
+            queues.begin(session);
+        }
+        let open = |queues: &Queues<()>, but: u64, ino: u64| {
+            let mut needs: Vec<Need> = queues.open(but, |recall| recall.inode() == ino).collect();
+            needs.sort();
+            needs
+        };
+        queues.push(1, attr(5), now);
+        let last = queues.push(1, Recall::Pages { ino: 5 }, now).unwrap();
+        queues.push(1, attr(6), now);
+        let other = queues.push(2, Recall::Name { parent: 5, name: b"a".to_vec() }, now).unwrap();
+        assert_eq!(open(&queues, 3, 5), [last, other]);
+        assert_eq!(open(&queues, 1, 5), [other]);
+        assert_eq!(open(&queues, 3, 7), []);
+        let number = queues.next(1).unwrap().number;
+        assert_eq!(open(&queues, 3, 5), [last, other], "told is not done");
+        queues.acknowledge(1, number).unwrap();
+        assert_eq!(open(&queues, 3, 5), [other]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::{
     background::Background,
     kernel::{KernelLink, Part},
 };
-use crate::client::{Client, Keeper, UnderWay, attributes_of};
+use crate::client::{Client, Keeper, UnderWay};
 
 /// So long somebody is waited for who may be waiting for a session thread, where changes have all of them wait.
 const GRACE: Duration = Duration::from_millis(50);
@@ -131,9 +131,8 @@ impl Keeper for Asking {
                 since = Instant::now();
             }
             let none_ends = under_way.count() > 0 && since.elapsed() >= GRACE;
-            let over = |job: &Arc<Job>| {
-                job.done.load(Ordering::Acquire) || under_way.changes(attributes_of(&job.recall))
-            };
+            let over =
+                |job: &Arc<Job>| job.done.load(Ordering::Acquire) || under_way.changes(job.recall.inode());
             none_ends || self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(over)
         });
     }

@@ -27,8 +27,11 @@ impl<'a> Call<'a> {
         result
     }
 
-    /// The recalls that it caused.
+    /// The recalls that it has to wait for, each once.
     pub(super) fn into_needs(self) -> Vec<Need> {
-        self.needs.into_inner()
+        let mut needs = self.needs.into_inner();
+        needs.sort_unstable();
+        needs.dedup();
+        needs
     }
 }

@@ -55,6 +55,11 @@ impl Meta {
             };
             self.recall(keeper, recall);
         }
+        self.await_open(session, |recall| match recall {
+            Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
+            Recall::Names { ino } => *ino == parent,
+            Recall::Attr { .. } | Recall::Pages { .. } => false,
+        });
     }
 
     /// `session` changed an inode's attributes or extended attributes.
@@ -62,6 +67,7 @@ impl Meta {
         for keeper in self.keepers.take(ino, Part::Attr, session) {
             self.recall(keeper, Recall::Attr { ino });
         }
+        self.await_open(session, |recall| recall.inode() == ino);
     }
 
     /// `session` changed an inode's bytes, or will.
@@ -69,6 +75,7 @@ impl Meta {
         for keeper in self.keepers.take(ino, Part::Attr, session) {
             self.recall(keeper, Recall::Pages { ino });
         }
+        self.await_open(session, |recall| recall.inode() == ino);
     }
 
     /// An inode is gone, through what `session` did.
@@ -109,5 +116,11 @@ impl Meta {
 
     fn recall(&mut self, keeper: u64, recall: Recall) {
         self.fresh.extend(self.recalls.push(keeper, recall, Instant::now()));
+    }
+
+    /// Has `session` wait for recalls that others caused: who has not acknowledged one may keep what was before, though he is no
+    /// keeper any more.
+    fn await_open(&mut self, session: u64, concerns: impl Fn(&Recall) -> bool) {
+        self.fresh.extend(self.recalls.open(session, concerns));
     }
 }

@@ -33,7 +33,6 @@ use directories::Directories;
 pub(crate) use directories::{ListingId, Mark};
 pub(crate) use lease::Lease;
 pub(crate) use pages::PageState;
-pub use recalled::attributes_of;
 pub(crate) use recalled::{Moment, Recalled};
 
 /// Whoever keeps what the client told him, and so has to hear of what is recalled.
@@ -231,7 +230,7 @@ impl Client {
         let mut recalled = self.keeping.recalled.write();
         for recall in recalls {
             recalled.note(recall.clone());
-            let ino = attributes_of(recall);
+            let ino = recall.inode();
             let (mut directories, mut ahead) = (self.keeping.directories.lock(), self.keeping.ahead.lock());
             ahead.of_inode(ino);
             match recall {

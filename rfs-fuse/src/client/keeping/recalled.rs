@@ -60,15 +60,7 @@ impl Recalled {
 
     /// The attributes of an inode have been recalled since.
     pub(crate) fn attr(&self, since: Moment, ino: u64) -> bool {
-        self.any(since, |recall| attributes_of(recall) == ino)
-    }
-}
-
-/// Every recall takes the attributes of one inode along.
-pub fn attributes_of(recall: &Recall) -> u64 {
-    match recall {
-        Recall::Name { parent, .. } => *parent,
-        Recall::Names { ino } | Recall::Attr { ino } | Recall::Pages { ino } => *ino,
+        self.any(since, |recall| recall.inode() == ino)
     }
 }
 
