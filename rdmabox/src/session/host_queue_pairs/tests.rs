@@ -99,7 +99,7 @@ impl Bench {
     fn new(provider: ProviderKind, data: usize) -> Bench {
         let (connecting_send, connecting) = channel();
         let (decide, results) = channel();
-        let pairs = HostQueuePairs::new(provider, data);
+        let pairs = HostQueuePairs::new(provider, data, false);
         let fakes = (connecting_send, Arc::new(Mutex::new(results)));
         Bench { pairs, log: Log::default(), connecting: Mutex::new(connecting), decide, fakes }
     }
