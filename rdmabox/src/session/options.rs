@@ -56,7 +56,7 @@ impl CallsBy {
         match self {
             CallsBy::Reply => false,
             CallsBy::Fetch => true,
-            // Over TCP two round trips cost more than a message each way: with four threads 31 thousand calls a second, not 71.
+            // Over TCP two round trips cost more than a message each way: with four threads a third fewer calls a second.
             CallsBy::Auto => provider == ProviderKind::Shm,
         }
     }
