@@ -3,19 +3,19 @@
 //!
 //! ```text
 //! call_rate [--calls N] [--rounds N] [--threads N[,N...]] [--provider P[,P...]] [--polling MODE[,MODE...]]
-//!           [--pause MICROSECONDS[,...]] [--idle SECONDS]
+//!           [--pause MICROSECONDS[,...]] [--idle SECONDS] [--answers reply|fetch|auto[,...]] [--fetch-size BYTES]
 //! ```
 //!
-//! Every combination is a row. Rounds are interleaved, and a row's rate is the median of its rounds. The processor time is that
+//! Every combination is a row. Answers are sent (`reply`) or fetched, with READs of so many bytes where memory is not mapped. Rounds are interleaved, and a row's rate is the median of its rounds. The processor time is that
 //! of both sides. With `--pause` each thread waits between two calls, so that who waits for something may have gone to
 //! sleep. `--idle` leaves each session alone for so long, after a round, and tells what that costs.
 //!
 //! ```text
 //! $ cargo run --release -p rdmabox --example call_rate
 //! 40000 calls of 64 bytes, medians of 5 interleaved rounds
-//! | provider | polling  | threads | pause us |  calls/s | CPU us/call |
-//! |----------|----------|--------:|---------:|---------:|------------:|
-//! | shm      | adaptive |       1 |        0 |    99801 |        17.2 |
+//! | provider | answers | polling     | threads | pause us |  calls/s | CPU us/call |
+//! |----------|---------|-------------|--------:|---------:|---------:|------------:|
+//! | shm      | reply   | adaptive    |       1 |        0 |    99801 |        17.2 |
 //! ```
 
 use std::{
@@ -26,7 +26,7 @@ use std::{
 };
 
 use rdmabox::{
-    Address, Host, Peer, PollingMode, ProviderKind, Reply, RequestError, Running, Service, Session,
+    Address, CallsBy, Host, Peer, PollingMode, ProviderKind, Reply, RequestError, Running, Service, Session,
     SessionOptions,
 };
 
@@ -54,6 +54,8 @@ struct Plan {
     polling: Vec<PollingMode>,
     pauses: Vec<u64>,
     idle: Duration,
+    answers: Vec<CallsBy>,
+    fetch_size: usize,
 }
 
 fn list<T: FromStr>(text: &str) -> Result<Vec<T>, Box<dyn Error>>
@@ -73,6 +75,8 @@ impl Plan {
             polling: vec![PollingMode::Adaptive],
             pauses: vec![0],
             idle: Duration::ZERO,
+            answers: vec![CallsBy::Auto],
+            fetch_size: SessionOptions::default().fetch_size,
         };
         let mut args = std::env::args().skip(1);
         while let Some(name) = args.next() {
@@ -84,6 +88,8 @@ impl Plan {
                 "--provider" => plan.providers = list(&value)?,
                 "--polling" => plan.polling = list(&value)?,
                 "--pause" => plan.pauses = list(&value)?,
+                "--answers" => plan.answers = list(&value)?,
+                "--fetch-size" => plan.fetch_size = value.parse()?,
                 "--idle" => plan.idle = Duration::from_secs(value.parse()?),
                 _ => return Err(format!("there is no option {name}").into()),
             }
@@ -96,6 +102,7 @@ impl Plan {
 struct Row {
     session: Arc<Session>,
     provider: ProviderKind,
+    answers: CallsBy,
     polling: PollingMode,
     threads: usize,
     pause: Duration,
@@ -165,15 +172,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     for &provider in &plan.providers {
         let address = host.addresses().iter().find(|address| address.provider() == provider);
         let address = address.ok_or_else(|| format!("no {provider} here"))?;
-        for &polling in &plan.polling {
-            let options = SessionOptions { provider: Some(provider), polling, ..SessionOptions::default() };
+        for (&polling, &answers) in
+            plan.polling.iter().flat_map(|polling| plan.answers.iter().map(move |answers| (polling, answers)))
+        {
+            let options = SessionOptions {
+                provider: Some(provider),
+                polling,
+                calls: answers,
+                fetch_size: plan.fetch_size,
+                ..SessionOptions::default()
+            };
             let session = Session::connect(address, &options)?;
             for &threads in &plan.threads {
                 for &pause in &plan.pauses {
                     let (session, pause) = (Arc::clone(&session), Duration::from_micros(pause));
-                    let (rates, cpu, idle) = (Vec::new(), Vec::new(), 0.0);
-                    let row =
-                        Row { session, provider, polling, threads: threads.max(1), pause, rates, cpu, idle };
+                    let (threads, rates, cpu, idle) = (threads.max(1), Vec::new(), Vec::new(), 0.0);
+                    let row = Row { session, provider, answers, polling, threads, pause, rates, cpu, idle };
                     row.calls(WARM_UP.min(plan.calls))?;
                     rows.push(row);
                 }
@@ -184,13 +198,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         rows.iter_mut().try_for_each(|row| row.round(&plan))?;
     }
     println!("{} calls of {LENGTH} bytes, medians of {} interleaved rounds", plan.calls, plan.rounds);
-    println!("| provider | polling     | threads | pause us |  calls/s | CPU us/call |");
-    println!("|----------|-------------|--------:|---------:|---------:|------------:|");
+    println!("| provider | answers | polling     | threads | pause us |  calls/s | CPU us/call |");
+    println!("|----------|---------|-------------|--------:|---------:|---------:|------------:|");
     for row in rows {
-        let (provider, polling) = (row.provider.to_string(), row.polling);
+        let (provider, answers, polling) = (row.provider.to_string(), row.answers.to_string(), row.polling);
         let (threads, pause, idle) = (row.threads, row.pause.as_micros(), row.idle);
         let (rate, cpu) = (median(row.rates), median(row.cpu));
-        print!("| {provider:<8} | {polling:<11} | {threads:>7} | {pause:>8} | {rate:>8.0} | {cpu:>11.1} |");
+        print!(
+            "| {provider:<8} | {answers:<7} | {polling:<11} | {threads:>7} | {pause:>8} | {rate:>8.0} | {cpu:>11.1} |"
+        );
         if plan.idle.is_zero() { println!() } else { println!(" idle: {idle:.2} % of a core") }
     }
     Ok(())

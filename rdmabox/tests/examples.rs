@@ -157,23 +157,35 @@ fn async_service_finds_its_records() {
 
 #[test]
 fn call_rate_prints_a_row_for_each_combination() {
-    let args = ["--calls", "200", "--rounds", "1", "--polling", "event,adaptive", "--pause", "0,1"];
+    let args = [
+        "--calls",
+        "200",
+        "--rounds",
+        "1",
+        "--polling",
+        "event,adaptive",
+        "--pause",
+        "0,1",
+        "--answers",
+        "reply,fetch",
+    ];
     let lines = run("call_rate", &args);
     assert_eq!(lines[0], "200 calls of 64 bytes, medians of 1 interleaved rounds");
     let rows: Vec<String> = lines[3..]
         .iter()
         .map(|line| {
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-            let ["", provider, polling, threads, pause, rate, cpu, ""] = cells[..] else {
+            let ["", provider, answers, polling, threads, pause, rate, cpu, ""] = cells[..] else {
                 panic!("{line:?}")
             };
             assert!(number(rate) > 0.0 && number(cpu) >= 0.0, "{line:?}");
-            format!("{provider} {polling} {threads} {pause}")
+            format!("{provider} {polling} {answers} {threads} {pause}")
         })
         .collect();
     let expected: Vec<String> = ["shm", "tcp"]
         .iter()
         .flat_map(|provider| ["event", "adaptive"].map(|polling| format!("{provider} {polling}")))
+        .flat_map(|row| ["reply", "fetch"].map(|answers| format!("{row} {answers}")))
         .flat_map(|row| ["1 0", "1 1", "4 0", "4 1"].map(|rest| format!("{row} {rest}")))
         .collect();
     assert_eq!(rows, expected);

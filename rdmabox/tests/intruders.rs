@@ -13,8 +13,14 @@ use support::Fixture;
 
 const CONTROL: u32 = 1;
 const JOIN: u32 = 2;
+const REPLY: u32 = 0;
+const FETCH: u32 = 1;
 const SEND: u8 = 1;
 const WRITE: u8 = 2;
+const ACK: u8 = 16;
+const NAK: u8 = 17;
+/// Flag of a request that is to be acknowledged.
+const ACK_WANTED: u8 = 1;
 const HAS_IMM: u8 = 2;
 const PLACED: u8 = 4;
 
@@ -26,12 +32,18 @@ fn connect(f: &Fixture) -> TcpStream {
 }
 
 fn preamble(kind: u32, token: &[u8], number: u32) -> Vec<u8> {
+    preamble_of(kind, token, number, REPLY)
+}
+
+fn preamble_of(kind: u32, token: &[u8], number: u32, calls: u32) -> Vec<u8> {
     let mut bytes = b"rdmabxS\x01".to_vec();
-    bytes.extend(2u32.to_le_bytes());
+    bytes.extend(3u32.to_le_bytes());
     bytes.extend(kind.to_le_bytes());
     bytes.extend(token);
     bytes.extend(number.to_le_bytes());
+    // Of software.
     bytes.extend(0u32.to_le_bytes());
+    bytes.extend(calls.to_le_bytes());
     bytes
 }
 
@@ -77,12 +89,75 @@ fn session(f: &Fixture) -> Raw {
 
 /// Reads an answer of the host, which has to be a yes, and gives its token.
 fn answer(control: &mut TcpStream) -> [u8; 16] {
-    let mut raw = [0u8; 52];
+    raw_answer(control)[16..32].try_into().unwrap()
+}
+
+fn raw_answer(control: &mut TcpStream) -> [u8; 68] {
+    let mut raw = [0u8; 68];
     control.read_exact(&mut raw).unwrap();
     assert_eq!(raw[12], 1);
     let mut text = vec![0; usize::from(u16::from_le_bytes([raw[14], raw[15]]))];
     control.read_exact(&mut text).unwrap();
-    raw[16..32].try_into().unwrap()
+    raw
+}
+
+/// A session whose calls are made by fetching.
+struct Fetching {
+    control: TcpStream,
+    messages: TcpStream,
+    data: TcpStream,
+    fetch: TcpStream,
+    /// Its memory.
+    key: u32,
+    addr: u64,
+}
+
+fn fetching(f: &Fixture) -> Fetching {
+    let mut control = connect(f);
+    control.write_all(&preamble_of(CONTROL, &[0; 16], 1, FETCH)).unwrap();
+    let raw = raw_answer(&mut control);
+    assert_eq!(raw[52..56], FETCH.to_le_bytes());
+    let (key, addr) = (raw[56..60].try_into().unwrap(), raw[60..68].try_into().unwrap());
+    let [messages, data, fetch] = [0, 1, 3].map(|index| join(f, &raw[16..32], index));
+    answer(&mut control);
+    let (key, addr) = (u32::from_le_bytes(key), u64::from_le_bytes(addr));
+    Fetching { control, messages, data, fetch, key, addr }
+}
+
+/// A WRITE, the first request on its stream.
+fn write(key: u32, addr: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut message = frame(WRITE, 0, bytes.len() as u32, 0);
+    message[12..16].copy_from_slice(&key.to_le_bytes());
+    message[16..24].copy_from_slice(&addr.to_le_bytes());
+    message.extend(bytes);
+    message
+}
+
+fn ring(slot: u16, number: u32) -> Vec<u8> {
+    let mut message = frame(SEND, 0, 8, 0);
+    message.extend(slot.to_le_bytes());
+    message.extend(3u16.to_le_bytes());
+    message.extend(number.to_le_bytes());
+    message
+}
+
+/// The record of the first request of a slot: head, bytes and tail.
+fn request(bytes: [u8; 8]) -> Vec<u8> {
+    let head = 1 | 8u64 << 32;
+    [head.to_le_bytes(), bytes, (!head).to_le_bytes()].concat()
+}
+
+/// Reads frames until one of that kind comes, and gives its payload.
+fn until(stream: &mut TcpStream, op: u8) -> Vec<u8> {
+    loop {
+        let mut header = [0; 48];
+        stream.read_exact(&mut header).unwrap();
+        let mut payload = vec![0; u32::from_le_bytes(header[4..8].try_into().unwrap()) as usize];
+        stream.read_exact(&mut payload).unwrap();
+        if header[0] == op {
+            return payload;
+        }
+    }
 }
 
 /// More often than there are threads that answer calls.
@@ -128,7 +203,7 @@ fn a_message_of_a_slot_that_does_not_exist_is_no_call() {
 
 #[test]
 fn nor_is_one_that_says_that_it_is_a_reply() {
-    for kind in [1u16, 2, 3] {
+    for kind in [1u16, 2, 3, 4, 5] {
         let mut message = frame(SEND, 0, 8, 0);
         message.extend(0u16.to_le_bytes());
         message.extend(kind.to_le_bytes());
@@ -189,4 +264,63 @@ fn a_host_that_stops_ends_connections_that_say_nothing_and_sessions_that_are_bei
     // It may be told why before the end.
     let mut rest = Vec::new();
     let _ = halfway.read_to_end(&mut rest);
+}
+
+/// Returns when what was written on the stream for fetching is there: the host acknowledges it.
+fn written(raw: &mut Fetching, addr: u64, bytes: &[u8]) {
+    let mut message = write(raw.key, addr, bytes);
+    message[1] = ACK_WANTED;
+    raw.fetch.write_all(&message).unwrap();
+    until(&mut raw.fetch, ACK);
+}
+
+#[test]
+fn a_call_can_be_made_by_fetching_byte_by_byte() {
+    let f = Fixture::new(ProviderKind::Tcp);
+    let mut raw = fetching(&f);
+    let addr = raw.addr;
+    written(&mut raw, addr, &request(*b"abcdefgh"));
+    raw.messages.write_all(&ring(0, 1)).unwrap();
+    assert_eq!(until(&mut raw.messages, SEND)[8..], *b"hgfedcba");
+}
+
+#[test]
+fn nonsense_in_a_call_slot_and_rings_for_nothing_end_the_session() {
+    let f = Fixture::new(ProviderKind::Tcp);
+    let good = f.connect();
+    let mut half = request(*b"abcdefgh");
+    half[16] ^= 1;
+    let nonsense: [(&[u8], u16, u32); 5] = [
+        (&[0xff; 64], 0, 1),
+        (&half, 0, 1),
+        (&request(*b"abcdefgh"), 0, 2),
+        (&request(*b"abcdefgh"), 1, 1),
+        (&[0; 8], 0, 0),
+    ];
+    for (bytes, slot, number) in nonsense {
+        let mut raw = fetching(&f);
+        let addr = raw.addr;
+        written(&mut raw, addr, bytes);
+        raw.messages.write_all(&ring(slot, number)).unwrap();
+        assert_eq!(raw.control.read(&mut [0]).unwrap(), 0);
+    }
+    let mut reply = Vec::new();
+    good.call(b"abc", &mut reply).unwrap();
+    assert_eq!(reply, b"cba");
+}
+
+#[test]
+fn nobody_writes_into_the_call_slots_of_another_session() {
+    let f = Fixture::new(ProviderKind::Tcp);
+    for way in 0..2 {
+        let (mut victim, mut intruder) = (fetching(&f), fetching(&f));
+        let forged = write(victim.key, victim.addr, &request(*b"abcdefgh"));
+        let stream = if way == 0 { &mut intruder.fetch } else { &mut intruder.data };
+        stream.write_all(&forged).unwrap();
+        until(stream, NAK);
+        // There is nothing to be carried out.
+        victim.messages.write_all(&ring(0, 1)).unwrap();
+        assert_eq!(victim.control.read(&mut [0]).unwrap(), 0);
+    }
+    assert_eq!(f.service.calls.load(std::sync::atomic::Ordering::SeqCst), 0);
 }

@@ -9,7 +9,8 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Cancel, Host, Later, Peer, ProviderKind, Reply, RequestError, Running, Service, Session, SessionOptions,
+    CallsBy, Cancel, Host, Later, Peer, ProviderKind, Reply, RequestError, Running, Service, Session,
+    SessionOptions,
 };
 use support::{addresses, pattern, providers};
 
@@ -52,9 +53,18 @@ struct Fixture {
     _dir: tempfile::TempDir,
 }
 
+/// With replies that are sent and with replies that are fetched where they are not late.
 fn on_each_provider(test: impl Fn(Fixture)) {
     for provider in providers() {
-        eprintln!("--- {provider}");
+        for calls in [CallsBy::Reply, CallsBy::Fetch] {
+            eprintln!("--- {provider}, {calls:?}");
+            test(Fixture::new(provider, calls));
+        }
+    }
+}
+
+impl Fixture {
+    fn new(provider: ProviderKind, calls: CallsBy) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let (send, debts) = mpsc::channel();
         let (end, ended) = mpsc::channel();
@@ -62,14 +72,14 @@ fn on_each_provider(test: impl Fn(Fixture)) {
         let listen = addresses(provider, dir.path());
         let running = Host::new().unwrap().listen(&listen, Arc::new(service)).unwrap();
         let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
-        let mut options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        let mut options = SessionOptions { provider: Some(provider), calls, ..SessionOptions::default() };
         if provider == ProviderKind::Rdma {
             // Where it is tested, processors are emulated and slow.
             options.connect_timeout = std::time::Duration::from_secs(60);
             options.operation_timeout = std::time::Duration::from_secs(60);
         }
         let session = Session::connect(address, &options).unwrap();
-        test(Fixture { debts, ended, running, session, _dir: dir });
+        Fixture { debts, ended, running, session, _dir: dir }
     }
 }
 

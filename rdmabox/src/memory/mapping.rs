@@ -310,6 +310,15 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
+    /// Stores the aligned 8-byte word at `offset`, behind everything that this thread has written before.
+    ///
+    /// # Panics
+    /// As [`atomic_u64`](Self::atomic_u64).
+    #[inline]
+    pub(crate) fn store_u64(&self, offset: usize, word: u64) {
+        self.atomic_u64(offset).store(word, Ordering::Release);
+    }
+
     /// Loads the aligned 8-byte word at `offset`. Works on read-only mappings.
     ///
     /// # Panics

@@ -11,7 +11,8 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    CALL_SLOTS, Cancel, Header, Kind, MAX_CALL, Messages, SEND_ID, StartedCalls, StartedReply, WaitingCalls,
+    CALL_SLOTS, Cancel, FetchClient, Header, Kind, MAX_CALL, Messages, SEND_ID, StartedCalls, StartedReply,
+    WaitingCalls, fetch::Stage,
 };
 use crate::{
     polling::{PollingMode, Retry},
@@ -37,6 +38,8 @@ struct Slot {
     number: u32,
     /// The reply comes later.
     deferred: bool,
+    /// The reply is to be fetched.
+    in_memory: bool,
     reply: Vec<u8>,
 }
 
@@ -60,6 +63,8 @@ pub(crate) struct RpcClient {
     /// Held by who makes it.
     joining: Mutex<()>,
     started: StartedCalls,
+    /// If calls are made by fetching.
+    fetch: Option<FetchClient>,
     stats: Arc<Stats>,
     timeout: Duration,
 }
@@ -88,9 +93,15 @@ impl RpcClient {
             waiting: OnceLock::new(),
             joining: Mutex::new(()),
             started: StartedCalls::new(LANE, started_reply),
+            fetch: None,
             stats,
             timeout,
         })
+    }
+
+    /// With calls by fetching.
+    pub(crate) fn fetching(self, fetch: Option<FetchClient>) -> RpcClient {
+        RpcClient { fetch, ..self }
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -198,9 +209,18 @@ impl RpcClient {
         let begun = Instant::now();
         let deadline = begun + self.timeout;
         let slot = self.take_slot(deadline)?;
-        let result = self.call_in(slot, number, request, reply, deadline);
+        let (result, looked) = match &self.fetch {
+            // One that may be answered later is a matter of messages.
+            Some(fetch) if number == 0 => {
+                let result = self.call_by_fetch(fetch, slot, request, reply, deadline);
+                // Nobody polls for what is fetched; replies to started calls are taken on the way.
+                let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
+                (result, self.started.any() && self.attendance.glance(&self.stats, &dispatch))
+            }
+            _ => (self.call_in(slot, number, request, reply, deadline), true),
+        };
         // Replies come in the order in which the host sends them: what was due then has not been sent until now.
-        if result.is_ok() && self.started.is_overdue(begun) {
+        if result.is_ok() && looked && self.started.is_overdue(begun) {
             log::warn!(
                 "the host has not answered a started call within {:?}: closing the session",
                 self.timeout
@@ -288,6 +308,86 @@ impl RpcClient {
         }
     }
 
+    /// A call whose request is written, and whose answer is fetched; where that takes long the rest of it is as with any call.
+    fn call_by_fetch(
+        &self,
+        fetch: &FetchClient,
+        slot: usize,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Got, RequestError> {
+        let ticket = Ticket::of_this_thread(1);
+        ticket.posted_on(LANE);
+        {
+            // From now on a message may answer it.
+            let mut entry = self.slots[slot].lock();
+            entry.owner = Some(Owner::Caller(Arc::clone(&ticket)));
+            (entry.number, entry.deferred, entry.in_memory) = (0, false, false);
+        }
+        if self.is_dead() {
+            // As in `send_or_fail`.
+            self.fail();
+        }
+        let stage = fetch.call(slot, request, reply, &self.stats, || ticket.is_done());
+        let answered = match stage {
+            Ok(Stage::Answered) => Ok(()),
+            Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
+            Ok(Stage::Ring { number }) => {
+                self.stats.calls_rung.inc();
+                self.send_or_fail(Header { slot, kind: Kind::Ring, number }, &[]);
+                return self.take_message(fetch, slot, &ticket, reply, deadline);
+            }
+            Ok(Stage::Ended) => return self.take_message(fetch, slot, &ticket, reply, deadline),
+            Ok(Stage::Nonsense) => {
+                log::warn!("the peer wrote what answers no call: closing the session");
+                self.fail();
+                Err(RequestError::Disconnected)
+            }
+            Err(e) => {
+                self.fail();
+                Err(if matches!(e, RequestError::Timeout(_)) { e } else { RequestError::Disconnected })
+            }
+        };
+        let owner = self.slots[slot].lock().owner.take();
+        if let Some(Owner::Caller(owner)) = owner {
+            self.stats.calls_fetched.inc();
+            self.stats.call_latency.record(owner.started().elapsed());
+            self.tell(&owner, Ok(()));
+        }
+        // The end of the session may have been quicker.
+        let settled = self.attend(&ticket, deadline);
+        answered.and(settled).map(|()| Got::Reply)
+    }
+
+    /// Waits for the message that answers a call by fetching.
+    fn take_message(
+        &self,
+        fetch: &FetchClient,
+        slot: usize,
+        ticket: &Arc<Ticket>,
+        reply: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Got, RequestError> {
+        self.attend(ticket, deadline)?;
+        let in_memory = {
+            let mut entry = self.slots[slot].lock();
+            std::mem::swap(&mut entry.reply, reply);
+            entry.in_memory
+        };
+        if !in_memory {
+            return Ok(Got::Reply);
+        }
+        match fetch.take(slot, reply, &self.stats) {
+            Ok(Stage::Answered) => Ok(Got::Reply),
+            Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
+            _ => {
+                self.fail();
+                Err(RequestError::Disconnected)
+            }
+        }
+    }
+
     /// Sends the request of a call whose slot is filled.
     fn send_or_fail(&self, header: Header, request: &[u8]) {
         if self.is_dead() {
@@ -316,8 +416,13 @@ impl RpcClient {
             if header.kind == Kind::Deferred && (header.number == 0 || header.number != entry.number) {
                 return None;
             }
+            let in_memory = header.kind == Kind::InMemory;
+            if header.kind == Kind::Ring || in_memory && self.fetch.is_none() {
+                return None;
+            }
             let owner = entry.owner.take()?;
             entry.deferred = header.kind == Kind::Deferred;
+            entry.in_memory = in_memory;
             // The caller's own buffer: it is kept from call to call.
             self.messages.take(wc, &mut entry.reply);
             let unanswered = header.kind == Kind::Unanswered;
@@ -368,6 +473,9 @@ impl RpcClient {
             self.dead.store(true, Ordering::Release);
         }
         self.messages.qp.to_error();
+        if let Some(fetch) = &self.fetch {
+            fetch.fail();
+        }
         for slot in &self.slots {
             let owner = slot.lock().owner.take();
             match owner {

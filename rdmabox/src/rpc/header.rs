@@ -15,6 +15,10 @@ pub(super) enum Kind {
     Deferred = 1,
     /// From a host: the service has given up the call without a reply.
     Unanswered = 2,
+    /// From a client: it has written the request of the call with this number, and waits for the answer as a message.
+    Ring = 3,
+    /// From a host that was rung: the answer is in memory.
+    InMemory = 4,
 }
 
 /// A header.
@@ -23,7 +27,8 @@ pub(super) struct Header {
     /// The slot whose message this is: of a call, or of a late reply.
     pub slot: usize,
     pub kind: Kind,
-    /// The number under which the reply may come later; zero for a call that keeps its slot until it has its reply.
+    /// The number under which the reply may come later; zero for a call that keeps its slot until it has its reply. That of
+    /// the call in its slot, in a ring.
     pub number: u32,
 }
 
@@ -49,6 +54,8 @@ impl Header {
             0 => Kind::Plain,
             1 => Kind::Deferred,
             2 => Kind::Unanswered,
+            3 => Kind::Ring,
+            4 => Kind::InMemory,
             _ => return None,
         };
         (slot < CALL_SLOTS).then_some(Header { slot, kind, number: u32::from_le_bytes(number) })
@@ -61,7 +68,7 @@ mod tests {
 
     #[test]
     fn headers_are_understood_and_others_are_not() {
-        for kind in [Kind::Plain, Kind::Deferred, Kind::Unanswered] {
+        for kind in [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory] {
             let header = Header { slot: CALL_SLOTS - 1, kind, number: 0x0102_0304 };
             let bytes = header.encode();
             assert_eq!(bytes, [CALL_SLOTS as u8 - 1, 0, kind as u8, 0, 4, 3, 2, 1]);
@@ -69,7 +76,7 @@ mod tests {
         }
         assert_eq!(Header::decode(Header::plain(CALL_SLOTS).encode()), None);
         assert_eq!(Header::decode([0, 1, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(Header::decode([0, 0, 3, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Header::decode([0, 0, 5, 0, 0, 0, 0, 0]), None);
         assert_eq!(Header::decode([0, 0, 0, 1, 0, 0, 0, 0]), None);
         assert_eq!(Header::decode([0xff; HEADER]), None);
     }

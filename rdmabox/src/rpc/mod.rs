@@ -11,8 +11,12 @@
 //! calls take no part in any of this. It is joined when it is first needed.
 //!
 //! A call need not be waited for ([`StartedCalls`]): then its reply is taken by whoever polls next.
+//!
+//! Requests can also be written into memory at the host, and their answers be fetched from there: then messages are for calls
+//! that take long, and for waking a host that sleeps ([`fetch`]).
 
 mod client;
+mod fetch;
 mod header;
 mod late;
 mod outbox;
@@ -23,6 +27,7 @@ mod turns;
 mod waiting;
 
 pub(crate) use client::RpcClient;
+pub(crate) use fetch::{FetchClient, HostSlots, OneSided};
 pub(crate) use late::LateReplies;
 pub use reply::{Later, Reply};
 pub(crate) use server::{Handler, Reason, RpcServer};

@@ -1,7 +1,10 @@
 //! The answering side: a few threads serve the calls of all sessions.
 //!
-//! All message queue pairs share a completion queue. One thread looks at it at a time, and handles what it finds ([`Turns`]).
-//! Sessions are unknown here; a [`Handler`] knows them.
+//! All message queue pairs share a completion queue. One thread looks at it at a time, and handles what it finds ([`Turns`]). A
+//! client that fetches its answers rings where nobody looks at its requests: the thread that gets the message goes on to do
+//! so ([`fetched`]), until there is nothing to be found for a while. Sessions are unknown here; a [`Handler`] knows them.
+
+mod fetched;
 
 use std::{
     collections::HashMap,
@@ -15,9 +18,10 @@ use std::{
 
 use parking_lot::RwLock;
 
+use self::fetched::{Fetched, Meanwhile};
 use super::{
-    CALL_SLOTS, Header, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID,
-    turns::Turns,
+    CALL_SLOTS, Header, HostSlots, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID,
+    fetch::Watch, turns::Turns,
 };
 use crate::verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion};
 
@@ -52,6 +56,8 @@ pub(crate) struct Endpoint {
     messages: Arc<Messages>,
     handler: Arc<dyn Handler>,
     late: Arc<LateReplies>,
+    /// Of the queue pair for calls, if their answers are fetched.
+    fetched: Option<Fetched>,
     /// The session has ended: nothing is sent any more.
     over: AtomicBool,
 }
@@ -67,6 +73,8 @@ struct Shared {
     cq: Arc<dyn CompletionQueue>,
     turns: Turns,
     endpoints: RwLock<HashMap<u32, Arc<Endpoint>>>,
+    /// The sessions whose requests are looked at.
+    watch: Watch<Endpoint>,
     stop: AtomicBool,
 }
 
@@ -82,6 +90,7 @@ impl RpcServer {
             cq,
             turns: Turns::default(),
             endpoints: RwLock::default(),
+            watch: Watch::default(),
             stop: AtomicBool::new(false),
         });
         let mut server = RpcServer { shared, threads: Vec::new() };
@@ -100,16 +109,17 @@ impl RpcServer {
     }
 
     /// Serves the calls of a queue pair from now on; it is not connected yet. Replies that come late and free their slot
-    /// go to `late`.
+    /// go to `late`. The answers to calls whose requests are in `slots` are fetched.
     pub(crate) fn add(
         &self,
         pd: &dyn ProtectionDomain,
         qp: Arc<dyn QueuePair>,
         handler: Arc<dyn Handler>,
         late: Arc<LateReplies>,
+        slots: Option<Arc<HostSlots>>,
     ) -> Result<(), VerbsError> {
         let messages = Messages::new(pd, qp, CALL_SLOTS)?;
-        self.insert(Role::Calls, messages, handler, late);
+        self.insert(Role::Calls, messages, handler, late, slots);
         Ok(())
     }
 
@@ -123,7 +133,7 @@ impl RpcServer {
         late: Arc<LateReplies>,
     ) -> Result<(), VerbsError> {
         let messages = Messages::new(pd, qp, LATE_SLOTS)?;
-        let messages = self.insert(Role::LateReplies, messages, handler, Arc::clone(&late));
+        let messages = self.insert(Role::LateReplies, messages, handler, Arc::clone(&late), None);
         late.set_messages(messages);
         Ok(())
     }
@@ -134,11 +144,12 @@ impl RpcServer {
         messages: Messages,
         handler: Arc<dyn Handler>,
         late: Arc<LateReplies>,
+        slots: Option<Arc<HostSlots>>,
     ) -> Arc<Messages> {
         let number = messages.qp.qp_num();
         let messages = Arc::new(messages);
-        let over = AtomicBool::new(false);
-        let endpoint = Endpoint { role, messages: Arc::clone(&messages), handler, late, over };
+        let (fetched, over) = (slots.map(Fetched::new), AtomicBool::new(false));
+        let endpoint = Endpoint { role, messages: Arc::clone(&messages), handler, late, fetched, over };
         self.shared.endpoints.write().insert(number, Arc::new(endpoint));
         messages
     }
@@ -165,34 +176,67 @@ impl Drop for RpcServer {
     }
 }
 
+/// What a thread carries calls out with.
+#[derive(Debug)]
+pub(crate) struct Work {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
 fn serve(shared: &Shared) {
-    let mut request = Vec::with_capacity(MAX_CALL);
-    let mut reply = Vec::with_capacity(MAX_CALL);
+    let mut work = Work { request: Vec::with_capacity(MAX_CALL), reply: Vec::with_capacity(MAX_CALL) };
     let mut took = None;
     while shared.turns.take(took)
         && let Some((wc, at_once)) = next(shared)
     {
         shared.turns.lay_down(at_once);
         let began = Instant::now();
-        handle(shared, &wc, &mut request, &mut reply);
+        handle(shared, &wc, &mut work);
         took = Some(began.elapsed());
+        // Between two turns of its own this thread takes messages as well.
+        shared.watch.run(&mut work, &Meanwhile(shared));
     }
 }
 
-fn handle(shared: &Shared, wc: &WorkCompletion, request: &mut Vec<u8>, reply: &mut Vec<u8>) {
+fn handle(shared: &Shared, wc: &WorkCompletion, work: &mut Work) {
     let endpoint = shared.endpoints.read().get(&wc.qp_num).cloned();
     let Some(endpoint) = endpoint else { return };
     if wc.status != WcStatus::Success {
-        endpoint.handler.end(Reason::Gone);
-        return;
+        return endpoint.handler.end(Reason::Gone);
     }
     let handled = match endpoint.role {
-        Role::Calls => endpoint.answer(wc, request, reply),
-        Role::LateReplies => endpoint.was_taken(wc),
+        Role::Calls => endpoint.answer(wc, work),
+        Role::LateReplies => endpoint.was_taken(wc).map(|()| After::Nothing),
     };
-    if let Err(reason) = handled {
-        endpoint.handler.end(Reason::Misbehaved(&reason));
+    match handled {
+        Ok(After::Nothing) => {}
+        Ok(After::Watch) => shared.watch.wake(&endpoint),
+        Err(reason) => endpoint.handler.end(Reason::Misbehaved(&reason)),
     }
+}
+
+/// What a message leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Nothing,
+    /// The client makes calls by fetching: more may come.
+    Watch,
+}
+
+/// A completion that is there and is worth a thought, unless another thread looks for them.
+fn glance(shared: &Shared) -> Option<WorkCompletion> {
+    if !shared.turns.take_for_a_look() {
+        return None;
+    }
+    let mut wc = [WorkCompletion::EMPTY];
+    // An error is for somebody who waits.
+    let found = matches!(shared.cq.poll(&mut wc), Ok(1));
+    if found && (wc[0].wr_id != SEND_ID || wc[0].status != WcStatus::Success) {
+        shared.turns.lay_down(true);
+        return Some(wc[0]);
+    }
+    shared.turns.put_back();
+    None
 }
 
 /// The next completion that is worth a thought, and whether it was there already; `None` at the end. For the thread that has the
@@ -226,31 +270,30 @@ fn next(shared: &Shared) -> Option<(WorkCompletion, bool)> {
 }
 
 impl Endpoint {
-    fn answer(
-        self: &Arc<Self>,
-        wc: &WorkCompletion,
-        request: &mut Vec<u8>,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), String> {
+    fn answer(self: &Arc<Self>, wc: &WorkCompletion, work: &mut Work) -> Result<After, String> {
         let header = self
             .messages
             .header_of(wc)
-            .filter(|header| header.kind == Kind::Plain)
+            .filter(|header| matches!(header.kind, Kind::Plain | Kind::Ring))
             .ok_or_else(|| "malformed message: not a call in one of the call slots".to_string())?;
-        self.messages.take(wc, request);
+        self.messages.take(wc, &mut work.request);
         self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
+        if header.kind == Kind::Ring {
+            return self.rung(header, work).map(|()| After::Watch);
+        }
         let make_later = || self.later(header);
-        let mut reply = Reply::new(bytes, &make_later);
-        self.handler.call(request, &mut reply)?;
+        let mut reply = Reply::new(&mut work.reply, &make_later);
+        self.handler.call(&work.request, &mut reply)?;
         if !reply.is_deferred() {
-            return self.reply(Header::plain(header.slot), &reply);
+            self.reply(Header::plain(header.slot), &reply)?;
+            return Ok(After::Nothing);
         }
         self.late.check()?;
         // One that has a number frees its slot; another one waits in it.
-        match header.number {
-            0 => Ok(()),
-            _ => self.reply(Header { kind: Kind::Deferred, ..header }, &[]),
+        if header.number != 0 {
+            self.reply(Header { kind: Kind::Deferred, ..header }, &[])?;
         }
+        Ok(After::Nothing)
     }
 
     fn reply(&self, header: Header, bytes: &[u8]) -> Result<(), String> {

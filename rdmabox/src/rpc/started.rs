@@ -238,9 +238,14 @@ impl StartedCalls {
         told
     }
 
+    /// True if calls are under way, or about to be.
+    pub(super) fn any(&self) -> bool {
+        self.places.load(Ordering::Relaxed) > 0
+    }
+
     /// True if a call under way was to be answered before `time`. Cheap while there is none.
     pub(super) fn is_overdue(&self, time: Instant) -> bool {
-        self.places.load(Ordering::Relaxed) > 0 && self.book.lock().is_overdue(time)
+        self.any() && self.book.lock().is_overdue(time)
     }
 
     /// The session is over. Gives those who are to be told so.

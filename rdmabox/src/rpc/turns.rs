@@ -92,6 +92,13 @@ impl Roster {
         slept || self.handed
     }
 
+    /// The thread that has the turn has found nothing, and goes on to something else. True if the deputy is to be woken.
+    #[must_use]
+    fn put_back(&mut self) -> bool {
+        self.taken = false;
+        std::mem::take(&mut self.asleep)
+    }
+
     /// A thread that waits becomes the deputy if there is none.
     fn enter(&mut self) -> bool {
         let vacant = !self.deputy;
@@ -173,6 +180,20 @@ impl Turns {
                 }
                 look => sleep = look == Look::Sleep,
             }
+        }
+    }
+
+    /// Takes the turn if it lies there, for a look: [`lay_down`](Self::lay_down) or [`put_back`](Self::put_back) has to follow.
+    pub(super) fn take_for_a_look(&self) -> bool {
+        let mut state = self.state.lock();
+        !state.over && state.roster.take()
+    }
+
+    /// The look has found nothing.
+    pub(super) fn put_back(&self) {
+        let wake = self.state.lock().roster.put_back();
+        if wake {
+            self.deputy.notify_one();
         }
     }
 

@@ -227,7 +227,7 @@ impl WaitingCalls {
         let result = match header.kind {
             Kind::Plain => Ok(()),
             Kind::Unanswered => Err(RequestError::Unanswered),
-            Kind::Deferred => {
+            Kind::Deferred | Kind::Ring | Kind::InMemory => {
                 log::warn!("the peer put off a reply twice: closing the session");
                 return false;
             }

@@ -206,9 +206,9 @@ impl Attendance {
         }
     }
 
-    /// Serves what has completed, without waiting; nothing if somebody else is at it, who will serve it.
-    pub(crate) fn glance(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) {
-        let Some(mut leader) = self.leader.try_lock() else { return };
+    /// Serves what has completed, without waiting; nothing, and false, if somebody else is at it, who will serve it.
+    pub(crate) fn glance(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) -> bool {
+        let Some(mut leader) = self.leader.try_lock() else { return false };
         loop {
             // An error is for somebody who waits.
             let found = self.cq.poll(&mut leader.batch).unwrap_or(0);
@@ -220,6 +220,7 @@ impl Attendance {
         }
         drop(leader);
         self.hand_on();
+        true
     }
 
     /// Registers a ticket whose owner does not wait here yet, and sees to it that somebody attends.

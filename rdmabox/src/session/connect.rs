@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     Address, ConnectError, ProviderKind, Session, SessionOptions,
+    fetching::{FetchLane, FetchLaneInit},
     handshake::{self, Answer, Purpose},
     late::LatePlace,
     lease::Renewal,
@@ -18,7 +19,7 @@ use crate::{
     memory::{self, Memory, PreMrPool, PreMrThreshold, RegistrationCache, RegistrationLimits},
     polling::PollingMode,
     provider::{rdma, soft::SoftDevice},
-    rpc::{QUEUE_DEPTH, RpcClient},
+    rpc::{FetchClient, QUEUE_DEPTH, RpcClient},
     runtime::{Link, Runtime, RuntimeInit},
     stats::Stats,
     verbs::{Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair, VerbsError},
@@ -131,6 +132,15 @@ pub(super) fn establish(
         .collect::<Result<Vec<_>, _>>()?;
 
     let io = |source| ConnectError::Io { address: address.clone(), source };
+    // Behind the place for late replies.
+    let place = place_of(options.queue_pairs) + 1;
+    let fetch = answer.fetch.map(|base| -> Result<_, ConnectError> {
+        let cq = device.create_cq(2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize).map_err(failed)?;
+        let qp = rejoin.queue_pair(place, Arc::clone(&cq), caps, deadline)?;
+        Ok((base, qp, cq))
+    });
+    let fetch = fetch.transpose()?;
+
     let ready = receive(&mut control, &address, options.connect_timeout, deadline)?;
     if !ready.ok {
         return Err(ConnectError::Refused { address: address.clone(), reason: ready.text });
@@ -156,6 +166,20 @@ pub(super) fn establish(
         timeout: options.connect_timeout,
     };
     let control = Arc::new(control);
+    let fetch = fetch.map(|(base, qp, cq)| -> Result<_, VerbsError> {
+        let lane = FetchLane::new(FetchLaneInit {
+            device: &*device,
+            pd: Arc::clone(&pd),
+            qp,
+            cq,
+            control: Arc::clone(&control),
+            polling: (calls, retry),
+            timeout: options.operation_timeout,
+        })?;
+        let maps = provider == ProviderKind::Shm && options.direct;
+        Ok(FetchClient::new(Box::new(lane), base, options.fetch_size, maps))
+    });
+    let rpc = rpc.fetching(fetch.transpose().map_err(failed)?);
     let renewal = answer.lease.map(|lease| Renewal::start(&control, lease)).transpose().map_err(io)?;
     let policy = options.admission.clone();
     let window: Arc<dyn AdmissionPolicy> =
@@ -231,7 +255,8 @@ fn ask(
 }
 
 fn greet(address: &Address, options: &SessionOptions, deadline: Instant) -> Result<Greeting, ConnectError> {
-    let purpose = Purpose::Control { queue_pairs: options.queue_pairs as u32 };
+    let fetch = options.calls.fetches(address.provider());
+    let purpose = Purpose::Control { queue_pairs: options.queue_pairs as u32, fetch };
     let (control, answer) = ask(address, purpose, options, deadline)?;
     Ok(Greeting { address: address.clone(), control, answer, fallback: None })
 }

@@ -4,7 +4,8 @@
 //! a control stream, is told a token, and opens one stream per queue pair that it joins with that
 //! token; each of those then belongs to its queue pair. When all are connected the host says so on the control
 //! stream, which stays open: its end is the end of the session. With the token the client learns the length of its lease,
-//! if it has one: it sends a byte on the control stream three times in that time.
+//! if it has one: it sends a byte on the control stream three times in that time. If it has asked for calls by fetching it learns,
+//! too, where its memory for them is, or that there is none.
 //!
 //! Until that end the token stays good: a stream that joins a data queue pair again brings a new one, which takes the
 //! place of the one before. The host sends nothing on it, not even the greeting of the new queue pair, before its side of
@@ -24,13 +25,14 @@ use std::{
 use subtle::ConstantTimeEq;
 use zerocopy::{
     FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout,
-    byteorder::little_endian::{U16, U32},
+    byteorder::little_endian::{U16, U32, U64},
 };
 
 use super::{ProviderKind, stream::Stream};
+use crate::verbs::RemoteAddr;
 
 const MAGIC: [u8; 8] = *b"rdmabxS\x01";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Longest text in an answer.
 const MAX_TEXT: usize = 1024;
 /// Identifies a host until it boots again.
@@ -68,8 +70,8 @@ impl fmt::Debug for Token {
 pub(crate) enum Purpose {
     /// Only to hear which host this is, and where its Unix socket is.
     Probe,
-    /// A new session with so many data queue pairs.
-    Control { queue_pairs: u32 },
+    /// A new session with so many data queue pairs, whose calls are made by fetching if the host can.
+    Control { queue_pairs: u32, fetch: bool },
     /// Queue pair `index` of the session of `token`, to be made or in the place of the one before. Index 0 carries
     /// messages and is joined once.
     Join { token: Token, index: u32 },
@@ -85,6 +87,8 @@ struct RawPreamble {
     number: U32,
     /// What the client takes the stream for: [`RDMA`] or [`SOFTWARE`].
     kind_of_address: U32,
+    /// How calls are to be answered: [`REPLY`] or [`FETCH`].
+    calls: U32,
 }
 
 const CONTROL: u32 = 1;
@@ -94,15 +98,19 @@ const PROBE: u32 = 3;
 const SOFTWARE: u32 = 0;
 const RDMA: u32 = 1;
 
+const REPLY: u32 = 0;
+const FETCH: u32 = 1;
+
 fn kind_of_address(stream: &Stream) -> u32 {
     if stream.provider() == ProviderKind::Rdma { RDMA } else { SOFTWARE }
 }
 
 pub(crate) fn send_preamble(stream: &mut Stream, purpose: Purpose) -> io::Result<()> {
-    let (kind, token, number) = match purpose {
-        Purpose::Probe => (PROBE, Token::default(), 0),
-        Purpose::Control { queue_pairs } => (CONTROL, Token::default(), queue_pairs),
-        Purpose::Join { token, index } => (JOIN, token, index),
+    let (kind, token, number, calls) = match purpose {
+        Purpose::Probe => (PROBE, Token::default(), 0, REPLY),
+        Purpose::Control { queue_pairs, fetch: false } => (CONTROL, Token::default(), queue_pairs, REPLY),
+        Purpose::Control { queue_pairs, fetch: true } => (CONTROL, Token::default(), queue_pairs, FETCH),
+        Purpose::Join { token, index } => (JOIN, token, index, REPLY),
     };
     let raw = RawPreamble {
         magic: MAGIC,
@@ -111,6 +119,7 @@ pub(crate) fn send_preamble(stream: &mut Stream, purpose: Purpose) -> io::Result
         token,
         number: number.into(),
         kind_of_address: kind_of_address(stream).into(),
+        calls: calls.into(),
     };
     stream.write_all(raw.as_bytes())
 }
@@ -139,8 +148,13 @@ pub(crate) fn receive_preamble(stream: &mut Stream, deadline: Instant) -> io::Re
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let number = raw.number.get();
+    let fetch = match raw.calls.get() {
+        REPLY => false,
+        FETCH => true,
+        other => return Err(invalid(format!("unknown way of answering calls {other}"))),
+    };
     match raw.kind.get() {
-        CONTROL => Ok(Purpose::Control { queue_pairs: number }),
+        CONTROL => Ok(Purpose::Control { queue_pairs: number, fetch }),
         JOIN => Ok(Purpose::Join { token: raw.token, index: number }),
         PROBE => Ok(Purpose::Probe),
         other => Err(invalid(format!("unknown kind of stream {other}"))),
@@ -158,6 +172,10 @@ struct RawAnswer {
     host: HostId,
     /// 0: none.
     lease_ms: U32,
+    /// [`REPLY`] or [`FETCH`]; then the rest is where.
+    calls: U32,
+    fetch_key: U32,
+    fetch_addr: U64,
 }
 
 /// The host's answer on a control stream.
@@ -169,6 +187,8 @@ pub(crate) struct Answer {
     pub host: HostId,
     /// In the first answer: the client has to be heard of within this time.
     pub lease: Option<Duration>,
+    /// In the first answer: the client's memory for calls by fetching, if it has asked for that and there is some.
+    pub fetch: Option<RemoteAddr>,
     /// In the first answer the host's Unix socket, if it has one, for clients of the same host.
     pub text: String,
 }
@@ -179,6 +199,7 @@ pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()
         end -= 1;
     }
     let text = &answer.text[..end];
+    let fetch = answer.fetch.unwrap_or(RemoteAddr { addr: 0, rkey: 0 });
     let raw = RawAnswer {
         magic: MAGIC,
         version: VERSION.into(),
@@ -187,6 +208,9 @@ pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()
         token: answer.token,
         host: answer.host,
         lease_ms: answer.lease.map_or(0, |lease| lease.as_millis().clamp(1, u32::MAX.into()) as u32).into(),
+        calls: (if answer.fetch.is_some() { FETCH } else { REPLY }).into(),
+        fetch_key: fetch.rkey.into(),
+        fetch_addr: fetch.addr.into(),
     };
     let mut bytes = raw.as_bytes().to_vec();
     bytes.extend_from_slice(text.as_bytes());
@@ -213,7 +237,12 @@ pub(crate) fn receive_answer(stream: &mut Stream, deadline: Instant) -> io::Resu
         0 => None,
         ms => Some(Duration::from_millis(ms.into())),
     };
-    Ok(Answer { ok: raw.ok.get() == 1, token: raw.token, host: raw.host, lease, text })
+    let fetch = match raw.calls.get() {
+        REPLY => None,
+        FETCH => Some(RemoteAddr { addr: raw.fetch_addr.get(), rkey: raw.fetch_key.get() }),
+        other => return Err(invalid(format!("unknown way of answering calls {other}"))),
+    };
+    Ok(Answer { ok: raw.ok.get() == 1, token: raw.token, host: raw.host, lease, fetch, text })
 }
 
 /// This host's identity; zero where the system tells none, which matches nobody.
@@ -249,7 +278,8 @@ mod tests {
         let (mut a, mut b) = pair();
         for purpose in [
             Purpose::Probe,
-            Purpose::Control { queue_pairs: 4 },
+            Purpose::Control { queue_pairs: 4, fetch: false },
+            Purpose::Control { queue_pairs: 16, fetch: true },
             Purpose::Join { token: Token([7; 16]), index: 3 },
         ] {
             send_preamble(&mut a, purpose).unwrap();
@@ -261,6 +291,7 @@ mod tests {
                 token: Token([1; 16]),
                 host: [2; 16],
                 lease: Some(Duration::from_millis(20_001)),
+                fetch: Some(RemoteAddr { addr: 0x0102_0304_0506_0708, rkey: 0x090a_0b0c }),
                 text: "/run/x".into(),
             },
             Answer { ok: false, text: "no".into(), ..Answer::default() },
@@ -295,7 +326,7 @@ mod tests {
     fn other_protocols_and_truncated_preambles_are_refused() {
         let good = {
             let (mut a, mut b) = pair();
-            send_preamble(&mut a, Purpose::Control { queue_pairs: 1 }).unwrap();
+            send_preamble(&mut a, Purpose::Control { queue_pairs: 1, fetch: false }).unwrap();
             drop(a);
             let mut bytes = Vec::new();
             b.read_to_end(&mut bytes).unwrap();
@@ -307,12 +338,37 @@ mod tests {
             drop(a);
             assert!(receive_preamble(&mut b, soon()).is_err(), "{len} bytes");
         }
-        for (at, value) in [(0, b'X'), (8, 9), (12, 77)] {
+        for (at, value) in [(0, b'X'), (8, 9), (12, 77), (40, 2), (43, 1)] {
             let (mut a, mut b) = pair();
             let mut bytes = good.clone();
             bytes[at] = value;
             a.write_all(&bytes).unwrap();
             assert_eq!(receive_preamble(&mut b, soon()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn answers_of_another_kind_are_refused() {
+        let good = {
+            let (mut a, mut b) = pair();
+            send_answer(&mut a, &Answer { ok: true, ..Answer::default() }).unwrap();
+            drop(a);
+            let mut bytes = Vec::new();
+            b.read_to_end(&mut bytes).unwrap();
+            bytes
+        };
+        for len in 0..good.len() {
+            let (mut a, mut b) = pair();
+            a.write_all(&good[..len]).unwrap();
+            drop(a);
+            assert!(receive_answer(&mut b, soon()).is_err(), "{len} bytes");
+        }
+        for (at, value) in [(0, b'X'), (8, 2), (15, 5), (52, 2), (55, 1)] {
+            let (mut a, mut b) = pair();
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            a.write_all(&bytes).unwrap();
+            assert_eq!(receive_answer(&mut b, soon()).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
     }
 

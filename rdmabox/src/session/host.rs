@@ -233,7 +233,8 @@ impl Stack {
         let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
         let depth = ((MAX_SESSIONS + 8) * each).min(device.attr().max_cqe as usize);
         let max_sessions = (depth / each).saturating_sub(8).min(MAX_SESSIONS);
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(4);
+        // One may be looking at requests that are written into memory; others have messages to take.
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(2, 4);
         let rpc = RpcServer::start(device.create_cq(depth)?, threads).map_err(HostError::Thread)?;
         Ok(Stack { device, pd, rpc, admitted: AtomicUsize::new(0), max_sessions })
     }
@@ -460,8 +461,8 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
                 log::debug!("{name}: asked who this is and went: {e}");
             }
         }
-        Ok(Purpose::Control { queue_pairs }) => {
-            if let Err(e) = hosted::session(inner, stream, stranger, queue_pairs) {
+        Ok(Purpose::Control { queue_pairs, fetch }) => {
+            if let Err(e) = hosted::session(inner, stream, stranger, queue_pairs, fetch) {
                 log::warn!("{name}: no session: {e}");
             }
         }

@@ -4,7 +4,8 @@
 //! place replaces its queue pair, and nothing else of the session notices. One stream at a time is joining a place, and one
 //! more may wait for that (the client can be through before the host is): so a client has no more queue pairs here than
 //! it has places, and holds up two threads for each at most. Index 0 is for calls, and the one behind those for data for late
-//! replies, which is joined when the session is open, if at all; these two are not replaced.
+//! replies, which is joined when the session is open, if at all. A session whose calls are answered by fetching has one more
+//! place behind that. None of these three is replaced.
 //!
 //! What is kept in every case: of two queue pairs of a place, the old one is in Err before the new one says its first
 //! word; and when [`HostQueuePairs::close`] returns no stream is joining, and none will.
@@ -57,6 +58,9 @@ pub(super) enum Role {
     Calls,
     Data,
     LateReplies,
+    /// The client's memory for calls by fetching. Nobody waits until a client lets go of what it has mapped: that memory is
+    /// used for nothing else, and goes with the last mapping.
+    Fetch,
 }
 
 /// The places.
@@ -64,6 +68,8 @@ pub(super) enum Role {
 pub(super) struct HostQueuePairs {
     provider: ProviderKind,
     data: usize,
+    /// It has a place for fetching.
+    fetch: bool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -83,12 +89,12 @@ impl Drop for Turn<'_> {
 }
 
 impl HostQueuePairs {
-    /// Places for calls (index 0), for `data` data queue pairs and for late replies, to be joined by streams of the
-    /// provider's kind.
-    pub(super) fn new(provider: ProviderKind, data: usize) -> HostQueuePairs {
-        let places = (0..data + 2).map(|_| Place::default()).collect();
+    /// Places for calls (index 0), for `data` data queue pairs, for late replies, and with `fetch` for fetching, to be joined
+    /// by streams of the provider's kind.
+    pub(super) fn new(provider: ProviderKind, data: usize, fetch: bool) -> HostQueuePairs {
+        let places = (0..data + 2 + usize::from(fetch)).map(|_| Place::default()).collect();
         let state = Mutex::new(State { phase: Phase::Making, places });
-        HostQueuePairs { provider, data, state, changed: Condvar::new() }
+        HostQueuePairs { provider, data, fetch, state, changed: Condvar::new() }
     }
 
     /// What the place is for, if there is one of that index.
@@ -96,6 +102,7 @@ impl HostQueuePairs {
         match index {
             0 => Role::Calls,
             index if index <= self.data => Role::Data,
+            index if self.fetch && index == self.data + 2 => Role::Fetch,
             _ => Role::LateReplies,
         }
     }
@@ -141,13 +148,16 @@ impl HostQueuePairs {
                 Role::Calls if !making => {
                     return Err("the queue pair for calls lasts as long as its session".into());
                 }
+                Role::Fetch if !making => {
+                    return Err("the queue pair for fetching answers lasts as long as its session".into());
+                }
                 Role::LateReplies if making => {
                     return Err("the queue pair for late replies comes when its session is there".into());
                 }
                 Role::LateReplies if place.busy || place.qp.is_some() => {
                     return Err("the queue pair for late replies is joined once".into());
                 }
-                Role::Calls | Role::Data | Role::LateReplies => {}
+                Role::Calls | Role::Data | Role::LateReplies | Role::Fetch => {}
             }
             if making && (place.busy || place.connected) {
                 return Err(format!("queue pair {index} is joined twice while its session is made"));
@@ -237,7 +247,7 @@ impl HostQueuePairs {
         matches!(state.phase, Phase::Failed(_))
     }
 
-    /// Waits until every place but the last has been joined. From then on data queue pairs can be replaced.
+    /// Waits until every place but that for late replies has been joined. From then on data queue pairs can be replaced.
     ///
     /// # Errors
     /// Why the session cannot be made.
@@ -247,7 +257,9 @@ impl HostQueuePairs {
             if let Phase::Failed(reason) = &state.phase {
                 return Err(reason.clone());
             }
-            if state.places[..=self.data].iter().all(|place| place.connected && !place.busy) {
+            let late = self.data + 1;
+            let mut needed = state.places.iter().enumerate().filter(|(index, _)| *index != late);
+            if needed.all(|(_, place)| place.connected && !place.busy) {
                 state.phase = Phase::Open;
                 return Ok(());
             }

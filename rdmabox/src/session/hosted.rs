@@ -16,7 +16,8 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
-    Peer, Reply, Service,
+    Peer, ProviderKind, Reply, Service,
+    fetching::FetchMemory,
     handshake::{self, Answer, Token},
     host::{HANDSHAKE, Inner, MAX_IN_MAKING, Stack},
     host_queue_pairs::{Closed, HostQueuePairs, Role},
@@ -71,6 +72,8 @@ pub(super) struct HostSession {
     process: Option<ClientProcess>,
     queue_pairs: HostQueuePairs,
     late: Arc<LateReplies>,
+    /// If its calls are answered by fetching.
+    fetch: Option<FetchMemory>,
     /// For completions of data queue pairs, of which there are none: nothing is posted on them here.
     sink: Arc<dyn CompletionQueue>,
     /// True while calls may run; each holds it for reading.
@@ -103,19 +106,31 @@ impl Handler for HostSession {
 }
 
 impl HostSession {
-    fn new(inner: &Inner, control: &Stream, queue_pairs: usize) -> Result<Arc<HostSession>, String> {
+    fn new(
+        inner: &Inner,
+        control: &Stream,
+        queue_pairs: usize,
+        fetch: bool,
+    ) -> Result<Arc<HostSession>, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let provider = control.provider();
         let id = inner.next_id.fetch_add(1, Ordering::Relaxed);
+        let device = &*inner.stack(provider).device;
+        let made = fetch.then(|| FetchMemory::new(device, provider == ProviderKind::Shm)).transpose();
+        let fetch = made.unwrap_or_else(|e| {
+            log::warn!("{}: its calls are answered with messages: {e}", control.peer_name());
+            None
+        });
         Ok(Arc::new(HostSession {
             peer: Peer { id, provider, name: control.peer_name() },
             service: Arc::clone(&inner.service),
             control: control.try_clone().map_err(|e| text(&e))?,
             token: Token::random().map_err(|e| text(&e))?,
             process: ClientProcess::of(control),
-            queue_pairs: HostQueuePairs::new(provider, queue_pairs),
+            queue_pairs: HostQueuePairs::new(provider, queue_pairs, fetch.is_some()),
             late: Arc::default(),
-            sink: inner.stack(provider).device.create_cq(16).map_err(|e| text(&e))?,
+            fetch,
+            sink: device.create_cq(16).map_err(|e| text(&e))?,
             open: RwLock::new(false),
         }))
     }
@@ -153,6 +168,7 @@ pub(super) fn session(
     mut control: Stream,
     stranger: Stranger,
     queue_pairs: u32,
+    fetch: bool,
 ) -> Result<(), String> {
     if !(1..=MAX_QUEUE_PAIRS).contains(&queue_pairs) {
         return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {MAX_QUEUE_PAIRS}"));
@@ -165,7 +181,7 @@ pub(super) fn session(
     let Some(in_making) = Place::take(&inner.in_making, MAX_IN_MAKING) else {
         return refuse(&mut control, "too many clients are connecting: try again".into());
     };
-    let session = HostSession::new(inner, &control, queue_pairs as usize)?;
+    let session = HostSession::new(inner, &control, queue_pairs as usize, fetch)?;
     let id = session.peer.id;
     // From here streams can join it.
     inner.sessions.lock().insert(id, Arc::clone(&session));
@@ -222,6 +238,7 @@ fn make(inner: &Inner, session: &HostSession, control: &mut Stream) -> Result<()
         token: session.token,
         host: inner.host_id,
         lease: inner.fencing.lease,
+        fetch: session.fetch.as_ref().map(|fetch| fetch.slots.remote_addr()),
         text: inner.unix.clone(),
     };
     handshake::send_answer(control, &answer).map_err(|e| e.to_string())?;
@@ -267,7 +284,11 @@ fn queue_pair(
     let (depth, cq, progress) = match role {
         Role::Calls => (QUEUE_DEPTH, rpc.cq(), Progress::Caller),
         Role::LateReplies => (LATE_DEPTH, rpc.cq(), Progress::Caller),
-        Role::Data => (1, &session.sink, Progress::Engine),
+        Role::Data | Role::Fetch => (1, &session.sink, Progress::Engine),
+    };
+    let pd = match &session.fetch {
+        Some(fetch) if role == Role::Fetch => &fetch.pd,
+        _ => pd,
     };
     let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
@@ -275,9 +296,12 @@ fn queue_pair(
     let handler = || Arc::<HostSession>::clone(session) as Arc<dyn Handler>;
     let late = || Arc::clone(&session.late);
     match role {
-        Role::Calls => rpc.add(&**pd, Arc::clone(&qp), handler(), late())?,
+        Role::Calls => {
+            let slots = session.fetch.as_ref().map(|fetch| Arc::clone(&fetch.slots));
+            rpc.add(&**pd, Arc::clone(&qp), handler(), late(), slots)?;
+        }
         Role::LateReplies => rpc.add_late(&**pd, Arc::clone(&qp), handler(), late())?,
-        Role::Data => {}
+        Role::Data | Role::Fetch => {}
     }
     Ok(qp)
 }

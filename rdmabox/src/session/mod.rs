@@ -1,8 +1,8 @@
 //! Sessions: who talks to whom, over which provider, with which queue pairs.
 //!
 //! A [`Host`] exports memory and answers calls; a [`Session`] is a client's connection to one. Each session has one
-//! queue pair for messages and several for data, another one for late replies once a call waits for one, and one control
-//! stream whose end is its end. A data queue pair that
+//! queue pair for messages and several for data, another one for late replies once a call waits for one, one for fetching the
+//! answers to calls if both sides want that, and one control stream whose end is its end. A data queue pair that
 //! breaks can be replaced; the others, the calls and the service do not notice.
 
 mod address;
@@ -10,6 +10,7 @@ mod client;
 mod connect;
 mod ender;
 mod error;
+mod fetching;
 mod handshake;
 mod host;
 mod host_queue_pairs;
@@ -31,7 +32,7 @@ pub use ender::Ender;
 pub use error::{ConnectError, HostError, RequestError};
 pub use host::{Fencing, Host, Running};
 pub use lender::{Lender, RemoteMemory};
-pub use options::SessionOptions;
+pub use options::{CallsBy, CallsByError, SessionOptions};
 pub use peer::{Export, Peer, Service};
 pub use transfer::Transfer;
 

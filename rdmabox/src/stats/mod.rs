@@ -201,6 +201,12 @@ counters! {
     calls,
     /// Of these, calls that were started and not waited for.
     calls_started,
+    /// Calls whose answer was fetched from the host's memory.
+    calls_fetched,
+    /// Calls by fetching for which the host had to be rung, because it slept or took its time.
+    calls_rung,
+    /// Fetches of answers: READs, those that came too early included; in mapped memory answers that were taken.
+    fetches,
     /// Requests and calls that failed.
     errors,
 }

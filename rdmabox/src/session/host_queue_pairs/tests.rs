@@ -97,9 +97,14 @@ fn streams(provider: ProviderKind) -> (Stream, Stream) {
 
 impl Bench {
     fn new(provider: ProviderKind, data: usize) -> Bench {
+        Bench::with(provider, data, false)
+    }
+
+    /// With a place for fetching, perhaps.
+    fn with(provider: ProviderKind, data: usize, fetch: bool) -> Bench {
         let (connecting_send, connecting) = channel();
         let (decide, results) = channel();
-        let pairs = HostQueuePairs::new(provider, data);
+        let pairs = HostQueuePairs::new(provider, data, fetch);
         let fakes = (connecting_send, Arc::new(Mutex::new(results)));
         Bench { pairs, log: Log::default(), connecting: Mutex::new(connecting), decide, fakes }
     }
@@ -276,6 +281,36 @@ fn the_queue_pair_for_late_replies_comes_once_and_ends_with_the_session() {
         closed.end().unwrap();
         assert!(bench.taken().contains(&("error", 3)));
     });
+}
+
+#[test]
+fn the_queue_pair_for_fetching_is_joined_with_the_others_and_lasts_as_long_as_the_session() {
+    on_each_kind(|provider| {
+        let bench = Bench::with(provider, 1, true);
+        assert_eq!(
+            [0, 1, 2, 3].map(|index| bench.pairs.role(index)),
+            [Role::Calls, Role::Data, Role::LateReplies, Role::Fetch]
+        );
+        let calls_and_data = [0, 1].map(|index| bench.join_now(index, index as u32).unwrap());
+        assert!(bench.pairs.open(Instant::now()).is_err());
+        let fetch = bench.join_now(3, 3).unwrap();
+        bench.pairs.open(Instant::now()).unwrap();
+        let lasts = "the queue pair for fetching answers lasts as long as its session";
+        assert_eq!(bench.join_now(3, 9).unwrap_err(), lasts);
+        drop(calls_and_data);
+        // Nobody waits for its client to let go of anything.
+        let closed = bench.pairs.close();
+        assert!(closed.is_let_go());
+        closed.end().unwrap();
+        assert!(bench.taken().contains(&("error", 3)));
+        drop(fetch);
+    });
+}
+
+#[test]
+fn without_a_place_for_fetching_there_is_none() {
+    let bench = Bench::new(ProviderKind::Tcp, 1);
+    assert_eq!(bench.join_now(3, 3).unwrap_err(), "its session has no queue pair 3");
 }
 
 #[test]

@@ -105,7 +105,8 @@ impl Fixture {
         let pd = device.alloc_pd().unwrap();
         let address = self.address(self.provider);
         let mut control = Stream::connect(&address, Duration::ZERO, soon()).unwrap();
-        handshake::send_preamble(&mut control, Purpose::Control { queue_pairs: lanes as u32 }).unwrap();
+        let purpose = Purpose::Control { queue_pairs: lanes as u32, fetch: false };
+        handshake::send_preamble(&mut control, purpose).unwrap();
         let Answer { ok, token, .. } = handshake::receive_answer(&mut control, soon()).unwrap();
         assert!(ok);
         let rejoin = Rejoin { address, token, pd, timeout: Duration::from_secs(60) };

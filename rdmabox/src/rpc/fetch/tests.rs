@@ -1,0 +1,333 @@
+//! Calls between a client and a host's slots without any queue pair between them: what each request finds is decided by the
+//! test.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{
+    client::{FetchClient, Stage},
+    host::{HostSlots, Rung},
+    layout::{self, Head, Kind, WORD},
+    reach::OneSided,
+};
+use crate::{
+    MAX_CALL, Memory, RequestError,
+    provider::soft::SoftDevice,
+    rpc::CALL_SLOTS,
+    stats::Stats,
+    verbs::{Access, Device, RemoteAddr},
+};
+
+/// What the host does when a WRITE has arrived.
+type Host = Box<dyn FnMut(&HostSlots) + Send>;
+
+/// The requests of a client, carried out at once; the host looks after each WRITE.
+struct Direct {
+    slots: Arc<HostSlots>,
+    host: Mutex<Host>,
+    /// WRITEs and READs.
+    made: Mutex<(u64, u64)>,
+}
+
+impl std::fmt::Debug for Direct {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Direct")
+    }
+}
+
+impl Direct {
+    fn offset(&self, at: RemoteAddr) -> usize {
+        (at.addr - self.slots.remote_addr().addr) as usize
+    }
+}
+
+impl OneSided for Arc<Direct> {
+    fn write(&self, to: RemoteAddr, bytes: &[u8]) -> Result<(), RequestError> {
+        self.made.lock().0 += 1;
+        self.slots.memory.write(self.offset(to), bytes);
+        (self.host.lock())(&self.slots);
+        Ok(())
+    }
+
+    fn read(&self, from: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError> {
+        self.made.lock().1 += 1;
+        self.slots.memory.read(self.offset(from), out);
+        Ok(())
+    }
+
+    fn map(&self, at: RemoteAddr, _: u64, _: Access) -> Option<(Arc<Memory>, usize)> {
+        Some((Arc::clone(&self.slots.memory), self.offset(at)))
+    }
+
+    fn fail(&self) {}
+}
+
+struct Bench {
+    direct: Arc<Direct>,
+    client: FetchClient,
+    stats: Stats,
+}
+
+const FETCH_SIZE: usize = 256;
+/// The longest reply that comes with the first READ.
+const FITS: usize = FETCH_SIZE - 3 * WORD;
+
+impl Bench {
+    fn new(maps: bool, host: impl FnMut(&HostSlots) + Send + 'static) -> Bench {
+        let pd = SoftDevice::new().unwrap().alloc_pd().unwrap();
+        let slots = Arc::new(HostSlots::new(&*pd, true).unwrap());
+        let base = slots.remote_addr();
+        let direct = Arc::new(Direct { slots, host: Mutex::new(Box::new(host)), made: Mutex::default() });
+        let client = FetchClient::new(Box::new(Arc::clone(&direct)), base, FETCH_SIZE, maps);
+        Bench { direct, client, stats: Stats::default() }
+    }
+
+    fn slots(&self) -> &HostSlots {
+        &self.direct.slots
+    }
+
+    fn call(&self, slot: usize, request: &[u8]) -> (Stage, Vec<u8>) {
+        let mut reply = b"old".to_vec();
+        let stage = self.client.call(slot, request, &mut reply, &self.stats, || false).unwrap();
+        (stage, reply)
+    }
+
+    /// Requests made since the last time.
+    fn made(&self) -> (u64, u64) {
+        std::mem::take(&mut *self.direct.made.lock())
+    }
+}
+
+/// A host that is awake and answers at once, with the request turned round.
+fn prompt(slots: &HostSlots) {
+    slots.mark(true);
+    let mut request = Vec::new();
+    for slot in 0..CALL_SLOTS {
+        if slots.take(slot, &mut request).unwrap() {
+            request.reverse();
+            assert!(!slots.answer(slot, Kind::Plain, &request), "the client has not rung");
+        }
+    }
+}
+
+#[test]
+fn a_call_is_one_write_and_one_read_and_the_host_posts_nothing() {
+    // It has no queue pair to post on.
+    let bench = Bench::new(false, prompt);
+    for round in 0..1000 {
+        let request = vec![round as u8; round % (FITS + 1)];
+        assert_eq!(bench.call(round % CALL_SLOTS, &request), (Stage::Answered, request));
+        assert_eq!(bench.made(), (1, 1));
+    }
+    assert_eq!(bench.stats.fetches.get(), 1000);
+}
+
+#[test]
+fn a_longer_reply_is_one_read_more() {
+    let bench = Bench::new(false, prompt);
+    for (len, reads) in [(FITS - 1, 1), (FITS, 1), (FITS + 1, 2), (5000, 2), (MAX_CALL, 2)] {
+        let request: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        let (stage, mut reply) = bench.call(7, &request);
+        reply.reverse();
+        assert_eq!(stage, Stage::Answered);
+        assert!(reply == request, "{len} bytes");
+        assert_eq!(bench.made(), (1, reads), "{len} bytes");
+    }
+}
+
+#[test]
+fn requests_and_replies_of_every_length_are_whole_in_mapped_memory() {
+    let looking = Bench::new(true, |_| unreachable!("nothing is posted"));
+    let slots = Arc::clone(&looking.direct.slots);
+    slots.mark(true);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                prompt(&slots);
+                std::thread::yield_now();
+            }
+        });
+        for len in (0..300).chain([4096, 8191, MAX_CALL - 1, MAX_CALL]) {
+            let request: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+            let mut reply = Vec::new();
+            let stage = looking.client.call(3, &request, &mut reply, &looking.stats, || false).unwrap();
+            if stage != Stage::Answered {
+                // The other thread had no core for as long.
+                while looking.client.take(3, &mut reply, &looking.stats).unwrap() != Stage::Answered {}
+            }
+            reply.reverse();
+            assert!(reply == request, "{len} bytes");
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_host_that_sleeps_is_rung_after_one_look() {
+    for maps in [false, true] {
+        let bench = Bench::new(maps, |_| {});
+        assert_eq!(bench.call(2, b"abc").0, Stage::Ring { number: 1 });
+        assert_eq!(bench.made(), if maps { (0, 0) } else { (1, 1) });
+        let mut request = Vec::new();
+        assert_eq!(bench.slots().ring(2, 1, &mut request), Ok(Rung::Take));
+        assert_eq!(request, b"abc");
+        // What it says now goes out as a message.
+        assert!(bench.slots().answer(2, Kind::Plain, b"cba"));
+        assert_eq!(bench.call(2, b"").0, Stage::Ring { number: 2 });
+    }
+}
+
+#[test]
+fn a_host_that_takes_its_time_is_rung_and_answers_with_a_message() {
+    let bench = Bench::new(false, |slots| {
+        slots.mark(true);
+        slots.take(5, &mut Vec::new()).unwrap();
+    });
+    assert_eq!(bench.call(5, b"abc").0, Stage::Ring { number: 1 });
+    assert_eq!(bench.made(), (1, 4), "its patience");
+    assert_eq!(bench.slots().ring(5, 1, &mut Vec::new()), Ok(Rung::Wait));
+    assert!(bench.slots().answer(5, Kind::Plain, b"cba"));
+    // It learns from that.
+    assert_eq!(bench.call(5, b"abc").0, Stage::Ring { number: 2 });
+    assert_eq!(bench.made(), (1, 2));
+}
+
+#[test]
+fn a_ring_that_crosses_the_answer_says_that_it_is_there() {
+    let bench = Bench::new(false, |_| {});
+    assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 });
+    prompt(bench.slots());
+    assert_eq!(bench.slots().ring(0, 1, &mut Vec::new()), Ok(Rung::Answered));
+    let mut reply = Vec::new();
+    assert_eq!(bench.client.take(0, &mut reply, &bench.stats), Ok(Stage::Answered));
+    assert_eq!(reply, b"cba");
+}
+
+#[test]
+fn a_reply_that_is_put_off_is_not_looked_for() {
+    let bench = Bench::new(false, |slots| {
+        slots.mark(true);
+        if slots.take(1, &mut Vec::new()).unwrap() {
+            slots.put_off(1);
+        }
+    });
+    assert_eq!(bench.call(1, b"abc").0, Stage::Ring { number: 1 });
+    assert_eq!(bench.made(), (1, 1));
+    assert_eq!(bench.slots().ring(1, 1, &mut Vec::new()), Ok(Rung::Wait));
+    assert!(bench.slots().answer(1, Kind::Plain, b"late"));
+    assert_eq!(bench.call(1, b"abc").0, Stage::Ring { number: 2 });
+    // It may come before the ring.
+    assert!(!bench.slots().answer(1, Kind::Unanswered, b""));
+    assert_eq!(bench.slots().ring(1, 2, &mut Vec::new()), Ok(Rung::Answered));
+    assert_eq!(bench.client.take(1, &mut Vec::new(), &bench.stats), Ok(Stage::Unanswered));
+}
+
+#[test]
+fn a_call_that_somebody_else_ends_is_not_waited_for() {
+    for maps in [false, true] {
+        let bench = Bench::new(maps, |_| {});
+        bench.slots().mark(true);
+        let stage = bench.client.call(1, b"abc", &mut Vec::new(), &bench.stats, || true).unwrap();
+        assert_eq!(stage, Stage::Ended);
+    }
+}
+
+fn write_head(slots: &HostSlots, at: usize, word: u64) {
+    slots.memory.store_u64(at, word);
+}
+
+#[test]
+fn the_host_takes_no_nonsense() {
+    let request = |number, kind, len| Head { number, kind, len }.word();
+    let ahead = request(2, Kind::Plain, 0);
+    let not_a_request = request(1, Kind::PutOff, 0);
+    let too_long = request(1, Kind::Plain, MAX_CALL) + (1 << 32);
+    for word in [ahead, too_long, u64::MAX] {
+        let bench = Bench::new(false, |_| {});
+        let slots = bench.slots();
+        write_head(slots, layout::request(4), word);
+        assert!(slots.take(4, &mut Vec::new()).is_err(), "{word:#x}");
+        assert!(slots.ring(4, 1, &mut Vec::new()).is_err(), "{word:#x}");
+        assert_eq!(slots.take(3, &mut Vec::new()), Ok(false));
+    }
+    let bench = Bench::new(false, |_| {});
+    let slots = bench.slots();
+    write_head(slots, layout::request(4), not_a_request);
+    slots.memory.store_u64(layout::request(4) + layout::tail(0), !not_a_request);
+    assert!(slots.take(4, &mut Vec::new()).is_err());
+}
+
+#[test]
+fn a_request_that_is_there_in_part_is_waited_for_but_not_rung_for() {
+    let bench = Bench::new(false, |_| {});
+    let slots = bench.slots();
+    write_head(slots, layout::request(4), Head { number: 1, kind: Kind::Plain, len: 100 }.word());
+    assert_eq!(slots.take(4, &mut Vec::new()), Ok(false));
+    assert!(slots.ring(4, 1, &mut Vec::new()).is_err());
+}
+
+#[test]
+fn where_words_may_be_torn_only_a_ring_tells_nonsense() {
+    let pd = SoftDevice::new().unwrap().alloc_pd().unwrap();
+    let slots = HostSlots::new(&*pd, false).unwrap();
+    write_head(&slots, layout::request(4), u64::MAX);
+    assert_eq!(slots.take(4, &mut Vec::new()), Ok(false));
+    assert!(slots.ring(4, 1, &mut Vec::new()).is_err());
+}
+
+#[test]
+fn rings_for_calls_that_there_are_not_are_refused() {
+    let bench = Bench::new(false, prompt);
+    let slots = bench.slots();
+    for number in [0, 1, 2, u32::MAX] {
+        assert!(slots.ring(0, number, &mut Vec::new()).is_err(), "{number}");
+    }
+    assert_eq!(bench.call(0, b"abc").0, Stage::Answered);
+    for number in [0, 2, 3] {
+        assert!(slots.ring(0, number, &mut Vec::new()).is_err(), "{number}");
+    }
+}
+
+#[test]
+fn what_is_changed_while_a_call_runs_changes_nothing() {
+    let bench = Bench::new(false, |_| {});
+    assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 });
+    let mut request = Vec::new();
+    assert_eq!(bench.slots().take(0, &mut request), Ok(true));
+    bench.slots().memory.write(0, &[0xff; 64]);
+    assert_eq!(bench.slots().take(0, &mut Vec::new()), Ok(false));
+    assert_eq!(request, b"abc");
+    assert!(!bench.slots().answer(0, Kind::Plain, &request));
+}
+
+#[test]
+fn a_host_that_writes_nonsense_does_no_harm() {
+    let plain = |len| Head { number: 1, kind: Kind::Plain, len }.word();
+    for maps in [false, true] {
+        for word in [plain(MAX_CALL) + (1 << 32), plain(0) | 7 << 56, plain(0) | 0xff_ffff << 32] {
+            let bench = Bench::new(maps, |_| {});
+            write_head(bench.slots(), layout::answer(0), word);
+            assert_eq!(bench.call(0, b"abc").0, Stage::Nonsense, "{maps} {word:#x}");
+        }
+        // A reply without an end never comes; another call's is none.
+        for word in [plain(MAX_CALL), Head { number: 7, kind: Kind::Plain, len: 3 }.word()] {
+            let bench = Bench::new(maps, |_| {});
+            bench.slots().mark(true);
+            write_head(bench.slots(), layout::answer(0), word);
+            assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 }, "{maps} {word:#x}");
+            assert_eq!(bench.client.take(0, &mut Vec::new(), &bench.stats), Ok(Stage::Nonsense));
+        }
+    }
+}
+
+#[test]
+fn numbers_go_round() {
+    let bench = Bench::new(false, prompt);
+    bench.client.begin_at(0, u32::MAX - 2);
+    bench.slots().begin_at(0, u32::MAX - 2);
+    for _ in 0..5 {
+        assert_eq!(bench.call(0, b"abc"), (Stage::Answered, b"cba".to_vec()));
+    }
+}

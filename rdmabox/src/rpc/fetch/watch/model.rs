@@ -1,0 +1,138 @@
+//! Every interleaving of clients that make a request and of the host's threads: no request is left lying.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::sync::{
+    atomic::AtomicU64,
+    model::{check, go},
+};
+
+/// The host's side of a session with two call slots.
+#[derive(Default)]
+struct Session {
+    requests: [AtomicU64; 2],
+    taken: [Mutex<u64>; 2],
+    asleep: AtomicU64,
+    vigil: Vigil,
+}
+
+impl Session {
+    fn serve_slot(&self, slot: usize) -> bool {
+        let mut taken = self.taken[slot].lock();
+        let request = self.requests[slot].load(Ordering::Acquire);
+        std::mem::replace(&mut *taken, request) != request
+    }
+}
+
+impl Watched for Session {
+    type Work = ();
+
+    fn serve(self: &Arc<Self>, (): &mut ()) -> bool {
+        (0..2).fold(false, |found, slot| self.serve_slot(slot) || found)
+    }
+
+    fn mark(&self, awake: bool) {
+        self.asleep.store(u64::from(!awake), Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn vigil(&self) -> Option<&Vigil> {
+        Some(&self.vigil)
+    }
+}
+
+struct Nothing;
+
+impl Between<()> for Nothing {
+    fn turn(&self, (): &mut ()) -> bool {
+        true
+    }
+}
+
+#[derive(Default)]
+struct Host {
+    session: Arc<Session>,
+    watch: Watch<Session>,
+}
+
+impl Host {
+    fn new() -> Arc<Host> {
+        let host = Arc::new(Host::default());
+        host.session.mark(false);
+        host
+    }
+
+    /// What a thread of the host does for a message that rings for a slot.
+    fn rung(&self, slot: usize) {
+        self.session.serve_slot(slot);
+        self.watch.wake(&self.session);
+        self.watch.run(&mut (), &Nothing);
+    }
+
+    /// A call, as far as it goes without an answer: the ring is carried out by the thread itself.
+    fn call(&self, slot: usize, fenced: bool) {
+        self.session.requests[slot].store(1, Ordering::Release);
+        if fenced {
+            written();
+        }
+        if self.session.asleep.load(Ordering::Relaxed) == 1 {
+            self.rung(slot);
+        }
+    }
+
+    fn nothing_is_left(&self, slots: usize) {
+        for slot in 0..slots {
+            assert_eq!(*self.session.taken[slot].lock(), 1, "the call in slot {slot} waits for ever");
+        }
+        assert_eq!(
+            self.session.asleep.load(Ordering::Relaxed),
+            1,
+            "nobody looks, and the client is not told"
+        );
+    }
+}
+
+fn a_call_and_a_host_that_goes_to_sleep(fenced: bool) {
+    check(Some(3), move || {
+        let host = Host::new();
+        let watcher = go({
+            let host = Arc::clone(&host);
+            move || {
+                host.watch.wake(&host.session);
+                host.watch.run(&mut (), &Nothing);
+            }
+        });
+        host.call(0, fenced);
+        watcher.join().unwrap();
+        host.nothing_is_left(1);
+    });
+}
+
+#[test]
+fn a_request_is_found_or_rung_for() {
+    a_call_and_a_host_that_goes_to_sleep(true);
+}
+
+#[test]
+#[should_panic = "waits for ever"]
+fn without_the_clients_fence_it_may_be_neither() {
+    a_call_and_a_host_that_goes_to_sleep(false);
+}
+
+#[test]
+fn two_clients_ring_and_none_is_left() {
+    check(Some(2), || {
+        let host = Host::new();
+        let other = go({
+            let host = Arc::clone(&host);
+            move || host.call(1, true)
+        });
+        host.call(0, true);
+        other.join().unwrap();
+        host.nothing_is_left(2);
+    });
+}

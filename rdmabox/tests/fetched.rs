@@ -1,0 +1,323 @@
+//! Calls whose answers are fetched, over shared memory in place and with posted requests, and over the other providers.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex};
+use rdmabox::{
+    CallsBy, Host, MAX_CALL, Peer, PollingMode, ProviderKind, Reply, RequestError, Running, Service, Session,
+    SessionOptions,
+};
+use support::{Fixture, addresses, pattern, process::HostProcess, providers};
+
+fn on_each_way(test: impl Fn(Fixture)) {
+    for provider in providers() {
+        for direct in [true, false] {
+            if provider == ProviderKind::Shm || !direct {
+                eprintln!("--- {provider}, in place: {direct}");
+                let mut f = Fixture::new(provider);
+                f.options.calls = CallsBy::Fetch;
+                f.options.direct = direct;
+                test(f);
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_of_every_length_are_answered() {
+    on_each_way(|mut f| {
+        // Smaller than any answer, and with room for all.
+        for fetch_size in [0, 64, 1024, usize::MAX] {
+            f.options.fetch_size = fetch_size;
+            let session = f.connect();
+            let mut reply = b"left behind".to_vec();
+            for (seed, len) in
+                [0, 1, 7, 8, 9, 40, 41, 231, 1000, 1001, 4096, 65_535, MAX_CALL].into_iter().enumerate()
+            {
+                let mut request = pattern(len, seed);
+                session.call(&request, &mut reply).unwrap();
+                request.reverse();
+                assert!(reply == request, "{len} bytes, fetched by {fetch_size}");
+            }
+            let error = session.call(&vec![0; MAX_CALL + 1], &mut reply).unwrap_err();
+            assert!(matches!(error, RequestError::Invalid(_)));
+            session.call(b"abc", &mut reply).unwrap();
+            assert_eq!(reply, b"cba");
+        }
+    });
+}
+
+#[test]
+fn every_call_has_its_own_answer_with_any_number_of_threads() {
+    on_each_way(|mut f| {
+        for polling in [PollingMode::Adaptive, PollingMode::Event, PollingMode::SharedCq(1)] {
+            f.options.polling = polling;
+            let session = f.connect();
+            for threads in [1, 2, 3, 7, 16, 24] {
+                std::thread::scope(|scope| {
+                    for thread in 0..threads {
+                        let session = &session;
+                        scope.spawn(move || {
+                            let mut reply = Vec::new();
+                            for round in 0..60 {
+                                let mut request =
+                                    pattern((round * 37 + thread * 101) % 3000, round * 100 + thread);
+                                session.call(&request, &mut reply).unwrap();
+                                request.reverse();
+                                assert!(reply == request, "thread {thread}, round {round}");
+                            }
+                        });
+                    }
+                });
+            }
+            let stats = session.stats();
+            assert_eq!((stats.calls, stats.errors), (60 * (1 + 2 + 3 + 7 + 16 + 24), 0));
+            // What was not fetched was rung for, and some of that may have been fetched all the same.
+            assert!(stats.calls_fetched + stats.calls_rung >= stats.calls, "{stats:?}");
+            assert_eq!(stats.call_latency.count(), stats.calls);
+        }
+    });
+}
+
+#[test]
+fn answers_are_fetched_from_shared_memory_unless_it_is_told_otherwise() {
+    for (provider, calls, fetches) in [
+        (ProviderKind::Shm, CallsBy::Auto, true),
+        (ProviderKind::Shm, CallsBy::Reply, false),
+        (ProviderKind::Tcp, CallsBy::Auto, false),
+        (ProviderKind::Tcp, CallsBy::Fetch, true),
+    ] {
+        let mut f = Fixture::new(provider);
+        f.options.calls = calls;
+        let session = f.connect();
+        (0..50).for_each(|_| session.call(b"abc", &mut Vec::new()).unwrap());
+        let stats = session.stats();
+        assert_eq!(stats.calls_fetched + stats.calls_rung > 0, fetches, "{provider} {calls:?}");
+    }
+}
+
+/// Answers `wait` when it is let go, and anything else with the number of calls so far.
+#[derive(Default)]
+struct Gate {
+    calls: AtomicU64,
+    open: Mutex<bool>,
+    opened: Condvar,
+    ended: AtomicBool,
+}
+
+impl Gate {
+    fn let_go(&self) {
+        *self.open.lock() = true;
+        self.opened.notify_all();
+    }
+}
+
+impl Service for Gate {
+    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+        let calls = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        if request == b"wait" {
+            let mut open = self.open.lock();
+            while !*open {
+                self.opened.wait(&mut open);
+            }
+        }
+        if request == b"drop" {
+            drop(reply.later());
+        }
+        reply.extend_from_slice(&calls.to_le_bytes());
+        Ok(())
+    }
+
+    fn disconnected(&self, _: &Peer) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+}
+
+struct Gated {
+    gate: Arc<Gate>,
+    running: Running,
+    options: SessionOptions,
+    _dir: tempfile::TempDir,
+}
+
+impl Gated {
+    fn connect(&self) -> Arc<Session> {
+        let provider = self.options.provider.unwrap();
+        let address = self.running.addresses().iter().find(|address| address.provider() == provider);
+        Session::connect(address.unwrap(), &self.options).unwrap()
+    }
+}
+
+fn on_each_gated(test: impl Fn(Gated)) {
+    for provider in providers() {
+        eprintln!("--- {provider}");
+        let dir = tempfile::tempdir().unwrap();
+        let gate = Arc::new(Gate::default());
+        let serving: Arc<dyn Service> = Arc::<Gate>::clone(&gate);
+        let running = Host::new().unwrap().listen(&addresses(provider, dir.path()), serving).unwrap();
+        let timeout = Duration::from_secs(60);
+        let options = SessionOptions {
+            provider: Some(provider),
+            calls: CallsBy::Fetch,
+            operation_timeout: timeout,
+            connect_timeout: timeout,
+            ..SessionOptions::default()
+        };
+        test(Gated { gate, running, options, _dir: dir });
+    }
+}
+
+#[test]
+fn a_slow_call_is_rung_for_and_others_go_on() {
+    on_each_gated(|f| {
+        let (slow, other) = (f.connect(), f.connect());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| slow.call(b"wait", &mut Vec::new()));
+            // Until it sleeps, and for as long as the one thread that looks may be the one that is held up.
+            while slow.stats().calls_rung == 0 {
+                std::thread::yield_now();
+            }
+            for session in [&slow, &other] {
+                for _ in 0..20 {
+                    session.call(b"", &mut Vec::new()).unwrap();
+                }
+            }
+            assert!(!waiter.is_finished());
+            f.gate.let_go();
+            waiter.join().unwrap().unwrap();
+        });
+        let stats = slow.stats();
+        assert_eq!((stats.calls, stats.errors), (21, 0));
+    });
+}
+
+#[test]
+fn a_call_that_is_given_up_ends_alone() {
+    on_each_gated(|f| {
+        let session = f.connect();
+        for _ in 0..40 {
+            assert_eq!(session.call(b"drop", &mut Vec::new()), Err(RequestError::Unanswered));
+            session.call(b"", &mut Vec::new()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_call_that_takes_too_long_ends_the_session() {
+    on_each_gated(|mut f| {
+        f.options.operation_timeout = Duration::from_millis(300);
+        let session = f.connect();
+        let result = session.call(b"wait", &mut Vec::new());
+        assert_eq!(result, Err(RequestError::Timeout(Duration::from_millis(300))));
+        assert_eq!(session.call(b"", &mut Vec::new()), Err(RequestError::Disconnected));
+        f.gate.let_go();
+        f.options.operation_timeout = Duration::from_secs(60);
+        f.connect().call(b"", &mut Vec::new()).unwrap();
+    });
+}
+
+#[test]
+fn a_session_that_is_closed_in_a_call_ends_it() {
+    on_each_gated(|f| {
+        let session = f.connect();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| session.call(b"wait", &mut Vec::new()));
+            while f.gate.calls.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            session.close();
+            assert_eq!(waiter.join().unwrap(), Err(RequestError::Disconnected));
+        });
+        f.gate.let_go();
+        while !f.gate.ended.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        f.connect().call(b"", &mut Vec::new()).unwrap();
+    });
+}
+
+#[test]
+fn a_service_that_refuses_or_panics_costs_one_session() {
+    on_each_way(|f| {
+        for request in [&b"bad"[..], b"panic"] {
+            let (one, other) = (f.connect(), f.connect());
+            let mut reply = Vec::new();
+            one.call(b"abc", &mut reply).unwrap();
+            assert_eq!(one.call(request, &mut reply), Err(RequestError::Disconnected));
+            other.call(b"abc", &mut reply).unwrap();
+            assert_eq!(reply, b"cba");
+        }
+    });
+}
+
+#[test]
+fn the_end_of_the_host_ends_calls() {
+    on_each_way(|mut f| {
+        let session = f.connect();
+        std::thread::scope(|scope| {
+            let callers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        loop {
+                            if let Err(e) = session.call(b"abc", &mut Vec::new()) {
+                                return e;
+                            }
+                        }
+                    })
+                })
+                .collect();
+            while session.stats().calls < 300 {
+                std::thread::yield_now();
+            }
+            drop(f.running.take());
+            for caller in callers {
+                assert_eq!(caller.join().unwrap(), RequestError::Disconnected);
+            }
+        });
+        assert!(!session.is_connected());
+    });
+}
+
+#[test]
+#[ignore = "runs as the host process of the other test"]
+fn host() {
+    support::process::serve();
+}
+
+#[test]
+fn a_host_that_is_killed_ends_calls() {
+    for provider in providers() {
+        let host = HostProcess::start(provider);
+        let timeout = Duration::from_secs(60);
+        let options = SessionOptions {
+            provider: Some(provider),
+            calls: CallsBy::Fetch,
+            operation_timeout: timeout,
+            connect_timeout: timeout,
+            ..SessionOptions::default()
+        };
+        let session = Session::connect(&host.address, &options).unwrap();
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| {
+                loop {
+                    if let Err(e) = session.call(b"abc", &mut Vec::new()) {
+                        return e;
+                    }
+                }
+            });
+            while session.stats().calls < 100 {
+                std::thread::yield_now();
+            }
+            drop(host);
+            assert_eq!(caller.join().unwrap(), RequestError::Disconnected);
+        });
+    }
+}
