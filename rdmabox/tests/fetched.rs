@@ -72,7 +72,7 @@ fn every_call_has_its_own_answer_with_any_number_of_threads() {
                                     pattern((round * 37 + thread * 101) % 3000, round * 100 + thread);
                                 session.call(&request, &mut reply).unwrap();
                                 request.reverse();
-                                assert!(reply == request, "thread {thread}, round {round}");
+                                assert!(reply == request, "thread {thread}, round {round}: {} bytes, {} expected, first difference at {:?}", reply.len(), request.len(), reply.iter().zip(&request).position(|(a, b)| a != b));
                             }
                         });
                     }

@@ -141,10 +141,13 @@ fn ring(slot: u16, number: u32) -> Vec<u8> {
     message
 }
 
-/// The record of the first request of a slot: head, bytes and tail.
+/// The record of the first request of a slot: head, bytes and tail, which is a check of both.
 fn request(bytes: [u8; 8]) -> Vec<u8> {
     let head = 1 | 8u64 << 32;
-    [head.to_le_bytes(), bytes, (!head).to_le_bytes()].concat()
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3);
+    let hash = mix(1, u64::from_le_bytes(bytes));
+    let check = (2..5).fold(hash ^ hash >> 32, mix);
+    [head.to_le_bytes(), bytes, (!(head ^ check)).to_le_bytes()].concat()
 }
 
 /// Reads frames until one of that kind comes, and gives its payload.

@@ -146,13 +146,16 @@ impl HostSlots {
     fn copy(&self, slot: usize, request: &mut Vec<u8>) -> Found {
         let (at, last) = (layout::request(slot), self.slots[slot].last.load(Ordering::Relaxed));
         let awaited = layout::next(last);
-        let tail = |offset| self.memory.load_u64(at + offset);
-        let found = layout::look(self.memory.load_u64(at), last, awaited, tail);
+        let is_whole = |head: Head| {
+            let tail = self.memory.load_u64(at + layout::tail(head.len));
+            fence(Ordering::Acquire);
+            request.resize(head.len, 0);
+            self.memory.read(at + WORD, request);
+            head.tail(request) == tail
+        };
+        let found = layout::look(self.memory.load_u64(at), last, awaited, is_whole);
         match found {
-            Found::Whole(Head { kind: Kind::Plain, len, .. }) => {
-                fence(Ordering::Acquire);
-                request.resize(len, 0);
-                self.memory.read(at + WORD, request);
+            Found::Whole(Head { kind: Kind::Plain, .. }) => {
                 self.slots[slot].last.store(awaited, Ordering::Relaxed);
                 found
             }
@@ -191,7 +194,7 @@ impl HostSlots {
         let number = self.slots[slot].last.load(Ordering::Relaxed);
         let (at, head) = (layout::answer(slot), Head { number, kind, len: bytes.len() });
         self.memory.write(at + WORD, bytes);
-        self.memory.store_u64(at + layout::tail(bytes.len()), head.tail());
+        self.memory.store_u64(at + layout::tail(bytes.len()), head.tail(bytes));
         self.memory.store_u64(at, head.word());
     }
 }

@@ -92,7 +92,7 @@ impl Reach {
         let tail = layout::tail(request.len());
         if let Some((memory, start)) = self.mapped() {
             memory.write(start + at + WORD, request);
-            memory.store_u64(start + at + tail, head.tail());
+            memory.store_u64(start + at + tail, head.tail(request));
             memory.store_u64(start + at, head.word());
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl Reach {
         scratch.extend_from_slice(&head.word().to_ne_bytes());
         scratch.extend_from_slice(request);
         scratch.resize(tail, 0);
-        scratch.extend_from_slice(&head.tail().to_ne_bytes());
+        scratch.extend_from_slice(&head.tail(request).to_ne_bytes());
         self.one_sided.write(self.base.at(at as u64), scratch)
     }
 
@@ -145,11 +145,12 @@ impl Reach {
             self.one_sided.read(at.at(have as u64), &mut scratch[have..])?;
             stats.fetches.inc();
         }
-        if word(scratch, WORD + layout::tail(head.len)) != head.tail() {
+        let bytes = &scratch[2 * WORD..2 * WORD + head.len];
+        if word(scratch, WORD + layout::tail(head.len)) != head.tail(bytes) {
             return Ok(Look::NotYet { asleep });
         }
         reply.clear();
-        reply.extend_from_slice(&scratch[2 * WORD..2 * WORD + head.len]);
+        reply.extend_from_slice(bytes);
         Ok(Look::Answer(head.kind))
     }
 }
@@ -174,10 +175,14 @@ fn look_at(
         return Look::NotYet { asleep: memory.load_u64(start + layout::rest(slot)) == layout::ASLEEP };
     }
     // Any number but this one: what is not of this call was seen above.
-    match layout::look(first, !number, number, |tail| memory.load_u64(at + tail)) {
+    let is_whole = |head: Head| {
+        let tail = memory.load_u64(at + layout::tail(head.len));
+        reply.resize(head.len, 0);
+        memory.read(at + WORD, reply);
+        head.tail(reply) == tail
+    };
+    match layout::look(first, !number, number, is_whole) {
         Found::Whole(head) => {
-            reply.resize(head.len, 0);
-            memory.read(at + WORD, reply);
             stats.fetches.inc();
             Look::Answer(head.kind)
         }
