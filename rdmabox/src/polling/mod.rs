@@ -6,11 +6,13 @@
 
 mod poller;
 mod retry;
+mod spin;
 
 use std::{fmt, str::FromStr};
 
 pub use poller::{Poller, Step};
 pub use retry::Retry;
+pub(crate) use spin::Spin;
 
 /// Polls that find nothing before adaptive polling goes to sleep (`MAX_RETRY` of the paper).
 pub const DEFAULT_MAX_RETRY: u32 = 120;

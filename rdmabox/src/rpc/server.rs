@@ -16,14 +16,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use self::fetched::{Fetched, Meanwhile};
 use super::{
     CALL_SLOTS, Header, HostSlots, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID,
     fetch::Watch, turns::Turns,
 };
-use crate::verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion};
+use crate::{
+    polling::Spin,
+    verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
+};
 
 /// What becomes of a session's messages.
 pub(crate) trait Handler: Send + Sync {
@@ -72,6 +75,8 @@ impl std::fmt::Debug for Endpoint {
 struct Shared {
     cq: Arc<dyn CompletionQueue>,
     turns: Turns,
+    /// Of whoever has the turn.
+    spin: Mutex<Spin>,
     endpoints: RwLock<HashMap<u32, Arc<Endpoint>>>,
     /// The sessions whose requests are looked at.
     watch: Watch<Endpoint>,
@@ -89,6 +94,7 @@ impl RpcServer {
         let shared = Arc::new(Shared {
             cq,
             turns: Turns::default(),
+            spin: Mutex::default(),
             endpoints: RwLock::default(),
             watch: Watch::default(),
             stop: AtomicBool::new(false),
@@ -242,29 +248,66 @@ fn glance(shared: &Shared) -> Option<WorkCompletion> {
 /// The next completion that is worth a thought, and whether it was there already; `None` at the end. For the thread that has the
 /// turn.
 fn next(shared: &Shared) -> Option<(WorkCompletion, bool)> {
-    let mut wc = [WorkCompletion::EMPTY];
-    let mut at_once = true;
-    let mut armed = false;
-    loop {
-        if shared.stop.load(Ordering::Acquire) {
-            return None;
+    let mut spin = shared.spin.lock();
+    while !shared.stop.load(Ordering::Acquire) {
+        match poll(shared).and_then(|found| match found {
+            Some(wc) => Ok(Some((wc, true))),
+            None => pause(shared, &mut spin).map(|found| found.map(|wc| (wc, false))),
+        }) {
+            Ok(Some(found)) => return Some(found),
+            Ok(None) => {}
+            Err(e) => {
+                log::error!("message completion queue: {e}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
         }
-        let step = match shared.cq.poll(&mut wc) {
-            Ok(1) if wc[0].wr_id == SEND_ID && wc[0].status == WcStatus::Success => Ok(()),
-            Ok(1) => return Some((wc[0], at_once)),
-            Ok(_) if armed => {
-                armed = false;
-                shared.cq.wait(None).map(|_| ())
+    }
+    None
+}
+
+/// Looks for a completion as long as that pays, then sleeps until there is one; `None` at the end.
+fn pause(shared: &Shared, spin: &mut Spin) -> Result<Option<WorkCompletion>, VerbsError> {
+    let began = Instant::now();
+    let mut now = began;
+    if spin.looks() {
+        loop {
+            if let Some(wc) = poll(shared)? {
+                spin.found();
+                return Ok(Some(wc));
             }
-            Ok(_) => {
-                (armed, at_once) = (true, false);
-                shared.cq.arm()
+            std::thread::yield_now();
+            let before = std::mem::replace(&mut now, Instant::now());
+            if !spin.goes_on(now - began, now - before) {
+                break;
             }
-            Err(e) => Err(e),
-        };
-        if let Err(e) = step {
-            log::error!("message completion queue: {e}");
-            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    let mut armed = false;
+    while !shared.stop.load(Ordering::Acquire) {
+        match poll(shared)? {
+            Some(wc) => {
+                spin.slept(now.elapsed());
+                return Ok(Some(wc));
+            }
+            // What came before the arming gives no event. What ends the wait may also be no completion, but a word between queue
+            // pairs: the pause goes on.
+            None if armed => drop(shared.cq.wait(None)?),
+            None => shared.cq.arm()?,
+        }
+        armed = !armed;
+    }
+    Ok(None)
+}
+
+/// A completion; none that says only that a message has been sent.
+fn poll(shared: &Shared) -> Result<Option<WorkCompletion>, VerbsError> {
+    let mut wc = [WorkCompletion::EMPTY];
+    loop {
+        if shared.cq.poll(&mut wc)? == 0 {
+            return Ok(None);
+        }
+        if wc[0].wr_id != SEND_ID || wc[0].status != WcStatus::Success {
+            return Ok(Some(wc[0]));
         }
     }
 }
