@@ -224,7 +224,7 @@ mod tests {
         fn no_word_makes_it_look_outside_of_the_place(word: u64, before: u32, awaited: u32) {
             look(word, before, awaited, |head| {
                 let at = tail(head.len);
-                assert!(at % WORD == 0 && at + WORD <= record(MAX_CALL));
+                assert!(at.is_multiple_of(WORD) && at + WORD <= record(MAX_CALL));
                 false
             });
         }
