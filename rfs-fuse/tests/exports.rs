@@ -1,0 +1,75 @@
+//! Several file systems of one server, mounted side by side: names, space and inodes of each are its own.
+
+mod common;
+
+use std::{fs, os::unix::fs::FileExt, path::Path};
+
+use common::{Lender, directory, program, providers};
+use rfs_server::ExportConfig;
+use rustix::{fs::statvfs, io::Errno};
+
+const BLOCK: u64 = 4096;
+
+/// "small" has 512 blocks and 5 inodes, with the root's; "large" has 1024 and 100.
+fn lender() -> Lender {
+    Lender::with(0, |config| {
+        let export = |name: &str, blocks, inodes| ExportConfig {
+            name: name.into(),
+            memory: blocks * BLOCK,
+            inodes: Some(inodes),
+            root: config.root,
+        };
+        config.exports = vec![export("small", 512, 5), export("large", 1024, 100)];
+    })
+}
+
+/// Blocks, free ones, inodes, free ones.
+fn totals(point: &Path) -> (u64, u64, u64, u64) {
+    let totals = statvfs(point).expect("totals");
+    (totals.f_blocks, totals.f_bfree, totals.f_files, totals.f_ffree)
+}
+
+#[test]
+fn what_one_is_full_of_the_other_has_not_got() {
+    for over in providers() {
+        let lender = lender();
+        let (small, large) =
+            (lender.mount(over, &["--export", "small"]), lender.mount(over, &["--export", "large"]));
+        // Who names none gets the first.
+        let first = lender.mount(over, &[]);
+        assert_eq!(totals(&small.point), (512, 512, 5, 4));
+        assert_eq!(totals(&large.point), (1024, 1024, 100, 99));
+        let file = fs::File::create_new(small.path("file")).expect("created");
+        assert!(first.path("file").exists() && !large.path("file").exists());
+        // Space: what fits is written, the write that crosses the end is cut there, the next one fails.
+        let bytes = common::pattern(512 * BLOCK as usize, 3);
+        file.write_all_at(&bytes, 0).expect("written");
+        let full = file.write_at(b"x", bytes.len() as u64).expect_err("full");
+        assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        assert_eq!(totals(&small.point), (512, 0, 5, 3));
+        assert!(fs::read(first.path("file")).expect("read") == bytes);
+        // Inodes.
+        for name in ["b", "c", "d"] {
+            fs::create_dir(small.path(name)).expect("made");
+        }
+        let full = fs::create_dir(small.path("e")).expect_err("full");
+        assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        fs::remove_dir(small.path("b")).expect("removed");
+        fs::create_dir(small.path("e")).expect("made");
+        assert_eq!(totals(&large.point), (1024, 1024, 100, 99));
+        [small, large, first].into_iter().for_each(common::Mount::unmount);
+    }
+}
+
+#[test]
+fn one_that_there_is_not_is_said_to_be_missing() {
+    let lender = lender();
+    let point = directory();
+    for over in providers() {
+        let address = lender.address(over);
+        let refused = program().args(["--export", "none", &address]).arg(point.path()).output().expect("ran");
+        let said = String::from_utf8(refused.stderr).expect("UTF-8");
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert_eq!(said.lines().filter(|line| line.contains("\"none\"")).count(), 1, "{said}");
+    }
+}
