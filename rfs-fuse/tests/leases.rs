@@ -74,6 +74,30 @@ fn names_come_and_go() {
     });
 }
 
+/// However much else happens in the directory before, and whoever removed the name.
+#[test]
+fn a_name_that_was_missing_is_there_after_many_others() {
+    pairs(|_, a, b| {
+        for round in 0..4 {
+            let name = format!("name{round}");
+            assert!(missing(&b.path(&name)));
+            for other in 0..100 {
+                fs::write(a.path(&format!("other{round}.{other}")), b"").expect("written");
+            }
+            fs::write(a.path(&name), b"x").expect("written");
+            assert_eq!(fs::read(b.path(&name)).expect("there it is"), b"x");
+            fs::remove_file(b.path(&name)).expect("removed");
+            assert!(missing(&b.path(&name)) && missing(&a.path(&name)));
+            fs::rename(a.path(&format!("other{round}.7")), a.path(&name)).expect("renamed");
+            assert_eq!(fs::read(b.path(&name)).expect("there it is again"), b"");
+            fs::rename(b.path(&name), b.path(&format!("moved{round}"))).expect("renamed");
+            assert!(missing(&a.path(&name)) && missing(&b.path(&name)));
+            fs::create_dir(a.path(&name)).expect("made");
+            fs::remove_dir(b.path(&name)).expect("removed");
+        }
+    });
+}
+
 #[test]
 fn names_move() {
     pairs(|_, a, b| {

@@ -7,10 +7,6 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-/// Changes of a directory's names that a session is told of one by one without having asked for any name there. After them all
-/// names are recalled: who does not look there any more does not hold up those who work there.
-pub const IDLE_CHANGES: u8 = 16;
-
 /// What is kept of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -29,23 +25,11 @@ impl Part {
     }
 }
 
-/// How a keeper of names learns of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameRecall {
-    /// It keeps the other names.
-    Name,
-    /// It keeps none any more.
-    Names,
-}
-
-/// A session and what it keeps of an inode, in one word: the session's number in the upper 48 bits, the changes of names since it
-/// asked for one in the next 8, and the bits of its parts.
+/// A session and what it keeps of an inode, in one word: the session's number in the upper 48 bits, and the bits of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keeper(u64);
 
 impl Keeper {
-    const IDLE: u64 = 1 << 8;
-
     fn new(session: u64) -> Keeper {
         debug_assert!(session < 1 << 48);
         Keeper(session << 16)
@@ -60,24 +44,15 @@ impl Keeper {
     }
 
     fn keeps_nothing(self) -> bool {
-        self.0 & 0xff == 0
+        self.0 & 0xffff == 0
     }
 
     fn add(&mut self, part: Part) {
         self.0 |= part.bit();
-        if part == Part::Names {
-            self.0 &= !0xff00;
-        }
     }
 
     fn remove(&mut self, part: Part) {
         self.0 &= !part.bit();
-    }
-
-    /// Counts a change of names: the changes since the session asked for one.
-    fn count_idle(&mut self) -> u8 {
-        self.0 += Keeper::IDLE;
-        (self.0 >> 8) as u8
     }
 }
 
@@ -157,25 +132,17 @@ impl Keepers {
         taken
     }
 
-    /// A name of a directory changed: how each of its keepers but for one learns of it. With the name go the directory's
-    /// attributes.
-    pub fn name_changed(&mut self, ino: u64, but: u64) -> Vec<(u64, NameRecall)> {
-        let mut recalls = Vec::new();
+    /// A name of a directory changed: its keepers but for one, who go on keeping the other names. With the name go the
+    /// directory's attributes.
+    pub fn name_changed(&mut self, ino: u64, but: u64) -> Vec<u64> {
+        let mut keepers = Vec::new();
         self.change(ino, but, |keeper| {
-            if !keeper.keeps(Part::Names) {
-                return;
+            if keeper.keeps(Part::Names) {
+                keeper.remove(Part::Attr);
+                keepers.push(keeper.session());
             }
-            keeper.remove(Part::Attr);
-            let how = match keeper.count_idle() {
-                0..IDLE_CHANGES => NameRecall::Name,
-                _ => NameRecall::Names,
-            };
-            if how == NameRecall::Names {
-                keeper.remove(Part::Names);
-            }
-            recalls.push((keeper.session(), how));
         });
-        recalls
+        keepers
     }
 
     /// An inode is gone.
@@ -218,24 +185,6 @@ mod tests {
         assert_eq!(size_of::<(u64, List)>(), 24);
     }
 
-    #[test]
-    fn who_does_not_ask_any_more_is_told_once_of_all() {
-        let mut keepers = Keepers::default();
-        keepers.add(1, 7, Part::Names);
-        for _ in 1..IDLE_CHANGES {
-            assert_eq!(keepers.name_changed(7, 2), [(1, NameRecall::Name)]);
-        }
-        keepers.add(1, 7, Part::Attr);
-        assert_eq!(keepers.name_changed(7, 2), [(1, NameRecall::Names)]);
-        assert_eq!(keepers.name_changed(7, 2), []);
-        assert!(keepers.0.is_empty());
-        keepers.add(1, 7, Part::Names);
-        for _ in 0..1000 {
-            assert_eq!(keepers.name_changed(7, 2), [(1, NameRecall::Name)]);
-            keepers.add(1, 7, Part::Names);
-        }
-    }
-
     #[derive(Clone, Debug)]
     enum Step {
         Add(u64, u64, Part),
@@ -261,20 +210,20 @@ mod tests {
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..100)) {
             let mut keepers = Keepers::default();
-            // By inode: session, keeps attributes, changes since it asked for a name if it keeps names.
-            let mut table: BTreeMap<u64, Vec<(u64, bool, Option<u8>)>> = BTreeMap::new();
+            // By inode: session, keeps attributes, keeps names.
+            let mut table: BTreeMap<u64, Vec<(u64, bool, bool)>> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Add(session, ino, part) => {
                         keepers.add(session, ino, part);
                         let list = table.entry(ino).or_default();
                         let at = list.iter().position(|keeper| keeper.0 == session).unwrap_or_else(|| {
-                            list.push((session, false, None));
+                            list.push((session, false, false));
                             list.len() - 1
                         });
                         match part {
                             Part::Attr => list[at].1 = true,
-                            Part::Names => list[at].2 = Some(0),
+                            Part::Names => list[at].2 = true,
                         }
                     }
                     Step::Take(ino, part, but) => {
@@ -282,7 +231,7 @@ mod tests {
                         for keeper in table.entry(ino).or_default().iter_mut().filter(|keeper| keeper.0 != but) {
                             let had = match part {
                                 Part::Attr => std::mem::take(&mut keeper.1),
-                                Part::Names => keeper.2.take().is_some(),
+                                Part::Names => std::mem::take(&mut keeper.2),
                             };
                             expected.extend(had.then_some(keeper.0));
                         }
@@ -291,10 +240,10 @@ mod tests {
                     Step::NameChanged(ino, but) => {
                         let mut expected = Vec::new();
                         for keeper in table.entry(ino).or_default().iter_mut().filter(|keeper| keeper.0 != but) {
-                            let Some(idle) = keeper.2 else { continue };
-                            keeper.1 = false;
-                            keeper.2 = Some(idle + 1).filter(|&idle| idle < IDLE_CHANGES);
-                            expected.push((keeper.0, if keeper.2.is_some() { NameRecall::Name } else { NameRecall::Names }));
+                            if keeper.2 {
+                                keeper.1 = false;
+                                expected.push(keeper.0);
+                            }
                         }
                         prop_assert_eq!(keepers.name_changed(ino, but), expected);
                     }
@@ -307,7 +256,7 @@ mod tests {
                         table.values_mut().for_each(|list| list.retain(|keeper| keeper.0 != session));
                     }
                 }
-                table.values_mut().for_each(|list| list.retain(|keeper| keeper.1 || keeper.2.is_some()));
+                table.values_mut().for_each(|list| list.retain(|keeper| keeper.1 || keeper.2));
                 table.retain(|_, list| !list.is_empty());
                 prop_assert!(keepers.0.len() == table.len(), "what nobody keeps costs nothing");
             }

@@ -107,6 +107,10 @@ struct Still {
     mr: MrHandle,
 }
 
+/// Of all runs, which nobody counts by. Made by a thread with a stack of its own: a model's has no room for so many counters.
+static STATS: LazyLock<Arc<Stats>> =
+    LazyLock::new(|| std::thread::spawn(Arc::default).join().expect("a thread that makes counters"));
+
 static STILL: LazyLock<Still> = LazyLock::new(|| {
     let memory = Arc::new(Memory::private(4096).expect("memory for a model"));
     let pd = SoftDevice::new().and_then(|device| device.alloc_pd()).expect("a device in software");
@@ -129,7 +133,7 @@ fn runtime(card: Card, polling: PollingMode, timeout: Duration) -> Arc<Runtime> 
         pool_mr: Arc::clone(&STILL.mr),
         registrations: Arc::new(RegistrationCache::new(Arc::clone(&STILL.pd), RegistrationLimits::default())),
         admission: Admission::new(Arc::new(StaticWindow::new(1))),
-        stats: Arc::default(),
+        stats: Arc::clone(&STATS),
         batch: BatchMode::Hybrid,
         stage_threshold: 0,
         signal_interval: 0,

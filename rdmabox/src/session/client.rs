@@ -366,6 +366,10 @@ impl Session {
     /// the call up; otherwise the session is closed, and whether the call was carried out is unknown.
     pub fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         refuse_in_callback()?;
+        // A call in mapped memory needs no queue pair: it could be answered for a moment after the session has ended.
+        if !self.runtime.is_alive() {
+            return Err(RequestError::Disconnected);
+        }
         let result = self.rpc.call(request, reply);
         self.after_call(result)
     }

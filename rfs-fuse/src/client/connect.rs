@@ -142,8 +142,19 @@ impl Client {
         })
     }
 
-    /// Asks the server.
+    /// Asks the server. Space and inodes that a close of before gives back may be on their way: who finds none asks again when it
+    /// has been carried out.
     pub(crate) fn call(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
+        match self.call_once(request) {
+            Err(ClientError::Errno(Errno::ENOSPC)) => {
+                self.remote.finish_calls()?;
+                self.call_once(request)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn call_once(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
         let ask = || call_on(&*self.remote, request);
         match Effect::of(request) {
             Some(effect) if self.keeping.is_on() => self.change(&effect, ask),

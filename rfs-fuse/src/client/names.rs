@@ -86,11 +86,14 @@ impl Client {
     pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
         let ino = inode.ino;
         let changes = inode.size.lock().changes();
+        let kept = inode.lease.lock().is_kept();
         let read = match inode.slot() {
             Some(slot) if !asks => self.records.read(ino, slot)?,
             _ => None,
         };
         let attr = match read {
+            // Kept before it was read, and until now unless something is recalled meanwhile: then it may be told to be kept.
+            Some(seen) if kept => Attr { marks: seen.attr.marks | Marks::KEEP, ..seen.attr },
             Some(seen) => seen.attr,
             None => {
                 let since = self.since();

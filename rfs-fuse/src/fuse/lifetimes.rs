@@ -43,24 +43,24 @@ impl Lifetimes {
         Lifetimes { attr: settings.attr_timeout, entry: settings.entry_timeout }
     }
 
-    fn of(&self, telling: &Telling<'_>, asked: &Asked<'_>, ino: u64) -> (Duration, Duration) {
+    fn of(&self, telling: &Telling<'_>, asked: &Asked<'_>, given: &Attr) -> (Duration, Duration) {
         let Asked { since, parent, name, .. } = *asked;
         (
-            upto(self.attr, telling.keeps_attr(since, ino)),
+            upto(self.attr, telling.keeps(since, given)),
             upto(self.entry, telling.keeps_name(since, parent, name)),
         )
     }
 
     /// For how long a name and its attributes hold together.
-    pub(super) fn of_both(&self, telling: &Telling<'_>, asked: &Asked<'_>, ino: u64) -> Duration {
-        let (attr, entry) = self.of(telling, asked, ino);
+    pub(super) fn of_both(&self, telling: &Telling<'_>, asked: &Asked<'_>, given: &Attr) -> Duration {
+        let (attr, entry) = self.of(telling, asked, given);
         attr.min(entry)
     }
 
     pub(super) fn entry(&self, client: &Client, asked: &Asked<'_>, attr: &Attr, reply: ReplyEntry) {
         let telling = client.telling();
         client.told(attr, asked.thread);
-        let (attr_ttl, entry_ttl) = self.of(&telling, asked, attr.ino);
+        let (attr_ttl, entry_ttl) = self.of(&telling, asked, attr);
         reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(attr), GENERATION);
     }
 
@@ -78,7 +78,7 @@ impl Lifetimes {
     pub(super) fn attr(&self, client: &Client, (since, thread): (Since, u32), attr: &Attr, reply: ReplyAttr) {
         let telling = client.telling();
         client.told(attr, thread);
-        let ttl = upto(self.attr, telling.keeps_attr(since, attr.ino));
+        let ttl = upto(self.attr, telling.keeps(since, attr));
         reply.attr(&ttl, &convert::attr(attr));
     }
 
@@ -92,7 +92,7 @@ impl Lifetimes {
         reply: ReplyCreate,
     ) {
         client.told(attr, asked.thread);
-        let ttl = self.of_both(telling, asked, attr.ino);
+        let ttl = self.of_both(telling, asked, attr);
         reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
     }
 }

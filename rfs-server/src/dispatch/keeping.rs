@@ -10,11 +10,7 @@ use std::time::Instant;
 use rfs_proto::{Attr, Errno, Marks, Recall, Reply};
 
 use super::meta::Meta;
-use crate::{
-    keepers::{NameRecall, Part},
-    namespace::Place,
-    sessions::Regions,
-};
+use crate::{keepers::Part, namespace::Place, sessions::Regions};
 
 impl Meta {
     /// Attributes for a session to keep, if it may.
@@ -48,12 +44,8 @@ impl Meta {
 
     /// `session` changed what a name stands for.
     pub(super) fn name_changed(&mut self, session: u64, Place { parent, name }: Place<'_>) {
-        for (keeper, how) in self.keepers.name_changed(parent, session) {
-            let recall = match how {
-                NameRecall::Name => Recall::Name { parent, name: name.to_vec() },
-                NameRecall::Names => Recall::Names { ino: parent },
-            };
-            self.recall(keeper, recall);
+        for keeper in self.keepers.name_changed(parent, session) {
+            self.recall(keeper, Recall::Name { parent, name: name.to_vec() });
         }
         self.await_open(session, |recall| match recall {
             Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),

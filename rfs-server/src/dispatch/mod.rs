@@ -147,10 +147,12 @@ impl Dispatcher {
             return self.answer_recalls(session, done);
         }
         let call = Call::new(self);
+        // Whoever closes does not wait for others: he holds nothing that they would have to see.
+        let waits = !matches!(request, Request::Close { .. });
         let reply = self.answer(&call, session, request);
         self.space.tidy();
         match (reply, call.into_needs()) {
-            (Ok(reply), needs) if needs.is_empty() => Outcome::Now(reply),
+            (Ok(reply), needs) if needs.is_empty() || !waits => Outcome::Now(reply),
             (Ok(reply), needs) => Outcome::Later(Promise(Debt::Held(reply, needs))),
             (Err(errno), _) => {
                 log::trace!("session {session}: {}: {errno}", request_name(&request));

@@ -86,11 +86,13 @@ fn answer(meta: &mut Meta, session: u64, request: Request<'_>, now: i64) -> Resu
         Request::Unlink { parent, name } => {
             let effects = meta.namespace.unlink(parent, name, now)?;
             meta.settle(session, &effects, &[Place { parent, name }]);
+            meta.told_name(session, parent);
             Ok(Reply::Done)
         }
         Request::Rmdir { parent, name } => {
             let effects = meta.namespace.rmdir(parent, name, now)?;
             meta.settle(session, &effects, &[Place { parent, name }]);
+            meta.told_name(session, parent);
             Ok(Reply::Done)
         }
         Request::Rename { parent, name, new_parent, new_name, flags } => {
@@ -100,6 +102,7 @@ fn answer(meta: &mut Meta, session: u64, request: Request<'_>, now: i64) -> Resu
             // Of two names of one inode nothing changes.
             let names = if effects.touched.is_empty() { &[][..] } else { &[from, to] };
             meta.settle(session, &effects, names);
+            meta.told_name(session, parent);
             meta.told_name(session, new_parent);
             Ok(Reply::Done)
         }

@@ -90,13 +90,19 @@ impl Telling<'_> {
         self.client.keeping.is_on() && !self.recalled.name(since.recalled, parent, name)
     }
 
-    /// The attributes that were asked for since then may be kept. A change of this client's own meanwhile is like one of another's:
+    /// Attributes of an inode that were given since then to be kept may be. A change of this client's own meanwhile is like one of another's:
     /// the kernel may hear of it before it hears of them.
-    pub fn keeps_attr(&self, since: Since, ino: u64) -> bool {
+    pub(crate) fn keeps_attr(&self, since: Since, ino: u64) -> bool {
         self.client.keeping.is_on()
             && !self.client.keeping.changed.lock().attr(since.changed, ino)
             && !self.recalled.attr(since.recalled, ino)
             && self.client.inodes.get(ino).is_some_and(|inode| inode.lease.lock().is_kept())
+    }
+
+    /// These attributes, which were asked for since then, may be kept. That the inode's may be is not enough: they may have been read
+    /// before that was so.
+    pub fn keeps(&self, since: Since, attr: &Attr) -> bool {
+        attr.marks.contains(Marks::KEEP) && self.keeps_attr(since, attr.ino)
     }
 
     /// Takes a reference to an inode whose attributes were asked for since then.

@@ -64,7 +64,7 @@ impl Adapter {
             let attr = convert::attr(&entry.attr);
             telling.reference(since, &entry.attr);
             let asked = Asked { since, parent: ino.0, name: &entry.name, thread: request.pid() };
-            let ttl = self.lifetimes.of_both(&telling, &asked, entry.attr.ino);
+            let ttl = self.lifetimes.of_both(&telling, &asked, &entry.attr);
             if reply.add(INodeNo(entry.attr.ino), next, name, &ttl, &attr, GENERATION) {
                 self.client.forget(entry.attr.ino, 1);
                 break;
