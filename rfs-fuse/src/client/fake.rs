@@ -315,7 +315,8 @@ impl Fake {
     }
 }
 
-fn new_attr(ino: u64, perm: u32) -> Attr {
+/// Attributes of a new regular file.
+pub(crate) fn new_attr(ino: u64, perm: u32) -> Attr {
     Attr {
         ino,
         kind: FileKind::Regular,

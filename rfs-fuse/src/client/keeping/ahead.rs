@@ -104,28 +104,13 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use rfs_proto::{FileKind, Marks};
+    use rfs_proto::Marks;
 
     use super::*;
+    use crate::client::fake::new_attr;
 
     fn attr(ino: u64) -> Attr {
-        Attr {
-            ino,
-            kind: FileKind::Regular,
-            perm: 0,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: 0,
-            mtime: 0,
-            ctime: 0,
-            layout_generation: 0,
-            slot: 0,
-            marks: Marks::KEEP,
-        }
+        Attr { marks: Marks::KEEP, ..new_attr(ino, 0) }
     }
 
     fn name(i: u64) -> Name {
