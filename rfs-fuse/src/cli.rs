@@ -61,6 +61,11 @@ pub struct Args {
     #[arg(long)]
     pub read_only: bool,
 
+    /// If this process is killed, leave the mount: what is done there fails with ENOTCONN, and nothing goes to the directory
+    /// below by mistake, until somebody unmounts it [default: it is unmounted]
+    #[arg(long)]
+    pub leave_dead_mount: bool,
+
     /// Options as those of mount(8), separated by commas: ro, noexec, noatime, allow_other, attr_timeout=5, ...
     // It never gets here: the list has been taken apart before.
     #[arg(short = 'o', value_name = "OPTIONS")]

@@ -5,7 +5,7 @@
 use std::{
     ffi::OsString,
     io::{self, Write},
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, mpsc},
@@ -25,7 +25,7 @@ use crate::{
     client::{AttachError, Client},
     daemon,
     fuse::{Adapter, KernelLink, Placed, Placement},
-    mount::{self, Look, MountError, Mounted, Unmounted, within},
+    mount::{self, Caretaker, Ground, Look, MountError, Mounted, Unmounted, within},
     mount8::{self, Invocation},
     null::NullFs,
 };
@@ -196,19 +196,39 @@ fn serve<F: Filesystem>(
     (send, events): Events,
 ) -> Result<(), RunError> {
     let options = args.mount_options();
+    let ground = if args.leave_dead_mount { None } else { Ground::lock(point)? };
     let (device, mounted) = mount::mount(point, &options)?;
+    let caretaker = ground.and_then(|ground| {
+        let caretaker = Caretaker::start(&mounted, ground, args.log_file.as_deref());
+        caretaker.inspect_err(|e| log::warn!("nobody unmounts if this process is killed: {e}")).ok()
+    });
+    let outcome = serve_mounted(args, filesystem, client, (device, &mounted), (send, events));
+    if let Some(caretaker) = caretaker {
+        caretaker.dismiss();
+    }
+    outcome
+}
+
+fn serve_mounted<F: Filesystem>(
+    args: &Args,
+    filesystem: F,
+    client: Option<(&Arc<Client>, &KernelLink)>,
+    (device, mounted): (OwnedFd, &Mounted),
+    (send, events): Events,
+) -> Result<(), RunError> {
+    let options = args.mount_options();
     let mut config = Config::default();
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(args.threads());
     config.clone_fd = args.threads() > 1;
     if let Some((_, link)) = client {
         link.connect(device.as_fd()).map_err(|e| {
-            undo(&mounted);
+            undo(mounted);
             os("cannot reach the kernel")(e)
         })?;
     }
     let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
-        undo(&mounted);
+        undo(mounted);
         RunError::Handshake(e)
     })?;
     let ended = send.clone();
@@ -219,14 +239,14 @@ fn serve<F: Filesystem>(
             ended.send(Event::Ended(session.run().map_err(|e| e.to_string()))).ok();
         })
         .map_err(|e| {
-            undo(&mounted);
+            undo(mounted);
             os("cannot start a thread")(e)
         })?;
-    if let Err(e) = begin(args, &mounted, client.map(|(client, _)| client)) {
-        undo(&mounted);
+    if let Err(e) = begin(args, mounted, client.map(|(client, _)| client)) {
+        undo(mounted);
         return Err(e);
     }
-    wait_and_unmount(&mounted, &events)
+    wait_and_unmount(mounted, &events)
 }
 
 /// Waits for the mount to answer and says that it does.

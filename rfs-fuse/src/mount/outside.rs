@@ -85,7 +85,7 @@ fn wait_for(mut child: Child, limit: Duration) -> Option<io::Result<()>> {
 }
 
 /// If this process was started to look: looks, and says with which exit code to end.
-pub fn asked() -> Option<u8> {
+pub(super) fn asked() -> Option<u8> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != OsStr::new(MARK) {
         return None;

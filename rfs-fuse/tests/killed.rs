@@ -1,0 +1,109 @@
+//! What is left of a mount whose process is killed: nothing.
+
+mod common;
+
+use std::{
+    fs, io,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use common::{Lender, Mount, Over, directory, eventually, exit_of, is_mounted};
+use rustix::process::{Pid, Signal};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn the_mount_point_can_be_used_again_at_once() {
+    let lender = Lender::new(16 * MIB);
+    for over in common::providers() {
+        let point = directory();
+        for round in 0..3 {
+            let mut mount = Mount::start(&lender.address(over), point.path(), &[]);
+            fs::write(mount.path("file"), format!("{round}")).expect("written");
+            mount.signal(Signal::KILL);
+            mount.wait();
+        }
+        let mount = Mount::start(&lender.address(over), point.path(), &[]);
+        assert_eq!(fs::read(mount.path("file")).expect("read"), b"2");
+        mount.unmount();
+        assert!(!is_mounted(point.path()), "nor is a dead one there any more");
+    }
+}
+
+#[test]
+fn nothing_of_the_mount_is_left_and_the_log_says_why() {
+    let lender = Lender::new(16 * MIB);
+    let point = directory();
+    let log = lender.dir.path().join("log");
+    let options = ["--log-file", log.to_str().expect("UTF-8")];
+    let mut mount = Mount::start(&lender.address(Over::Shm), point.path(), &options);
+    let open = fs::File::create(mount.path("file")).expect("made");
+    mount.signal(Signal::KILL);
+    mount.wait();
+    assert!(eventually(|| !is_mounted(point.path())));
+    assert_eq!(fs::read_dir(point.path()).expect("the directory below").count(), 0);
+    assert_eq!(error_of(open.set_len(1)), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    let said = || fs::read_to_string(&log).unwrap_or_default();
+    let line = format!("rfs-fuse was killed: {} is unmounted", point.path().display());
+    assert!(eventually(|| said().contains(&line)), "{}", said());
+}
+
+#[test]
+fn a_dead_mount_is_left_where_that_is_asked_for_and_cleaned_by_the_next() {
+    let lender = Lender::new(16 * MIB);
+    let point = directory();
+    let mut mount = Mount::start(&lender.address(Over::Shm), point.path(), &["--leave-dead-mount"]);
+    fs::write(mount.path("file"), b"kept").expect("written");
+    mount.signal(Signal::KILL);
+    mount.wait();
+    let dead = error_of(fs::metadata(point.path()));
+    assert_eq!(dead, Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    let mount = Mount::start(&lender.address(Over::Tcp), point.path(), &[]);
+    assert_eq!(fs::read(mount.path("file")).expect("read"), b"kept");
+    mount.unmount();
+    assert!(!is_mounted(point.path()), "nor is the dead one there any more");
+}
+
+fn error_of<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|e| e.raw_os_error())
+}
+
+fn mkdir(path: &Path) -> Child {
+    Command::new("mkdir").arg(path).stderr(Stdio::null()).spawn().expect("mkdir starts")
+}
+
+/// Whether a thread of a process waits where no signal reaches it.
+fn has_stuck_thread(process: Pid, name: &str) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).expect("threads");
+    tasks.flatten().any(|task| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.starts_with(&format!("Name:\t{name}\n")) && status.contains("\nState:\tD")
+    })
+}
+
+/// The kernel holds a directory's lock over a change that waits at the server for a mount that is stopped. A name in the directory
+/// is recalled, and the thread that drops it waits for that lock: it cannot be killed, and the change is not answered any more.
+#[test]
+fn a_thread_that_waits_for_a_lock_of_the_kernel_is_no_reason_to_stay() {
+    let lender = Lender::with(16 * MIB, |config| config.recall_timeout = Some(Duration::from_secs(15)));
+    let [mut mount, stopped, other] = [0; 3].map(|_| lender.mount(Over::Tcp, &[]));
+    fs::create_dir(mount.path("d")).expect("made");
+    for each in [&mount, &stopped, &other] {
+        assert_eq!(fs::read_dir(each.path("d")).expect("listed").count(), 0);
+    }
+    common::stop(stopped.pid());
+    let mut waits = mkdir(&mount.path("d/x"));
+    assert!(eventually(|| lender.server.stats().calls.iter().any(|call| *call == ("mkdir".into(), 2))));
+    let mut recalls = mkdir(&other.path("d/y"));
+    assert!(eventually(|| has_stuck_thread(mount.pid(), "dropping")));
+    mount.signal(Signal::KILL);
+    mount.wait();
+    assert!(!exit_of(&mut waits).success());
+    assert!(eventually(|| !is_mounted(&mount.point)));
+    stopped.signal(Signal::KILL);
+    assert!(exit_of(&mut recalls).success());
+    drop(stopped);
+    other.unmount();
+}
