@@ -14,7 +14,7 @@ use rdmabox::{
 };
 
 use crate::{
-    client::AttachOptions,
+    client::{AccessTimes, AttachOptions},
     fuse::Settings,
     mount::{Flags, MountOptions},
 };
@@ -375,7 +375,21 @@ impl Args {
 
     /// How to attach to the server.
     pub fn attach_options(&self) -> AttachOptions {
-        AttachOptions { export: self.export.clone(), keeps: self.settings().keeps }
+        AttachOptions {
+            export: self.export.clone(),
+            keeps: self.settings().keeps,
+            access_times: self.access_times(self.noatime),
+            directory_access_times: self.access_times(self.noatime || self.nodiratime),
+        }
+    }
+
+    /// Which reads count, as mount(8) has it; on a mount that is read-only there are none that would change anything.
+    fn access_times(&self, never: bool) -> AccessTimes {
+        match never || self.read_only {
+            true => AccessTimes::Never,
+            false if self.strictatime || self.norelatime => AccessTimes::Always,
+            false => AccessTimes::Relative,
+        }
     }
 
     /// What the session with the server is told.
@@ -474,7 +488,8 @@ mod tests {
             let none = args.settings();
             assert_eq!((none.keeps, none.direct_io), (false, true));
             assert_eq!((none.attr_timeout, none.entry_timeout), (Duration::ZERO, Duration::ZERO));
-            assert_eq!(args.attach_options(), AttachOptions { export: "x".into(), keeps: false });
+            let attach = AttachOptions { export: "x".into(), ..AttachOptions::default() };
+            assert_eq!(args.attach_options(), attach);
         }
     }
 

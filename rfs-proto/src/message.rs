@@ -353,6 +353,14 @@ pub enum Request<'a> {
         /// The number of the last reply, all of which is kept no longer; 0 to begin.
         done: u64,
     },
+    /// The session read an inode at a time: that of its last access is no earlier now. Nothing else changes, and nothing is recalled
+    /// for it. → `Done`
+    Accessed {
+        /// Inode.
+        ino: u64,
+        /// Nanoseconds since 1970.
+        at: i64,
+    },
 }
 
 /// What the server answers.

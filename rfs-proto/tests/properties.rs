@@ -206,6 +206,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::TestLock { ino, owner: offset, class, exclusive, range },
         Request::LookupAhead { parent, name, max_entries: uid },
         Request::Recalls { done: offset },
+        Request::Accessed { ino, at: offset as i64 },
     ]
 }
 

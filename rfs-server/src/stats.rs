@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 33] = [
     "attach",
     "lookup",
     "getattr",
@@ -41,12 +41,19 @@ const NAMES: [&str; 32] = [
     "testlock",
     "lookupahead",
     "recalls",
+    "accessed",
 ];
 
 /// The counters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     calls: [AtomicU64; NAMES.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters { calls: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
 }
 
 impl Counters {
@@ -115,6 +122,7 @@ fn index(request: &Request<'_>) -> usize {
         Request::TestLock { .. } => 29,
         Request::LookupAhead { .. } => 30,
         Request::Recalls { .. } => 31,
+        Request::Accessed { .. } => 32,
     }
 }
 

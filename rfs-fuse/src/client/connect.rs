@@ -7,7 +7,7 @@ use rdmabox::{Address, ConnectError, RequestError, Session, SessionOptions, Star
 use rfs_proto::{Attached, Errno, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
 
 use super::{
-    Client, ClientError, Remote,
+    AccessTimes, Client, ClientError, Remote,
     clock::{ServerClock, local_now},
     inode::InodeTable,
     keeping::{Effect, Keeping},
@@ -22,6 +22,10 @@ pub struct AttachOptions {
     pub export: String,
     /// Keep what may be kept. Somebody has to [obey](Client::obey) then what is recalled.
     pub keeps: bool,
+    /// Which reads of files count as accesses.
+    pub access_times: AccessTimes,
+    /// And which of directories.
+    pub directory_access_times: AccessTimes,
 }
 
 /// Why there is no client.
@@ -67,7 +71,9 @@ fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientEr
 /// Something that nobody waits for has failed.
 fn complain(outcome: Result<&[u8], RequestError>) {
     match outcome.map(decode_reply) {
-        Ok(Ok(Reply::Error(errno))) => log::warn!("a file could not be closed: {errno}"),
+        Ok(Ok(Reply::Error(errno))) => {
+            log::warn!("a file could not be closed, or its time of access set: {errno}")
+        }
         Ok(Err(e)) => log::warn!("unreadable reply: {e}"),
         // The end of the session is nothing new to those who use it.
         Ok(Ok(_)) | Err(_) => {}
@@ -101,7 +107,7 @@ impl Client {
 
     fn attach_open(
         remote: &Arc<dyn Remote>,
-        AttachOptions { export, keeps }: &AttachOptions,
+        AttachOptions { export, keeps, access_times, directory_access_times }: &AttachOptions,
     ) -> Result<Client, ClientError> {
         let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
         let sent = local_now();
@@ -128,6 +134,8 @@ impl Client {
             clock: ServerClock::from_exchange(sent, now, received),
             inodes,
             keeping: Keeping::new(*keeps),
+            access_times: *access_times,
+            directory_access_times: *directory_access_times,
             parts: Mutex::default(),
             session,
             patience: SessionOptions::default().operation_timeout,

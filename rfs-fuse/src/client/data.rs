@@ -65,6 +65,7 @@ impl Client {
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
+        self.was_read(&inode);
         let end = offset.saturating_add(len as u64);
         for attempt in 1..=TRIES {
             if let Some(map) = &self.arena_map
@@ -318,6 +319,7 @@ impl Client {
 
     /// Notes that the inode was written now.
     pub(crate) fn stamp(&self, inode: &Inode) -> Result<(), ClientError> {
+        self.was_written(inode);
         let mut times = inode.times.lock();
         match (times.note(self.clock.now()), inode.slot()) {
             (Some(time), Some(slot)) => self.records.write_time(slot, time),

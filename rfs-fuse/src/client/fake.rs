@@ -265,6 +265,12 @@ impl Fake {
                 self.publish(file);
                 Ok(Reply::Layout(self.layout(file, offset)))
             }
+            Request::Accessed { ino, at } => {
+                let file = state.files.get_mut(&ino).ok_or(Errno::ENOENT)?;
+                file.attr.atime = file.attr.atime.max(at);
+                self.publish(file);
+                Ok(Reply::Done)
+            }
             Request::Unlink { name, .. } => {
                 state.names.remove(name).map(|_| Reply::Done).ok_or(Errno::ENOENT)
             }

@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use rfs_proto::{Attr, Marks};
 
 use super::{
+    access::Access,
     clock::WriteTimes,
     keeping::{Lease, PageState},
     layout::LayoutCache,
@@ -162,6 +163,8 @@ pub(crate) struct Inode {
     pub(crate) told_to: Listeners,
     /// Locks that this client may have.
     pub(crate) may_hold: Mutex<Vec<MayHold>>,
+    /// The last read, if it counts as an access.
+    pub(crate) access: Access,
 }
 
 impl Inode {
@@ -184,6 +187,7 @@ impl Inode {
             told: Mutex::default(),
             told_to: Listeners::default(),
             may_hold: Mutex::default(),
+            access: Access::default(),
         }
     }
 

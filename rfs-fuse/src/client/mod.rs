@@ -11,6 +11,7 @@
 //!
 //! It does not cache file data, does not reconnect, and checks no permissions.
 
+mod access;
 mod append;
 mod clock;
 mod connect;
@@ -35,6 +36,7 @@ mod xattr;
 
 use std::{sync::Arc, time::Duration};
 
+pub use access::AccessTimes;
 pub use connect::{AttachError, AttachOptions};
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
@@ -63,6 +65,8 @@ pub struct Client {
     clock: ServerClock,
     inodes: InodeTable,
     keeping: Keeping,
+    access_times: AccessTimes,
+    directory_access_times: AccessTimes,
     /// Held while a value goes to the server in parts, of which it keeps one.
     parts: Mutex<()>,
     /// The session's number at the server.

@@ -113,6 +113,10 @@ impl Client {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&request);
         };
+        if changes.atime.is_some() && inode.access.forget() {
+            // What is set now must not be followed by a read of before.
+            self.remote.finish_calls()?;
+        }
         let since = self.since();
         let attr = if changes.size.is_some() {
             let _alone = inode.io.write();
@@ -277,11 +281,12 @@ impl Client {
     }
 }
 
-/// Puts the time of a write in that has not been published yet.
+/// Puts the times of a write and of a read in that have not been published yet.
 pub(crate) fn with_pending(inode: &Inode, mut attr: Attr) -> Attr {
     if let Some(time) = inode.times.lock().pending() {
         attr.mtime = time;
         attr.ctime = attr.ctime.max(time);
     }
+    attr.atime = inode.access.latest(attr.atime);
     attr
 }

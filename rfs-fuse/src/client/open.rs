@@ -152,6 +152,7 @@ impl Client {
             inode.open.store(false, Ordering::Release);
             inode.layout.write().clear(0);
             opens.to_write = false;
+            outcome = outcome.and(self.tell_access(&inode));
             for _ in 0..std::mem::take(&mut opens.remote) {
                 // Nobody waits for that, but for who wants to know how much space there is.
                 outcome = outcome.and(self.start(&Request::Close { ino }));

@@ -271,10 +271,10 @@ impl Filesystem for Adapter {
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let since = self.client.since();
         match self.open_file(ino.0, is_to_write(flags.0)) {
-            Ok(()) => {
-                let telling = self.client.telling();
-                let (handle, flags) = self.new_handle(&telling, since, ino.0, flags.0);
-                reply.opened(handle, flags);
+            Ok(attr) => {
+                let (handle, how) = self.new_handle(&self.client.telling(), since, ino.0, flags.0);
+                self.note_access(&attr, flags.0, how);
+                reply.opened(handle, how);
             }
             Err(e) => reply.error(self.stale("open", &e)),
         }

@@ -152,6 +152,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ),
         ("1e 01 02 68 69 8001", Request::LookupAhead { parent: 1, name: b"hi", max_entries: 128 }),
         ("1f ac02", Request::Recalls { done: 300 }),
+        ("20 05 03", Request::Accessed { ino: 5, at: -2 }),
     ]
 }
 

@@ -29,6 +29,7 @@ impl Call<'_> {
                 let now = self.clock.now();
                 self.locked(|meta| meta.set_attr(session, ino, &changes, now))
             }
+            Request::Accessed { ino, at } => self.locked(|meta| meta.accessed(ino, at)),
             // The others are handled elsewhere.
             _ => Err(Errno::ENOSYS),
         }
@@ -174,6 +175,14 @@ impl Meta {
             None => self.attr_changed(session, ino),
         }
         self.told(session, ino).map(Reply::Attr)
+    }
+
+    /// Not a change that anybody waits for: what others keep of the attributes shows the time of before.
+    fn accessed(&mut self, ino: u64, at: i64) -> Result<Reply, Errno> {
+        let inode = self.namespace.get_mut(ino)?;
+        inode.atime = inode.atime.max(at);
+        self.publish(ino);
+        Ok(Reply::Done)
     }
 
     /// The new size is there before space goes: a reader finds the end of the file, or its old bytes, or zeroes. The

@@ -243,7 +243,8 @@ impl Dispatcher {
             | Request::Close { .. }
             | Request::Layout { .. }
             | Request::Allocate { .. }
-            | Request::SetAttr { .. } => call.answer_data(session, request),
+            | Request::SetAttr { .. }
+            | Request::Accessed { .. } => call.answer_data(session, request),
             _ => call.answer_names(session, request),
         }
     }

@@ -84,6 +84,11 @@ impl Adapter {
         if self.settings.attr_timeout.is_zero() || !self.client.others_were_told(ino, thread) {
             return;
         }
+        self.drop_attributes(ino);
+    }
+
+    /// Makes the kernel ask for attributes anew.
+    pub(super) fn drop_attributes(&self, ino: u64) {
         if let Err(e) = self.kernel.drop_inode(ino, Part::Attributes) {
             log::warn!("cannot refresh the attributes of inode {ino}: {e}");
         }
@@ -118,8 +123,6 @@ impl Adapter {
         if self.settings.attr_timeout.is_zero() || !self.client.differs_from_told(attr) {
             return;
         }
-        if let Err(e) = self.kernel.drop_inode(attr.ino, Part::Attributes) {
-            log::warn!("cannot refresh the attributes of inode {}: {e}", attr.ino);
-        }
+        self.drop_attributes(attr.ino);
     }
 }

@@ -49,6 +49,11 @@ impl Adapter {
             Ok(found) => found,
             Err(e) => return reply.error(self.errno("readdirplus", &e)),
         };
+        if offset == 0
+            && let Err(e) = self.client.reads_directory(&own)
+        {
+            return reply.error(self.errno("readdirplus", &e));
+        }
         let telling = self.client.telling();
         let ttl = Duration::ZERO;
         for (at, dot, name) in [(1, ino.0, "."), (DOTS, page.parent, "..")] {

@@ -1,7 +1,7 @@
 //! Open files: the numbers that the kernel knows them by, and what opening and writing take along.
 
 use fuser::{FileHandle, FopenFlags};
-use rfs_proto::{Marks, SetAttr};
+use rfs_proto::{Attr, Marks, SetAttr};
 use rustix::fs::OFlags;
 
 use super::Adapter;
@@ -34,7 +34,7 @@ impl Adapter {
     }
 
     /// Opens for the kernel.
-    pub(super) fn open_file(&self, ino: u64, write: bool) -> Result<(), ClientError> {
+    pub(super) fn open_file(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
         let known = self.client.is_open(ino);
         let attr = self.client.open(ino, write)?;
         if attr.nlink == 0 && !known {
@@ -43,7 +43,17 @@ impl Adapter {
             return Err(ClientError::Errno(rfs_proto::Errno::ESTALE));
         }
         self.refresh(&attr);
-        Ok(())
+        Ok(attr)
+    }
+
+    /// A file with these attributes is open now: reading it may count as an access.
+    pub(super) fn note_access(&self, attr: &Attr, flags: i32, how: FopenFlags) {
+        let flags = OFlags::from_bits_retain(flags as u32);
+        let reads = flags & OFlags::ACCMODE != OFlags::WRONLY && !flags.contains(OFlags::NOATIME);
+        let unseen = how.contains(FopenFlags::FOPEN_KEEP_CACHE) && !flags.contains(OFlags::DIRECT);
+        if reads && self.client.will_read(attr, unseen) {
+            self.drop_attributes(attr.ino);
+        }
     }
 
     /// Takes from a file that was written what it must not keep: suid and sgid if the kernel says so, capabilities if it

@@ -34,6 +34,20 @@ fn a_file_grows_contiguously() {
 }
 
 #[test]
+fn an_access_moves_one_time_forward_and_nothing_else() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    let before = client.create("f").attr;
+    let ino = before.ino;
+    for (at, atime) in [(before.atime + 5, 5), (before.atime + 3, 5), (before.atime + 6, 6), (i64::MIN, 6)] {
+        client.done(Request::Accessed { ino, at });
+        let expected = Attr { atime: before.atime + atime, ..before };
+        assert_eq!(client.stat(ino), expected);
+    }
+    assert_eq!(client.error(Request::Accessed { ino: 99, at: 1 }), Errno::ESTALE);
+}
+
+#[test]
 fn only_those_who_have_it_open() {
     let fixture = fixture(16, 8);
     let (one, two) = (fixture.client(1), fixture.client(2));

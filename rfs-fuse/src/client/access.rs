@@ -1,0 +1,203 @@
+//! When a read counts as an access, and telling the server of it.
+//!
+//! As relatime has it: a read counts if the file has changed since the last access, or that is a day old. It is noted here, shown with
+//! what this client says of the file, and told to the server with the last close, which nobody waits for. What a client that dies had
+//! noted is lost.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rfs_proto::{Attr, Request};
+
+use super::{Client, ClientError, inode::Inode};
+
+/// Which reads count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// The first one after a change, and after a day.
+    #[default]
+    Relative,
+    /// All of them.
+    Always,
+    /// None.
+    Never,
+}
+
+const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
+
+impl AccessTimes {
+    /// Whether a read at `now` counts.
+    fn counts(self, attr: &Attr, now: i64) -> bool {
+        match self {
+            AccessTimes::Relative => {
+                attr.atime <= attr.mtime
+                    || attr.atime <= attr.ctime
+                    || now.saturating_sub(attr.atime) >= DAY_NS
+            }
+            AccessTimes::Always => true,
+            AccessTimes::Never => false,
+        }
+    }
+}
+
+/// The last read that counts, of which the server may not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum LastRead {
+    /// None, or the server has shown that it knows.
+    #[default]
+    Known,
+    /// The server has to be told.
+    Noted(i64),
+    /// It has been told, and that may be on its way.
+    Told(i64),
+}
+
+/// The last access to an inode, as far as it is this client's.
+#[derive(Debug, Default)]
+pub(crate) struct Access {
+    /// The next read counts.
+    due: AtomicBool,
+    last: Mutex<LastRead>,
+}
+
+impl Access {
+    fn note(&self, now: i64) {
+        *self.last.lock() = LastRead::Noted(now);
+    }
+
+    /// The time of last access, where the server says `atime`.
+    pub(crate) fn latest(&self, atime: i64) -> i64 {
+        let mut last = self.last.lock();
+        match *last {
+            LastRead::Noted(read) | LastRead::Told(read) if read > atime => read,
+            LastRead::Noted(_) => atime,
+            LastRead::Told(_) | LastRead::Known => {
+                *last = LastRead::Known;
+                atime
+            }
+        }
+    }
+
+    /// What the server has to be told, once.
+    fn take_noted(&self) -> Option<i64> {
+        self.due.store(false, Ordering::Relaxed);
+        let mut last = self.last.lock();
+        let LastRead::Noted(read) = *last else { return None };
+        *last = LastRead::Told(read);
+        Some(read)
+    }
+
+    /// The time is about to be set otherwise. True if something of before may be on its way to the server.
+    pub(crate) fn forget(&self) -> bool {
+        matches!(std::mem::take(&mut *self.last.lock()), LastRead::Told(_))
+    }
+}
+
+impl Client {
+    /// A file was opened to be read, with these attributes. `unseen`: reads may be answered from pages, so that nobody hears of them;
+    /// then opening counts as reading. True if the time of last access is another one now.
+    pub fn will_read(&self, attr: &Attr, unseen: bool) -> bool {
+        let now = self.clock.now();
+        if attr.size == 0 || !self.access_times.counts(attr, now) {
+            return false;
+        }
+        let Some(inode) = self.inodes.get(attr.ino) else { return false };
+        match unseen {
+            true => inode.access.note(now),
+            false => inode.access.due.store(true, Ordering::Relaxed),
+        }
+        unseen
+    }
+
+    /// A directory with these attributes is read from its beginning.
+    pub fn reads_directory(&self, attr: &Attr) -> Result<(), ClientError> {
+        let now = self.clock.now();
+        match self.inodes.get(attr.ino) {
+            Some(inode) if self.directory_access_times.counts(attr, now) => {
+                inode.access.note(now);
+                self.tell_access(&inode)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A file is read.
+    pub(crate) fn was_read(&self, inode: &Inode) {
+        if inode.access.due.load(Ordering::Relaxed) {
+            inode.access.due.store(self.access_times == AccessTimes::Always, Ordering::Relaxed);
+            inode.access.note(self.clock.now());
+        }
+    }
+
+    /// A file was written: the next read counts.
+    pub(crate) fn was_written(&self, inode: &Inode) {
+        if self.access_times == AccessTimes::Relative {
+            inode.access.due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells the server of the last read, if it has to be told.
+    pub(crate) fn tell_access(&self, inode: &Inode) -> Result<(), ClientError> {
+        match inode.access.take_noted() {
+            Some(at) => self.start(&Request::Accessed { ino: inode.ino, at }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rfs_proto::{FileKind, Marks};
+
+    use super::*;
+
+    fn attr(atime: i64, mtime: i64, ctime: i64) -> Attr {
+        Attr {
+            ino: 5,
+            kind: FileKind::Regular,
+            perm: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 1,
+            blocks: 8,
+            atime,
+            mtime,
+            ctime,
+            layout_generation: 0,
+            slot: 1,
+            marks: Marks::empty(),
+        }
+    }
+
+    #[test]
+    fn a_read_counts_after_a_change_and_after_a_day() {
+        let counts = |attr: Attr, now| AccessTimes::Relative.counts(&attr, now);
+        assert!(counts(attr(10, 10, 10), 11), "it has not been read since it was made");
+        assert!(counts(attr(20, 30, 10), 31) && counts(attr(20, 10, 30), 31));
+        assert!(!counts(attr(20, 10, 10), 31));
+        assert!(!counts(attr(20, 10, 10), 19 + DAY_NS) && counts(attr(20, 10, 10), 20 + DAY_NS));
+        // Whoever has a clock of his own.
+        assert!(!counts(attr(i64::MAX, 0, 0), i64::MIN) && counts(attr(1 - DAY_NS, -DAY_NS, -DAY_NS), 1));
+        assert!(AccessTimes::Always.counts(&attr(20, 10, 10), 31));
+        assert!(!AccessTimes::Never.counts(&attr(10, 10, 10), 11));
+    }
+
+    #[test]
+    fn a_read_shows_until_the_server_knows_of_it() {
+        let access = Access::default();
+        assert_eq!((access.latest(5), access.take_noted(), access.forget()), (5, None, false));
+        access.note(10);
+        assert_eq!((access.latest(5), access.latest(20), access.latest(5)), (10, 20, 10));
+        assert_eq!((access.take_noted(), access.take_noted()), (Some(10), None));
+        assert_eq!((access.latest(5), access.latest(10)), (10, 10));
+        assert_eq!(access.latest(5), 5, "it was set to that since");
+        access.note(10);
+        assert!(!access.forget(), "the server has not been told");
+        access.note(10);
+        access.take_noted();
+        assert!(access.forget() && !access.forget());
+        assert_eq!(access.latest(5), 5);
+    }
+}

@@ -1,0 +1,168 @@
+//! Times of last access, as relatime, noatime and strictatime have them.
+
+mod common;
+
+use std::{
+    fs::{self, File, FileTimes, OpenOptions},
+    io::{Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use common::{Lender, Over, each, eventually, pairs, providers};
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
+
+const MIB: u64 = 1 << 20;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Times of last access, change of contents, change of attributes.
+fn times(path: &Path) -> [i128; 3] {
+    let attr = fs::metadata(path).expect("attributes");
+    [(attr.atime(), attr.atime_nsec()), (attr.mtime(), attr.mtime_nsec()), (attr.ctime(), attr.ctime_nsec())]
+        .map(|(s, ns)| i128::from(s) * 1_000_000_000 + i128::from(ns))
+}
+
+/// Reads a file; whether that counted. Nothing but the time of last access is another one.
+fn read_counts(path: &Path) -> bool {
+    let before = times(path);
+    fs::read(path).expect("read");
+    let after = times(path);
+    assert_eq!(before[1..], after[1..]);
+    assert!(after[0] >= before[0]);
+    after[0] > before[0]
+}
+
+/// Makes the file one that was read since it was changed: so many hours ago, and changed an hour before.
+fn read_hours_ago(path: &Path, hours: u32) {
+    let file = OpenOptions::new().write(true).open(path).expect("opened");
+    let read = SystemTime::now() - hours * HOUR;
+    file.set_times(FileTimes::new().set_accessed(read).set_modified(read - HOUR)).expect("set");
+}
+
+#[test]
+fn the_first_read_after_a_change_counts() {
+    each(64 * MIB, |_, mount| {
+        let path = mount.path("file");
+        fs::write(&path, b"one").expect("written");
+        assert!(read_counts(&path), "first read, from the kernel's pages");
+        assert!(!read_counts(&path) && !read_counts(&path));
+        fs::write(&path, b"two").expect("written");
+        assert!(read_counts(&path));
+        assert!(!read_counts(&path));
+        fs::write(mount.path("empty"), b"").expect("written");
+        assert!(!read_counts(&mount.path("empty")), "there was nothing to read");
+    });
+}
+
+#[test]
+fn what_was_read_while_it_is_open_shows_at_once() {
+    each(64 * MIB, |_, mount| {
+        let path = mount.path("file");
+        fs::write(&path, vec![7; 3 << 16]).expect("written");
+        // Around the kernel's pages, so that the reads are heard of.
+        let direct = OFlags::DIRECT.bits() as i32;
+        let mut file =
+            OpenOptions::new().read(true).write(true).custom_flags(direct).open(&path).expect("opened");
+        let before = times(&path)[0];
+        file.read_exact(&mut [0; 4096]).expect("read");
+        let first = times(&path)[0];
+        assert!(first > before);
+        file.read_exact(&mut [0; 4096]).expect("read");
+        assert_eq!(times(&path)[0], first);
+        file.write_all(&[1; 4096]).expect("written");
+        file.read_exact(&mut [0; 4096]).expect("read");
+        assert!(times(&path)[0] > first);
+    });
+}
+
+#[test]
+fn a_day_later_a_read_counts_again() {
+    each(64 * MIB, |_, mount| {
+        let path = mount.path("file");
+        fs::write(&path, b"x").expect("written");
+        assert!(read_counts(&path));
+        // That sets ctime, too, so that one read counts in any case.
+        read_hours_ago(&path, 23);
+        assert!(read_counts(&path));
+        assert!(!read_counts(&path));
+    });
+}
+
+#[test]
+fn directories_are_read_by_listing_them() {
+    each(64 * MIB, |_, mount| {
+        let dir = mount.path("d");
+        fs::create_dir(&dir).expect("made");
+        let list = || fs::read_dir(&dir).expect("listed").count();
+        let before = times(&dir);
+        assert_eq!(list(), 0);
+        // Told to the server without waiting for it.
+        assert!(eventually(|| times(&dir)[0] > before[0]));
+        let read = times(&dir);
+        assert_eq!(read[1..], before[1..]);
+        assert_eq!(list(), 0);
+        File::create(dir.join("f")).expect("made");
+        assert_eq!(times(&dir)[0], read[0]);
+        assert_eq!(list(), 1);
+        assert!(eventually(|| times(&dir)[0] > read[0]));
+    });
+}
+
+#[test]
+fn another_mount_sees_it_after_the_last_close() {
+    pairs(64 * MIB, &[], |_, a, b| {
+        fs::write(a.path("file"), b"x").expect("written");
+        let before = times(&b.path("file"));
+        assert_eq!(fs::read(b.path("file")).expect("read"), b"x");
+        let read = times(&b.path("file"))[0];
+        assert!(read > before[0]);
+        // Nothing is recalled for it; who asks anew is told.
+        let anew = |path: &Path| {
+            let attr = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ATIME).expect("attributes");
+            i128::from(attr.stx_atime.tv_sec) * 1_000_000_000 + i128::from(attr.stx_atime.tv_nsec)
+        };
+        assert!(eventually(|| anew(&a.path("file")) == read));
+        assert!(!read_counts(&a.path("file")), "it was read since it was written, wherever");
+    });
+}
+
+#[test]
+fn who_wants_no_times_of_access_has_none() {
+    for over in providers() {
+        let lender = Lender::new(64 * MIB);
+        let mount = lender.mount(over, &["--noatime"]);
+        let path = mount.path("file");
+        fs::write(&path, b"x").expect("written");
+        assert!(!read_counts(&path));
+        assert_eq!(fs::read_dir(&mount.point).expect("listed").count(), 1);
+        let calls = lender.server.stats().calls;
+        assert!(calls.contains(&("accessed".into(), 0)), "{calls:?}");
+        mount.unmount();
+
+        let mount = lender.mount(over, &["--read-only"]);
+        assert!(!read_counts(&mount.path("file")));
+        mount.unmount();
+
+        let mount = lender.mount(over, &[]);
+        let path = mount.path("file");
+        let before = times(&path);
+        let flags = OFlags::NOATIME.bits() as i32;
+        let mut file = OpenOptions::new().read(true).custom_flags(flags).open(&path).expect("opened");
+        file.read_exact(&mut [0; 1]).expect("read");
+        drop(file);
+        assert_eq!(times(&path), before, "the reader wants to leave no trace");
+        assert!(read_counts(&path));
+        mount.unmount();
+    }
+}
+
+#[test]
+fn who_wants_all_of_them_has_all() {
+    let lender = Lender::new(64 * MIB);
+    let mount = lender.mount(Over::Shm, &["--strictatime"]);
+    let path = mount.path("file");
+    fs::write(&path, b"x").expect("written");
+    assert!(read_counts(&path) && read_counts(&path) && read_counts(&path));
+    mount.unmount();
+}
