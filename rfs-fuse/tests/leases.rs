@@ -237,7 +237,10 @@ fn pages_change() {
 fn mapped_pages_change() {
     pairs(|lender, a, b| {
         let (here, there) = (a.path("f"), b.path("f"));
+        let closes = calls_of(lender, "close");
         fs::write(&here, [1; 8192]).expect("written");
+        // As long as the server has it open to write, nobody else keeps its pages.
+        assert!(eventually(|| calls_of(lender, "close") > closes));
         let file = File::open(&there).expect("opened");
         // SAFETY: a mapping of its own, read through the pointer below while it is there.
         let map = unsafe {
