@@ -151,7 +151,13 @@ impl HostSession {
         let index = index as usize;
         let role = self.queue_pairs.role(index);
         self.queue_pairs
-            .join(index, stream, || queue_pair(inner, self, role))
+            .join(
+                index,
+                stream,
+                || queue_pair(inner, self, role),
+                // The call server has it already, if it is one for messages.
+                |qp| inner.stack(self.peer.provider).rpc.remove(qp.qp_num()),
+            )
             .map_err(|reason| format!("{}: {reason}", self.peer))?;
         if role == Role::LateReplies
             && let Err(reason) = self.late.begin()
