@@ -298,7 +298,8 @@ fn queue_pair(
     };
     let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-    let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress })?;
+    // A host makes no one-sided requests: it takes no memory from its clients.
+    let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress, maps: false })?;
     let handler = || Arc::<HostSession>::clone(session) as Arc<dyn Handler>;
     let late = || Arc::clone(&session.late);
     match role {

@@ -332,7 +332,7 @@ impl ProtectionDomain for SoftPd {
         }
         let num = self.device.next_qp.fetch_add(1, Ordering::Relaxed);
         let pd = self.me.upgrade().ok_or(VerbsError::Foreign("the protection domain"))?;
-        Ok(SoftQp::new(SoftQpInit { num, caps, pd, send_cq, recv_cq, sets }))
+        Ok(SoftQp::new(SoftQpInit { num, caps, pd, send_cq, recv_cq, sets, maps: init.maps }))
     }
 }
 
