@@ -12,7 +12,7 @@ use rdmabox::{
 
 use crate::{
     fixture::{Config, Pair, Setup, Side, read, signaled, until, write},
-    raw::{Frame, RawPeer, ends, quiet, recvs},
+    raw::{FRAME, Frame, RawPeer, ends, quiet, recvs},
 };
 
 /// Makes a test of every subject for both ways to drive a peer of this host.
@@ -30,6 +30,7 @@ macro_rules! inside_a_host {
 inside_a_host! {
     handles_with_frames_that_have_none_end_the_connection,
     handles_in_a_payload_end_the_connection,
+    handles_that_trickle_in_with_a_header_end_the_connection,
     a_memory_frame_has_one_handle,
     a_handle_that_is_no_memory_ends_the_connection,
     memory_frames_have_a_limit,
@@ -111,6 +112,23 @@ fn handles_in_a_payload_end_the_connection(config: Config) {
     assert_ended(side, peer);
     assert_all_closed(&kept);
     memory.assert_guards();
+}
+
+fn handles_that_trickle_in_with_a_header_end_the_connection(config: Config) {
+    for count in [1, 2, 10] {
+        let (kept, given) = witness();
+        let (side, peer) = meet(config);
+        // All but the last byte: it is never acted on.
+        for byte in &Frame::memory(0, 4096).bytes()[..FRAME - 1] {
+            if !peer.try_say_with(&[*byte], &vec![given.as_fd(); count]) {
+                break;
+            }
+            side.pump();
+        }
+        drop(given);
+        assert_ended(side, peer);
+        assert_all_closed(&kept);
+    }
 }
 
 fn a_memory_frame_has_one_handle(config: Config) {
