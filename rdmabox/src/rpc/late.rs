@@ -7,7 +7,10 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{Header, Kind, LATE_SLOTS, MAX_WAITING, Messages};
+use super::{CALL_SLOTS, Header, Kind, LATE_SLOTS, MAX_WAITING, Messages};
+
+/// Replies that a client lets its host owe: those to calls that wait, and those to calls that keep their slots.
+const MAX_OWED: usize = MAX_WAITING + CALL_SLOTS;
 
 #[derive(Debug)]
 struct Unsent {
@@ -50,9 +53,9 @@ impl LateReplies {
     /// # Errors
     /// More is owed than a client that keeps to the protocol lets it come to.
     pub(super) fn check(&self) -> Result<(), String> {
-        match self.state.lock().owed > MAX_WAITING {
+        match self.state.lock().owed > MAX_OWED {
             false => Ok(()),
-            true => Err(format!("more than {MAX_WAITING} of its calls wait for their replies")),
+            true => Err(format!("more than {MAX_OWED} of its calls wait for their replies")),
         }
     }
 
@@ -129,5 +132,21 @@ impl State {
         self.busy[slot] = true;
         messages.send(Header { slot, kind, number }, bytes).map_err(|e| e.to_string())?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_keeps_to_the_protocol_may_have_every_slot_wait_as_well() {
+        let late = LateReplies::default();
+        (0..MAX_WAITING + CALL_SLOTS).for_each(|_| late.owe());
+        assert_eq!(late.check(), Ok(()));
+        late.owe();
+        assert!(late.check().is_err());
+        late.paid();
+        assert_eq!(late.check(), Ok(()));
     }
 }
