@@ -48,6 +48,7 @@ impl Bare {
                 recv_cq: Arc::clone(&cq),
                 caps: QpCaps::default(),
                 progress: Progress::Engine,
+                maps: true,
             };
             let qp = pd.create_qp(init)?;
             let memory = Arc::new(Memory::shared("own-cost", LEN)?);

@@ -2,12 +2,17 @@
 
 use std::{
     future::Future,
+    panic::resume_unwind,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
 };
 
 use futures::{executor::block_on, future::join_all};
+use rdmabox::Transfer;
 
 mod support;
 
@@ -53,6 +58,37 @@ fn futures_of_several_threads_are_woken() {
 }
 
 #[test]
+fn a_waker_that_panics_stops_nobody_else() {
+    struct Panics(AtomicUsize);
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            // Without the report that a panic prints.
+            resume_unwind(Box::new("on purpose"));
+        }
+    }
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let panics = Arc::new(Panics(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&panics));
+        let mut started: Vec<_> =
+            (0..100).map(|i| session.start_write(at(base, i * 1000), pattern(1000, i))).collect();
+        started.retain_mut(|transfer| Pin::new(transfer).poll(&mut Context::from_waker(&waker)).is_pending());
+        session.write(at(base, 1 << 20), &[1; 8]).unwrap();
+        while !started.iter().all(Transfer::is_done) {
+            std::thread::yield_now();
+        }
+        assert!(panics.0.load(Ordering::SeqCst) <= started.len());
+        for transfer in started {
+            assert_eq!(transfer.wait().unwrap().0, Ok(()));
+        }
+        session.write(base, &[1; 8]).unwrap();
+        assert_eq!(session.in_flight().0, 0);
+    });
+}
+
+#[test]
 fn a_future_can_move_to_another_task_and_to_a_thread() {
     struct Never;
     impl Wake for Never {
@@ -70,7 +106,7 @@ fn a_future_can_move_to_another_task_and_to_a_thread() {
                 Poll::Pending => {
                     let other = std::thread::spawn(move || match i % 2 {
                         0 => block_on(transfer),
-                        _ => transfer.wait(),
+                        _ => transfer.wait().unwrap(),
                     });
                     let (result, buf) = other.join().unwrap();
                     assert_eq!(result, Ok(()));
@@ -87,7 +123,7 @@ fn a_refused_future_gives_the_status_and_the_buffer() {
         let session = f.connect();
         let base = base(&session);
         assert_eq!(block_on(session.start_write(outside(base), vec![1; 8])), (Err(REFUSED), vec![1; 8]));
-        let (result, buf) = session.start_read(outside(base), vec![1; 8]).wait();
+        let (result, buf) = session.start_read(outside(base), vec![1; 8]).wait().unwrap();
         assert_eq!((result, buf.len()), (Err(REFUSED), 8));
         assert_eq!(session.stats().errors, 2);
     });

@@ -67,7 +67,8 @@ struct Side {
 fn side(device: Arc<dyn Device>, progress: Progress, access: Access) -> Side {
     let pd = device.alloc_pd().expect("protection domain");
     let cq = device.create_cq(64).expect("completion queue");
-    let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), caps: QpCaps::default(), progress };
+    let init =
+        QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), caps: QpCaps::default(), progress, maps: true };
     let qp = pd.create_qp(init).expect("queue pair");
     let memory = Arc::new(Memory::shared("allocations", LEN).expect("memory"));
     let mr = register(&pd, &memory, access);

@@ -7,7 +7,11 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{Header, Kind, LATE_SLOTS, MAX_WAITING, Messages};
+use super::{CALL_SLOTS, Header, Kind, LATE_SLOTS, MAX_WAITING, Messages};
+
+/// Replies that a client lets its host owe, or keep because their turn has not come: those to calls that wait, and those to
+/// calls that keep their slots.
+const MAX_OWED: usize = MAX_WAITING + CALL_SLOTS;
 
 #[derive(Debug)]
 struct Unsent {
@@ -48,11 +52,12 @@ impl LateReplies {
     }
 
     /// # Errors
-    /// More is owed than a client that keeps to the protocol lets it come to.
+    /// More is owed, or kept, than a client that keeps to the protocol lets it come to.
     pub(super) fn check(&self) -> Result<(), String> {
-        match self.state.lock().owed > MAX_WAITING {
+        let state = self.state.lock();
+        match state.owed + state.unsent.len() > MAX_OWED {
             false => Ok(()),
-            true => Err(format!("more than {MAX_WAITING} of its calls wait for their replies")),
+            true => Err(format!("more than {MAX_OWED} of its calls wait for their replies")),
         }
     }
 
@@ -129,5 +134,36 @@ impl State {
         self.busy[slot] = true;
         messages.send(Header { slot, kind, number }, bytes).map_err(|e| e.to_string())?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_keeps_to_the_protocol_may_have_every_slot_wait_as_well() {
+        let late = LateReplies::default();
+        (0..MAX_WAITING + CALL_SLOTS).for_each(|_| late.owe());
+        assert_eq!(late.check(), Ok(()));
+        late.owe();
+        assert!(late.check().is_err());
+        late.paid();
+        assert_eq!(late.check(), Ok(()));
+    }
+
+    #[test]
+    fn replies_that_the_client_does_not_take_do_not_pile_up() {
+        let late = LateReplies::default();
+        for number in 1.. {
+            late.owe();
+            if late.check().is_err() {
+                assert_eq!(number as usize, MAX_OWED + 1);
+                break;
+            }
+            // There is no slot for it: the client has not even joined.
+            late.paid();
+            late.send(number, Kind::Plain, b"granted").unwrap();
+        }
     }
 }

@@ -159,7 +159,8 @@ mod tests {
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(4).unwrap();
         let (send_cq, recv_cq, caps) = (Arc::clone(&cq), cq, QpCaps::default());
-        let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).unwrap();
+        let qp =
+            pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: true }).unwrap();
         let messages = Messages::new(&*pd, qp, CALL_SLOTS).unwrap();
         let arrived = |index: u64, slot: u64, len: usize, opcode| {
             if index < CALL_SLOTS as u64 {

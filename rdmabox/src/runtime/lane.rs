@@ -365,7 +365,7 @@ mod tests {
         let cq = device.create_cq(4).unwrap();
         let queue_pair = || {
             let (send_cq, recv_cq, caps) = (Arc::clone(&cq), Arc::clone(&cq), QpCaps::default());
-            pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).unwrap()
+            pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: true }).unwrap()
         };
         let (old, new) = (queue_pair(), queue_pair());
         let lane = Lane::new(Arc::clone(&old), 0);

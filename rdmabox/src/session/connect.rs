@@ -99,7 +99,8 @@ pub(super) fn establish(
         QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() }.within(attr);
     let cq = device.create_cq(2 * QUEUE_DEPTH as usize).map_err(failed)?;
     let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-    let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).map_err(failed)?;
+    let init = QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: false };
+    let qp = pd.create_qp(init).map_err(failed)?;
     // The queue of calls is nobody else's: who waits for a reply polls.
     let calls =
         if options.polling.shared_queues().is_some() { PollingMode::Adaptive } else { options.polling };

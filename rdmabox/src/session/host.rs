@@ -252,22 +252,46 @@ enum Socket {
 struct Listener {
     socket: Socket,
     address: Address,
+    file: Option<Arc<SocketFile>>,
+}
+
+/// The file of a Unix socket. It is removed once: later another host may have one of that name.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    removed: AtomicBool,
+}
+
+impl SocketFile {
+    fn remove(&self) {
+        if !self.removed.swap(true, Ordering::AcqRel) {
+            // Somebody may have done so by hand.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
+    }
 }
 
 /// What it takes to stop a listener from another thread.
 #[derive(Debug)]
 struct ListenerHandle {
     socket: socket2::Socket,
-    path: Option<PathBuf>,
+    file: Option<Arc<SocketFile>>,
 }
 
 impl ListenerHandle {
     fn close(&self) {
+        // While somebody still listens there: a file that nobody listens at is anybody's to replace.
+        if let Some(file) = &self.file {
+            file.remove();
+        }
         // Makes accept return.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 
@@ -276,11 +300,13 @@ impl Listener {
         match address {
             Address::Tcp { host, port } => {
                 let (socket, host, port) = bind_tcp(host, *port)?;
-                Ok(Listener { socket: Socket::Tcp(socket), address: Address::Tcp { host, port } })
+                let address = Address::Tcp { host, port };
+                Ok(Listener { socket: Socket::Tcp(socket), address, file: None })
             }
             Address::Rdma { host, port } => {
                 let (socket, host, port) = bind_tcp(host, *port)?;
-                Ok(Listener { socket: Socket::Rdma(socket), address: Address::Rdma { host, port } })
+                let address = Address::Rdma { host, port };
+                Ok(Listener { socket: Socket::Rdma(socket), address, file: None })
             }
             Address::Unix(path) => {
                 if let Ok(meta) = std::fs::symlink_metadata(path) {
@@ -307,18 +333,18 @@ impl Listener {
                     }
                 }
                 let socket = Socket::Unix(UnixListener::bind(path)?);
-                Ok(Listener { socket, address: address.clone() })
+                let file = SocketFile { path: path.clone(), removed: AtomicBool::new(false) };
+                Ok(Listener { socket, address: address.clone(), file: Some(Arc::new(file)) })
             }
         }
     }
 
     fn handle(&self) -> io::Result<ListenerHandle> {
-        let (socket, path) = match (&self.socket, &self.address) {
-            (Socket::Tcp(socket) | Socket::Rdma(socket), _) => (socket.try_clone()?.into(), None),
-            (Socket::Unix(socket), Address::Unix(path)) => (socket.try_clone()?.into(), Some(path.clone())),
-            (Socket::Unix(socket), _) => (socket.try_clone()?.into(), None),
+        let socket = match &self.socket {
+            Socket::Tcp(socket) | Socket::Rdma(socket) => socket.try_clone()?.into(),
+            Socket::Unix(socket) => socket.try_clone()?.into(),
         };
-        Ok(ListenerHandle { socket, path })
+        Ok(ListenerHandle { socket, file: self.file.clone() })
     }
 
     fn accept(&self) -> io::Result<Stream> {
@@ -335,15 +361,6 @@ fn bind_tcp(host: &str, port: u16) -> io::Result<(TcpListener, String, u16)> {
     let socket = TcpListener::bind((host, port))?;
     let port = socket.local_addr()?.port();
     Ok((socket, host.to_owned(), port))
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Address::Unix(path) = &self.address {
-            // Gone already when the host was stopped in order.
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 pub(super) struct Inner {
@@ -466,5 +483,28 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
                 log::warn!("{name}: no session: {e}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_stops_leaves_the_socket_of_its_successor_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let old = Listener::bind(&address).unwrap();
+        let handle = old.handle().unwrap();
+        assert_eq!(Listener::bind(&address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        handle.close();
+        assert!(!path.exists());
+        let new = Listener::bind(&address).unwrap();
+        // As the thread that accepts ends, which takes its time.
+        drop((old, handle));
+        stream::connect_unix(&path, PROBE).unwrap();
+        drop(new);
+        assert!(!path.exists());
     }
 }

@@ -108,7 +108,8 @@ impl HostQueuePairs {
     }
 
     /// Connects a queue pair that `make` makes over `stream`, in the place of the one that was there. Blocks for no
-    /// longer than a client is given to let go of the old one and to connect.
+    /// longer than a client is given to let go of the old one and to connect. `discard` gets one that was made and has found
+    /// no place, because the session has ended meanwhile: [`close`](Self::close) does not give it away with the others.
     ///
     /// # Errors
     /// Nothing has changed, or the place is without a queue pair that works; a retry is safe. While the session is
@@ -118,8 +119,9 @@ impl HostQueuePairs {
         index: usize,
         stream: Stream,
         make: impl FnOnce() -> Result<Arc<dyn QueuePair>, VerbsError>,
+        discard: impl FnOnce(&dyn QueuePair),
     ) -> Result<(), String> {
-        let result = self.enter(index, &stream).and_then(|turn| self.replace(turn, stream, make));
+        let result = self.enter(index, &stream).and_then(|turn| self.replace(turn, stream, make, discard));
         if let Err(reason) = &result {
             self.fail(reason);
         }
@@ -188,15 +190,18 @@ impl HostQueuePairs {
         turn: Turn<'_>,
         stream: Stream,
         make: impl FnOnce() -> Result<Arc<dyn QueuePair>, VerbsError>,
+        discard: impl FnOnce(&dyn QueuePair),
     ) -> Result<(), String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let index = turn.index;
         self.end_old(index)?;
-        let qp = make().map_err(|e| text(&e))?;
         let ours = Arc::new(stream.try_clone().map_err(|e| text(&e))?);
+        let qp = make().map_err(|e| text(&e))?;
         let old = {
             let mut state = self.state.lock();
             if let Phase::Failed(_) | Phase::Over = state.phase {
+                drop(state);
+                discard(&*qp);
                 return Err("its session has ended meanwhile".into());
             }
             // From here whoever ends the session ends this one, too.

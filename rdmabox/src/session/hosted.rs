@@ -76,7 +76,7 @@ pub(super) struct HostSession {
     fetch: Option<FetchMemory>,
     /// For completions of data queue pairs, of which there are none: nothing is posted on them here.
     sink: Arc<dyn CompletionQueue>,
-    /// True while calls may run; each holds it for reading.
+    /// True while calls may run; each holds it for reading. Whoever finds it held for writing comes too late, or too early.
     open: RwLock<bool>,
 }
 
@@ -88,10 +88,10 @@ impl std::fmt::Debug for HostSession {
 
 impl Handler for HostSession {
     fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
-        let open = self.open.read();
-        if !*open {
+        // Not in line behind the end, which waits for the calls that are running: this thread is there for all sessions.
+        let Some(_open) = self.open.try_read().filter(|open| **open) else {
             return Err("the session is closed".into());
-        }
+        };
         guarded(|| self.service.call(&self.peer, request, reply))?
     }
 
@@ -151,7 +151,13 @@ impl HostSession {
         let index = index as usize;
         let role = self.queue_pairs.role(index);
         self.queue_pairs
-            .join(index, stream, || queue_pair(inner, self, role))
+            .join(
+                index,
+                stream,
+                || queue_pair(inner, self, role),
+                // The call server has it already, if it is one for messages.
+                |qp| inner.stack(self.peer.provider).rpc.remove(qp.qp_num()),
+            )
             .map_err(|reason| format!("{}: {reason}", self.peer))?;
         if role == Role::LateReplies
             && let Err(reason) = self.late.begin()
@@ -292,7 +298,8 @@ fn queue_pair(
     };
     let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-    let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress })?;
+    // A host makes no one-sided requests: it takes no memory from its clients.
+    let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress, maps: false })?;
     let handler = || Arc::<HostSession>::clone(session) as Arc<dyn Handler>;
     let late = || Arc::clone(&session.late);
     match role {

@@ -34,7 +34,7 @@ impl LatePlace {
         let cq = self.device.create_cq(2 * LATE_DEPTH as usize).map_err(text)?;
         let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
         // Who waits for a reply receives it.
-        let init = QpInit { send_cq, recv_cq, caps, progress: Progress::Caller };
+        let init = QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: false };
         let qp = self.rejoin.pd.create_qp(init).map_err(text)?;
         let waiting = WaitingCalls::new(&*self.rejoin.pd, Arc::clone(&qp), cq).map_err(text)?;
         self.rejoin.connect(&*qp, self.index, deadline).map_err(|e| e.to_string())?;

@@ -56,7 +56,7 @@ impl Rejoin {
             // The device does it.
             ProviderKind::Rdma => Progress::Engine,
         };
-        let init = QpInit { send_cq: Arc::clone(&cq), recv_cq: cq, caps, progress };
+        let init = QpInit { send_cq: Arc::clone(&cq), recv_cq: cq, caps, progress, maps: true };
         let qp = self.pd.create_qp(init).map_err(|e| self.failed(&e))?;
         self.connect(&*qp, index, deadline)?;
         Ok(qp)

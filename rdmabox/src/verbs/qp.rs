@@ -82,6 +82,10 @@ pub struct QpInit {
     pub caps: QpCaps,
     /// Who moves the bytes.
     pub progress: Progress,
+    /// Where a peer of this host hands its memory over, map it, and execute one-sided requests in the post. A side that makes none
+    /// has no use for a mapping, and without one there is nothing that a peer could make it map; its one-sided requests
+    /// are carried out by the peer, as they are over a network. Providers that map nothing ignore it.
+    pub maps: bool,
 }
 
 /// The stream over which two queue pairs find each other. A provider uses it to exchange what it needs (an

@@ -4,7 +4,7 @@ use std::{sync::Barrier, thread, time::Duration};
 
 use rdmabox::verbs::{Access, CompletionQueue, Progress, WcStatus, WorkCompletion};
 
-use crate::fixture::{Config, PATIENCE, Pair, SEND, Setup, Side, pattern, read, signaled, write};
+use crate::fixture::{Config, PATIENCE, Pair, SEND, Setup, Side, connect, pattern, read, signaled, write};
 
 conformance! {
     a_completion_after_arming_ends_the_wait,
@@ -12,6 +12,7 @@ conformance! {
     a_wait_ends_in_time,
     wake_ends_a_wait,
     a_wake_before_the_wait_is_not_lost,
+    a_look_leaves_a_wake_to_the_wait,
     arming_gives_one_event,
     a_failure_ends_the_wait,
     the_death_of_the_peer_ends_the_wait,
@@ -113,6 +114,26 @@ fn wake_ends_a_wait(config: Config) {
             assert!(sleeper.join().expect("no panic"));
         });
     }
+}
+
+fn a_look_leaves_a_wake_to_the_wait(config: Config) {
+    let setup = Setup::new(config);
+    let (a, b) = (setup.side(), setup.side());
+    // More than a provider may look at one by one.
+    let pairs: Vec<_> = (0..4)
+        .map(|_| {
+            let of = |side: &Side| setup.qp(&side.pd, &side.cq, &side.recv_cq);
+            let (one, other) = (of(&a), of(&b));
+            connect(config, &one, &other);
+            (one, other)
+        })
+        .collect();
+    while a.cq.wait(Some(SHORT)).expect("wait") {}
+    a.cq.wake();
+    assert_eq!(a.cq.poll(&mut [WorkCompletion::EMPTY]).expect("poll"), 0);
+    assert!(a.cq.wait(Some(Duration::ZERO)).expect("wait"), "the look has used it up");
+    assert!(!a.cq.wait(Some(SHORT)).expect("wait"), "once is enough");
+    drop(pairs);
 }
 
 fn a_wake_before_the_wait_is_not_lost(config: Config) {

@@ -100,11 +100,20 @@ pub(crate) struct Setup {
     pub(crate) recv_cq_depth: usize,
     /// One completion queue for both directions.
     pub(crate) one_cq: bool,
+    /// The peer's memory is wanted.
+    pub(crate) maps: bool,
 }
 
 impl Setup {
     pub(crate) fn new(config: Config) -> Setup {
-        Setup { config, caps: QpCaps::default(), cq_depth: 1024, recv_cq_depth: 1024, one_cq: false }
+        Setup {
+            config,
+            caps: QpCaps::default(),
+            cq_depth: 1024,
+            recv_cq_depth: 1024,
+            one_cq: false,
+            maps: true,
+        }
     }
 
     pub(crate) fn caps(self, caps: QpCaps) -> Setup {
@@ -119,6 +128,10 @@ impl Setup {
 
     pub(crate) fn one_cq(self) -> Setup {
         Setup { one_cq: true, ..self }
+    }
+
+    pub(crate) fn maps_nothing(self) -> Setup {
+        Setup { maps: false, ..self }
     }
 
     pub(crate) fn recv_cq_depth(self, depth: usize) -> Setup {
@@ -161,6 +174,7 @@ impl Setup {
             recv_cq: recv_cq.clone(),
             caps: self.caps,
             progress: self.config.progress,
+            maps: self.maps,
         };
         pd.create_qp(init).expect("queue pair")
     }

@@ -7,12 +7,12 @@ use std::{
 
 use rdmabox::{
     memory::Memory,
-    verbs::{Access, QpState, WcStatus},
+    verbs::{Access, QpState, SendOp, WcStatus},
 };
 
 use crate::{
-    fixture::{Config, Setup, Side, until},
-    raw::{Frame, RawPeer, ends, quiet, recvs},
+    fixture::{Config, Pair, Setup, Side, read, signaled, until, write},
+    raw::{FRAME, Frame, RawPeer, ends, quiet, recvs},
 };
 
 /// Makes a test of every subject for both ways to drive a peer of this host.
@@ -30,10 +30,13 @@ macro_rules! inside_a_host {
 inside_a_host! {
     handles_with_frames_that_have_none_end_the_connection,
     handles_in_a_payload_end_the_connection,
+    handles_that_trickle_in_with_a_header_end_the_connection,
     a_memory_frame_has_one_handle,
     a_handle_that_is_no_memory_ends_the_connection,
     memory_frames_have_a_limit,
     memory_frames_need_a_peer_that_shares,
+    a_side_that_maps_nothing_keeps_nothing,
+    requests_of_a_side_that_maps_nothing_are_carried_out_by_the_peer,
 }
 
 /// A descriptor whose copies can be waited for: the other end tells when the last one is closed.
@@ -111,6 +114,23 @@ fn handles_in_a_payload_end_the_connection(config: Config) {
     memory.assert_guards();
 }
 
+fn handles_that_trickle_in_with_a_header_end_the_connection(config: Config) {
+    for count in [1, 2, 10] {
+        let (kept, given) = witness();
+        let (side, peer) = meet(config);
+        // All but the last byte: it is never acted on.
+        for byte in &Frame::memory(0, 4096).bytes()[..FRAME - 1] {
+            if !peer.try_say_with(&[*byte], &vec![given.as_fd(); count]) {
+                break;
+            }
+            side.pump();
+        }
+        drop(given);
+        assert_ended(side, peer);
+        assert_all_closed(&kept);
+    }
+}
+
 fn a_memory_frame_has_one_handle(config: Config) {
     let memory = Memory::shared("peer", 4096).expect("memory");
     let handle = memory.fd().expect("shared");
@@ -163,4 +183,58 @@ fn memory_frames_need_a_peer_that_shares(config: Config) {
     side.recv(1, &[]);
     peer.say_with(&Frame::memory(0, 4096).bytes(), &[memory.fd().expect("shared")]);
     assert_ended(side, peer);
+}
+
+fn a_side_that_maps_nothing_keeps_nothing(config: Config) {
+    let side = Setup::new(config).maps_nothing().side();
+    let peer = RawPeer::meet_sharing(config, &side);
+    side.recv(1, &[]);
+    // More than would be mapped, and none that could be.
+    let (kept, given) = witness();
+    for id in 0..5000 {
+        peer.say_with(&Frame::memory(id, usize::MAX).bytes(), &[given.as_fd()]);
+        side.pump();
+    }
+    drop(given);
+    peer.say(&Frame::send(0).bytes());
+    assert_eq!(recvs(&side, 1), [(1, WcStatus::Success)]);
+    assert_all_closed(&kept);
+    // One at a time, as from anybody.
+    side.recv(1, &[]);
+    let (kept, given) = witness();
+    peer.say_with(&Frame::memory(0, 4096).bytes(), &[given.as_fd(), given.as_fd()]);
+    drop(given);
+    assert_ended(side, peer);
+    assert_all_closed(&kept);
+}
+
+fn requests_of_a_side_that_maps_nothing_are_carried_out_by_the_peer(config: Config) {
+    let (setup, unmapped) = (Setup::new(config), Setup::new(config).maps_nothing());
+    let pair = Pair { a: unmapped.side(), b: setup.side(), config };
+    pair.connect();
+    assert!(!pair.a.qp.executes_at_post() && pair.b.qp.executes_at_post());
+    for (from, to) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
+        let (remote, local) = (to.guarded(64, Access::REMOTE_ALL), from.filled(&[7; 64]));
+        let back = from.local(72);
+        let add = SendOp::FetchAdd { remote: remote.remote(0), add: 1 };
+        let with_imm = SendOp::Write { remote: remote.remote(8), imm: Some(5) };
+        to.recv(9, &[]);
+        from.post(&[
+            signaled(1, write(remote.remote(0)), &[local.all()]),
+            signaled(2, add, &[back.sge(64, 8)]),
+            signaled(3, with_imm, &[local.sge(0, 1)]),
+            signaled(4, read(remote.remote(0)), &[back.sge(0, 64)]),
+        ]);
+        for id in 1..=4 {
+            let wc = pair.sent(from);
+            assert_eq!((wc.wr_id, wc.status), (id, WcStatus::Success));
+        }
+        let wc = pair.received(to);
+        assert_eq!((wc.wr_id, wc.imm, wc.byte_len), (9, Some(5), 1));
+        assert_eq!(back.word(64), u64::from_le_bytes([7; 8]));
+        assert_eq!(back.word(0), u64::from_le_bytes([7; 8]) + 1);
+        assert_eq!(back.get(8, 56), [7; 56]);
+        remote.assert_guards();
+    }
+    assert_eq!((pair.a.qp.state(), pair.b.qp.state()), (QpState::Rts, QpState::Rts));
 }

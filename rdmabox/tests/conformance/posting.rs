@@ -301,6 +301,7 @@ fn impossible_queues_are_refused(config: Config) {
             recv_cq: side.recv_cq.clone(),
             caps,
             progress: config.progress,
+            maps: true,
         };
         let result = side.pd.create_qp(init);
         assert!(matches!(result, Err(rdmabox::verbs::VerbsError::Limit { .. })), "{caps:?}: {result:?}");

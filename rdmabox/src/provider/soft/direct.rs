@@ -3,11 +3,18 @@
 //! The poster makes the checks that a responder would make, against the peer's table of regions, and then copies
 //! or runs the atomic itself. What the table says is bounded by the mapping, so that a wrong table never makes
 //! this process touch anything but the memory that the peer handed over.
+//!
+//! Requests of one poster take effect in their order also for whoever looks from another processor: a WRITE comes with a fence before
+//! it, a READ with one behind it, and atomics are sequentially consistent. Where processors keep that order by themselves the
+//! fences cost nothing.
 
 use std::{
     fs::File,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{
+        Arc, Weak,
+        atomic::{Ordering, fence},
+    },
 };
 
 use parking_lot::Mutex;
@@ -87,7 +94,8 @@ impl PeerMemory {
         if len < shared_table::TABLE_LEN {
             return Err(MemoryError::BadHandle("region table is too short"));
         }
-        let table = Memory::from_peer(table, len, false)?;
+        // However long it is said to be, no more of it is looked at.
+        let table = Memory::from_peer(table, shared_table::TABLE_LEN, false)?;
         Ok(PeerMemory { table, mapped: ReaderLock::default(), mappings: Arc::clone(mappings) })
     }
 
@@ -157,6 +165,7 @@ impl Executing<'_> {
 /// Gathers `from` into the peer's memory.
 pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
     memory.prepare(offset, from.iter().map(|piece| piece.len).sum());
+    fence(Ordering::Release);
     for piece in from {
         // SAFETY: the piece was checked against its region and keeps it mapped; the caller located the whole
         // length in `memory`. A private mapping and a peer's never overlap; the same shared memory mapped twice
@@ -169,7 +178,14 @@ pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
 /// Copies bytes of this process into the peer's memory.
 pub(crate) fn write_bytes(memory: &Memory, offset: usize, bytes: &[u8]) {
     memory.prepare(offset, bytes.len());
+    fence(Ordering::Release);
     memory.write(offset, bytes);
+}
+
+/// Copies the peer's memory to bytes of this process.
+pub(crate) fn read_bytes(memory: &Memory, offset: usize, out: &mut [u8]) {
+    memory.read(offset, out);
+    fence(Ordering::Acquire);
 }
 
 /// Scatters the peer's memory to `to`.
@@ -179,6 +195,7 @@ pub(crate) fn read(memory: &Memory, mut offset: usize, to: &[Piece]) {
         unsafe { memory::copy(memory.ptr(offset), piece.ptr, piece.len) };
         offset += piece.len;
     }
+    fence(Ordering::Acquire);
 }
 
 /// An atomic on the peer's memory.
@@ -213,4 +230,19 @@ pub(crate) fn store_old_value(to: &Piece, old: u64) {
     debug_assert_eq!(to.len, 8);
     // SAFETY: the piece is 8 checked bytes of registered memory, not necessarily aligned.
     unsafe { std::ptr::write_unaligned(to.ptr.cast::<u64>(), old) };
+}
+
+#[cfg(all(not(loom), test))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_of_a_table_is_mapped_than_is_looked_at() {
+        let long = Memory::shared("table", 1 << 30).unwrap();
+        let table = |len| PeerMemory::new(long.peer_fd(false).unwrap(), len, &Arc::default());
+        assert_eq!(table(1 << 30).unwrap().table.len(), shared_table::TABLE_LEN);
+        assert!(table(shared_table::TABLE_LEN - 1).is_err());
+        let short = Memory::shared("table", shared_table::TABLE_LEN - 1).unwrap();
+        assert!(PeerMemory::new(short.peer_fd(false).unwrap(), 1 << 30, &Arc::default()).is_err());
+    }
 }

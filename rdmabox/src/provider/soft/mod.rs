@@ -12,6 +12,7 @@
 //!
 //! It knows nothing of the runtime above it, and nothing of files.
 
+mod completions;
 mod cq;
 mod device;
 mod direct;

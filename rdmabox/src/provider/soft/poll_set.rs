@@ -113,12 +113,12 @@ impl PollSet {
                 let moved = members.iter().fold(false, |moved, qp| qp.progress() | moved);
                 if members.iter().any(|qp| qp.must_wait()) {
                     // It reads nothing now: only the system knows whether its peer is still there.
-                    return self.wait(Some(Duration::ZERO));
+                    return self.serve(0, false);
                 }
                 Ok(moved)
             }
             // One call tells which of many are worth a look.
-            _ => self.wait(Some(Duration::ZERO)),
+            _ => self.serve(0, false),
         }
     }
 
@@ -136,6 +136,12 @@ impl PollSet {
             // Rounded up, so that a wait never returns before its time without an event.
             Some(t) => i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
         };
+        self.serve(millis, true)
+    }
+
+    /// Makes progress on the sockets that are ready within so many milliseconds, -1 for any time. A wake ends that, and is used
+    /// up by whoever `waits`; who only looks leaves it to the next wait. True if there was anything for the caller.
+    fn serve(&self, millis: i32, waits: bool) -> Result<bool, VerbsError> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
         // SAFETY: the array outlives the call and has the length given.
         let found = unsafe {
@@ -148,14 +154,19 @@ impl PollSet {
             }
             return Err(VerbsError::os("epoll_wait", error));
         }
+        let mut any = false;
         for event in &events[..found as usize] {
             let token = event.u64;
             if token == WAKE {
-                let mut count = [0u8; 8];
-                // SAFETY: reads 8 bytes into a live array.
-                unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+                if waits {
+                    let mut count = [0u8; 8];
+                    // SAFETY: reads 8 bytes into a live array.
+                    unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+                    any = true;
+                }
                 continue;
             }
+            any = true;
             let qp = self.members.read().get(&(token as u32)).and_then(Weak::upgrade);
             if let Some(qp) = qp {
                 qp.progress();
@@ -164,6 +175,6 @@ impl PollSet {
                 }
             }
         }
-        Ok(found > 0)
+        Ok(any)
     }
 }

@@ -48,8 +48,10 @@ const MAX_ANSWERS: usize = MAX_QP_WR as usize + 64;
 #[derive(Debug)]
 pub(crate) struct Link {
     pub socket: Socket,
-    /// The peer's memory, inside a host.
+    /// The peer's memory, inside a host, if it is wanted.
     pub peer: Option<PeerMemory>,
+    /// Inside a host the two sides hand each other their memory, whoever wants it.
+    pub shares: bool,
 }
 
 /// The send queue, for the time of the lock.
@@ -86,6 +88,8 @@ impl Drop for LockedSendQueue<'_> {
 pub(crate) struct SoftQp {
     num: u32,
     caps: QpCaps,
+    /// The peer's memory is wanted.
+    maps: bool,
     me: Weak<SoftQp>,
     pd: Arc<SoftPd>,
     recv_cq: Arc<SoftCq>,
@@ -115,6 +119,7 @@ pub(crate) struct SoftQpInit {
     pub send_cq: Arc<SoftCq>,
     pub recv_cq: Arc<SoftCq>,
     pub sets: SmallVec<[Arc<PollSet>; 2]>,
+    pub maps: bool,
 }
 
 impl SoftQp {
@@ -122,6 +127,7 @@ impl SoftQp {
         Arc::new_cyclic(|me| SoftQp {
             num: init.num,
             caps: init.caps,
+            maps: init.maps,
             me: me.clone(),
             pd: init.pd,
             recv_cq: init.recv_cq,
@@ -368,17 +374,20 @@ impl SoftQp {
             let theirs = theirs.version.get();
             return Err(VerbsError::Protocol(format!("it has version {theirs}, this side has {VERSION}")));
         }
-        let peer = match (fds.pop(), theirs.table_len.get()) {
-            (Some(fd), len) if len > 0 => {
-                let len = usize::try_from(len).map_err(|_| VerbsError::Protocol("table too long".into()))?;
+        let table = fds.pop().filter(|_| theirs.table_len.get() > 0);
+        let shares = table.is_some();
+        let peer = match table.filter(|_| self.maps) {
+            Some(fd) => {
+                let len = usize::try_from(theirs.table_len.get())
+                    .map_err(|_| VerbsError::Protocol("table too long".into()))?;
                 Some(
                     PeerMemory::new(fd, len, self.pd.peer_mappings())
                         .map_err(|e| VerbsError::Protocol(e.to_string()))?,
                 )
             }
-            _ => None,
+            None => None,
         };
-        Ok(Link { socket: socket.into_nonblocking()?, peer })
+        Ok(Link { socket: socket.into_nonblocking()?, peer, shares })
     }
 }
 
@@ -413,7 +422,7 @@ impl QueuePair for SoftQp {
                 return Err(e);
             }
         };
-        let (fd, mapped) = (link.socket.raw_fd(), link.peer.is_some());
+        let (fd, shares) = (link.socket.raw_fd(), link.shares);
         if self.link.set(link).is_err() {
             return Err(VerbsError::State { is: self.state(), needs: QpState::Init });
         }
@@ -432,7 +441,7 @@ impl QueuePair for SoftQp {
             self.leave_sets();
             return Err(VerbsError::PeerGone);
         }
-        if mapped {
+        if shares {
             self.pd.share_with(&self.me);
         }
         self.update_interest();

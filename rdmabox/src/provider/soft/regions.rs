@@ -18,7 +18,7 @@ const LOCAL_KEY: u32 = 1 << 31;
 /// Most regions with remote rights at a time.
 pub(crate) const MAX_REMOTE_REGIONS: usize = 4096;
 /// Most regions without.
-pub(crate) const MAX_LOCAL_REGIONS: usize = 1 << 22;
+const MAX_LOCAL_REGIONS: usize = 1 << 22;
 
 /// A registered range.
 #[derive(Debug)]
@@ -96,6 +96,11 @@ impl Regions {
         if key & LOCAL_KEY == 0 { &self.remote } else { &self.local }
     }
 
+    /// Most regions with such rights at a time.
+    pub(crate) fn limit(access: Access) -> usize {
+        if access.intersects(Access::REMOTE_ANY) { MAX_REMOTE_REGIONS } else { MAX_LOCAL_REGIONS }
+    }
+
     /// Adds a region. `None` when there is no room.
     pub(crate) fn insert(
         &self,
@@ -105,15 +110,11 @@ impl Regions {
         memory: Option<Arc<Memory>>,
     ) -> Option<Arc<Region>> {
         let remote = access.intersects(Access::REMOTE_ANY);
-        let (table, limit, mark) = if remote {
-            (&self.remote, MAX_REMOTE_REGIONS, 0)
-        } else {
-            (&self.local, MAX_LOCAL_REGIONS, LOCAL_KEY)
-        };
+        let (table, mark) = if remote { (&self.remote, 0) } else { (&self.local, LOCAL_KEY) };
         let mut slots = table.write();
         let index = match slots.free.pop() {
             Some(index) => index,
-            None if slots.slots.len() < limit => {
+            None if slots.slots.len() < Self::limit(access) => {
                 slots.slots.push(Slot::default());
                 slots.slots.len() - 1
             }

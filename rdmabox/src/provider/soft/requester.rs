@@ -4,11 +4,7 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::{
-    cq::{FreedSlots, SoftCq},
-    post::Held,
-    regions::Piece,
-};
+use super::{completions::FreedSlots, cq::SoftCq, post::Held, regions::Piece};
 use crate::verbs::{WcOpcode, WcStatus, WorkCompletion};
 use std::sync::{Arc, atomic::Ordering};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use smallvec::SmallVec;
 
 use super::{
-    direct::{self, Atomic},
+    direct::{self, Atomic, PeerMemory},
     qp::{Link, SoftQp},
     regions::Piece,
     requester::{Outcome, Pieces, SendQueue},
@@ -137,7 +137,7 @@ impl SoftQp {
         let msn = header.msn.get();
         let len = header.payload_len.get();
         let placed = header.flags & FLAG_PLACED != 0;
-        if placed && (link.peer.is_none() || len != 0 || header.arg0.get() > super::device::MAX_MESSAGE) {
+        if placed && (!link.shares || len != 0 || header.arg0.get() > super::device::MAX_MESSAGE) {
             return Action::Nonsense("payload placed by a peer that cannot have done so");
         }
         let mut pieces = Pieces::new();
@@ -208,13 +208,17 @@ impl SoftQp {
     }
 
     fn on_memory(&self, rx: &mut Rx, link: &Link, header: &Header) -> Action {
-        let Some(peer) = &link.peer else {
+        if !link.shares {
             return Action::Nonsense("memory handle on a connection that carries none");
-        };
-        if rx.descriptors.len() != 1 || peer.is_full() {
+        }
+        if rx.descriptors.len() != 1 || link.peer.as_ref().is_some_and(PeerMemory::is_full) {
             return Action::Nonsense("memory frame without its one handle, or one too many");
         }
         let fd = rx.descriptors.remove(0);
+        let Some(peer) = &link.peer else {
+            // It is closed unseen.
+            return Action::Next;
+        };
         let Ok(len) = usize::try_from(header.arg0.get()) else {
             return Action::Nonsense("memory too long to map");
         };

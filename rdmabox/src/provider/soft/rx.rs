@@ -150,6 +150,7 @@ impl Rx {
 
     /// The receive that a half-arrived message had taken, if any; nothing lands any more.
     pub(crate) fn close(&mut self, draining: bool) -> Option<TakenRecv> {
+        self.descriptors.clear();
         let next = if draining { State::Draining } else { State::Closed };
         match std::mem::replace(&mut self.state, next) {
             State::Payload(Landing { then: Then::Executed { recv, .. }, .. }) => recv,
@@ -225,6 +226,10 @@ impl Rx {
                     Ok(0) => Step::Ended,
                     Ok(count) => {
                         self.have += count;
+                        // Before they can pile up, byte by byte.
+                        if self.descriptors.len() > 1 {
+                            return self.nonsense(qp, "more than one handle with a frame");
+                        }
                         if self.have < HEADER_LEN { Step::Drained } else { self.act(qp, link) }
                     }
                     Err(e) => Step::from_error(&e),
@@ -245,12 +250,7 @@ impl Rx {
                         self.have = landing.advance(count);
                         // A handle comes with the first byte of its frame's header, which is behind the payload.
                         if !self.descriptors.is_empty() && self.have == 0 {
-                            log::warn!(
-                                "queue pair {}: closing the connection: a handle in a payload",
-                                qp.number()
-                            );
-                            qp.enter_error(self, WcStatus::GeneralErr, false);
-                            return Step::Empty;
+                            return self.nonsense(qp, "a handle in a payload");
                         }
                         if landing.remaining > 0 {
                             // If less came than was asked for, nothing more is there now.
@@ -303,12 +303,15 @@ impl Rx {
                 qp.enter_error(self, WcStatus::WrFlushErr, false);
                 Step::Empty
             }
-            Action::Nonsense(why) => {
-                log::warn!("queue pair {}: closing the connection: {why}", qp.number());
-                qp.enter_error(self, WcStatus::GeneralErr, false);
-                Step::Empty
-            }
+            Action::Nonsense(why) => self.nonsense(qp, why),
         }
+    }
+
+    /// Ends the connection with a peer that does not keep to the protocol.
+    fn nonsense(&mut self, qp: &SoftQp, why: &str) -> Step {
+        log::warn!("queue pair {}: closing the connection: {why}", qp.number());
+        qp.enter_error(self, WcStatus::GeneralErr, false);
+        Step::Empty
     }
 
     fn next_frame(&mut self) -> Step {

@@ -196,6 +196,9 @@ impl Socket {
             // SAFETY: the vector lies inside `bytes`, which is borrowed exclusively.
             match unsafe { self.receive(&[vector], fds) } {
                 Ok(0) => return Err(VerbsError::PeerGone),
+                Ok(_) if fds.len() > 1 => {
+                    return Err(VerbsError::Protocol("more than one handle with a greeting".into()));
+                }
                 Ok(count) => vector.skip(count),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(handshake_error("receive", e)),

@@ -43,7 +43,7 @@ fn runtime(lanes: usize) -> Arc<Runtime> {
     let queue_pair = || {
         let caps = QpCaps { max_send_wr: DEPTH, ..QpCaps::default() };
         let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-        pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).unwrap()
+        pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: true }).unwrap()
     };
     let memory = Arc::new(Memory::private(4096).unwrap());
     Runtime::new(RuntimeInit {

@@ -123,8 +123,12 @@ impl Bench {
         Arc::new(FakeQp { num, log: Arc::clone(&self.log), connecting, results, stream: Mutex::default() })
     }
 
+    fn discard(&self, qp: &dyn QueuePair) {
+        self.log.lock().push(("discard", qp.qp_num()));
+    }
+
     fn join(&self, index: usize, num: u32, stream: Stream) -> Result<(), String> {
-        self.pairs.join(index, stream, || Ok(self.fake(num)))
+        self.pairs.join(index, stream, || Ok(self.fake(num)), |qp| self.discard(qp))
     }
 
     /// Joins without waiting for anything.
@@ -423,16 +427,36 @@ fn what_is_made_when_the_end_has_begun_is_never_connected() {
         std::thread::scope(|scope| {
             let mut end = None;
             let (_client, host) = streams(provider);
-            let result = bench.pairs.join(1, host, || {
+            let make = || {
                 end = Some(scope.spawn(|| bench.pairs.close().end()));
                 bench.until_over();
                 Ok(bench.fake(11))
-            });
+            };
+            let result = bench.pairs.join(1, host, make, |qp| bench.discard(qp));
             assert_eq!(result.unwrap_err(), "its session has ended meanwhile");
             end.unwrap().join().unwrap().unwrap();
         });
-        let log = bench.taken();
-        assert!(!log.contains(&("connect", 11)) && log.contains(&("drop", 11)), "{log:?}");
+        let new: Vec<_> = bench.taken().into_iter().filter(|(_, num)| *num == 11).collect();
+        assert_eq!(new, [("discard", 11), ("drop", 11)]);
+    });
+}
+
+#[test]
+fn what_is_made_when_the_session_has_failed_is_given_back() {
+    on_each_kind(|provider| {
+        for index in [0, 1] {
+            let bench = Bench::new(provider, 1);
+            let (_client, host) = streams(provider);
+            let make = || {
+                assert!(bench.pairs.fail("another stream went wrong"));
+                Ok(bench.fake(11))
+            };
+            let result = bench.pairs.join(index, host, make, |qp| bench.discard(qp));
+            assert_eq!(result.unwrap_err(), "its session has ended meanwhile");
+            // Whoever ends the session does not find it.
+            assert_eq!(bench.pairs.close().messages().count(), 0);
+            assert_eq!(bench.taken(), [("discard", 11), ("drop", 11)]);
+        }
     });
 }
 

@@ -115,8 +115,10 @@ impl Fixture {
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
         let cq = rejoin.device.create_cq(2 * QUEUE_DEPTH as usize).unwrap();
         let (send_cq, recv_cq) = (Arc::clone(&cq), cq);
-        let calls =
-            rejoin.pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller }).unwrap();
+        let calls = rejoin
+            .pd
+            .create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: true })
+            .unwrap();
         rejoin.connect(&*calls, 0, soon()).unwrap();
         let lanes = (1..=lanes).map(|index| Lane::new(&rejoin, index).unwrap()).collect();
         assert!(handshake::receive_answer(&mut control, soon()).unwrap().ok);
