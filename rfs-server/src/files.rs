@@ -1,6 +1,6 @@
 //! Where a file's bytes lie, and how much more space it gets when it grows: pure.
 //!
-//! Threading: none; the metadata lock protects it. It owns no space: what it gives up goes back to the arena through
+//! Threading: none; whoever has its inode has it. It owns no space: what it gives up goes back to the arena through
 //! the caller.
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 //! Most inodes have one keeper or none. One keeper costs an entry of 24 bytes; the list of several has its own allocation.
 //! What nobody keeps costs nothing.
 //!
-//! Threading: none; the metadata lock protects it. It recalls nothing itself: it says from whom.
+//! Threading: none; a lock of its own protects it, in each shard. It recalls nothing itself: it says from whom.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -159,6 +159,11 @@ impl Keepers {
             }
             list.tidy()
         });
+    }
+
+    /// True if nobody keeps anything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     fn change(&mut self, ino: u64, but: u64, change: impl FnMut(&mut Keeper)) {

@@ -1,6 +1,6 @@
 //! Who has which inode open, and who to write: layout leases, counted by session and inode. Pure.
 //!
-//! Threading: none; the metadata lock protects it. It frees nothing itself: it tells when the last one closed.
+//! Threading: none; the lock of their shard protects them. It frees nothing itself: it tells when the last one closed.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -90,6 +90,11 @@ impl Leases {
     /// The sessions that have the inode open, but for one.
     pub fn others(&self, session: u64, ino: u64) -> Vec<u64> {
         self.holders(ino).iter().map(|holder| holder.session).filter(|&holder| holder != session).collect()
+    }
+
+    /// True if nobody has anything open.
+    pub fn is_empty(&self) -> bool {
+        self.by_ino.is_empty() && self.by_session.is_empty()
     }
 
     fn holders(&self, ino: u64) -> &[Holder] {

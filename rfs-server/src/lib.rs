@@ -23,6 +23,7 @@ pub mod keepers;
 pub mod leases;
 pub mod locks;
 pub mod namespace;
+pub mod numbers;
 pub mod patience;
 pub mod prefault;
 pub mod recalls;

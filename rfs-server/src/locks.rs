@@ -3,7 +3,7 @@
 //! Nobody waits in here. Whoever wants to wait asks again; that he does is noted, so that a circle of record locks is
 //! found before it closes.
 //!
-//! Threading: none; the metadata lock protects it.
+//! Threading: none; a lock of its own protects it.
 
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 //! A recall stays in its queue until the session has said that it is done with it. One reply is under way to a session at a
 //! time; all that waits meanwhile goes with the next one, as far as it fits.
 //!
-//! Threading: none; the metadata lock protects it. Times come from outside.
+//! Threading: none; a lock of its own and that of `waits` protects it. Times come from outside.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -68,11 +68,15 @@ impl<A> Queue<A> {
 
 /// The queues, of sessions that keep. `A` is whom a reply goes to that comes late.
 #[derive(Debug)]
-pub struct Queues<A>(HashMap<u64, Queue<A>>);
+pub struct Queues<A> {
+    queues: HashMap<u64, Queue<A>>,
+    /// Recalls in all of them.
+    open: usize,
+}
 
 impl<A> Default for Queues<A> {
     fn default() -> Queues<A> {
-        Queues(HashMap::new())
+        Queues { queues: HashMap::new(), open: 0 }
     }
 }
 
@@ -80,30 +84,43 @@ impl<A> Queues<A> {
     /// A session began that keeps.
     pub fn begin(&mut self, session: u64) {
         let queue = Queue { recalls: VecDeque::new(), first: 0, sent: 0, number: 0, asker: None };
-        self.0.insert(session, queue);
+        self.queues.insert(session, queue);
+    }
+
+    /// How many recalls there are that are not acknowledged.
+    pub fn len(&self) -> usize {
+        self.open
+    }
+
+    /// True if all that was recalled is acknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.open == 0
     }
 
     /// A session is gone, or keeps no longer. False if there was no such session.
     pub fn end(&mut self, session: u64) -> bool {
-        self.0.remove(&session).is_some()
+        let ended = self.queues.remove(&session);
+        self.open -= ended.as_ref().map_or(0, |queue| queue.recalls.len());
+        ended.is_some()
     }
 
     /// Whoever asks for a session's recalls and has got no answer yet.
     pub fn take_asker(&mut self, session: u64) -> Option<A> {
-        self.0.get_mut(&session)?.asker.take()
+        self.queues.get_mut(&session)?.asker.take()
     }
 
     /// Recalls something from a session; `None` if there is no such session.
     pub fn push(&mut self, session: u64, recall: Recall, now: Instant) -> Option<Need> {
-        let queue = self.0.get_mut(&session)?;
+        let queue = self.queues.get_mut(&session)?;
         queue.recalls.push_back((recall, now));
+        self.open += 1;
         Some(Need { session, place: queue.first + queue.recalls.len() as u64 - 1 })
     }
 
     /// The last recall to each session but one that is not acknowledged and concerns something: whoever changes that waits for
     /// them, also for those that somebody else caused.
     pub fn open(&self, but: u64, concerns: impl Fn(&Recall) -> bool) -> impl Iterator<Item = Need> {
-        let others = self.0.iter().filter(move |(session, _)| **session != but);
+        let others = self.queues.iter().filter(move |(session, _)| **session != but);
         others.filter_map(move |(&session, queue)| {
             let last = queue.recalls.iter().rposition(|(recall, _)| concerns(recall))?;
             Some(Need { session, place: queue.first + last as u64 })
@@ -112,30 +129,31 @@ impl<A> Queues<A> {
 
     /// True while a recall is not acknowledged.
     pub fn is_open(&self, need: Need) -> bool {
-        self.0.get(&need.session).is_some_and(|queue| queue.first <= need.place)
+        self.queues.get(&need.session).is_some_and(|queue| queue.first <= need.place)
     }
 
     /// A session is done with all replies up to number `done`: the place of its first recall that it is not done with. What was
     /// sent and is not among them is sent again.
     pub fn acknowledge(&mut self, session: u64, done: u64) -> Result<u64, Unknown> {
-        let queue = self.0.get_mut(&session).filter(|queue| done <= queue.number).ok_or(Unknown)?;
+        let queue = self.queues.get_mut(&session).filter(|queue| done <= queue.number).ok_or(Unknown)?;
         let sent = std::mem::take(&mut queue.sent);
         if done == queue.number {
             queue.recalls.drain(..sent);
             queue.first += sent as u64;
+            self.open -= sent;
         }
         Ok(queue.first)
     }
 
     /// The next reply to a session, if there is something to say.
     pub fn next(&mut self, session: u64) -> Option<Recalls> {
-        self.0.get_mut(&session)?.next()
+        self.queues.get_mut(&session)?.next()
     }
 
     /// Gives a session's next reply to `asker` when there is something to say. Gives back who asked before, or `asker` itself if
     /// there is no such session: they get no answer.
     pub fn wait(&mut self, session: u64, asker: A) -> Option<A> {
-        match self.0.get_mut(&session) {
+        match self.queues.get_mut(&session) {
             Some(queue) => queue.asker.replace(asker),
             None => Some(asker),
         }
@@ -143,7 +161,7 @@ impl<A> Queues<A> {
 
     /// A reply to who waits for it, if there is something to say and somebody to say it to.
     pub fn answer(&mut self, session: u64) -> Option<(A, Recalls)> {
-        let queue = self.0.get_mut(&session)?;
+        let queue = self.queues.get_mut(&session)?;
         let asker = queue.asker.take()?;
         match queue.next() {
             Some(recalls) => Some((asker, recalls)),
@@ -156,7 +174,7 @@ impl<A> Queues<A> {
 
     /// When the first session runs out of `patience`, unless it acknowledges before.
     pub fn deadline(&self, patience: Duration) -> Option<Instant> {
-        let oldest = self.0.values().filter_map(|queue| queue.recalls.front());
+        let oldest = self.queues.values().filter_map(|queue| queue.recalls.front());
         oldest.map(|&(_, since)| since + patience).min()
     }
 
@@ -164,7 +182,7 @@ impl<A> Queues<A> {
     pub fn overdue(&self, patience: Duration, now: Instant) -> Vec<u64> {
         let late =
             |queue: &Queue<A>| queue.recalls.front().is_some_and(|&(_, since)| since + patience <= now);
-        self.0.iter().filter(|(_, queue)| late(queue)).map(|(&session, _)| session).collect()
+        self.queues.iter().filter(|(_, queue)| late(queue)).map(|(&session, _)| session).collect()
     }
 }
 

@@ -4,10 +4,18 @@
 //! thread, and by allocating threads that find too little clean space. Space is zeroed in place, not given back to
 //! the system: it is lent, and the next file would only have to fault it in again.
 //!
-//! Threading: any thread. One lock over the account, never held while zeroing; it is taken after the metadata lock,
-//! never before it. It does not know inodes other than as labels of quarantined space.
+//! Threading: any thread. One lock over the account, never held while zeroing; it is taken after those of the metadata,
+//! never before them. Whether there is anything to clean, and whether any space is quarantined, is told without it: every request
+//! asks that, and mostly there is not. It does not know inodes other than as labels of quarantined space.
 
-use std::{io, sync::Arc, thread};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
 
 use parking_lot::{Condvar, Mutex};
 use rdmabox::Memory;
@@ -40,6 +48,10 @@ struct Account {
 #[derive(Debug)]
 pub struct Space {
     account: Mutex<Account>,
+    /// Bytes that wait to be zeroed, as the account says it.
+    waiting_dirty: AtomicU64,
+    /// Quarantined bytes, as the account says it.
+    quarantined: AtomicU64,
     /// Dirty space has appeared, or the end has come.
     dirt: Condvar,
     /// Scrubbed space has become clean.
@@ -54,6 +66,8 @@ impl Space {
         let arena = Arena::new(memory.len() as u64);
         Space {
             account: Mutex::new(Account { arena, stop: false }),
+            waiting_dirty: AtomicU64::new(0),
+            quarantined: AtomicU64::new(0),
             dirt: Condvar::new(),
             clean: Condvar::new(),
             memory,
@@ -66,6 +80,16 @@ impl Space {
         self.account.lock().arena.totals()
     }
 
+    /// A change of the account, and of what is told without its lock. Relaxed: whoever has to see it was told of it by way of another
+    /// lock, or did it himself.
+    fn change<T>(&self, change: impl FnOnce(&mut Arena) -> T) -> T {
+        let mut account = self.account.lock();
+        let result = change(&mut account.arena);
+        self.waiting_dirty.store(account.arena.waiting_dirty(), Ordering::Relaxed);
+        self.quarantined.store(account.arena.totals().quarantined, Ordering::Relaxed);
+        result
+    }
+
     /// Grants all wishes or none; the space is zero.
     pub fn allocate(&self, wants: &[Want]) -> Result<Vec<Vec<Range>>, Short> {
         self.account.lock().arena.allocate(wants)
@@ -73,15 +97,17 @@ impl Space {
 
     /// Takes space of an inode back that `holders` can still reach; [`Space::tidy`] follows, outside of other locks.
     pub fn quarantine(&self, ino: u64, ranges: &[Range], holders: &[u64]) {
-        let mut account = self.account.lock();
-        for &range in ranges {
-            account.arena.quarantine(ino, range, holders);
+        if !ranges.is_empty() {
+            self.change(|arena| ranges.iter().for_each(|&range| arena.quarantine(ino, range, holders)));
         }
     }
 
     /// A session cannot reach an inode's space any more; [`Space::tidy`] follows.
     pub fn lease_ended(&self, ino: u64, session: u64) {
-        self.account.lock().arena.lease_ended(ino, session);
+        // What of this inode's is quarantined has been since before its shard was locked for this.
+        if self.quarantined.load(Ordering::Relaxed) > 0 {
+            self.change(|arena| arena.lease_ended(ino, session));
+        }
     }
 
     /// Zeroes a range that is in use, such as what lies behind the end of a file in its last block.
@@ -99,7 +125,7 @@ impl Space {
 
     /// Sees to it that dirty space gets clean: here if it is little, else in the background.
     pub fn tidy(&self) {
-        let waiting = self.account.lock().arena.waiting_dirty();
+        let waiting = self.waiting_dirty.load(Ordering::Relaxed);
         if waiting == 0 {
         } else if self.mode == ScrubMode::Inline || waiting <= INLINE {
             while self.scrub_one() {}
@@ -123,9 +149,9 @@ impl Space {
 
     /// Zeroes up to [`CHUNK`] dirty bytes. False if there were none.
     fn scrub_one(&self) -> bool {
-        let Some(range) = self.account.lock().arena.take_dirty(CHUNK) else { return false };
+        let Some(range) = self.change(|arena| arena.take_dirty(CHUNK)) else { return false };
         self.zero(range);
-        self.account.lock().arena.scrubbed(range);
+        self.change(|arena| arena.scrubbed(range));
         self.clean.notify_all();
         true
     }

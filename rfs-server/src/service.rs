@@ -44,12 +44,40 @@ impl Lent {
     }
 }
 
+/// Which export each session has attached to, by its place in the list; `None` before that. Only sessions that are there have one.
+#[derive(Debug, Default)]
+struct Choices(HashMap<u64, Option<usize>>);
+
+impl Choices {
+    fn begin(&mut self, session: u64) {
+        self.0.insert(session, None);
+    }
+
+    /// What it has attached to.
+    fn get(&self, session: u64) -> Option<usize> {
+        self.0.get(&session).copied().flatten()
+    }
+
+    /// Attaches it to an export by way of `attach`, if it has not chosen before. What it has attached to then; `None` if it has ended.
+    fn choose(&mut self, session: u64, export: usize, attach: impl FnOnce()) -> Option<usize> {
+        let choice = self.0.get_mut(&session)?;
+        Some(*choice.get_or_insert_with(|| {
+            attach();
+            export
+        }))
+    }
+
+    /// It is gone: what it had attached to.
+    fn end(&mut self, session: u64) -> Option<usize> {
+        self.0.remove(&session).flatten()
+    }
+}
+
 /// The file service of one or more exports.
 #[derive(Debug)]
 pub struct FileService {
     exports: Vec<Lent>,
-    /// Which export each session has attached to, by its place in the list.
-    sessions: RwLock<HashMap<u64, usize>>,
+    sessions: RwLock<Choices>,
 }
 
 impl FileService {
@@ -60,7 +88,7 @@ impl FileService {
 
     /// The export of a session.
     fn export(&self, session: u64) -> Option<&Lent> {
-        let at = self.sessions.read().get(&session).copied();
+        let at = self.sessions.read().get(session);
         at.and_then(|at| self.exports.get(at))
     }
 
@@ -81,19 +109,20 @@ impl FileService {
             log::warn!("{peer}: {client:?} asks for the export {name:?}, which there is not");
             return Ok(Err(Errno::ENOENT));
         };
-        // Of two requests at once the first one counts; the export itself refuses the other one.
-        let at = *self.sessions.write().entry(peer.id()).or_insert_with(|| {
+        // Of two requests at once the first one counts; the export itself refuses the other one. One that comes when the session has
+        // ended leaves nothing behind.
+        let at = self.sessions.write().choose(peer.id(), found, || {
             let export = &self.exports[found];
             export.dispatcher.session_began(peer.id(), export.regions(peer));
-            found
         });
-        Ok(Ok(&self.exports[at]))
+        Ok(at.map(|at| &self.exports[at]).ok_or(Errno::EPROTO))
     }
 }
 
 impl Service for FileService {
     fn connected(&self, peer: &Peer) -> Result<(), String> {
         log::debug!("session {}: {}", peer.id(), peer.description());
+        self.sessions.write().begin(peer.id());
         Ok(())
     }
 
@@ -110,10 +139,9 @@ impl Service for FileService {
     }
 
     fn disconnected(&self, peer: &Peer) {
-        let export = self.export(peer.id());
-        self.sessions.write().remove(&peer.id());
-        if let Some(export) = export {
-            export.dispatcher.session_ended(peer.id());
+        let chosen = self.sessions.write().end(peer.id());
+        if let Some(at) = chosen {
+            self.exports[at].dispatcher.session_ended(peer.id());
         }
         log::debug!("session {}: gone", peer.id());
     }
@@ -151,5 +179,27 @@ fn encode(reply: &Reply, bytes: &mut Vec<u8>) {
         // Replies are built to fit; should one not, its asker must not be left waiting.
         log::error!("a reply of {} bytes does not fit", bytes.len());
         encode_reply(&Reply::Error(Errno::EOVERFLOW), bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_chooses_once_and_while_it_is_there() {
+        let mut choices = Choices::default();
+        let mut attached = Vec::new();
+        assert_eq!(choices.choose(1, 0, || attached.push(1)), None, "it has not begun");
+        choices.begin(1);
+        choices.begin(2);
+        assert_eq!(choices.get(1), None);
+        assert_eq!(choices.choose(1, 1, || attached.push(1)), Some(1));
+        assert_eq!(choices.choose(1, 0, || attached.push(1)), Some(1), "the first one counts");
+        assert_eq!((choices.get(1), choices.get(2)), (Some(1), None));
+        assert_eq!((choices.end(1), choices.end(2), choices.end(1)), (Some(1), None, None));
+        assert_eq!(choices.choose(1, 0, || attached.push(1)), None, "it has ended");
+        assert_eq!(attached, [1]);
+        assert!(choices.0.is_empty());
     }
 }

@@ -1,12 +1,14 @@
 //! The attribute table: publishes every inode's record in memory that clients read one-sidedly.
 //!
 //! Threading: stores are whole 8-byte words, so that concurrent one-sided readers see old or new words, and the
-//! version and the check of `rfs_proto::record` tell them when they saw a mixture. Only one thread may publish at a
-//! time: the metadata lock sees to that. The table decides nothing about attributes; of the record it reads back
-//! only what clients write, the size and the time of the last write.
+//! version and the check of `rfs_proto::record` tell them when they saw a mixture. Only one thread at a time may publish
+//! the record of an inode: whoever has its shard locked. The free slots have a lock of their own, under which no other is taken.
+//! The table decides nothing about attributes; of the record it reads back only what clients write, the size and the time
+//! of the last write.
 
 use std::sync::{Arc, atomic::Ordering};
 
+use parking_lot::Mutex;
 use rdmabox::Memory;
 use rfs_proto::{
     Attr, MAX_FILE_SIZE,
@@ -17,9 +19,15 @@ use rfs_proto::{
 #[derive(Debug)]
 pub struct Table {
     memory: Arc<Memory>,
+    slots: u32,
+    free: Mutex<Free>,
+}
+
+/// The slots that are not in use.
+#[derive(Debug, Default)]
+struct Free {
     /// Slots below this one have been used.
     fresh: u32,
-    slots: u32,
     freed: Vec<u32>,
 }
 
@@ -27,7 +35,7 @@ impl Table {
     /// A table over all of `memory`, which is zero.
     pub fn new(memory: Arc<Memory>) -> Table {
         let slots = u32::try_from(memory.len() / record::LEN).unwrap_or(u32::MAX);
-        Table { memory, fresh: 0, slots, freed: Vec::new() }
+        Table { memory, slots, free: Mutex::default() }
     }
 
     /// Slots in all.
@@ -37,29 +45,31 @@ impl Table {
 
     /// Slots not in use.
     pub fn free_slots(&self) -> u32 {
-        self.slots - self.fresh + self.freed.len() as u32 // No more than `slots` were ever freed.
+        let free = self.free.lock();
+        self.slots - free.fresh + free.freed.len() as u32 // No more than `slots` were ever freed.
     }
 
     /// Takes a slot, `None` if there is none left. Its record is free until it is published.
-    pub fn take(&mut self) -> Option<u32> {
-        if let Some(slot) = self.freed.pop() {
+    pub fn take(&self) -> Option<u32> {
+        let mut free = self.free.lock();
+        if let Some(slot) = free.freed.pop() {
             return Some(slot);
         }
-        let slot = self.fresh;
+        let slot = free.fresh;
         (slot < self.slots).then(|| {
-            self.fresh += 1;
+            free.fresh += 1;
             slot
         })
     }
 
     /// Gives a slot back. No session may have the inode open: none writes to the record any more.
-    pub fn release(&mut self, slot: u32) {
+    pub fn release(&self, slot: u32) {
         self.change(slot, 0, |table, _| {
             table.store(slot, record::SIZE, 0);
             table.store(slot, record::WRITE_TIME, 0);
             table.store(slot, record::APPENDER, 0);
         });
-        self.freed.push(slot);
+        self.free.lock().freed.push(slot);
     }
 
     /// Publishes what the server owns. The size and the time of the last write stay as they are.
@@ -203,7 +213,7 @@ mod tests {
 
     #[test]
     fn slots_run_out_and_come_back() {
-        let mut table = table(2);
+        let table = table(2);
         assert_eq!((table.take(), table.take(), table.take()), (Some(0), Some(1), None));
         assert_eq!(table.free_slots(), 0);
         table.release(0);
@@ -212,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_record_is_no_answer_between_a_new_size_and_its_publication() {
-        let mut table = table(1);
+        let table = table(1);
         let slot = table.take().unwrap();
         let attr = attr(9, slot, 3);
         table.publish_all(&attr, &SPACE);
@@ -224,7 +234,7 @@ mod tests {
 
     #[test]
     fn publishes_what_a_reader_decodes() {
-        let mut table = table(2);
+        let table = table(2);
         let (_, slot) = (table.take(), table.take().unwrap());
         let mut attr = attr(9, slot, 3);
         table.publish_all(&attr, &SPACE);
@@ -256,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_size_from_a_client_is_bounded() {
-        let mut table = table(1);
+        let table = table(1);
         let slot = table.take().unwrap();
         client(&table, slot, record::SIZE, u64::MAX);
         assert_eq!(table.size(slot), MAX_FILE_SIZE);
@@ -264,7 +274,7 @@ mod tests {
 
     #[test]
     fn readers_never_accept_a_mixture() {
-        let mut table = table(1);
+        let table = table(1);
         let slot = table.take().unwrap();
         table.publish_all(&attr(5, slot, 1), &SPACE);
         let stop = AtomicBool::new(false);

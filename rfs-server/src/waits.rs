@@ -1,6 +1,6 @@
 //! Replies that are held back until sessions are done with what was recalled from them. Pure.
 //!
-//! Threading: none; the metadata lock protects it. It holds what it is given and hands it back; what that is, and where it
+//! Threading: none; a lock of its own and that of `recalls` protects it. It holds what it is given and hands it back; what that is, and where it
 //! goes, it does not know.
 
 use std::collections::{BTreeMap, HashMap};
@@ -54,6 +54,11 @@ impl<P> Waits<P> {
     pub fn session_ended(&mut self, session: u64) -> Vec<P> {
         let done = self.by_session.remove(&session).unwrap_or_default();
         self.release(done)
+    }
+
+    /// True if nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.waits.is_empty() && self.by_session.is_empty()
     }
 
     fn release(&mut self, done: BTreeMap<u64, Vec<u64>>) -> Vec<P> {

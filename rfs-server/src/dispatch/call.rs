@@ -1,30 +1,59 @@
 //! A request under way: the dispatcher's parts as one request uses them, and the recalls that it caused.
 //!
-//! Threading: a call belongs to one thread. Its steps take the metadata lock, one after the other.
+//! Threading: a call belongs to one thread. Its steps lock what they need, one after the other; between two of them nothing is held.
 
 use std::cell::RefCell;
 
-use super::{Dispatcher, meta::Meta};
-use crate::{clock::Clock, recalls::Need, scrub::Space};
+use rfs_proto::Errno;
+
+use super::{
+    held::{Plan, Stop},
+    meta::{Look, Meta},
+    store::Store,
+};
+use crate::{clock::Clock, recalls::Need, scrub::Space, sessions::Session};
 
 /// A request under way.
 pub(super) struct Call<'a> {
-    dispatcher: &'a Dispatcher,
+    pub(super) store: &'a Store,
     pub(super) space: &'a Space,
     pub(super) clock: &'a dyn Clock,
+    /// Whose it is.
+    pub(super) asker: &'a Session,
     needs: RefCell<Vec<Need>>,
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(dispatcher: &'a Dispatcher) -> Call<'a> {
-        Call { dispatcher, space: &dispatcher.space, clock: &*dispatcher.clock, needs: RefCell::default() }
+    pub(super) fn new(store: &'a Store, clock: &'a dyn Clock, asker: &'a Session) -> Call<'a> {
+        Call { store, space: &store.space, clock, asker, needs: RefCell::default() }
     }
 
-    /// A step of it.
-    pub(super) fn locked<T>(&self, step: impl FnOnce(&mut Meta) -> T) -> T {
-        let (result, needs) = self.dispatcher.step(step);
-        self.needs.borrow_mut().extend(needs);
-        result
+    /// A step that changes these inodes.
+    pub(super) fn locked<T>(&self, inos: &[u64], step: impl FnOnce(&mut Meta<'_>) -> T) -> T {
+        self.noted(self.store.once(Plan::new(inos), Some(self.asker), step))
+    }
+
+    /// A step that changes these inodes, and others that it asks for. It may be run several times, until it has got them all.
+    pub(super) fn changing<T>(
+        &self,
+        inos: &[u64],
+        step: impl FnMut(&mut Meta<'_>) -> Result<T, Stop>,
+    ) -> Result<T, Errno> {
+        self.noted(self.store.again(Plan::new(inos), Some(self.asker), step))
+    }
+
+    /// A step that looks at these inodes.
+    pub(super) fn look<T>(&self, inos: &[u64], step: impl FnOnce(&Look<'_>) -> T) -> T {
+        self.noted(self.store.once(Plan::new(inos), Some(self.asker), |look: &mut Look<'_>| step(look)))
+    }
+
+    /// A step that looks at these inodes, and at others that it asks for. It may be run several times, until it has got them all.
+    pub(super) fn looking<T>(
+        &self,
+        inos: &[u64],
+        step: impl FnMut(&mut Look<'_>) -> Result<T, Stop>,
+    ) -> Result<T, Errno> {
+        self.noted(self.store.again(Plan::new(inos), Some(self.asker), step))
     }
 
     /// The recalls that it has to wait for, each once.
@@ -33,5 +62,12 @@ impl<'a> Call<'a> {
         needs.sort_unstable();
         needs.dedup();
         needs
+    }
+
+    fn noted<T>(&self, (result, needs): (T, Vec<Need>)) -> T {
+        if !needs.is_empty() {
+            self.needs.borrow_mut().extend(needs);
+        }
+        result
     }
 }

@@ -1,11 +1,15 @@
 //! Requests about open files, their space, and attributes.
 //!
-//! Threading: as the dispatcher. An allocation that has to wait for space to be zeroed lets the lock go and starts
+//! Threading: as the dispatcher. An allocation that has to wait for space to be zeroed lets its inode go and starts
 //! over.
 
 use rfs_proto::{Errno, FileKind, Layout, MAX_FILE_SIZE, Opened, Reply, Request, SetAttr, SetTime};
 
-use super::{call::Call, meta::Meta};
+use super::{
+    call::Call,
+    meta::{Meta, View},
+    shards::Mode,
+};
 use crate::alloc::{Short, Want};
 
 /// What one try to allocate led to.
@@ -17,19 +21,19 @@ pub(super) enum Attempt {
 impl Call<'_> {
     pub(super) fn answer_data(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
-            Request::Open { ino, write } => self.locked(|meta| meta.open(session, ino, write)),
-            Request::Close { ino } => self.locked(|meta| meta.close(session, ino)),
+            Request::Open { ino, write } => self.locked(&[ino], |meta| meta.open(session, ino, write)),
+            Request::Close { ino } => self.locked(&[ino], |meta| meta.close(session, ino)),
             Request::Layout { ino, offset } => {
-                self.locked(|meta| meta.layout_of_open(session, ino, offset)).map(Reply::Layout)
+                self.look(&[ino], |look| look.layout_of_open(session, ino, offset)).map(Reply::Layout)
             }
             Request::Allocate { ino, offset, len } => {
                 self.allocate(session, ino, offset, len).map(Reply::Layout)
             }
             Request::SetAttr { ino, changes } => {
                 let now = self.clock.now();
-                self.locked(|meta| meta.set_attr(session, ino, &changes, now))
+                self.locked(&[ino], |meta| meta.set_attr(session, ino, &changes, now))
             }
-            Request::Accessed { ino, at } => self.locked(|meta| meta.accessed(ino, at)),
+            Request::Accessed { ino, at } => self.locked(&[ino], |meta| meta.accessed(ino, at)),
             // The others are handled elsewhere.
             _ => Err(Errno::ENOSYS),
         }
@@ -38,7 +42,7 @@ impl Call<'_> {
     fn allocate(&self, session: u64, ino: u64, offset: u64, len: u64) -> Result<Layout, Errno> {
         let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
         loop {
-            match self.locked(|meta| meta.try_allocate(session, ino, offset, end, true))? {
+            match self.locked(&[ino], |meta| meta.try_allocate(session, ino, offset, end, true))? {
                 Attempt::Done(layout) => return Ok(layout),
                 Attempt::NotClean => self.space.gain_clean(),
             }
@@ -46,15 +50,29 @@ impl Call<'_> {
     }
 }
 
-impl Meta {
+impl<M: Mode> View<'_, M> {
+    fn layout_of_open(&self, session: u64, ino: u64, offset: u64) -> Result<Layout, Errno> {
+        if !self.leases(ino).holds(session, ino) {
+            return Err(Errno::EBADF);
+        }
+        self.layout(ino, offset)
+    }
+
+    fn layout(&self, ino: u64, offset: u64) -> Result<Layout, Errno> {
+        let (extents, complete) = self.file(ino)?.layout(offset);
+        Ok(Layout { generation: self.namespace.get(ino)?.layout_generation, extents, complete })
+    }
+}
+
+impl Meta<'_> {
     /// Counts an open, and tells the file's attributes and layout.
     pub(super) fn open(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
         self.file(ino)?;
         // A session may end while its request is on the way here. It must not leave a lease behind.
-        if !self.sessions.is_attached(session) {
+        if !self.asker.is_some_and(|asker| asker.id() == session && asker.is_attached()) {
             return Err(Errno::EPROTO);
         }
-        self.leases.open(session, ino);
+        self.leases_mut(ino).open(session, ino);
         if write {
             self.will_write(session, ino);
         }
@@ -63,23 +81,11 @@ impl Meta {
     }
 
     fn close(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
-        let closed = self.leases.close(session, ino).ok_or(Errno::EBADF)?;
+        let closed = self.leases_mut(ino).close(session, ino).ok_or(Errno::EBADF)?;
         if closed.session_done {
             self.lease_ended(session, ino, closed.all_done);
         }
         Ok(Reply::Done)
-    }
-
-    fn layout_of_open(&mut self, session: u64, ino: u64, offset: u64) -> Result<Layout, Errno> {
-        if !self.leases.holds(session, ino) {
-            return Err(Errno::EBADF);
-        }
-        self.layout(ino, offset)
-    }
-
-    fn layout(&mut self, ino: u64, offset: u64) -> Result<Layout, Errno> {
-        let (extents, complete) = self.file(ino)?.layout(offset);
-        Ok(Layout { generation: self.namespace.get(ino)?.layout_generation, extents, complete })
     }
 
     /// `ahead`: more may be given behind it.
@@ -91,7 +97,7 @@ impl Meta {
         end: u64,
         ahead: bool,
     ) -> Result<Attempt, Errno> {
-        if !self.leases.holds(session, ino) {
+        if !self.leases(ino).holds(session, ino) {
             return Err(Errno::EBADF);
         }
         self.will_write(session, ino);
@@ -102,7 +108,7 @@ impl Meta {
             let asked: Vec<Want> = wants.iter().map(|&(_, want)| want).collect();
             match self.space.allocate(&asked) {
                 Ok(granted) => {
-                    let map = self.file(ino)?;
+                    let map = self.file_mut(ino)?;
                     // Who asks for what is there already does not mean to have it shown.
                     if !wants.is_empty() || !ahead {
                         map.note_need(end);
@@ -164,7 +170,7 @@ impl Meta {
         }
         inode.mtime = changes.mtime.map_or(inode.mtime, time);
         let (attr, space) = (inode.attr(ino), inode.space());
-        self.xattr_bytes -= xattr_bytes;
+        self.xattrs.give_back(xattr_bytes);
         if changes.mtime.is_some() || changes.size.is_some() {
             self.table.publish_times(&attr, &space);
         } else {

@@ -1,11 +1,16 @@
 //! Requests that change the space of files other than by writing and truncation: fallocate, and copies within the server.
 //!
-//! Threading: as the dispatcher. Long ranges are zeroed and copied in steps, each of which holds the lock; between two of
-//! them others get their turn. An allocation that has to wait for space to be zeroed lets the lock go and starts over.
+//! Threading: as the dispatcher. Long ranges are zeroed and copied in steps, each of which has the inodes to itself; between two of
+//! them others get their turn. An allocation that has to wait for space to be zeroed lets them go and starts over.
 
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, MAX_FILE_SIZE, Reply, Request};
 
-use super::{call::Call, data::Attempt, meta::Meta};
+use super::{
+    call::Call,
+    data::Attempt,
+    meta::{Meta, View},
+    shards::Mode,
+};
 use crate::alloc::Range;
 
 /// Bytes that are zeroed or copied at a time.
@@ -53,7 +58,7 @@ impl Call<'_> {
         match flags - F::KEEP_SIZE {
             F::PUNCH_HOLE if keep_size => {
                 let now = self.clock.now();
-                return self.locked(|meta| meta.punch(session, ino, offset, end, now));
+                return self.locked(&[ino], |meta| meta.punch(session, ino, offset, end, now));
             }
             what if what.is_empty() || what == F::ZERO_RANGE => {}
             _ => return Err(Errno::EOPNOTSUPP),
@@ -63,18 +68,18 @@ impl Call<'_> {
             let mut at = offset;
             while at < end {
                 let stop = end.min(at + STEP);
-                self.locked(|meta| meta.zero(session, ino, at, stop))?;
+                self.locked(&[ino], |meta| meta.zero(session, ino, at, stop))?;
                 at = stop;
             }
         }
         let now = self.clock.now();
-        self.locked(|meta| meta.extend(ino, end, keep_size, now))
+        self.locked(&[ino], |meta| meta.extend(ino, end, keep_size, now))
     }
 
     /// Sees to it that a range has space, and no more than that.
     fn provide(&self, session: u64, ino: u64, offset: u64, end: u64) -> Result<(), Errno> {
         loop {
-            match self.locked(|meta| meta.try_allocate(session, ino, offset, end, false))? {
+            match self.locked(&[ino], |meta| meta.try_allocate(session, ino, offset, end, false))? {
                 Attempt::Done(_) => return Ok(()),
                 Attempt::NotClean => self.space.gain_clean(),
             }
@@ -89,7 +94,7 @@ impl Call<'_> {
             return Err(Errno::EINVAL);
         }
         // What the copy itself puts behind the end of the source is no part of it.
-        let len = self.locked(|meta| meta.copy_len(session, copy))?.min(MAX_COPY);
+        let len = self.look(&[from.0, to.0], |look| look.copy_len(session, copy))?.min(MAX_COPY);
         let mut buffer = Vec::new();
         let mut bytes = 0;
         while bytes < len {
@@ -103,29 +108,53 @@ impl Call<'_> {
                 Err(errno) => return Err(errno),
             }
         }
-        let attr = self.locked(|meta| meta.attr(to.0))?;
+        let attr = self.look(&[to.0], |look| look.attr(to.0))?;
         Ok(Copied { bytes, attr })
     }
 
     fn copy_step(&self, session: u64, step: Copy, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+        let inos = [step.from.0, step.to.0];
         loop {
             // Space first: only for what is not a hole, so that copies of sparse files are sparse.
-            for (offset, len) in self.locked(|meta| meta.lacking(session, step))? {
+            for (offset, len) in self.look(&inos, |look| look.lacking(session, step))? {
                 self.provide(session, step.to.0, offset, offset + len)?;
             }
             let now = self.clock.now();
-            if let Some(copied) = self.locked(|meta| meta.copy(session, step, buffer, now))? {
+            if let Some(copied) = self.locked(&inos, |meta| meta.copy(session, step, buffer, now))? {
                 return Ok(copied);
             }
         }
     }
 }
 
-impl Meta {
+impl<M: Mode> View<'_, M> {
     fn check_open(&self, session: u64, ino: u64) -> Result<(), Errno> {
-        if self.leases.holds(session, ino) { Ok(()) } else { Err(Errno::EBADF) }
+        if self.leases(ino).holds(session, ino) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
+    /// How much of a step there is to copy.
+    fn copy_len(&self, session: u64, step: Copy) -> Result<u64, Errno> {
+        for ino in [step.from.0, step.to.0] {
+            self.check_open(session, ino)?;
+        }
+        let size = self.table.size(self.namespace.get(step.from.0)?.slot);
+        Ok(step.len.min(size.saturating_sub(step.from.1)))
+    }
+
+    /// The ranges of the destination that need space: where the source has data.
+    fn lacking(&self, session: u64, step: Copy) -> Result<Vec<(u64, u64)>, Errno> {
+        let len = self.copy_len(session, step)?;
+        let source = self.file(step.from.0)?.pieces(step.from.1, step.from.1 + len);
+        let data = source.into_iter().filter(|(_, place, _)| place.is_some());
+        let there: Vec<(u64, u64)> = data.map(|(at, _, len)| (at - step.from.1 + step.to.1, len)).collect();
+        let map = self.file(step.to.0)?;
+        let lacks =
+            |&(at, len): &(u64, u64)| map.pieces(at, at + len).iter().any(|(_, place, _)| place.is_none());
+        Ok(there.into_iter().filter(|range| lacks(range)).collect())
+    }
+}
+
+impl Meta<'_> {
     /// Takes the space of whole blocks away, and zeroes the rest.
     fn punch(&mut self, session: u64, ino: u64, offset: u64, end: u64, now: i64) -> Result<Attr, Errno> {
         self.check_open(session, ino)?;
@@ -133,7 +162,7 @@ impl Meta {
         let slot = self.namespace.get(ino)?.slot;
         let size = self.table.size(slot);
         self.table.begin(slot);
-        let map = self.file(ino)?;
+        let map = self.file_mut(ino)?;
         // What was given ahead of need goes, too, if the hole reaches it.
         let to = if end >= size && map.kept_to() <= end { u64::MAX } else { end };
         let given_up = map.punch(offset, to);
@@ -158,7 +187,7 @@ impl Meta {
         let slot = self.namespace.get(ino)?.slot;
         if keep_size {
             if end > self.table.size(slot) {
-                self.file(ino)?.keep(end);
+                self.file_mut(ino)?.keep(end);
             }
         } else {
             self.table.raise_size(slot, end);
@@ -174,27 +203,6 @@ impl Meta {
         let (attr, space) = (inode.attr(ino), inode.space());
         self.table.publish_times(&attr, &space);
         self.attr(ino)
-    }
-
-    /// How much of a step there is to copy.
-    fn copy_len(&mut self, session: u64, step: Copy) -> Result<u64, Errno> {
-        for ino in [step.from.0, step.to.0] {
-            self.check_open(session, ino)?;
-        }
-        let size = self.table.size(self.namespace.get(step.from.0)?.slot);
-        Ok(step.len.min(size.saturating_sub(step.from.1)))
-    }
-
-    /// The ranges of the destination that need space: where the source has data.
-    fn lacking(&mut self, session: u64, step: Copy) -> Result<Vec<(u64, u64)>, Errno> {
-        let len = self.copy_len(session, step)?;
-        let source = self.file(step.from.0)?.pieces(step.from.1, step.from.1 + len);
-        let data = source.into_iter().filter(|(_, place, _)| place.is_some());
-        let there: Vec<(u64, u64)> = data.map(|(at, _, len)| (at - step.from.1 + step.to.1, len)).collect();
-        let map = self.file(step.to.0)?;
-        let lacks =
-            |&(at, len): &(u64, u64)| map.pieces(at, at + len).iter().any(|(_, place, _)| place.is_none());
-        Ok(there.into_iter().filter(|range| lacks(range)).collect())
     }
 
     /// Copies; `None` if space is lacking after all.

@@ -1,51 +1,76 @@
-//! Everything under the metadata lock, and what keeps its parts in step: the records in the table follow the inodes,
-//! space goes back to the arena when files shrink or go.
+//! The metadata as a step has it, and what keeps its parts in step: the records in the table follow the inodes, space goes back to the
+//! arena when files shrink or go.
 //!
-//! Threading: owned by the dispatcher's lock. It zeroes little: ends of blocks, and space that a file keeps although it does not
-//! reach so far; the rest is left dirty for [`Space::tidy`] after the lock.
+//! Threading: belongs to one thread, which has locked the shards of the inodes that the step has asked for. It zeroes little: ends
+//! of blocks, and space that a file keeps although it does not reach so far; the rest is left dirty for [`Space::tidy`]
+//! after the locks.
 
-use std::sync::Arc;
+use rfs_proto::{Attr, Errno, FileKind, record};
 
-use rfs_proto::{Attr, Errno, FileKind, Reply, record};
-
-use super::Sender;
+use super::{
+    held::{Held, Stop},
+    order::{Guard, Ordered},
+    pending::{Due, Pending},
+    quota::Quota,
+    shards::{Mode, Reading, Writing},
+};
 use crate::{
     alloc::Range,
     files::{FileMap, block_up},
-    keepers::Keepers,
     leases::Leases,
     locks::Locks,
     namespace::{Body, Effects, Inode, Namespace, Place},
-    recalls::{Need, Queues},
+    recalls::Need,
     scrub::Space,
-    sessions::Sessions,
+    sessions::Session,
     table::Table,
-    waits::Waits,
 };
 
-/// The metadata.
-#[derive(Debug)]
-pub(crate) struct Meta {
-    pub(crate) namespace: Namespace,
-    pub(crate) table: Table,
-    pub(crate) leases: Leases,
-    pub(crate) locks: Locks,
-    pub(crate) sessions: Sessions,
-    pub(crate) space: Arc<Space>,
-    /// Memory that extended attributes take.
-    pub(crate) xattr_bytes: u64,
-    pub(crate) keepers: Keepers,
-    pub(crate) recalls: Queues<Sender>,
-    pub(crate) waits: Waits<(Sender, Reply)>,
-    /// Recalls that the step under way has caused.
-    pub(crate) fresh: Vec<Need>,
-    /// Replies that have become due in the step under way.
-    pub(crate) due: Vec<(Sender, Reply)>,
+/// The metadata, of which a step has some inodes.
+pub(crate) struct View<'a, M: Mode> {
+    pub(super) namespace: Namespace<Held<'a, M>>,
+    pub(super) table: &'a Table,
+    pub(super) space: &'a Space,
+    pub(super) xattrs: &'a Quota,
+    pub(super) locks: &'a Ordered<Locks>,
+    pub(super) pending: &'a Pending,
+    /// Whose request it is, if it is one.
+    pub(super) asker: Option<&'a Session>,
+    /// Recalls that the step has caused, and those of others that it has to wait for.
+    pub(super) needs: Vec<Need>,
+    /// Replies that have become due in it.
+    pub(super) due: Due,
 }
 
-impl Meta {
+/// The metadata, to look at.
+pub(crate) type Look<'a> = View<'a, Reading>;
+
+/// The metadata, to change.
+pub(crate) type Meta<'a> = View<'a, Writing>;
+
+impl<M: Mode> View<'_, M> {
+    /// Asks for an inode. A step asks for all before it changes any.
+    pub(super) fn need(&mut self, ino: u64) -> Result<(), Stop> {
+        self.namespace.need(ino)
+    }
+
+    /// What it led to. Its locks are given up.
+    pub(super) fn into_outcome(self) -> (Vec<Need>, Due) {
+        (self.needs, self.due)
+    }
+
+    /// Who has an inode open, and others of its shard.
+    pub(super) fn leases(&self, ino: u64) -> &Leases {
+        &self.namespace.inodes().shard(ino).leases
+    }
+
+    /// File locks. Nothing else is asked for while they are had.
+    pub(super) fn locks(&self) -> Guard<'_, Locks> {
+        self.locks.lock()
+    }
+
     /// Attributes with what clients wrote to the record.
-    pub(crate) fn attr(&self, ino: u64) -> Result<Attr, Errno> {
+    pub(super) fn attr(&self, ino: u64) -> Result<Attr, Errno> {
         let mut attr = self.namespace.get(ino)?.attr(ino);
         if attr.kind == FileKind::Regular {
             attr.size = self.table.size(attr.slot);
@@ -56,15 +81,31 @@ impl Meta {
         Ok(attr)
     }
 
+    /// The inode and the extents of a regular file. EISDIR for directories, EINVAL for the rest.
+    pub(super) fn file(&self, ino: u64) -> Result<&FileMap, Errno> {
+        match &self.namespace.get(ino)?.body {
+            Body::File(map) => Ok(map),
+            Body::Directory(_) => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}
+
+impl Meta<'_> {
+    /// Who has an inode open, to change.
+    pub(super) fn leases_mut(&mut self, ino: u64) -> &mut Leases {
+        &mut self.namespace.inodes_mut().shard_mut(ino).leases
+    }
+
     /// Publishes what the server owns of an inode's record. Inodes that are gone have none.
-    pub(crate) fn publish(&self, ino: u64) {
+    pub(super) fn publish(&self, ino: u64) {
         if let Ok(inode) = self.namespace.get(ino) {
             self.table.publish(&inode.attr(ino), &inode.space());
         }
     }
 
     /// Publishes the whole record of a new inode.
-    pub(crate) fn publish_new(&self, ino: u64) {
+    pub(super) fn publish_new(&self, ino: u64) {
         if let Ok(inode) = self.namespace.get(ino) {
             self.table.publish_all(&inode.attr(ino), &inode.space());
         }
@@ -72,7 +113,7 @@ impl Meta {
 
     /// Publishes what an operation of a session on names changed, recalls it from others, and lets an inode go that has neither
     /// name nor opener.
-    pub(crate) fn settle(&mut self, session: u64, effects: &Effects, names: &[Place<'_>]) {
+    pub(super) fn settle(&mut self, session: u64, effects: &Effects, names: &[Place<'_>]) {
         for &name in names {
             self.name_changed(session, name);
         }
@@ -84,14 +125,14 @@ impl Meta {
             self.attr_changed(session, ino);
         }
         if let Some(ino) = effects.orphaned
-            && !self.leases.is_open(ino)
+            && !self.leases(ino).is_open(ino)
         {
             self.remove(session, ino);
         }
     }
 
-    /// The inode and the extents of a regular file. EISDIR for directories, EINVAL for the rest.
-    pub(crate) fn file(&mut self, ino: u64) -> Result<&mut FileMap, Errno> {
+    /// The extents of a regular file, to change. EISDIR for directories, EINVAL for the rest.
+    pub(super) fn file_mut(&mut self, ino: u64) -> Result<&mut FileMap, Errno> {
         match &mut self.namespace.get_mut(ino)?.body {
             Body::File(map) => Ok(map),
             Body::Directory(_) => Err(Errno::EISDIR),
@@ -101,8 +142,8 @@ impl Meta {
 
     /// Gives up a file's space behind `size`, but for what is kept up to `keep`, which is zeroed. `session` asked for it
     /// and writes nothing there any more; what other sessions can reach is quarantined.
-    pub(crate) fn cut(&mut self, session: u64, ino: u64, size: u64, keep: u64) -> Result<(), Errno> {
-        let map = self.file(ino)?;
+    pub(super) fn cut(&mut self, session: u64, ino: u64, size: u64, keep: u64) -> Result<(), Errno> {
+        let map = self.file_mut(ino)?;
         let keep = block_up(size).max(keep);
         let given_up = map.cut(keep);
         let rest = map.pieces(size, keep);
@@ -110,7 +151,7 @@ impl Meta {
     }
 
     /// Hands space back that a file lost, and zeroes pieces that it keeps.
-    pub(crate) fn give_up(
+    pub(super) fn give_up(
         &mut self,
         session: u64,
         ino: u64,
@@ -129,13 +170,13 @@ impl Meta {
             self.namespace.get_mut(ino)?.layout_generation += 1;
         }
         if !given_up.is_empty() {
-            self.space.quarantine(ino, given_up, &self.leases.others(session, ino));
+            self.space.quarantine(ino, given_up, &self.leases(ino).others(session, ino));
         }
         Ok(())
     }
 
     /// A session is about to change or to read an inode. How often that was another one than the time before.
-    pub(crate) fn visit(&mut self, session: u64, ino: u64) -> Result<u64, Errno> {
+    pub(super) fn visit(&mut self, session: u64, ino: u64) -> Result<u64, Errno> {
         let inode = self.namespace.get_mut(ino)?;
         if inode.visitor != session {
             inode.visitor = session;
@@ -146,10 +187,12 @@ impl Meta {
 
     /// A session's lease on an inode ended; if it was the last, space behind the end of the file comes back, and an
     /// inode without names goes.
-    pub(crate) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
+    pub(super) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
         self.space.lease_ended(ino, session);
-        self.locks.closed(session, ino);
         let Ok(inode) = self.namespace.get(ino) else { return };
+        if inode.was_locked {
+            self.locks().closed(session, ino);
+        }
         self.table.end_append(inode.slot, session);
         if last && inode.nlink == 0 {
             self.remove(session, ino);
@@ -170,7 +213,7 @@ impl Meta {
     fn remove(&mut self, session: u64, ino: u64) {
         self.inode_gone(session, ino);
         let Some(inode) = self.namespace.remove_inode(ino) else { return };
-        self.xattr_bytes -= inode.xattr_bytes();
+        self.xattrs.give_back(inode.xattr_bytes());
         let Inode { slot, body, .. } = inode;
         if let Body::File(mut map) = body {
             let ranges: Vec<Range> = map.cut(0);

@@ -1,20 +1,27 @@
 //! From a decoded request to a reply, for any transport or none.
 //!
-//! Threading: [`Dispatcher::handle`] runs on any number of threads at once. One lock protects the metadata; it is
-//! taken in one place, held for one step of a request, and never while large ranges are
-//! zeroed or messages are encoded. The arena's account has a lock of its own, taken after this one. Nobody waits in here: a reply
-//! that others have to agree to first is promised, and sent by whoever agrees last, after the lock.
+//! Threading: [`Dispatcher::handle`] runs on any number of threads at once. Inodes lie in shards, each with a lock; a step of a request
+//! locks those of the inodes that it looks at or changes, and all else has small locks of its own ([`order`] has their
+//! order, DESIGN.md what each protects). None is held while large ranges are zeroed, messages are encoded, or replies sent. Nobody
+//! waits in here for another session: a reply that others have to agree to first is promised, and sent by whoever agrees last.
 //!
 //! It does not decode, encode, or move file data.
 
 mod call;
 mod data;
 mod extents;
+mod held;
 mod keeping;
+mod listing;
 mod locks;
 mod meta;
 mod names;
+mod order;
 mod outcome;
+mod pending;
+mod quota;
+mod shards;
+mod store;
 #[cfg(test)]
 mod tests;
 mod xattr;
@@ -24,28 +31,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use rdmabox::Memory;
-use rfs_proto::{Attached, Errno, FileKind, Reply, Request, ServerStats, StatFs, VERSION};
+use rfs_proto::{Attached, Errno, FileKind, ROOT_INO, Reply, Request, ServerStats, StatFs, VERSION};
 
 use crate::{
     clock::Clock,
-    keepers::Keepers,
-    leases::Leases,
-    locks::Locks,
-    namespace::{Namespace, New},
+    namespace::{Inode, New},
     patience::Alarm,
-    recalls::{Need, Queues},
     scrub::Space,
     sessions::{Regions, Sessions},
     stats::{Counters, request_name},
     table::Table,
-    waits::Waits,
 };
 use call::Call;
+use held::Plan;
 use meta::Meta;
 use outcome::Debt;
 pub use outcome::{Outcome, Promise, Sender};
+use shards::SHARDS;
+use store::Store;
 
 /// The root directory of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,17 +64,16 @@ pub struct Root {
 
 /// Handles requests.
 pub struct Dispatcher {
-    meta: Mutex<Meta>,
-    space: Arc<Space>,
+    store: Store,
+    sessions: Sessions,
     counters: Counters,
     clock: Arc<dyn Clock>,
-    alarm: Arc<Alarm>,
     started: i64,
 }
 
 impl std::fmt::Debug for Dispatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dispatcher").field("space", &self.space.totals()).finish_non_exhaustive()
+        f.debug_struct("Dispatcher").field("space", &self.store.space.totals()).finish_non_exhaustive()
     }
 }
 
@@ -83,7 +86,7 @@ impl Dispatcher {
         clock: Arc<dyn Clock>,
     ) -> Result<Dispatcher, Errno> {
         let started = clock.now();
-        let mut table = Table::new(table);
+        let table = Table::new(table);
         let slot = table.take().ok_or(Errno::ENOSPC)?;
         let root = New {
             kind: FileKind::Directory,
@@ -95,106 +98,91 @@ impl Dispatcher {
             target: b"",
             slot,
         };
-        let namespace = Namespace::new(root, started);
-        let meta = Meta {
-            namespace,
-            table,
-            leases: Leases::default(),
-            locks: Locks::default(),
-            sessions: Sessions::default(),
-            space: Arc::clone(&space),
-            xattr_bytes: 0,
-            keepers: Keepers::default(),
-            recalls: Queues::default(),
-            waits: Waits::default(),
-            fresh: Vec::new(),
-            due: Vec::new(),
-        };
-        meta.publish_new(rfs_proto::ROOT_INO);
-        let (meta, counters, alarm) = (Mutex::new(meta), Counters::default(), Arc::default());
-        Ok(Dispatcher { meta, space, counters, clock, alarm, started })
+        let root = Inode::new(root, ROOT_INO, started);
+        table.publish_all(&root.attr(ROOT_INO), &root.space());
+        let store = Store::new(root, table, space);
+        Ok(Dispatcher { store, sessions: Sessions::default(), counters: Counters::default(), clock, started })
     }
 
     /// Has something to wake when anything is recalled.
     #[must_use]
-    pub fn with_alarm(self, alarm: Arc<Alarm>) -> Dispatcher {
-        Dispatcher { alarm, ..self }
+    pub fn with_alarm(mut self, alarm: Arc<Alarm>) -> Dispatcher {
+        self.store.alarm = alarm;
+        self
     }
 
     /// A session came up.
     pub fn session_began(&self, session: u64, regions: Regions) {
-        self.locked(|meta| meta.sessions.begin(session, regions));
+        self.sessions.begin(session, regions);
     }
 
     /// A session is gone, and none of its one-sided operations can arrive any more: everything it had open is
     /// closed.
     pub fn session_ended(&self, session: u64) {
-        self.locked(|meta| {
-            meta.keeps_no_longer(session);
-            meta.sessions.end(session);
-            for (ino, last) in meta.leases.end_session(session) {
+        self.sessions.end(session);
+        self.keeps_no_longer(session);
+        self.each_shard(|meta| {
+            let shard = meta.namespace.inodes_mut().only();
+            for (ino, last) in shard.leases.end_session(session) {
                 meta.lease_ended(session, ino, last);
             }
         });
-        self.space.tidy();
+        self.store.space.tidy();
     }
 
     /// Handles a request of a session. Errors are there at once; the reply to a change is owed while others keep what it changed,
     /// and that to [`Request::Recalls`] until there is one.
     pub fn handle(&self, session: u64, request: Request<'_>) -> Outcome {
-        self.counters.count(&request);
-        if let Request::Recalls { done } = request {
-            return self.answer_recalls(session, done);
-        }
-        let call = Call::new(self);
-        // Whoever closes does not wait for others: he holds nothing that they would have to see.
-        let waits = !matches!(request, Request::Close { .. });
-        let reply = self.answer(&call, session, request);
-        self.space.tidy();
-        match (reply, call.into_needs()) {
-            (Ok(reply), needs) if needs.is_empty() || !waits => Outcome::Now(reply),
-            (Ok(reply), needs) => Outcome::Later(Promise(Debt::Held(reply, needs))),
-            (Err(errno), _) => {
-                log::trace!("session {session}: {}: {errno}", request_name(&request));
-                Outcome::Now(Reply::Error(errno))
+        self.counters.count(session, &request);
+        let outcome = match request {
+            Request::Recalls { done } => return self.answer_recalls(session, done),
+            Request::Attach { version, client, keeps, .. } => {
+                self.attach(session, version, client, keeps).map(Outcome::Now)
             }
-        }
+            _ => self.answer(session, request),
+        };
+        outcome.unwrap_or_else(|errno| {
+            log::trace!("session {session}: {}: {errno}", request_name(&request));
+            Outcome::Now(Reply::Error(errno))
+        })
     }
 
     /// Sends the reply that is owed to `sender`: now, if it has become due meanwhile, or when it does.
     pub fn redeem(&self, promise: Promise, sender: Sender) {
-        self.locked(|meta| match promise.0 {
+        let mut due = Vec::new();
+        self.store.pending.locked(|state| match promise.0 {
             Debt::Held(reply, mut needs) => {
-                needs.retain(|&need| meta.recalls.is_open(need));
+                needs.retain(|&need| state.recalls.is_open(need));
                 match needs.is_empty() {
-                    true => meta.due.push((sender, reply)),
-                    false => meta.waits.hold(&needs, (sender, reply)),
+                    true => due.push((sender, reply)),
+                    false => state.waits.hold(&needs, (sender, reply)),
                 }
             }
             Debt::Recalls(session) => {
-                let before = meta.recalls.wait(session, sender);
-                meta.due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
-                meta.answer_asker(session);
+                let before = state.recalls.wait(session, sender);
+                due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
+                state.answer_asker(session, &mut due);
             }
         });
+        self.store.send(due);
     }
 
     /// When the first session runs out of `patience`, unless it acknowledges before.
     pub fn deadline(&self, patience: Duration) -> Option<Instant> {
-        self.locked(|meta| meta.recalls.deadline(patience))
+        self.store.pending.locked(|state| state.recalls.deadline(patience))
     }
 
     /// Gives up on the sessions that have not acknowledged a recall for longer than `patience`: nobody waits for them any more, and
     /// nothing is answered to them. They have to be ended, which frees what they have open.
     pub fn give_up(&self, patience: Duration, now: Instant) -> Vec<u64> {
-        self.locked(|meta| {
-            let overdue = meta.recalls.overdue(patience, now);
-            for &session in &overdue {
-                meta.keeps_no_longer(session);
-                meta.sessions.detach(session);
+        let overdue = self.store.pending.locked(|state| state.recalls.overdue(patience, now));
+        for &session in &overdue {
+            if let Some(session) = self.sessions.get(session) {
+                session.detach();
             }
-            overdue
-        })
+            self.keeps_no_longer(session);
+        }
+        overdue
     }
 
     /// Counters.
@@ -202,31 +190,37 @@ impl Dispatcher {
         let elapsed = self.clock.now().saturating_sub(self.started);
         ServerStats {
             calls: self.counters.calls(),
-            sessions: self.locked(|meta| meta.sessions.attached()),
+            sessions: self.sessions.attached(),
             uptime_secs: u64::try_from(elapsed / 1_000_000_000).unwrap_or(0),
         }
     }
 
     /// Totals.
     pub fn statfs(&self) -> StatFs {
-        let totals = self.space.totals();
-        let (inodes, inodes_free) =
-            self.locked(|meta| (u64::from(meta.table.slots()), u64::from(meta.table.free_slots())));
+        let totals = self.store.space.totals();
         StatFs {
             blocks: totals.len / rfs_proto::BLOCK,
             blocks_free: totals.available() / rfs_proto::BLOCK,
-            inodes,
-            inodes_free,
+            inodes: u64::from(self.store.table.slots()),
+            inodes_free: u64::from(self.store.table.free_slots()),
         }
     }
 
-    fn answer(&self, call: &Call<'_>, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
-        if let Request::Attach { version, client, keeps, .. } = request {
-            return self.attach(session, version, client, keeps);
+    fn answer(&self, session: u64, request: Request<'_>) -> Result<Outcome, Errno> {
+        let asker =
+            self.sessions.get(session).filter(|session| session.is_attached()).ok_or(Errno::EPROTO)?;
+        let call = Call::new(&self.store, &*self.clock, &asker);
+        let reply = self.reply(&call, session, request);
+        self.store.space.tidy();
+        let (reply, needs) = (reply?, call.into_needs());
+        // Whoever closes does not wait for others: he holds nothing that they would have to see.
+        match needs.is_empty() || matches!(request, Request::Close { .. }) {
+            true => Ok(Outcome::Now(reply)),
+            false => Ok(Outcome::Later(Promise(Debt::Held(reply, needs)))),
         }
-        if !self.locked(|meta| meta.sessions.is_attached(session)) {
-            return Err(Errno::EPROTO);
-        }
+    }
+
+    fn reply(&self, call: &Call<'_>, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
             Request::StatFs => Ok(Reply::StatFs(self.statfs())),
             Request::Stats => Ok(Reply::Stats(self.stats())),
@@ -250,17 +244,19 @@ impl Dispatcher {
     }
 
     fn answer_recalls(&self, session: u64, done: u64) -> Outcome {
-        self.locked(|meta| {
-            let Ok(first) = meta.recalls.acknowledge(session, done) else {
+        let mut due = Vec::new();
+        let outcome = self.store.pending.locked(|state| {
+            let Ok(first) = state.recalls.acknowledge(session, done) else {
                 return Outcome::Now(Reply::Error(Errno::EPROTO));
             };
-            let released = meta.waits.acknowledged(session, first);
-            meta.due.extend(released);
-            match meta.recalls.next(session) {
+            due = state.waits.acknowledged(session, first);
+            match state.recalls.next(session) {
                 Some(recalls) => Outcome::Now(Reply::Recalls(recalls)),
                 None => Outcome::Later(Promise(Debt::Recalls(session))),
             }
-        })
+        });
+        self.store.send(due);
+        outcome
     }
 
     fn attach(&self, session: u64, version: u32, client: &str, keeps: bool) -> Result<Reply, Errno> {
@@ -268,32 +264,36 @@ impl Dispatcher {
             log::warn!("session {session}: {client:?} speaks version {version}, this is version {VERSION}");
             return Err(Errno::EPROTO);
         }
-        let regions = self.locked(|meta| meta.attach(session, keeps)).ok_or(Errno::EPROTO)?;
+        let asker = self.sessions.get(session).ok_or(Errno::EPROTO)?;
+        // What ends its session ends its queue of recalls after that, and so finds the queue.
+        let regions = self.store.pending.locked(|state| {
+            let regions = asker.attach(keeps).ok_or(Errno::EPROTO)?;
+            if keeps {
+                state.recalls.begin(session);
+            }
+            Ok(regions)
+        })?;
         log::debug!("session {session}: {client:?} attached");
         let Regions { arena, table } = regions;
         Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session }))
     }
 
-    fn locked<T>(&self, step: impl FnOnce(&mut Meta) -> T) -> T {
-        self.step(step).0
+    /// A session that is marked as ended keeps nothing any more: nobody waits for it.
+    fn keeps_no_longer(&self, session: u64) {
+        let mut due = Vec::new();
+        let kept = self.store.pending.locked(|state| state.keeps_no_longer(session, &mut due));
+        self.store.send(due);
+        if kept {
+            self.each_shard(|meta| {
+                meta.namespace.inodes_mut().only().keepers.get_mut().end_session(session);
+            });
+        }
     }
 
-    /// One step under the lock, and the recalls that it caused. Replies that became due are sent after the lock.
-    fn step<T>(&self, step: impl FnOnce(&mut Meta) -> T) -> (T, Vec<Need>) {
-        let mut meta = self.meta.lock();
-        let result = step(&mut meta);
-        let fresh = std::mem::take(&mut meta.fresh);
-        for need in &fresh {
-            meta.answer_asker(need.session);
+    /// A step on each shard, one after the other.
+    fn each_shard(&self, mut step: impl FnMut(&mut Meta<'_>)) {
+        for at in 0..SHARDS {
+            self.store.once(Plan::shard(at), None, &mut step);
         }
-        let due = std::mem::take(&mut meta.due);
-        drop(meta);
-        if !fresh.is_empty() {
-            self.alarm.recalled();
-        }
-        for (sender, reply) in due {
-            sender.send(reply);
-        }
-        (result, fresh)
     }
 }

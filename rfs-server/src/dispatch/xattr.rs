@@ -4,8 +4,11 @@
 
 use rfs_proto::{BLOCK, Errno, Reply, Request, Value, XATTR_PART, XattrSet};
 
-use super::{call::Call, meta::Meta};
-use crate::namespace::{Acl, XattrName};
+use super::{
+    call::Call,
+    meta::{Look, Meta},
+};
+use crate::namespace::XattrName;
 
 /// All extended attributes together take at most this part of the memory lent, but for the least.
 const SHARE: u64 = 16;
@@ -16,35 +19,44 @@ const SETGID: u32 = 0o2000;
 impl Call<'_> {
     pub(super) fn answer_xattr(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         let now = self.clock.now();
-        self.locked(|meta| match request {
-            Request::GetXattr { ino, name, offset } => meta.get_xattr(ino, XattrName::parse(name)?, offset),
-            Request::ListXattr { ino, offset } => {
-                let xattrs = meta.namespace.get(ino)?.xattrs.as_ref();
+        match request {
+            Request::GetXattr { ino, name, offset } => {
+                let name = XattrName::parse(name)?;
+                self.look(&[ino], |look| look.get_xattr(ino, name, offset))
+            }
+            Request::ListXattr { ino, offset } => self.look(&[ino], |look| {
+                let xattrs = look.namespace.get(ino)?.xattrs.as_ref();
                 let names = xattrs.map_or_else(Vec::new, |xattrs| xattrs.names());
                 Ok(part(xattrs.map_or(0, |xattrs| xattrs.version()), &names, offset))
-            }
+            }),
             Request::XattrPart { value } => {
                 if value.len() > XATTR_PART {
                     return Err(Errno::E2BIG);
                 }
-                meta.sessions.set_part(session, value);
+                self.asker.set_part(value);
                 Ok(Reply::Done)
             }
             Request::SetXattr { ino, name, value, how, continued, drop_sgid } => {
-                let mut whole = if continued { meta.sessions.take_part(session) } else { Vec::new() };
+                let mut whole = if continued { self.asker.take_part() } else { Vec::new() };
                 whole.extend_from_slice(value);
-                let reply = meta.set_xattr(ino, XattrName::parse(name)?, whole, (how, drop_sgid), now)?;
-                meta.attr_changed(session, ino);
-                Ok(reply)
+                let name = XattrName::parse(name)?;
+                self.locked(&[ino], |meta| {
+                    let reply = meta.set_xattr(ino, name, whole, (how, drop_sgid), now)?;
+                    meta.attr_changed(session, ino);
+                    Ok(reply)
+                })
             }
             Request::RemoveXattr { ino, name } => {
-                let reply = meta.remove_xattr(ino, XattrName::parse(name)?, now)?;
-                meta.attr_changed(session, ino);
-                Ok(reply)
+                let name = XattrName::parse(name)?;
+                self.locked(&[ino], |meta| {
+                    let reply = meta.remove_xattr(ino, name, now)?;
+                    meta.attr_changed(session, ino);
+                    Ok(reply)
+                })
             }
             // The others are handled elsewhere.
             _ => Err(Errno::ENOSYS),
-        })
+        }
     }
 }
 
@@ -56,13 +68,15 @@ fn part(version: u64, value: &[u8], offset: u32) -> Reply {
     Reply::Value(Value { version, len: value.len() as u32, bytes: value[from..to].to_vec() })
 }
 
-impl Meta {
-    fn get_xattr(&mut self, ino: u64, name: XattrName<'_>, offset: u32) -> Result<Reply, Errno> {
+impl Look<'_> {
+    fn get_xattr(&self, ino: u64, name: XattrName<'_>, offset: u32) -> Result<Reply, Errno> {
         let inode = self.namespace.get(ino)?;
         let xattrs = inode.xattrs.as_ref().ok_or(Errno::ENODATA)?;
         Ok(part(xattrs.version(), &xattrs.get(name)?, offset))
     }
+}
 
+impl Meta<'_> {
     fn set_xattr(
         &mut self,
         ino: u64,
@@ -72,26 +86,22 @@ impl Meta {
         now: i64,
     ) -> Result<Reply, Errno> {
         let limit = (self.space.totals().len.max(BLOCK) / SHARE).max(LEAST);
-        let total = self.xattr_bytes;
         let inode = self.namespace.get_mut(ino)?;
         name.check_kind(inode.kind)?;
         let before = inode.xattr_bytes();
+        let len = value.len() as u64;
         inode.xattrs_mut().may_set(name, value.len(), how)?;
         // What is there already counts, also where it is replaced: a full server does not go into fine points.
-        if total + value.len() as u64 > limit {
+        if !self.xattrs.try_add(len, limit) {
             return Err(Errno::ENOSPC);
         }
-        match name {
-            XattrName::Plain(plain) => inode.xattrs_mut().set(plain, value),
-            XattrName::Access | XattrName::Default => {
-                let acl = Acl::decode(&value)?;
-                inode.set_acl(name, acl);
-                if drop_sgid && name == XattrName::Access {
-                    inode.perm &= !SETGID;
-                }
-            }
+        let set = inode.set_xattr(name, value);
+        if drop_sgid && set.is_ok() && name == XattrName::Access {
+            inode.perm &= !SETGID;
         }
-        self.xattrs_changed(ino, before, now)
+        let reply = set.and_then(|()| self.xattrs_changed(ino, before, now));
+        self.xattrs.give_back(len);
+        reply
     }
 
     fn remove_xattr(&mut self, ino: u64, name: XattrName<'_>, now: i64) -> Result<Reply, Errno> {
@@ -104,7 +114,8 @@ impl Meta {
     fn xattrs_changed(&mut self, ino: u64, before: u64, now: i64) -> Result<Reply, Errno> {
         let inode = self.namespace.get_mut(ino)?;
         inode.ctime = now;
-        self.xattr_bytes = self.xattr_bytes - before + inode.xattr_bytes();
+        self.xattrs.add(inode.xattr_bytes());
+        self.xattrs.give_back(before);
         self.publish(ino);
         Ok(Reply::Done)
     }

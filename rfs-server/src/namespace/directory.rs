@@ -1,6 +1,6 @@
 //! A directory's entries: by name, and in the order of cookies that stay valid while the directory changes.
 //!
-//! Threading: none; the metadata lock protects it. It knows names and numbers only, not what they are.
+//! Threading: none; whoever has its inode has it. It knows names and numbers only, not what they are.
 
 use std::{
     collections::{BTreeMap, HashMap},

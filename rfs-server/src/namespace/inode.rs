@@ -1,11 +1,11 @@
 //! What the server keeps about an inode. Sizes of regular files and times of client writes are not here: they live
 //! in the attribute table.
 //!
-//! Threading: none; the metadata lock protects it.
+//! Threading: none; whoever has it has its shard locked.
 
-use rfs_proto::{Attr, FileKind, Marks, record::Space};
+use rfs_proto::{Attr, Errno, FileKind, Marks, record::Space};
 
-use super::{Acl, Directory, XattrName, Xattrs};
+use super::{Acl, Directory, New, XattrName, Xattrs};
 use crate::files::FileMap;
 
 const SETUID: u32 = 0o4000;
@@ -53,6 +53,8 @@ pub struct Inode {
     pub slot: u32,
     /// Grows when extents are taken away.
     pub layout_generation: u64,
+    /// There has been a file lock on it.
+    pub was_locked: bool,
     /// The session that opened, resized or locked it last.
     pub visitor: u64,
     /// How often that changed.
@@ -64,6 +66,34 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// One that is new, with `parent` if it is a directory.
+    pub fn new(new: New<'_>, parent: u64, now: i64) -> Inode {
+        let is_device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
+        Inode {
+            kind: new.kind,
+            perm: new.perm & 0o7777,
+            nlink: if new.kind == FileKind::Directory { 2 } else { 1 },
+            uid: new.uid,
+            gid: new.gid,
+            rdev: if is_device { new.rdev } else { 0 },
+            atime: now,
+            mtime: now,
+            ctime: now,
+            slot: new.slot,
+            layout_generation: 0,
+            was_locked: false,
+            visitor: 0,
+            visits: 0,
+            xattrs: None,
+            body: match new.kind {
+                FileKind::Regular => Body::File(FileMap::default()),
+                FileKind::Directory => Body::Directory(Directory::new(parent)),
+                FileKind::Symlink => Body::Symlink(new.target.into()),
+                _ => Body::Special,
+            },
+        }
+    }
+
     /// The attributes as the server knows them: size and blocks of a regular file are 0 here.
     pub fn attr(&self, ino: u64) -> Attr {
         let size = match &self.body {
@@ -146,6 +176,15 @@ impl Inode {
             (_, acl) => acl,
         };
         self.xattrs_mut().set_acl(name, kept);
+    }
+
+    /// Sets an extended attribute, or an ACL from its encoding.
+    pub fn set_xattr(&mut self, name: XattrName<'_>, value: Vec<u8>) -> Result<(), Errno> {
+        match name {
+            XattrName::Plain(plain) => self.xattrs_mut().set(plain, value),
+            XattrName::Access | XattrName::Default => self.set_acl(name, Acl::decode(&value)?),
+        }
+        Ok(())
     }
 
     /// Sets the permission bits, and the access ACL with them.

@@ -3,27 +3,25 @@
 //! Every operation either changes nothing and says why, or says which inodes it touched, so that their records can
 //! be published, and which lost its last name. Permission is the clients' kernels' business, the sticky bit included.
 //!
-//! Threading: none; the metadata lock protects it. It knows nothing of memory, sessions or open files.
+//! Threading: none; an operation has its inodes to itself ([`Inodes`]). It knows nothing of memory, sessions or open files.
 
 mod acl;
 mod directory;
 mod inode;
+mod inodes;
 mod rename;
 #[cfg(test)]
 mod tests;
 mod xattr;
 
-use std::collections::HashMap;
-
-use rfs_proto::{Errno, FileKind, MAX_NAME, ROOT_INO};
+use rfs_proto::{Errno, FileKind, MAX_NAME};
 
 pub use acl::Acl;
 pub use directory::Directory;
 pub use inode::{Body, Inode};
+pub use inodes::{Inodes, InodesMut};
 pub use rename::Place;
 pub use xattr::{XattrName, Xattrs};
-
-use crate::files::FileMap;
 
 /// The set-group-ID bit: new entries of such a directory get its group.
 const SETGID: u32 = 0o2000;
@@ -63,40 +61,42 @@ pub struct New<'a> {
     pub slot: u32,
 }
 
-/// Names and inodes.
+/// Names, and the inodes that they stand for.
 #[derive(Debug)]
-pub struct Namespace {
-    inodes: HashMap<u64, Inode>,
-    last_ino: u64,
+pub struct Namespace<I> {
+    inodes: I,
     max_links: u32,
 }
 
-impl Namespace {
-    /// A root directory.
-    pub fn new(root: New<'_>, now: i64) -> Namespace {
-        let mut namespace = Namespace { inodes: HashMap::new(), last_ino: ROOT_INO, max_links: MAX_LINKS };
-        namespace.inodes.insert(ROOT_INO, inode(root, ROOT_INO, now));
-        namespace
+impl<I: Inodes> Namespace<I> {
+    /// The names in these.
+    pub fn new(inodes: I) -> Namespace<I> {
+        Namespace { inodes, max_links: MAX_LINKS }
+    }
+
+    /// What it is made of.
+    pub fn inodes(&self) -> &I {
+        &self.inodes
+    }
+
+    /// What it is made of, to change.
+    pub fn inodes_mut(&mut self) -> &mut I {
+        &mut self.inodes
+    }
+
+    /// Asks for an inode, which need not exist.
+    pub fn need(&mut self, ino: u64) -> Result<(), I::Stop> {
+        self.inodes.need(ino)
     }
 
     /// An inode. ESTALE if it is gone.
     pub fn get(&self, ino: u64) -> Result<&Inode, Errno> {
-        self.inodes.get(&ino).ok_or(Errno::ESTALE)
-    }
-
-    /// An inode, to change. ESTALE if it is gone.
-    pub fn get_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
-        self.inodes.get_mut(&ino).ok_or(Errno::ESTALE)
+        self.inodes.get(ino)
     }
 
     /// A directory. ESTALE if it is gone, ENOTDIR if it is none.
     pub fn directory(&self, ino: u64) -> Result<&Directory, Errno> {
         self.get(ino)?.directory().ok_or(Errno::ENOTDIR)
-    }
-
-    /// Takes an inode without names out for good.
-    pub fn remove_inode(&mut self, ino: u64) -> Option<Inode> {
-        self.inodes.remove(&ino)
     }
 
     /// A name's inode.
@@ -118,16 +118,28 @@ impl Namespace {
             Err(errno) => Err(errno),
         }
     }
+}
 
-    /// Whether [`Namespace::make`] would succeed.
-    pub fn may_make(&self, parent: u64, name: &[u8], kind: FileKind) -> Result<(), Errno> {
+impl<I: InodesMut> Namespace<I> {
+    /// An inode, to change. ESTALE if it is gone.
+    pub fn get_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
+        self.inodes.get_mut(ino)
+    }
+
+    /// Takes an inode without names out for good.
+    pub fn remove_inode(&mut self, ino: u64) -> Option<Inode> {
+        self.inodes.remove(ino)
+    }
+
+    /// Whether [`Namespace::make`] would succeed. If so, it will.
+    pub fn may_make(&mut self, parent: u64, name: &[u8], kind: FileKind) -> Result<(), I::Stop> {
         if self.probe(parent, name)?.is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
         if kind == FileKind::Directory && self.get(parent)?.nlink >= self.max_links {
-            return Err(Errno::EMLINK);
+            return Err(Errno::EMLINK.into());
         }
-        Ok(())
+        self.inodes.fresh().map(drop)
     }
 
     /// Makes an inode with a name. The new inode is not among those touched: its record is yet to be made.
@@ -137,10 +149,11 @@ impl Namespace {
         name: &[u8],
         new: New<'_>,
         now: i64,
-    ) -> Result<(u64, Effects), Errno> {
+    ) -> Result<(u64, Effects), I::Stop> {
         self.may_make(parent, name, new.kind)?;
+        let ino = self.inodes.fresh()?;
         let directory = self.get(parent)?;
-        let mut child = inode(new, parent, now);
+        let mut child = Inode::new(new, parent, now);
         if directory.perm & SETGID != 0 {
             child.gid = directory.gid;
             if child.is_directory() {
@@ -150,8 +163,6 @@ impl Namespace {
         let default = directory.xattrs.as_ref().and_then(|xattrs| xattrs.default.as_ref());
         child.begin_acls(default, new.umask);
         let is_directory = child.is_directory();
-        self.last_ino += 1;
-        let ino = self.last_ino;
         self.inodes.insert(ino, child);
         self.change_entries(parent, now, |directory, nlink| {
             directory.set(name, ino);
@@ -160,7 +171,7 @@ impl Namespace {
         Ok((ino, Effects { touched: vec![parent], ..Effects::default() }))
     }
 
-    /// Gives an inode one more name.
+    /// Gives an inode one more name. Both have been asked for.
     pub fn link(&mut self, ino: u64, parent: u64, name: &[u8], now: i64) -> Result<Effects, Errno> {
         let inode = self.get(ino)?;
         let (is_directory, nlink) = (inode.is_directory(), inode.nlink);
@@ -184,10 +195,11 @@ impl Namespace {
     }
 
     /// Removes a name of anything but a directory.
-    pub fn unlink(&mut self, parent: u64, name: &[u8], now: i64) -> Result<Effects, Errno> {
+    pub fn unlink(&mut self, parent: u64, name: &[u8], now: i64) -> Result<Effects, I::Stop> {
         let ino = self.lookup(parent, name)?;
+        self.need(ino)?;
         if self.get(ino)?.is_directory() {
-            return Err(Errno::EISDIR);
+            return Err(Errno::EISDIR.into());
         }
         self.change_entries(parent, now, |directory, _| directory.remove(name));
         let orphaned = self.lose_name(ino, now)?;
@@ -195,15 +207,16 @@ impl Namespace {
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&mut self, parent: u64, name: &[u8], now: i64) -> Result<Effects, Errno> {
+    pub fn rmdir(&mut self, parent: u64, name: &[u8], now: i64) -> Result<Effects, I::Stop> {
         let ino = self.lookup(parent, name)?;
+        self.need(ino)?;
         match name {
-            b"." => return Err(Errno::EINVAL),
-            b".." => return Err(Errno::ENOTEMPTY),
+            b"." => return Err(Errno::EINVAL.into()),
+            b".." => return Err(Errno::ENOTEMPTY.into()),
             _ => {}
         }
         if !self.directory(ino)?.is_empty() {
-            return Err(Errno::ENOTEMPTY);
+            return Err(Errno::ENOTEMPTY.into());
         }
         self.change_entries(parent, now, |directory, nlink| {
             directory.remove(name);
@@ -215,7 +228,7 @@ impl Namespace {
 
     /// Changes what is in a directory, and with it its times. Does nothing for what is no directory.
     fn change_entries(&mut self, ino: u64, now: i64, change: impl FnOnce(&mut Directory, &mut u32)) {
-        if let Some(inode) = self.inodes.get_mut(&ino)
+        if let Ok(inode) = self.inodes.get_mut(ino)
             && let Body::Directory(directory) = &mut inode.body
         {
             change(directory, &mut inode.nlink);
@@ -230,32 +243,6 @@ impl Namespace {
         inode.nlink = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
         inode.ctime = now;
         Ok((inode.nlink == 0).then_some(ino))
-    }
-}
-
-fn inode(new: New<'_>, parent: u64, now: i64) -> Inode {
-    let is_device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
-    Inode {
-        kind: new.kind,
-        perm: new.perm & 0o7777,
-        nlink: if new.kind == FileKind::Directory { 2 } else { 1 },
-        uid: new.uid,
-        gid: new.gid,
-        rdev: if is_device { new.rdev } else { 0 },
-        atime: now,
-        mtime: now,
-        ctime: now,
-        slot: new.slot,
-        layout_generation: 0,
-        visitor: 0,
-        visits: 0,
-        xattrs: None,
-        body: match new.kind {
-            FileKind::Regular => Body::File(FileMap::default()),
-            FileKind::Directory => Body::Directory(Directory::new(parent)),
-            FileKind::Symlink => Body::Symlink(new.target.into()),
-            _ => Body::Special,
-        },
     }
 }
 

@@ -1,10 +1,10 @@
 //! Renaming, with the rules of `renameat2`.
 //!
-//! Threading: none; the metadata lock protects it. Everything is checked before anything is changed.
+//! Threading: none; an operation has its inodes to itself. Everything is checked before anything is changed.
 
-use rfs_proto::{Errno, ROOT_INO, RenameFlags};
+use rfs_proto::{Errno, RenameFlags};
 
-use super::{Body, Effects, Namespace, check_name};
+use super::{Body, Effects, InodesMut, Namespace, check_name};
 
 /// One end of a rename.
 #[derive(Clone, Copy, Debug)]
@@ -15,47 +15,50 @@ pub struct Place<'a> {
     pub name: &'a [u8],
 }
 
-impl Namespace {
-    /// Renames, replacing what is there, or not, or swapping the two.
+impl<I: InodesMut> Namespace<I> {
+    /// Renames, replacing what is there, or not, or swapping the two. Both directories have been asked for.
     pub fn rename(
         &mut self,
         from: Place<'_>,
         to: Place<'_>,
         flags: RenameFlags,
         now: i64,
-    ) -> Result<Effects, Errno> {
+    ) -> Result<Effects, I::Stop> {
         let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
         if flags.contains(both) || !both.contains(flags) {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         for place in [from, to] {
             check_name(place.name)?;
             self.directory(place.parent)?;
             if matches!(place.name, b"." | b"..") {
-                return Err(Errno::EBUSY);
+                return Err(Errno::EBUSY.into());
             }
         }
         let source = self.lookup(from.parent, from.name)?;
         let target = self.probe(to.parent, to.name)?;
         if target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
-            return Err(Errno::EEXIST);
+            return Err(Errno::EEXIST.into());
         }
-        if self.is_within(to.parent, source) {
-            return Err(Errno::EINVAL);
-        }
+        self.need(source)?;
+        target.map_or(Ok(()), |target| self.need(target))?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if let Some(target) = target
-            && self.is_within(from.parent, target)
-        {
-            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+        if self.is_above(source, from.parent, to.parent)? {
+            return Err(Errno::EINVAL.into());
         }
-        match target {
+        if let Some(target) = target
+            && self.is_above(target, to.parent, from.parent)?
+        {
+            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
+        }
+        let effects = match target {
             None if exchange => Err(Errno::ENOENT),
             // Two names of one inode: nothing to do, says POSIX.
             Some(target) if target == source => Ok(Effects::default()),
             Some(target) if exchange => self.exchange(from, source, to, target, now),
             _ => self.replace(from, source, to, target, now),
-        }
+        };
+        Ok(effects?)
     }
 
     fn replace(
@@ -146,17 +149,9 @@ impl Namespace {
         Ok(())
     }
 
-    /// True if a directory is `ancestor` or lies below it.
-    fn is_within(&self, directory: u64, ancestor: u64) -> bool {
-        let mut at = directory;
-        loop {
-            if at == ancestor {
-                return true;
-            }
-            match self.directory(at) {
-                Ok(directory) if at != ROOT_INO => at = directory.parent,
-                _ => return false,
-            }
-        }
+    /// True if an inode with a name in one directory is above the other one, or is that. What is in the same directory cannot be
+    /// above it, and neither can what is none.
+    fn is_above(&mut self, ino: u64, own: u64, other: u64) -> Result<bool, I::Stop> {
+        Ok(own != other && self.get(ino)?.is_directory() && self.inodes.is_within(other, ino)?)
     }
 }

@@ -1,4 +1,6 @@
-use rfs_proto::RenameFlags;
+use std::collections::HashMap;
+
+use rfs_proto::{ROOT_INO, RenameFlags};
 
 use super::*;
 
@@ -8,8 +10,52 @@ fn new(kind: FileKind) -> New<'static> {
     New { kind, perm: 0o755, umask: 0, uid: 10, gid: 20, rdev: 9, target: b"to", slot: 0 }
 }
 
+/// Inodes that nobody else uses.
+struct Alone(HashMap<u64, Inode>);
+
+impl Inodes for Alone {
+    type Stop = Errno;
+
+    fn need(&mut self, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn get(&self, ino: u64) -> Result<&Inode, Errno> {
+        self.0.get(&ino).ok_or(Errno::ESTALE)
+    }
+}
+
+impl InodesMut for Alone {
+    fn get_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
+        self.0.get_mut(&ino).ok_or(Errno::ESTALE)
+    }
+
+    fn fresh(&mut self) -> Result<u64, Errno> {
+        Ok(self.0.keys().max().unwrap() + 1)
+    }
+
+    fn insert(&mut self, ino: u64, inode: Inode) {
+        assert!(self.0.insert(ino, inode).is_none());
+    }
+
+    fn remove(&mut self, ino: u64) -> Option<Inode> {
+        self.0.remove(&ino)
+    }
+
+    fn is_within(&mut self, directory: u64, ancestor: u64) -> Result<bool, Errno> {
+        let mut at = directory;
+        while at != ancestor && at != ROOT_INO {
+            at = self.get(at)?.directory().ok_or(Errno::ENOTDIR)?.parent;
+        }
+        Ok(at == ancestor)
+    }
+}
+
+type Namespace = super::Namespace<Alone>;
+
 fn namespace() -> Namespace {
-    Namespace::new(new(FileKind::Directory), 1)
+    let root = Inode::new(new(FileKind::Directory), ROOT_INO, 1);
+    Namespace::new(Alone(HashMap::from([(ROOT_INO, root)])))
 }
 
 /// Makes `path`, components separated by `/`; the last is a directory if it ends in `/`.

@@ -1,6 +1,6 @@
 //! Extended attributes of an inode, ACLs among them. Pure.
 //!
-//! Threading: none; the metadata lock protects it. Who may read and set which namespace is the clients' kernels'
+//! Threading: none; whoever has its inode has it. Who may read and set which namespace is the clients' kernels'
 //! business, but for what depends on the kind of the inode.
 
 use std::collections::BTreeMap;

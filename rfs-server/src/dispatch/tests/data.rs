@@ -236,9 +236,10 @@ fn a_session_that_ended_meanwhile_leaves_no_lease() {
     let client = fixture.client(1);
     let ino = client.create("f").attr.ino;
     client.close(ino);
+    // As if the check for the session had been passed just before it ended.
+    let session = fixture.dispatcher.sessions.get(1).unwrap();
     fixture.dispatcher.session_ended(1);
-    // As if the check for the session had been passed just before.
-    let opened = fixture.dispatcher.locked(|meta| meta.open(1, ino, true));
-    assert_eq!(opened, Err(Errno::EPROTO));
-    assert!(!fixture.dispatcher.locked(|meta| meta.leases.is_open(ino)));
+    let call = Call::new(&fixture.dispatcher.store, &*fixture.clock, &session);
+    assert_eq!(call.locked(&[ino], |meta| meta.open(1, ino, true)), Err(Errno::EPROTO));
+    assert!(!call.look(&[ino], |look| look.leases(ino).is_open(ino)));
 }

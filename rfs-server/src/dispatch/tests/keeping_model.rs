@@ -417,8 +417,14 @@ impl World<'_> {
 
 proptest! {
     #[test]
-    fn what_is_kept_is_true(steps in proptest::collection::vec((0..3usize, step()), 1..120)) {
-        let fixture = fixture(64, 100);
+    fn what_is_kept_is_true(
+        steps in proptest::collection::vec((0..3usize, step()), 1..120),
+        in_order_only in any::<bool>(),
+    ) {
+        let mut fixture = fixture(64, 100);
+        if in_order_only {
+            fixture.dispatcher.store.shards.in_order_only();
+        }
         let keepers = [1, 2, 3].map(|id| Keeper::new(&fixture, id)).into();
         let oracle = fixture.client(1000);
         let mut world =

@@ -1,5 +1,6 @@
 //! The dispatcher, driven with messages and without a network. `Client` plays the one-sided part of a client.
 
+mod concurrent;
 mod data;
 mod extents;
 mod keeping;

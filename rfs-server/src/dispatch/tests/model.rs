@@ -312,8 +312,14 @@ fn compare(fixture: &Fixture, client: &Client<'_>, model: &Model) {
 
 proptest! {
     #[test]
-    fn agrees_with_a_model_of_paths(steps in proptest::collection::vec(step(), 1..80)) {
-        let fixture = fixture(4, 200);
+    fn agrees_with_a_model_of_paths(
+        steps in proptest::collection::vec(step(), 1..80),
+        in_order_only in any::<bool>(),
+    ) {
+        let mut fixture = fixture(4, 200);
+        if in_order_only {
+            fixture.dispatcher.store.shards.in_order_only();
+        }
         let client = fixture.client(1);
         let mut model = Model::default();
         for step in &steps {

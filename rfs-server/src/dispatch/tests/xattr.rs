@@ -118,7 +118,7 @@ fn all_together_are_bounded_and_come_back() {
     client.unlink("f");
     client.done(set(other, "user.a", &value, XattrSet::Any));
     client.done(Request::RemoveXattr { ino: other, name: b"user.a" });
-    assert_eq!(fixture.dispatcher.locked(|meta| meta.xattr_bytes), 0);
+    assert_eq!(fixture.dispatcher.store.xattrs.used(), 0);
 }
 
 #[test]

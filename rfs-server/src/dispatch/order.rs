@@ -1,0 +1,159 @@
+//! The order in which locks are taken: by rank, the lowest first. Debug builds check it, release builds know nothing of it.
+//!
+//! Whoever waits for a lock holds none of the same rank or a higher one, so that no two can wait for each other. To take a lock
+//! without waiting is allowed in any order.
+//!
+//! Threading: what a thread holds is noted for that thread.
+
+use std::ops::{Deref, DerefMut};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// The locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// Which directory lies in which.
+    Tree,
+    /// A shard.
+    Shard(usize),
+    /// File locks.
+    Locks,
+    /// Recalls, and who waits for them.
+    Recalls,
+}
+
+/// Says that a thread holds a lock.
+#[derive(Debug)]
+pub(super) struct Token(#[cfg(debug_assertions)] Rank);
+
+#[cfg(debug_assertions)]
+mod held {
+    use std::cell::RefCell;
+
+    use super::{Rank, Token};
+
+    thread_local! {
+        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    }
+
+    impl Token {
+        /// The thread is about to wait for a lock.
+        pub(in super::super) fn wait(rank: Rank) -> Token {
+            HELD.with_borrow_mut(|held| {
+                assert!(held.iter().all(|&one| one < rank), "waits for {rank:?} while it holds {held:?}");
+                held.push(rank);
+            });
+            Token(rank)
+        }
+
+        /// The thread has got a lock without waiting.
+        pub(in super::super) fn seize(rank: Rank) -> Token {
+            HELD.with_borrow_mut(|held| {
+                assert!(!held.contains(&rank), "has {rank:?} twice");
+                held.push(rank);
+            });
+            Token(rank)
+        }
+    }
+
+    impl Drop for Token {
+        fn drop(&mut self) {
+            HELD.with_borrow_mut(|held| held.retain(|&rank| rank != self.0));
+        }
+    }
+
+    /// The thread is about to do what may take long, or to call somebody else.
+    pub(in super::super) fn assert_nothing_held() {
+        HELD.with_borrow(|held| assert!(held.is_empty(), "holds {held:?}"));
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod held {
+    use super::{Rank, Token};
+
+    impl Token {
+        pub(in super::super) fn wait(_: Rank) -> Token {
+            Token()
+        }
+
+        pub(in super::super) fn seize(_: Rank) -> Token {
+            Token()
+        }
+    }
+
+    pub(in super::super) fn assert_nothing_held() {}
+}
+
+pub(super) use held::assert_nothing_held;
+
+/// A mutex with a place in the order.
+#[derive(Debug)]
+pub(super) struct Ordered<T> {
+    rank: Rank,
+    mutex: Mutex<T>,
+}
+
+/// What an [`Ordered`] protects.
+#[derive(Debug)]
+pub(super) struct Guard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    _token: Token,
+}
+
+impl<T> Ordered<T> {
+    pub(super) fn new(rank: Rank, value: T) -> Ordered<T> {
+        Ordered { rank, mutex: Mutex::new(value) }
+    }
+
+    pub(super) fn lock(&self) -> Guard<'_, T> {
+        let token = Token::wait(self.rank);
+        Guard { guard: self.mutex.lock(), _token: token }
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_holds_nothing_of_a_higher_rank() {
+        let broken = |order: [Rank; 2]| catch_unwind(|| order.map(Token::wait)).is_err();
+        let up = [Rank::Tree, Rank::Shard(0), Rank::Shard(1), Rank::Locks, Rank::Recalls];
+        for pair in up.windows(2) {
+            assert!(!broken([pair[0], pair[1]]), "{pair:?}");
+            assert!(broken([pair[1], pair[0]]), "{pair:?}");
+            assert!(broken([pair[0], pair[0]]), "{pair:?}");
+        }
+        assert_nothing_held();
+    }
+
+    #[test]
+    fn who_does_not_wait_may_have_any() {
+        let high = Token::wait(Rank::Shard(5));
+        let low = Token::seize(Rank::Shard(3));
+        assert!(catch_unwind(|| Token::wait(Rank::Shard(4))).is_err(), "the highest counts");
+        assert!(catch_unwind(|| Token::seize(Rank::Shard(3))).is_err());
+        assert!(catch_unwind(assert_nothing_held).is_err());
+        drop(high);
+        drop(Token::wait(Rank::Shard(4)));
+        drop(low);
+        assert_nothing_held();
+    }
+}

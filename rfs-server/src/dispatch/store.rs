@@ -1,0 +1,139 @@
+//! What a dispatcher keeps, each part with its lock, and the steps in which requests work on it.
+//!
+//! Threading: as the dispatcher. A step has the shards of its inodes, from its beginning to its end; the recalls that it causes
+//! are queued meanwhile. Replies that became due are sent afterwards, when nothing is held.
+
+use std::sync::Arc;
+
+use rfs_proto::Errno;
+
+use super::{
+    held::{Held, Lack, Plan, Stop},
+    meta::View,
+    order::{Ordered, Rank, assert_nothing_held},
+    pending::{Due, Pending},
+    quota::Quota,
+    shards::{Mode, Shards},
+};
+use crate::{
+    locks::Locks,
+    namespace::{Inode, Namespace},
+    patience::Alarm,
+    recalls::Need,
+    scrub::Space,
+    sessions::Session,
+    table::Table,
+};
+
+/// The metadata of an export.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(super) shards: Shards,
+    /// Whoever moves a directory to another one: until he is done, all others stay where they are.
+    tree: Ordered<()>,
+    pub(super) locks: Ordered<Locks>,
+    pub(super) pending: Pending,
+    pub(super) table: Table,
+    pub(super) space: Arc<Space>,
+    /// Memory that extended attributes take.
+    pub(super) xattrs: Quota,
+    pub(super) alarm: Arc<Alarm>,
+}
+
+impl Store {
+    /// An empty one: `root` has its slot in the table.
+    pub(super) fn new(root: Inode, table: Table, space: Arc<Space>) -> Store {
+        Store {
+            shards: Shards::new(root),
+            tree: Ordered::new(Rank::Tree, ()),
+            locks: Ordered::new(Rank::Locks, Locks::default()),
+            pending: Pending::default(),
+            table,
+            space,
+            xattrs: Quota::default(),
+            alarm: Arc::default(),
+        }
+    }
+
+    /// A step that needs no more than its plan says, and the recalls that it caused.
+    #[inline]
+    pub(super) fn once<M: Mode, T>(
+        &self,
+        mut plan: Plan,
+        asker: Option<&Session>,
+        step: impl FnOnce(&mut View<'_, M>) -> T,
+    ) -> (T, Vec<Need>) {
+        assert_nothing_held();
+        let mut view = self.view(&mut plan, asker);
+        let result = step(&mut view);
+        let (needs, due) = view.into_outcome();
+        (result, self.settle(needs, due))
+    }
+
+    /// A step that may find that it needs more, and then begins again, and the recalls that it caused.
+    pub(super) fn again<M: Mode, T>(
+        &self,
+        mut plan: Plan,
+        asker: Option<&Session>,
+        mut step: impl FnMut(&mut View<'_, M>) -> Result<T, Stop>,
+    ) -> (Result<T, Errno>, Vec<Need>) {
+        assert_nothing_held();
+        let mut tree = None;
+        loop {
+            let mut view = self.view(&mut plan, asker);
+            let result = step(&mut view);
+            let (needs, due) = view.into_outcome();
+            let result = match result {
+                Ok(result) => Ok(result),
+                Err(Stop::Errno(errno)) => Err(errno),
+                Err(Stop::Again(lack)) => {
+                    debug_assert!(needs.is_empty() && due.is_empty(), "begins again after a change");
+                    if let (Lack::Lineage(_), None) = (&lack, &tree) {
+                        tree = Some(self.tree.lock());
+                    }
+                    plan.add(lack, &self.shards);
+                    continue;
+                }
+            };
+            drop(tree);
+            return (result, self.settle(needs, due));
+        }
+    }
+
+    #[inline]
+    fn view<'a, M: Mode>(&'a self, plan: &'a mut Plan, asker: Option<&'a Session>) -> View<'a, M> {
+        View {
+            namespace: Namespace::new(Held::new(&self.shards, plan)),
+            table: &self.table,
+            space: &self.space,
+            xattrs: &self.xattrs,
+            locks: &self.locks,
+            pending: &self.pending,
+            asker,
+            needs: Vec::new(),
+            due: Vec::new(),
+        }
+    }
+
+    /// Tells those who ask for recalls of those that a step caused, and sends what has become due.
+    #[inline]
+    fn settle(&self, needs: Vec<Need>, mut due: Due) -> Vec<Need> {
+        if !needs.is_empty() {
+            self.pending.locked(|state| {
+                needs.iter().for_each(|need| state.answer_asker(need.session, &mut due));
+            });
+            self.alarm.recalled();
+        }
+        self.send(due);
+        needs
+    }
+
+    /// Sends replies that have become due.
+    #[inline]
+    pub(super) fn send(&self, due: Due) {
+        assert_nothing_held();
+        for (sender, reply) in due {
+            sender.send(reply);
+        }
+    }
+}
