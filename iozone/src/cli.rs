@@ -12,7 +12,12 @@ use crate::size;
 /// write; flush time counts), prints one table per provider, writes JSON and an SVG chart, and leaves no
 /// process, mount or file behind.
 #[derive(Debug, Parser)]
-#[command(name = "rfs-iozone", version, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "rfs-iozone",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "iozone/run --compare measures rfs beside its ceilings and other file systems: iozone/run --compare --help"
+)]
 pub struct Cli {
     /// Internal commands.
     #[command(subcommand)]

@@ -9,7 +9,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use iozone::report::Report;
+use iozone::{compare::report::Comparison, report::Report};
 use measure::testing::{files, other_processes, text, wait_until};
 use tempfile::TempDir;
 
@@ -36,7 +36,18 @@ impl World {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-iozone"));
+        self.command_of(env!("CARGO_BIN_EXE_rfs-iozone"), args)
+    }
+
+    /// Of the program that compares; no fio is found, nor any peer.
+    fn compare(&self, args: &[&str]) -> Command {
+        let mut command = self.command_of(env!("CARGO_BIN_EXE_rfs-compare"), args);
+        command.env("PATH", self.path("bin"));
+        command
+    }
+
+    fn command_of(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .env("TMPDIR", self.path("tmp"))
             .arg("--engine=builtin")
@@ -196,4 +207,73 @@ fn nonsense_is_refused_before_anything_starts() {
     }
     world.assert_clean();
     assert!(!world.path("out").exists());
+}
+
+#[test]
+fn a_comparison_writes_everything_and_says_what_is_not_there() {
+    let world = World::new();
+    // Directories stand in for the mounts: rfs itself is not started.
+    let args = ["--compare=tmpfs,glusterfs,iozone,fio", "--quick", "--size", "1m", "--rounds", "2"];
+    world.program("rfs-server", "echo 'rfs-server: no memory' >&2; exit 1");
+    let out = world.compare(&args).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let stderr = text(&out.stderr);
+    assert!(stderr.contains("there is no fio: no O_DIRECT and no latencies (package: fio)"), "{stderr}");
+    assert!(
+        stderr.ends_with("rfs-compare: rfs-server: ended with status 1:\n    rfs-server: no memory\n"),
+        "{stderr}"
+    );
+    world.assert_clean();
+    assert!(!world.path("out").exists(), "results of an unfinished run");
+}
+
+#[test]
+fn a_comparison_without_rfs_compares_the_rest() {
+    let world = World::new();
+    let args = [
+        "--compare=tmpfs,iozone",
+        "--providers",
+        "none",
+        "--quick",
+        "--size",
+        "1m",
+        "--rounds",
+        "2",
+        "--check",
+    ];
+    let out = world.compare(&args).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let files = world.files("out");
+    let extensions: Vec<_> = files.iter().map(|path| path.extension().unwrap().to_str().unwrap()).collect();
+    assert_eq!(extensions, ["json", "log"]);
+    let comparison: Comparison = serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
+    assert_eq!((comparison.targets.len(), comparison.rounds, comparison.size), (1, 2, 1 << 20));
+    assert_eq!(comparison.results.len(), 2 * 6);
+    assert!(
+        comparison.results.iter().all(|series| series.rounds.len() == 2 && series.median.mib_per_s > 0.0)
+    );
+    world.assert_clean();
+}
+
+#[test]
+fn signals_end_a_comparison_and_nothing_is_left() {
+    for (signal, status) in [("INT", 130), ("TERM", 143)] {
+        let world = World::new();
+        let args = ["--compare=tmpfs,iozone", "--providers", "none", "--record-sizes", "4k", "--size", "16m"];
+        let mut child = world
+            .compare(&[&args[..], &["--rounds", "1000"]].concat())
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let shm = world.path("shm");
+        wait_until("a benchmark file", &mut child, || {
+            let dirs = fs::read_dir(&shm).unwrap().filter_map(Result::ok);
+            dirs.map(|dir| dir.path().join("iozone-0")).any(|file| file.exists())
+        });
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(status), "SIG{signal}");
+        world.assert_clean();
+    }
 }

@@ -5,23 +5,17 @@
 //! files are in private directories. It takes root, for the brick's trusted attributes.
 
 use std::{
-    env, fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    fs,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use super::{Running, Target, with_dead};
-use crate::{
-    Error, Result,
-    interrupt::Interrupt,
-    mount,
-    process::{Guarded, Invocation},
-    workdir::WorkDir,
+use super::{
+    Running, Target,
+    peer::{self, Peer, START, free_port, invocation, wait_for},
 };
+use crate::{Error, Result, interrupt::Interrupt, process::Guarded, workdir::WorkDir};
 
-/// How long one of its programs may take to become ready.
-const START: Duration = Duration::from_secs(30);
 const VOLUME: &str = "bench";
 /// An address of the loopback device that its command line does not refuse, as it does 127.0.0.1.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -52,33 +46,31 @@ impl Target for Gluster {
         false
     }
 
+    fn missing(&self) -> Option<String> {
+        peer::missing(&["glusterd", "gluster", "glusterfsd", "glusterfs"], "glusterfs-server")
+    }
+
     fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>> {
-        let work = WorkDir::new(&env::temp_dir())?;
-        let brick = WorkDir::new(&self.tmpfs_dir)?;
-        let point = work.subdir("mnt")?;
-        let volume = make_volume(&work, brick.path(), interrupt)?;
-        let port = free_port()?;
+        let mut peer = Peer::new(&self.tmpfs_dir)?;
+        let (work, brick) = (peer.work(), peer.store().path());
+        let volume = make_volume(work, brick, interrupt)?;
+        let port = free_port(ADDRESS)?;
         let path = |path: &Path| path.display().to_string();
-        let server = Invocation::new("glusterfsd")
+        let server = invocation("glusterfsd")
             .args(["--no-daemon", "--volfile"])
             .arg(&volume.brick)
-            .args(["--brick-name", &path(brick.path())])
+            .args(["--brick-name", &path(brick)])
             .args(["--log-file".to_owned(), path(&work.path().join("brick.log"))])
             .args(["--pid-file".to_owned(), path(&work.path().join("brick.pid"))])
             .args(["--xlator-option".to_owned(), format!("{VOLUME}-server.listen-port={port}")]);
-        let client = Invocation::new("glusterfs")
+        let client = invocation("glusterfs")
             .args(["--no-daemon", "--volfile"])
             .arg(&volume.client)
             .args(["--log-file".to_owned(), path(&work.path().join("mount.log"))])
-            .args(["--xlator-option".to_owned(), format!("{VOLUME}-client-0.remote-port={port}")])
-            .arg(&point);
-        let commands = vec![server.line(), client.line()];
-        let mut running = Started { mount: None, brick_process: None, client, point, work, brick, commands };
-        let process = running.brick_process.insert(Guarded::spawn(&server, running.work.path())?);
-        let address = SocketAddr::from((ADDRESS, port));
-        wait_for(process, interrupt, "does not listen", || TcpStream::connect(address).is_ok())?;
-        running.mount(interrupt)?;
-        Ok(Box::new(running))
+            .args(["--xlator-option".to_owned(), format!("{VOLUME}-client-0.remote-port={port}")]);
+        peer.serve(&server, (ADDRESS, port), interrupt)?;
+        peer.mount(client, interrupt)?;
+        Ok(Box::new(peer))
     }
 }
 
@@ -104,12 +96,12 @@ fn make_volume(work: &WorkDir, brick: &Path, interrupt: &Interrupt) -> Result<Vo
          end-volume\n",
         dir = own.display(),
         socket = socket.display(),
-        port = free_port()?,
+        port = free_port(ADDRESS)?,
     );
     let volfile = own.join("glusterd.vol");
     fs::write(&volfile, config).map_err(Error::io(&volfile))?;
     let log = |name: &str| work.path().join(name);
-    let daemon = Invocation::new("glusterd")
+    let daemon = invocation("glusterd")
         .args(["--no-daemon", "--volfile"])
         .arg(&volfile)
         .arg("--log-file")
@@ -117,7 +109,7 @@ fn make_volume(work: &WorkDir, brick: &Path, interrupt: &Interrupt) -> Result<Vo
         .arg("--pid-file")
         .arg(own.join("pid"));
     let mut daemon = Guarded::spawn(&daemon, work.path())?;
-    let create = Invocation::new("gluster")
+    let create = invocation("gluster")
         .arg("--mode=script")
         .arg(format!("--glusterd-sock={}", socket.display()))
         .arg(format!("--log-file={}", log("cli.log").display()))
@@ -126,7 +118,7 @@ fn make_volume(work: &WorkDir, brick: &Path, interrupt: &Interrupt) -> Result<Vo
         .arg("force");
     // The daemon takes requests some time after its socket is there.
     let mut last = None;
-    let made = wait_for(&mut daemon, interrupt, "takes no requests", || {
+    let made = wait_for(&mut daemon, interrupt, "takes no requests", |_| {
         socket.exists()
             && Guarded::spawn(&create, work.path())
                 .and_then(|mut create| create.wait_success(interrupt, START, |_| ()))
@@ -141,94 +133,4 @@ fn make_volume(work: &WorkDir, brick: &Path, interrupt: &Interrupt) -> Result<Vo
         brick: files.join(brick.replacen("-", ".", 1)),
         client: files.join(format!("trusted-{VOLUME}.tcp-fuse.vol")),
     })
-}
-
-fn free_port() -> Result<u16> {
-    let free = TcpListener::bind((ADDRESS, 0)).and_then(|listener| listener.local_addr());
-    free.map(|address| address.port()).map_err(Error::io("a free port"))
-}
-
-/// Waits until `ready`. The end of the program is an error.
-fn wait_for(
-    program: &mut Guarded,
-    interrupt: &Interrupt,
-    what: &str,
-    mut ready: impl FnMut() -> bool,
-) -> Result<()> {
-    let found = interrupt.wait(START, || {
-        if program.ended()?.is_some() {
-            return Err(program.failure("ended"));
-        }
-        Ok(ready().then_some(()))
-    })?;
-    found.ok_or_else(|| program.failure(what))
-}
-
-/// A mount and its brick. Fields are in the order in which they must go.
-struct Started {
-    mount: Option<Guarded>,
-    brick_process: Option<Guarded>,
-    client: Invocation,
-    point: PathBuf,
-    work: WorkDir,
-    brick: WorkDir,
-    commands: Vec<String>,
-}
-
-impl Started {
-    fn mount(&mut self, interrupt: &Interrupt) -> Result<()> {
-        let mount = self.mount.insert(Guarded::spawn(&self.client, self.work.path())?);
-        let point = &self.point;
-        // Mounted before it is connected: until then it refuses what it is asked.
-        wait_for(mount, interrupt, "does not mount", || {
-            mount::is_mounted(point).unwrap_or(false) && fs::symlink_metadata(point).is_ok()
-        })
-    }
-
-    fn unmount(&mut self) -> Result<()> {
-        let unmounted = mount::unmount(&self.point);
-        let stopped = self.mount.take().map_or(Ok(()), |mut mount| {
-            // It ends by itself.
-            let ended = mount.wait_end(Duration::from_secs(5));
-            ended.map(|_| ()).and(mount.stop())
-        });
-        unmounted.and(stopped)
-    }
-
-    fn shut_down(&mut self) -> Result<()> {
-        let unmounted = self.unmount();
-        let stopped = self.brick_process.take().map_or(Ok(()), |mut brick| brick.stop());
-        unmounted.and(stopped).and(self.brick.remove()).and(self.work.remove())
-    }
-}
-
-impl Running for Started {
-    fn mountpoint(&self) -> &Path {
-        &self.point
-    }
-
-    fn commands(&self) -> Vec<String> {
-        self.commands.clone()
-    }
-
-    fn remount(&mut self, interrupt: &Interrupt) -> Result<bool> {
-        self.unmount()?;
-        self.mount(interrupt).map(|()| true)
-    }
-
-    fn explain(&mut self, error: Error) -> Error {
-        with_dead(error, [&mut self.mount, &mut self.brick_process])
-    }
-
-    fn stop(mut self: Box<Self>) -> Result<String> {
-        self.shut_down().map(|()| String::new())
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        if let Err(err) = self.shut_down() {
-            eprintln!("{err}");
-        }
-    }
 }

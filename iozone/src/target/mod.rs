@@ -4,13 +4,18 @@
 //! the latest. Peers (other file systems) become measurable by one more implementation.
 
 mod gluster;
+mod moosefs;
+mod peer;
 mod rfs;
+mod sshfs;
 mod tmpfs;
 
 use std::path::{Path, PathBuf};
 
 pub use gluster::Gluster;
+pub use moosefs::Moosefs;
 pub use rfs::{Provider, Rfs};
+pub use sshfs::Sshfs;
 pub use tmpfs::Tmpfs;
 
 use crate::{
@@ -32,8 +37,31 @@ pub trait Target {
     /// Whether it stands beside the others only as a bound.
     fn is_ceiling(&self) -> bool;
 
+    /// Why it cannot be started on this machine, if that is known beforehand.
+    fn missing(&self) -> Option<String> {
+        None
+    }
+
     /// Starts it. The directory is empty and usable when this returns.
     fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>>;
+}
+
+/// A program of a target, by its process number. What it starts belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// It is behind the mount.
+    Client(u32),
+    /// It is behind the client.
+    Server(u32),
+}
+
+impl Process {
+    /// The number.
+    pub fn id(self) -> u32 {
+        match self {
+            Process::Client(id) | Process::Server(id) => id,
+        }
+    }
 }
 
 /// A started target.
@@ -43,6 +71,11 @@ pub trait Running {
 
     /// Command lines that started it.
     fn commands(&self) -> Vec<String>;
+
+    /// Its programs. None where the kernel does it all.
+    fn processes(&self) -> Vec<Process> {
+        Vec::new()
+    }
 
     /// Mounts it anew, so that nothing is cached but what the server has. False if it has no mount to end without its
     /// files: nothing has changed then.
@@ -64,11 +97,11 @@ pub trait Running {
 }
 
 /// Adds to an error how those of a target's programs have failed that have ended.
-fn with_dead<const N: usize>(error: Error, programs: [&mut Option<Guarded>; N]) -> Error {
+fn with_dead<'a>(error: Error, programs: impl IntoIterator<Item = &'a mut Guarded>) -> Error {
     let ended = |program: &mut Guarded| {
         matches!(program.ended(), Ok(Some(_))).then(|| format!("\n  {}", program.failure("ended")))
     };
-    let dead: String = programs.into_iter().flatten().filter_map(ended).collect();
+    let dead: String = programs.into_iter().filter_map(ended).collect();
     match dead.is_empty() {
         true => error,
         false => Error::Child { program: "the run".into(), what: format!("{error}{dead}") },

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Running, Setup, Target, with_dead};
+use super::{Process, Running, Setup, Target, with_dead};
 use crate::{
     Error, Result,
     interrupt::Interrupt,
@@ -241,6 +241,11 @@ impl Running for Started {
         self.commands.clone()
     }
 
+    fn processes(&self) -> Vec<Process> {
+        let server = self.server.iter().map(|server| Process::Server(server.id()));
+        self.fuse.iter().map(|fuse| Process::Client(fuse.id())).chain(server).collect()
+    }
+
     fn remount(&mut self, interrupt: &Interrupt) -> Result<bool> {
         let Some(command) = self.mount.clone() else { return Ok(false) };
         let (unmounted, ended, _) = self.unmount();
@@ -253,7 +258,7 @@ impl Running for Started {
     }
 
     fn explain(&mut self, error: Error) -> Error {
-        with_dead(error, [&mut self.fuse, &mut self.server])
+        with_dead(error, self.fuse.iter_mut().chain(&mut self.server))
     }
 
     fn stop(mut self: Box<Self>) -> Result<String> {

@@ -15,9 +15,9 @@ use std::{
 };
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -92,6 +92,12 @@ impl NullFs {
         tree.names.remove(&key);
         tree.nodes.remove(&ino);
         Ok(())
+    }
+
+    /// Pages stay over close and open, as nobody else can have changed them.
+    fn open_flags(&self) -> FopenFlags {
+        let keeps = if self.settings.keeps { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        self.settings.open_flags() | keeps
     }
 
     fn entry(&self, made: Result<FileAttr, Errno>, reply: ReplyEntry) {
@@ -239,7 +245,7 @@ impl Filesystem for NullFs {
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.node(ino) {
-            Ok(_) => reply.opened(FileHandle(0), self.settings.open_flags()),
+            Ok(_) => reply.opened(FileHandle(0), self.open_flags()),
             Err(e) => reply.error(e),
         }
     }
@@ -257,7 +263,7 @@ impl Filesystem for NullFs {
         match self.make(request, parent, name, FileType::RegularFile, mode) {
             Ok(attr) => {
                 let ttl = self.settings.attr_timeout.min(self.settings.entry_timeout);
-                reply.created(&ttl, &attr, GENERATION, FileHandle(0), self.settings.open_flags());
+                reply.created(&ttl, &attr, GENERATION, FileHandle(0), self.open_flags());
             }
             Err(e) => reply.error(e),
         }

@@ -1,0 +1,250 @@
+//! Command line options.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::{cli::EngineKind, engine, size};
+
+/// Measure rfs beside its ceilings, other file systems, and itself without its optimizations.
+///
+/// Prints throughput, latency, processor time and memory, with ratios of medians over interleaved rounds; writes JSON with
+/// all rounds, charts and a log; and leaves no process, mount or file behind. What is not installed is left out, and said.
+#[derive(Debug, Parser)]
+#[command(name = "rfs-compare", bin_name = "iozone/run", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Internal commands.
+    #[command(subcommand)]
+    pub command: Option<Internal>,
+    /// The comparison.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// Commands that the program gives itself.
+#[derive(Debug, Subcommand)]
+pub enum Internal {
+    /// Run the access patterns on files and print a line per phase.
+    #[command(hide = true)]
+    BuiltinWorker(engine::builtin::Job),
+}
+
+/// A part of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Group {
+    /// Everything.
+    All,
+    /// Beside a FUSE file system that only copies: the ceiling behind FUSE.
+    Null,
+    /// Beside a directory in memory without FUSE.
+    Tmpfs,
+    /// Beside GlusterFS, MooseFS and sshfs.
+    Peers,
+    /// Beside GlusterFS.
+    Glusterfs,
+    /// Beside MooseFS.
+    Moosefs,
+    /// Beside sshfs.
+    Sshfs,
+    /// Beside rfs without any optimization: one request at a time, one queue pair, completions by events (on TCP).
+    Plain,
+    /// Beside rfs with one optimization less, for each (on TCP).
+    Ablation,
+    /// With IOzone, on mounts that keep pages as they do by default.
+    Iozone,
+    /// With IOzone, on mounts that keep nothing: `--cache none`.
+    Uncached,
+    /// With fio: O_DIRECT, latencies.
+    Fio,
+}
+
+/// How rfs moves data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Provider {
+    /// Over shared memory.
+    Shm,
+    /// Over TCP on loopback.
+    Tcp,
+    /// None: everything else only.
+    None,
+}
+
+/// Options.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// What to compare with, and how; of neither: all of it.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "all",
+        default_missing_value = "all",
+        value_name = "LIST"
+    )]
+    pub compare: Vec<Group>,
+
+    /// Which rfs.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,tcp", value_name = "LIST")]
+    pub providers: Vec<Provider>,
+
+    /// Repeat everything, in alternating order [default: 5].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+
+    /// Size of the file [default: 128m].
+    #[arg(long, alias = "file-size", value_parser = size::parse_nonzero, value_name = "SIZE")]
+    pub size: Option<u64>,
+
+    /// Records of IOzone [default: 4k,64k,128k,1m].
+    #[arg(long, value_delimiter = ',', value_parser = size::parse_nonzero, value_name = "LIST")]
+    pub record_sizes: Vec<u64>,
+
+    /// How long fio measures each access, in milliseconds [default: 1000].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000))]
+    pub fio_ms: Option<u32>,
+
+    /// No round begins later than this.
+    #[arg(long, default_value_t = 60, value_name = "MINUTES")]
+    pub minutes: u64,
+
+    /// One tiny round: does it work here?
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Exit with status 1 if a ratio is below what it has to be.
+    #[arg(long)]
+    pub check: bool,
+
+    /// What takes the part of IOzone.
+    #[arg(long, value_enum, default_value_t = EngineKind::Auto)]
+    pub engine: EngineKind,
+
+    /// Where results go [default: results/ in the source tree].
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Where rfs-server and rfs-fuse are [default: beside this program].
+    #[arg(long, value_name = "DIR")]
+    pub bin_dir: Option<PathBuf>,
+
+    /// A directory on a tmpfs, for the files of all but rfs.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub tmpfs_dir: PathBuf,
+
+    /// The source tree, for the commit in reports.
+    #[arg(long, value_name = "DIR", hide = true, default_value = ".")]
+    pub source: PathBuf,
+
+    /// Longest time that one run of a program may take, in seconds.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+/// Options with their defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Rounds.
+    pub rounds: u32,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Records of IOzone.
+    pub records: Vec<u64>,
+    /// Blocks of fio.
+    pub blocks: Vec<u64>,
+    /// Milliseconds of each access of fio.
+    pub fio_ms: u32,
+    /// Milliseconds for which idle programs are watched.
+    pub idle_ms: u64,
+}
+
+impl Options {
+    /// How much is measured.
+    pub fn extent(&self) -> Extent {
+        let quick = self.quick;
+        let records = match (self.record_sizes.as_slice(), quick) {
+            ([], false) => vec![4 * size::KIB, 64 * size::KIB, 128 * size::KIB, size::MIB],
+            ([], true) => vec![64 * size::KIB, size::MIB],
+            (given, _) => given.to_vec(),
+        };
+        Extent {
+            rounds: self.rounds.unwrap_or(if quick { 1 } else { 5 }),
+            size: self.size.unwrap_or(if quick { 8 * size::MIB } else { 128 * size::MIB }),
+            records,
+            blocks: vec![4 * size::KIB, size::MIB],
+            fio_ms: self.fio_ms.unwrap_or(if quick { 50 } else { 1000 }),
+            idle_ms: if quick { 200 } else { 3000 },
+        }
+    }
+
+    /// Whether a part was asked for, itself or with what it belongs to.
+    pub fn wants(&self, group: Group) -> bool {
+        let all = |groups: &[Group]| groups.iter().all(|group| !self.compare.contains(group));
+        let beside = [
+            Group::Null,
+            Group::Tmpfs,
+            Group::Peers,
+            Group::Glusterfs,
+            Group::Moosefs,
+            Group::Sshfs,
+            Group::Plain,
+            Group::Ablation,
+        ];
+        let with = [Group::Iozone, Group::Uncached, Group::Fio];
+        let peer = matches!(group, Group::Glusterfs | Group::Moosefs | Group::Sshfs);
+        self.compare.contains(&Group::All)
+            || self.compare.contains(&group)
+            || (peer && self.compare.contains(&Group::Peers))
+            || (beside.contains(&group) && all(&beside))
+            || (with.contains(&group) && all(&with))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn options(args: &[&str]) -> Options {
+        Cli::try_parse_from([&["rfs-compare"], args].concat()).unwrap().options
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn parts_are_chosen() {
+        let wanted = |args: &[&str]| {
+            let options = options(args);
+            Group::value_variants().iter().copied().filter(|group| options.wants(*group)).collect::<Vec<_>>()
+        };
+        for all in [&[][..], &["--compare"], &["--compare=all"], &["--compare=all,null"]] {
+            assert_eq!(wanted(all), Group::value_variants(), "{all:?}");
+        }
+        assert_eq!(
+            wanted(&["--compare=null,peers,fio"]),
+            [Group::Null, Group::Peers, Group::Glusterfs, Group::Moosefs, Group::Sshfs, Group::Fio]
+        );
+        // Not how: in every way. Not with what: with everything.
+        assert_eq!(wanted(&["--compare=sshfs"]), [Group::Sshfs, Group::Iozone, Group::Uncached, Group::Fio]);
+        assert_eq!(wanted(&["--compare=fio"]).len(), 9);
+    }
+
+    #[test]
+    fn extents() {
+        let all = options(&[]).extent();
+        assert_eq!((all.rounds, all.size, all.records.len(), all.fio_ms), (5, 128 << 20, 4, 1000));
+        let quick = options(&["--quick"]).extent();
+        assert_eq!((quick.rounds, quick.size, quick.records.len(), quick.fio_ms), (1, 8 << 20, 2, 50));
+        let both =
+            options(&["--quick", "--rounds=2", "--size=1m", "--record-sizes=4k", "--fio-ms=70"]).extent();
+        assert_eq!((both.rounds, both.size, both.records, both.fio_ms), (2, 1 << 20, vec![4096], 70));
+        for args in [["--rounds", "0"], ["--compare=nfs", "--quick"], ["--size", "0"]] {
+            assert!(Cli::try_parse_from([&["rfs-compare"][..], &args].concat()).is_err(), "{args:?}");
+        }
+    }
+}

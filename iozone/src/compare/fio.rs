@@ -1,0 +1,178 @@
+//! fio: random access with O_DIRECT, with latencies. What its JSON says is read by a pure function.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use serde_json::Value;
+
+use super::column::{Access, Latency};
+use crate::{
+    Error, Result,
+    interrupt::Interrupt,
+    process::{Guarded, Invocation},
+    size,
+};
+
+/// An installed fio.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fio {
+    version: String,
+}
+
+/// What one run has measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// MiB a second.
+    pub mib_per_s: f64,
+    /// Bytes read or written.
+    pub bytes: u64,
+    /// Of a request, from its submission to its completion.
+    pub latency: Latency,
+    /// Processor seconds of fio itself.
+    pub cpu_s: f64,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// The file, which is there and as large.
+    pub file: &'a Path,
+    /// Its bytes.
+    pub size: u64,
+    /// Bytes of a request.
+    pub block: u64,
+    /// How.
+    pub access: Access,
+    /// For so long.
+    pub ms: u32,
+}
+
+impl Fio {
+    /// The one in `PATH`, if there is one.
+    pub fn find() -> Option<Self> {
+        let out = Command::new("fio").arg("--version").output().ok().filter(|out| out.status.success())?;
+        Some(Self { version: String::from_utf8_lossy(&out.stdout).trim().to_owned() })
+    }
+
+    /// Name and version.
+    pub fn describe(&self) -> &str {
+        &self.version
+    }
+
+    /// Writes a file for runs to come.
+    pub fn prepare(&self, file: &Path, bytes: u64, limit: Duration, interrupt: &Interrupt) -> Result<()> {
+        let command = base(file, bytes, size::MIB).args(["--rw=write", "--ioengine=psync", "--end_fsync=1"]);
+        spawn(&command)?.wait_success(interrupt, limit, |_| ()).map(|_| ())
+    }
+
+    /// Measures. With what fio has printed.
+    pub fn measure(
+        &self,
+        run: &Run<'_>,
+        limit: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<(Measured, String)> {
+        let said = spawn(&command(run))?.wait_success(interrupt, limit, |_| ())?;
+        let measured =
+            parse(&said, run.access.write).map_err(|what| Error::Parse { program: "fio".into(), what })?;
+        Ok((measured, said))
+    }
+}
+
+/// Elsewhere than on what is measured, which it would keep busy.
+fn spawn(command: &Invocation) -> Result<Guarded> {
+    Guarded::spawn(command, &std::env::temp_dir())
+}
+
+fn base(file: &Path, bytes: u64, block: u64) -> Invocation {
+    Invocation::new("fio")
+        .args(["--name=compare", "--direct=1", "--thread", "--output-format=json", "--eta=never"])
+        .arg(format!("--filename={}", file.display()))
+        .args([format!("--size={bytes}"), format!("--bs={block}")])
+}
+
+/// Requests one at a time are made by system calls that wait; several by the kernel's asynchronous I/O.
+fn command(run: &Run<'_>) -> Invocation {
+    let Access { write, depth } = run.access;
+    base(run.file, run.size, run.block)
+        .arg(if write { "--rw=randwrite" } else { "--rw=randread" })
+        .arg(if depth == 1 { "--ioengine=psync" } else { "--ioengine=libaio" })
+        .args([format!("--iodepth={depth}"), format!("--runtime={}ms", run.ms)])
+        .args(["--time_based", "--randrepeat=1"])
+}
+
+/// The numbers of its one job.
+fn parse(text: &str, write: bool) -> std::result::Result<Measured, String> {
+    // Warnings may come first.
+    let json = text.find('{').map_or(text, |start| &text[start..]);
+    let all: Value = serde_json::from_str(json).map_err(|err| err.to_string())?;
+    let job = all["jobs"].get(0).ok_or("it has no job")?;
+    if let Some(code @ 1..) = job["error"].as_i64() {
+        return Err(format!("error {code}"));
+    }
+    let part = &job[if write { "write" } else { "read" }];
+    let number = |value: &Value, name: &str| value.as_f64().ok_or_else(|| format!("there is no {name}"));
+    let percentile = |name: &str| {
+        number(&part["clat_ns"]["percentile"][name], &format!("percentile {name}")).map(|ns| ns / 1000.0)
+    };
+    let (runtime_ms, bytes) = (number(&part["runtime"], "runtime")?, part["io_bytes"].as_u64().unwrap_or(0));
+    if bytes == 0 {
+        return Err("nothing was moved".into());
+    }
+    let busy = number(&job["usr_cpu"], "usr_cpu")? + number(&job["sys_cpu"], "sys_cpu")?;
+    Ok(Measured {
+        mib_per_s: number(&part["bw_bytes"], "bw_bytes")? / size::MIB as f64,
+        bytes,
+        latency: Latency {
+            p50: percentile("50.000000")?,
+            p99: percentile("99.000000")?,
+            p999: percentile("99.900000")?,
+        },
+        cpu_s: busy / 100.0 * runtime_ms / 1000.0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: &str = include_str!("../../tests/captured/fio-read.json");
+
+    #[test]
+    fn what_fio_printed_is_read() {
+        let measured = parse(READ, false).unwrap();
+        assert_eq!(measured.bytes, 643_088_384);
+        assert!((measured.mib_per_s - 2044.32).abs() < 0.01, "{measured:?}");
+        assert_eq!(measured.latency, Latency { p50: 21.888, p99: 61.184, p999: 4079.616 });
+        assert!((measured.cpu_s - 0.238).abs() < 0.001, "{measured:?}");
+    }
+
+    #[test]
+    fn warnings_before_it_are_passed_over() {
+        assert!(parse(&format!("fio: something to know\n{READ}"), false).is_ok());
+    }
+
+    #[test]
+    fn a_run_that_moved_nothing_or_failed_is_no_measurement() {
+        assert_eq!(parse(READ, true), Err("nothing was moved".into()));
+        assert_eq!(
+            parse(&READ.replacen("\"error\" : 0", "\"error\" : 22", 1), false),
+            Err("error 22".into())
+        );
+        assert_eq!(parse("{}", false), Err("it has no job".into()));
+        assert!(parse("fio: no such engine", false).is_err());
+    }
+
+    #[test]
+    fn command_lines() {
+        let line = |access| {
+            command(&Run { file: Path::new("/m/f"), size: 1 << 20, block: 4096, access, ms: 50 }).line()
+        };
+        assert_eq!(
+            line(Access { write: false, depth: 1 }),
+            "fio --name=compare --direct=1 --thread --output-format=json --eta=never --filename=/m/f --size=1048576 \
+             --bs=4096 --rw=randread --ioengine=psync --iodepth=1 --runtime=50ms --time_based --randrepeat=1"
+        );
+        let deep = line(Access { write: true, depth: 16 });
+        assert!(deep.contains("--rw=randwrite --ioengine=libaio --iodepth=16"), "{deep}");
+    }
+}

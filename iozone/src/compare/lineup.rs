@@ -1,0 +1,260 @@
+//! Which targets a choice of parts means, under which names, and what is measured of each.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    cli::{Extent, Group, Options, Provider},
+    column::Job,
+};
+use crate::{
+    Error, Result,
+    cli::Switches,
+    size,
+    target::{self, Gluster, Moosefs, Rfs, Setup, Sshfs, Target, Tmpfs},
+};
+
+/// What a target is for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// rfs as it is used.
+    Ours,
+    /// rfs with something switched off.
+    Variant,
+    /// Nothing behind it can be faster.
+    Ceiling,
+    /// Another file system. It may be missing, or fail, and the rest goes on.
+    Peer,
+}
+
+/// A target in a comparison.
+pub struct Entrant {
+    /// Short, and its own.
+    pub name: String,
+    /// What it is.
+    pub title: String,
+    /// For the others.
+    pub side: Side,
+    /// What is measured of it.
+    pub jobs: Vec<Job>,
+    /// The thing itself.
+    pub target: Box<dyn Target>,
+}
+
+/// Behind the name of a mount that keeps nothing.
+pub const UNCACHED: &str = "-none";
+
+/// rfs without any of its optimizations.
+pub const PLAIN: &str = "tcp-plain";
+
+/// One optimization off: behind `tcp-`, what it is, and the arguments of `rfs-fuse` that do it.
+pub const ABLATIONS: [(&str, &str, &[&str]); 6] = [
+    ("single", "no merging and no chaining of requests", &["--batch", "single"]),
+    ("1qp", "one queue pair", &["--queue-pairs", "1"]),
+    ("event", "completions by events, no polling", &["--polling", "event"]),
+    ("dynmr", "every buffer registered, none copied", &["--pre-mr-threshold", "0"]),
+    ("1thread", "one thread serves the kernel", &["--threads", "1"]),
+    ("nofollow", "threads stay on the core where they are", &["--no-follow"]),
+];
+
+/// All of them off: one request at a time, one queue pair, events.
+const PLAIN_ARGS: [&str; 11] = [
+    "--batch",
+    "single",
+    "--queue-pairs",
+    "1",
+    "--polling",
+    "event",
+    "--pre-mr-threshold",
+    "0",
+    "--threads",
+    "1",
+    "--no-follow",
+];
+
+/// Records of IOzone for what is compared with rfs itself only.
+const LARGE: [u64; 2] = [128 * size::KIB, size::MIB];
+
+/// The targets for these options, in the order of tables.
+pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
+    let exe = std::env::current_exe().map_err(Error::io("the path of this program"))?;
+    let extent = options.extent();
+    let setup = Setup {
+        bin_dir: options.bin_dir.clone().or_else(|| Some(exe.parent()?.to_owned())).unwrap_or_default(),
+        switches: Switches::default(),
+        server_memory: size::server_memory(extent.size, 1),
+        tmpfs_dir: options.tmpfs_dir.clone(),
+        files: extent.size,
+        connect: Vec::new(),
+    };
+    let jobs = Jobs::new(options, &extent);
+    let mut all = Vec::new();
+    let mut mounts = |provider: target::Provider, name: &str, side, uncached: &[Job]| -> Result<()> {
+        let kept = Rfs::new(provider, setup.clone())?;
+        let switches = Switches { direct_io: true, ..Switches::default() };
+        let none = Rfs::new(provider, Setup { switches, ..setup.clone() })?;
+        let none_title = format!("{}, --cache none", none.title());
+        push(&mut all, name.to_owned(), None, side, &jobs.kept, kept);
+        push(&mut all, format!("{name}{UNCACHED}"), Some(none_title), side, uncached, none);
+        Ok(())
+    };
+    if options.providers.contains(&Provider::Shm) {
+        mounts(target::Provider::Shm, "shm", Side::Ours, &jobs.uncached)?;
+    }
+    // What is switched off is compared with what is not.
+    if options.providers.contains(&Provider::Tcp) || jobs.has_variants() {
+        mounts(target::Provider::Tcp, "tcp", Side::Ours, &jobs.uncached_and_variants)?;
+    }
+    if options.wants(Group::Null) {
+        mounts(target::Provider::Null, "null", Side::Ceiling, &jobs.uncached)?;
+    }
+    if options.wants(Group::Tmpfs) {
+        let tmpfs = Tmpfs::new(extent.size, options.tmpfs_dir.clone());
+        push(&mut all, "tmpfs".into(), None, Side::Ceiling, &jobs.besides, tmpfs);
+    }
+    let dir = || options.tmpfs_dir.clone();
+    if options.wants(Group::Glusterfs) {
+        push(&mut all, "glusterfs".into(), None, Side::Peer, &jobs.kept, Gluster::new(dir()));
+    }
+    if options.wants(Group::Moosefs) {
+        push(&mut all, "moosefs".into(), None, Side::Peer, &jobs.kept, Moosefs::new(dir()));
+    }
+    if options.wants(Group::Sshfs) {
+        push(&mut all, "sshfs".into(), None, Side::Peer, &jobs.kept, Sshfs::new(dir()));
+    }
+    let mut variant = |name: String, title: &str, args: &[&str]| -> Result<()> {
+        let extra = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let switches = Switches { direct_io: true, extra, ..Switches::default() };
+        let target = Rfs::new(target::Provider::Tcp, Setup { switches, ..setup.clone() })?;
+        let title = format!("rfs over TCP, --cache none, {title}");
+        push(&mut all, name, Some(title), Side::Variant, &jobs.variants, target);
+        Ok(())
+    };
+    if options.wants(Group::Plain) {
+        variant(PLAIN.into(), "none of the optimizations below", &PLAIN_ARGS)?;
+    }
+    if options.wants(Group::Ablation) {
+        for (name, title, args) in ABLATIONS {
+            variant(format!("tcp-{name}"), title, args)?;
+        }
+    }
+    Ok(all)
+}
+
+/// Leaves out what takes fio, and who is left with nothing to do.
+pub fn without_fio(entrants: &mut Vec<Entrant>) {
+    for entrant in entrants.iter_mut() {
+        entrant.jobs.retain(|job| !matches!(job, Job::Fio(_)));
+    }
+    entrants.retain(|entrant| !entrant.jobs.is_empty());
+}
+
+/// What there is to do does without a target for which there is nothing to do.
+fn push(
+    all: &mut Vec<Entrant>,
+    name: String,
+    title: Option<String>,
+    side: Side,
+    jobs: &[Job],
+    target: impl Target + 'static,
+) {
+    if !jobs.is_empty() {
+        let title = title.unwrap_or_else(|| target.title().to_owned());
+        all.push(Entrant { name, title, side, jobs: jobs.to_vec(), target: Box::new(target) });
+    }
+}
+
+/// Jobs by the kind of target.
+struct Jobs {
+    kept: Vec<Job>,
+    uncached: Vec<Job>,
+    /// Of targets that all mounts are compared with.
+    besides: Vec<Job>,
+    variants: Vec<Job>,
+    uncached_and_variants: Vec<Job>,
+}
+
+impl Jobs {
+    fn new(options: &Options, extent: &Extent) -> Self {
+        let when = |wanted: bool, jobs: &[Job]| if wanted { jobs.to_vec() } else { Vec::new() };
+        let iozone: Vec<Job> = extent.records.iter().map(|record| Job::Iozone(*record)).collect();
+        let fio: Vec<Job> = extent.blocks.iter().map(|block| Job::Fio(*block)).collect();
+        let fio = when(options.wants(Group::Fio), &fio);
+        let (cached, uncached) = (options.wants(Group::Iozone), options.wants(Group::Uncached));
+        let large: Vec<Job> = LARGE.iter().map(|record| Job::Iozone(*record)).collect();
+        let large: Vec<Job> = iozone.iter().filter(|job| large.contains(job)).copied().collect();
+        let variants = options.wants(Group::Plain) || options.wants(Group::Ablation);
+        let variants = when(variants, &[when(cached || uncached, &large), fio.clone()].concat());
+        let mut uncached_and_variants = [when(uncached, &iozone), variants.clone()].concat();
+        uncached_and_variants.sort_unstable();
+        uncached_and_variants.dedup();
+        Self {
+            kept: [when(cached, &iozone), fio.clone()].concat(),
+            uncached: when(uncached, &iozone),
+            besides: [when(cached || uncached, &iozone), fio].concat(),
+            variants,
+            uncached_and_variants,
+        }
+    }
+
+    fn has_variants(&self) -> bool {
+        !self.variants.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::compare::cli::Cli;
+
+    fn lineup(args: &[&str]) -> Vec<(String, usize)> {
+        let options = Cli::try_parse_from([&["rfs-compare"], args].concat()).unwrap().options;
+        entrants(&options).unwrap().into_iter().map(|entrant| (entrant.name, entrant.jobs.len())).collect()
+    }
+
+    fn named(pairs: &[(&str, usize)]) -> Vec<(String, usize)> {
+        pairs.iter().map(|(name, jobs)| ((*name).to_owned(), *jobs)).collect()
+    }
+
+    #[test]
+    fn everything() {
+        let all = lineup(&[]);
+        assert_eq!(
+            all[..10],
+            named(&[
+                ("shm", 6),
+                ("shm-none", 4),
+                ("tcp", 6),
+                ("tcp-none", 6),
+                ("null", 6),
+                ("null-none", 4),
+                ("tmpfs", 6),
+                ("glusterfs", 6),
+                ("moosefs", 6),
+                ("sshfs", 6)
+            ])
+        );
+        assert_eq!(all[10], (PLAIN.to_owned(), 4));
+        assert_eq!(all.len(), 11 + ABLATIONS.len());
+    }
+
+    #[test]
+    fn parts() {
+        assert_eq!(lineup(&["--compare=null,iozone", "--providers=shm"]), named(&[("shm", 4), ("null", 4)]));
+        assert_eq!(
+            lineup(&["--compare=tmpfs,uncached", "--providers=shm"]),
+            named(&[("shm-none", 4), ("tmpfs", 4)])
+        );
+        // What is switched off is on TCP, beside TCP without pages.
+        assert_eq!(
+            lineup(&["--compare=plain,fio", "--providers=shm"]),
+            named(&[("shm", 2), ("tcp", 2), ("tcp-none", 2), ("tcp-plain", 2)])
+        );
+        assert_eq!(
+            lineup(&["--compare=plain,uncached", "--providers=tcp", "--record-sizes=4k,1m"]),
+            named(&[("tcp-none", 2), ("tcp-plain", 1)])
+        );
+    }
+}

@@ -1,0 +1,477 @@
+//! Rounds: start everything, take the turns, watch everything idle, stop everything.
+//!
+//! A peer that cannot be started, or that fails, is left out from then on, with the reason; anything else that fails ends the
+//! run. Whatever was started is stopped before this returns.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    cli::Extent,
+    column::{Column, FIO, Job, Reading},
+    fio::{self, Fio},
+    lineup::{Entrant, Side},
+    plan::{Pace, Turn, show_seconds, turns},
+    usage::{Idle, Programs},
+};
+use crate::{
+    Error, Result, engine, engine::Engine, interrupt::Interrupt, sample::Phase, size, target::Running,
+};
+
+/// The readings of one column of one target, in the order of the rounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Index of the target.
+    pub target: usize,
+    /// Of what.
+    pub column: Column,
+    /// One per round.
+    pub rounds: Vec<Reading>,
+}
+
+/// Everything measured.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// In the order in which they were first measured.
+    pub cells: Vec<Cell>,
+    /// Of each target, per round.
+    pub idle: Vec<Vec<Idle>>,
+    /// Of each target, from its last start.
+    pub commands: Vec<Vec<String>>,
+    /// Of each target that is not, or no longer, measured: why.
+    pub left_out: Vec<Option<String>>,
+    /// Rounds that are complete.
+    pub rounds: u32,
+    /// What the programs printed.
+    pub log: String,
+}
+
+/// Takes a turn: readings for the columns of a job, in their order, and what was printed.
+pub trait Meter {
+    /// Measures.
+    fn measure(
+        &self,
+        job: Job,
+        running: &dyn Running,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<Reading>, String)>;
+}
+
+/// IOzone, or what takes its part, and fio.
+pub struct Programmes<'a> {
+    /// For IOzone's jobs.
+    pub engine: &'a dyn Engine,
+    /// For its own jobs.
+    pub fio: Option<&'a Fio>,
+    /// How much.
+    pub extent: &'a Extent,
+    /// Longest time of one run of a program.
+    pub limit: Duration,
+}
+
+impl Meter for Programmes<'_> {
+    fn measure(
+        &self,
+        job: Job,
+        running: &dyn Running,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<Reading>, String)> {
+        match job {
+            Job::Iozone(record) => self.iozone(record, running, interrupt),
+            Job::Fio(block) => self.fio(block, running, interrupt),
+        }
+    }
+}
+
+impl Programmes<'_> {
+    fn iozone(
+        &self,
+        record: u64,
+        running: &dyn Running,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<Reading>, String)> {
+        let programs = Programs::of(&running.processes());
+        let job = engine::Job {
+            dir: running.mountpoint(),
+            record,
+            file_size: self.extent.size,
+            threads: 1,
+            limit: self.limit,
+        };
+        // Of the beginning, and of the end of each phase.
+        let mut cpu = vec![programs.cpu_s()];
+        let outcome = self.engine.run(&job, interrupt, &mut |done| {
+            while cpu.len() <= done.min(Phase::ALL.len() - 1) {
+                cpu.push(programs.cpu_s());
+            }
+        })?;
+        cpu.resize(Phase::ALL.len() + 1, programs.cpu_s());
+        let gib = self.extent.size as f64 / size::GIB as f64;
+        let reading = |(n, phase): (usize, Phase)| Reading {
+            mib_per_s: outcome.sample.kib_per_s(phase) / 1024.0,
+            cpu_s_per_gib: programs.exist().then(|| (cpu[n + 1] - cpu[n]).max(0.0) / gib),
+            ..Reading::default()
+        };
+        let readings = Phase::ALL.into_iter().enumerate().map(reading).collect();
+        Ok((readings, format!("$ {}\n{}", outcome.command, outcome.raw)))
+    }
+
+    fn fio(
+        &self,
+        block: u64,
+        running: &dyn Running,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<Reading>, String)> {
+        let Some(fio) = self.fio else { return Err(Error::Usage("there is no fio".into())) };
+        let programs = Programs::of(&running.processes());
+        let file = running.mountpoint().join("fio");
+        let size = self.extent.size;
+        fio.prepare(&file, size, self.limit, interrupt)?;
+        let (mut readings, mut log) = (Vec::new(), String::new());
+        for access in FIO {
+            let run = fio::Run { file: &file, size, block, access, ms: self.extent.fio_ms };
+            let before = programs.cpu_s();
+            let (measured, said) = fio.measure(&run, self.limit, interrupt)?;
+            let gib = measured.bytes as f64 / size::GIB as f64;
+            readings.push(Reading {
+                mib_per_s: measured.mib_per_s,
+                latency: Some(measured.latency),
+                cpu_s_per_gib: programs.exist().then(|| (programs.cpu_s() - before) / gib),
+                caller_s_per_gib: Some(measured.cpu_s / gib),
+            });
+            log.push_str(&said);
+        }
+        std::fs::remove_file(&file).map_err(Error::io(&file))?;
+        Ok((readings, log))
+    }
+}
+
+/// How long it may and does take.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Rounds.
+    pub rounds: u32,
+    /// No round begins later than this.
+    pub limit: Duration,
+    /// For so long idle programs are watched.
+    pub idle: Duration,
+}
+
+/// Takes all rounds.
+pub fn run(entrants: &[Entrant], meter: &dyn Meter, times: Times, interrupt: &Interrupt) -> Result<Measured> {
+    let began = Instant::now();
+    let mut all = Rounds {
+        entrants,
+        meter,
+        interrupt,
+        pace: Pace::default(),
+        progress: measure::progress::Progress::new(0),
+        measured: Measured {
+            idle: vec![Vec::new(); entrants.len()],
+            commands: vec![Vec::new(); entrants.len()],
+            left_out: entrants.iter().map(|entrant| entrant.target.missing()).collect(),
+            ..Measured::default()
+        },
+    };
+    for round in 0..times.rounds {
+        if round > 0 && began.elapsed() > times.limit {
+            break;
+        }
+        all.round(round, times)?;
+    }
+    Ok(all.measured)
+}
+
+type Started = Vec<Option<Box<dyn Running>>>;
+
+struct Rounds<'a> {
+    entrants: &'a [Entrant],
+    meter: &'a dyn Meter,
+    interrupt: &'a Interrupt,
+    pace: Pace,
+    progress: measure::progress::Progress,
+    measured: Measured,
+}
+
+impl Rounds<'_> {
+    fn round(&mut self, round: u32, times: Times) -> Result<()> {
+        self.progress.begin(format!("round {}/{}: starting", round + 1, times.rounds));
+        let mut started = self.start()?;
+        let jobs: Vec<Vec<Job>> = self.entrants.iter().map(|entrant| entrant.jobs.clone()).collect();
+        let turns = turns(round, &jobs);
+        for (n, turn) in turns.iter().enumerate() {
+            if started[turn.target].is_none() {
+                continue;
+            }
+            let later = (round + 1..times.rounds).flat_map(|_| turns.iter());
+            let left = self
+                .pace
+                .left(turns[n..].iter().chain(later).copied().filter(|turn| started[turn.target].is_some()));
+            let left = left.map_or_else(String::new, |left| format!(" ({} left)", show_seconds(left)));
+            let name = &self.entrants[turn.target].name;
+            let label = format!("round {}/{}, {}, {name}", round + 1, times.rounds, turn.job.describe());
+            self.progress.begin(format!("{label}{left}"));
+            self.measured.log.push_str(&format!("== {label}\n"));
+            self.take(*turn, &mut started)?;
+        }
+        self.watch_idle(&started, times.idle);
+        for (index, running) in started.into_iter().enumerate() {
+            let Some(running) = running else { continue };
+            let stopped = running.stop();
+            match stopped {
+                Ok(said) => self.measured.log.push_str(&said),
+                Err(error) => self.leave_out(index, error)?,
+            }
+        }
+        self.measured.rounds = round + 1;
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<Started> {
+        let mut started: Started = Vec::new();
+        for index in 0..self.entrants.len() {
+            self.interrupt.check()?;
+            started.push(None);
+            if self.measured.left_out[index].is_some() {
+                continue;
+            }
+            match self.entrants[index].target.start(self.interrupt) {
+                Ok(running) => {
+                    self.measured.commands[index] = running.commands();
+                    started[index] = Some(running);
+                }
+                Err(error) => self.leave_out(index, error)?,
+            }
+        }
+        Ok(started)
+    }
+
+    fn take(&mut self, turn: Turn, started: &mut Started) -> Result<()> {
+        self.interrupt.check()?;
+        let Some(running) = started[turn.target].as_deref_mut() else { return Ok(()) };
+        let began = Instant::now();
+        match self.meter.measure(turn.job, running, self.interrupt) {
+            Ok((readings, said)) => {
+                self.pace.took(turn, began.elapsed().as_secs_f64());
+                self.measured.log.push_str(&said);
+                for (column, reading) in turn.job.columns().into_iter().zip(readings) {
+                    self.measured.add(turn.target, column, reading);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let error = running.explain(error);
+                // Stopped on drop, whatever state it is in.
+                started[turn.target] = None;
+                self.leave_out(turn.target, error)
+            }
+        }
+    }
+
+    /// All at the same time.
+    fn watch_idle(&mut self, started: &Started, time: Duration) {
+        let programs: Vec<Option<Programs>> = started
+            .iter()
+            .map(|running| running.as_ref().map(|running| Programs::of(&running.processes())))
+            .collect();
+        let cpu =
+            || programs.iter().map(|programs| programs.as_ref().map(Programs::cpu_s)).collect::<Vec<_>>();
+        let (before, began) = (cpu(), Instant::now());
+        thread::sleep(time);
+        let seconds = began.elapsed().as_secs_f64();
+        for (index, after) in cpu().into_iter().enumerate() {
+            if let (Some(programs), Some(before), Some(after)) = (&programs[index], before[index], after)
+                && programs.exist()
+            {
+                let (client, servers) = programs.memory();
+                let cpu_percent = 100.0 * (after - before).max(0.0) / seconds;
+                self.measured.idle[index].push(Idle { cpu_percent, client, servers });
+            }
+        }
+    }
+
+    /// The failure of a peer is a result; any other, and a signal, ends the run.
+    fn leave_out(&mut self, index: usize, error: Error) -> Result<()> {
+        let optional = self.entrants[index].side == Side::Peer;
+        if !optional || matches!(error, Error::Interrupted(_) | Error::LeftBehind(_)) {
+            return Err(error);
+        }
+        eprintln!("{} is left out: {error}", self.entrants[index].name);
+        self.measured.left_out[index] = Some(error.to_string());
+        Ok(())
+    }
+}
+
+impl Measured {
+    fn add(&mut self, target: usize, column: Column, reading: Reading) {
+        match self.cells.iter_mut().find(|cell| cell.target == target && cell.column == column) {
+            Some(cell) => cell.rounds.push(reading),
+            None => self.cells.push(Cell { target, column, rounds: vec![reading] }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, path::Path, rc::Rc};
+
+    use super::*;
+    use crate::target::Target;
+
+    type Log = Rc<RefCell<Vec<String>>>;
+
+    /// What it does goes to a log.
+    struct Fake {
+        name: &'static str,
+        log: Log,
+        starts: bool,
+    }
+
+    impl Target for Fake {
+        fn name(&self) -> &str {
+            self.name
+        }
+        fn title(&self) -> &str {
+            self.name
+        }
+        fn is_ceiling(&self) -> bool {
+            false
+        }
+        fn missing(&self) -> Option<String> {
+            (self.name == "missing").then(|| "not installed".into())
+        }
+        fn start(&self, _: &Interrupt) -> Result<Box<dyn Running>> {
+            self.log.borrow_mut().push(format!("start {}", self.name));
+            match self.starts {
+                true => Ok(Box::new(FakeRunning(self.name, Rc::clone(&self.log)))),
+                false => Err(failed()),
+            }
+        }
+    }
+
+    struct FakeRunning(&'static str, Log);
+
+    impl Running for FakeRunning {
+        fn mountpoint(&self) -> &Path {
+            Path::new(self.0)
+        }
+        fn commands(&self) -> Vec<String> {
+            vec![format!("run {}", self.0)]
+        }
+        fn explain(&mut self, error: Error) -> Error {
+            error
+        }
+        fn stop(self: Box<Self>) -> Result<String> {
+            Ok(String::new())
+        }
+    }
+
+    impl Drop for FakeRunning {
+        fn drop(&mut self) {
+            self.1.borrow_mut().push(format!("stop {}", self.0));
+        }
+    }
+
+    /// Fails on the target of that name.
+    struct FakeMeter(Log, &'static str);
+
+    impl Meter for FakeMeter {
+        fn measure(&self, job: Job, running: &dyn Running, _: &Interrupt) -> Result<(Vec<Reading>, String)> {
+            let name = running.mountpoint().display().to_string();
+            self.0.borrow_mut().push(name.clone());
+            if name == self.1 {
+                return Err(failed());
+            }
+            let reading = |n: usize| Reading { mib_per_s: n as f64, ..Reading::default() };
+            Ok(((0..job.columns().len()).map(reading).collect(), format!("said {name}\n")))
+        }
+    }
+
+    fn failed() -> Error {
+        Error::Child { program: "fake".into(), what: "failed".into() }
+    }
+
+    const JOB: Job = Job::Fio(4096);
+
+    fn entrants(log: &Log, names: &[(&'static str, Side)]) -> Vec<Entrant> {
+        let entrant = |(name, side): &(&'static str, Side)| Entrant {
+            name: (*name).into(),
+            title: (*name).into(),
+            side: *side,
+            jobs: vec![JOB],
+            target: Box::new(Fake { name, log: Rc::clone(log), starts: *name != "broken" }),
+        };
+        names.iter().map(entrant).collect()
+    }
+
+    fn times(rounds: u32) -> Times {
+        Times { rounds, limit: Duration::from_secs(3600), idle: Duration::ZERO }
+    }
+
+    fn expect(log: &Log, words: &str) {
+        assert_eq!(log.borrow().join(", "), words);
+    }
+
+    #[test]
+    fn all_run_while_they_take_turns() {
+        let log = Log::default();
+        let entrants = entrants(&log, &[("a", Side::Ours), ("b", Side::Ceiling)]);
+        let meter = FakeMeter(Rc::clone(&log), "");
+        let measured = run(&entrants, &meter, times(2), &Interrupt::unset()).unwrap();
+        let round = |turns: &str| format!("start a, start b, {turns}, stop a, stop b");
+        expect(&log, &format!("{}, {}", round("a, b"), round("b, a")));
+        assert_eq!((measured.rounds, measured.cells.len()), (2, 8));
+        assert!(measured.cells.iter().all(|cell| cell.rounds.len() == 2));
+        let order: Vec<f64> = measured.cells[..4].iter().map(|cell| cell.rounds[0].mib_per_s).collect();
+        assert_eq!(order, [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(measured.commands, [["run a"], ["run b"]]);
+        assert!(measured.log.contains("== round 2/2, fio, 4 KiB blocks, a\nsaid a\n"), "{}", measured.log);
+    }
+
+    #[test]
+    fn a_peer_that_fails_is_left_out_and_the_rest_goes_on() {
+        let log = Log::default();
+        let peers = [("a", Side::Ours), ("missing", Side::Peer), ("broken", Side::Peer), ("bad", Side::Peer)];
+        let entrants = entrants(&log, &peers);
+        let meter = FakeMeter(Rc::clone(&log), "bad");
+        let measured = run(&entrants, &meter, times(2), &Interrupt::unset()).unwrap();
+        // Each of them fails once.
+        expect(&log, "start a, start broken, start bad, a, bad, stop bad, stop a, start a, a, stop a");
+        assert_eq!(measured.left_out[0], None);
+        let reasons: Vec<_> = measured.left_out[1..].iter().flatten().map(String::as_str).collect();
+        assert_eq!(reasons, ["not installed", "fake: failed", "fake: failed"]);
+        assert!(measured.cells.iter().all(|cell| cell.target == 0));
+    }
+
+    #[test]
+    fn what_is_no_peer_must_not_fail() {
+        let log = Log::default();
+        let entrants = entrants(&log, &[("a", Side::Ours), ("b", Side::Ceiling)]);
+        let meter = FakeMeter(Rc::clone(&log), "b");
+        run(&entrants, &meter, times(2), &Interrupt::unset()).unwrap_err();
+        expect(&log, "start a, start b, a, b, stop b, stop a");
+    }
+
+    #[test]
+    fn no_round_begins_when_the_time_is_over() {
+        let log = Log::default();
+        let entrants = entrants(&log, &[("a", Side::Ours)]);
+        let meter = FakeMeter(Rc::clone(&log), "");
+        let times = Times { limit: Duration::ZERO, ..times(9) };
+        let measured = run(&entrants, &meter, times, &Interrupt::unset()).unwrap();
+        assert_eq!(measured.rounds, 1);
+    }
+
+    #[test]
+    fn a_signal_ends_it() {
+        let log = Log::default();
+        let entrants = entrants(&log, &[("a", Side::Peer)]);
+        let interrupt = Interrupt::unset();
+        interrupt.set(15);
+        let error = run(&entrants, &FakeMeter(Rc::clone(&log), ""), times(1), &interrupt).unwrap_err();
+        assert_eq!(error.exit_code(), 143);
+        expect(&log, "");
+    }
+}

@@ -1,0 +1,388 @@
+//! How high ratios have to be: one table, and who is below. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    column::{Access, Column, FIO, Metric, Pattern},
+    report::Comparison,
+};
+use crate::{
+    sample::Phase::{self, RandomRead, RandomWrite, Read, Reread, Rewrite, Write},
+    size::{KIB, MIB},
+};
+
+/// What has to be true of some columns of one target beside another.
+struct Requirement {
+    name: &'static str,
+    /// Names of targets, each of which has to.
+    of: &'static [&'static str],
+    /// Name of what it is compared with.
+    to: &'static str,
+    metric: Metric,
+    phases: &'static [Phase],
+    direct: &'static [Access],
+    /// Bytes per request; none: all that are measured.
+    sizes: &'static [u64],
+    bound: Bound,
+}
+
+/// Where the ratio has to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bound {
+    AtLeast(f64),
+    Above(f64),
+    AtMost(f64),
+}
+
+/// A requirement applied to one column.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Name of the requirement.
+    pub name: String,
+    /// Target that has to.
+    pub of: String,
+    /// Target that it is compared with.
+    pub to: String,
+    /// The column.
+    pub column: Column,
+    /// Of medians.
+    pub ratio: f64,
+    /// Such as `>= 0.95`.
+    pub needed: String,
+    /// The ratio over the bound, or the bound over the ratio where less is better: below one it is not met.
+    pub margin: f64,
+    /// Whether the ratio is where it has to be.
+    pub met: bool,
+}
+
+const WRITES: &[Phase] = &[Write, Rewrite, RandomWrite];
+const READS: &[Phase] = &[Read, Reread, RandomRead];
+const READ_ONE: Access = FIO[0];
+const READ_MANY: Access = FIO[1];
+
+/// Of nothing in particular.
+const ANY: Requirement = Requirement {
+    name: "",
+    of: &[],
+    to: "",
+    metric: Metric::Throughput,
+    phases: &[],
+    direct: &[],
+    sizes: &[],
+    bound: Bound::Above(1.0),
+};
+
+/// The table.
+const REQUIREMENTS: &[Requirement] = &[
+    Requirement {
+        name: "shared memory: as fast as FUSE allows",
+        of: &["shm"],
+        to: "null",
+        phases: WRITES,
+        direct: &FIO,
+        bound: Bound::AtLeast(0.95),
+        ..ANY
+    },
+    Requirement {
+        name: "shared memory, nothing kept: as fast as FUSE allows",
+        of: &["shm-none"],
+        to: "null-none",
+        phases: &Phase::ALL,
+        bound: Bound::AtLeast(0.95),
+        ..ANY
+    },
+    Requirement {
+        name: "reads from kept pages",
+        of: &["shm", "tcp"],
+        to: "null",
+        phases: READS,
+        bound: Bound::AtLeast(0.9),
+        ..ANY
+    },
+    Requirement {
+        name: "large requests past the cache: half of memory's speed",
+        of: &["shm"],
+        to: "tmpfs",
+        direct: &FIO,
+        sizes: &[MIB],
+        bound: Bound::AtLeast(0.5),
+        ..ANY
+    },
+    Requirement {
+        name: "large requests, nothing kept: half of memory's speed",
+        of: &["shm-none"],
+        to: "tmpfs",
+        phases: &Phase::ALL,
+        sizes: &[MIB],
+        bound: Bound::AtLeast(0.5),
+        ..ANY
+    },
+    Requirement {
+        name: "TCP: large writes",
+        of: &["tcp"],
+        to: "null",
+        phases: WRITES,
+        sizes: &[128 * KIB, MIB],
+        bound: Bound::AtLeast(0.6),
+        ..ANY
+    },
+    Requirement {
+        name: "TCP: large reads that are not cached",
+        of: &["tcp-none"],
+        to: "null-none",
+        phases: READS,
+        sizes: &[128 * KIB, MIB],
+        bound: Bound::AtLeast(0.6),
+        ..ANY
+    },
+    Requirement {
+        name: "TCP: latency of a small read",
+        of: &["tcp"],
+        to: "null",
+        metric: Metric::P50,
+        direct: &[READ_ONE],
+        sizes: &[4 * KIB],
+        bound: Bound::AtMost(3.0),
+        ..ANY
+    },
+    Requirement {
+        name: "TCP: many small reads",
+        of: &["tcp"],
+        to: "null",
+        direct: &[READ_MANY],
+        sizes: &[4 * KIB],
+        bound: Bound::AtLeast(0.6),
+        ..ANY
+    },
+    Requirement {
+        name: "GlusterFS: large writes",
+        of: &["shm"],
+        to: "glusterfs",
+        phases: &[Write, Rewrite],
+        sizes: &[MIB],
+        bound: Bound::AtLeast(3.0),
+        ..ANY
+    },
+    Requirement {
+        name: "GlusterFS: small writes",
+        of: &["shm"],
+        to: "glusterfs",
+        phases: &[Write, Rewrite],
+        sizes: &[4 * KIB],
+        bound: Bound::AtLeast(4.0),
+        ..ANY
+    },
+    Requirement {
+        name: "GlusterFS: small random writes",
+        of: &["shm"],
+        to: "glusterfs",
+        phases: &[RandomWrite],
+        sizes: &[4 * KIB],
+        bound: Bound::AtLeast(5.0),
+        ..ANY
+    },
+    Requirement {
+        name: "GlusterFS: O_DIRECT",
+        of: &["shm"],
+        to: "glusterfs",
+        direct: &FIO,
+        bound: Bound::AtLeast(3.0),
+        ..ANY
+    },
+    Requirement {
+        name: "GlusterFS: cached reads",
+        of: &["shm"],
+        to: "glusterfs",
+        phases: READS,
+        bound: Bound::AtLeast(1.1),
+        ..ANY
+    },
+    Requirement {
+        name: "GlusterFS: processor time",
+        of: &["shm"],
+        to: "glusterfs",
+        metric: Metric::Cpu,
+        phases: WRITES,
+        direct: &FIO,
+        bound: Bound::AtMost(1.0 / 3.0),
+        ..ANY
+    },
+    Requirement {
+        name: "MooseFS: in everything",
+        of: &["shm", "tcp"],
+        to: "moosefs",
+        phases: &Phase::ALL,
+        direct: &FIO,
+        ..ANY
+    },
+    Requirement {
+        name: "sshfs: in everything",
+        of: &["shm", "tcp"],
+        to: "sshfs",
+        phases: &Phase::ALL,
+        direct: &FIO,
+        ..ANY
+    },
+    Requirement {
+        name: "what the optimizations give to writes",
+        of: &["tcp-none"],
+        to: "tcp-plain",
+        phases: WRITES,
+        bound: Bound::AtLeast(1.5),
+        ..ANY
+    },
+    Requirement {
+        name: "what the optimizations give to reads",
+        of: &["tcp-none"],
+        to: "tcp-plain",
+        phases: READS,
+        bound: Bound::AtLeast(2.4),
+        ..ANY
+    },
+];
+
+impl Requirement {
+    fn columns(&self, comparison: &Comparison) -> Vec<Column> {
+        let mut columns = comparison.columns();
+        columns.retain(|column| {
+            let pattern = match column.pattern {
+                Pattern::Iozone(phase) => self.phases.contains(&phase),
+                Pattern::Direct(access) => self.direct.contains(&access),
+            };
+            pattern && (self.sizes.is_empty() || self.sizes.contains(&column.size))
+        });
+        columns
+    }
+}
+
+impl Bound {
+    /// As people write it.
+    fn show(self) -> String {
+        match self {
+            Bound::AtLeast(bound) => format!(">= {bound:.2}"),
+            Bound::Above(bound) => format!("> {bound:.2}"),
+            Bound::AtMost(bound) => format!("<= {bound:.2}"),
+        }
+    }
+
+    fn margin(self, ratio: f64) -> f64 {
+        match self {
+            Bound::AtLeast(bound) | Bound::Above(bound) => ratio / bound,
+            Bound::AtMost(_) if ratio <= 0.0 => f64::MAX,
+            Bound::AtMost(bound) => bound / ratio,
+        }
+    }
+
+    fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Bound::AtLeast(bound) => ratio >= bound,
+            Bound::Above(bound) => ratio > bound,
+            Bound::AtMost(bound) => ratio <= bound,
+        }
+    }
+}
+
+/// A verdict for every requirement, target and column that was measured on both sides.
+pub fn judge(comparison: &Comparison) -> Vec<Verdict> {
+    judge_by(REQUIREMENTS, comparison)
+}
+
+fn judge_by(requirements: &[Requirement], comparison: &Comparison) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for requirement in requirements {
+        let columns = requirement.columns(comparison);
+        for of in requirement.of {
+            verdicts.extend(columns.iter().filter_map(|&column| {
+                let ratio = comparison.ratio(of, requirement.to, column, requirement.metric)?;
+                Some(Verdict {
+                    name: requirement.name.to_owned(),
+                    of: (*of).to_owned(),
+                    to: requirement.to.to_owned(),
+                    column,
+                    ratio,
+                    needed: requirement.bound.show(),
+                    margin: requirement.bound.margin(ratio),
+                    met: requirement.bound.is_met(ratio),
+                })
+            }));
+        }
+    }
+    verdicts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::report::tests::example;
+
+    #[test]
+    fn bounds() {
+        for (bound, ratio, met, margin) in [
+            (Bound::AtLeast(2.0), 2.0, true, 1.0),
+            (Bound::AtLeast(2.0), 1.0, false, 0.5),
+            (Bound::Above(1.0), 1.0, false, 1.0),
+            (Bound::AtMost(3.0), 3.0, true, 1.0),
+            (Bound::AtMost(3.0), 6.0, false, 0.5),
+            (Bound::AtMost(3.0), 0.0, true, f64::MAX),
+        ] {
+            assert_eq!((bound.is_met(ratio), bound.margin(ratio)), (met, margin), "{bound:?} {ratio}");
+        }
+        assert_eq!(Bound::AtMost(1.0 / 3.0).show(), "<= 0.33");
+    }
+
+    #[test]
+    fn what_was_measured_on_both_sides_is_judged_column_by_column() {
+        let requirements = [
+            Requirement {
+                name: "half",
+                of: &["shm", "tcp"],
+                to: "null",
+                phases: &[Write],
+                direct: &[READ_ONE],
+                bound: Bound::AtLeast(0.5),
+                ..ANY
+            },
+            Requirement {
+                name: "latency",
+                of: &["shm"],
+                to: "null",
+                metric: Metric::P50,
+                direct: &[READ_ONE],
+                sizes: &[4096],
+                bound: Bound::AtMost(1.9),
+                ..ANY
+            },
+            Requirement { name: "elsewhere", of: &["shm"], to: "null", phases: READS, sizes: &[MIB], ..ANY },
+            Requirement { name: "not there", of: &["shm"], to: "glusterfs", phases: READS, ..ANY },
+        ];
+        let verdicts: Vec<_> = judge_by(&requirements, &example())
+            .into_iter()
+            .map(|verdict| (verdict.name, verdict.column.pattern, verdict.ratio, verdict.met))
+            .collect();
+        let direct = Pattern::Direct(READ_ONE);
+        assert_eq!(
+            verdicts,
+            [
+                ("half".to_owned(), Pattern::Iozone(Write), 0.5, true),
+                ("half".to_owned(), direct, 0.5, true),
+                ("latency".to_owned(), direct, 2.0, false),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_table_names_each_requirement_once_and_asks_of_something() {
+        let mut names: Vec<_> = REQUIREMENTS.iter().map(|requirement| requirement.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), REQUIREMENTS.len());
+        for requirement in REQUIREMENTS {
+            let columns = requirement.phases.len() + requirement.direct.len();
+            assert!(
+                columns > 0 && !requirement.of.is_empty() && !requirement.to.is_empty(),
+                "{}",
+                requirement.name
+            );
+        }
+    }
+}
