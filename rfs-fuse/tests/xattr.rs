@@ -94,6 +94,23 @@ fn they_are_set_listed_replaced_and_removed() {
 }
 
 #[test]
+fn a_label_that_nobody_reads_is_unsupported_where_there_is_none() {
+    let filesystems = fs::read_to_string("/proc/filesystems").expect("procfs");
+    let used = filesystems.lines().any(|line| line.ends_with("\tselinuxfs"));
+    let absent = if used { Errno::NODATA } else { Errno::OPNOTSUPP };
+    each(16 * MIB, |_, mount| {
+        let path = &mount.path("file");
+        fs::write(path, b"x").expect("written");
+        assert_eq!(get(path, "security.selinux"), Err(absent));
+        assert_eq!(get(path, "security.other"), Err(Errno::NODATA));
+        set(path, "security.selinux", b"label").expect("set");
+        assert_eq!(get(path, "security.selinux"), Ok(b"label".to_vec()));
+        removexattr(path, "security.selinux").expect("removed");
+        assert_eq!(removexattr(path, "security.selinux"), Err(Errno::NODATA));
+    });
+}
+
+#[test]
 fn values_of_every_length_and_names_of_every_length() {
     each(64 * MIB, |_, mount| {
         let path = &mount.path("file");

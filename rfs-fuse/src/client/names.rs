@@ -82,10 +82,17 @@ impl Client {
         self.attributes(&inode, asks)
     }
 
+    /// What an inode is marked with; without a look at it where that is known.
+    pub(crate) fn marks(&self, ino: u64) -> Result<Marks, ClientError> {
+        let known = self.inodes.get(ino).and_then(|inode| inode.lease.lock().marks());
+        known.map_or_else(|| self.getattr(ino).map(|attr| attr.marks), Ok)
+    }
+
     /// A known inode's attributes, by a call or one-sidedly.
     pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
         let ino = inode.ino;
         let changes = inode.size.lock().changes();
+        let since = self.since();
         let kept = inode.lease.lock().is_kept();
         let read = match inode.slot() {
             Some(slot) if !asks => self.records.read(ino, slot)?,
@@ -93,10 +100,12 @@ impl Client {
         };
         let attr = match read {
             // Kept before it was read, and until now unless something is recalled meanwhile: then it may be told to be kept.
-            Some(seen) if kept => Attr { marks: seen.attr.marks | Marks::KEEP, ..seen.attr },
+            Some(seen) if kept => {
+                self.telling().learn(since, inode, seen.attr.marks);
+                Attr { marks: seen.attr.marks | Marks::KEEP, ..seen.attr }
+            }
             Some(seen) => seen.attr,
             None => {
-                let since = self.since();
                 let attr = self.call_attr(&Request::GetAttr { ino })?;
                 self.answered(since, inode, &attr);
                 attr

@@ -1,5 +1,6 @@
-//! Extended attributes. They live at the server; whether an inode has any at all is in its record, so that the question
-//! which is asked most (has this file security.capability, has it an ACL) costs no call where the answer is no.
+//! Extended attributes. They live at the server; whether an inode has any at all is in its record and among its attributes, so that
+//! the question which is asked most (has this file security.capability, has it an ACL) costs no call where the answer is no, and
+//! nothing at all where attributes are kept.
 
 use rfs_proto::{Errno, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet};
 
@@ -17,7 +18,7 @@ impl Client {
     pub fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, ClientError> {
         check_name(name)?;
         let needed = if name == CAPABILITY { Marks::CAPABILITY } else { Marks::XATTRS };
-        if !self.getattr(ino)?.marks.contains(needed) {
+        if !self.marks(ino)?.contains(needed) {
             return Err(Errno::ENODATA.into());
         }
         self.whole(|offset| Request::GetXattr { ino, name, offset })
@@ -25,7 +26,7 @@ impl Client {
 
     /// The names of all extended attributes, each followed by a NUL.
     pub fn list_xattr(&self, ino: u64) -> Result<Vec<u8>, ClientError> {
-        if !self.getattr(ino)?.marks.contains(Marks::XATTRS) {
+        if !self.marks(ino)?.contains(Marks::XATTRS) {
             return Ok(Vec::new());
         }
         self.whole(|offset| Request::ListXattr { ino, offset })

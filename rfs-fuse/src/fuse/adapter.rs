@@ -27,6 +27,7 @@ use super::{
     Settings, convert,
     handles::{Handle, Handles},
     kernel::KernelLink,
+    labels::Labels,
     lifetimes::Lifetimes,
     locks::{self, LockFlags, Locks},
     pages::{Pages, Stale},
@@ -60,6 +61,7 @@ pub struct Adapter {
     lock_flags: LockFlags,
     handles: Handles,
     pages: Pages,
+    labels: Labels,
     complained: AtomicBool,
     _recalls: Option<Recalls>,
 }
@@ -77,6 +79,7 @@ impl Adapter {
             lock_flags: LockFlags::new(),
             handles: Handles::default(),
             pages: Pages::new(kernel.clone()),
+            labels: Labels::here(),
             complained: AtomicBool::new(false),
             client,
             lifetimes: Lifetimes::new(&settings),
@@ -485,7 +488,14 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.value("getxattr", self.client.get_xattr(ino.0, name.as_bytes()), size, reply);
+        match self.client.get_xattr(ino.0, name.as_bytes()) {
+            Err(ClientError::Errno(rfs_proto::Errno::ENODATA))
+                if self.labels.are_unsupported(name.as_bytes()) =>
+            {
+                reply.error(Errno::EOPNOTSUPP);
+            }
+            value => self.value("getxattr", value, size, reply),
+        }
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {

@@ -11,6 +11,7 @@ mod background;
 mod convert;
 mod handles;
 mod kernel;
+mod labels;
 mod lifetimes;
 mod locks;
 mod pages;

@@ -3,8 +3,12 @@
 //! Attributes that may not be kept are looked at one-sidedly, which costs less than a call but each time. A call may have
 //! them given to be kept. While another client writes to the file it does not, and while one changes the
 //! inode all the time what is given goes at once; then the calls get rarer.
+//!
+//! With attributes that may be kept, what they are marked with is known without a look: whether there are extended attributes.
 
 use std::time::{Duration, Instant};
+
+use rfs_proto::Marks;
 
 /// A look at the attributes asks the server at the latest after so many that did not.
 const RARELY: u32 = 64;
@@ -16,6 +20,8 @@ const LONG: Duration = Duration::from_millis(250);
 pub(crate) struct Lease {
     /// Since when they may be kept.
     kept: Option<Instant>,
+    /// What they are marked with, if that is known to be so still.
+    marks: Option<Marks>,
     /// Looks that did not ask, since the last that did.
     looks: u32,
     /// So many do not ask.
@@ -34,11 +40,30 @@ impl Lease {
             self.rarer();
         }
         self.kept = if kept { self.kept.or(Some(now)) } else { None };
+        self.marks = None;
         self.looks = 0;
+    }
+
+    /// What attributes are marked with that may be kept, and that nobody has changed since they were asked for.
+    pub(crate) fn learn(&mut self, marks: Marks) {
+        if self.is_kept() {
+            self.marks = Some(marks - Marks::KEEP);
+        }
+    }
+
+    /// What they are marked with, where that is known.
+    pub(crate) fn marks(self) -> Option<Marks> {
+        self.marks
+    }
+
+    /// This client changed the inode itself.
+    pub(crate) fn changed(&mut self) {
+        self.marks = None;
     }
 
     /// They were recalled.
     pub(crate) fn recalled(&mut self, now: Instant) {
+        self.marks = None;
         if let Some(since) = self.kept.take() {
             if now.duration_since(since) >= LONG {
                 self.pause = 0;
@@ -85,6 +110,24 @@ mod tests {
         assert!((10..=25).contains(&calls(&mut lease, 1000, false, now)));
         assert_eq!(calls(&mut lease, 1000, true, now), 1, "one answer is enough");
         assert!(lease.is_kept());
+    }
+
+    #[test]
+    fn marks_are_known_until_something_changes() {
+        let (mut lease, now) = (Lease::default(), Instant::now());
+        lease.learn(Marks::XATTRS);
+        assert_eq!(lease.marks(), None, "not kept");
+        type End = fn(&mut Lease, Instant);
+        let ends: [End; 3] =
+            [|l, _| l.changed(), |l, now| l.recalled(now), |l, now| l.answered(false, now)];
+        for end in ends {
+            lease.answered(true, now);
+            assert_eq!(lease.marks(), None, "nobody has said");
+            lease.learn(Marks::XATTRS | Marks::KEEP);
+            assert_eq!(lease.marks(), Some(Marks::XATTRS));
+            end(&mut lease, now);
+            assert_eq!(lease.marks(), None);
+        }
     }
 
     #[test]

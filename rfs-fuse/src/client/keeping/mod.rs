@@ -4,7 +4,7 @@
 //! concerns it was recalled since; and while the kernel is told, no recall is noted ([`Client::telling`]). So the kernel is told
 //! first and loses it then, in this order, and never keeps what it should have lost.
 //!
-//! Lock order: the recalls, then any one of the others, which are held for moments.
+//! Lock order: the recalls, then an inode's lease, then any one of the others, which are held for moments.
 
 mod ahead;
 mod changes;
@@ -118,6 +118,18 @@ impl Telling<'_> {
             if !kept {
                 inode.pages.recalled();
             }
+            self.learn(since, inode, attr.marks);
+        }
+    }
+
+    /// What attributes were marked with that were asked for since then.
+    pub(crate) fn learn(&self, since: Since, inode: &Inode, marks: Marks) {
+        // Held, so that a change that ends meanwhile takes it back.
+        let mut lease = inode.lease.lock();
+        if !self.client.keeping.changed.lock().attr(since.changed, inode.ino)
+            && !self.recalled.attr(since.recalled, inode.ino)
+        {
+            lease.learn(marks);
         }
     }
 
@@ -182,6 +194,9 @@ impl Client {
             changed.note(Recall::Attr { ino });
         }
         drop(changed);
+        for inode in effect.inodes().filter_map(|ino| self.inodes.get(ino)) {
+            inode.lease.lock().changed();
+        }
         if effect.names.is_empty() {
             return outcome;
         }

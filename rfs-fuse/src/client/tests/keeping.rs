@@ -1,6 +1,6 @@
 //! What is kept, what is recalled, and what comes in between.
 
-use std::thread;
+use std::{sync::atomic::AtomicU64, thread};
 
 use rdmabox::Cancel;
 use rfs_proto::{Recall, Request, encode_request};
@@ -38,7 +38,10 @@ impl Keeper for Nobody {
 
 impl Keeping {
     fn new() -> Keeping {
-        let server = Fake::new(256, true);
+        Keeping::with(Fake::new(256, true))
+    }
+
+    fn with(server: Arc<Fake>) -> Keeping {
         let meddler = Meddler::new(&server);
         let options = AttachOptions { keeps: true, ..AttachOptions::default() };
         let client = Arc::new(Client::attach(meddler.clone(), &options).expect("attached"));
@@ -153,6 +156,41 @@ fn what_this_client_changes_itself_it_does_not_keep_from_before() {
     assert!(!k.client.telling().keeps_attr(before, ino));
     let after = k.client.since_but_changed(since);
     assert!(k.client.telling().keeps_attr(after, ino), "what the change brought");
+}
+
+#[test]
+fn that_there_are_no_extended_attributes_is_kept_with_the_attributes() {
+    let k = Keeping::with(Fake::new(256, false));
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let looked = || {
+        let reads = Arc::new(AtomicU64::new(0));
+        let count = reads.clone();
+        k.meddler.once(What::Read, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        assert_eq!(k.client.get_xattr(ino, b"user.x"), Err(Errno::ENODATA.into()));
+        assert_eq!(k.client.list_xattr(ino), Ok(vec![]));
+        reads.load(Ordering::Relaxed) > 0
+    };
+    assert!(!looked(), "they came with the name");
+    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    assert!(looked(), "a change of its own may have brought some");
+    assert!(!looked(), "it had a look");
+    k.recall(Recall::Attr { ino });
+    assert!(looked());
+    k.client.getattr(ino).expect("attributes, asked for to be kept");
+    assert!(!looked());
+    // Recalled while the record was being read.
+    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    let server = k.server.clone();
+    k.meddler.once(What::Read, move || {
+        server.recalls.send(&[Recall::Attr { ino }]);
+        Ok(())
+    });
+    assert_eq!(k.client.get_xattr(ino, b"user.x"), Err(Errno::ENODATA.into()));
+    assert!(looked(), "what was read is not known to be so still");
 }
 
 #[test]
