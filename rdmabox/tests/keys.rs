@@ -23,7 +23,7 @@ fn key(name: &str, secret: u8) -> Key {
     Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() }
 }
 
-/// Answers with the keys of the memory: each one of this domain, and those of another one.
+/// Answers with where memory is: the asker's own, or that of a key that he names.
 struct Places {
     exports: HashMap<Option<KeyId>, Export>,
 }
@@ -134,34 +134,28 @@ fn a_key_opens_its_own_domain_as_far_as_that_goes() {
         let place_of_reader = place(&reader, "");
         reader.read(place_of_reader, &mut back).unwrap();
         assert_eq!(&back, b"text");
-        // What the key does not open, by any kind of request, posted alone or in a list.
+        // What the key does not open, by any kind of request, alone or with others. What goes with one that is refused is flushed.
+        let is_refused = |outcome: Result<(), RequestError>| {
+            let refused = RequestError::Completion(WcStatus::RemAccessErr);
+            assert!(outcome == Err(refused) || outcome == Err(RequestError::Flushed), "{outcome:?}");
+        };
         for _ in 0..2 {
-            assert_eq!(reader.write(place_of_reader, b"no"), Err(REFUSED));
-            assert_eq!(reader.write_vectored(&[(place_of_reader, b"no"), (own, b"no")]), Err(REFUSED));
-            assert!(reader.compare_swap(place_of_reader, 0, 1).is_err());
-            assert!(reader.fetch_add(place_of_reader, 1).is_err());
-            assert!(matches!(reader.map(place_of_reader, 8), None | Some(_)));
-            reader.read(place_of_reader, &mut back).unwrap();
+            is_refused(reader.write(place_of_reader, b"no"));
+            is_refused(reader.write_vectored(&[(place_of_reader, b"no"), (own, b"no")]));
+            is_refused(reader.compare_swap(place_of_reader, 0, 1).map(drop));
+            is_refused(reader.fetch_add(place_of_reader, 1).map(drop));
+            until(|| reader.read(place_of_reader, &mut back).is_ok());
         }
-        // What is another's, with its place known. Over RDMA a device tells no more than this.
+        // What is another's, with its place known.
         let foreign = place(&writer, "reader");
         for _ in 0..2 {
-            let refused = [
-                writer.read(foreign, &mut back),
-                writer.write(foreign, b"no"),
-                reader.read(own, &mut back),
-                reader.write(own, b"no"),
-            ];
-            let is_refused = |outcome: &Result<(), RequestError>| {
-                matches!(
-                    outcome,
-                    Err(RequestError::Completion(WcStatus::RemAccessErr) | RequestError::Flushed)
-                )
-            };
-            assert!(refused.iter().all(is_refused), "{refused:?}");
+            is_refused(writer.read(foreign, &mut back));
+            is_refused(writer.write(foreign, b"no"));
+            is_refused(reader.read(own, &mut back));
+            is_refused(reader.write(own, b"no"));
         }
         // And on they go: broken queue pairs are joined again, with a proof each.
-        writer.write(own, b"more").unwrap();
+        until(|| writer.write(own, b"more").is_ok());
         until(|| reader.read(place_of_reader, &mut back).is_ok());
         let mut there = [0; 4];
         f.memory["reader"].read(0, &mut there);

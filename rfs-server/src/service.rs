@@ -5,36 +5,29 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use parking_lot::RwLock;
-use rdmabox::{Export, Peer, RemoteAddr, Service};
+use parking_lot::{Mutex, RwLock};
+use rdmabox::{Export, KeyId, Peer, RemoteAddr, Service};
 use rfs_proto::{
     Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
 };
 
 use crate::{
     dispatch::{Dispatcher, Outcome, Sender},
+    keys::Keys,
+    rights::Rights,
     sessions::Regions,
 };
 
-/// A file system, as sessions reach it.
-///
-/// Its memory is registered on its own, and a session is told the keys of its own export only: whoever keeps to the protocol
-/// reaches no byte of another one, whatever addresses it computes. It is no wall against a client that does not. The keys of
-/// software devices are small numbers, which can be guessed, and where memory is mapped a client is handed that of all exports.
-/// Exports part space and names, not users who mean each other harm; they need servers of their own.
+/// The memory of a file system, as the sessions of one protection domain reach it.
 #[derive(Debug)]
-pub struct Lent {
-    /// Its name.
-    pub name: String,
-    /// Answers its sessions.
-    pub dispatcher: Arc<Dispatcher>,
+pub struct Reach {
     /// File data.
     pub arena: Export,
     /// Attribute records.
     pub table: Export,
 }
 
-impl Lent {
+impl Reach {
     fn regions(&self, peer: &Peer) -> Regions {
         let region = |export: &Export| {
             let RemoteAddr { addr, rkey } = peer.remote_addr(export);
@@ -44,28 +37,81 @@ impl Lent {
     }
 }
 
+/// A file system, as sessions reach it.
+///
+/// With keys each export has protection domains of its own, one for those who may write and one for those who may not, whose
+/// regions have no right but to be read. So a session reaches no byte of another export, and writes none of its own that it may not,
+/// whatever it sends.
+///
+/// Sessions without a key are all in one domain. Each is told the regions of its own export only: whoever keeps to the protocol
+/// reaches no byte of another one. It is no wall against a client that does not: where memory is mapped a client is handed that of
+/// all exports.
+#[derive(Debug)]
+pub struct Lent {
+    /// Its name.
+    pub name: String,
+    /// Answers its sessions.
+    pub dispatcher: Arc<Dispatcher>,
+    /// For those without a key.
+    pub open: Reach,
+    /// For those with one, by what they may do.
+    pub keyed: HashMap<Rights, Reach>,
+}
+
+/// Where a session has attached to.
+#[derive(Clone, Copy, Debug)]
+struct Attached {
+    /// The export, by its place in the list.
+    export: usize,
+    rights: Rights,
+}
+
 /// The file service of one or more exports.
 #[derive(Debug)]
 pub struct FileService {
     exports: Vec<Lent>,
-    /// Which export each session has attached to, by its place in the list.
-    sessions: RwLock<HashMap<u64, usize>>,
+    keys: Option<Arc<Keys>>,
+    /// Sessions that have attached.
+    sessions: RwLock<HashMap<u64, Attached>>,
+    /// Sessions with a key.
+    keyed: Mutex<HashMap<u64, KeyId>>,
 }
 
 impl FileService {
-    /// A service of these exports, the first of which is that of clients that name none.
-    pub fn new(exports: Vec<Lent>) -> FileService {
-        FileService { exports, sessions: RwLock::default() }
+    /// A service of these exports, the first of which is that of clients that name none and have no key.
+    pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
+        FileService { exports, keys, sessions: RwLock::default(), keyed: Mutex::default() }
     }
 
-    /// The export of a session.
-    fn export(&self, session: u64) -> Option<&Lent> {
-        let at = self.sessions.read().get(&session).copied();
-        at.and_then(|at| self.exports.get(at))
+    /// The sessions that have one of these keys.
+    pub fn sessions_with(&self, keys: &[KeyId]) -> Vec<u64> {
+        let keyed = self.keyed.lock();
+        keyed.iter().filter(|(_, key)| keys.contains(key)).map(|(session, _)| *session).collect()
+    }
+
+    /// The export of a session, and what it may do there.
+    fn export(&self, session: u64) -> Option<(&Lent, Rights)> {
+        let Attached { export, rights } = self.sessions.read().get(&session).copied()?;
+        Some((self.exports.get(export)?, rights))
+    }
+
+    /// What a session gets that asks for the export `name`.
+    fn allowed(&self, peer: &Peer, name: &str) -> Result<Attached, Errno> {
+        let place = |name| self.exports.iter().position(|export| export.name == name);
+        let Some(key) = peer.key() else {
+            let export = if name.is_empty() { Some(0) } else { place(name) };
+            return Ok(Attached { export: export.ok_or(Errno::ENOENT)?, rights: Rights::Write });
+        };
+        let opens = self.keys.as_ref().and_then(|keys| keys.opens(key)).ok_or(Errno::EACCES)?;
+        // Whether there is an export of that name is nothing for those who have no key to it.
+        match name.is_empty() || place(name) == Some(opens.export) {
+            true => Ok(Attached { export: opens.export, rights: opens.rights }),
+            false => Err(Errno::EACCES),
+        }
     }
 
     /// The export that the first request of a session asks for, or what else there is to say to it.
-    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Result<&Lent, Errno>, String> {
+    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Result<(&Lent, Rights), Errno>, String> {
         // What follows the version may differ in another one.
         if let Some(version) = attach_version(request)
             && version != VERSION
@@ -76,24 +122,34 @@ impl FileService {
         let Request::Attach { client, export: name, .. } = decode(request)? else {
             return Ok(Err(Errno::EPROTO));
         };
-        let found = self.exports.iter().position(|export| name.is_empty() || export.name == name);
-        let Some(found) = found else {
-            log::warn!("{peer}: {client:?} asks for the export {name:?}, which there is not");
-            return Ok(Err(Errno::ENOENT));
+        let wanted = match self.allowed(peer, name) {
+            Ok(wanted) => wanted,
+            Err(errno) => {
+                log::warn!("{peer}: {client:?} asks for the export {name:?}: {errno}");
+                return Ok(Err(errno));
+            }
         };
         // Of two requests at once the first one counts; the export itself refuses the other one.
-        let at = *self.sessions.write().entry(peer.id()).or_insert_with(|| {
-            let export = &self.exports[found];
-            export.dispatcher.session_began(peer.id(), export.regions(peer));
-            found
+        let Attached { export: at, rights } = *self.sessions.write().entry(peer.id()).or_insert_with(|| {
+            let export = &self.exports[wanted.export];
+            let reach = match peer.key() {
+                // Each export with keys has both.
+                Some(_) => export.keyed.get(&wanted.rights).unwrap_or(&export.open),
+                None => &export.open,
+            };
+            export.dispatcher.session_began(peer.id(), reach.regions(peer));
+            wanted
         });
-        Ok(Ok(&self.exports[at]))
+        Ok(Ok((&self.exports[at], rights)))
     }
 }
 
 impl Service for FileService {
     fn connected(&self, peer: &Peer) -> Result<(), String> {
         log::debug!("session {}: {}", peer.id(), peer.description());
+        if let Some(key) = peer.key() {
+            self.keyed.lock().insert(peer.id(), *key);
+        }
         Ok(())
     }
 
@@ -103,7 +159,7 @@ impl Service for FileService {
             None => self.choose(peer, request)?,
         };
         match export {
-            Ok(export) => answer(&export.dispatcher, peer.id(), request, reply)?,
+            Ok((export, rights)) => answer(&export.dispatcher, (peer.id(), rights), request, reply)?,
             Err(errno) => encode(&Reply::Error(errno), reply),
         }
         Ok(())
@@ -112,7 +168,8 @@ impl Service for FileService {
     fn disconnected(&self, peer: &Peer) {
         let export = self.export(peer.id());
         self.sessions.write().remove(&peer.id());
-        if let Some(export) = export {
+        self.keyed.lock().remove(&peer.id());
+        if let Some((export, _)) = export {
             export.dispatcher.session_ended(peer.id());
         }
         log::debug!("session {}: gone", peer.id());
@@ -126,11 +183,22 @@ fn decode(request: &[u8]) -> Result<Request<'_>, String> {
 /// Answers one message of a session, now or later. An error ends the session.
 fn answer(
     dispatcher: &Dispatcher,
-    session: u64,
+    (session, rights): (u64, Rights),
     request: &[u8],
     reply: &mut rdmabox::Reply<'_>,
 ) -> Result<(), String> {
-    match dispatcher.handle(session, decode(request)?) {
+    let request = decode(request)?;
+    if !rights.allow(&request) {
+        encode(&Reply::Error(Errno::EROFS), reply);
+        return Ok(());
+    }
+    match dispatcher.handle(session, request) {
+        Outcome::Now(mut answer) if rights == Rights::Read => {
+            if let Reply::Attached(attached) = &mut answer {
+                attached.read_only = true;
+            }
+            encode(&answer, reply);
+        }
         Outcome::Now(answer) => encode(&answer, reply),
         Outcome::Later(promise) => {
             let later = reply.later();

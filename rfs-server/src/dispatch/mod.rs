@@ -270,7 +270,7 @@ impl Dispatcher {
         let regions = self.locked(|meta| meta.attach(session, keeps)).ok_or(Errno::EPROTO)?;
         log::debug!("session {session}: {client:?} attached");
         let Regions { arena, table } = regions;
-        Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session }))
+        Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session, read_only: false }))
     }
 
     fn locked<T>(&self, step: impl FnOnce(&mut Meta) -> T) -> T {
