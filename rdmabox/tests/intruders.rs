@@ -37,13 +37,15 @@ fn preamble(kind: u32, token: &[u8], number: u32) -> Vec<u8> {
 
 fn preamble_of(kind: u32, token: &[u8], number: u32, calls: u32) -> Vec<u8> {
     let mut bytes = b"rdmabxS\x01".to_vec();
-    bytes.extend(3u32.to_le_bytes());
+    bytes.extend(4u32.to_le_bytes());
     bytes.extend(kind.to_le_bytes());
     bytes.extend(token);
     bytes.extend(number.to_le_bytes());
     // Of software.
     bytes.extend(0u32.to_le_bytes());
     bytes.extend(calls.to_le_bytes());
+    // It proves nothing: no key, no nonce.
+    bytes.extend([0; 68]);
     bytes
 }
 
@@ -96,7 +98,8 @@ fn raw_answer(control: &mut TcpStream) -> [u8; 68] {
     let mut raw = [0u8; 68];
     control.read_exact(&mut raw).unwrap();
     assert_eq!(raw[12], 1);
-    let mut text = vec![0; usize::from(u16::from_le_bytes([raw[14], raw[15]]))];
+    // Of the length the fixed part has been read.
+    let mut text = vec![0; usize::from(u16::from_le_bytes([raw[14], raw[15]])) - 52];
     control.read_exact(&mut text).unwrap();
     raw
 }

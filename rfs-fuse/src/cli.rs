@@ -136,6 +136,11 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Session")]
     gid_index: Option<u8>,
 
+    /// The key that the server asks for: a file of mode 600 with a name and a secret (rfs-server --new-key makes one). The
+    /// server has to prove that it has it, too
+    #[arg(long, value_name = "FILE", help_heading = "Session")]
+    pub key: Option<PathBuf>,
+
     /// Data queue pairs
     #[arg(long, value_name = "N", help_heading = "Session")]
     queue_pairs: Option<usize>,

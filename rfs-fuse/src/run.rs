@@ -15,6 +15,7 @@ use std::{
 
 use clap::{CommandFactory, Parser};
 use fuser::{Config, Filesystem, Session, SessionACL};
+use rdmabox::{Key, KeyFileError, SessionOptions};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -42,6 +43,8 @@ enum RunError {
     Usage(#[from] UsageError),
     #[error(transparent)]
     Mount(#[from] MountError),
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
     #[error(transparent)]
     Attach(#[from] AttachError),
     #[error("{0}: the server took the connection but does not answer")]
@@ -138,6 +141,7 @@ fn run(args: &Args) -> Result<(), RunError> {
         daemon::begin();
     }
     let address = args.address()?;
+    let key = args.key.as_deref().map(Key::load).transpose()?;
     let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;
     // From here on a signal is an event, so that it cannot leave a mount behind.
@@ -152,7 +156,8 @@ fn run(args: &Args) -> Result<(), RunError> {
         return outcome;
     };
     let client = {
-        let (address, options, attach) = (address.clone(), args.session_options(), args.attach_options());
+        let options = SessionOptions { key, ..args.session_options() };
+        let (address, attach) = (address.clone(), args.attach_options());
         within(options.connect_timeout + ATTACH_SLACK, move || Client::connect(&address, &options, &attach))
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
@@ -195,7 +200,8 @@ fn serve<F: Filesystem>(
     client: Option<(&Arc<Client>, &KernelLink)>,
     (send, events): Events,
 ) -> Result<(), RunError> {
-    let options = args.mount_options();
+    let mut options = args.mount_options();
+    options.flags.read_only |= client.is_some_and(|(client, _)| client.is_read_only());
     let ground = if args.leave_dead_mount { None } else { Ground::lock(point)? };
     let (device, mounted) = mount::mount(point, &options)?;
     let caretaker = ground.and_then(|ground| {

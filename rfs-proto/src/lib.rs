@@ -24,7 +24,7 @@ pub use message::{
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

@@ -479,6 +479,8 @@ pub struct Attached {
     pub now: i64,
     /// The session's number, never 0, for [`record::appender`](crate::record::appender).
     pub session: u64,
+    /// The session may look and not change: requests that do are EROFS, and the regions can only be read.
+    pub read_only: bool,
 }
 
 /// An open file.

@@ -69,8 +69,14 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         any::<u16>().prop_map(|n| Reply::Error(Errno(n))),
         Just(Reply::Done),
-        (region(), region(), any::<i64>(), number()).prop_map(
-            |(arena, table, now, session)| Reply::Attached(Attached { arena, table, now, session })
+        (region(), region(), any::<i64>(), number(), any::<bool>()).prop_map(
+            |(arena, table, now, session, read_only)| Reply::Attached(Attached {
+                arena,
+                table,
+                now,
+                session,
+                read_only
+            })
         ),
         attr().prop_map(Reply::Attr),
         (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),

@@ -2,7 +2,7 @@
 //!
 //! Threading: none. It parses and explains; it opens and starts nothing.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 use rdmabox::{Address, Fencing, RdmaOptions, size};
@@ -11,6 +11,7 @@ use crate::{
     config::Config,
     dispatch::Root,
     export::{ExportArg, ExportConfig, parse_mode, parse_name},
+    keys::NewKey,
     prefault::Prefault,
 };
 
@@ -28,10 +29,13 @@ use crate::{
             rfs-server --memory 4G\n  \
         Only through a Unix socket of your choice:\n      \
             rfs-server --memory 512M --listen unix:/tmp/scratch.sock\n  \
+        To other hosts, for those who have a key (of which the first command prints both halves):\n      \
+            rfs-server --new-key laptop\n      \
+            rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys\n  \
+        The same over RDMA hardware or Soft-RoCE (they find each other over TCP):\n      \
+            rfs-server --memory 64G --listen rdma:10.0.0.7:7441 --keys /etc/rfs/keys\n  \
         To other hosts of a network where everybody may read and write everything:\n      \
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-remote-without-secret\n  \
-        To other hosts over RDMA hardware or Soft-RoCE (they find each other over TCP):\n      \
-            rfs-server --memory 64G --listen rdma:10.0.0.7:7441 --allow-remote-without-secret\n  \
         Two file systems, each with space of its own (rfs-fuse --export NAME):\n      \
             rfs-server --export home=8G --export scratch=2G,inodes=100000,root-mode=1777\n  \
         With all memory taken before clients can connect:\n      \
@@ -43,7 +47,7 @@ use crate::{
 )]
 pub struct Cli {
     /// How much memory to lend: a number of bytes, or of powers of 1024: 512m, 4g, 1.5t
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present = "exports")]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present_any = ["exports", "new_key"])]
     pub memory: Option<u64>,
 
     /// A file system to lend, instead of --memory and what goes with it: its name and size, how many inodes it has, and the
@@ -105,9 +109,19 @@ pub struct Cli {
     #[arg(long)]
     pub keep_stragglers: bool,
 
-    /// Listen on addresses that other machines can reach, although anybody who connects can then read and write
-    /// everything: this version cannot authenticate clients
-    #[arg(long)]
+    /// Take clients only that have one of the keys in this file, of mode 600: lines of a name, a secret in hexadecimal
+    /// digits, an export (rfs unless told otherwise), and rw or ro. Client and server prove to each other that they have it. SIGHUP
+    /// has the file read again. Through the Unix socket the user who runs the server, and root, need none
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
+
+    /// Make a new key, print the lines for the server's and the client's file, and end
+    #[arg(long, value_name = "NAME[,export=NAME][,ro]", value_parser = NewKey::parse)]
+    pub new_key: Option<NewKey>,
+
+    /// Listen on addresses that other machines can reach without keys, although anybody who connects can then read and
+    /// write everything
+    #[arg(long, conflicts_with = "keys")]
     pub allow_remote_without_secret: bool,
 }
 
@@ -132,6 +146,7 @@ impl Cli {
         };
         config.exports = self.exports.into_iter().map(export).collect();
         config.prefault = self.prefault;
+        config.keys = self.keys;
         config.allow_remote_without_secret = self.allow_remote_without_secret;
         config
     }
@@ -179,6 +194,16 @@ mod tests {
         assert_eq!(plain.patience(), crate::config::DEFAULT_PATIENCE);
         assert!(Cli::try_parse_from(["rfs-server"]).is_err());
         assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
+    }
+
+    #[test]
+    fn keys_take_the_place_of_carelessness() {
+        let args = |rest: &[&str]| Cli::try_parse_from([&["rfs-server"], rest].concat());
+        let cli = args(&["--memory=1G", "--keys=/k"]).unwrap();
+        assert_eq!(cli.into_config().keys, Some("/k".into()));
+        assert!(args(&["--memory=1G", "--keys=/k", "--allow-remote-without-secret"]).is_err());
+        assert!(args(&["--new-key=tv,ro"]).unwrap().new_key.is_some());
+        assert!(args(&["--new-key=t v"]).is_err());
     }
 
     #[test]

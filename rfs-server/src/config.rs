@@ -46,6 +46,9 @@ pub struct Config {
     pub listen: Vec<Address>,
     /// The device of addresses for RDMA.
     pub rdma: RdmaOptions,
+    /// The file of the keys that clients are asked for; [`keys`](crate::keys) has its form. Without one everybody who can connect
+    /// is a client.
+    pub keys: Option<PathBuf>,
     /// Allow TCP listeners that other machines can reach although nobody has to prove who they are.
     pub allow_remote_without_secret: bool,
     /// When a client is lost, and what is done about one that has memory mapped.
@@ -86,6 +89,7 @@ impl Config {
             exports: Vec::new(),
             listen: default_listen(),
             rdma: RdmaOptions::default(),
+            keys: None,
             allow_remote_without_secret: false,
             fencing: Fencing { lease: Some(DEFAULT_LEASE), kill: true },
             recall_timeout: None,
@@ -141,6 +145,7 @@ impl Config {
                 return Err(StartError::ListenTwice { address: address.clone() });
             }
             if let Address::Tcp { host, port } | Address::Rdma { host, port } = address
+                && self.keys.is_none()
                 && !self.allow_remote_without_secret
                 && !is_loopback(host, *port)
                     .map_err(|source| StartError::Resolve { address: address.clone(), source })?
@@ -223,6 +228,11 @@ mod tests {
             let refused = check(vec![tcp("127.0.0.1"), tcp(host)], false);
             assert!(matches!(refused, Err(StartError::Remote { .. })), "{host}");
             assert!(check(vec![tcp(host)], true).is_ok(), "{host}");
+            let keys = Some("/keys".into());
+            assert!(
+                Config { listen: vec![tcp(host)], keys, ..Config::new(MIN_MEMORY) }.check().is_ok(),
+                "{host}"
+            );
         }
     }
 

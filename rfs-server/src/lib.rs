@@ -8,6 +8,7 @@
 //! memory ahead of need; [`files`]
 //! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
 //! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what, [`keepers`] who keeps what he was told;
+//! [`keys`] says which client may attach to which export, and [`rights`] what it may do there;
 //! [`recalls`] has what they are to be told, [`waits`] the replies that wait for them, and [`patience`] ends the wait; [`dispatch`] answers requests,
 //! [`service`] brings them from rdmabox, and [`server`] puts it all together.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod dispatch;
 pub mod export;
 pub mod files;
 pub mod keepers;
+pub mod keys;
 pub mod leases;
 pub mod locks;
 pub mod namespace;
@@ -27,6 +29,7 @@ pub mod numbers;
 pub mod patience;
 pub mod prefault;
 pub mod recalls;
+pub mod rights;
 pub mod scrub;
 pub mod server;
 pub mod service;

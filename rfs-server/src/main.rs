@@ -6,16 +6,26 @@ use std::{
 };
 
 use clap::Parser;
-use rdmabox::size;
+use rdmabox::{Secret, size};
 use rfs_proto::{BLOCK, StatFs};
-use rfs_server::{Config, Server, cli::Cli};
+use rfs_server::{Config, Server, cli::Cli, keys::NewKey};
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
 fn main() -> ExitCode {
-    let config = Cli::parse().into_config();
+    let cli = Cli::parse();
+    if let Some(key) = &cli.new_key {
+        return match print_key(key, &mut io::stdout().lock()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("rfs-server: {e}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let config = cli.into_config();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     match serve(config) {
         Ok(()) => ExitCode::SUCCESS,
@@ -28,15 +38,36 @@ fn main() -> ExitCode {
 
 /// Serves until a signal says to stop.
 fn serve(config: Config) -> Result<(), String> {
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|e| format!("cannot handle signals: {e}"))?;
+    let mut wanted = vec![SIGTERM, SIGINT];
+    if config.keys.is_some() {
+        // Without keys it does what it does to any program.
+        wanted.push(SIGHUP);
+    }
+    let mut signals = Signals::new(wanted).map_err(|e| format!("cannot handle signals: {e}"))?;
     let server = Server::start(config).map_err(|e| e.to_string())?;
     if let Err(e) = announce(&server, &mut io::stdout().lock()) {
         // Whoever started it may have closed its output: no reason not to serve.
         log::debug!("cannot write to standard output: {e}");
     }
-    signals.forever().next();
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        match server.reload_keys() {
+            Ok(count) => log::info!("keys read again: {} of them", count.unwrap_or(0)),
+            Err(e) => log::error!("the keys stay as they were: {e}"),
+        }
+    }
     server.shutdown();
     Ok(())
+}
+
+/// Makes a key, and prints what goes into the two files.
+fn print_key(key: &NewKey, out: &mut impl Write) -> io::Result<()> {
+    let [server, client] = key.lines(&Secret::random()?);
+    writeln!(out, "# a line of the server's file, of mode 600: rfs-server --keys FILE\n{}", *server)?;
+    writeln!(out, "# the client's file, of mode 600: rfs-fuse --key FILE\n{}", *client)?;
+    out.flush()
 }
 
 fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {

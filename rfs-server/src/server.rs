@@ -3,19 +3,21 @@
 //! Threading: [`Server::start`] returns once the server answers. Dropping the server ends all sessions, removes its
 //! Unix sockets and joins its threads. It installs no signal handlers and prints nothing: that is the program's.
 
-use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
-use rdmabox::{Access, Address, Host, HostError, Memory, MemoryError, Running, size};
+use rdmabox::{Access, Address, Domain, Host, HostError, KeyFileError, Memory, MemoryError, Running, size};
 use rfs_proto::{ServerStats, StatFs};
 
 use crate::{
     config::{Config, MIN_MEMORY},
     dispatch::Dispatcher,
     export::ExportConfig,
+    keys::{self, Keys},
     patience::{Alarm, Patience},
     prefault::Prefaulter,
+    rights::Rights,
     scrub::{Scrubber, Space},
-    service::{FileService, Lent},
+    service::{FileService, Lent, Reach},
     stats,
     system::{self, Bound},
 };
@@ -57,13 +59,16 @@ pub enum StartError {
     },
     /// A listener that anyone on the network could use.
     #[error(
-        "{address} can be reached from other machines, and this server cannot authenticate clients yet: whoever \
-         connects can read and write everything; say --allow-remote-without-secret if that is what you want"
+        "{address} can be reached from other machines, and whoever connects could read and write everything: give keys \
+         (--keys FILE), or say --allow-remote-without-secret if that is what you want"
     )]
     Remote {
         /// The address.
         address: Address,
     },
+    /// The file with keys is missing, or says nothing that makes sense, or others may read it.
+    #[error(transparent)]
+    Keys(#[from] KeyFileError),
     /// A host name that means nothing here.
     #[error("cannot resolve {address}: {source}")]
     Resolve {
@@ -106,6 +111,9 @@ pub struct Server {
     running: Running,
     _patience: Patience,
     exports: Vec<Export>,
+    service: Arc<FileService>,
+    /// Where the keys come from, and those that count.
+    keys: Option<(PathBuf, Arc<Keys>)>,
 }
 
 /// A file system that is lent, with the threads that work for it.
@@ -122,21 +130,38 @@ impl Server {
     pub fn start(config: Config) -> Result<Server, StartError> {
         config.check()?;
         check_memory(&config, system::available_memory())?;
+        let asked = config.exports();
+        let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
+        let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing);
         let alarm = Arc::<Alarm>::default();
         // All of the memory before any of it is touched, and before there are sockets.
-        let made: Vec<Made> = config
-            .exports()
-            .into_iter()
-            .map(|export| Made::new(&host, export, &config, &alarm))
-            .collect::<Result<_, _>>()?;
+        let mut domains = HashMap::new();
+        let mut made = Vec::new();
+        for (at, export) in asked.iter().enumerate() {
+            let own: HashMap<Rights, Domain> = match &book {
+                None => HashMap::new(),
+                Some(_) => [Rights::Read, Rights::Write]
+                    .into_iter()
+                    .map(|rights| host.domain().map(|domain| (rights, domain)))
+                    .collect::<Result<_, _>>()?,
+            };
+            made.push(Made::new(&host, export, &own, &config, &alarm)?);
+            domains.extend(own.into_iter().map(|(rights, domain)| ((at, rights), domain)));
+        }
+        let keys = book.map(|book| Arc::new(Keys::new(book, domains)));
         make_socket_directories(&config.listen)?;
         let (mut exports, mut lent) = (Vec::new(), Vec::new());
         for made in made {
             exports.push(made.work(&config)?);
             lent.push(made.lent);
         }
-        let running = host.listen(&config.listen, Arc::new(FileService::new(lent)))?;
+        let service = Arc::new(FileService::new(lent, keys.clone()));
+        let host = match &keys {
+            Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
+            None => host,
+        };
+        let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
         let ender = running.ender();
         let end = move |session| {
             // It may have ended by itself meanwhile.
@@ -144,7 +169,24 @@ impl Server {
         };
         let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
         let patience = Patience::start(alarm, watched, config.patience(), end).map_err(StartError::Thread)?;
-        Ok(Server { running, _patience: patience, exports })
+        let keys = config.keys.clone().zip(keys);
+        Ok(Server { running, _patience: patience, exports, service, keys })
+    }
+
+    /// Reads the file with keys again. Sessions whose key is gone from it, or opens something else now, are ended. How many keys there
+    /// are; `None` for a server without.
+    ///
+    /// # Errors
+    /// The keys are those of before.
+    pub fn reload_keys(&self) -> Result<Option<usize>, KeyFileError> {
+        let Some((path, keys)) = &self.keys else { return Ok(None) };
+        let names: Vec<&str> = self.exports.iter().map(|export| export.name.as_str()).collect();
+        let changed = keys.replace(keys::read(path, &names)?);
+        let ender = self.running.ender();
+        for session in self.service.sessions_with(&changed) {
+            ender.end(session, "its key counts no longer, or for something else");
+        }
+        Ok(Some(keys.count()))
     }
 
     /// The addresses that it listens on, with ports resolved.
@@ -181,7 +223,8 @@ struct Made {
 impl Made {
     fn new(
         host: &Host,
-        export: ExportConfig,
+        export: &ExportConfig,
+        domains: &HashMap<Rights, Domain>,
         config: &Config,
         alarm: &Arc<Alarm>,
     ) -> Result<Made, StartError> {
@@ -190,16 +233,27 @@ impl Made {
         };
         let arena = memory("arena", export.arena_len())?;
         let table = memory("table", export.table_len())?;
-        let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let arena_export = host.export(&arena, rights)?;
-        let table_export = host.export(&table, rights | Access::REMOTE_ATOMIC)?;
+        let reach = |domain, rights| -> Result<Reach, HostError> {
+            let (data, records) = match rights {
+                Rights::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
+                Rights::Write => {
+                    let data = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+                    (data, data | Access::REMOTE_ATOMIC)
+                }
+            };
+            let arena = host.export_in(domain, &arena, data)?;
+            Ok(Reach { arena, table: host.export_in(domain, &table, records)? })
+        };
+        let open = reach(Domain::default(), Rights::Write)?;
+        let keyed = domains.iter().map(|(rights, domain)| Ok((*rights, reach(*domain, *rights)?)));
+        let keyed = keyed.collect::<Result<_, HostError>>()?;
         let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
         // A table has a slot for the root, or the configuration would not have passed.
         let dispatcher = Dispatcher::new(Arc::clone(&space), table, export.root, Arc::clone(&config.clock))
             .map_err(|_| StartError::NoInodes)?
             .with_alarm(Arc::clone(alarm));
-        let (name, dispatcher) = (export.name, Arc::new(dispatcher));
-        let lent = Lent { name, dispatcher, arena: arena_export, table: table_export };
+        let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
+        let lent = Lent { name, dispatcher, open, keyed };
         Ok(Made { lent, space, arena })
     }
 

@@ -5,36 +5,29 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use parking_lot::RwLock;
-use rdmabox::{Export, Peer, RemoteAddr, Service};
+use parking_lot::{Mutex, RwLock};
+use rdmabox::{Export, KeyId, Peer, RemoteAddr, Service};
 use rfs_proto::{
     Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
 };
 
 use crate::{
     dispatch::{Dispatcher, Outcome, Sender},
+    keys::Keys,
+    rights::Rights,
     sessions::Regions,
 };
 
-/// A file system, as sessions reach it.
-///
-/// Its memory is registered on its own, and a session is told the keys of its own export only: whoever keeps to the protocol
-/// reaches no byte of another one, whatever addresses it computes. It is no wall against a client that does not. The keys of
-/// software devices are small numbers, which can be guessed, and where memory is mapped a client is handed that of all exports.
-/// Exports part space and names, not users who mean each other harm; they need servers of their own.
+/// The memory of a file system, as the sessions of one protection domain reach it.
 #[derive(Debug)]
-pub struct Lent {
-    /// Its name.
-    pub name: String,
-    /// Answers its sessions.
-    pub dispatcher: Arc<Dispatcher>,
+pub struct Reach {
     /// File data.
     pub arena: Export,
     /// Attribute records.
     pub table: Export,
 }
 
-impl Lent {
+impl Reach {
     fn regions(&self, peer: &Peer) -> Regions {
         let region = |export: &Export| {
             let RemoteAddr { addr, rkey } = peer.remote_addr(export);
@@ -44,9 +37,38 @@ impl Lent {
     }
 }
 
-/// Which export each session has attached to, by its place in the list; `None` before that. Only sessions that are there have one.
+/// A file system, as sessions reach it.
+///
+/// With keys each export has protection domains of its own, one for those who may write and one for those who may not, whose
+/// regions have no right but to be read. So a session reaches no byte of another export, and writes none of its own that it may not,
+/// whatever it sends.
+///
+/// Sessions without a key are all in one domain. Each is told the regions of its own export only: whoever keeps to the protocol
+/// reaches no byte of another one. It is no wall against a client that does not: where memory is mapped a client is handed that of
+/// all exports.
+#[derive(Debug)]
+pub struct Lent {
+    /// Its name.
+    pub name: String,
+    /// Answers its sessions.
+    pub dispatcher: Arc<Dispatcher>,
+    /// For those without a key.
+    pub open: Reach,
+    /// For those with one, by what they may do.
+    pub keyed: HashMap<Rights, Reach>,
+}
+
+/// Where a session has attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attached {
+    /// The export, by its place in the list.
+    export: usize,
+    rights: Rights,
+}
+
+/// Where each session has attached to; `None` before that. Only sessions that are there have one.
 #[derive(Debug, Default)]
-struct Choices(HashMap<u64, Option<usize>>);
+struct Choices(HashMap<u64, Option<Attached>>);
 
 impl Choices {
     fn begin(&mut self, session: u64) {
@@ -54,21 +76,21 @@ impl Choices {
     }
 
     /// What it has attached to.
-    fn get(&self, session: u64) -> Option<usize> {
+    fn get(&self, session: u64) -> Option<Attached> {
         self.0.get(&session).copied().flatten()
     }
 
-    /// Attaches it to an export by way of `attach`, if it has not chosen before. What it has attached to then; `None` if it has ended.
-    fn choose(&mut self, session: u64, export: usize, attach: impl FnOnce()) -> Option<usize> {
+    /// Attaches it by way of `attach`, if it has not chosen before. What it has attached to then; `None` if it has ended.
+    fn choose(&mut self, session: u64, wanted: Attached, attach: impl FnOnce()) -> Option<Attached> {
         let choice = self.0.get_mut(&session)?;
         Some(*choice.get_or_insert_with(|| {
             attach();
-            export
+            wanted
         }))
     }
 
     /// It is gone: what it had attached to.
-    fn end(&mut self, session: u64) -> Option<usize> {
+    fn end(&mut self, session: u64) -> Option<Attached> {
         self.0.remove(&session).flatten()
     }
 }
@@ -77,23 +99,47 @@ impl Choices {
 #[derive(Debug)]
 pub struct FileService {
     exports: Vec<Lent>,
+    keys: Option<Arc<Keys>>,
     sessions: RwLock<Choices>,
+    /// Sessions with a key.
+    keyed: Mutex<HashMap<u64, KeyId>>,
 }
 
 impl FileService {
-    /// A service of these exports, the first of which is that of clients that name none.
-    pub fn new(exports: Vec<Lent>) -> FileService {
-        FileService { exports, sessions: RwLock::default() }
+    /// A service of these exports, the first of which is that of clients that name none and have no key.
+    pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
+        FileService { exports, keys, sessions: RwLock::default(), keyed: Mutex::default() }
     }
 
-    /// The export of a session.
-    fn export(&self, session: u64) -> Option<&Lent> {
-        let at = self.sessions.read().get(session);
-        at.and_then(|at| self.exports.get(at))
+    /// The sessions that have one of these keys.
+    pub fn sessions_with(&self, keys: &[KeyId]) -> Vec<u64> {
+        let keyed = self.keyed.lock();
+        keyed.iter().filter(|(_, key)| keys.contains(key)).map(|(session, _)| *session).collect()
+    }
+
+    /// The export of a session, and what it may do there.
+    fn export(&self, session: u64) -> Option<(&Lent, Rights)> {
+        let Attached { export, rights } = self.sessions.read().get(session)?;
+        Some((self.exports.get(export)?, rights))
+    }
+
+    /// What a session gets that asks for the export `name`.
+    fn allowed(&self, peer: &Peer, name: &str) -> Result<Attached, Errno> {
+        let place = |name| self.exports.iter().position(|export| export.name == name);
+        let Some(key) = peer.key() else {
+            let export = if name.is_empty() { Some(0) } else { place(name) };
+            return Ok(Attached { export: export.ok_or(Errno::ENOENT)?, rights: Rights::Write });
+        };
+        let opens = self.keys.as_ref().and_then(|keys| keys.opens(key)).ok_or(Errno::EACCES)?;
+        // Whether there is an export of that name is nothing for those who have no key to it.
+        match name.is_empty() || place(name) == Some(opens.export) {
+            true => Ok(Attached { export: opens.export, rights: opens.rights }),
+            false => Err(Errno::EACCES),
+        }
     }
 
     /// The export that the first request of a session asks for, or what else there is to say to it.
-    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Result<&Lent, Errno>, String> {
+    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Result<(&Lent, Rights), Errno>, String> {
         // What follows the version may differ in another one.
         if let Some(version) = attach_version(request)
             && version != VERSION
@@ -104,24 +150,34 @@ impl FileService {
         let Request::Attach { client, export: name, .. } = decode(request)? else {
             return Ok(Err(Errno::EPROTO));
         };
-        let found = self.exports.iter().position(|export| name.is_empty() || export.name == name);
-        let Some(found) = found else {
-            log::warn!("{peer}: {client:?} asks for the export {name:?}, which there is not");
-            return Ok(Err(Errno::ENOENT));
+        let wanted = match self.allowed(peer, name) {
+            Ok(wanted) => wanted,
+            Err(errno) => {
+                log::warn!("{peer}: {client:?} asks for the export {name:?}: {errno}");
+                return Ok(Err(errno));
+            }
         };
         // Of two requests at once the first one counts; the export itself refuses the other one. One that comes when the session has
         // ended leaves nothing behind.
-        let at = self.sessions.write().choose(peer.id(), found, || {
-            let export = &self.exports[found];
-            export.dispatcher.session_began(peer.id(), export.regions(peer));
+        let attached = self.sessions.write().choose(peer.id(), wanted, || {
+            let export = &self.exports[wanted.export];
+            let reach = match peer.key() {
+                // Each export with keys has both.
+                Some(_) => export.keyed.get(&wanted.rights).unwrap_or(&export.open),
+                None => &export.open,
+            };
+            export.dispatcher.session_began(peer.id(), reach.regions(peer));
         });
-        Ok(at.map(|at| &self.exports[at]).ok_or(Errno::EPROTO))
+        Ok(attached.map(|Attached { export, rights }| (&self.exports[export], rights)).ok_or(Errno::EPROTO))
     }
 }
 
 impl Service for FileService {
     fn connected(&self, peer: &Peer) -> Result<(), String> {
         log::debug!("session {}: {}", peer.id(), peer.description());
+        if let Some(key) = peer.key() {
+            self.keyed.lock().insert(peer.id(), *key);
+        }
         self.sessions.write().begin(peer.id());
         Ok(())
     }
@@ -132,7 +188,7 @@ impl Service for FileService {
             None => self.choose(peer, request)?,
         };
         match export {
-            Ok(export) => answer(&export.dispatcher, peer.id(), request, reply)?,
+            Ok((export, rights)) => answer(&export.dispatcher, (peer.id(), rights), request, reply)?,
             Err(errno) => encode(&Reply::Error(errno), reply),
         }
         Ok(())
@@ -140,8 +196,9 @@ impl Service for FileService {
 
     fn disconnected(&self, peer: &Peer) {
         let chosen = self.sessions.write().end(peer.id());
-        if let Some(at) = chosen {
-            self.exports[at].dispatcher.session_ended(peer.id());
+        self.keyed.lock().remove(&peer.id());
+        if let Some(Attached { export, .. }) = chosen {
+            self.exports[export].dispatcher.session_ended(peer.id());
         }
         log::debug!("session {}: gone", peer.id());
     }
@@ -154,11 +211,22 @@ fn decode(request: &[u8]) -> Result<Request<'_>, String> {
 /// Answers one message of a session, now or later. An error ends the session.
 fn answer(
     dispatcher: &Dispatcher,
-    session: u64,
+    (session, rights): (u64, Rights),
     request: &[u8],
     reply: &mut rdmabox::Reply<'_>,
 ) -> Result<(), String> {
-    match dispatcher.handle(session, decode(request)?) {
+    let request = decode(request)?;
+    if !rights.allow(&request) {
+        encode(&Reply::Error(Errno::EROFS), reply);
+        return Ok(());
+    }
+    match dispatcher.handle(session, request) {
+        Outcome::Now(mut answer) if rights == Rights::Read => {
+            if let Reply::Attached(attached) = &mut answer {
+                attached.read_only = true;
+            }
+            encode(&answer, reply);
+        }
         Outcome::Now(answer) => encode(&answer, reply),
         Outcome::Later(promise) => {
             let later = reply.later();
@@ -188,17 +256,18 @@ mod tests {
 
     #[test]
     fn a_session_chooses_once_and_while_it_is_there() {
+        let [first, second] = [0, 1].map(|export| Attached { export, rights: Rights::Write });
         let mut choices = Choices::default();
         let mut attached = Vec::new();
-        assert_eq!(choices.choose(1, 0, || attached.push(1)), None, "it has not begun");
+        assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has not begun");
         choices.begin(1);
         choices.begin(2);
         assert_eq!(choices.get(1), None);
-        assert_eq!(choices.choose(1, 1, || attached.push(1)), Some(1));
-        assert_eq!(choices.choose(1, 0, || attached.push(1)), Some(1), "the first one counts");
-        assert_eq!((choices.get(1), choices.get(2)), (Some(1), None));
-        assert_eq!((choices.end(1), choices.end(2), choices.end(1)), (Some(1), None, None));
-        assert_eq!(choices.choose(1, 0, || attached.push(1)), None, "it has ended");
+        assert_eq!(choices.choose(1, second, || attached.push(1)), Some(second));
+        assert_eq!(choices.choose(1, first, || attached.push(1)), Some(second), "the first one counts");
+        assert_eq!((choices.get(1), choices.get(2)), (Some(second), None));
+        assert_eq!((choices.end(1), choices.end(2), choices.end(1)), (Some(second), None, None));
+        assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has ended");
         assert_eq!(attached, [1]);
         assert!(choices.0.is_empty());
     }

@@ -1,11 +1,14 @@
 //! The program itself: what it prints, and how it ends.
 
 use std::{
+    fs,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     process::{Child, Command, Output, Stdio},
+    thread,
 };
 
-use rdmabox::{Address, Session, SessionOptions};
+use rdmabox::{Address, Key, ProviderKind, Session, SessionOptions};
 use rfs_proto::{Reply, Request, VERSION, decode_reply, encode_request};
 
 fn program() -> Command {
@@ -51,6 +54,12 @@ impl Running {
             }
         }
         panic!("ended before it was ready: {:?}", running.lines);
+    }
+
+    /// Sends a signal that it survives.
+    fn tell(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     /// Sends a signal; the exit status and what it said on stderr.
@@ -155,10 +164,80 @@ fn several_exports() {
     assert_eq!(server.signal("TERM").0, Some(0));
 }
 
+/// A file with this text and mode in the directory; its path.
+fn file(directory: &tempfile::TempDir, text: &str, mode: u32) -> String {
+    let path = directory.path().join("keys");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_new_key_opens_what_it_is_for_until_it_is_taken_away() {
+    let made = output(&["--new-key", "laptop,ro"]);
+    let text = String::from_utf8(made.stdout).unwrap();
+    assert_eq!((made.status.code(), made.stderr.len()), (Some(0), 0));
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let [for_server, for_client] = lines[..] else { panic!("{text}") };
+    assert_eq!(for_server, format!("{for_client} rfs ro"));
+    assert_ne!(output(&["--new-key", "laptop,ro"]).stdout, text.as_bytes(), "another one each time");
+
+    let directory = tempfile::tempdir().unwrap();
+    let keys = file(&directory, for_server, 0o600);
+    let server = Running::start(&["--memory=4M", "--listen=tcp:127.0.0.1:0", "--keys", &keys]);
+    let address: Address = server.lines[0].strip_prefix("listening on ").unwrap().parse().unwrap();
+    let key = Key::from_words(&mut for_client.split_whitespace()).unwrap();
+    let (provider, key) = (Some(ProviderKind::Tcp), Some(key));
+    let options = SessionOptions { provider, key, ..SessionOptions::default() };
+    let session = Session::connect(&address, &options).unwrap();
+    let without = SessionOptions { key: None, ..options.clone() };
+    let refused = Session::connect(&address, &without).unwrap_err().to_string();
+    assert!(refused.ends_with("this server takes clients with a key only"), "{refused}");
+    // Another key in its place.
+    let other = String::from_utf8(output(&["--new-key", "tv"]).stdout).unwrap();
+    file(&directory, other.lines().nth(1).unwrap(), 0o600);
+    server.tell("HUP");
+    while session.is_connected() {
+        thread::yield_now();
+    }
+    let refused = Session::connect(&address, &options).unwrap_err().to_string();
+    assert!(refused.ends_with("the server does not take the key laptop"), "{refused}");
+    let (status, log) = server.signal("TERM");
+    assert_eq!(status, Some(0), "{log}");
+    for said in [
+        ", key laptop): connected",
+        "keys read again: 1",
+        "there is no key laptop",
+        "its key counts no longer",
+    ] {
+        assert!(log.contains(said), "{said:?} is not in {log}");
+    }
+    assert!(!log.contains(for_client.split(' ').nth(1).unwrap()), "secrets are not for logs");
+}
+
+#[test]
+fn files_with_keys_that_cannot_be_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let line = format!("k {} rfs rw\n", "00".repeat(16));
+    let with = |text: &str, mode, words: &[&str]| {
+        let keys = file(&directory, text, mode);
+        fails(
+            &["--memory=4M", "--listen=tcp:127.0.0.1:0", "--keys", &keys],
+            1,
+            &[words, &[&keys[..]]].concat(),
+        );
+    };
+    with(&line, 0o644, &["others may use this file", "mode is 644", "chmod 600"]);
+    with(&line.replace("rfs", "home"), 0o600, &["line 1", "no export named \"home\""]);
+    with("", 0o600, &["no key in it"]);
+    fails(&["--memory=4M", "--keys=/no/such/file"], 1, &["/no/such/file"]);
+    fails(&["--memory=4M", "--keys=/k", "--allow-remote-without-secret"], 2, &["--keys"]);
+}
+
 #[test]
 fn what_cannot_be() {
     let remote = ["--memory=4M", "--listen=tcp:0.0.0.0:0"];
-    fails(&remote, 1, &["tcp:0.0.0.0:0", "other machines", "--allow-remote-without-secret"]);
+    fails(&remote, 1, &["tcp:0.0.0.0:0", "other machines", "--keys FILE", "--allow-remote-without-secret"]);
     fails(&["--memory=1000000T", "--listen=tcp:127.0.0.1:0"], 1, &["cannot lend 976.6 PiB"]);
     fails(&["--memory=1K", "--listen=tcp:127.0.0.1:0"], 1, &["the least is 1 MiB"]);
     fails(&["--memory=4M", "--listen=unix:/no/such/directory/rfs.sock"], 1, &["/no/such/directory"]);

@@ -92,6 +92,9 @@ impl Memory {
         // SAFETY: fd is a fresh descriptor that nobody else owns.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         file.set_len(len as u64).map_err(|source| MemoryError::Os { what: "ftruncate", source })?;
+        // Who gets a descriptor for reading could open the file again through /proc, for writing if its mode allows.
+        let read_only = std::os::unix::fs::PermissionsExt::from_mode(0o400);
+        file.set_permissions(read_only).map_err(|source| MemoryError::Os { what: "fchmod", source })?;
         // SAFETY: plain fcntl on an open descriptor.
         let sealed = unsafe {
             libc::fcntl(
@@ -507,6 +510,10 @@ mod tests {
         let memory = Memory::shared("test", 4096).unwrap();
         let fd = memory.peer_fd(false).unwrap();
         assert!(Memory::from_peer(memory.peer_fd(true).unwrap(), 8192, true).is_err());
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &File::from(fd.try_clone().unwrap()).metadata().unwrap().permissions(),
+        );
+        assert_eq!(mode & 0o777, 0o400, "not to be opened again for writing");
         let view = Memory::from_peer(fd, 4096, false).unwrap();
         memory.write(7, b"x");
         let mut byte = [0];

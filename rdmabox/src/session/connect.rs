@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Address, ConnectError, ProviderKind, Session, SessionOptions,
+    Address, ConnectError, Key, ProviderKind, Secret, Session, SessionOptions,
     fetching::{FetchLane, FetchLaneInit},
     handshake::{self, Answer, Purpose},
     late::LatePlace,
@@ -67,6 +67,8 @@ pub(super) struct Greeting {
     address: Address,
     control: Stream,
     answer: Answer,
+    /// If the two have proved to each other who they are.
+    secret: Option<Secret>,
     fallback: Option<String>,
 }
 
@@ -76,7 +78,7 @@ pub(super) fn establish(
     options: &SessionOptions,
     deadline: Instant,
 ) -> Result<Session, ConnectError> {
-    let Greeting { address, mut control, answer, fallback } = greeting;
+    let Greeting { address, mut control, answer, secret, fallback } = greeting;
     let failed = |e: VerbsError| ConnectError::Refused { address: address.clone(), reason: e.to_string() };
     let device: Arc<dyn Device> = match address.provider() {
         ProviderKind::Shm | ProviderKind::Tcp => SoftDevice::new().map_err(failed)?,
@@ -88,6 +90,7 @@ pub(super) fn establish(
     let rejoin = Arc::new(Rejoin {
         address: address.clone(),
         token: answer.token,
+        secret,
         pd: Arc::clone(&pd),
         timeout: options.connect_timeout,
     });
@@ -142,7 +145,8 @@ pub(super) fn establish(
     });
     let fetch = fetch.transpose()?;
 
-    let ready = receive(&mut control, &address, options.connect_timeout, deadline)?;
+    let ready = handshake::receive_answer(&mut control, deadline)
+        .map_err(|source| self::failed(&address, options.connect_timeout, source))?;
     if !ready.ok {
         return Err(ConnectError::Refused { address: address.clone(), reason: ready.text });
     }
@@ -215,13 +219,9 @@ fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<
     if left.is_zero() { Err(ConnectError::Timeout { address: address.clone(), timeout }) } else { Ok(left) }
 }
 
-fn receive(
-    control: &mut Stream,
-    address: &Address,
-    timeout: Duration,
-    deadline: Instant,
-) -> Result<Answer, ConnectError> {
-    handshake::receive_answer(control, deadline).map_err(|source| match source.kind() {
+/// An error of the handshake.
+fn failed(address: &Address, timeout: Duration, source: std::io::Error) -> ConnectError {
+    match source.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
             ConnectError::Timeout { address: address.clone(), timeout }
         }
@@ -233,33 +233,34 @@ fn receive(
             ConnectError::Refused { address: address.clone(), reason: source.to_string() }
         }
         _ => ConnectError::Io { address: address.clone(), source },
-    })
+    }
 }
 
-/// Says what it wants, and gives the stream with the host's answer.
+/// Says what it wants, and gives the stream with the host's answer, and the session's secret if there is one.
 fn ask(
     address: &Address,
     purpose: Purpose,
+    key: Option<&Key>,
     options: &SessionOptions,
     deadline: Instant,
-) -> Result<(Stream, Answer), ConnectError> {
+) -> Result<(Stream, Answer, Option<Secret>), ConnectError> {
     let mut stream = Stream::connect(address, options.connect_timeout, deadline)?;
-    let io = |source| ConnectError::Io { address: address.clone(), source };
     let left = time_left(deadline, address, options.connect_timeout)?;
-    stream.set_timeout(Some(left)).map_err(io)?;
-    handshake::send_preamble(&mut stream, purpose).map_err(io)?;
-    let answer = receive(&mut stream, address, options.connect_timeout, deadline)?;
+    let failed = |source| failed(address, options.connect_timeout, source);
+    stream.set_timeout(Some(left)).map_err(failed)?;
+    let (answer, secret) = handshake::introduce(&mut stream, purpose, key, deadline).map_err(failed)?;
     if !answer.ok {
         return Err(ConnectError::Refused { address: address.clone(), reason: answer.text });
     }
-    Ok((stream, answer))
+    Ok((stream, answer, secret))
 }
 
 fn greet(address: &Address, options: &SessionOptions, deadline: Instant) -> Result<Greeting, ConnectError> {
     let fetch = options.calls.fetches(address.provider());
-    let purpose = Purpose::Control { queue_pairs: options.queue_pairs as u32, fetch };
-    let (control, answer) = ask(address, purpose, options, deadline)?;
-    Ok(Greeting { address: address.clone(), control, answer, fallback: None })
+    let (queue_pairs, key) = (options.queue_pairs as u32, options.key.as_ref());
+    let purpose = Purpose::Control { queue_pairs, fetch, key: key.map(|key| key.id) };
+    let (control, answer, secret) = ask(address, purpose, key, options, deadline)?;
+    Ok(Greeting { address: address.clone(), control, answer, secret, fallback: None })
 }
 
 /// Greets the host; where a TCP address turns out to be this host, at its Unix socket.
@@ -271,7 +272,7 @@ pub(super) fn greet_best(
     if !matches!(address, Address::Tcp { .. }) || options.provider.is_some() {
         return greet(address, options, deadline);
     }
-    let (_, answer) = ask(address, Purpose::Probe, options, deadline)?;
+    let (_, answer, _) = ask(address, Purpose::Probe, None, options, deadline)?;
     let here = handshake::host_id();
     if answer.host != here || here == handshake::HostId::default() {
         return greet(address, options, deadline);

@@ -1,32 +1,28 @@
 //! The host's end: what it exports, its listeners, and how it stops.
 //!
-//! A thread per listener accepts; a short-lived thread reads each new stream's preamble, and connects the queue pair of
-//! one that joins a session, so that a slow client holds up nobody; the thread of a control stream stays for as long
-//! as its session (`hosted`). Queue pairs are served by the device's engine and by the threads of the call server.
+//! New streams are received by threads of their own (`reception`), one of which stays for as long as its session (`hosted`). Queue
+//! pairs are served by the device's engine and by the threads of the call server.
 
 use std::{
     collections::HashMap,
-    io,
-    net::TcpListener,
-    os::unix::{fs::FileTypeExt, net::UnixListener},
-    path::PathBuf,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 
 use super::{
-    Address, Ender, Export, HostError, ProviderKind, RdmaOptions, Service,
-    handshake::{self, Answer, HostId, Purpose},
-    hosted::{self, HostSession},
+    Address, Domain, Ender, Export, HostError, Keyring, Limits, ProviderKind, RdmaOptions, Service,
+    handshake::{self, HostId},
+    hosted::HostSession,
+    listener::{Listener, ListenerHandle},
     peer::Exported,
-    strangers::{Stranger, Strangers},
-    stream::{self, Stream},
+    reception,
+    strangers::Strangers,
 };
 use crate::{
     memory::Memory,
@@ -35,16 +31,10 @@ use crate::{
     verbs::{Access, AtomicScope, Device, ProtectionDomain},
 };
 
-/// Sessions at a time, with those that are being made.
-pub(super) const MAX_SESSIONS: usize = 1000;
-/// Streams that belong to no session yet.
-const MAX_STRANGERS: usize = 256;
-/// Sessions that are being made at a time. Fewer than strangers, so that the streams that they wait for can come in.
-pub(super) const MAX_IN_MAKING: usize = MAX_STRANGERS / 2;
-/// Time for a preamble, for a queue pair, and for all queue pairs of a session that is made.
+/// Sessions at a time, with those that are being made: whatever the limits say.
+const MAX_SESSIONS: usize = 1000;
+/// Time for each answer, for a queue pair, and for all queue pairs of a session that is made.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Time to find out whether somebody listens on a Unix socket.
-const PROBE: Duration = Duration::from_secs(1);
 
 /// When a host takes a client for lost, and how it sees to it that a lost client touches its memory no more.
 ///
@@ -64,22 +54,37 @@ pub struct Fencing {
 }
 
 /// A host that does not listen yet: a place to export memory from.
-#[derive(Debug)]
 pub struct Host {
     device: Arc<SoftDevice>,
-    pd: Arc<dyn ProtectionDomain>,
+    /// By number of the domain.
+    pds: Mutex<Vec<Arc<dyn ProtectionDomain>>>,
     rdma: RdmaOptions,
     fencing: Fencing,
+    limits: Limits,
+    keys: Option<Arc<dyn Keyring>>,
     exports: Mutex<Vec<(Weak<Exported>, Access)>>,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("exports", &self.exports).finish_non_exhaustive()
+    }
 }
 
 impl Host {
     /// Makes a host.
     pub fn new() -> Result<Host, HostError> {
         let device = SoftDevice::new()?;
-        let pd = device.alloc_pd()?;
-        let (rdma, fencing) = (RdmaOptions::default(), Fencing::default());
-        Ok(Host { device, pd, rdma, fencing, exports: Mutex::default() })
+        let pds = Mutex::new(vec![device.alloc_pd()?]);
+        Ok(Host {
+            device,
+            pds,
+            rdma: RdmaOptions::default(),
+            fencing: Fencing::default(),
+            limits: Limits::default(),
+            keys: None,
+            exports: Mutex::default(),
+        })
     }
 
     /// The device that addresses of RDMA are for.
@@ -94,10 +99,48 @@ impl Host {
         Host { fencing, ..self }
     }
 
-    /// Lets peers reach all of `memory`, as far as `access` goes.
+    /// What is spent on clients at most.
+    #[must_use]
+    pub fn limits(self, limits: Limits) -> Host {
+        Host { limits, ..self }
+    }
+
+    /// Takes clients only that prove that they have one of these keys; the host proves to them that it has it, too.
+    ///
+    /// Over its Unix sockets a host also takes clients without a key of its own user and of root: they can look into its memory in any
+    /// case. Without keys everybody is taken who can connect.
+    #[must_use]
+    pub fn keys(self, keys: Arc<dyn Keyring>) -> Host {
+        Host { keys: Some(keys), ..self }
+    }
+
+    /// Another protection domain, for the sessions of some [`Grant`](super::Grant)s.
+    pub fn domain(&self) -> Result<Domain, HostError> {
+        let mut pds = self.pds.lock();
+        pds.push(self.device.alloc_pd()?);
+        Ok(Domain(pds.len() - 1))
+    }
+
+    /// Lets peers reach all of `memory`, as far as `access` goes: those without a key, and those whose key is for the default
+    /// domain.
     pub fn export(&self, memory: &Arc<Memory>, access: Access) -> Result<Export, HostError> {
-        let region = self.pd.register(memory, 0, memory.len() as u64, access)?;
-        let exported = Arc::new(Exported { memory: Arc::clone(memory), region, rdma: OnceLock::new() });
+        self.export_in(Domain::default(), memory, access)
+    }
+
+    /// Lets the peers of a domain of this host reach all of `memory`, as far as `access` goes.
+    ///
+    /// # Panics
+    /// If the domain is another host's.
+    pub fn export_in(
+        &self,
+        domain: Domain,
+        memory: &Arc<Memory>,
+        access: Access,
+    ) -> Result<Export, HostError> {
+        let pd = Arc::clone(&self.pds.lock()[domain.0]);
+        let region = pd.register(memory, 0, memory.len() as u64, access)?;
+        let memory = Arc::clone(memory);
+        let exported = Arc::new(Exported { memory, region, rdma: OnceLock::new(), domain });
         self.exports.lock().push((Arc::downgrade(&exported), access));
         Ok(Export(exported))
     }
@@ -106,11 +149,16 @@ impl Host {
     fn open_rdma(&self, address: &Address) -> Result<Stack, HostError> {
         let device =
             rdma::open(&self.rdma).map_err(|source| HostError::Rdma { address: address.clone(), source })?;
-        let stack = Stack::new(device)?;
+        let pds = self.pds.lock().iter().map(|_| device.alloc_pd()).collect::<Result<_, _>>()?;
+        let stack = Stack::new(device, pds)?;
         for (export, access) in &*self.exports.lock() {
             let Some(export) = export.upgrade() else { continue };
+            // Nobody is without a key there then, and what is registered is pinned once more.
+            if self.keys.is_some() && export.domain == Domain::default() {
+                continue;
+            }
             let len = export.memory.len() as u64;
-            let region = stack.pd.register(&export.memory, 0, len, *access)?;
+            let region = stack.pd(export.domain).register(&export.memory, 0, len, *access)?;
             // Nobody else sets it: a host listens once.
             let _ = export.rdma.set(region);
             if access.contains(Access::REMOTE_ATOMIC) && stack.device.attr().atomics != AtomicScope::Global {
@@ -141,15 +189,17 @@ impl Host {
             Address::Tcp { .. } | Address::Rdma { .. } => None,
         });
         let inner = Arc::new(Inner {
-            soft: Stack::with_pd(self.device, self.pd)?,
+            soft: Stack::new(self.device, self.pds.into_inner())?,
             rdma,
             fencing: self.fencing,
+            limits: self.limits,
+            keys: self.keys,
             service,
             host_id: handshake::host_id(),
             unix: unix.map(|path| path.display().to_string()).unwrap_or_default(),
             sessions: Mutex::default(),
             next_id: AtomicU64::new(1),
-            strangers: Strangers::new(MAX_STRANGERS),
+            strangers: Strangers::new(self.limits.strangers),
             in_making: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
@@ -160,7 +210,7 @@ impl Host {
             let handle = listener.handle().map_err(HostError::Thread)?;
             let thread = std::thread::Builder::new()
                 .name("rdmabox-accept".into())
-                .spawn(move || accept(&inner, &listener))
+                .spawn(move || reception::accept(&inner, &listener))
                 .map_err(HostError::Thread)?;
             running.listeners.push((handle, thread));
         }
@@ -215,7 +265,7 @@ impl Drop for Running {
 #[derive(Debug)]
 pub(super) struct Stack {
     pub(super) device: Arc<dyn Device>,
-    pub(super) pd: Arc<dyn ProtectionDomain>,
+    pds: Vec<Arc<dyn ProtectionDomain>>,
     pub(super) rpc: RpcServer,
     /// Sessions, with those that are being made; and the most that there can be.
     pub(super) admitted: AtomicUsize,
@@ -223,12 +273,7 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    fn new(device: Arc<dyn Device>) -> Result<Stack, HostError> {
-        let pd = device.alloc_pd()?;
-        Stack::with_pd(device, pd)
-    }
-
-    fn with_pd(device: Arc<dyn Device>, pd: Arc<dyn ProtectionDomain>) -> Result<Stack, HostError> {
+    fn new(device: Arc<dyn Device>, pds: Vec<Arc<dyn ProtectionDomain>>) -> Result<Stack, HostError> {
         // Completions that a session can have waiting, and some of sessions that have just ended.
         let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
         let depth = ((MAX_SESSIONS + 8) * each).min(device.attr().max_cqe as usize);
@@ -236,147 +281,31 @@ impl Stack {
         // One may be looking at requests that are written into memory; others have messages to take.
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(2, 4);
         let rpc = RpcServer::start(device.create_cq(depth)?, threads).map_err(HostError::Thread)?;
-        Ok(Stack { device, pd, rpc, admitted: AtomicUsize::new(0), max_sessions })
-    }
-}
-
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-    /// Where peers find each other that go on over RDMA.
-    Rdma(TcpListener),
-}
-
-#[derive(Debug)]
-struct Listener {
-    socket: Socket,
-    address: Address,
-    file: Option<Arc<SocketFile>>,
-}
-
-/// The file of a Unix socket. It is removed once: later another host may have one of that name.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    removed: AtomicBool,
-}
-
-impl SocketFile {
-    fn remove(&self) {
-        if !self.removed.swap(true, Ordering::AcqRel) {
-            // Somebody may have done so by hand.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        self.remove();
-    }
-}
-
-/// What it takes to stop a listener from another thread.
-#[derive(Debug)]
-struct ListenerHandle {
-    socket: socket2::Socket,
-    file: Option<Arc<SocketFile>>,
-}
-
-impl ListenerHandle {
-    fn close(&self) {
-        // While somebody still listens there: a file that nobody listens at is anybody's to replace.
-        if let Some(file) = &self.file {
-            file.remove();
-        }
-        // Makes accept return.
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
-    }
-}
-
-impl Listener {
-    fn bind(address: &Address) -> io::Result<Listener> {
-        match address {
-            Address::Tcp { host, port } => {
-                let (socket, host, port) = bind_tcp(host, *port)?;
-                let address = Address::Tcp { host, port };
-                Ok(Listener { socket: Socket::Tcp(socket), address, file: None })
-            }
-            Address::Rdma { host, port } => {
-                let (socket, host, port) = bind_tcp(host, *port)?;
-                let address = Address::Rdma { host, port };
-                Ok(Listener { socket: Socket::Rdma(socket), address, file: None })
-            }
-            Address::Unix(path) => {
-                if let Ok(meta) = std::fs::symlink_metadata(path) {
-                    if !meta.file_type().is_socket() {
-                        return Err(io::Error::new(
-                            io::ErrorKind::AlreadyExists,
-                            "there is a file of that name",
-                        ));
-                    }
-                    match stream::connect_unix(path, PROBE) {
-                        Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
-                            if e.kind() != io::ErrorKind::ConnectionRefused {
-                                return Err(e);
-                            }
-                            std::fs::remove_file(path)?;
-                        }
-                        // A listener whose queue is full is one.
-                        _ => {
-                            return Err(io::Error::new(
-                                io::ErrorKind::AddrInUse,
-                                "a server is listening there",
-                            ));
-                        }
-                    }
-                }
-                let socket = Socket::Unix(UnixListener::bind(path)?);
-                let file = SocketFile { path: path.clone(), removed: AtomicBool::new(false) };
-                Ok(Listener { socket, address: address.clone(), file: Some(Arc::new(file)) })
-            }
-        }
+        Ok(Stack { device, pds, rpc, admitted: AtomicUsize::new(0), max_sessions })
     }
 
-    fn handle(&self) -> io::Result<ListenerHandle> {
-        let socket = match &self.socket {
-            Socket::Tcp(socket) | Socket::Rdma(socket) => socket.try_clone()?.into(),
-            Socket::Unix(socket) => socket.try_clone()?.into(),
-        };
-        Ok(ListenerHandle { socket, file: self.file.clone() })
+    /// A domain of it. There are as many as the host has.
+    pub(super) fn pd(&self, domain: Domain) -> &Arc<dyn ProtectionDomain> {
+        &self.pds[domain.0]
     }
-
-    fn accept(&self) -> io::Result<Stream> {
-        match &self.socket {
-            Socket::Tcp(socket) => socket.accept().map(|(stream, _)| Stream::tuned_tcp(stream)),
-            Socket::Rdma(socket) => socket.accept().map(|(stream, _)| Stream::tuned_rdma(stream)),
-            Socket::Unix(socket) => socket.accept().map(|(stream, _)| Stream::Unix(stream)),
-        }
-    }
-}
-
-/// With the host's name, and the port that it got.
-fn bind_tcp(host: &str, port: u16) -> io::Result<(TcpListener, String, u16)> {
-    let socket = TcpListener::bind((host, port))?;
-    let port = socket.local_addr()?.port();
-    Ok((socket, host.to_owned(), port))
 }
 
 pub(super) struct Inner {
     soft: Stack,
     rdma: Option<Stack>,
     pub(super) fencing: Fencing,
+    pub(super) limits: Limits,
+    pub(super) keys: Option<Arc<dyn Keyring>>,
     pub(super) service: Arc<dyn Service>,
     pub(super) host_id: HostId,
     pub(super) unix: String,
     /// With those that are being made, until they begin to end.
     pub(super) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
     pub(super) next_id: AtomicU64,
-    strangers: Arc<Strangers>,
+    pub(super) strangers: Arc<Strangers>,
     pub(super) in_making: AtomicUsize,
     pub(super) stopping: AtomicBool,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Inner {
@@ -397,114 +326,5 @@ impl std::fmt::Debug for Inner {
             .field("rdma", &self.rdma)
             .field("sessions", &self.sessions)
             .finish_non_exhaustive()
-    }
-}
-
-fn accept(inner: &Arc<Inner>, listener: &Listener) {
-    while !inner.stopping.load(Ordering::SeqCst) {
-        let stream = match listener.accept() {
-            Ok(stream) => stream,
-            Err(_) if inner.stopping.load(Ordering::SeqCst) => return,
-            Err(e) => {
-                log::warn!("{}: accept: {e}", listener.address);
-                std::thread::sleep(Duration::from_millis(50));
-                continue;
-            }
-        };
-        let stranger = match inner.strangers.admit(&stream) {
-            Ok(stranger) => stranger,
-            Err(e) => {
-                log::warn!("{}: connection refused: {e}", listener.address);
-                continue;
-            }
-        };
-        let thread = std::thread::Builder::new().name("rdmabox-session".into()).spawn({
-            let inner = Arc::clone(inner);
-            move || receive(&inner, stream, stranger)
-        });
-        match thread {
-            Ok(thread) => {
-                let mut threads = inner.threads.lock();
-                threads.retain(|thread| !thread.is_finished());
-                threads.push(thread);
-            }
-            Err(e) => log::error!("cannot start a thread for a connection: {e}"),
-        }
-    }
-}
-
-/// Reads a stream's preamble and sends it where it belongs.
-fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
-    let name = stream.peer_name();
-    let deadline = Instant::now() + HANDSHAKE;
-    // The limit is that of the answers, too.
-    let purpose = stream
-        .set_timeout(Some(HANDSHAKE))
-        .and_then(|()| handshake::receive_preamble(&mut stream, deadline))
-        .and_then(|purpose| stream.set_timeout(Some(HANDSHAKE)).map(|()| purpose));
-    match purpose {
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-            log::debug!("{name}: closed before it said anything")
-        }
-        Err(e) => {
-            log::warn!("{name}: connection closed: {e}");
-            if e.kind() == io::ErrorKind::Unsupported {
-                let answer = Answer { ok: false, text: e.to_string(), ..Answer::default() };
-                // It may be gone already.
-                let _ = handshake::send_answer(&mut stream, &answer);
-            }
-        }
-        Ok(Purpose::Join { token, index }) => {
-            // Every token is looked at, so that the time tells nothing.
-            let session = inner.sessions.lock().values().fold(None, |found, session| {
-                if *session.token() == token { Some(Arc::clone(session)) } else { found }
-            });
-            let joined = match session {
-                Some(session) => {
-                    // It keeps its place until it is connected, but its session ends it.
-                    stranger.adopt();
-                    session.join(inner, index, stream)
-                }
-                None => Err("it joins no session".into()),
-            };
-            if let Err(reason) = joined {
-                log::warn!("{name}: connection closed: {reason}");
-            }
-        }
-        Ok(Purpose::Probe) => {
-            let answer =
-                Answer { ok: true, host: inner.host_id, text: inner.unix.clone(), ..Answer::default() };
-            if let Err(e) = handshake::send_answer(&mut stream, &answer) {
-                log::debug!("{name}: asked who this is and went: {e}");
-            }
-        }
-        Ok(Purpose::Control { queue_pairs, fetch }) => {
-            if let Err(e) = hosted::session(inner, stream, stranger, queue_pairs, fetch) {
-                log::warn!("{name}: no session: {e}");
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_that_stops_leaves_the_socket_of_its_successor_alone() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("socket");
-        let address = Address::Unix(path.clone());
-        let old = Listener::bind(&address).unwrap();
-        let handle = old.handle().unwrap();
-        assert_eq!(Listener::bind(&address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        handle.close();
-        assert!(!path.exists());
-        let new = Listener::bind(&address).unwrap();
-        // As the thread that accepts ends, which takes its time.
-        drop((old, handle));
-        stream::connect_unix(&path, PROBE).unwrap();
-        drop(new);
-        assert!(!path.exists());
     }
 }

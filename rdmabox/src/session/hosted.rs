@@ -16,12 +16,14 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
-    Peer, ProviderKind, Reply, Service,
+    Domain, Peer, ProviderKind, Reply, Secret, Service,
     fetching::FetchMemory,
     handshake::{self, Answer, Token},
-    host::{HANDSHAKE, Inner, MAX_IN_MAKING, Stack},
+    host::{HANDSHAKE, Inner, Stack},
     host_queue_pairs::{Closed, HostQueuePairs, Role},
     lease::{self, End},
+    proof::Dialogue,
+    reception::Shown,
     straggler::ClientProcess,
     strangers::Stranger,
     stream::Stream,
@@ -62,9 +64,22 @@ fn guarded<R>(service: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
+/// What a client wants of its session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// Data queue pairs.
+    pub queue_pairs: u32,
+    /// Calls by fetching, if there is memory for them.
+    pub fetch: bool,
+}
+
 /// A session at the host.
 pub(super) struct HostSession {
     peer: Peer,
+    /// What it reaches.
+    domain: Domain,
+    /// What the streams that join it prove that they know; without one, its token is.
+    secret: Option<Secret>,
     service: Arc<dyn Service>,
     control: Stream,
     token: Token,
@@ -109,8 +124,8 @@ impl HostSession {
     fn new(
         inner: &Inner,
         control: &Stream,
-        queue_pairs: usize,
-        fetch: bool,
+        Wanted { queue_pairs, fetch }: Wanted,
+        shown: &Shown,
     ) -> Result<Arc<HostSession>, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let provider = control.provider();
@@ -121,13 +136,19 @@ impl HostSession {
             log::warn!("{}: its calls are answered with messages: {e}", control.peer_name());
             None
         });
+        let (key, domain, secret) = match shown {
+            Shown::Nothing => (None, Domain::default(), None),
+            Shown::Key { id, grant, dialogue } => (Some(*id), grant.domain, Some(dialogue.session_secret())),
+        };
         Ok(Arc::new(HostSession {
-            peer: Peer { id, provider, name: control.peer_name() },
+            peer: Peer { id, provider, name: control.peer_name(), key },
+            domain,
+            secret,
             service: Arc::clone(&inner.service),
             control: control.try_clone().map_err(|e| text(&e))?,
             token: Token::random().map_err(|e| text(&e))?,
             process: ClientProcess::of(control),
-            queue_pairs: HostQueuePairs::new(provider, queue_pairs, fetch.is_some()),
+            queue_pairs: HostQueuePairs::new(provider, queue_pairs as usize, fetch.is_some()),
             late: Arc::default(),
             fetch,
             sink: device.create_cq(16).map_err(|e| text(&e))?,
@@ -137,6 +158,10 @@ impl HostSession {
 
     pub(super) fn token(&self) -> &Token {
         &self.token
+    }
+
+    pub(super) fn secret(&self) -> Option<&Secret> {
+        self.secret.as_ref()
     }
 
     /// Makes its thread end it.
@@ -173,25 +198,29 @@ pub(super) fn session(
     inner: &Arc<Inner>,
     mut control: Stream,
     stranger: Stranger,
-    queue_pairs: u32,
-    fetch: bool,
+    wanted: Wanted,
+    shown: Shown,
 ) -> Result<(), String> {
+    let (queue_pairs, limits) = (wanted.queue_pairs, &inner.limits);
     if !(1..=MAX_QUEUE_PAIRS).contains(&queue_pairs) {
         return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {MAX_QUEUE_PAIRS}"));
     }
     let stack = inner.stack(control.provider());
-    let Some(_place) = Place::take(&stack.admitted, stack.max_sessions) else {
-        let (most, kind) = (stack.max_sessions, control.provider());
+    let most = stack.max_sessions.min(limits.sessions);
+    let Some(_place) = Place::take(&stack.admitted, most) else {
+        let kind = control.provider();
         return refuse(&mut control, format!("the server takes no more than {most} sessions over {kind}"));
     };
-    let Some(in_making) = Place::take(&inner.in_making, MAX_IN_MAKING) else {
+    // Fewer than strangers, so that the streams that they wait for can come in.
+    let Some(in_making) = Place::take(&inner.in_making, limits.strangers.div_ceil(2)) else {
         return refuse(&mut control, "too many clients are connecting: try again".into());
     };
-    let session = HostSession::new(inner, &control, queue_pairs as usize, fetch)?;
+    let session = HostSession::new(inner, &control, wanted, &shown)?;
     let id = session.peer.id;
-    // From here streams can join it.
-    inner.sessions.lock().insert(id, Arc::clone(&session));
-    let made = make(inner, &session, &mut control);
+    if let Err(reason) = add(inner, &session) {
+        return refuse(&mut control, reason);
+    }
+    let made = make(inner, &session, &mut control, shown);
     drop((stranger, in_making));
     if made.is_ok() {
         log::info!("{}: connected", session.peer);
@@ -226,6 +255,19 @@ pub(super) fn session(
     Ok(())
 }
 
+/// Makes it known: from here streams can join it.
+fn add(inner: &Inner, session: &Arc<HostSession>) -> Result<(), String> {
+    let mut sessions = inner.sessions.lock();
+    if let Some(key) = session.peer.key {
+        let most = inner.limits.sessions_per_key;
+        if sessions.values().filter(|other| other.peer.key == Some(key)).count() >= most {
+            return Err(format!("the server takes no more than {most} sessions with the key {key}"));
+        }
+    }
+    sessions.insert(session.peer.id, Arc::clone(session));
+    Ok(())
+}
+
 fn refuse(control: &mut Stream, reason: String) -> Result<(), String> {
     let answer = Answer { ok: false, text: reason.clone(), ..Answer::default() };
     // The client may be gone; the reason is logged in any case.
@@ -234,7 +276,7 @@ fn refuse(control: &mut Stream, reason: String) -> Result<(), String> {
 }
 
 /// Tells the client its token, and has the service accept the session once all queue pairs are connected.
-fn make(inner: &Inner, session: &HostSession, control: &mut Stream) -> Result<(), String> {
+fn make(inner: &Inner, session: &HostSession, control: &mut Stream, shown: Shown) -> Result<(), String> {
     // Sessions that were there when the host was stopped have been told; this one may not.
     if inner.stopping.load(Ordering::SeqCst) {
         return Err("the server is being stopped".into());
@@ -247,7 +289,11 @@ fn make(inner: &Inner, session: &HostSession, control: &mut Stream) -> Result<()
         fetch: session.fetch.as_ref().map(|fetch| fetch.slots.remote_addr()),
         text: inner.unix.clone(),
     };
-    handshake::send_answer(control, &answer).map_err(|e| e.to_string())?;
+    let mut dialogue: Option<Dialogue> = match shown {
+        Shown::Nothing => None,
+        Shown::Key { dialogue, .. } => Some(dialogue),
+    };
+    handshake::send_welcome(control, &answer, dialogue.as_mut()).map_err(|e| e.to_string())?;
     session.queue_pairs.open(Instant::now() + HANDSHAKE)?;
     guarded(|| inner.service.connected(&session.peer))??;
     *session.open.write() = true;
@@ -286,7 +332,8 @@ fn queue_pair(
     session: &Arc<HostSession>,
     role: Role,
 ) -> Result<Arc<dyn QueuePair>, VerbsError> {
-    let Stack { device, pd, rpc, .. } = inner.stack(session.peer.provider);
+    let stack = inner.stack(session.peer.provider);
+    let Stack { device, rpc, .. } = stack;
     let (depth, cq, progress) = match role {
         Role::Calls => (QUEUE_DEPTH, rpc.cq(), Progress::Caller),
         Role::LateReplies => (LATE_DEPTH, rpc.cq(), Progress::Caller),
@@ -294,7 +341,7 @@ fn queue_pair(
     };
     let pd = match &session.fetch {
         Some(fetch) if role == Role::Fetch => &fetch.pd,
-        _ => pd,
+        _ => stack.pd(session.domain),
     };
     let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));

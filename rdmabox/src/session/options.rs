@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
-use super::{ProviderKind, RdmaOptions};
+use super::{Key, ProviderKind, RdmaOptions};
 use crate::{
     admission::{AdmissionPolicy, DEFAULT_WINDOW},
     batch::BatchMode,
@@ -70,6 +70,8 @@ pub struct SessionOptions {
     pub provider: Option<ProviderKind>,
     /// The RDMA device, for addresses of RDMA.
     pub rdma: RdmaOptions,
+    /// The key that this client proves to have, and that the host has to prove to have. `None`: it has none, and takes any host.
+    pub key: Option<Key>,
     /// Data queue pairs, 1 to 16, each with its own completion queue.
     pub queue_pairs: usize,
     /// Bytes that may be in flight, both directions together.
@@ -147,6 +149,7 @@ impl Default for SessionOptions {
         SessionOptions {
             provider: None,
             rdma: RdmaOptions::default(),
+            key: None,
             // Best in the paper (section V-A).
             queue_pairs: 4,
             window_bytes: DEFAULT_WINDOW,

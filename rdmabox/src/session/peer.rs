@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::ProviderKind;
+use super::{Domain, KeyId, ProviderKind};
 use crate::{
     memory::Memory,
     rpc::Reply,
@@ -43,6 +43,7 @@ pub struct Peer {
     pub(crate) id: u64,
     pub(crate) provider: ProviderKind,
     pub(crate) name: String,
+    pub(crate) key: Option<KeyId>,
 }
 
 impl Peer {
@@ -56,12 +57,17 @@ impl Peer {
         self.provider
     }
 
+    /// The key that it has proved to have; `None` where it needs none.
+    pub fn key(&self) -> Option<&KeyId> {
+        self.key.as_ref()
+    }
+
     /// Who it is, for people.
     pub fn description(&self) -> String {
         self.to_string()
     }
 
-    /// Where this peer finds the first byte of an export.
+    /// Where this peer finds the first byte of an export of its domain.
     pub fn remote_addr(&self, export: &Export) -> RemoteAddr {
         let region = export.0.region(self.provider);
         RemoteAddr { addr: region.addr(), rkey: region.rkey() }
@@ -70,7 +76,11 @@ impl Peer {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session {} ({} from {})", self.id, self.provider, self.name)
+        write!(f, "session {} ({} from {}", self.id, self.provider, self.name)?;
+        match &self.key {
+            Some(key) => write!(f, ", key {key})"),
+            None => f.write_str(")"),
+        }
     }
 }
 
@@ -85,6 +95,7 @@ pub(crate) struct Exported {
     pub(crate) region: MrHandle,
     /// With the RDMA device, from when the host listens there.
     pub(crate) rdma: OnceLock<MrHandle>,
+    pub(crate) domain: Domain,
 }
 
 impl Exported {

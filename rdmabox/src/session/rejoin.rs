@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    Address, ConnectError, ProviderKind,
-    handshake::{self, Purpose, Token},
+    Address, ConnectError, ProviderKind, Secret,
+    handshake::{self, Token},
     stream::Stream,
 };
 use crate::verbs::{CompletionQueue, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError};
@@ -23,6 +23,8 @@ use crate::verbs::{CompletionQueue, Progress, ProtectionDomain, QpCaps, QpInit, 
 pub(crate) struct Rejoin {
     pub address: Address,
     pub token: Token,
+    /// What both sides prove to know; without one, the token is.
+    pub secret: Option<Secret>,
     pub pd: Arc<dyn ProtectionDomain>,
     /// For the text of errors: the time that a deadline leaves, as it was asked for.
     pub timeout: Duration,
@@ -79,8 +81,19 @@ impl Rejoin {
         }
         let io = |source: io::Error| ConnectError::Io { address: self.address.clone(), source };
         stream.set_timeout(Some(left)).map_err(io)?;
-        handshake::send_preamble(&mut stream, Purpose::Join { token: self.token, index: index as u32 })
-            .map_err(io)?;
+        let place = (self.token, index as u32);
+        handshake::join(&mut stream, place, self.secret.as_ref(), deadline).map_err(|e| match e.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.timed_out(),
+            io::ErrorKind::UnexpectedEof => self.failed(&VerbsError::PeerGone),
+            io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied => {
+                ConnectError::Refused { address: self.address.clone(), reason: e.to_string() }
+            }
+            _ => io(e),
+        })?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.timed_out());
+        }
         qp.connect(stream.into_rendezvous(), left).map_err(|e| self.failed(&e))
     }
 

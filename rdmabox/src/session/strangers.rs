@@ -1,21 +1,43 @@
 //! Connections that belong to no session yet.
 //!
 //! Each takes a place from its acceptance until it is part of a session or closed, so that their number, and that of
-//! the threads that deal with them, is limited whatever they do. Stopping shuts their streams down, so that nobody waits
-//! for one, apart from those that a session has taken over. It reads nothing and decides nothing.
+//! the threads that deal with them, is limited whatever they do. Where all places are taken, a connection that has not shown who it
+//! is gives way to a new one: the oldest of those from the network address that most come from. So whoever opens many and
+//! says nothing is in his own way only. Stopping shuts their streams down, so that nobody waits for one, apart from those
+//! that a session has taken over. It reads nothing.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 
-use super::stream::Stream;
+use super::stream::{Source, Stream};
+
+/// Between two lines in the log about connections that gave way.
+const QUIET: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Place {
+    /// `None`: somebody else ends it.
+    stream: Option<Stream>,
+    /// It has shown who it is.
+    known: bool,
+    from: Source,
+}
 
 #[derive(Debug, Default)]
 struct Places {
-    /// `None`: somebody else ends it.
-    streams: HashMap<u64, Option<Stream>>,
+    /// By number, the oldest first.
+    taken: BTreeMap<u64, Place>,
     next: u64,
     closed: bool,
+    /// Since the last line about them.
+    gave_way: u64,
+    said: Option<Instant>,
 }
 
 /// The places.
@@ -32,6 +54,39 @@ pub(crate) struct Stranger {
     number: u64,
 }
 
+impl Places {
+    /// Who is to give way: the oldest unknown one of where most of them are from.
+    fn least_welcome(&self) -> Option<u64> {
+        let unknown = || self.taken.iter().filter(|(_, place)| !place.known && place.stream.is_some());
+        let mut counts: HashMap<Source, usize> = HashMap::new();
+        unknown().for_each(|(_, place)| *counts.entry(place.from).or_default() += 1);
+        let most = counts.values().max().copied()?;
+        unknown().find(|(_, place)| counts.get(&place.from) == Some(&most)).map(|(number, _)| *number)
+    }
+
+    /// Makes room; false if there is nobody to give way.
+    fn make_room(&mut self) -> bool {
+        let Some(place) = self.least_welcome().and_then(|number| self.taken.remove(&number)) else {
+            return false;
+        };
+        if let Some(stream) = &place.stream {
+            stream.shutdown();
+        }
+        self.gave_way += 1;
+        let now = Instant::now();
+        if self.said.is_none_or(|said| now.duration_since(said) >= QUIET) {
+            log::warn!(
+                "{} connections at once that have not said who they are, the most from {}: {} closed, the oldest first",
+                self.taken.len() + 1,
+                place.from,
+                self.gave_way
+            );
+            (self.said, self.gave_way) = (Some(now), 0);
+        }
+        true
+    }
+}
+
 impl Strangers {
     pub(crate) fn new(limit: usize) -> Arc<Strangers> {
         Arc::new(Strangers { places: Mutex::default(), limit })
@@ -40,13 +95,13 @@ impl Strangers {
     /// A place for a stream that was just accepted.
     pub(crate) fn admit(self: &Arc<Self>, stream: &Stream) -> io::Result<Stranger> {
         let mut places = self.places.lock();
-        if places.closed || places.streams.len() >= self.limit {
+        if places.closed || (places.taken.len() >= self.limit && !places.make_room()) {
             return Err(io::Error::other("too many connections at once"));
         }
-        let stream = stream.try_clone()?;
+        let place = Place { stream: Some(stream.try_clone()?), known: false, from: stream.source() };
         let number = places.next;
         places.next += 1;
-        places.streams.insert(number, Some(stream));
+        places.taken.insert(number, place);
         Ok(Stranger { strangers: Arc::clone(self), number })
     }
 
@@ -54,30 +109,48 @@ impl Strangers {
     pub(crate) fn close(&self) {
         let mut places = self.places.lock();
         places.closed = true;
-        places.streams.values().flatten().for_each(Stream::shutdown);
+        places.taken.values().filter_map(|place| place.stream.as_ref()).for_each(Stream::shutdown);
     }
 }
 
 impl Stranger {
+    fn change(&self, change: impl FnOnce(&mut Place)) {
+        if let Some(place) = self.strangers.places.lock().taken.get_mut(&self.number) {
+            change(place);
+        }
+    }
+
+    /// It has shown who it is, and gives way to nobody.
+    pub(crate) fn is_known(&self) {
+        self.change(|place| place.known = true);
+    }
+
     /// The stream is somebody's who ends it when it is time. It keeps the place.
     pub(crate) fn adopt(&self) {
-        if let Some(stream) = self.strangers.places.lock().streams.get_mut(&self.number) {
-            *stream = None;
-        }
+        self.change(|place| place.stream = None);
     }
 }
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        self.strangers.places.lock().streams.remove(&self.number);
+        self.strangers.places.lock().taken.remove(&self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read, os::unix::net::UnixStream};
+    use std::{
+        io::Read,
+        net::{TcpListener, TcpStream},
+        os::unix::net::UnixStream,
+    };
 
     use super::*;
+
+    /// Whether the other end of this stream was shut down.
+    fn is_over(stream: &UnixStream) -> bool {
+        Stream::Unix(stream.try_clone().unwrap()).is_over()
+    }
 
     #[test]
     fn places_are_limited_and_come_back() {
@@ -85,7 +158,9 @@ mod tests {
         let (a, mut b) = UnixStream::pair().unwrap();
         let a = Stream::Unix(a);
         let first = strangers.admit(&a).unwrap();
-        let _second = strangers.admit(&a).unwrap();
+        let second = strangers.admit(&a).unwrap();
+        first.is_known();
+        second.is_known();
         assert!(strangers.admit(&a).is_err());
         drop(first);
         let (c, mut d) = UnixStream::pair().unwrap();
@@ -98,5 +173,38 @@ mod tests {
         d.set_nonblocking(true).unwrap();
         assert_eq!(d.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "it is another's");
         drop(c);
+    }
+
+    #[test]
+    fn the_oldest_that_has_not_shown_who_it_is_gives_way() {
+        let strangers = Strangers::new(3);
+        let pairs: Vec<_> = (0..6).map(|_| UnixStream::pair().unwrap()).collect();
+        let admit = |at: usize| strangers.admit(&Stream::Unix(pairs[at].0.try_clone().unwrap())).unwrap();
+        let over = || pairs.iter().map(|(_, other)| is_over(other)).collect::<Vec<_>>();
+        let held: Vec<_> = (0..3).map(admit).collect();
+        held[0].is_known();
+        let _fourth = admit(3);
+        assert_eq!(over(), [false, true, false, false, false, false]);
+        // Who gave way takes nobody else's place along.
+        drop(held);
+        let _held = [admit(4), admit(5)];
+        assert_eq!(over(), [false, true, false, false, false, false]);
+    }
+
+    #[test]
+    fn who_has_most_places_gives_one_back() {
+        let strangers = Strangers::new(4);
+        let (a, b) = UnixStream::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = || {
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (Stream::Tcp(listener.accept().unwrap().0), Stream::Tcp(client))
+        };
+        let _lone = strangers.admit(&Stream::Unix(a)).unwrap();
+        let streams: Vec<_> = (0..5).map(|_| tcp()).collect();
+        let _held: Vec<_> = streams.iter().map(|(here, _)| strangers.admit(here).unwrap()).collect();
+        assert!(!is_over(&b), "it is the oldest, but alone where it is from");
+        let over: Vec<bool> = streams.iter().map(|(here, _)| here.is_over()).collect();
+        assert_eq!(over, [true, true, false, false, false]);
     }
 }

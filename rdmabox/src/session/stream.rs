@@ -1,14 +1,19 @@
 //! Streams between client and host before they belong to a queue pair: TCP or Unix, with deadlines.
 
 use std::{
+    fmt,
     io::{self, Read, Write},
-    net::{TcpStream, ToSocketAddrs},
+    net::{IpAddr, Ipv6Addr, TcpStream, ToSocketAddrs},
     os::{fd::AsFd, unix::net::UnixStream},
     path::Path,
     time::{Duration, Instant},
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt::socket_peercred,
+    process::geteuid,
+};
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError, ProviderKind};
@@ -25,6 +30,40 @@ pub(crate) enum Stream {
     /// Over TCP, to an address for RDMA: the data takes another way.
     Rdma(TcpStream),
 }
+
+/// Where streams come from that are probably one party's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// This host, by a Unix socket.
+    Local,
+    /// A network address; of one of IPv6 the network, which a single host may have all to itself.
+    Address(IpAddr),
+    /// It is gone.
+    Unknown,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Local => f.write_str("this host"),
+            Source::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
+            Source::Address(address) => address.fmt(f),
+            Source::Unknown => f.write_str("somewhere"),
+        }
+    }
+}
+
+impl Source {
+    fn of(address: IpAddr) -> Source {
+        Source::Address(match address.to_canonical() {
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+            v4 => v4,
+        })
+    }
+}
+
+/// The user that stands for all those that a user namespace does not know.
+const NOBODY: u32 = 65534;
 
 impl Stream {
     /// Connects within `deadline`.
@@ -158,6 +197,24 @@ impl Stream {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
+    /// Where it comes from.
+    pub(crate) fn source(&self) -> Source {
+        match self {
+            Stream::Unix(_) => Source::Local,
+            Stream::Tcp(stream) | Stream::Rdma(stream) => {
+                stream.peer_addr().map_or(Source::Unknown, |address| Source::of(address.ip()))
+            }
+        }
+    }
+
+    /// True if it is a Unix socket's, and at the other end is root or the user that this process runs as, by the kernel's word.
+    pub(crate) fn is_of_same_user(&self) -> bool {
+        let Stream::Unix(stream) = self else { return false };
+        let own = geteuid();
+        socket_peercred(stream)
+            .is_ok_and(|peer| peer.uid.is_root() || (peer.uid == own && own.as_raw() != NOBODY))
+    }
+
     /// Who is at the other end, for people.
     pub(crate) fn peer_name(&self) -> String {
         match self {
@@ -235,6 +292,24 @@ impl Write for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sources_are_addresses_and_networks() {
+        let source = |text: &str| Source::of(text.parse().unwrap());
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        assert_ne!(source("192.0.2.2"), source("192.0.2.1"));
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+        assert_ne!(source("2001:db8:0:1::1"), source("2001:db8::1"));
+        assert_eq!(source("2001:db8::7").to_string(), "2001:db8::/64");
+        let (a, _b) = UnixStream::pair().unwrap();
+        let unix = Stream::Unix(a);
+        assert_eq!(unix.source(), Source::Local);
+        assert!(unix.is_of_same_user() || geteuid().as_raw() == NOBODY);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = Stream::Tcp(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        assert!(!tcp.is_of_same_user());
+        assert_eq!(tcp.source(), source("127.0.0.1"));
+    }
 
     #[test]
     fn the_end_is_seen_behind_bytes_that_nobody_reads() {

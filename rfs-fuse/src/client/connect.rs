@@ -42,6 +42,14 @@ pub enum AttachError {
         /// What it answered.
         source: ClientError,
     },
+    /// The key is for another one.
+    #[error("{address}: the key does not open the export {export:?}")]
+    Key {
+        /// The server's address.
+        address: Address,
+        /// What was asked for.
+        export: String,
+    },
     /// The server has no such file system.
     #[error("{address}: there is no export named {export:?}")]
     Export {
@@ -94,6 +102,7 @@ impl Client {
             ClientError::Errno(Errno::ENOENT) => {
                 AttachError::Export { address, export: attach.export.clone() }
             }
+            ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: attach.export.clone() },
             source => AttachError::Attach { address, source },
         })?;
         client.patience = options.operation_timeout;
@@ -114,7 +123,7 @@ impl Client {
         let reply =
             call_on(&**remote, &Request::Attach { version: VERSION, client: &name, export, keeps: *keeps })?;
         let received = local_now();
-        let Reply::Attached(Attached { arena, table, now, session }) = reply else {
+        let Reply::Attached(Attached { arena, table, now, session, read_only }) = reply else {
             return Err(ClientError::Protocol("no answer to Attach"));
         };
         if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
@@ -123,6 +132,8 @@ impl Client {
         if session == 0 {
             return Err(ClientError::Protocol("a session without a number"));
         }
+        // Who may change nothing leaves no trace.
+        let counted = |times| if read_only { AccessTimes::Never } else { times };
         let inodes = InodeTable::default();
         // Everybody knows the root directory, without a lookup.
         inodes.acquire(ROOT_INO);
@@ -134,10 +145,11 @@ impl Client {
             clock: ServerClock::from_exchange(sent, now, received),
             inodes,
             keeping: Keeping::new(*keeps),
-            access_times: *access_times,
-            directory_access_times: *directory_access_times,
+            access_times: counted(*access_times),
+            directory_access_times: counted(*directory_access_times),
             parts: Mutex::default(),
             session,
+            read_only,
             patience: SessionOptions::default().operation_timeout,
         })
     }
@@ -173,6 +185,11 @@ impl Client {
     /// False once the session is over: every operation fails then.
     pub fn is_connected(&self) -> bool {
         self.remote.is_connected()
+    }
+
+    /// True if nothing can be changed over this session, whoever asks: everything that would is EROFS.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// What the session runs on, for people.

@@ -207,6 +207,7 @@ impl Fake {
                     table: region(&self.table, TABLE_KEY),
                     now: super::clock::local_now(),
                     session: 1 + self.sessions.fetch_add(1, Ordering::Relaxed),
+                    read_only: false,
                 }))
             }
             Request::Lookup { name, .. } => {

@@ -71,6 +71,8 @@ pub struct Client {
     parts: Mutex<()>,
     /// The session's number at the server.
     session: u64,
+    /// It may change nothing.
+    read_only: bool,
     /// For how long one waits for another client.
     patience: Duration,
 }

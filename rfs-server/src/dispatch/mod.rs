@@ -275,7 +275,7 @@ impl Dispatcher {
         })?;
         log::debug!("session {session}: {client:?} attached");
         let Regions { arena, table } = regions;
-        Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session }))
+        Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session, read_only: false }))
     }
 
     /// A session that is marked as ended keeps nothing any more: nobody waits for it.

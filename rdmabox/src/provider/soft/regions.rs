@@ -1,8 +1,10 @@
 //! Regions of a protection domain, and the checks that guard them.
 //!
-//! A key is an index and a generation, so that a key of a region that is gone is never taken for that of its
-//! successor (until the generation wraps after 255 uses of a slot). Regions with remote rights and purely local
-//! ones have separate indices: only the former take room in the table that peers see.
+//! A key is an index and a tag, so that a key of a region that is gone is never taken for that of its successor (until
+//! the tags of a slot have all been used). Regions with remote rights and purely local ones have separate indices: only
+//! the former take room in the table that peers see. Tags of the former have 19 bits, begin anywhere and are taken in an order
+//! that differs from slot to slot, so that a peer does not know keys of which it was not told: that is no wall, as
+//! protection domains are, but it keeps accidents and guesses out.
 
 use std::sync::Arc;
 
@@ -18,7 +20,19 @@ const LOCAL_KEY: u32 = 1 << 31;
 /// Most regions with remote rights at a time.
 pub(crate) const MAX_REMOTE_REGIONS: usize = 4096;
 /// Most regions without.
-const MAX_LOCAL_REGIONS: usize = 1 << 22;
+pub(crate) const MAX_LOCAL_REGIONS: usize = 1 << 22;
+/// Bits of a tag.
+const REMOTE_TAG: u32 = 19;
+const LOCAL_TAG: u32 = 9;
+
+/// Where the region of a key is among those with remote rights; out of reach for keys of others.
+pub(crate) fn remote_index(key: u32) -> usize {
+    (key >> REMOTE_TAG) as usize
+}
+
+fn index(key: u32) -> usize {
+    if key & LOCAL_KEY == 0 { remote_index(key) } else { ((key & !LOCAL_KEY) >> LOCAL_TAG) as usize }
+}
 
 /// A registered range.
 #[derive(Debug)]
@@ -39,7 +53,7 @@ impl Region {
     }
 
     pub(crate) fn remote_index(&self) -> Option<usize> {
-        (self.key & LOCAL_KEY == 0).then_some((self.key >> 8) as usize)
+        (self.key & LOCAL_KEY == 0).then(|| remote_index(self.key))
     }
 }
 
@@ -65,9 +79,12 @@ impl Piece {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slot {
-    generation: u8,
+    /// Of the region that is or was here.
+    tag: u32,
+    /// From one tag to the next: odd, so that all are used before one comes again.
+    step: u32,
     region: Option<Arc<Region>>,
 }
 
@@ -77,10 +94,33 @@ struct Slots {
     free: Vec<usize>,
 }
 
+impl Slot {
+    /// For keys that go to peers.
+    fn random() -> Slot {
+        // Without randomness keys can be guessed, and are good otherwise.
+        let (tag, step) = (getrandom::u32().unwrap_or(0), getrandom::u32().unwrap_or(0) | 1);
+        Slot { tag, step, region: None }
+    }
+
+    /// For keys that stay here.
+    fn counting() -> Slot {
+        Slot { tag: 0, step: 1, region: None }
+    }
+
+    /// Another tag of so many bits than those before. 0 is none, so that key 0 names nothing.
+    fn next_tag(&mut self, bits: u32) -> u32 {
+        loop {
+            self.tag = self.tag.wrapping_add(self.step) & ((1 << bits) - 1);
+            if self.tag != 0 {
+                return self.tag;
+            }
+        }
+    }
+}
+
 impl Slots {
     fn get(&self, key: u32) -> Option<&Arc<Region>> {
-        let index = ((key & !LOCAL_KEY) >> 8) as usize;
-        self.slots.get(index)?.region.as_ref().filter(|region| region.key == key)
+        self.slots.get(index(key))?.region.as_ref().filter(|region| region.key == key)
     }
 }
 
@@ -110,20 +150,19 @@ impl Regions {
         memory: Option<Arc<Memory>>,
     ) -> Option<Arc<Region>> {
         let remote = access.intersects(Access::REMOTE_ANY);
-        let (table, mark) = if remote { (&self.remote, 0) } else { (&self.local, LOCAL_KEY) };
+        let (table, mark, bits) =
+            if remote { (&self.remote, 0, REMOTE_TAG) } else { (&self.local, LOCAL_KEY, LOCAL_TAG) };
         let mut slots = table.write();
         let index = match slots.free.pop() {
             Some(index) => index,
             None if slots.slots.len() < Self::limit(access) => {
-                slots.slots.push(Slot::default());
+                slots.slots.push(if remote { Slot::random() } else { Slot::counting() });
                 slots.slots.len() - 1
             }
             None => return None,
         };
         let slot = &mut slots.slots[index];
-        // Generation 0 is never used, so that key 0 names nothing.
-        slot.generation = if slot.generation == u8::MAX { 1 } else { slot.generation + 1 };
-        let key = mark | (index as u32) << 8 | u32::from(slot.generation);
+        let key = mark | (index as u32) << bits | slot.next_tag(bits);
         let region = Arc::new(Region { addr, length, access, key, _memory: memory });
         slot.region = Some(Arc::clone(&region));
         Some(region)
@@ -132,7 +171,7 @@ impl Regions {
     /// Removes a region. Requests that hold a [`Piece`] of it finish.
     pub(crate) fn remove(&self, key: u32) {
         let mut slots = self.of(key).write();
-        let index = ((key & !LOCAL_KEY) >> 8) as usize;
+        let index = index(key);
         if let Some(slot) = slots.slots.get_mut(index)
             && slot.region.as_ref().is_some_and(|region| region.key == key)
         {
@@ -170,6 +209,51 @@ mod tests {
         assert!(regions.remote(first, 0x1000, 16, Access::REMOTE_READ).is_none());
         assert!(regions.remote(second, 0x1000, 16, Access::REMOTE_READ).is_some());
         assert!(regions.remote(0, 0x1000, 16, Access::empty()).is_none());
+    }
+
+    #[test]
+    fn keys_of_a_slot_come_again_when_all_have_been_used_and_begin_anywhere() {
+        let (remote, local) = (Access::REMOTE_READ, Access::LOCAL_WRITE);
+        for (access, bits) in [(remote, REMOTE_TAG), (local, LOCAL_TAG)] {
+            let regions = Regions::default();
+            let next = || {
+                let key = regions.insert(0x1000, 16, access, None).unwrap().key;
+                regions.remove(key);
+                key
+            };
+            let mut seen: Vec<u32> = (1..1 << bits).map(|_| next()).collect();
+            let first = seen[0];
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!((seen.len(), seen[0] & !LOCAL_KEY), ((1 << bits) - 1, 1));
+            assert_eq!(next(), first);
+        }
+        let firsts = (0..4).map(|_| Regions::default().insert(0x1000, 16, remote, None).unwrap().key);
+        let firsts: Vec<u32> = firsts.collect();
+        assert!(firsts.iter().any(|key| *key != firsts[0]), "{firsts:?}");
+        // The last of each kind fits beside the mark.
+        assert_eq!((MAX_REMOTE_REGIONS as u32 - 1) << REMOTE_TAG & LOCAL_KEY, 0);
+        assert_eq!((MAX_LOCAL_REGIONS as u32 - 1) << LOCAL_TAG & LOCAL_KEY, 0);
+    }
+
+    /// Of those who know to within 4 GiB where the regions are.
+    #[test]
+    fn a_million_guesses_hit_nothing() {
+        let regions = Regions::default();
+        for at in 0..16 {
+            regions.insert(0x7f00_0000_0000 + (at << 20), 1 << 20, Access::REMOTE_ALL, None).unwrap();
+        }
+        let mut guesses = vec![0; 16 << 20];
+        getrandom::fill(&mut guesses).unwrap();
+        let guesses = guesses.as_chunks::<16>().0;
+        let hits = guesses.iter().filter(|guess| {
+            let word =
+                |at: usize| u32::from_le_bytes([guess[at], guess[at + 1], guess[at + 2], guess[at + 3]]);
+            let (key, addr, len) =
+                (word(0) & !LOCAL_KEY, 0x7f00_0000_0000 + u64::from(word(4)), word(8) % 4096);
+            regions.remote(key, addr, len.into(), Access::empty()).is_some()
+        });
+        assert_eq!((guesses.len(), hits.count()), (1 << 20, 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{Ordering, fence},
 };
 
-use super::regions::{MAX_REMOTE_REGIONS, Region};
+use super::regions::{MAX_REMOTE_REGIONS, Region, remote_index};
 use crate::{
     memory::{Memory, MemoryError},
     verbs::Access,
@@ -92,7 +92,7 @@ impl OwnTable {
 /// Looks up `rkey` in a peer's table.
 #[inline]
 pub(crate) fn lookup(table: &Memory, rkey: u32) -> Option<Entry> {
-    let index = (rkey >> 8) as usize;
+    let index = remote_index(rkey);
     if index >= MAX_REMOTE_REGIONS {
         return None;
     }
@@ -125,7 +125,7 @@ mod tests {
     fn published_entries_are_found_until_revoked() {
         let table = OwnTable::new().unwrap();
         let region =
-            Region { addr: 0x5000, length: 64, access: Access::REMOTE_READ, key: 3 << 8 | 7, _memory: None };
+            Region { addr: 0x5000, length: 64, access: Access::REMOTE_READ, key: 3 << 19 | 7, _memory: None };
         assert_eq!(lookup(table.memory(), region.key), None);
         table.publish(&region, 4, 4096);
         let expected = Entry {
@@ -137,7 +137,7 @@ mod tests {
             memory_offset: 4096,
         };
         assert_eq!(lookup(table.memory(), region.key), Some(expected));
-        assert_eq!(lookup(table.memory(), 3 << 8 | 8), None);
+        assert_eq!(lookup(table.memory(), 3 << 19 | 8), None);
         assert_eq!(lookup(table.memory(), u32::MAX), None);
         table.revoke(&region);
         assert_eq!(lookup(table.memory(), region.key), None);

@@ -11,7 +11,10 @@ use crate::{
     memory::Memory,
     provider::soft::SoftDevice,
     rpc::QUEUE_DEPTH,
-    session::{Export, Host, Peer, Reply, Running, Service, handshake::Answer},
+    session::{
+        Export, Host, Peer, Reply, Running, Service,
+        handshake::{Answer, Purpose},
+    },
     verbs::{
         Access, Device, MrHandle, QpState, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus,
         WorkCompletion,
@@ -105,11 +108,11 @@ impl Fixture {
         let pd = device.alloc_pd().unwrap();
         let address = self.address(self.provider);
         let mut control = Stream::connect(&address, Duration::ZERO, soon()).unwrap();
-        let purpose = Purpose::Control { queue_pairs: lanes as u32, fetch: false };
-        handshake::send_preamble(&mut control, purpose).unwrap();
-        let Answer { ok, token, .. } = handshake::receive_answer(&mut control, soon()).unwrap();
+        let purpose = Purpose::Control { queue_pairs: lanes as u32, fetch: false, key: None };
+        let (Answer { ok, token, .. }, _) =
+            handshake::introduce(&mut control, purpose, None, soon()).unwrap();
         assert!(ok);
-        let rejoin = Rejoin { address, token, pd, timeout: Duration::from_secs(60) };
+        let rejoin = Rejoin { address, token, secret: None, pd, timeout: Duration::from_secs(60) };
         let rejoin = Joiner { rejoin, device };
         // Nobody calls: it has no receives.
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
@@ -318,7 +321,7 @@ fn hello() -> Vec<u8> {
 /// A stream that joins and says no more.
 fn join_raw(rejoin: &Rejoin, index: u32) -> Stream {
     let mut stream = Stream::connect(&rejoin.address, Duration::ZERO, soon()).unwrap();
-    handshake::send_preamble(&mut stream, Purpose::Join { token: rejoin.token, index }).unwrap();
+    handshake::join(&mut stream, (rejoin.token, index), None, soon()).unwrap();
     stream
 }
 
@@ -330,7 +333,13 @@ fn streams_that_do_not_belong_are_refused_and_nobody_notices() {
         let other = if provider == ProviderKind::Shm { ProviderKind::Tcp } else { ProviderKind::Shm };
         let right = &client.rejoin;
         let with = |address: Address, token: Token| Joiner {
-            rejoin: Rejoin { address, token, pd: Arc::clone(&right.pd), timeout: right.timeout },
+            rejoin: Rejoin {
+                address,
+                token,
+                secret: None,
+                pd: Arc::clone(&right.pd),
+                timeout: right.timeout,
+            },
             device: Arc::clone(&right.device),
         };
         let unknown = with(right.address.clone(), Token::random().unwrap());

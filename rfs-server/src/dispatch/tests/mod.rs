@@ -59,8 +59,10 @@ impl Fixture {
         let before = self.clock.peek();
         let attached = client.ask(Request::Attach { version: VERSION, client: "test", export: "", keeps });
         // Other threads may have looked at the clock meanwhile: each look moves it by one.
-        assert!(matches!(attached, Reply::Attached(Attached { arena, table, now, session })
-            if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now) && session == id));
+        assert!(
+            matches!(attached, Reply::Attached(Attached { arena, table, now, session, read_only: false })
+            if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now) && session == id)
+        );
         client
     }
 

@@ -1,0 +1,173 @@
+//! What the two say after the preamble: a head that tells kind and length, and a body.
+
+use std::{
+    io::{self, Write},
+    time::{Duration, Instant},
+};
+
+use zerocopy::{
+    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout,
+    byteorder::little_endian::{U16, U32, U64},
+};
+
+use super::{HostId, MAGIC, Token, VERSION, invalid};
+use crate::{
+    session::{
+        proof::{Nonce, Proof},
+        stream::Stream,
+    },
+    verbs::RemoteAddr,
+};
+
+/// Longest text in an answer.
+pub(super) const MAX_TEXT: usize = 1024;
+
+const REFUSED: u16 = 0;
+const WELCOME: u16 = 1;
+const CHALLENGE: u16 = 2;
+const PROOF: u16 = 3;
+
+const REPLY: u32 = 0;
+const FETCH: u32 = 1;
+
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawHead {
+    magic: [u8; 8],
+    version: U32,
+    kind: U16,
+    /// Bytes that follow.
+    len: U16,
+}
+
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawAnswer {
+    token: Token,
+    host: HostId,
+    /// 0: none.
+    lease_ms: U32,
+    /// [`REPLY`] or [`FETCH`]; then the rest is where.
+    calls: U32,
+    fetch_key: U32,
+    fetch_addr: U64,
+}
+
+/// The host's answer on a control stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// False: the session is refused, and `text` says why.
+    pub ok: bool,
+    pub token: Token,
+    pub host: HostId,
+    /// In the first answer: the client has to be heard of within this time.
+    pub lease: Option<Duration>,
+    /// In the first answer: the client's memory for calls by fetching, if it has asked for that and there is some.
+    pub fetch: Option<RemoteAddr>,
+    /// In the first answer the host's Unix socket, if it has one, for clients of the same host.
+    pub text: String,
+}
+
+/// What one side says.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    Answer(Answer),
+    /// Prove it: with this nonce of the host's.
+    Challenge(Nonce),
+    Proof(Proof),
+}
+
+impl Message {
+    /// As it travels.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (kind, body) = match self {
+            Message::Answer(answer) => (if answer.ok { WELCOME } else { REFUSED }, encode_answer(answer)),
+            Message::Challenge(nonce) => (CHALLENGE, nonce.as_bytes().to_vec()),
+            Message::Proof(proof) => (PROOF, proof.as_bytes().to_vec()),
+        };
+        // The longest body is an answer with its longest text.
+        let len = U16::new(body.len() as u16);
+        let head = RawHead { magic: MAGIC, version: VERSION.into(), kind: kind.into(), len };
+        [head.as_bytes(), &body].concat()
+    }
+
+    /// Sends it, and gives what was said.
+    pub(super) fn send(&self, stream: &mut Stream) -> io::Result<Vec<u8>> {
+        let bytes = self.encode();
+        stream.write_all(&bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads the next one, and gives what was said with it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] for what is none.
+    pub(super) fn receive(stream: &mut Stream, deadline: Instant) -> io::Result<(Message, Vec<u8>)> {
+        let mut head = RawHead::new_zeroed();
+        stream.read_exact_by(head.as_mut_bytes(), deadline)?;
+        if head.magic != MAGIC {
+            return Err(invalid("no rdmabox host there"));
+        }
+        if head.version.get() != VERSION {
+            let version = head.version.get();
+            return Err(invalid(format!("host has protocol version {version}, this is {VERSION}")));
+        }
+        let mut body = [0; size_of::<RawAnswer>() + MAX_TEXT];
+        let len = usize::from(head.len.get());
+        let body = body.get_mut(..len).ok_or_else(|| invalid("answer too long"))?;
+        stream.read_exact_by(body, deadline)?;
+        let wrong = || invalid("answer of a wrong length");
+        let message = match head.kind.get() {
+            kind @ (REFUSED | WELCOME) => Message::Answer(decode_answer(kind == WELCOME, body)?),
+            CHALLENGE => Message::Challenge(Nonce::read_from_bytes(body).map_err(|_| wrong())?),
+            PROOF => Message::Proof(Proof::read_from_bytes(body).map_err(|_| wrong())?),
+            other => return Err(invalid(format!("unknown kind of answer {other}"))),
+        };
+        Ok((message, [head.as_bytes(), body].concat()))
+    }
+}
+
+fn encode_answer(answer: &Answer) -> Vec<u8> {
+    let mut end = answer.text.len().min(MAX_TEXT);
+    while !answer.text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let fetch = answer.fetch.unwrap_or(RemoteAddr { addr: 0, rkey: 0 });
+    let raw = RawAnswer {
+        token: answer.token,
+        host: answer.host,
+        lease_ms: answer.lease.map_or(0, |lease| lease.as_millis().clamp(1, u32::MAX.into()) as u32).into(),
+        calls: (if answer.fetch.is_some() { FETCH } else { REPLY }).into(),
+        fetch_key: fetch.rkey.into(),
+        fetch_addr: fetch.addr.into(),
+    };
+    [raw.as_bytes(), &answer.text.as_bytes()[..end]].concat()
+}
+
+fn decode_answer(ok: bool, body: &[u8]) -> io::Result<Answer> {
+    let (raw, text) = RawAnswer::read_from_prefix(body).map_err(|_| invalid("answer of a wrong length"))?;
+    let text = String::from_utf8(text.to_vec()).map_err(|_| invalid("answer is no text"))?;
+    let lease = match raw.lease_ms.get() {
+        0 => None,
+        ms => Some(Duration::from_millis(ms.into())),
+    };
+    let fetch = match raw.calls.get() {
+        REPLY => None,
+        FETCH => Some(RemoteAddr { addr: raw.fetch_addr.get(), rkey: raw.fetch_key.get() }),
+        other => return Err(invalid(format!("unknown way of answering calls {other}"))),
+    };
+    Ok(Answer { ok, token: raw.token, host: raw.host, lease, fetch, text })
+}
+
+pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()> {
+    Message::Answer(answer.clone()).send(stream).map(drop)
+}
+
+pub(crate) fn receive_answer(stream: &mut Stream, deadline: Instant) -> io::Result<Answer> {
+    match Message::receive(stream, deadline)?.0 {
+        Message::Answer(answer) => Ok(answer),
+        Message::Challenge(_) | Message::Proof(_) => {
+            Err(invalid("the host asks for what it was not offered"))
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Keys: a name, and a secret that the client and the host have in common and nobody else.
+//!
+//! Threading: plain values. Secrets are erased from memory when they are dropped, never printed, and compared in a time
+//! that does not depend on where they differ.
+
+use std::{fmt, io, str::FromStr};
+
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// Shortest and longest secret, in bytes.
+const SECRET_LEN: std::ops::RangeInclusive<usize> = 16..=64;
+/// Bytes of a secret that is made here.
+const NEW_SECRET: usize = 32;
+/// Longest name of a key, in bytes.
+const MAX_ID: usize = 32;
+
+/// The name of a key. It is no secret: clients send it in clear, and logs show it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeyId([u8; MAX_ID]);
+
+impl KeyId {
+    /// As it travels: padded with zeros.
+    pub(crate) fn to_wire(self) -> [u8; MAX_ID] {
+        self.0
+    }
+
+    /// `None` if these bytes name no key.
+    pub(crate) fn from_wire(bytes: [u8; MAX_ID]) -> Option<KeyId> {
+        let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(MAX_ID);
+        let (name, padding) = bytes.split_at(len);
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+        let good = len > 0 && name.iter().all(plain) && padding.iter().all(|byte| *byte == 0);
+        good.then_some(KeyId(bytes))
+    }
+}
+
+impl FromStr for KeyId {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<KeyId, KeyError> {
+        let wrong = || KeyError::Id(text.chars().take(MAX_ID).collect());
+        if text.contains('\0') {
+            return Err(wrong());
+        }
+        let mut bytes = [0; MAX_ID];
+        bytes.get_mut(..text.len()).ok_or_else(wrong)?.copy_from_slice(text.as_bytes());
+        KeyId::from_wire(bytes).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.0.split(|byte| *byte == 0).next().unwrap_or_default();
+        // It is ASCII.
+        f.pad(str::from_utf8(name).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+/// What proves that somebody has a key: 16 to 64 bytes.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    /// One that nobody can guess, from the system's randomness.
+    ///
+    /// # Errors
+    /// The system has no randomness to give.
+    pub fn random() -> io::Result<Secret> {
+        let mut bytes = Zeroizing::new(vec![0; NEW_SECRET]);
+        getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(Secret(bytes))
+    }
+
+    /// # Errors
+    /// [`KeyError::Secret`] for fewer than 16 bytes, or more than 64.
+    pub fn new(bytes: &[u8]) -> Result<Secret, KeyError> {
+        match SECRET_LEN.contains(&bytes.len()) {
+            true => Ok(Secret(Zeroizing::new(bytes.to_vec()))),
+            false => Err(KeyError::Secret),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// In hexadecimal digits, as key files have it.
+    pub fn to_hex(&self) -> Zeroizing<String> {
+        let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+        // Of its full size at once: a string that grows leaves copies behind.
+        let mut text = Zeroizing::new(String::with_capacity(2 * self.0.len()));
+        self.0.iter().for_each(|byte| text.extend([digit(byte >> 4), digit(byte & 15)]));
+        text
+    }
+}
+
+impl FromStr for Secret {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Secret, KeyError> {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(*SECRET_LEN.end()));
+        let (pairs, odd) = text.as_bytes().as_chunks::<2>();
+        if !odd.is_empty() || !SECRET_LEN.contains(&pairs.len()) {
+            return Err(KeyError::Secret);
+        }
+        for pair in pairs {
+            let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
+            let (Some(high), Some(low)) = (high, low) else { return Err(KeyError::Secret) };
+            bytes.push((high << 4 | low) as u8);
+        }
+        Ok(Secret(bytes))
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// A key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// What it is called.
+    pub id: KeyId,
+    /// What proves that somebody has it.
+    pub secret: Secret,
+}
+
+impl Key {
+    /// Reads a name and a secret in hexadecimal digits from the first two of a line's words.
+    ///
+    /// # Errors
+    /// One of them is missing, or is none. The secret is not in the error's text.
+    pub fn from_words<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Key, KeyError> {
+        let id = words.next().ok_or(KeyError::Missing)?.parse()?;
+        let secret = words.next().ok_or(KeyError::Missing)?.parse()?;
+        Ok(Key { id, secret })
+    }
+}
+
+/// Why something is no key. No text of it has a secret in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Not the form of a name.
+    #[error("{0:?} is no name of a key: 1 to 32 letters, digits, dots, dashes and underscores")]
+    Id(String),
+    /// Not the form of a secret.
+    #[error("a secret is written as 32 to 128 hexadecimal digits")]
+    Secret,
+    /// A word too few.
+    #[error("a key is a name and a secret")]
+    Missing,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names() {
+        for name in ["a", "laptop-7.home_x", &"x".repeat(32)] {
+            let id: KeyId = name.parse().unwrap();
+            assert_eq!((id.to_string().as_str(), KeyId::from_wire(id.to_wire())), (name, Some(id)));
+        }
+        for name in ["", "a b", "é", "a\0", "a/b", &"x".repeat(33)] {
+            assert!(name.parse::<KeyId>().is_err(), "{name:?}");
+        }
+        assert_eq!(KeyId::from_wire([0; 32]), None);
+        let mut gap = [0; 32];
+        (gap[0], gap[2]) = (b'a', b'b');
+        assert_eq!(KeyId::from_wire(gap), None);
+    }
+
+    #[test]
+    fn secrets_are_not_printed_and_not_made_twice() {
+        let secret = Secret::random().unwrap();
+        assert_ne!(secret, Secret::random().unwrap());
+        assert_eq!(secret.bytes().len(), 32);
+        let key = Key { id: "k".parse().unwrap(), secret };
+        assert_eq!(format!("{key:?}"), r#"Key { id: "k", secret: Secret }"#);
+    }
+
+    #[test]
+    fn lines() {
+        let digits = "00112233445566778899aAbBcCdDeEfF";
+        let line = format!("  k {digits} rest ");
+        let mut words = line.split_whitespace();
+        let key = Key::from_words(&mut words).unwrap();
+        assert_eq!((key.id, &**key.secret.to_hex()), ("k".parse().unwrap(), &*digits.to_lowercase()));
+        assert_eq!(words.next(), Some("rest"));
+        let error = |line: &str| Key::from_words(&mut line.split_whitespace()).unwrap_err();
+        assert_eq!(error(""), KeyError::Missing);
+        assert_eq!(error("k"), KeyError::Missing);
+        assert_eq!(error("k! x"), KeyError::Id("k!".into()));
+        let long = "0".repeat(130);
+        for wrong in [&digits[2..], &digits[1..], &long, "zz112233445566778899aabbccddeeff", "-"] {
+            let error = error(&format!("k {wrong}"));
+            assert_eq!(error, KeyError::Secret);
+            assert!(!error.to_string().contains(wrong) || wrong == "-");
+        }
+        assert_eq!(Secret::new(&[0; 15]), Err(KeyError::Secret));
+        assert_eq!(Secret::new(&[0; 65]), Err(KeyError::Secret));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(bytes in proptest::collection::vec(any::<u8>(), 16..=64)) {
+            let secret = Secret::new(&bytes).unwrap();
+            prop_assert_eq!(secret.to_hex().parse::<Secret>(), Ok(secret));
+        }
+
+        #[test]
+        fn no_text_is_too_strange(text in ".{0,140}") {
+            let _ = text.parse::<KeyId>();
+            let _ = text.parse::<Secret>();
+            let _ = Key::from_words(&mut text.split_whitespace());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Which keys a host takes, and what each opens.
+//!
+//! Threading: a keyring is asked by the threads of new connections, several at once. It must not block for long.
+
+use std::{collections::HashMap, time::Duration};
+
+use super::key::{KeyId, Secret};
+
+/// A protection domain of a host: the sessions in it reach what is exported in it, and nothing else, whatever keys of
+/// memory they name. [`Host::domain`](super::Host::domain) makes one; the default is that of sessions without a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Domain(pub(super) usize);
+
+/// What a key opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What its owners prove that they know.
+    pub secret: Secret,
+    /// Where their sessions are.
+    pub domain: Domain,
+}
+
+/// The keys of a host ([`Host::keys`](super::Host::keys)).
+pub trait Keyring: Send + Sync + 'static {
+    /// What a key opens; `None` if there is no such key. Asked once for each session that is to be made.
+    fn grant(&self, id: &KeyId) -> Option<Grant>;
+}
+
+impl Keyring for HashMap<KeyId, Grant> {
+    fn grant(&self, id: &KeyId) -> Option<Grant> {
+        self.get(id).cloned()
+    }
+}
+
+/// What a host spends on clients at most ([`Host::limits`](super::Host::limits)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections that belong to no session yet. Each takes a thread and a few kilobytes, and may send a kilobyte. Where there is
+    /// no room for one more, the oldest one gives way that has not shown yet who it is, of the network address that most come
+    /// from.
+    pub strangers: usize,
+    /// Time for a connection to say what it wants, and to prove who it is.
+    pub introduction: Duration,
+    /// Sessions at a time, with those that are being made; at most 1000 for each kind of device.
+    pub sessions: usize,
+    /// Sessions at a time of one key.
+    pub sessions_per_key: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { strangers: 256, introduction: Duration::from_secs(5), sessions: 1000, sessions_per_key: 250 }
+    }
+}

@@ -1,0 +1,170 @@
+//! Where a host listens: TCP ports and Unix sockets.
+
+use std::{
+    io,
+    net::TcpListener,
+    os::unix::{fs::FileTypeExt, net::UnixListener},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    Address,
+    stream::{self, Stream},
+};
+
+/// Time to find out whether somebody listens on a Unix socket.
+const PROBE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+    /// Where peers find each other that go on over RDMA.
+    Rdma(TcpListener),
+}
+
+/// A socket that accepts. Dropping it removes the file of a Unix socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: Socket,
+    /// With the port that it got.
+    pub(super) address: Address,
+    file: Option<Arc<SocketFile>>,
+}
+
+/// The file of a Unix socket. It is removed once: later another host may have one of that name.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    removed: AtomicBool,
+}
+
+impl SocketFile {
+    fn remove(&self) {
+        if !self.removed.swap(true, Ordering::AcqRel) {
+            // Somebody may have done so by hand.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// What it takes to stop a listener from another thread.
+#[derive(Debug)]
+pub(super) struct ListenerHandle {
+    socket: socket2::Socket,
+    file: Option<Arc<SocketFile>>,
+}
+
+impl ListenerHandle {
+    pub(super) fn close(&self) {
+        // While somebody still listens there: a file that nobody listens at is anybody's to replace.
+        if let Some(file) = &self.file {
+            file.remove();
+        }
+        // Makes accept return.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl Listener {
+    /// The socket file of a dead host is replaced; that of a live one is an error.
+    pub(super) fn bind(address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Tcp { host, port } => {
+                let (socket, host, port) = bind_tcp(host, *port)?;
+                let address = Address::Tcp { host, port };
+                Ok(Listener { socket: Socket::Tcp(socket), address, file: None })
+            }
+            Address::Rdma { host, port } => {
+                let (socket, host, port) = bind_tcp(host, *port)?;
+                let address = Address::Rdma { host, port };
+                Ok(Listener { socket: Socket::Rdma(socket), address, file: None })
+            }
+            Address::Unix(path) => {
+                if let Ok(meta) = std::fs::symlink_metadata(path) {
+                    if !meta.file_type().is_socket() {
+                        return Err(io::Error::new(
+                            io::ErrorKind::AlreadyExists,
+                            "there is a file of that name",
+                        ));
+                    }
+                    match stream::connect_unix(path, PROBE) {
+                        Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
+                            if e.kind() != io::ErrorKind::ConnectionRefused {
+                                return Err(e);
+                            }
+                            std::fs::remove_file(path)?;
+                        }
+                        // A listener whose queue is full is one.
+                        _ => {
+                            return Err(io::Error::new(
+                                io::ErrorKind::AddrInUse,
+                                "a server is listening there",
+                            ));
+                        }
+                    }
+                }
+                let socket = Socket::Unix(UnixListener::bind(path)?);
+                let file = SocketFile { path: path.clone(), removed: AtomicBool::new(false) };
+                Ok(Listener { socket, address: address.clone(), file: Some(Arc::new(file)) })
+            }
+        }
+    }
+
+    pub(super) fn handle(&self) -> io::Result<ListenerHandle> {
+        let socket = match &self.socket {
+            Socket::Tcp(socket) | Socket::Rdma(socket) => socket.try_clone()?.into(),
+            Socket::Unix(socket) => socket.try_clone()?.into(),
+        };
+        Ok(ListenerHandle { socket, file: self.file.clone() })
+    }
+
+    pub(super) fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            Socket::Tcp(socket) => socket.accept().map(|(stream, _)| Stream::tuned_tcp(stream)),
+            Socket::Rdma(socket) => socket.accept().map(|(stream, _)| Stream::tuned_rdma(stream)),
+            Socket::Unix(socket) => socket.accept().map(|(stream, _)| Stream::Unix(stream)),
+        }
+    }
+}
+
+/// With the host's name, and the port that it got.
+fn bind_tcp(host: &str, port: u16) -> io::Result<(TcpListener, String, u16)> {
+    let socket = TcpListener::bind((host, port))?;
+    let port = socket.local_addr()?.port();
+    Ok((socket, host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_stops_leaves_the_socket_of_its_successor_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let old = Listener::bind(&address).unwrap();
+        let handle = old.handle().unwrap();
+        assert_eq!(Listener::bind(&address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        handle.close();
+        assert!(!path.exists());
+        let new = Listener::bind(&address).unwrap();
+        // As the thread that accepts ends, which takes its time.
+        drop((old, handle));
+        stream::connect_unix(&path, PROBE).unwrap();
+        drop(new);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,336 @@
+//! Sessions with keys: who gets one, what it reaches, and what those hold up who have none.
+
+mod support;
+
+use std::{
+    collections::HashMap,
+    io::{Read, Write},
+    net::TcpStream,
+    sync::Arc,
+    time::Duration,
+};
+
+use rdmabox::{
+    Access, Address, ConnectError, Domain, Export, Grant, Host, Key, KeyId, Limits, Memory, Peer,
+    ProviderKind, RemoteAddr, Reply, RequestError, Running, Secret, Service, Session, SessionOptions,
+    WcStatus,
+};
+use support::{REFUSED, providers};
+
+const LEN: usize = 1 << 16;
+
+fn key(name: &str, secret: u8) -> Key {
+    Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() }
+}
+
+/// Answers with where memory is: the asker's own, or that of a key that he names.
+struct Places {
+    exports: HashMap<Option<KeyId>, Export>,
+}
+
+impl Service for Places {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+        // Whoever asks for somebody's place gets it, as if it had been guessed.
+        let whose = match request {
+            b"" => peer.key().copied(),
+            name => Some(str::from_utf8(name).unwrap().parse().unwrap()),
+        };
+        reply.extend_from_slice(&peer.remote_addr(&self.exports[&whose]).to_le_bytes());
+        Ok(())
+    }
+}
+
+/// A host with a memory for each of two keys, one of which may only read, and one for who needs no key.
+struct Fixture {
+    running: Running,
+    memory: HashMap<String, Arc<Memory>>,
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new(limits: Limits) -> Fixture {
+        let _ = env_logger::builder().is_test(true).try_init();
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new().unwrap().limits(limits);
+        let (mut exports, mut keys, mut memory) = (HashMap::new(), HashMap::new(), HashMap::new());
+        for (name, secret, access) in [
+            ("writer", 1, Access::REMOTE_ALL),
+            ("reader", 2, Access::REMOTE_READ),
+            ("", 0, Access::REMOTE_ALL),
+        ] {
+            let lent = Arc::new(Memory::shared("test", LEN).unwrap());
+            let id = (!name.is_empty()).then(|| key(name, secret));
+            let domain = if id.is_some() { host.domain().unwrap() } else { Domain::default() };
+            let export = host.export_in(domain, &lent, access).unwrap();
+            exports.insert(id.as_ref().map(|key| key.id), export);
+            keys.extend(id.map(|Key { id, secret }| (id, Grant { secret, domain })));
+            memory.insert(name.to_owned(), lent);
+        }
+        let mut listen = support::addresses(ProviderKind::Tcp, dir.path());
+        if providers().contains(&ProviderKind::Rdma) {
+            listen = support::addresses(ProviderKind::Rdma, dir.path());
+        }
+        let running = host.keys(Arc::new(keys)).listen(&listen, Arc::new(Places { exports })).unwrap();
+        Fixture { running, memory, dir }
+    }
+
+    fn address(&self, provider: ProviderKind) -> Address {
+        let own = self.running.addresses().iter().find(|address| address.provider() == provider);
+        own.unwrap().clone()
+    }
+
+    fn connect(&self, provider: ProviderKind, key: Option<Key>) -> Result<Arc<Session>, ConnectError> {
+        let mut options = SessionOptions { provider: Some(provider), key, ..SessionOptions::default() };
+        if provider == ProviderKind::Rdma {
+            // Where it is tested, processors are emulated and slow.
+            options.connect_timeout = Duration::from_secs(60);
+            options.operation_timeout = Duration::from_secs(60);
+        }
+        Session::connect(&self.address(provider), &options)
+    }
+
+    fn tcp(&self) -> TcpStream {
+        match self.address(ProviderKind::Tcp) {
+            Address::Tcp { host, port } => TcpStream::connect((host.as_str(), port)).unwrap(),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn place(session: &Session, whose: &str) -> RemoteAddr {
+    let mut reply = Vec::new();
+    session.call(whose.as_bytes(), &mut reply).unwrap();
+    RemoteAddr::from_le_bytes(reply[..].try_into().unwrap())
+}
+
+/// Why there is no session.
+fn refusal(outcome: Result<Arc<Session>, ConnectError>) -> String {
+    match outcome {
+        Err(ConnectError::Refused { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn until(mut done: impl FnMut() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_key_opens_its_own_domain_as_far_as_that_goes() {
+    for provider in providers() {
+        eprintln!("--- {provider}");
+        let f = Fixture::new(Limits::default());
+        let writer = f.connect(provider, Some(key("writer", 1))).unwrap();
+        let reader = f.connect(provider, Some(key("reader", 2))).unwrap();
+        let own = place(&writer, "");
+        writer.write(own, b"mine").unwrap();
+        assert_eq!(writer.fetch_add(own.at(8), 5), Ok(0));
+        let mut back = [0; 4];
+        writer.read(own, &mut back).unwrap();
+        assert_eq!(&back, b"mine");
+        f.memory["reader"].write(0, b"text");
+        let place_of_reader = place(&reader, "");
+        reader.read(place_of_reader, &mut back).unwrap();
+        assert_eq!(&back, b"text");
+        // What the key does not open, by any kind of request, alone or with others. What goes with one that is refused is flushed.
+        let is_refused = |outcome: Result<(), RequestError>| {
+            let refused = RequestError::Completion(WcStatus::RemAccessErr);
+            assert!(outcome == Err(refused) || outcome == Err(RequestError::Flushed), "{outcome:?}");
+        };
+        for _ in 0..2 {
+            is_refused(reader.write(place_of_reader, b"no"));
+            is_refused(reader.write_vectored(&[(place_of_reader, b"no"), (own, b"no")]));
+            is_refused(reader.compare_swap(place_of_reader, 0, 1).map(drop));
+            is_refused(reader.fetch_add(place_of_reader, 1).map(drop));
+            until(|| reader.read(place_of_reader, &mut back).is_ok());
+        }
+        // What is another's, with its place known.
+        let foreign = place(&writer, "reader");
+        for _ in 0..2 {
+            is_refused(writer.read(foreign, &mut back));
+            is_refused(writer.write(foreign, b"no"));
+            is_refused(reader.read(own, &mut back));
+            is_refused(reader.write(own, b"no"));
+        }
+        // And on they go: broken queue pairs are joined again, with a proof each.
+        until(|| writer.write(own, b"more").is_ok());
+        until(|| reader.read(place_of_reader, &mut back).is_ok());
+        let mut there = [0; 4];
+        f.memory["reader"].read(0, &mut there);
+        assert_eq!(&there, b"text");
+    }
+}
+
+#[test]
+fn who_has_no_key_or_a_wrong_one_gets_no_session() {
+    let f = Fixture::new(Limits::default());
+    let tcp = |key| f.connect(ProviderKind::Tcp, key);
+    let wrong = refusal(tcp(Some(key("writer", 2))));
+    assert_eq!(wrong, "the server does not take the key writer");
+    assert_eq!(refusal(tcp(Some(key("nobody", 1)))), "the server does not take the key nobody");
+    assert_eq!(refusal(tcp(None)), "this server takes clients with a key only");
+    // Over the Unix socket the user of the host needs none, but a wrong one is wrong there, too.
+    let shm = |key| f.connect(ProviderKind::Shm, key);
+    assert_eq!(refusal(shm(Some(key("writer", 2)))), wrong);
+    let session = shm(None).unwrap();
+    session.write(place(&session, ""), b"mine").unwrap();
+    assert_eq!(shm(Some(key("writer", 1))).unwrap().provider(), ProviderKind::Shm);
+}
+
+#[test]
+fn a_client_with_a_key_takes_no_host_without() {
+    let host = support::Fixture::new(ProviderKind::Tcp);
+    let options = SessionOptions { key: Some(key("writer", 1)), ..host.options.clone() };
+    let refused = refusal(Session::connect(&host.address, &options));
+    assert_eq!(refused, "this server has no keys: it takes clients without one");
+}
+
+#[test]
+fn a_tcp_address_of_this_host_leads_to_its_memory_with_the_same_key() {
+    let f = Fixture::new(Limits::default());
+    let options = SessionOptions { key: Some(key("reader", 2)), ..SessionOptions::default() };
+    let session = Session::connect(&f.address(ProviderKind::Tcp), &options).unwrap();
+    assert_eq!(session.provider(), ProviderKind::Shm);
+    assert!(f.dir.path().join("sock").exists());
+    let own = place(&session, "");
+    assert_eq!(session.write(own, b"no"), Err(REFUSED));
+    let (memory, _) = session.map(own, 8).unwrap();
+    assert!(!memory.is_writable());
+}
+
+#[test]
+fn sessions_are_counted_by_key() {
+    let f = Fixture::new(Limits { sessions_per_key: 2, ..Limits::default() });
+    let connect = |name, secret| f.connect(ProviderKind::Tcp, Some(key(name, secret)));
+    let first = connect("writer", 1).unwrap();
+    let _second = connect("writer", 1).unwrap();
+    let refused = refusal(connect("writer", 1));
+    assert_eq!(refused, "the server takes no more than 2 sessions with the key writer");
+    let _other = connect("reader", 2).unwrap();
+    drop(first);
+    until(|| connect("writer", 1).is_ok());
+}
+
+#[test]
+fn sessions_are_counted() {
+    let f = Fixture::new(Limits { sessions: 1, ..Limits::default() });
+    let connect = || f.connect(ProviderKind::Tcp, Some(key("writer", 1)));
+    let first = connect().unwrap();
+    assert_eq!(refusal(connect()), "the server takes no more than 1 sessions over tcp");
+    drop(first);
+    until(|| connect().is_ok());
+}
+
+#[test]
+fn a_thousand_who_say_nothing_hold_up_nobody() {
+    let f = Fixture::new(Limits { introduction: Duration::from_secs(600), ..Limits::default() });
+    let mut silent: Vec<TcpStream> = (0..1000).map(|_| f.tcp()).collect();
+    for _ in 0..10 {
+        let session = f.connect(ProviderKind::Tcp, Some(key("writer", 1))).unwrap();
+        session.write(place(&session, ""), b"mine").unwrap();
+        silent.extend((0..50).map(|_| f.tcp()));
+    }
+    // The oldest have gone.
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
+}
+
+/// What a client of the protocol says first: the fields of its preamble but for magic and version.
+fn preamble(kind: u32, token: &[u8], proves: u32, name: &[u8]) -> Vec<u8> {
+    let mut bytes = b"rdmabxS\x01".to_vec();
+    bytes.extend(4u32.to_le_bytes());
+    bytes.extend(kind.to_le_bytes());
+    bytes.extend(token);
+    // A queue pair, of software, with replies.
+    bytes.extend(1u32.to_le_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(proves.to_le_bytes());
+    bytes.extend(name);
+    bytes.resize(112, 0);
+    bytes
+}
+
+/// Everything until the host hangs up.
+fn rest(mut stream: TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    // A reset is an end, too.
+    let _ = stream.read_to_end(&mut rest);
+    rest
+}
+
+#[test]
+fn a_silent_connection_is_closed_in_time_and_reads_no_more_than_a_preamble() {
+    let f = Fixture::new(Limits { introduction: Duration::from_millis(50), ..Limits::default() });
+    assert_eq!(rest(f.tcp()), b"");
+    let mut halfway = f.tcp();
+    halfway.write_all(&preamble(1, &[0; 16], 1, b"writer")[..111]).unwrap();
+    assert_eq!(rest(halfway), b"");
+    // Challenged, and silent from then on.
+    let mut challenged = f.tcp();
+    challenged.write_all(&preamble(1, &[0; 16], 1, b"writer")).unwrap();
+    assert_eq!(rest(challenged).len(), 48);
+    // An announcement of more than there may be.
+    let mut greedy = f.tcp();
+    greedy.write_all(&preamble(1, &[0; 16], 1, b"writer")).unwrap();
+    greedy.write_all(b"rdmabxS\x01\x04\0\0\0\x03\0\xff\xff").unwrap();
+    assert_eq!(rest(greedy).len(), 48);
+}
+
+#[test]
+fn whoever_has_seen_the_name_of_a_session_does_not_join_it() {
+    let f = Fixture::new(Limits::default());
+    let (client, tap) = tapped(&f);
+    let token: Vec<u8> = tap.into_iter().find(|said| said.len() == 68).unwrap()[16..32].to_vec();
+    // Without a proof, and with one that is none.
+    let mut bold = f.tcp();
+    bold.write_all(&preamble(2, &token, 0, b"")).unwrap();
+    assert_eq!(rest(bold), b"");
+    let mut liar = f.tcp();
+    liar.write_all(&preamble(2, &token, 2, b"")).unwrap();
+    liar.write_all(b"rdmabxS\x01\x04\0\0\0\x03\0\x20\0").unwrap();
+    liar.write_all(&[7; 32]).unwrap();
+    assert_eq!(rest(liar).len(), 48);
+    client.write(place(&client, ""), b"mine").unwrap();
+}
+
+/// A session by way of somebody who hears all of what the host says on the control stream up to its proof.
+fn tapped(f: &Fixture) -> (Arc<Session>, Vec<Vec<u8>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let hosts: Vec<TcpStream> = (0..6).map(|_| f.tcp()).collect();
+    let tap = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        for (number, host) in hosts.into_iter().enumerate() {
+            let (client, _) = listener.accept().unwrap();
+            let (mut from_client, mut to_client) = (client.try_clone().unwrap(), client);
+            let (mut from_host, mut to_host) = (host.try_clone().unwrap(), host);
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from_client, &mut to_host);
+                let _ = to_host.shutdown(std::net::Shutdown::Both);
+            });
+            for len in if number == 0 { &[48, 68, 48][..] } else { &[] } {
+                let mut head = vec![0; 16];
+                from_host.read_exact(&mut head).unwrap();
+                let mut body = vec![0; usize::from(u16::from_le_bytes([head[14], head[15]]))];
+                from_host.read_exact(&mut body).unwrap();
+                let whole = [head, body].concat();
+                to_client.write_all(&whole).unwrap();
+                said.push(whole[..*len].to_vec());
+            }
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from_host, &mut to_client);
+                let _ = to_client.shutdown(std::net::Shutdown::Both);
+            });
+        }
+        said
+    });
+    let options = SessionOptions {
+        provider: Some(ProviderKind::Tcp),
+        key: Some(key("writer", 1)),
+        ..SessionOptions::default()
+    };
+    let address = Address::Tcp { host: "127.0.0.1".into(), port };
+    let session = Session::connect(&address, &options).unwrap();
+    (session, tap.join().unwrap())
+}

@@ -1,0 +1,206 @@
+//! The keys of a server: a file of lines `NAME SECRET EXPORT ro|rw`, and what each opens.
+//!
+//! Threading: any number of threads ask; [`Keys::replace`] takes new ones at any time.
+
+use std::{collections::HashMap, path::Path};
+
+use parking_lot::RwLock;
+use rdmabox::{Domain, Grant, Key, KeyFile, KeyFileError, KeyId, Keyring, Secret};
+
+use crate::rights::Rights;
+
+/// What a key opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opens {
+    secret: Secret,
+    /// Which of the server's file systems, by its place.
+    pub export: usize,
+    /// What may be done with it.
+    pub rights: Rights,
+}
+
+/// What the lines of a file say.
+pub type Book = HashMap<KeyId, Opens>;
+
+/// Reads the keys of a server that lends `exports`.
+///
+/// # Errors
+/// A file that others may read, or a line that is no key for one of these exports. A key may be there once.
+pub fn read(path: &Path, exports: &[&str]) -> Result<Book, KeyFileError> {
+    let file = KeyFile::read(path)?;
+    let mut book = Book::new();
+    for (number, line) in file.lines() {
+        let (id, opens) = parse(line, exports).map_err(|why| file.wrong(number, why))?;
+        if book.insert(id, opens).is_some() {
+            return Err(file.wrong(number, format!("the key {id} is there twice")));
+        }
+    }
+    match book.is_empty() {
+        true => Err(KeyFileError::Empty { path: path.to_owned() }),
+        false => Ok(book),
+    }
+}
+
+/// One line; an error says what is wrong, and never the secret.
+fn parse(line: &str, exports: &[&str]) -> Result<(KeyId, Opens), String> {
+    let mut words = line.split_whitespace();
+    let Key { id, secret } = Key::from_words(&mut words).map_err(|e| e.to_string())?;
+    let (Some(name), Some(rights), None) = (words.next(), words.next(), words.next()) else {
+        return Err("a line is a name, a secret, an export, and ro or rw".into());
+    };
+    let export = exports.iter().position(|export| *export == name);
+    let export = export.ok_or_else(|| format!("there is no export named {name:?}"))?;
+    Ok((id, Opens { secret, export, rights: rights.parse()? }))
+}
+
+/// The keys that count now.
+#[derive(Debug)]
+pub struct Keys {
+    book: RwLock<Book>,
+    domains: HashMap<(usize, Rights), Domain>,
+}
+
+impl Keys {
+    /// These keys, whose sessions are in these domains. Each export has one for each of the rights.
+    pub fn new(book: Book, domains: HashMap<(usize, Rights), Domain>) -> Keys {
+        Keys { book: RwLock::new(book), domains }
+    }
+
+    /// What a key opens; `None` if there is no such key any more.
+    pub fn opens(&self, id: &KeyId) -> Option<Opens> {
+        self.book.read().get(id).cloned()
+    }
+
+    /// Takes other keys in their place, and gives those that are gone or open something else now.
+    pub fn replace(&self, book: Book) -> Vec<KeyId> {
+        let old = std::mem::replace(&mut *self.book.write(), book);
+        let book = self.book.read();
+        old.into_iter().filter(|(id, opens)| book.get(id) != Some(opens)).map(|(id, _)| id).collect()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.book.read().len()
+    }
+}
+
+impl Keyring for Keys {
+    fn grant(&self, id: &KeyId) -> Option<Grant> {
+        let Opens { secret, export, rights } = self.opens(id)?;
+        Some(Grant { secret, domain: *self.domains.get(&(export, rights))? })
+    }
+}
+
+/// A new key as a command line asks for it: `NAME[,export=NAME][,ro]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewKey {
+    /// Its name.
+    pub id: KeyId,
+    /// What it is for.
+    pub export: String,
+    /// What may be done with it.
+    pub rights: Rights,
+}
+
+impl NewKey {
+    /// Parses it; an error says what is wrong.
+    pub fn parse(text: &str) -> Result<NewKey, String> {
+        let mut parts = text.split(',');
+        let id = parts.next().unwrap_or_default().parse().map_err(|e: rdmabox::KeyError| e.to_string())?;
+        let mut key = NewKey { id, export: "rfs".into(), rights: Rights::Write };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("export", name)) if !name.is_empty() => key.export = name.to_owned(),
+                None => key.rights = part.parse()?,
+                Some(_) => return Err(format!("{part:?}: a key has export=NAME and ro or rw")),
+            }
+        }
+        // A line of the file is made of words.
+        match key.export.contains(char::is_whitespace) {
+            true => Err("an export with a key has a name without spaces".into()),
+            false => Ok(key),
+        }
+    }
+
+    /// The two lines that make it one: that of the server's file, and that of the client's.
+    pub fn lines(&self, secret: &Secret) -> [zeroize::Zeroizing<String>; 2] {
+        let (id, digits) = (self.id, secret.to_hex());
+        let client = format!("{id} {}", *digits);
+        [format!("{client} {} {}", self.export, self.rights).into(), client.into()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    const SECRET: &str = "00112233445566778899aabbccddeeff";
+    const OTHER: &str = "ffeeddccbbaa99887766554433221100";
+
+    fn book(text: &str) -> Result<Book, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let strip = |e: KeyFileError| e.to_string().replace(&format!("{}", path.display()), "FILE");
+        read(&path, &["rfs", "scratch"]).map_err(strip)
+    }
+
+    fn id(name: &str) -> KeyId {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn lines_say_what_keys_open() {
+        let book = book(&format!("# who\nlaptop {SECRET} rfs rw\n\n  tv  {OTHER}\tscratch ro\n")).unwrap();
+        let opens = |secret: &str, export, rights| Opens { secret: secret.parse().unwrap(), export, rights };
+        assert_eq!(book.len(), 2);
+        assert_eq!(book[&id("laptop")], opens(SECRET, 0, Rights::Write));
+        assert_eq!(book[&id("tv")], opens(OTHER, 1, Rights::Read));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, said) in [
+            ("", "FILE: there is no key in it"),
+            ("\n\nk SECRET rfs\n", "FILE, line 3: a line is a name, a secret, an export, and ro or rw"),
+            ("k SECRET rfs rw x\n", "FILE, line 1: a line is a name, a secret, an export, and ro or rw"),
+            ("k SECRET home rw\n", "FILE, line 1: there is no export named \"home\""),
+            ("k SECRET rfs r\n", "FILE, line 1: \"r\" is no right: ro or rw"),
+            ("k SECRET rfs ro\nk SECRET rfs rw\n", "FILE, line 2: the key k is there twice"),
+            ("k 12 rfs ro\n", "FILE, line 1: a secret is written as 32 to 128 hexadecimal digits"),
+        ] {
+            assert_eq!(book(&text.replace("SECRET", SECRET)), Err(said.into()));
+        }
+    }
+
+    #[test]
+    fn keys_are_replaced_at_once_and_those_that_changed_are_known() {
+        let new = |text: &str| book(&text.replace("SECRET", SECRET).replace("OTHER", OTHER)).unwrap();
+        let domains = HashMap::from([((0, Rights::Write), Domain::default())]);
+        let keys =
+            Keys::new(new("a SECRET rfs rw\nb SECRET rfs rw\nc SECRET rfs rw\nd SECRET rfs rw\n"), domains);
+        assert_eq!(keys.grant(&id("a")).map(|grant| grant.secret), Some(SECRET.parse().unwrap()));
+        let mut changed = keys.replace(new("a SECRET rfs rw\nb OTHER rfs rw\nc SECRET rfs ro\n"));
+        changed.sort_unstable();
+        assert_eq!((changed, keys.count()), (vec![id("b"), id("c"), id("d")], 3));
+        assert!(keys.grant(&id("d")).is_none());
+        assert_eq!(keys.grant(&id("c")), None, "there is no domain for it here");
+    }
+
+    #[test]
+    fn new_keys_make_two_lines_that_are_read_again() {
+        let key = NewKey::parse("tv,export=scratch,ro").unwrap();
+        let [server, client] = key.lines(&SECRET.parse().unwrap());
+        assert_eq!(*server, format!("tv {SECRET} scratch ro"));
+        assert_eq!(*client, format!("tv {SECRET}"));
+        assert_eq!(book(&server).unwrap()[&id("tv")].rights, Rights::Read);
+        let plain = NewKey::parse("laptop").unwrap();
+        assert_eq!((plain.export.as_str(), plain.rights), ("rfs", Rights::Write));
+        for wrong in ["", "a b", "a,x", "a,export=", "a,size=1", "a,export=b c", "a,"] {
+            assert!(NewKey::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

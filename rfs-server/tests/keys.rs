@@ -1,0 +1,238 @@
+//! Sessions with keys: to which export they get, what they may do there, and what happens when keys change.
+
+mod common;
+
+use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
+
+use common::{Client, ask, attach, start_with, tests_rdma};
+use rdmabox::{
+    ConnectError, Key, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions, WcStatus,
+};
+use rfs_proto::{
+    Errno, FallocateFlags, LockClass, LockKind, LockRange, ROOT_INO, RegionRef, RenameFlags, Reply, Request,
+    SetAttr, XattrSet, record,
+};
+use rfs_server::{ExportConfig, Server};
+
+fn key(name: &str, secret: u8) -> Key {
+    Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() }
+}
+
+/// A line of the file.
+fn line(name: &str, secret: u8, export: &str, rights: &str) -> String {
+    format!("{name} {} {export} {rights}\n", *key(name, secret).secret.to_hex())
+}
+
+struct Fixture {
+    server: Server,
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    /// Lends "home" and "scratch", with these lines for keys.
+    fn new(lines: &[String]) -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir, lines);
+        let server = start_with(&dir, |config| {
+            let root = config.root;
+            let export =
+                |name: &str| ExportConfig { name: name.into(), memory: 4 << 20, inodes: Some(100), root };
+            config.exports = vec![export("home"), export("scratch")];
+            config.keys = Some(dir.path().join("keys"));
+        });
+        Fixture { server, dir }
+    }
+
+    fn session(&self, provider: ProviderKind, key: Option<Key>) -> Result<Arc<Session>, ConnectError> {
+        let address = self.server.addresses().iter().find(|address| address.provider() == provider).unwrap();
+        let options = SessionOptions { provider: Some(provider), key, ..SessionOptions::default() };
+        Session::connect(address, &options)
+    }
+
+    fn connect(&self, provider: ProviderKind, key: Key, export: &str) -> Client {
+        let session = self.session(provider, Some(key)).unwrap();
+        let Reply::Attached(attached) = attach(&session, export, false) else { panic!("not attached") };
+        Client { session, attached }
+    }
+}
+
+fn write(dir: &tempfile::TempDir, lines: &[String]) {
+    let path = dir.path().join("keys");
+    fs::write(&path, lines.concat()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn providers() -> Vec<ProviderKind> {
+    let mut all = vec![ProviderKind::Shm, ProviderKind::Tcp];
+    if tests_rdma() {
+        all.push(ProviderKind::Rdma);
+    }
+    all
+}
+
+fn all_keys() -> [String; 3] {
+    [line("writer", 1, "home", "rw"), line("reader", 2, "home", "ro"), line("other", 3, "scratch", "rw")]
+}
+
+fn place(region: &RegionRef, offset: u64) -> RemoteAddr {
+    RemoteAddr { addr: region.addr + offset, rkey: region.rkey }
+}
+
+/// That the device has refused it. Others on the same queue pair may go with it.
+fn refused<T: std::fmt::Debug>(outcome: Result<T, RequestError>) {
+    let is = matches!(outcome, Err(RequestError::Completion(WcStatus::RemAccessErr) | RequestError::Flushed));
+    assert!(is, "{outcome:?}");
+}
+
+#[test]
+fn a_key_is_for_its_export() {
+    let f = Fixture::new(&all_keys());
+    for provider in providers() {
+        let writer = f.connect(provider, key("writer", 1), "home");
+        let unnamed = f.connect(provider, key("other", 3), "");
+        unnamed.create(&common::name(provider));
+        let look = Request::Lookup { parent: ROOT_INO, name: &common::name(provider) };
+        assert_eq!(writer.ask(look), Reply::Error(Errno::ENOENT), "it is in the export of its key");
+        // Of others it hears not even whether there are any.
+        for export in ["scratch", "nowhere"] {
+            let session = f.session(provider, Some(key("writer", 1))).unwrap();
+            assert_eq!(attach(&session, export, false), Reply::Error(Errno::EACCES));
+            assert!(matches!(attach(&session, "home", false), Reply::Attached(_)), "it may ask again");
+        }
+        // Nor does it reach their memory, though it knows where that is.
+        let theirs = unnamed.attached;
+        for region in [theirs.arena, theirs.table] {
+            refused(writer.session.read(place(&region, 0), &mut [0; 8]));
+            refused(writer.session.write(place(&region, 0), &[1; 8]));
+        }
+        writer.create(&[&b"x"[..], &common::name(provider)].concat());
+    }
+}
+
+#[test]
+fn who_may_only_read_changes_nothing_by_whatever_means() {
+    let f = Fixture::new(&all_keys());
+    for provider in providers() {
+        eprintln!("--- {provider}");
+        let writer = f.connect(provider, key("writer", 1), "");
+        let reader = f.connect(provider, key("reader", 2), "");
+        assert!(reader.attached.read_only && !writer.attached.read_only);
+        let name = common::name(provider);
+        let opened = writer.create(&name);
+        let (ino, slot) = (opened.attr.ino, opened.attr.slot);
+        let Reply::Layout(layout) = writer.ask(Request::Allocate { ino, offset: 0, len: 4096 }) else {
+            panic!("no space")
+        };
+        let at = layout.extents[0].arena;
+        writer.session.write(place(&writer.attached.arena, at), b"written!").unwrap();
+
+        // What it may: look, read, lock.
+        let is = |request, wanted: fn(&Reply) -> bool| {
+            let reply = reader.ask(request);
+            assert!(wanted(&reply), "{reply:?}");
+        };
+        is(Request::Lookup { parent: ROOT_INO, name: &name }, |reply| matches!(reply, Reply::Attr(_)));
+        is(Request::Open { ino, write: false }, |reply| matches!(reply, Reply::Opened(_)));
+        let (range, class) = (LockRange { first: 0, last: 7 }, LockClass::Record);
+        let lock = Request::Lock { ino, owner: 1, class, kind: LockKind::Shared, range, pid: 1, wait: false };
+        is(lock, |reply| matches!(reply, Reply::Locked(_)));
+        let mut bytes = [0; 8];
+        reader.session.read(place(&reader.attached.arena, at), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"written!");
+        let of_record = u64::from(slot) * record::LEN as u64;
+        reader.session.read(place(&reader.attached.table, of_record), &mut bytes).unwrap();
+
+        // What it may not, by asking.
+        let (parent, perm, umask, uid, gid, rdev) = (ROOT_INO, 0o644, 0, 0, 0, 0);
+        let (name, new) = (&name[..], &b"new"[..]);
+        let open = Request::Open { ino, write: true };
+        for request in [
+            Request::SetAttr { ino, changes: SetAttr { size: Some(0), ..SetAttr::default() } },
+            Request::Mknod { parent, name: new, mode: 0o100_644, umask, rdev, uid, gid },
+            Request::Create { parent, name: new, perm, umask, uid, gid, exclusive: false },
+            Request::Create { parent, name, perm, umask, uid, gid, exclusive: false },
+            Request::Mkdir { parent, name: new, perm, umask, uid, gid },
+            Request::Symlink { parent, name: new, target: b"x", uid, gid },
+            Request::Link { ino, parent, name: new },
+            Request::Unlink { parent, name },
+            Request::Rmdir { parent, name },
+            Request::Rename { parent, name, new_parent: parent, new_name: new, flags: RenameFlags::empty() },
+            open,
+            Request::Allocate { ino, offset: 0, len: 1 << 20 },
+            Request::SetXattr {
+                ino,
+                name: b"user.a",
+                value: b"x",
+                how: XattrSet::Any,
+                continued: false,
+                drop_sgid: false,
+            },
+            Request::XattrPart { value: b"x" },
+            Request::RemoveXattr { ino, name: b"user.a" },
+            Request::Fallocate { ino, offset: 0, len: 4096, flags: FallocateFlags::ZERO_RANGE },
+            Request::Copy { from: ino, from_offset: 0, to: ino, to_offset: 4096, len: 1 },
+        ] {
+            assert_eq!(reader.ask(request), Reply::Error(Errno::EROFS), "{request:?}");
+        }
+        // And by hand: with the regions that it was told, and with those of one who may.
+        let size = place(&reader.attached.table, of_record + record::SIZE as u64);
+        let data = place(&reader.attached.arena, at);
+        refused(reader.session.write(data, b"tampered"));
+        refused(reader.session.write(size, &9u64.to_le_bytes()));
+        refused(reader.session.compare_swap(size, 0, 9));
+        refused(reader.session.fetch_add(size, 9));
+        for region in [writer.attached.arena, writer.attached.table] {
+            refused(reader.session.write(place(&region, 0), &[1; 8]));
+            refused(reader.session.read(place(&region, 0), &mut bytes));
+        }
+        if let Some((memory, _)) = reader.session.map(data, 8) {
+            assert!(!memory.is_writable());
+        }
+        writer.session.read(place(&writer.attached.arena, at), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"written!");
+        let Reply::Attr(attr) = writer.ask(Request::GetAttr { ino }) else { panic!("gone") };
+        assert_eq!(attr.size, 0);
+        // It goes on with what it may.
+        is(Request::StatFs, |reply| matches!(reply, Reply::StatFs(_)));
+    }
+}
+
+#[test]
+fn through_the_unix_socket_the_servers_user_needs_no_key() {
+    let f = Fixture::new(&all_keys());
+    for export in ["", "home", "scratch"] {
+        let session = f.session(ProviderKind::Shm, None).unwrap();
+        assert!(matches!(attach(&session, export, false), Reply::Attached(attached) if !attached.read_only));
+    }
+    let session = f.session(ProviderKind::Shm, None).unwrap();
+    assert_eq!(attach(&session, "nowhere", false), Reply::Error(Errno::ENOENT));
+    assert!(f.session(ProviderKind::Tcp, None).is_err());
+}
+
+#[test]
+fn keys_change_while_the_server_runs() {
+    let f = Fixture::new(&all_keys());
+    let (writer, reader, other) = (
+        f.connect(ProviderKind::Tcp, key("writer", 1), ""),
+        f.connect(ProviderKind::Tcp, key("reader", 2), ""),
+        f.connect(ProviderKind::Shm, key("other", 3), ""),
+    );
+    // One stays, one may write from now on, one is gone, one is new.
+    write(
+        &f.dir,
+        &[line("writer", 1, "home", "rw"), line("reader", 2, "home", "rw"), line("late", 4, "scratch", "ro")],
+    );
+    assert_eq!(f.server.reload_keys().unwrap(), Some(3));
+    while reader.session.is_connected() || other.session.is_connected() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(writer.ask(Request::StatFs), Reply::StatFs(_)));
+    assert!(!f.connect(ProviderKind::Tcp, key("reader", 2), "").attached.read_only);
+    assert!(f.connect(ProviderKind::Tcp, key("late", 4), "").attached.read_only);
+    assert!(f.session(ProviderKind::Tcp, Some(key("other", 3))).is_err());
+    // What is wrong changes nothing.
+    write(&f.dir, &["nonsense\n".into()]);
+    assert!(f.server.reload_keys().is_err());
+    assert!(matches!(ask(&writer.session, Request::StatFs), Reply::StatFs(_)));
+    f.connect(ProviderKind::Tcp, key("late", 4), "");
+}
