@@ -10,7 +10,11 @@ use std::time::Instant;
 use rfs_proto::{Attr, Errno, Marks, Recall, Reply};
 
 use super::meta::Meta;
-use crate::{keepers::Part, namespace::Place, sessions::Regions};
+use crate::{
+    keepers::Part,
+    namespace::Place,
+    sessions::{Refused, Regions},
+};
 
 impl Meta {
     /// Attributes for a session to keep, if it may.
@@ -79,13 +83,13 @@ impl Meta {
         self.keepers.forget(ino);
     }
 
-    /// A session attached. `None` if there is no such session, or it is attached already.
-    pub(super) fn attach(&mut self, session: u64, keeps: bool) -> Option<Regions> {
-        let regions = self.sessions.attach(session, keeps)?;
+    /// Attaches a session.
+    pub(super) fn attach(&mut self, session: u64, keeps: bool, alone: bool) -> Result<Regions, Refused> {
+        let regions = self.sessions.attach(session, keeps, alone)?;
         if keeps {
             self.recalls.begin(session);
         }
-        Some(regions)
+        Ok(regions)
     }
 
     /// A session keeps nothing any more: nobody waits for it.

@@ -37,7 +37,7 @@ use crate::{
     patience::Alarm,
     recalls::{Need, Queues},
     scrub::Space,
-    sessions::{Regions, Sessions},
+    sessions::{Refused, Regions, Sessions},
     stats::{Counters, request_name},
     table::Table,
     waits::Waits,
@@ -221,8 +221,8 @@ impl Dispatcher {
     }
 
     fn answer(&self, call: &Call<'_>, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
-        if let Request::Attach { version, client, keeps, .. } = request {
-            return self.attach(session, version, client, keeps);
+        if let Request::Attach { version, client, keeps, alone, .. } = request {
+            return self.attach(session, (version, client), keeps, alone);
         }
         if !self.locked(|meta| meta.sessions.is_attached(session)) {
             return Err(Errno::EPROTO);
@@ -262,14 +262,26 @@ impl Dispatcher {
         })
     }
 
-    fn attach(&self, session: u64, version: u32, client: &str, keeps: bool) -> Result<Reply, Errno> {
+    fn attach(
+        &self,
+        session: u64,
+        (version, client): (u32, &str),
+        keeps: bool,
+        alone: bool,
+    ) -> Result<Reply, Errno> {
         if version != VERSION {
             log::warn!("session {session}: {client:?} speaks version {version}, this is version {VERSION}");
             return Err(Errno::EPROTO);
         }
-        let regions = self.locked(|meta| meta.attach(session, keeps)).ok_or(Errno::EPROTO)?;
-        log::debug!("session {session}: {client:?} attached");
-        let Regions { arena, table } = regions;
+        let Regions { arena, table } = match self.locked(|meta| meta.attach(session, keeps, alone)) {
+            Ok(regions) => regions,
+            Err(Refused::OutOfTurn) => return Err(Errno::EPROTO),
+            Err(Refused::InUse(others)) => {
+                log::debug!("session {session}: {client:?} does not attach beside {others:?}");
+                return Ok(Reply::InUse(others));
+            }
+        };
+        log::debug!("session {session}: {client:?} attached{}", if alone { ", alone" } else { "" });
         Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session }))
     }
 
