@@ -157,7 +157,7 @@ fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
         decode_reply(&reply).expect("a message")
     };
     let Reply::Attached(Attached { table, session: number, .. }) =
-        ask(Request::Attach { version: VERSION, client: "stuck", export: "", keeps: false })
+        ask(Request::Attach { version: VERSION, client: "stuck", export: "", keeps: false, alone: false })
     else {
         panic!("not attached")
     };

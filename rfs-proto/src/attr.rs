@@ -122,6 +122,8 @@ pub struct SetAttr {
     /// Take set-user-ID away, and set-group-ID where the group may execute, as a write by somebody without privileges
     /// does. A change of owner or group does so in any case, unless `perm` is set, too.
     pub drop_privileges: bool,
+    /// Last change of contents or attributes, in nanoseconds since 1970; now if it is not said.
+    pub ctime: Option<i64>,
 }
 
 /// Totals of an export.

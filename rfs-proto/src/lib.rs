@@ -19,8 +19,8 @@ pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
 pub use lock::{HeldLock, LockClass, LockKind, LockRange, Locked};
 pub use message::{
-    Attached, Copied, DirEntry, DirPage, FallocateFlags, Layout, Opened, Recall, Recalls, RenameFlags, Reply,
-    Request, ServerStats, Value, XattrSet,
+    Attached, Copied, DirEntry, DirPage, FallocateFlags, InUse, Layout, Opened, Recall, Recalls, RenameFlags,
+    Reply, Request, ServerStats, Value, XattrSet,
 };
 
 /// Version of everything in this crate. Peers must agree exactly.

@@ -36,7 +36,7 @@ bitflags::bitflags! {
 /// Permission is checked by the client's kernel; the server trusts an attached client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request<'a> {
-    /// First request of a session. Replied with [`Reply::Attached`].
+    /// First request of a session. Replied with [`Reply::Attached`], or with [`Reply::InUse`]: then the session may ask again.
     Attach {
         /// The client's [`VERSION`](crate::VERSION).
         version: u32,
@@ -46,6 +46,8 @@ pub enum Request<'a> {
         export: &'a str,
         /// The client asks for [`Request::Recalls`] all the time, and so may keep what it is told until it is recalled.
         keeps: bool,
+        /// No other session may be attached to the file system as long as this one is. [`Reply::InUse`] while there are others.
+        alone: bool,
     },
     /// A name's attributes. → `Attr`
     Lookup {
@@ -396,6 +398,17 @@ pub enum Reply {
     Conflict(Option<HeldLock>),
     /// To `Recalls`.
     Recalls(Recalls),
+    /// To `Attach`: not now.
+    InUse(InUse),
+}
+
+/// Who keeps a session from attaching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InUse {
+    /// Sessions that are attached; at least one.
+    pub sessions: u64,
+    /// It is one that has the file system to itself.
+    pub alone: bool,
 }
 
 /// What a session may keep no longer.

@@ -39,8 +39,8 @@ fn every_variant_is_here() {
     assert_eq!(request_numbers, (0..33).collect::<Vec<u8>>());
     assert_eq!(decode_request(&[33]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(reply_numbers, (0..15).collect::<Vec<u8>>());
-    assert_eq!(decode_reply(&[15]), Err(DecodeError::Malformed));
+    assert_eq!(reply_numbers, (0..16).collect::<Vec<u8>>());
+    assert_eq!(decode_reply(&[16]), Err(DecodeError::Malformed));
 }
 
 #[test]

@@ -8,8 +8,8 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, Layout,
-    LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, Recall, Recalls, RegionRef,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, InUse,
+    Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, Recall, Recalls, RegionRef,
     RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet, decode_reply,
     decode_request, encode_reply, encode_request, record,
 };
@@ -106,6 +106,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         )),
         (number(), vec(recall(), 0..10))
             .prop_map(|(number, recalls)| Reply::Recalls(Recalls { number, recalls })),
+        (number(), any::<bool>()).prop_map(|(sessions, alone)| Reply::InUse(InUse { sessions, alone })),
     ]
 }
 
@@ -121,8 +122,8 @@ fn recall() -> impl Strategy<Value = Recall> {
 fn set_attr() -> impl Strategy<Value = SetAttr> {
     use prop::option::of;
     let time = || of(prop_oneof![Just(SetTime::Now), any::<i64>().prop_map(SetTime::At)]);
-    (of(small()), of(small()), of(small()), of(number()), time(), time(), any::<bool>()).prop_map(
-        |(perm, uid, gid, size, atime, mtime, drop_privileges)| SetAttr {
+    (of(small()), of(small()), of(small()), of(number()), time(), time(), any::<bool>(), of(any::<i64>()))
+        .prop_map(|(perm, uid, gid, size, atime, mtime, drop_privileges, ctime)| SetAttr {
             perm,
             uid,
             gid,
@@ -130,8 +131,8 @@ fn set_attr() -> impl Strategy<Value = SetAttr> {
             atime,
             mtime,
             drop_privileges,
-        },
-    )
+            ctime,
+        })
 }
 
 /// What requests are made of; they borrow from it.
@@ -180,6 +181,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
             client: &parts.client,
             export: &parts.client,
             keeps: parts.exclusive,
+            alone: !parts.exclusive,
         },
         Request::Lookup { parent, name },
         Request::GetAttr { ino },

@@ -164,7 +164,11 @@ fn run(work: Work, keeps: bool, threads: usize, time: Duration) -> Result<f64> {
     let attach = |session, keeps| {
         let region = RegionRef { addr: 0, len: 0, rkey: 0 };
         dispatcher.session_began(session, Regions { arena: region, table: region });
-        ask(&dispatcher, session, Request::Attach { version: VERSION, client: "", export: "", keeps });
+        ask(
+            &dispatcher,
+            session,
+            Request::Attach { version: VERSION, client: "", export: "", keeps, alone: false },
+        );
     };
     let names: Vec<String> = (0..FILES).map(|at| format!("file-{at}")).collect();
     attach(1, false);

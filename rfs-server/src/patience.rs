@@ -139,7 +139,8 @@ mod tests {
             for session in [silent, other] {
                 let region = RegionRef { addr: 0, len: 0, rkey: 0 };
                 dispatcher.session_began(session, Regions { arena: region, table: region });
-                let attach = Request::Attach { version: VERSION, client: "", export: "", keeps: true };
+                let attach =
+                    Request::Attach { version: VERSION, client: "", export: "", keeps: true, alone: false };
                 assert!(matches!(now(dispatcher, session, attach), Reply::Attached(_)));
             }
             let look = Request::Lookup { parent: ROOT_INO, name: b"d" };

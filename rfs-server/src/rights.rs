@@ -44,7 +44,9 @@ impl Rights {
 /// True for requests that change files or names, or prepare to. Every request is named, so that a new one is thought about.
 fn changes(request: &Request<'_>) -> bool {
     match request {
-        Request::SetAttr { .. }
+        // Nobody else could write then.
+        Request::Attach { alone: true, .. }
+        | Request::SetAttr { .. }
         | Request::Mknod { .. }
         | Request::Create { .. }
         | Request::Mkdir { .. }
@@ -61,7 +63,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Fallocate { .. }
         | Request::Accessed { .. }
         | Request::Copy { .. } => true,
-        Request::Attach { .. }
+        Request::Attach { alone: false, .. }
         | Request::Lookup { .. }
         | Request::GetAttr { .. }
         | Request::Readlink { .. }

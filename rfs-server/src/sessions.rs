@@ -11,7 +11,7 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rfs_proto::RegionRef;
+use rfs_proto::{InUse, RegionRef};
 
 use crate::numbers::ByNumber;
 
@@ -24,12 +24,24 @@ pub struct Regions {
     pub table: RegionRef,
 }
 
+/// What keeps a session from attaching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It is attached already, or has ended.
+    OutOfTurn,
+    /// Others are attached, and one of them, or this one, is not to have any beside it.
+    InUse(InUse),
+}
+
 /// It has introduced itself.
 const ATTACHED: u8 = 1;
 /// It asks for recalls, and keeps what it is told.
 const KEEPS: u8 = 2;
 /// It is to end, or has ended.
 const LOST: u8 = 4;
+
+/// Nobody else may be attached until it has ended.
+const ALONE: u8 = 8;
 
 /// A session.
 #[derive(Debug)]
@@ -45,13 +57,6 @@ impl Session {
     /// Its number.
     pub fn id(&self) -> u64 {
         self.id
-    }
-
-    /// Attaches it. `None` if it is attached already, or has ended.
-    pub fn attach(&self, keeps: bool) -> Option<Regions> {
-        let state = if keeps { ATTACHED | KEEPS } else { ATTACHED };
-        self.state.compare_exchange(0, state, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        Some(self.regions)
     }
 
     /// Nothing is open to it any more, not even to attach again.
@@ -89,7 +94,11 @@ struct Stripe(RwLock<ByNumber<Arc<Session>>>);
 
 /// The sessions.
 #[derive(Debug, Default)]
-pub struct Sessions([Stripe; STRIPES]);
+pub struct Sessions {
+    stripes: [Stripe; STRIPES],
+    /// Held while a session attaches, so that of two at once the second one sees the first. Before the lock of any stripe.
+    attaching: Mutex<()>,
+}
 
 impl Sessions {
     /// A session came up. Nothing but to attach is open to it.
@@ -111,14 +120,36 @@ impl Sessions {
         }
     }
 
+    /// Attaches a session, `alone` if there are no others and are to be none. One that is lost counts until its end: its one-sided
+    /// operations may still arrive.
+    pub fn attach(&self, session: &Session, keeps: bool, alone: bool) -> Result<Regions, Refused> {
+        let _one = self.attaching.lock();
+        if session.state.load(Ordering::Acquire) & (ATTACHED | LOST) != 0 {
+            return Err(Refused::OutOfTurn);
+        }
+        let others = InUse { sessions: self.attached(), alone: self.count(ATTACHED | ALONE) > 0 };
+        if others.alone || (alone && others.sessions > 0) {
+            return Err(Refused::InUse(others));
+        }
+        let state = ATTACHED | if keeps { KEEPS } else { 0 } | if alone { ALONE } else { 0 };
+        // It may be lost meanwhile.
+        let attached = session.state.compare_exchange(0, state, Ordering::AcqRel, Ordering::Acquire);
+        attached.map(|_| session.regions).map_err(|_| Refused::OutOfTurn)
+    }
+
     /// How many are attached, those among them that are to end.
     pub fn attached(&self) -> u64 {
-        let attached = |session: &&Arc<Session>| session.state.load(Ordering::Acquire) & ATTACHED != 0;
-        self.0.iter().map(|stripe| stripe.0.read().values().filter(attached).count() as u64).sum()
+        self.count(ATTACHED)
+    }
+
+    /// How many have all these marks.
+    fn count(&self, marks: u8) -> u64 {
+        let has = |session: &&Arc<Session>| session.state.load(Ordering::Acquire) & marks == marks;
+        self.stripes.iter().map(|stripe| stripe.0.read().values().filter(has).count() as u64).sum()
     }
 
     fn stripe(&self, id: u64) -> &RwLock<ByNumber<Arc<Session>>> {
-        &self.0[(id % STRIPES as u64) as usize].0
+        &self.stripes[(id % STRIPES as u64) as usize].0
     }
 }
 
@@ -126,39 +157,65 @@ impl Sessions {
 mod tests {
     use super::*;
 
+    fn regions() -> Regions {
+        let region = |addr| RegionRef { addr, len: 1, rkey: 2 };
+        Regions { arena: region(1), table: region(2) }
+    }
+
+    fn begun(sessions: &Sessions, id: u64) -> Arc<Session> {
+        sessions.begin(id, regions());
+        sessions.get(id).unwrap()
+    }
+
     #[test]
     fn attach_once() {
-        let region = |addr| RegionRef { addr, len: 1, rkey: 2 };
-        let regions = Regions { arena: region(1), table: region(2) };
         let sessions = Sessions::default();
         assert!(sessions.get(1).is_none());
-        sessions.begin(1, regions);
-        sessions.begin(1 + STRIPES as u64, regions);
-        let one = sessions.get(1).unwrap();
+        let one = begun(&sessions, 1);
+        let plain = begun(&sessions, 1 + STRIPES as u64);
         assert_eq!((one.id(), one.is_attached()), (1, false));
-        assert_eq!(one.attach(true), Some(regions));
-        assert_eq!(one.attach(true), None);
+        assert_eq!(sessions.attach(&one, true, false), Ok(regions()));
+        assert_eq!(sessions.attach(&one, true, false), Err(Refused::OutOfTurn));
         assert_eq!((one.is_attached(), one.keeps(), sessions.attached()), (true, true, 1));
-        let plain = sessions.get(1 + STRIPES as u64).unwrap();
-        assert_eq!(plain.attach(false), Some(regions));
+        assert_eq!(sessions.attach(&plain, false, false), Ok(regions()));
         assert_eq!((plain.is_attached(), plain.keeps(), sessions.attached()), (true, false, 2));
         one.detach();
         assert_eq!((one.is_attached(), one.keeps(), sessions.attached()), (false, false, 2));
-        assert_eq!(one.attach(true), None);
+        assert_eq!(sessions.attach(&one, true, false), Err(Refused::OutOfTurn));
         sessions.end(1);
         assert!(sessions.get(1).is_none());
         assert_eq!(sessions.attached(), 1);
         // Whoever still has it finds that it has ended.
         sessions.end(1 + STRIPES as u64);
-        assert!(!plain.is_attached() && plain.attach(false).is_none());
+        assert!(!plain.is_attached());
+        assert_eq!(sessions.attach(&plain, false, false), Err(Refused::OutOfTurn));
+    }
+
+    #[test]
+    fn who_is_alone_has_nobody_beside_it_until_its_end() {
+        let sessions = Sessions::default();
+        let [one, two, three, four] = [1, 2, 3, 4].map(|id| begun(&sessions, id));
+        let refused = |sessions, alone| Err(Refused::InUse(InUse { sessions, alone }));
+        assert_eq!(sessions.attach(&one, true, false), Ok(regions()));
+        assert_eq!(sessions.attach(&two, true, false), Ok(regions()));
+        assert_eq!(sessions.attach(&three, true, true), refused(2, false));
+        sessions.end(2);
+        assert_eq!(sessions.attach(&three, true, true), refused(1, false));
+        sessions.end(1);
+        // A session that was refused may ask again, and only then counts.
+        assert_eq!(sessions.attach(&three, true, true), Ok(regions()));
+        assert_eq!(sessions.attach(&four, false, true), refused(1, true));
+        assert_eq!(sessions.attach(&four, true, false), refused(1, true));
+        three.detach();
+        assert_eq!(sessions.attach(&four, true, false), refused(1, true));
+        sessions.end(3);
+        assert_eq!(sessions.attach(&four, true, false), Ok(regions()));
     }
 
     #[test]
     fn values_in_parts() {
-        let region = RegionRef { addr: 0, len: 0, rkey: 0 };
         let sessions = Sessions::default();
-        sessions.begin(1, Regions { arena: region, table: region });
-        let session = sessions.get(1).unwrap();
+        let session = begun(&sessions, 1);
         session.set_part(b"abc");
         assert_eq!((session.take_part(), session.take_part()), (b"abc".to_vec(), Vec::new()));
     }

@@ -2,9 +2,14 @@
 
 mod common;
 
-use common::{Client, attach, connect_to, session, start_with};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{Client, attach, attach_alone, connect_to, session, start_with};
 use rdmabox::{ProviderKind, RemoteAddr, RequestError};
-use rfs_proto::{BLOCK, Errno, ROOT_INO, RegionRef, Reply, Request, StatFs, VERSION, decode_reply};
+use rfs_proto::{BLOCK, Errno, InUse, ROOT_INO, RegionRef, Reply, Request, StatFs, VERSION, decode_reply};
 use rfs_server::{Config, ExportConfig, Server};
 
 const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
@@ -154,5 +159,43 @@ fn nothing_is_recalled_across_exports() {
         large.create(b"x");
         assert_eq!(large.ask(Request::Unlink { parent: ROOT_INO, name: b"x" }), Reply::Done);
         assert_eq!(look(&small, b"x"), Reply::Error(Errno::ENOENT));
+    }
+}
+
+#[test]
+fn one_that_is_alone_on_an_export_is_so_until_its_session_has_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    let eventually = |mut attach: Box<dyn FnMut() -> Reply + '_>| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
+            if matches!(attach(), Reply::Attached(_)) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        false
+    };
+    for provider in PROVIDERS {
+        let other = connect_to(&server, provider, "small", true);
+        let [one, two] = [(); 2].map(|()| session(&server, provider));
+        let in_use = |alone| Reply::InUse(InUse { sessions: 1, alone });
+        assert_eq!(attach_alone(&one, "small"), in_use(false));
+        other.session.close();
+        assert!(eventually(Box::new(|| attach_alone(&one, "small"))), "nobody is there any more");
+        assert_eq!([attach_alone(&two, "small"), attach(&two, "small", true)], [in_use(true), in_use(true)]);
+        // Another export is another file system.
+        let large = connect_to(&server, provider, "large", true);
+        assert_eq!(totals(&large).blocks, 512);
+        large.session.close();
+        one.close();
+        assert!(eventually(Box::new(|| attach(&two, "small", true))));
+        two.close();
+        let last = session(&server, provider);
+        assert!(eventually(Box::new(|| attach_alone(&last, "small"))));
+        last.close();
+        let last = session(&server, provider);
+        assert!(eventually(Box::new(|| attach(&last, "small", true))));
+        last.close();
     }
 }

@@ -25,6 +25,7 @@ impl Counters {
             client: "rfs-metadata",
             export: "",
             keeps: false,
+            alone: false,
         })? {
             Reply::Attached(_) => Ok(counters),
             _ => Err(failed("it does not let this program in")),

@@ -120,8 +120,10 @@ impl Client {
     ) -> Result<Client, ClientError> {
         let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
         let sent = local_now();
-        let reply =
-            call_on(&**remote, &Request::Attach { version: VERSION, client: &name, export, keeps: *keeps })?;
+        let reply = call_on(
+            &**remote,
+            &Request::Attach { version: VERSION, client: &name, export, keeps: *keeps, alone: false },
+        )?;
         let received = local_now();
         let Reply::Attached(Attached { arena, table, now, session, read_only }) = reply else {
             return Err(ClientError::Protocol("no answer to Attach"));

@@ -24,6 +24,7 @@ const TRUNCATE: SetAttr = SetAttr {
     atime: None,
     mtime: None,
     drop_privileges: false,
+    ctime: None,
 };
 
 fn client(server: &Arc<Fake>) -> Client {

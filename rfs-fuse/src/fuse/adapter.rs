@@ -176,6 +176,7 @@ impl Filesystem for Adapter {
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
             drop_privileges: size.is_some() && !is_privileged(request),
+            ctime: None,
         };
         let since = self.client.since();
         let changed = self.client.setattr(ino.0, &changes);

@@ -1,9 +1,9 @@
 //! One of each message, with values that need varints of one byte and of several.
 
 use rfs_proto::{
-    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, Layout,
-    LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall, Recalls, RegionRef, RenameFlags, Reply,
-    Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, InUse,
+    Layout, LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall, Recalls, RegionRef, RenameFlags,
+    Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -42,13 +42,17 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::At(-2)),
         drop_privileges: true,
+        ctime: Some(-1),
     };
     vec![
-        ("00 01 01 63 01 65 01", Request::Attach { version: 1, client: "c", export: "e", keeps: true }),
+        (
+            "00 01 01 63 01 65 01 00",
+            Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false },
+        ),
         ("01 01 02 68 69", Request::Lookup { parent: 1, name: b"hi" }),
         ("02 ac02", Request::GetAttr { ino: 300 }),
-        ("03 02 01 8003 00 01 05 01 8020 01 00 01 01 03 01", Request::SetAttr { ino: 2, changes }),
-        ("03 02 00 00 00 00 00 00 00", Request::SetAttr { ino: 2, changes: SetAttr::default() }),
+        ("03 02 01 8003 00 01 05 01 8020 01 00 01 01 03 01 01 01", Request::SetAttr { ino: 2, changes }),
+        ("03 02 00 00 00 00 00 00 00 00", Request::SetAttr { ino: 2, changes: SetAttr::default() }),
         (
             "04 01 01 6e a440 12 00 e807 00",
             Request::Mknod {
@@ -224,6 +228,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                 ],
             }),
         ),
+        ("0f ac02 01", Reply::InUse(InUse { sessions: 300, alone: true })),
     ]
 }
 

@@ -127,7 +127,7 @@ impl Meta<'_> {
         self.layout(ino, offset).map(Attempt::Done)
     }
 
-    /// Changes attributes. Asking is enough to change ctime, even if everything stays as it was.
+    /// Changes attributes. Asking is enough to change ctime, even if everything else stays as it was.
     fn set_attr(&mut self, session: u64, ino: u64, changes: &SetAttr, now: i64) -> Result<Reply, Errno> {
         let kind = self.namespace.get(ino)?.kind;
         if let Some(size) = changes.size {
@@ -164,7 +164,7 @@ impl Meta<'_> {
         inode.uid = changes.uid.unwrap_or(inode.uid);
         inode.gid = changes.gid.unwrap_or(inode.gid);
         inode.atime = changes.atime.map_or(inode.atime, time);
-        inode.ctime = now;
+        inode.ctime = changes.ctime.unwrap_or(now);
         if changes.size.is_some() {
             inode.mtime = now;
         }

@@ -39,7 +39,7 @@ use crate::{
     namespace::{Inode, New},
     patience::Alarm,
     scrub::Space,
-    sessions::{Regions, Sessions},
+    sessions::{Refused, Regions, Sessions},
     stats::{Counters, request_name},
     table::Table,
 };
@@ -136,8 +136,8 @@ impl Dispatcher {
         self.counters.count(session, &request);
         let outcome = match request {
             Request::Recalls { done } => return self.answer_recalls(session, done),
-            Request::Attach { version, client, keeps, .. } => {
-                self.attach(session, version, client, keeps).map(Outcome::Now)
+            Request::Attach { version, client, keeps, alone, .. } => {
+                self.attach(session, (version, client), keeps, alone).map(Outcome::Now)
             }
             _ => self.answer(session, request),
         };
@@ -259,22 +259,35 @@ impl Dispatcher {
         outcome
     }
 
-    fn attach(&self, session: u64, version: u32, client: &str, keeps: bool) -> Result<Reply, Errno> {
+    fn attach(
+        &self,
+        session: u64,
+        (version, client): (u32, &str),
+        keeps: bool,
+        alone: bool,
+    ) -> Result<Reply, Errno> {
         if version != VERSION {
             log::warn!("session {session}: {client:?} speaks version {version}, this is version {VERSION}");
             return Err(Errno::EPROTO);
         }
         let asker = self.sessions.get(session).ok_or(Errno::EPROTO)?;
         // What ends its session ends its queue of recalls after that, and so finds the queue.
-        let regions = self.store.pending.locked(|state| {
-            let regions = asker.attach(keeps).ok_or(Errno::EPROTO)?;
-            if keeps {
+        let attached = self.store.pending.locked(|state| {
+            let attached = self.sessions.attach(&asker, keeps, alone);
+            if attached.is_ok() && keeps {
                 state.recalls.begin(session);
             }
-            Ok(regions)
-        })?;
-        log::debug!("session {session}: {client:?} attached");
-        let Regions { arena, table } = regions;
+            attached
+        });
+        let Regions { arena, table } = match attached {
+            Ok(regions) => regions,
+            Err(Refused::OutOfTurn) => return Err(Errno::EPROTO),
+            Err(Refused::InUse(others)) => {
+                log::debug!("session {session}: {client:?} does not attach beside {others:?}");
+                return Ok(Reply::InUse(others));
+            }
+        };
+        log::debug!("session {session}: {client:?} attached{}", if alone { ", alone" } else { "" });
         Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session, read_only: false }))
     }
 

@@ -57,7 +57,7 @@ impl Fixture {
         self.dispatcher.session_began(id, regions());
         let client = Client { fixture: self, id };
         let before = self.clock.peek();
-        let attached = client.ask(Request::Attach { version: VERSION, client: "test", export: "", keeps });
+        let attached = client.attach(keeps, false);
         // Other threads may have looked at the clock meanwhile: each look moves it by one.
         assert!(
             matches!(attached, Reply::Attached(Attached { arena, table, now, session, read_only: false })
@@ -91,6 +91,10 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
+    fn attach(&self, keeps: bool, alone: bool) -> Reply {
+        self.ask(Request::Attach { version: VERSION, client: "test", export: "", keeps, alone })
+    }
+
     /// Sends a request, which is answered at once. Both go through their codecs.
     fn ask(&self, request: Request<'_>) -> Reply {
         match self.handle(request) {

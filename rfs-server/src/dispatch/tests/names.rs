@@ -1,6 +1,6 @@
 //! Requests about names: what they answer, and the times and records that they leave.
 
-use rfs_proto::{FileKind, MAX_SYMLINK, SetTime};
+use rfs_proto::{FileKind, InUse, MAX_SYMLINK, SetTime};
 
 use super::*;
 
@@ -18,13 +18,19 @@ fn the_root() {
 fn sessions_attach_first() {
     let fixture = fixture(16, 8);
     let stranger = Client { fixture: &fixture, id: 9 };
-    let attach = Request::Attach { version: VERSION, client: "x", export: "", keeps: false };
+    let attach = Request::Attach { version: VERSION, client: "x", export: "", keeps: false, alone: false };
     assert_eq!(stranger.error(attach), Errno::EPROTO);
     fixture.dispatcher.session_began(9, regions());
     assert_eq!(stranger.error(Request::StatFs), Errno::EPROTO);
     assert_eq!(stranger.error(Request::GetAttr { ino: ROOT_INO }), Errno::EPROTO);
     assert_eq!(
-        stranger.error(Request::Attach { version: VERSION + 1, client: "x", export: "", keeps: false }),
+        stranger.error(Request::Attach {
+            version: VERSION + 1,
+            client: "x",
+            export: "",
+            keeps: false,
+            alone: false
+        }),
         Errno::EPROTO
     );
     assert!(matches!(stranger.ask(attach), Reply::Attached(_)));
@@ -34,6 +40,52 @@ fn sessions_attach_first() {
     fixture.dispatcher.session_ended(9);
     assert_eq!(stranger.error(Request::StatFs), Errno::EPROTO);
     assert_eq!(fixture.dispatcher.stats().sessions, 0);
+}
+
+#[test]
+fn one_that_is_alone_has_nobody_beside_it() {
+    let fixture = fixture(16, 8);
+    let [one, two] = [1, 2].map(|id| Client { fixture: &fixture, id });
+    let begin = || [1, 2].into_iter().for_each(|id| fixture.dispatcher.session_began(id, regions()));
+    let in_use = |alone| Reply::InUse(InUse { sessions: 1, alone });
+    begin();
+    assert!(matches!(one.attach(true, false), Reply::Attached(_)));
+    assert_eq!(two.attach(true, true), in_use(false));
+    // Who is refused is not attached, whatever it asks for.
+    assert_eq!(two.error(Request::StatFs), Errno::EPROTO);
+    assert!(matches!(two.attach(false, false), Reply::Attached(_)));
+    [1, 2].into_iter().for_each(|id| fixture.dispatcher.session_ended(id));
+
+    begin();
+    assert!(matches!(one.attach(true, true), Reply::Attached(_)));
+    assert_eq!([two.attach(true, true), two.attach(false, false)], [in_use(true), in_use(true)]);
+    fixture.dispatcher.session_ended(1);
+    assert!(matches!(two.attach(true, true), Reply::Attached(_)));
+}
+
+#[test]
+fn of_two_who_want_to_be_alone_at_once_one_is() {
+    let fixture = fixture(16, 8);
+    for round in 0..200 {
+        let ids = [2 * round + 1, 2 * round + 2];
+        ids.into_iter().for_each(|id| fixture.dispatcher.session_began(id, regions()));
+        let barrier = std::sync::Barrier::new(2);
+        let attached = std::thread::scope(|scope| {
+            let threads = ids.map(|id| {
+                let client = Client { fixture: &fixture, id };
+                let barrier = &barrier;
+                // The other one would be alone, too, or just attached.
+                let alone = id % 2 == 1 || round % 2 == 0;
+                scope.spawn(move || {
+                    barrier.wait();
+                    matches!(client.attach(true, alone), Reply::Attached(_))
+                })
+            });
+            threads.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(attached.iter().filter(|attached| **attached).count(), 1, "round {round}");
+        ids.into_iter().for_each(|id| fixture.dispatcher.session_ended(id));
+    }
 }
 
 #[test]
@@ -164,6 +216,9 @@ fn set_attr() {
     assert_eq!((attr.atime, attr.mtime, attr.ctime), (-5, 7000, 7000));
     let attr = set(SetAttr { mtime: Some(SetTime::At(i64::MAX)), ..none });
     assert_eq!((attr.mtime, attr.ctime), (i64::MAX, 7001));
+    // Who keeps the time himself says what it is.
+    let attr = set(SetAttr { mtime: Some(SetTime::At(70)), ctime: Some(-80), ..none });
+    assert_eq!((attr.mtime, attr.ctime), (70, -80));
     assert_eq!(client.error(Request::SetAttr { ino: 99, changes: none }), Errno::ESTALE);
 }
 
