@@ -90,7 +90,10 @@ fn one_who_never_asks_loses_its_session_and_no_other_does() {
         while silent.session.is_connected() {
             thread::yield_now();
         }
-        assert!(silent.session.call(&[0x12], &mut Vec::new()).is_err());
+        // The stream that carries the call may close a moment later than the one that carries the lease.
+        while silent.session.call(&[0x12], &mut Vec::new()).is_ok() {
+            thread::yield_now();
+        }
         while server.stats().sessions == sessions {
             thread::yield_now();
         }
