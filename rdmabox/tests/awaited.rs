@@ -2,12 +2,17 @@
 
 use std::{
     future::Future,
+    panic::resume_unwind,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
 };
 
 use futures::{executor::block_on, future::join_all};
+use rdmabox::Transfer;
 
 mod support;
 
@@ -50,6 +55,37 @@ fn futures_of_several_threads_are_woken() {
             assert_eq!((session.stats().errors, session.in_flight().0), (0, 0));
         }
     }
+}
+
+#[test]
+fn a_waker_that_panics_stops_nobody_else() {
+    struct Panics(AtomicUsize);
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            // Without the report that a panic prints.
+            resume_unwind(Box::new("on purpose"));
+        }
+    }
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let panics = Arc::new(Panics(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&panics));
+        let mut started: Vec<_> =
+            (0..100).map(|i| session.start_write(at(base, i * 1000), pattern(1000, i))).collect();
+        started.retain_mut(|transfer| Pin::new(transfer).poll(&mut Context::from_waker(&waker)).is_pending());
+        session.write(at(base, 1 << 20), &[1; 8]).unwrap();
+        while !started.iter().all(Transfer::is_done) {
+            std::thread::yield_now();
+        }
+        assert!(panics.0.load(Ordering::SeqCst) <= started.len());
+        for transfer in started {
+            assert_eq!(transfer.wait().0, Ok(()));
+        }
+        session.write(base, &[1; 8]).unwrap();
+        assert_eq!(session.in_flight().0, 0);
+    });
 }
 
 #[test]

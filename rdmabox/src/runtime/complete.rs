@@ -291,7 +291,8 @@ impl Runtime {
             }
             Notice::Wake(waker) => {
                 self.stats.wakeups.inc();
-                waker.wake();
+                // An executor's code, which may run the task here: it holds up others, as a callback does.
+                as_callback(|| waker.wake());
             }
             Notice::Run(callback, result) => self.call_back(|| callback(result)),
         }

@@ -235,21 +235,32 @@ impl Ticket {
 
     /// Makes the calling thread its owner.
     pub(crate) fn own(&self) {
-        *self.owner.lock() = Owner::Thread(current());
+        drop(self.change_owner(Owner::Thread(current())));
         self.thread.store(thread_number(), Ordering::SeqCst);
+    }
+
+    /// Gives the old one, which is not to be dropped under the lock: that of a task is an executor's code.
+    #[must_use]
+    fn change_owner(&self, owner: Owner) -> Owner {
+        std::mem::replace(&mut *self.owner.lock(), owner)
     }
 
     /// Makes a task its owner, to be woken when it is done. True if it is done already, and the task is not woken.
     pub(crate) fn own_by_task(&self, waker: &Waker) -> bool {
-        {
-            let mut owner = self.owner.lock();
-            if !matches!(&*owner, Owner::Task(old) if old.will_wake(waker)) {
-                *owner = Owner::Task(waker.clone());
-            }
+        if self.is_done() {
+            return true;
+        }
+        if !matches!(&*self.owner.lock(), Owner::Task(old) if old.will_wake(waker)) {
+            drop(self.change_owner(Owner::Task(waker.clone())));
         }
         self.detached.store(true, Ordering::SeqCst);
         // Either this sees the last completion, or that one sees the waker.
-        self.is_done()
+        let done = self.is_done();
+        if done {
+            // Idle tickets are kept, and a task need not be.
+            drop(self.change_owner(Owner::Nobody));
+        }
+        done
     }
 
     /// Makes a callback its owner, to be run when it is done. Gives it back if it is done already.
@@ -259,8 +270,9 @@ impl Ticket {
             return Err(callback);
         }
         // The last completion takes the lock after this.
-        *owner = Owner::Callback(callback);
+        let old = std::mem::replace(&mut *owner, Owner::Callback(callback));
         drop(owner);
+        drop(old);
         self.detached.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -280,3 +292,55 @@ impl Attendee for Ticket {
 
 #[cfg(all(loom, test))]
 mod model;
+
+#[cfg(all(not(loom), test))]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    /// A task that notes, when the last of its wakers goes, whether the ticket's lock is free.
+    struct Task {
+        ticket: Arc<Ticket>,
+        free: Arc<Mutex<Vec<bool>>>,
+    }
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Task {
+        fn drop(&mut self) {
+            self.free.lock().push(self.ticket.owner.try_lock().is_some());
+        }
+    }
+
+    #[test]
+    fn a_task_goes_without_the_lock_and_as_soon_as_it_is_not_needed() {
+        let ticket = Ticket::of_nobody(1, None);
+        let free = Arc::new(Mutex::new(Vec::new()));
+        let own_by_task = || {
+            let task = Task { ticket: Arc::clone(&ticket), free: Arc::clone(&free) };
+            ticket.own_by_task(&Waker::from(Arc::new(task)))
+        };
+        assert!(!own_by_task());
+        // By another one, a thread, and a callback that comes too late.
+        assert!(!own_by_task());
+        assert_eq!(*free.lock(), [true]);
+        ticket.own();
+        assert_eq!(*free.lock(), [true; 2]);
+        assert!(!own_by_task());
+        assert!(ticket.own_by_callback(Box::new(|_| {})).is_ok());
+        assert_eq!(*free.lock(), [true; 3]);
+        assert!(!own_by_task());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (notice, last) = ticket.complete_one(None, Ok(()));
+                assert!(last && matches!(notice, Notice::Wake(_)));
+            });
+        });
+        assert_eq!(*free.lock(), [true; 4]);
+        assert!(own_by_task());
+        assert_eq!(*free.lock(), [true; 5]);
+    }
+}
