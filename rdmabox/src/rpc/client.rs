@@ -43,6 +43,14 @@ struct Slot {
     reply: Vec<u8>,
 }
 
+impl Slot {
+    /// A call is put in it: from now on a message may answer it.
+    fn begin(&mut self, owner: Owner, number: u32) {
+        (self.owner, self.number) = (Some(owner), number);
+        (self.deferred, self.in_memory) = (false, false);
+    }
+}
+
 /// What a call has got in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Got {
@@ -155,11 +163,7 @@ impl RpcClient {
             .inspect_err(|_| self.stats.errors.inc())?;
         self.stats.calls.inc();
         self.stats.calls_started.inc();
-        {
-            let mut entry = self.slots[slot].lock();
-            entry.owner = Some(Owner::Started);
-            entry.number = 0;
-        }
+        self.slots[slot].lock().begin(Owner::Started, 0);
         self.started.begin(slot, Instant::now() + self.timeout);
         self.send_or_fail(Header::plain(slot), request);
         Ok(())
@@ -266,23 +270,20 @@ impl RpcClient {
         reply: &mut Vec<u8>,
         deadline: Instant,
     ) -> Result<Got, RequestError> {
+        let ticket = self.begin_in(slot, number);
+        self.send_or_fail(Header { slot, kind: Kind::Plain, number }, request);
+        self.attend(&ticket, deadline)?;
+        let mut entry = self.slots[slot].lock();
+        std::mem::swap(&mut entry.reply, reply);
+        Ok(if entry.deferred { Got::Promise } else { Got::Reply })
+    }
+
+    /// Puts a call of this thread in its slot, and gives what it waits on.
+    fn begin_in(&self, slot: usize, number: u32) -> Arc<Ticket> {
         let ticket = Ticket::of_this_thread(1);
         ticket.posted_on(LANE);
-        {
-            let mut entry = self.slots[slot].lock();
-            entry.owner = Some(Owner::Caller(Arc::clone(&ticket)));
-            entry.number = number;
-            entry.deferred = false;
-            std::mem::swap(&mut entry.reply, reply);
-        }
-        self.send_or_fail(Header { slot, kind: Kind::Plain, number }, request);
-        let result = self.attend(&ticket, deadline);
-        let got = {
-            let mut entry = self.slots[slot].lock();
-            std::mem::swap(&mut entry.reply, reply);
-            if entry.deferred { Got::Promise } else { Got::Reply }
-        };
-        result.map(|()| got)
+        self.slots[slot].lock().begin(Owner::Caller(Arc::clone(&ticket)), number);
+        ticket
     }
 
     /// Polls until the ticket is done. At its deadline the session fails, and the ticket with it.
@@ -317,14 +318,7 @@ impl RpcClient {
         reply: &mut Vec<u8>,
         deadline: Instant,
     ) -> Result<Got, RequestError> {
-        let ticket = Ticket::of_this_thread(1);
-        ticket.posted_on(LANE);
-        {
-            // From now on a message may answer it.
-            let mut entry = self.slots[slot].lock();
-            entry.owner = Some(Owner::Caller(Arc::clone(&ticket)));
-            (entry.number, entry.deferred, entry.in_memory) = (0, false, false);
-        }
+        let ticket = self.begin_in(slot, 0);
         if self.is_dead() {
             // As in `send_or_fail`.
             self.fail();
@@ -423,7 +417,7 @@ impl RpcClient {
             let owner = entry.owner.take()?;
             entry.deferred = header.kind == Kind::Deferred;
             entry.in_memory = in_memory;
-            // The caller's own buffer: it is kept from call to call.
+            // The caller gets this buffer for his own: they are kept from call to call.
             self.messages.take(wc, &mut entry.reply);
             let unanswered = header.kind == Kind::Unanswered;
             Some((owner, header.slot, if unanswered { Err(RequestError::Unanswered) } else { Ok(()) }))
