@@ -81,7 +81,7 @@ fn a_waker_that_panics_stops_nobody_else() {
         }
         assert!(panics.0.load(Ordering::SeqCst) <= started.len());
         for transfer in started {
-            assert_eq!(transfer.wait().0, Ok(()));
+            assert_eq!(transfer.wait().unwrap().0, Ok(()));
         }
         session.write(base, &[1; 8]).unwrap();
         assert_eq!(session.in_flight().0, 0);
@@ -106,7 +106,7 @@ fn a_future_can_move_to_another_task_and_to_a_thread() {
                 Poll::Pending => {
                     let other = std::thread::spawn(move || match i % 2 {
                         0 => block_on(transfer),
-                        _ => transfer.wait(),
+                        _ => transfer.wait().unwrap(),
                     });
                     let (result, buf) = other.join().unwrap();
                     assert_eq!(result, Ok(()));
@@ -123,7 +123,7 @@ fn a_refused_future_gives_the_status_and_the_buffer() {
         let session = f.connect();
         let base = base(&session);
         assert_eq!(block_on(session.start_write(outside(base), vec![1; 8])), (Err(REFUSED), vec![1; 8]));
-        let (result, buf) = session.start_read(outside(base), vec![1; 8]).wait();
+        let (result, buf) = session.start_read(outside(base), vec![1; 8]).wait().unwrap();
         assert_eq!((result, buf.len()), (Err(REFUSED), 8));
         assert_eq!(session.stats().errors, 2);
     });

@@ -122,6 +122,58 @@ fn a_blocking_call_in_a_callback_is_refused() {
 }
 
 #[test]
+fn a_transfer_that_is_not_done_is_not_waited_for_in_a_callback() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        // Many, of which some complete together: nothing else would finish those.
+        for i in 0..100usize {
+            let (own, send) = (Arc::clone(&session), send.clone());
+            session.write_then(at(base, i * 8), vec![1; 8], move |result, _| {
+                assert_eq!(result, Ok(()));
+                let next = own.start_write(at(base, (100 + i) * 8), vec![2; 8]);
+                let done = next.is_done();
+                match next.wait() {
+                    Err(refused) => send.send(Some(refused.0)).unwrap(),
+                    Ok(over) => {
+                        assert!(done && over == (Ok(()), vec![2; 8]));
+                        send.send(None).unwrap();
+                    }
+                }
+            });
+        }
+        drop(send);
+        let refused: Vec<_> = receive.iter().collect();
+        assert_eq!(refused.len(), 100);
+        for transfer in refused.into_iter().flatten() {
+            assert_eq!(transfer.wait().unwrap(), (Ok(()), vec![2; 8]));
+        }
+        assert!((100..200).all(|i| f.memory.load_u64(i * 8) == u64::from_ne_bytes([2; 8])));
+        assert_eq!((session.in_flight().0, session.stats().lane_failures), (0, 0));
+    });
+}
+
+#[test]
+fn a_refusal_to_wait_is_an_error_like_others() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        let own = Arc::clone(&session);
+        session.write_then(base, vec![1; 8], move |_, _| {
+            let wait = || -> Result<(), RequestError> { own.start_write(base, vec![2; 8]).wait()?.0 };
+            send.send(wait()).unwrap();
+        });
+        assert!(matches!(receive.recv().unwrap(), Ok(()) | Err(RequestError::Invalid(_))));
+        // It goes on all the same.
+        while f.memory.load_u64(0) != u64::from_ne_bytes([2; 8]) {
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
 fn a_panic_in_a_callback_stops_nobody_else() {
     on_each_provider(|f| {
         let session = f.connect();
@@ -145,7 +197,7 @@ fn a_panic_in_a_callback_stops_nobody_else() {
         seen.sort_by_key(|(i, _)| *i);
         assert_eq!(seen, (0..60).map(|i| (i, Ok(()))).collect::<Vec<_>>());
         session.write(base, &[1; 8]).unwrap();
-        assert_eq!(session.start_write(base, vec![2; 8]).wait().0, Ok(()));
+        assert_eq!(session.start_write(base, vec![2; 8]).wait().unwrap().0, Ok(()));
         assert_eq!(session.in_flight().0, 0);
     });
 }

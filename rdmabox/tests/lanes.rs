@@ -150,7 +150,7 @@ fn with_one_queue_pair_requests_wait_until_it_is_back() {
             let mut back = vec![0; 300];
             session.read(base, &mut back).unwrap();
             assert!(back == data);
-            assert_eq!(started.wait(), (Ok(()), data));
+            assert_eq!(started.wait().unwrap(), (Ok(()), data));
             assert_eq!(receive.recv(), Ok(Ok(())));
         }
         until_mended(&session);
@@ -196,7 +196,7 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
             let write = |(i, place)| session.start_write(place, pattern(PART, 1 + i));
             places.into_iter().enumerate().map(write).collect::<Vec<_>>()
         });
-        let outcomes: Vec<_> = writes.into_iter().map(|write| write.wait().0).collect();
+        let outcomes: Vec<_> = writes.into_iter().map(|write| write.wait().unwrap().0).collect();
         assert_eq!(outcomes, expected);
         until_mended(&session);
         let took = session.stats().since(&before);
@@ -211,7 +211,8 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
         let (before, reads) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
             places.map(|place| session.start_read(place, vec![0xee; PART]))
         });
-        let (outcomes, mut found): (Vec<_>, Vec<_>) = reads.into_iter().map(|read| read.wait()).unzip();
+        let (outcomes, mut found): (Vec<_>, Vec<_>) =
+            reads.into_iter().map(|read| read.wait().unwrap()).unzip();
         assert_eq!(outcomes, expected);
         assert!(found.remove(0) == pattern(PART, 1));
         until_mended(&session);
@@ -233,9 +234,9 @@ fn a_write_that_was_flushed_can_be_repeated_and_later_ones_win() {
             let first = session.start_write(at(base, 0), vec![1; 60_000]);
             let broken = session.start_write(wrong_key(base), vec![1; 8]);
             let second = session.start_write(at(base, 100), vec![2; 60_000]);
-            assert!(broken.wait().0.is_err());
-            assert!(matches!(first.wait().0, Ok(()) | Err(RequestError::Flushed)));
-            assert!(matches!(second.wait().0, Ok(()) | Err(RequestError::Flushed)));
+            assert!(broken.wait().unwrap().0.is_err());
+            assert!(matches!(first.wait().unwrap().0, Ok(()) | Err(RequestError::Flushed)));
+            assert!(matches!(second.wait().unwrap().0, Ok(()) | Err(RequestError::Flushed)));
             let last = pattern(60_100, round);
             while let Err(e) = session.write(base, &last) {
                 assert_eq!(e, RequestError::Flushed);
@@ -266,13 +267,13 @@ fn a_host_that_is_gone_fails_everything() {
             }
             _ => assert_eq!(*result, Err(RequestError::Disconnected)),
         };
-        transfers.into_iter().for_each(|transfer| fine(&transfer.wait().0));
+        transfers.into_iter().for_each(|transfer| fine(&transfer.wait().unwrap().0));
         fine(&receive.recv().unwrap());
         while session.write(base, &[1; 8]).is_ok() {
             std::thread::yield_now();
         }
         assert_eq!(session.write(base, &[1; 8]), Err(RequestError::Disconnected));
-        assert_eq!(session.start_write(base, vec![1; 8]).wait().0, Err(RequestError::Disconnected));
+        assert_eq!(session.start_write(base, vec![1; 8]).wait().unwrap().0, Err(RequestError::Disconnected));
         assert!(!session.is_connected());
         assert_eq!(session.in_flight().0, 0);
     });
@@ -316,7 +317,7 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
         // By now no queue pair may be left: these wait for one.
         assert_eq!(session.read(at(base, 10_000), &mut [0; 1000]), expected);
         assert_eq!(
-            session.start_write(at(base, 15_000), vec![2; 1000]).wait(),
+            session.start_write(at(base, 15_000), vec![2; 1000]).wait().unwrap(),
             (expected.clone(), vec![2; 1000])
         );
         assert_eq!(session.read(at(base, 10_000), &mut [0; 1000]), expected);

@@ -241,7 +241,7 @@ fn the_window_is_never_exceeded() {
                                 .collect();
                             let places = offsets(base, (0..6).map(|i| start + (1 << 19) + i * 5000));
                             submit(session, round % 2 == 0, &places, 2000);
-                            writes.into_iter().for_each(|write| assert_eq!(write.wait().0, Ok(())));
+                            writes.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
                         }
                     });
                 }
@@ -274,7 +274,7 @@ fn what_waits_for_the_window_can_still_be_merged() {
             send.send((before, started)).unwrap();
         });
         let (before, started) = receive.recv().unwrap();
-        started.into_iter().for_each(|write| assert_eq!(write.wait().0, Ok(())));
+        started.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
         let took = session.stats().since(&before);
         assert_eq!((took.wqes, took.merged, took.write_requests), (2, 3, 5));
         assert!(took.window_waits > 0);
@@ -301,7 +301,7 @@ fn adjacent_requests_of_several_threads_are_one_work_request() {
         let (before, writes) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
             on_four_threads(|i| session.start_write(at(base, i * PART), pattern(PART, i)))
         });
-        writes.into_iter().for_each(|write| assert_eq!(write.wait().0, Ok(())));
+        writes.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
         let took = session.stats().since(&before);
         assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
         assert_eq!((took.write_requests, took.bytes_written), (5, 8 * PART as u64));
@@ -314,7 +314,7 @@ fn adjacent_requests_of_several_threads_are_one_work_request() {
             on_four_threads(|i| session.start_read(at(base, i * PART), vec![0; PART]))
         });
         for (i, read) in reads.into_iter().enumerate() {
-            let (result, found) = read.wait();
+            let (result, found) = read.wait().unwrap();
             assert_eq!(result, Ok(()));
             assert!(found == pattern(PART, i), "{i}");
         }
@@ -357,7 +357,7 @@ fn adjacent_requests_to_two_hosts_are_never_merged() {
                     std::thread::spawn(second_full).join().unwrap()
                 });
             for (i, transfer) in started.into_iter().enumerate() {
-                let (result, bytes) = transfer.wait();
+                let (result, bytes) = transfer.wait().unwrap();
                 assert_eq!(result, Ok(()));
                 assert!(bytes == pattern(PART, i), "{i}");
             }
@@ -451,7 +451,7 @@ fn a_window_that_follows_latency_admits_everything_in_the_end() {
                 let start = |i| session.start_write(place(thread, i), pattern(PART, thread + round + i));
                 let writes: Vec<_> = (0..60).map(start).collect();
                 submit(&session, round % 2 == 0, &offsets(place(thread, 60), [0, 8192, 16384, 24576]), PART);
-                writes.into_iter().for_each(|write| assert_eq!(write.wait().0, Ok(())));
+                writes.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
                 assert!((bounds.min..=bounds.max).contains(&policy.window.bytes()));
             }
         });
@@ -615,7 +615,7 @@ fn every_polling_mode_serves_every_front_door() {
                             });
                             assert!(session.fetch_add(at(base, 4_000_000), 1).is_ok());
                             assert_eq!(receive.recv(), Ok(Ok(())));
-                            assert_eq!(started.wait().0, Ok(()));
+                            assert_eq!(started.wait().unwrap().0, Ok(()));
                             for i in 0..3 {
                                 let mut back = vec![0; 5000];
                                 session.read(place(i), &mut back).unwrap();

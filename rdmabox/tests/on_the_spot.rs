@@ -19,9 +19,9 @@ fn every_kind(f: &Fixture, session: &Session, base: RemoteAddr) {
     assert_eq!(session.compare_swap(base, 0, 7), Ok(0));
     assert_eq!(session.compare_swap(base, 0, 8), Ok(7));
     assert_eq!(session.fetch_add(base, 3), Ok(7));
-    let (result, data) = session.start_write(at(base, 9999), data).wait();
+    let (result, data) = session.start_write(at(base, 9999), data).wait().unwrap();
     assert_eq!(result, Ok(()));
-    let (result, out) = session.start_read(at(base, 9999), vec![0; 5000]).wait();
+    let (result, out) = session.start_read(at(base, 9999), vec![0; 5000]).wait().unwrap();
     assert_eq!((result, out == data), (Ok(()), true));
     let (mut old, mut word) = (0, [0; 8]);
     let mut list = [
@@ -87,7 +87,7 @@ fn a_closed_session_touches_nothing() {
         let base = base(&session);
         session.close();
         assert_eq!(session.write(base, &[1; 8]), Err(RequestError::Disconnected));
-        assert_eq!(session.start_write(base, vec![1; 8]).wait().0, Err(RequestError::Disconnected));
+        assert_eq!(session.start_write(base, vec![1; 8]).wait().unwrap().0, Err(RequestError::Disconnected));
         assert_eq!(f.memory.load_u64(0), 0);
     });
 }

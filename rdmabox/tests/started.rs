@@ -23,7 +23,7 @@ use support::{Fixture, LEN, at, base, on_each_provider, on_each_that_posts, outs
 fn write_and_look(f: &Fixture, session: &Session, base: RemoteAddr, offset: usize, data: impl SendBuf) {
     let expected = data.bytes().to_vec();
     let place = data.bytes().as_ptr();
-    let (result, data) = session.start_write(at(base, offset), data).wait();
+    let (result, data) = session.start_write(at(base, offset), data).wait().unwrap();
     assert_eq!(result, Ok(()));
     assert_eq!((data.bytes().as_ptr(), data.bytes()), (place, &expected[..]), "the same buffer");
     let mut found = vec![0; expected.len()];
@@ -45,12 +45,12 @@ fn every_kind_of_buffer_is_sent_filled_and_given_back() {
             buffer.copy_from_slice(&pattern(len, seed + 2));
             write_and_look(&f, &session, base, offset, buffer);
 
-            let (result, read) = session.start_read(at(base, offset), vec![0; len]).wait();
+            let (result, read) = session.start_read(at(base, offset), vec![0; len]).wait().unwrap();
             assert_eq!(result, Ok(()));
             assert!(read == pattern(len, seed + 2));
             let mut buffer = session.buffer(len).unwrap();
             buffer.fill(0);
-            let (result, read) = session.start_read(at(base, offset), buffer).wait();
+            let (result, read) = session.start_read(at(base, offset), buffer).wait().unwrap();
             assert_eq!(result, Ok(()));
             assert!(*read == *pattern(len, seed + 2));
         }
@@ -67,7 +67,7 @@ fn a_shared_buffer_can_be_in_many_requests_at_once() {
         let transfers: Vec<_> =
             (0..32).map(|i| session.start_write(at(base, i * 20_000), Arc::clone(&data))).collect();
         for (i, transfer) in transfers.into_iter().enumerate() {
-            assert_eq!(transfer.wait().0, Ok(()));
+            assert_eq!(transfer.wait().unwrap().0, Ok(()));
             let mut found = vec![0; 10_000];
             f.memory.read(i * 20_000, &mut found);
             assert!(found[..] == data[..]);
@@ -85,14 +85,14 @@ fn many_are_waited_for_in_reverse_order() {
         let writes: Vec<_> =
             (0..count).map(|i| session.start_write(at(base, i * step), pattern(20_000 + i, i))).collect();
         for (i, transfer) in writes.into_iter().enumerate().rev() {
-            let (result, buf) = transfer.wait();
+            let (result, buf) = transfer.wait().unwrap();
             assert_eq!(result, Ok(()));
             assert!(buf == pattern(20_000 + i, i));
         }
         let reads: Vec<_> =
             (0..count).map(|i| session.start_read(at(base, i * step), vec![0; 20_000 + i])).collect();
         for (i, transfer) in reads.into_iter().enumerate().rev() {
-            let (result, buf) = transfer.wait();
+            let (result, buf) = transfer.wait().unwrap();
             assert_eq!(result, Ok(()));
             assert!(buf == pattern(20_000 + i, i));
         }
@@ -121,7 +121,7 @@ fn a_transfer_longer_than_the_longest_message_is_several_requests() {
         for (seed, place) in places.into_iter().enumerate() {
             data[place..place + 3000].copy_from_slice(&pattern(3000, seed));
         }
-        let (result, mut data) = session.start_write(at(base, 8), data).wait();
+        let (result, mut data) = session.start_write(at(base, 8), data).wait().unwrap();
         assert_eq!((result, data.len()), (Ok(()), len));
         assert_eq!((session.stats().write_requests, session.stats().wqes), (2, 2));
         let mut found = vec![0; 3000];
@@ -130,7 +130,7 @@ fn a_transfer_longer_than_the_longest_message_is_several_requests() {
             assert!(found == pattern(3000, seed), "{place}");
             data[place..place + 3000].fill(0);
         }
-        let (result, data) = session.start_read(at(base, 8), data).wait();
+        let (result, data) = session.start_read(at(base, 8), data).wait().unwrap();
         assert_eq!((result, data.len()), (Ok(()), len));
         assert_eq!(session.stats().read_requests, 2);
         for (seed, place) in places.into_iter().enumerate() {
@@ -148,8 +148,14 @@ fn an_empty_transfer_is_done_and_a_wrapping_one_is_refused() {
         let session = f.connect();
         let base = base(&session);
         for offset in [0, 100, LEN] {
-            assert_eq!(session.start_write(at(base, offset), Vec::new()).wait(), (Ok(()), Vec::new()));
-            assert_eq!(session.start_read(at(base, offset), Vec::new()).wait(), (Ok(()), Vec::new()));
+            assert_eq!(
+                session.start_write(at(base, offset), Vec::new()).wait().unwrap(),
+                (Ok(()), Vec::new())
+            );
+            assert_eq!(
+                session.start_read(at(base, offset), Vec::new()).wait().unwrap(),
+                (Ok(()), Vec::new())
+            );
         }
         let wrapping = RemoteAddr { addr: u64::MAX - 7, rkey: base.rkey };
         let refused = |(result, buf): (Result<(), RequestError>, Vec<u8>)| {
@@ -159,8 +165,8 @@ fn an_empty_transfer_is_done_and_a_wrapping_one_is_refused() {
         let before = session.stats();
         let transfer = session.start_write(wrapping, vec![9; 9]);
         assert!(transfer.is_done());
-        refused(transfer.wait());
-        refused(session.start_read(wrapping, vec![9; 9]).wait());
+        refused(transfer.wait().unwrap());
+        refused(session.start_read(wrapping, vec![9; 9]).wait().unwrap());
         refused(block_on(session.start_write(wrapping, vec![9; 9])));
         drop(session.start_write(wrapping, vec![9; 9]));
         let (send, receive) = mpsc::channel();
@@ -236,7 +242,7 @@ fn what_is_outstanding_at_the_end_of_the_session_gives_its_buffer_back() {
             };
             if close {
                 session.close();
-                let (result, buf) = session.start_write(base, vec![1; 8]).wait();
+                let (result, buf) = session.start_write(base, vec![1; 8]).wait().unwrap();
                 assert_eq!((result, buf), (Err(RequestError::Disconnected), vec![1; 8]));
                 let (result, buf) = block_on(session.start_read(base, vec![1; 8]));
                 assert_eq!((result, buf), (Err(RequestError::Disconnected), vec![1; 8]));
@@ -244,12 +250,12 @@ fn what_is_outstanding_at_the_end_of_the_session_gives_its_buffer_back() {
             drop(session);
             for (i, transfer) in writes.into_iter().enumerate() {
                 assert!(transfer.is_done());
-                let (result, buf) = if i % 2 == 0 { transfer.wait() } else { block_on(transfer) };
+                let (result, buf) = if i % 2 == 0 { transfer.wait().unwrap() } else { block_on(transfer) };
                 fine(&result);
                 assert!(buf == pattern(len, i));
             }
             for transfer in reads {
-                let (result, buf) = transfer.wait();
+                let (result, buf) = transfer.wait().unwrap();
                 fine(&result);
                 assert_eq!(buf.len(), len);
             }
@@ -285,7 +291,7 @@ fn room_that_only_transfers_nobody_waits_for_hold_is_given_back() {
             f.memory.read(1 << 20, &mut found);
             assert!(found == pattern(10_000, 99));
             for (i, transfer) in transfers.into_iter().enumerate() {
-                assert_eq!(transfer.wait().0, Ok(()));
+                assert_eq!(transfer.wait().unwrap().0, Ok(()));
                 f.memory.read(i * 12_000, &mut found);
                 assert!(found == pattern(10_000, i));
             }
@@ -306,9 +312,9 @@ fn registered_buffers_are_neither_copied_nor_registered() {
             let before = session.stats();
             let mut buffer = session.buffer(len).unwrap();
             buffer.copy_from_slice(&pattern(len, len));
-            let (result, buffer) = session.start_write(base, buffer).wait();
+            let (result, buffer) = session.start_write(base, buffer).wait().unwrap();
             assert_eq!(result, Ok(()));
-            let (result, buffer) = session.start_read(base, buffer).wait();
+            let (result, buffer) = session.start_read(base, buffer).wait().unwrap();
             assert_eq!(result, Ok(()));
             session.write(at(base, LEN / 2), &buffer).unwrap();
             let since = session.stats().since(&before);
@@ -334,7 +340,7 @@ fn a_buffer_of_any_length_is_registered_once() {
         assert!(buffer.iter().all(|byte| *byte == 0));
         for round in 0..5 {
             buffer.copy_from_slice(&pattern(len, round));
-            let (result, back) = session.start_write(base, buffer).wait();
+            let (result, back) = session.start_write(base, buffer).wait().unwrap();
             assert_eq!(result, Ok(()));
             buffer = back;
             // Parts of it are in registered memory, too.
@@ -374,7 +380,7 @@ fn the_pool_gives_what_it_has_and_takes_it_back() {
                 .map(|(i, buffer)| session.start_write(at(base, (i % 4) << 20), buffer))
                 .collect();
             for transfer in transfers {
-                assert_eq!(transfer.wait().0, Ok(()));
+                assert_eq!(transfer.wait().unwrap().0, Ok(()));
             }
             session.write(base, &[0; 8]).unwrap();
         }
@@ -406,7 +412,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn wait_for(transfer: Transfer<Vec<u8>>, how: usize) -> Result<(), TestCaseError> {
     let (result, _) = match how % 2 {
-        0 => transfer.wait(),
+        0 => transfer.wait().unwrap(),
         _ => block_on(transfer),
     };
     prop_assert_eq!(result, Ok(()));
@@ -440,7 +446,7 @@ fn run(session: &Session, f: &Fixture, base: RemoteAddr, steps: &[Step]) -> Resu
                 }
                 let buf = vec![0; len];
                 let (result, found) = match front_door {
-                    0 => session.start_read(at(base, offset), buf).wait(),
+                    0 => session.start_read(at(base, offset), buf).wait().unwrap(),
                     1 => block_on(session.start_read(at(base, offset), buf)),
                     _ => {
                         let mut buf = buf;

@@ -259,7 +259,7 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
         seen: Option<Stamp>,
         record: &mut Record,
     ) -> Result<(), RequestError> {
-        let (result, buffer) = transfer.wait();
+        let (result, buffer) = transfer.wait()?;
         self.free[pool].push(buffer);
         result?;
         let seen = seen.unwrap_or_else(|| record.now());

@@ -515,10 +515,13 @@ fn wrapped(remote: RemoteAddr, len: usize) -> RequestError {
     RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr))
 }
 
+/// What a callback is told that would wait.
+pub(super) const NO_WAIT_IN_A_CALLBACK: &str = "a callback must not wait: start a request instead";
+
 fn refuse_in_callback() -> Result<(), RequestError> {
     match in_callback() {
         false => Ok(()),
-        true => Err(RequestError::Invalid("a callback must not wait: start a request instead".into())),
+        true => Err(RequestError::Invalid(NO_WAIT_IN_A_CALLBACK.into())),
     }
 }
 

@@ -34,7 +34,7 @@ pub use host::{Fencing, Host, Running};
 pub use lender::{Lender, RemoteMemory};
 pub use options::{CallsBy, CallsByError, SessionOptions};
 pub use peer::{Export, Peer, Service};
-pub use transfer::Transfer;
+pub use transfer::{NotWaited, Transfer};
 
 pub use crate::{
     batch::BatchMode,

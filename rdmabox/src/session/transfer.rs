@@ -8,7 +8,25 @@ use std::{
 };
 
 use super::RequestError;
-use crate::runtime::{Runtime, Started};
+use crate::runtime::{Runtime, Started, in_callback};
+
+/// A callback has [waited](Transfer::wait) for a transfer. It is as it was; where this is dropped, or made a [`RequestError`], it
+/// goes on, as one that is dropped does.
+#[derive(thiserror::Error)]
+#[error("{}", super::client::NO_WAIT_IN_A_CALLBACK)]
+pub struct NotWaited<B: Send + 'static>(pub Transfer<B>);
+
+impl<B: Send + 'static> fmt::Debug for NotWaited<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NotWaited").field(&self.0).finish()
+    }
+}
+
+impl<B: Send + 'static> From<NotWaited<B>> for RequestError {
+    fn from(refused: NotWaited<B>) -> RequestError {
+        RequestError::Invalid(refused.to_string())
+    }
+}
 
 /// A READ or WRITE that was started ([`Session::start_read`](super::Session::start_read),
 /// [`start_write`](super::Session::start_write)).
@@ -41,18 +59,21 @@ impl<B: Send + 'static> Transfer<B> {
         self.started.as_ref().is_none_or(Started::is_done)
     }
 
-    /// Blocks until it is done, at most for the operation timeout from now on.
+    /// Blocks until it is done, at most for the operation timeout from now on, and gives the outcome and the buffer.
     ///
-    /// Not to be called from a callback unless it [is done](Self::is_done): there it would hold up the completion that
-    /// it waits for, until the timeout.
+    /// # Errors
+    /// In a callback, where it would hold up the completion that it waits for, unless it [is done](Self::is_done).
     ///
     /// # Panics
     /// If its outcome has been given to a task already.
-    pub fn wait(mut self) -> (Result<(), RequestError>, B) {
+    pub fn wait(mut self) -> Result<(Result<(), RequestError>, B), NotWaited<B>> {
         if let Some(over) = self.over.take() {
-            return over;
+            return Ok(over);
         }
-        outcome(self.started.take().map(Started::wait))
+        if in_callback() && !self.is_done() {
+            return Err(NotWaited(self));
+        }
+        Ok(outcome(self.started.take().map(Started::wait)))
     }
 }
 

@@ -139,7 +139,7 @@ pub fn while_full<T: Send + 'static>(
         send.send((before, full, start(&own))).unwrap();
     });
     let (before, full, started) = receive.recv().unwrap();
-    assert_eq!(full.wait().0, Ok(()));
+    assert_eq!(full.wait().unwrap().0, Ok(()));
     (before, started)
 }
 
