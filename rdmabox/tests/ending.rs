@@ -5,14 +5,15 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, Sender, channel},
     },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError, Running, Service,
-    Session, SessionOptions,
+    Access, CallsBy, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError, Running,
+    Service, Session, SessionOptions,
 };
 
 mod support;
@@ -99,5 +100,49 @@ fn whoever_ends_it() {
             let ender = running.as_ref().unwrap().ender();
             assert!(!ender.end(2, "no such session") && ender.end(1, "the service wants it so"));
         });
+    }
+}
+
+/// Calls of it take as long as they are told.
+struct Slow {
+    entered: Sender<u64>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Service for Slow {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+        if request == b"slow" {
+            self.entered.send(peer.id()).unwrap();
+            // Until nobody is there to tell.
+            let _ = self.go_on.lock().recv();
+        }
+        reply.extend_from_slice(request);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_session_that_ends_during_a_call_holds_up_no_other() {
+    for provider in providers() {
+        let dir = tempfile::tempdir().unwrap();
+        let ((entered, is_in), (go_on, told)) = (channel(), channel());
+        let slow = Arc::new(Slow { entered, go_on: Mutex::new(told) });
+        let running = Host::new().unwrap().listen(&addresses(provider, dir.path()), slow).unwrap();
+        let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
+        let calls = CallsBy::Reply;
+        let options = SessionOptions { provider: Some(provider), calls, ..SessionOptions::default() };
+        let [ending, other] = [0; 2].map(|_| Session::connect(address, &options).unwrap());
+        ending.start_call(b"slow").unwrap();
+        let id = is_in.recv().unwrap();
+        let ender = running.ender();
+        while ender.end(id, "in the middle of a call") {
+            std::thread::yield_now();
+        }
+        // As many as there may be threads for calls, and more.
+        (0..7).for_each(|_| ending.start_call(b"too late").unwrap());
+        let mut reply = Vec::new();
+        let answered = other.call(b"in time", &mut reply);
+        drop(go_on);
+        assert_eq!((answered, reply), (Ok(()), b"in time".to_vec()));
     }
 }

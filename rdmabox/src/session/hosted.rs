@@ -76,7 +76,7 @@ pub(super) struct HostSession {
     fetch: Option<FetchMemory>,
     /// For completions of data queue pairs, of which there are none: nothing is posted on them here.
     sink: Arc<dyn CompletionQueue>,
-    /// True while calls may run; each holds it for reading.
+    /// True while calls may run; each holds it for reading. Whoever finds it held for writing comes too late, or too early.
     open: RwLock<bool>,
 }
 
@@ -88,10 +88,10 @@ impl std::fmt::Debug for HostSession {
 
 impl Handler for HostSession {
     fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
-        let open = self.open.read();
-        if !*open {
+        // Not in line behind the end, which waits for the calls that are running: this thread is there for all sessions.
+        let Some(_open) = self.open.try_read().filter(|open| **open) else {
             return Err("the session is closed".into());
-        }
+        };
         guarded(|| self.service.call(&self.peer, request, reply))?
     }
 
