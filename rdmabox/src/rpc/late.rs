@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 
 use super::{CALL_SLOTS, Header, Kind, LATE_SLOTS, MAX_WAITING, Messages};
 
-/// Replies that a client lets its host owe: those to calls that wait, and those to calls that keep their slots.
+/// Replies that a client lets its host owe, or keep because their turn has not come: those to calls that wait, and those to
+/// calls that keep their slots.
 const MAX_OWED: usize = MAX_WAITING + CALL_SLOTS;
 
 #[derive(Debug)]
@@ -51,9 +52,10 @@ impl LateReplies {
     }
 
     /// # Errors
-    /// More is owed than a client that keeps to the protocol lets it come to.
+    /// More is owed, or kept, than a client that keeps to the protocol lets it come to.
     pub(super) fn check(&self) -> Result<(), String> {
-        match self.state.lock().owed > MAX_OWED {
+        let state = self.state.lock();
+        match state.owed + state.unsent.len() > MAX_OWED {
             false => Ok(()),
             true => Err(format!("more than {MAX_OWED} of its calls wait for their replies")),
         }
@@ -148,5 +150,20 @@ mod tests {
         assert!(late.check().is_err());
         late.paid();
         assert_eq!(late.check(), Ok(()));
+    }
+
+    #[test]
+    fn replies_that_the_client_does_not_take_do_not_pile_up() {
+        let late = LateReplies::default();
+        for number in 1.. {
+            late.owe();
+            if late.check().is_err() {
+                assert_eq!(number as usize, MAX_OWED + 1);
+                break;
+            }
+            // There is no slot for it: the client has not even joined.
+            late.paid();
+            late.send(number, Kind::Plain, b"granted").unwrap();
+        }
     }
 }
