@@ -19,7 +19,7 @@ use super::{
     engine::Engine,
     poll_set::PollSet,
     qp::{SoftQp, SoftQpInit},
-    regions::{MAX_LOCAL_REGIONS, Region, Regions},
+    regions::{MAX_LOCAL_REGIONS, MAX_REMOTE_REGIONS, Region, Regions},
     shared_table::OwnTable,
     wire::{FLAG_PLACED, Header, Opcode},
 };
@@ -232,11 +232,11 @@ impl SoftPd {
         access: Access,
         memory: Option<&Arc<Memory>>,
     ) -> Result<MrHandle, VerbsError> {
-        let region = self.regions.insert(addr, length, access, memory.cloned()).ok_or(VerbsError::Limit {
-            what: "number of memory regions",
-            asked: MAX_LOCAL_REGIONS as u64 + 1,
-            limit: MAX_LOCAL_REGIONS as u64,
-        })?;
+        let remote = access.intersects(Access::REMOTE_ANY);
+        let most = if remote { MAX_REMOTE_REGIONS } else { MAX_LOCAL_REGIONS };
+        let limit = most as u64;
+        let too_many = VerbsError::Limit { what: "number of memory regions", asked: limit + 1, limit };
+        let region = self.regions.insert(addr, length, access, memory.cloned()).ok_or(too_many)?;
         // A handle that deregisters, even when what follows fails. It cannot fail to upgrade: `self` is borrowed.
         let Some(pd) = self.me.upgrade() else { return Err(VerbsError::Foreign("the protection domain")) };
         let handle = SoftMr { region, pd };
@@ -368,5 +368,21 @@ impl MemoryRegion for SoftMr {
 impl Drop for SoftMr {
     fn drop(&mut self) {
         self.pd.deregister(&self.region);
+    }
+}
+
+#[cfg(all(not(loom), test))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_that_is_told_is_the_one_that_was_met() {
+        let pd = SoftDevice::new().unwrap().alloc_pd().unwrap();
+        let memory = Arc::new(Memory::private(4096).unwrap());
+        let register = |access| pd.register(&memory, 0, 8, access);
+        let _regions: Vec<_> = (0..4096).map(|_| register(Access::REMOTE_READ).unwrap()).collect();
+        assert!(matches!(register(Access::REMOTE_READ), Err(VerbsError::Limit { limit: 4096, .. })));
+        // Those for local use have a table of their own.
+        register(Access::LOCAL_WRITE).unwrap();
     }
 }
