@@ -3,11 +3,18 @@
 //! The poster makes the checks that a responder would make, against the peer's table of regions, and then copies
 //! or runs the atomic itself. What the table says is bounded by the mapping, so that a wrong table never makes
 //! this process touch anything but the memory that the peer handed over.
+//!
+//! Requests of one poster take effect in their order also for whoever looks from another processor: a WRITE comes with a fence before
+//! it, a READ with one behind it, and atomics are sequentially consistent. Where processors keep that order by themselves the
+//! fences cost nothing.
 
 use std::{
     fs::File,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{
+        Arc, Weak,
+        atomic::{Ordering, fence},
+    },
 };
 
 use parking_lot::Mutex;
@@ -157,6 +164,7 @@ impl Executing<'_> {
 /// Gathers `from` into the peer's memory.
 pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
     memory.prepare(offset, from.iter().map(|piece| piece.len).sum());
+    fence(Ordering::Release);
     for piece in from {
         // SAFETY: the piece was checked against its region and keeps it mapped; the caller located the whole
         // length in `memory`. A private mapping and a peer's never overlap; the same shared memory mapped twice
@@ -169,7 +177,14 @@ pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
 /// Copies bytes of this process into the peer's memory.
 pub(crate) fn write_bytes(memory: &Memory, offset: usize, bytes: &[u8]) {
     memory.prepare(offset, bytes.len());
+    fence(Ordering::Release);
     memory.write(offset, bytes);
+}
+
+/// Copies the peer's memory to bytes of this process.
+pub(crate) fn read_bytes(memory: &Memory, offset: usize, out: &mut [u8]) {
+    memory.read(offset, out);
+    fence(Ordering::Acquire);
 }
 
 /// Scatters the peer's memory to `to`.
@@ -179,6 +194,7 @@ pub(crate) fn read(memory: &Memory, mut offset: usize, to: &[Piece]) {
         unsafe { memory::copy(memory.ptr(offset), piece.ptr, piece.len) };
         offset += piece.len;
     }
+    fence(Ordering::Acquire);
 }
 
 /// An atomic on the peer's memory.

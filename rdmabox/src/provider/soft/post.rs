@@ -474,7 +474,7 @@ fn execute_op(executing: &Executing<'_>, op: &mut DirectOp<'_>) -> Result<(), Fa
         }
         DirectOp::Read { remote, out } => {
             let (memory, offset) = executing.locate(*remote, out.len() as u64, Access::REMOTE_READ)?;
-            memory.read(offset, out);
+            direct::read_bytes(memory, offset, out);
         }
         DirectOp::CompareSwap { remote, compare, swap, old } => {
             **old = atomic(executing, *remote, Atomic::CompareSwap { compare: *compare, swap: *swap })?;
