@@ -55,7 +55,7 @@ pub struct Memory {
     writable: bool,
     /// Pins; read while pages are given back.
     pins: RwLock<usize>,
-    /// In a mapping of a peer's memory: a bit for each unit that was made present here.
+    /// In a mapping of a peer's memory that can be written: a bit for each unit that was made present here.
     prepared: Box<[AtomicU64]>,
 }
 
@@ -120,7 +120,9 @@ impl Memory {
             return Err(MemoryError::BadHandle("shorter than announced"));
         }
         let mut memory = map(Some(file.into()), len, writable)?;
-        memory.prepared = (0..len.div_ceil(UNIT).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        if writable {
+            memory.prepared = (0..len.div_ceil(UNIT).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        }
         // The mapping is enough; a descriptor for each piece of memory of each peer would be many.
         memory.fd = None;
         Ok(memory)

@@ -94,7 +94,8 @@ impl PeerMemory {
         if len < shared_table::TABLE_LEN {
             return Err(MemoryError::BadHandle("region table is too short"));
         }
-        let table = Memory::from_peer(table, len, false)?;
+        // However long it is said to be, no more of it is looked at.
+        let table = Memory::from_peer(table, shared_table::TABLE_LEN, false)?;
         Ok(PeerMemory { table, mapped: ReaderLock::default(), mappings: Arc::clone(mappings) })
     }
 
@@ -229,4 +230,19 @@ pub(crate) fn store_old_value(to: &Piece, old: u64) {
     debug_assert_eq!(to.len, 8);
     // SAFETY: the piece is 8 checked bytes of registered memory, not necessarily aligned.
     unsafe { std::ptr::write_unaligned(to.ptr.cast::<u64>(), old) };
+}
+
+#[cfg(all(not(loom), test))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_of_a_table_is_mapped_than_is_looked_at() {
+        let long = Memory::shared("table", 1 << 30).unwrap();
+        let table = |len| PeerMemory::new(long.peer_fd(false).unwrap(), len, &Arc::default());
+        assert_eq!(table(1 << 30).unwrap().table.len(), shared_table::TABLE_LEN);
+        assert!(table(shared_table::TABLE_LEN - 1).is_err());
+        let short = Memory::shared("table", shared_table::TABLE_LEN - 1).unwrap();
+        assert!(PeerMemory::new(short.peer_fd(false).unwrap(), 1 << 30, &Arc::default()).is_err());
+    }
 }
