@@ -1,10 +1,17 @@
 //! Attaching to a server, and calls.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::RefCell,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use rdmabox::{Address, ConnectError, RequestError, Session, SessionOptions, StartedReply};
-use rfs_proto::{Attached, Errno, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
+use rfs_proto::{
+    Attached, Errno, InUse, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record,
+};
 
 use super::{
     Client, ClientError, Remote,
@@ -22,6 +29,10 @@ pub struct AttachOptions {
     pub export: String,
     /// Keep what may be kept. Somebody has to [obey](Client::obey) then what is recalled.
     pub keeps: bool,
+    /// Nobody else may use the file system as long as the session lasts.
+    pub alone: bool,
+    /// For how long to ask again while others keep this session out.
+    pub patience: Duration,
 }
 
 /// Why there is no client.
@@ -46,7 +57,39 @@ pub enum AttachError {
         /// What was asked for.
         export: String,
     },
+    /// Others use it, and this session would have it to itself.
+    #[error(
+        "{address}: {} is in use by {sessions} other mount{}, and --cache writeback needs it to itself: use --cache auto",
+        named(export), if *sessions == 1 { "" } else { "s" }
+    )]
+    NotAlone {
+        /// The server's address.
+        address: Address,
+        /// What was asked for.
+        export: String,
+        /// How many.
+        sessions: u64,
+    },
+    /// Another one has it to itself.
+    #[error(
+        "{address}: {} is mounted with --cache writeback elsewhere, and nobody else can use it meanwhile",
+        named(export)
+    )]
+    Taken {
+        /// The server's address.
+        address: Address,
+        /// What was asked for.
+        export: String,
+    },
 }
+
+/// An export as people name it.
+fn named(export: &str) -> String {
+    if export.is_empty() { "its first export".into() } else { format!("the export {export:?}") }
+}
+
+/// Pauses between two attempts to attach.
+const PAUSE: Duration = Duration::from_millis(10);
 
 thread_local! {
     /// Request and reply of the call under way on this thread.
@@ -88,6 +131,12 @@ impl Client {
             ClientError::Errno(Errno::ENOENT) => {
                 AttachError::Export { address, export: attach.export.clone() }
             }
+            ClientError::InUse(InUse { alone: true, .. }) => {
+                AttachError::Taken { address, export: attach.export.clone() }
+            }
+            ClientError::InUse(InUse { sessions, .. }) => {
+                AttachError::NotAlone { address, export: attach.export.clone(), sessions }
+            }
             source => AttachError::Attach { address, source },
         })?;
         client.patience = options.operation_timeout;
@@ -101,17 +150,24 @@ impl Client {
 
     fn attach_open(
         remote: &Arc<dyn Remote>,
-        AttachOptions { export, keeps }: &AttachOptions,
+        AttachOptions { export, keeps, alone, patience }: &AttachOptions,
     ) -> Result<Client, ClientError> {
         let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
-        let sent = local_now();
-        let reply = call_on(
-            &**remote,
-            &Request::Attach { version: VERSION, client: &name, export, keeps: *keeps, alone: false },
-        )?;
+        let (keeps, alone) = (*keeps, *alone);
+        let request = Request::Attach { version: VERSION, client: &name, export, keeps, alone };
+        let give_up = Instant::now() + *patience;
+        let (sent, reply) = loop {
+            let sent = local_now();
+            match call_on(&**remote, &request)? {
+                Reply::InUse(_) if Instant::now() < give_up => thread::sleep(PAUSE),
+                reply => break (sent, reply),
+            }
+        };
         let received = local_now();
-        let Reply::Attached(Attached { arena, table, now, session }) = reply else {
-            return Err(ClientError::Protocol("no answer to Attach"));
+        let Attached { arena, table, now, session } = match reply {
+            Reply::Attached(attached) => attached,
+            Reply::InUse(others) => return Err(ClientError::InUse(others)),
+            _ => return Err(ClientError::Protocol("no answer to Attach")),
         };
         if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
             return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
@@ -129,8 +185,9 @@ impl Client {
             records: Records::new(remote.clone(), table),
             clock: ServerClock::from_exchange(sent, now, received),
             inodes,
-            keeping: Keeping::new(*keeps),
+            keeping: Keeping::new(keeps),
             parts: Mutex::default(),
+            alone,
             session,
             patience: SessionOptions::default().operation_timeout,
         })

@@ -31,6 +31,7 @@ mod remote;
 mod space;
 #[cfg(test)]
 mod tests;
+mod writeback;
 mod xattr;
 
 use std::{sync::Arc, time::Duration};
@@ -65,6 +66,8 @@ pub struct Client {
     keeping: Keeping,
     /// Held while a value goes to the server in parts, of which it keeps one.
     parts: Mutex<()>,
+    /// Nobody else uses the file system.
+    alone: bool,
     /// The session's number at the server.
     session: u64,
     /// For how long one waits for another client.
