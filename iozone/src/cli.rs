@@ -179,6 +179,9 @@ pub struct Switches {
     /// FUSE session threads: `--threads` of rfs-fuse (also handed to the null file system).
     #[arg(long, value_name = "N")]
     pub fuse_threads: Option<String>,
+    /// What the kernel keeps: auto, none or writeback (also handed to the null file system).
+    #[arg(long, value_name = "MODE")]
+    pub cache: Option<String>,
     /// No page cache (also handed to the null file system).
     #[arg(long)]
     pub direct_io: bool,
@@ -197,6 +200,7 @@ impl Switches {
             ("--max-write", &self.max_write),
             ("--max-readahead", &self.max_readahead),
             ("--threads", &self.fuse_threads),
+            ("--cache", &self.cache),
         ]);
         args.extend(self.direct_io.then(|| "--direct-io".to_owned()));
         args
@@ -268,11 +272,15 @@ mod tests {
             "--polling",
             "busy",
             "--fuse-threads=4",
+            "--cache=writeback",
             "--",
             "--new-switch",
             "7",
         ]);
-        assert_eq!(bench.switches.fuse_args(), ["--max-write", "128k", "--threads", "4", "--direct-io"]);
+        assert_eq!(
+            bench.switches.fuse_args(),
+            ["--max-write", "128k", "--threads", "4", "--cache", "writeback", "--direct-io"]
+        );
         assert_eq!(
             bench.switches.all_args(),
             [
@@ -284,6 +292,8 @@ mod tests {
                 "128k",
                 "--threads",
                 "4",
+                "--cache",
+                "writeback",
                 "--direct-io",
                 "--new-switch",
                 "7"

@@ -216,8 +216,9 @@ pub struct Args {
     entry_timeout: Option<Duration>,
 
     /// What the kernel keeps: auto: names, attributes and file pages, until another mount changes them; none: nothing, which
-    /// is fastest for large requests and slow for small ones
-    #[arg(long, value_parser = cache, value_name = "auto|none", default_value = "auto", help_heading = "Kernel")]
+    /// is fastest for large requests and slow for small ones; writeback: all of it, and what is written, until it is closed, synced or
+    /// has lain for some time. No other mount can use the export then
+    #[arg(long, value_parser = cache, value_name = "auto|none|writeback", default_value = "auto", help_heading = "Kernel")]
     cache: Cache,
 
     /// The same as --cache none
@@ -250,18 +251,21 @@ enum Cache {
     Auto,
     /// Nothing.
     None,
+    /// All, and what is written.
+    Writeback,
 }
 
 fn cache(text: &str) -> Result<Cache, String> {
     match text {
         "auto" => Ok(Cache::Auto),
         "none" => Ok(Cache::None),
-        "writeback" => {
-            Err("what was written would be where no other mount sees it; there are auto and none".into())
-        }
-        _ => Err("there are auto and none".into()),
+        "writeback" => Ok(Cache::Writeback),
+        _ => Err("there are auto, none and writeback".into()),
     }
 }
+
+/// A mount that has just ended may still be known to the server. So long its end is waited for.
+const OTHERS_LEAVE: Duration = Duration::from_secs(1);
 
 /// As long as anything.
 const FOREVER: Duration = Duration::from_secs(1_000_000_000);
@@ -367,7 +371,8 @@ impl Args {
 
     /// What is agreed with the kernel.
     pub fn settings(&self) -> Settings {
-        let keeps = self.cache == Cache::Auto && !self.direct_io;
+        let cache = if self.direct_io { Cache::None } else { self.cache };
+        let keeps = cache != Cache::None;
         Settings {
             max_write: self.max_write,
             max_readahead: self.max_readahead,
@@ -375,14 +380,18 @@ impl Args {
             entry_timeout: if keeps { self.entry_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
             direct_io: !keeps,
             keeps,
+            writeback: cache == Cache::Writeback,
         }
     }
 
     /// How to attach to the server.
     pub fn attach_options(&self) -> AttachOptions {
+        let Settings { keeps, writeback, .. } = self.settings();
         AttachOptions {
             export: self.export.clone(),
-            keeps: self.settings().keeps,
+            keeps,
+            alone: writeback,
+            patience: OTHERS_LEAVE,
             access_times: self.access_times(self.noatime),
             directory_access_times: self.access_times(self.noatime || self.nodiratime),
         }
@@ -486,16 +495,21 @@ mod tests {
     #[test]
     fn what_the_kernel_keeps() {
         let auto = args("rfs-fuse a:1 /m --attr-timeout 5").settings();
-        assert_eq!((auto.keeps, auto.direct_io), (true, false));
+        assert_eq!((auto.keeps, auto.direct_io, auto.writeback), (true, false, false));
         assert_eq!((auto.attr_timeout, auto.entry_timeout), (Duration::from_secs(5), FOREVER));
         for none in ["--cache none", "--direct-io", "--cache none --attr-timeout 5"] {
             let args = args(&format!("rfs-fuse a:1 /m --export x {none}"));
             let none = args.settings();
-            assert_eq!((none.keeps, none.direct_io), (false, true));
+            assert_eq!((none.keeps, none.direct_io, none.writeback), (false, true, false));
             assert_eq!((none.attr_timeout, none.entry_timeout), (Duration::ZERO, Duration::ZERO));
-            let attach = AttachOptions { export: "x".into(), ..AttachOptions::default() };
-            assert_eq!(args.attach_options(), attach);
+            let attach = args.attach_options();
+            assert_eq!((&attach.export[..], attach.keeps, attach.alone), ("x", false, false));
         }
+        let args = args("rfs-fuse a:1 /m --cache writeback");
+        let (settings, attach) = (args.settings(), args.attach_options());
+        assert_eq!((settings.keeps, settings.direct_io, settings.writeback), (true, false, true));
+        assert_eq!((settings.attr_timeout, settings.entry_timeout), (FOREVER, FOREVER));
+        assert_eq!((attach.keeps, attach.alone), (true, true));
     }
 
     #[test]
@@ -509,7 +523,7 @@ mod tests {
             "rfs-fuse a:1 /m --timeout 0",
             "rfs-fuse a:1 /m --attr-timeout -1",
             "rfs-fuse a:1 /m --window lots",
-            "rfs-fuse a:1 /m --cache writeback",
+            "rfs-fuse a:1 /m --cache write",
             "rfs-fuse a:1 /m extra",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");

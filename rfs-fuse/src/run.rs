@@ -158,7 +158,8 @@ fn run(args: &Args) -> Result<(), RunError> {
     let client = {
         let options = SessionOptions { key, ..args.session_options() };
         let (address, attach) = (address.clone(), args.attach_options());
-        within(options.connect_timeout + ATTACH_SLACK, move || Client::connect(&address, &options, &attach))
+        let limit = options.connect_timeout + attach.patience + ATTACH_SLACK;
+        within(limit, move || Client::connect(&address, &options, &attach))
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
     let link = KernelLink::default();
@@ -172,6 +173,9 @@ fn run(args: &Args) -> Result<(), RunError> {
     client.close_session();
     outcome
 }
+
+/// The client of a mount, and its way to the kernel.
+type Served<'a> = (&'a Arc<Client>, &'a KernelLink);
 
 type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
 
@@ -197,7 +201,7 @@ fn serve<F: Filesystem>(
     args: &Args,
     point: &Path,
     filesystem: F,
-    client: Option<(&Arc<Client>, &KernelLink)>,
+    client: Option<Served<'_>>,
     (send, events): Events,
 ) -> Result<(), RunError> {
     let mut options = args.mount_options();
@@ -218,7 +222,7 @@ fn serve<F: Filesystem>(
 fn serve_mounted<F: Filesystem>(
     args: &Args,
     filesystem: F,
-    client: Option<(&Arc<Client>, &KernelLink)>,
+    client: Option<Served<'_>>,
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
 ) -> Result<(), RunError> {
@@ -252,7 +256,7 @@ fn serve_mounted<F: Filesystem>(
         undo(mounted);
         return Err(e);
     }
-    wait_and_unmount(mounted, &events)
+    wait_and_unmount(mounted, &events, client)
 }
 
 /// Waits for the mount to answer and says that it does.
@@ -284,7 +288,11 @@ fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result
     Ok(())
 }
 
-fn wait_and_unmount(mounted: &Mounted, events: &mpsc::Receiver<Event>) -> Result<(), RunError> {
+fn wait_and_unmount(
+    mounted: &Mounted,
+    events: &mpsc::Receiver<Event>,
+    client: Option<Served<'_>>,
+) -> Result<(), RunError> {
     let signal = match events.recv() {
         Ok(Event::Ended(Ok(()))) => return Ok(()),
         Ok(Event::Ended(Err(why))) => {
@@ -310,17 +318,30 @@ fn wait_and_unmount(mounted: &Mounted, events: &mpsc::Receiver<Event>) -> Result
         Some(Err(e)) => log::warn!("{}: {e}: detached", mounted.path().display()),
         None => log::warn!("{} does not let go: detached", mounted.path().display()),
     }
-    write_back(mounted.path());
+    write_back(mounted.path(), client);
     mounted.detach().map_err(os("cannot unmount"))
 }
 
-/// Has the kernel write what programs changed in memory that they mapped from files here, before that is lost. Not every kernel
-/// waits for it: since 6.18 a FUSE file system is not waited for.
-fn write_back(path: &Path) {
+/// Has the kernel write back what it keeps of files that are open here, and what programs changed in memory that they mapped from
+/// them, before that is lost. Some kernels only begin with it (from 6.18 on a FUSE file system is not waited for), so
+/// that it is waited for file by file.
+fn write_back(path: &Path, client: Option<Served<'_>>) {
     match mount::look(path, Look::Sync, UNMOUNT_LIMIT) {
         Some(Ok(())) => {}
-        Some(Err(e)) => log::warn!("{}: mapped memory may not be written back: {e}", path.display()),
-        None => log::warn!("{}: mapped memory is not all written back", path.display()),
+        Some(Err(e)) => log::warn!("{}: what was changed may not be written back: {e}", path.display()),
+        None => return log::warn!("{}: what was changed is not all written back", path.display()),
+    }
+    let Some((client, link)) = client else { return };
+    let (inodes, link) = (client.open_to_write(), link.clone());
+    let waited = within(UNMOUNT_LIMIT, move || inodes.into_iter().try_for_each(|ino| link.write_back(ino)));
+    match waited {
+        Some(Ok(())) => {}
+        Some(Err(e)) => log::warn!("{}: what was changed may not be written back: {e}", path.display()),
+        None => {
+            log::warn!("{}: what was changed is not all written back", path.display());
+            // What still waits for that fails now, and holds the end of this process up no longer.
+            client.close_session();
+        }
     }
 }
 

@@ -43,6 +43,7 @@ fn it_mounts_what_mount_says() {
     for (name, fs_type, arguments) in [
         ("mount.fuse.rfs", "fuse.rfs", &["-o", "noexec,noatime,attr_timeout=0,x-any=1"][..]),
         ("mount.lent", "fuse.lent", &["-o", "noexec,noatime,nofail"]),
+        ("mount.kept", "fuse.kept", &["-o", "noexec,noatime,cache=writeback"]),
         ("anything", "fuse.other", &["-nv", "-t", "fuse.other", "-o", "noexec,noatime"]),
     ] {
         let helper = called(links.path(), name);

@@ -1,10 +1,17 @@
 //! Attaching to a server, and calls.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::RefCell,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use rdmabox::{Address, ConnectError, RequestError, Session, SessionOptions, StartedReply};
-use rfs_proto::{Attached, Errno, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record};
+use rfs_proto::{
+    Attached, Errno, InUse, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record,
+};
 
 use super::{
     AccessTimes, Client, ClientError, Remote,
@@ -26,6 +33,10 @@ pub struct AttachOptions {
     pub access_times: AccessTimes,
     /// And which of directories.
     pub directory_access_times: AccessTimes,
+    /// Nobody else may use the file system as long as the session lasts.
+    pub alone: bool,
+    /// For how long to ask again while others keep this session out.
+    pub patience: Duration,
 }
 
 /// Why there is no client.
@@ -58,7 +69,39 @@ pub enum AttachError {
         /// What was asked for.
         export: String,
     },
+    /// Others use it, and this session would have it to itself.
+    #[error(
+        "{address}: {} is in use by {sessions} other mount{}, and --cache writeback needs it to itself: use --cache auto",
+        named(export), if *sessions == 1 { "" } else { "s" }
+    )]
+    NotAlone {
+        /// The server's address.
+        address: Address,
+        /// What was asked for.
+        export: String,
+        /// How many.
+        sessions: u64,
+    },
+    /// Another one has it to itself.
+    #[error(
+        "{address}: {} is mounted with --cache writeback elsewhere, and nobody else can use it meanwhile",
+        named(export)
+    )]
+    Taken {
+        /// The server's address.
+        address: Address,
+        /// What was asked for.
+        export: String,
+    },
 }
+
+/// An export as people name it.
+fn named(export: &str) -> String {
+    if export.is_empty() { "its first export".into() } else { format!("the export {export:?}") }
+}
+
+/// Pauses between two attempts to attach.
+const PAUSE: Duration = Duration::from_millis(10);
 
 thread_local! {
     /// Request and reply of the call under way on this thread.
@@ -103,6 +146,12 @@ impl Client {
                 AttachError::Export { address, export: attach.export.clone() }
             }
             ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: attach.export.clone() },
+            ClientError::InUse(InUse { alone: true, .. }) => {
+                AttachError::Taken { address, export: attach.export.clone() }
+            }
+            ClientError::InUse(InUse { sessions, .. }) => {
+                AttachError::NotAlone { address, export: attach.export.clone(), sessions }
+            }
             source => AttachError::Attach { address, source },
         })?;
         client.patience = options.operation_timeout;
@@ -116,17 +165,24 @@ impl Client {
 
     fn attach_open(
         remote: &Arc<dyn Remote>,
-        AttachOptions { export, keeps, access_times, directory_access_times }: &AttachOptions,
+        AttachOptions { export, keeps, alone, patience, access_times, directory_access_times }: &AttachOptions,
     ) -> Result<Client, ClientError> {
         let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
-        let sent = local_now();
-        let reply = call_on(
-            &**remote,
-            &Request::Attach { version: VERSION, client: &name, export, keeps: *keeps, alone: false },
-        )?;
+        let (keeps, alone) = (*keeps, *alone);
+        let request = Request::Attach { version: VERSION, client: &name, export, keeps, alone };
+        let give_up = Instant::now() + *patience;
+        let (sent, reply) = loop {
+            let sent = local_now();
+            match call_on(&**remote, &request)? {
+                Reply::InUse(_) if Instant::now() < give_up => thread::sleep(PAUSE),
+                reply => break (sent, reply),
+            }
+        };
         let received = local_now();
-        let Reply::Attached(Attached { arena, table, now, session, read_only }) = reply else {
-            return Err(ClientError::Protocol("no answer to Attach"));
+        let Attached { arena, table, now, session, read_only } = match reply {
+            Reply::Attached(attached) => attached,
+            Reply::InUse(others) => return Err(ClientError::InUse(others)),
+            _ => return Err(ClientError::Protocol("no answer to Attach")),
         };
         if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
             return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
@@ -146,10 +202,11 @@ impl Client {
             records: Records::new(remote.clone(), table),
             clock: ServerClock::from_exchange(sent, now, received),
             inodes,
-            keeping: Keeping::new(*keeps),
+            keeping: Keeping::new(keeps),
             access_times: counted(*access_times),
             directory_access_times: counted(*directory_access_times),
             parts: Mutex::default(),
+            alone,
             session,
             read_only,
             patience: SessionOptions::default().operation_timeout,

@@ -188,6 +188,17 @@ impl Client {
 
     /// Writes `data` at `offset` of an open file. On return it is in place, whoever reads next.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        self.write_then(ino, offset, data, |inode| self.stamp(inode))
+    }
+
+    /// Writes to an open file, and does something more while it is open for certain.
+    pub(crate) fn write_then(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        then: impl FnOnce(&Inode) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
         if data.is_empty() {
             return Ok(());
         }
@@ -198,7 +209,8 @@ impl Client {
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
-        self.write_open(&inode, offset, end, data)
+        self.write_open(&inode, offset, end, data)?;
+        then(&inode)
     }
 
     /// Writes up to `end` into a file that stays open meanwhile.
@@ -224,7 +236,7 @@ impl Client {
                 self.write_and_raise(inode, generation, (size, end), &parts)?
             };
             if placed {
-                return self.stamp(inode);
+                return Ok(());
             }
         }
         Err(ClientError::Unstable)

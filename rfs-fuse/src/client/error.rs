@@ -10,9 +10,10 @@
 //! | a message or layout that makes no sense, a reply of the wrong kind | EPROTO |
 //! | the file's space kept changing under an operation | EIO |
 //! | another client was appending all the time | ETIMEDOUT |
+//! | the file system is not to be shared | EBUSY |
 
 use rdmabox::{RequestError, WcStatus};
-use rfs_proto::{DecodeError, Errno};
+use rfs_proto::{DecodeError, Errno, InUse};
 
 /// The peer is gone (Linux EHOSTDOWN).
 const EHOSTDOWN: Errno = Errno(112);
@@ -35,6 +36,9 @@ pub enum ClientError {
     /// The space of a file kept changing while it was read or written.
     #[error("the file was truncated again and again during the operation")]
     Unstable,
+    /// Others are attached, and one of them, or this one, is not to have any beside it.
+    #[error("{} others are attached", .0.sessions)]
+    InUse(InUse),
     /// Another client holds the end of the file, and does not get on.
     #[error("session {0} has been appending to the file for too long")]
     Appending(u64),
@@ -55,6 +59,7 @@ impl ClientError {
             ClientError::Protocol(_) => Errno::EPROTO,
             ClientError::Unstable => Errno::EIO,
             ClientError::Appending(_) => Errno::ETIMEDOUT,
+            ClientError::InUse(_) => Errno::EBUSY,
         }
     }
 }
@@ -110,6 +115,7 @@ mod tests {
             (ClientError::Protocol("x"), Errno::EPROTO),
             (ClientError::Unstable, Errno::EIO),
             (ClientError::Appending(3), Errno::ETIMEDOUT),
+            (ClientError::InUse(InUse { sessions: 1, alone: true }), Errno::EBUSY),
         ];
         for (error, errno) in table {
             assert_eq!(error.errno(), errno, "{error}");

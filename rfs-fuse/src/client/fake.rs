@@ -12,8 +12,8 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
-    Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Layout, Marks, Opened, RegionRef,
-    Reply, Request, SetTime, decode_request, encode_reply,
+    Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, InUse, Layout, Marks, Opened,
+    RegionRef, Reply, Request, SetTime, decode_request, encode_reply,
     record::{self, Space},
 };
 
@@ -58,6 +58,8 @@ pub(crate) struct Fake {
     sessions: AtomicU64,
     connected: AtomicBool,
     keeps: AtomicBool,
+    /// Others that keep a client out which would be alone; one of them leaves each time that it asks.
+    pub(crate) others: AtomicU64,
     pub(crate) recalls: recalls::Pending,
 }
 
@@ -76,6 +78,7 @@ impl Fake {
             sessions: AtomicU64::new(0),
             connected: AtomicBool::new(true),
             keeps: AtomicBool::new(false),
+            others: AtomicU64::new(0),
             recalls: recalls::Pending::default(),
         })
     }
@@ -199,7 +202,12 @@ impl Fake {
         state.clock += 1;
         let state = &mut *state;
         match *request {
-            Request::Attach { keeps, .. } => {
+            Request::Attach { keeps, alone, .. } => {
+                let sessions = self.others.load(Ordering::Relaxed);
+                if alone && sessions > 0 {
+                    self.others.store(sessions - 1, Ordering::Relaxed);
+                    return Ok(Reply::InUse(InUse { sessions, alone: false }));
+                }
                 self.keeps.store(keeps, Ordering::Relaxed);
                 let region = |m: &Memory, rkey| RegionRef { addr: m.addr(), len: m.len() as u64, rkey };
                 Ok(Reply::Attached(Attached {
@@ -228,6 +236,7 @@ impl Fake {
                     Some(SetTime::Now) => file.attr.mtime = now,
                     None => {}
                 }
+                file.attr.ctime = changes.ctime.unwrap_or(file.attr.ctime);
                 let base = ino as usize * record::LEN;
                 self.table.write(base + record::WRITE_TIME, &[0; 8]);
                 self.publish(file);

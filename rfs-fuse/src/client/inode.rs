@@ -95,7 +95,7 @@ impl SizeView {
 pub(crate) struct Told {
     size: u64,
     mtime: i64,
-    ctime: i64,
+    pub(crate) ctime: i64,
     pub(crate) perm: u32,
     pub(crate) marks: Marks,
 }

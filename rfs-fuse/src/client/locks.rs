@@ -48,7 +48,7 @@ impl Client {
         match self.call(&Request::Lock { ino, owner, class, kind, range, pid, wait })? {
             Reply::Locked(Locked { visits, alone }) => {
                 let mut as_of = inode.pages_as_of.lock();
-                let void = (!alone || *as_of != Some(visits)) && !inode.pages.are_good();
+                let void = !self.alone && (!alone || *as_of != Some(visits)) && !inode.pages.are_good();
                 *as_of = alone.then_some(visits);
                 // What this client knows of the size is no fresher.
                 inode.size.lock().distrust();

@@ -32,6 +32,7 @@ mod remote;
 mod space;
 #[cfg(test)]
 mod tests;
+mod writeback;
 mod xattr;
 
 use std::{sync::Arc, time::Duration};
@@ -69,6 +70,8 @@ pub struct Client {
     directory_access_times: AccessTimes,
     /// Held while a value goes to the server in parts, of which it keeps one.
     parts: Mutex<()>,
+    /// Nobody else uses the file system.
+    alone: bool,
     /// The session's number at the server.
     session: u64,
     /// It may change nothing.

@@ -84,6 +84,16 @@ impl Client {
         self.inodes.get(ino).is_some_and(|inode| inode.open.load(Ordering::Acquire))
     }
 
+    /// True if the inode has been opened here to write.
+    pub fn is_open_to_write(&self, ino: u64) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.opens.lock().to_write)
+    }
+
+    /// The inodes that are open here to write.
+    pub fn open_to_write(&self) -> Vec<u64> {
+        self.inodes.numbers().into_iter().filter(|&ino| self.is_open_to_write(ino)).collect()
+    }
+
     fn call_opened(&self, request: &Request<'_>) -> Result<Opened, ClientError> {
         match self.call(request)? {
             Reply::Opened(opened) => Ok(opened),

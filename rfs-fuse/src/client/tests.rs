@@ -2,11 +2,12 @@
 
 mod append;
 mod keeping;
+mod writeback;
 
 use std::sync::{Arc, atomic::Ordering};
 
 use rdmabox::RequestError;
-use rfs_proto::{BLOCK, Errno, SetAttr, SetTime};
+use rfs_proto::{Attr, BLOCK, Errno, SetAttr, SetTime};
 
 use super::{
     AttachOptions, Client, ClientError, Creator, ReadData,

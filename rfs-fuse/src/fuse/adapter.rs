@@ -30,7 +30,7 @@ use super::{
     labels::Labels,
     lifetimes::Lifetimes,
     locks::{self, LockFlags, Locks},
-    pages::{Pages, Stale},
+    pages::{Pages, Tail},
     process,
     recalls::Recalls,
     reply,
@@ -63,6 +63,8 @@ pub struct Adapter {
     pages: Pages,
     labels: Labels,
     complained: AtomicBool,
+    /// Something was not written back.
+    unwritten: AtomicBool,
     _recalls: Option<Recalls>,
 }
 
@@ -81,6 +83,7 @@ impl Adapter {
             pages: Pages::new(kernel.clone()),
             labels: Labels::here(),
             complained: AtomicBool::new(false),
+            unwritten: AtomicBool::new(false),
             client,
             lifetimes: Lifetimes::new(&settings),
             settings,
@@ -160,7 +163,7 @@ impl Filesystem for Adapter {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
+        ctime: Option<SystemTime>,
         _: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
@@ -176,10 +179,14 @@ impl Filesystem for Adapter {
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
             drop_privileges: size.is_some() && !is_privileged(request),
-            ctime: None,
+            ctime: ctime.map(convert::nanoseconds),
         };
         let since = self.client.since();
-        let changed = self.client.setattr(ino.0, &changes);
+        let written = match self.settings.writeback {
+            true => self.client.set_write_time(ino.0, &changes).transpose(),
+            false => None,
+        };
+        let changed = written.unwrap_or_else(|| self.client.setattr(ino.0, &changes));
         self.attr("setattr", (self.client.since_but_changed(since), request.pid()), changed, reply);
     }
 
@@ -358,6 +365,8 @@ impl Filesystem for Adapter {
             && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
         let mut written = if appends {
             self.client.append(ino.0, data)
+        } else if self.settings.writeback {
+            self.client.write_back(ino.0, offset, data).map(|()| offset)
         } else {
             self.client.write(ino.0, offset, data).map(|()| offset)
         };
@@ -370,10 +379,15 @@ impl Filesystem for Adapter {
         match written {
             // A page that was read meanwhile may lack these bytes.
             Ok(at) if direct && self.handles.are_cached(ino.0) => {
-                self.pages.drop_then_reply(Stale { ino: ino.0, from: at.min(offset), len }, reply);
+                self.pages.drop_then(Tail { ino: ino.0, from: at.min(offset) }, move || reply.written(len));
             }
             Ok(_) => reply.written(len),
-            Err(e) => reply.error(self.errno("write", &e)),
+            Err(e) => {
+                if from_cache {
+                    self.unwritten((ino.0, offset, len), &e);
+                }
+                reply.error(self.errno("write", &e));
+            }
         }
     }
 
@@ -540,6 +554,15 @@ impl Filesystem for Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        if self.settings.writeback && self.client.is_open_to_write(ino.0) {
+            // What the kernel has not written back yet is data, too.
+            let client = Arc::clone(&self.client);
+            let seek = move || match client.seek(ino.0, offset, what) {
+                Ok(found) => reply.offset(found as i64),
+                Err(e) => reply.error(convert::errno(e.errno())),
+            };
+            return self.pages.drop_then(Tail { ino: ino.0, from: offset }, seek);
+        }
         match self.client.seek(ino.0, offset, what) {
             // No file is longer than i64 can say.
             Ok(found) => reply.offset(found as i64),

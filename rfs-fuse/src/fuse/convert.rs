@@ -29,16 +29,20 @@ pub(crate) fn time(ns: i64) -> SystemTime {
     if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
 }
 
-/// A time to set. Saturates at the ends of what nanoseconds in 64 bits reach.
+/// A time to set.
+pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(time) => SetTime::At(nanoseconds(time)),
+    }
+}
+
+/// A time from the kernel in nanoseconds since 1970. Saturates at the ends of what 64 bits reach.
 ///
 /// fuser hands a time before 1970 over as whole seconds before it and nanoseconds *further* before, where the kernel
 /// meant nanoseconds after the second; this puts it right.
-pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
-    let time = match time {
-        TimeOrNow::Now => return SetTime::Now,
-        TimeOrNow::SpecificTime(time) => time,
-    };
-    let ns = match time.duration_since(UNIX_EPOCH) {
+pub(crate) fn nanoseconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
         Err(before) => {
             let distance = before.duration();
@@ -48,8 +52,7 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
                 .and_then(|ns| ns.checked_add(i64::from(distance.subsec_nanos())))
                 .unwrap_or(i64::MIN)
         }
-    };
-    SetTime::At(ns)
+    }
 }
 
 /// Kinds of locks as fcntl(2) numbers them.

@@ -81,9 +81,15 @@ impl Kernel {
         }
     }
 
-    /// Has it drop a part of what it keeps of an inode. False: it knows no such inode.
+    /// Has it drop a part of what it keeps of an inode; pages that were changed are written back first. False: it knows no such inode.
     pub(super) fn drop_inode(&self, ino: u64, part: Part) -> io::Result<bool> {
         self.tell(&inval_inode(ino, part))
+    }
+
+    /// Has it write back what it keeps of an inode and nobody else has, and waits for that. Not for session threads, which it waits
+    /// for.
+    pub fn write_back(&self, ino: u64) -> io::Result<()> {
+        self.drop_inode(ino, Part::PagesFrom(0)).map(drop)
     }
 
     /// Has it drop what a name stands for. Waits for whoever changes the directory, or looks something up there. False: it

@@ -45,22 +45,28 @@ pub struct Settings {
     pub direct_io: bool,
     /// Keep what may be kept until it is recalled.
     pub keeps: bool,
+    /// Keep what is written, too, and the times of that. Nobody else uses the file system.
+    pub writeback: bool,
 }
 
 /// What `stat` reports as the size of a good I/O request: programs that buffer go by it.
 pub const IO_BLOCK: u32 = 128 * 1024;
 
-fn request(config: &mut KernelConfig, wanted: &[InitFlags]) {
+/// True if the kernel has all of them.
+fn request(config: &mut KernelConfig, wanted: &[InitFlags]) -> bool {
+    let mut all = true;
     for &flag in wanted {
         if let Err(missing) = config.add_capabilities(flag) {
             log::debug!("the kernel has no {missing:?}");
+            all = false;
         }
     }
+    all
 }
 
 impl Settings {
-    /// Agrees with the kernel at the start of a session on how data moves.
-    pub fn negotiate(&self, config: &mut KernelConfig) {
+    /// Agrees with the kernel at the start of a session on how data moves. What it cannot do is not set afterwards.
+    pub fn negotiate(&mut self, config: &mut KernelConfig) {
         // The nearest value that works is the answer to one that does not.
         if let Err(nearest) = config.set_max_write(self.max_write) {
             config.set_max_write(nearest).ok();
@@ -75,6 +81,10 @@ impl Settings {
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ];
         request(config, &always);
+        if self.writeback && !request(config, &[InitFlags::FUSE_WRITEBACK_CACHE]) {
+            log::warn!("this kernel keeps no writes: --cache writeback is like auto, for one mount only");
+            self.writeback = false;
+        }
     }
 
     /// Agrees on what a file system with names, owners and permissions of its own has besides.
@@ -101,6 +111,9 @@ impl Settings {
     pub fn open_flags(&self) -> FopenFlags {
         if self.direct_io {
             FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else if self.writeback {
+            // Nobody else can have changed what the kernel has.
+            FopenFlags::FOPEN_KEEP_CACHE
         } else {
             FopenFlags::empty()
         }

@@ -1,12 +1,12 @@
-//! Drops pages that a write went around, before the write is answered.
+//! Drops pages before something is answered.
 //!
 //! A file that is opened with O_APPEND is written around the kernel's pages. Where somebody else has it open through them, a page may
-//! be read while such a write is under way, and lack its bytes; so it goes before the writer is told. Not on a session
-//! thread: dropping waits for pages that are being read, which only a session thread can bring.
+//! be read while such a write is under way, and lack its bytes; so it goes before the writer is told. Where the kernel keeps what is
+//! written, it does not say so when it asks where there is data: pages are written back with being dropped. Not on a session
+//! thread: dropping waits for pages that are being read or written back, for which it takes a session thread.
 
 use std::{collections::VecDeque, sync::Arc};
 
-use fuser::ReplyWrite;
 use parking_lot::{Condvar, Mutex};
 
 use super::{
@@ -14,19 +14,19 @@ use super::{
     kernel::{KernelLink, Part},
 };
 
-/// Pages that may lack what was written.
+/// The pages of an inode from a byte on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stale {
+pub(super) struct Tail {
     pub(super) ino: u64,
-    /// The first byte; all that follow may be stale, too.
     pub(super) from: u64,
-    /// How much was written.
-    pub(super) len: u32,
 }
+
+/// What is done when they are gone.
+type Then = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(Stale, ReplyWrite)>,
+    jobs: VecDeque<(Tail, Then)>,
     stop: bool,
 }
 
@@ -54,15 +54,15 @@ impl Pages {
         Pages { shared: Arc::new(shared), thread: Background::new("pages") }
     }
 
-    /// Drops the pages, then answers the write.
-    pub(super) fn drop_then_reply(&self, stale: Stale, reply: ReplyWrite) {
+    /// Drops the pages, then does something.
+    pub(super) fn drop_then(&self, tail: Tail, then: impl FnOnce() + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         if let Err(e) = self.thread.start(move || shared.run()) {
-            // The bytes are written. To say otherwise would have them written again.
-            log::error!("cannot start a thread: pages of inode {} may be old: {e}", stale.ino);
-            return reply.written(stale.len);
+            // A write has been done. To say otherwise would have it done again.
+            log::error!("cannot start a thread: pages of inode {} may be old: {e}", tail.ino);
+            return then();
         }
-        self.shared.queue.lock().jobs.push_back((stale, reply));
+        self.shared.queue.lock().jobs.push_back((tail, Box::new(then)));
         self.shared.work.notify_one();
     }
 }
@@ -76,7 +76,7 @@ impl Drop for Pages {
 }
 
 impl Shared {
-    fn next(&self) -> Option<(Stale, ReplyWrite)> {
+    fn next(&self) -> Option<(Tail, Then)> {
         let mut queue = self.queue.lock();
         loop {
             match queue.jobs.pop_front() {
@@ -88,11 +88,11 @@ impl Shared {
     }
 
     fn run(&self) {
-        while let Some((Stale { ino, from, len }, reply)) = self.next() {
+        while let Some((Tail { ino, from }, then)) = self.next() {
             if let Err(e) = self.kernel.drop_inode(ino, Part::PagesFrom(from)) {
                 log::warn!("cannot drop pages of inode {ino}: {e}");
             }
-            reply.written(len);
+            then();
         }
     }
 }

@@ -1,0 +1,67 @@
+//! A client that is alone, whose caller keeps what is written and its times.
+
+use std::time::Duration;
+
+use rfs_proto::InUse;
+
+use super::*;
+
+fn written_at(time: i64) -> SetAttr {
+    SetAttr { mtime: Some(SetTime::At(time)), ctime: Some(time), ..SetAttr::default() }
+}
+
+#[test]
+fn the_time_of_a_write_is_the_callers() {
+    both(|server| {
+        let c = client(&server);
+        let ino = create(&c, "f");
+        c.write_back(ino, 0, b"1").expect("written");
+        assert_eq!(server.size_and_time(ino), (1, 0));
+        let before = server.calls();
+        let attr = c.set_write_time(ino, &written_at(5000)).expect("set").expect("one-sidedly");
+        assert_eq!((attr.mtime, attr.ctime, attr.size), (5000, 5000, 1));
+        assert_eq!(server.calls(), before);
+        assert_eq!(c.getattr(ino).expect("attributes"), attr);
+        // A later one counts, an earlier one, too: it is for the caller to know.
+        for time in [6000, 4000] {
+            assert!(c.set_write_time(ino, &written_at(time)).expect("set").is_some());
+            assert_eq!(server.size_and_time(ino), (1, time));
+        }
+    });
+}
+
+#[test]
+fn a_time_that_a_record_cannot_show_is_set_by_a_call() {
+    both(|server| {
+        let c = client(&server);
+        let ino = create(&c, "f");
+        c.setattr(ino, &SetAttr { ctime: Some(9000), ..SetAttr::default() }).expect("set");
+        assert_eq!(c.set_write_time(ino, &written_at(8000)), Ok(None));
+        let attr = c.setattr(ino, &written_at(8000)).expect("set");
+        assert_eq!((attr.mtime, attr.ctime), (8000, 8000));
+        // Where the caller was told of such a time, nothing is tried in vain.
+        c.told(&Attr { ctime: 9000, ..attr }, 1);
+        let before = server.lists.load(Ordering::Relaxed);
+        assert_eq!(c.set_write_time(ino, &written_at(8500)), Ok(None));
+        assert_eq!(server.lists.load(Ordering::Relaxed), before);
+        c.told(&attr, 1);
+        assert!(c.set_write_time(ino, &written_at(8500)).expect("set").is_some());
+        c.close(ino).expect("closed");
+        assert_eq!(c.set_write_time(ino, &written_at(8600)), Ok(None), "the record may be another one's");
+    });
+}
+
+#[test]
+fn one_that_is_refused_asks_again_for_a_while() {
+    let server = Fake::new(16, true);
+    let alone = |patience| AttachOptions { keeps: true, alone: true, patience, ..AttachOptions::default() };
+    server.others.store(3, Ordering::Relaxed);
+    let attached = Client::attach(server.clone(), &alone(Duration::from_secs(600)));
+    assert!(attached.is_ok_and(|client| client.alone));
+    assert_eq!(server.others.load(Ordering::Relaxed), 0);
+
+    let server = Fake::new(16, true);
+    server.others.store(1, Ordering::Relaxed);
+    let refused = Client::attach(server, &alone(Duration::ZERO)).expect_err("there is one");
+    assert_eq!(refused, ClientError::InUse(InUse { sessions: 1, alone: false }));
+}

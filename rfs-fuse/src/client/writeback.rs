@@ -1,0 +1,91 @@
+//! For a caller who keeps what is written, and the times of that, until he writes it back. He is [alone](super::AttachOptions::alone).
+
+use std::sync::atomic::Ordering;
+
+use rdmabox::Op;
+use rfs_proto::{Attr, Marks, SetAttr, SetTime, record};
+
+use super::{
+    Client, ClientError,
+    inode::Inode,
+    record::{RawRecord, Seen},
+};
+
+/// The time of a write, if that is all that is to be set. (0 stands for none in a record.)
+fn write_time(changes: &SetAttr) -> Option<i64> {
+    match *changes {
+        SetAttr { mtime: Some(SetTime::At(time)), ctime: Some(ctime), .. }
+            if time == ctime
+                && time != 0
+                && *changes
+                    == SetAttr { mtime: changes.mtime, ctime: changes.ctime, ..SetAttr::default() } =>
+        {
+            Some(time)
+        }
+        _ => None,
+    }
+}
+
+impl Client {
+    /// Writes as [`write`](Self::write), but for the time: the caller sets it himself.
+    pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        self.write_then(ino, offset, data, |_| Ok(()))
+    }
+
+    /// Sets the time of the last write one-sidedly, in one round trip. `None`: this takes [`setattr`](Self::setattr), because more is to
+    /// be set, the file is not open, or it was changed otherwise later than that.
+    pub fn set_write_time(&self, ino: u64, changes: &SetAttr) -> Result<Option<Attr>, ClientError> {
+        let (Some(time), Some(inode)) = (write_time(changes), self.inodes.get(ino)) else { return Ok(None) };
+        // The kernel's clock goes in steps: a file that is written at once was made later than that.
+        if inode.told.lock().is_some_and(|told| told.ctime > time) {
+            return Ok(None);
+        }
+        let _shared = inode.io.read();
+        if !inode.open.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let kept = inode.lease.lock().is_kept();
+        let Some(mut attr) = self.exchange_time(&inode, time)?.filter(|attr| attr.ctime == time) else {
+            return Ok(None);
+        };
+        if kept {
+            attr.marks |= Marks::KEEP;
+        }
+        Ok(Some(attr))
+    }
+
+    /// Writes the time of the last write into an open inode's record, and reads that. `None` if it cannot be read now.
+    fn exchange_time(&self, inode: &Inode, time: i64) -> Result<Option<Attr>, ClientError> {
+        let (slot, remote) = self.record_of(inode)?;
+        let field = self.records.field(slot, record::WRITE_TIME, 8)?;
+        let mut raw: RawRecord = [0; record::LEN];
+        let bytes = time.to_le_bytes();
+        self.remote
+            .execute(&mut [Op::Write { remote: field, data: &bytes }, Op::Read { remote, out: &mut raw }])?;
+        Ok(Seen::decode(&raw, inode.ino, slot).map(|seen| seen.attr))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_time_of_a_write_is_one() {
+        let none = SetAttr::default();
+        let at = |time| Some(SetTime::At(time));
+        assert_eq!(write_time(&SetAttr { mtime: at(5), ctime: Some(5), ..none }), Some(5));
+        for changes in [
+            none,
+            SetAttr { mtime: at(5), ..none },
+            SetAttr { mtime: at(5), ctime: Some(6), ..none },
+            SetAttr { mtime: at(0), ctime: Some(0), ..none },
+            SetAttr { mtime: Some(SetTime::Now), ctime: Some(5), ..none },
+            SetAttr { mtime: at(5), ctime: Some(5), atime: at(5), ..none },
+            SetAttr { mtime: at(5), ctime: Some(5), size: Some(0), ..none },
+            SetAttr { mtime: at(5), ctime: Some(5), drop_privileges: true, ..none },
+        ] {
+            assert_eq!(write_time(&changes), None, "{changes:?}");
+        }
+    }
+}
