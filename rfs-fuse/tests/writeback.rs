@@ -15,7 +15,10 @@ use std::{
 
 use common::{Lender, Mount, NOBODY, Over, directory, is_mounted, pattern, providers, shell_as};
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom, copy_file_range, fallocate, flock, seek},
+    fs::{
+        FallocateFlags, FlockOperation, OFlags, SeekFrom, copy_file_range, fallocate, fcntl_setfl, flock,
+        seek,
+    },
     io::Errno,
     mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap},
     process::Signal,
@@ -129,6 +132,10 @@ fn what_was_synced_or_closed_outlives_rfs_fuse() {
         through.write(true).create(true).custom_flags(OFlags::DSYNC.bits() as i32);
         let through = through.open(mount.path("dsync")).expect("opened");
         through.write_all_at(&data, 0).expect("written");
+        let mut around = OpenOptions::new();
+        around.write(true).create(true).custom_flags(OFlags::DIRECT.bits() as i32);
+        let around = around.open(mount.path("direct")).expect("opened");
+        around.write_all_at(&Aligned::of(7).0, 4096).expect("written");
         // Not all of this is at the server, or none; but nothing that is not meant.
         let lost = open(&mount.path("lost"));
         lost.write_all_at(&data, 0).expect("written");
@@ -140,11 +147,13 @@ fn what_was_synced_or_closed_outlives_rfs_fuse() {
                 .contains(&failed.raw_os_error()),
             "{failed}"
         );
-        drop((map, open_twice, synced, synced_data, mapped, through, lost));
+        drop((map, open_twice, synced, synced_data, mapped, through, around, lost));
         let mount = mount_again(lender, over);
         for name in ["closed", "twice", "fsync", "fdatasync", "msync", "dsync"] {
             assert!(fs::read(mount.path(name)).expect("read") == data, "{name} over {over:?}");
         }
+        let direct = fs::read(mount.path("direct")).expect("read");
+        assert!(direct == [vec![0; 4096], vec![7; 4096]].concat());
         let lost = fs::read(mount.path("lost")).expect("read");
         assert!(lost.len() <= data.len());
         assert!(lost.iter().zip(&data).all(|(is, meant)| is == meant || *is == 0));
@@ -341,7 +350,12 @@ fn appends_of_all_processes_are_whole() {
             for who in 1..=4_u8 {
                 let path = &path;
                 scope.spawn(move || {
-                    let mut file = OpenOptions::new().append(true).create(true).open(path).expect("opened");
+                    // Said when it is opened, or later.
+                    let mut file = match who % 2 {
+                        0 => OpenOptions::new().append(true).create(true).open(path).expect("opened"),
+                        _ => open(path),
+                    };
+                    fcntl_setfl(&file, OFlags::APPEND).expect("set");
                     (0..COUNT).for_each(|_| file.write_all(&[who; LEN]).expect("appended"));
                 });
             }

@@ -79,7 +79,7 @@ impl<'a> Rows<'a> {
         let mut table = table(&[&["size", ""], heading].concat());
         let mut last = None;
         for &column in &self.columns {
-            let size = (last != Some(column.size)).then(|| size::show(column.size)).unwrap_or_default();
+            let size = if last != Some(column.size) { size::show(column.size) } else { String::new() };
             last = Some(column.size);
             table.add_row([size, column.pattern.name()].into_iter().chain(cells(column)).map(right));
         }
