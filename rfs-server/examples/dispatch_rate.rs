@@ -10,9 +10,9 @@
 //!
 //! ```text
 //! $ cargo run --release -p rfs-server --example dispatch_rate -- --threads 1,2
-//! | work                    | threads | requests/s |
-//! |-------------------------|--------:|-----------:|
-//! | lookup, apart           |       1 |    2943000 |
+//! | work                          | threads | requests/s |
+//! |-------------------------------|--------:|-----------:|
+//! | lookup, apart                 |       1 |    3269455 |
 //! ```
 
 use std::{

@@ -3,7 +3,7 @@
 //! A recall stays in its queue until the session has said that it is done with it. One reply is under way to a session at a
 //! time; all that waits meanwhile goes with the next one, as far as it fits.
 //!
-//! Threading: none; a lock of its own and that of `waits` protects it. Times come from outside.
+//! Threading: none; one lock protects it and `waits`. Times come from outside.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,7 +1,7 @@
 //! Replies that are held back until sessions are done with what was recalled from them. Pure.
 //!
-//! Threading: none; a lock of its own and that of `recalls` protects it. It holds what it is given and hands it back; what that is, and where it
-//! goes, it does not know.
+//! Threading: none; the lock that protects `recalls` protects it. It holds what it is given and hands it back; what that
+//! is, and where it goes, it does not know.
 
 use std::collections::{BTreeMap, HashMap};
 

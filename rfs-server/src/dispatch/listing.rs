@@ -1,8 +1,8 @@
 //! Listings of directories.
 //!
-//! Threading: as the dispatcher. The names of a page are told at one moment, the attributes of each entry at a later one, a few at a time, so
-//! that nothing is held for long. What changes in between is recalled from whoever keeps it: he became a
-//! keeper of the names with them, and of each entry's attributes with those.
+//! Threading: as the dispatcher. The names of a page are told at one moment, the attributes of each entry at a later one, a few at a
+//! time, so that nothing is held for long. What changes in between is recalled from whoever keeps it: he became a keeper of the
+//! names with them, and of each entry's attributes with those.
 
 use rfs_proto::{DirEntry, DirPage, Errno, MAX_MESSAGE};
 

@@ -1,6 +1,7 @@
 //! Requests about names and directories.
 //!
-//! Threading: as the dispatcher. What changes a name has its directory, and the inode that it stands for, to itself. Rules are in `namespace`; here they meet slots, leases and limits.
+//! Threading: as the dispatcher. What changes a name has its directory, and the inode that it stands for, to itself. Rules are in
+//! `namespace`; here they meet slots, leases and limits.
 
 use rfs_proto::{Attr, Errno, FileKind, MAX_SYMLINK, Reply, Request};
 
