@@ -10,11 +10,14 @@ use std::{
     time::Duration,
 };
 
+use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
     Access, Address, ConnectError, Domain, Export, Grant, Host, Key, KeyId, Limits, Memory, Peer,
     ProviderKind, RemoteAddr, Reply, RequestError, Running, Secret, Service, Session, SessionOptions,
     WcStatus,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sha2::Sha256;
 use support::{REFUSED, providers};
 
 const LEN: usize = 1 << 16;
@@ -223,8 +226,15 @@ fn sessions_are_counted() {
     until(|| connect().is_ok());
 }
 
+/// Lets this process have both ends of many connections.
+fn many_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the hard limit");
+}
+
 #[test]
 fn a_thousand_who_say_nothing_hold_up_nobody() {
+    many_descriptors();
     let f = Fixture::new(Limits { introduction: Duration::from_secs(600), ..Limits::default() });
     let mut silent: Vec<TcpStream> = (0..1000).map(|_| f.tcp()).collect();
     for _ in 0..10 {
@@ -277,11 +287,80 @@ fn a_silent_connection_is_closed_in_time_and_reads_no_more_than_a_preamble() {
     assert_eq!(rest(greedy).len(), 48);
 }
 
+/// HMAC-SHA256 of a label and of what was said.
+fn mac(secret: &[u8], label: &str, said: &[u8]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).unwrap();
+    mac.update(label.as_bytes());
+    mac.update(said);
+    mac.finalize().into_bytes().into()
+}
+
+/// The next message of the host: its head and its body.
+fn message(stream: &mut TcpStream) -> Vec<u8> {
+    let mut head = vec![0; 16];
+    stream.read_exact(&mut head).unwrap();
+    let mut body = vec![0; usize::from(u16::from_le_bytes([head[14], head[15]]))];
+    stream.read_exact(&mut body).unwrap();
+    [head, body].concat()
+}
+
+fn proof(bytes: [u8; 32]) -> Vec<u8> {
+    [&b"rdmabxS\x01\x04\0\0\0\x03\0\x20\0"[..], &bytes].concat()
+}
+
+/// Says these words and proves to know the secret; all that was said, and the stream.
+fn prove(f: &Fixture, preamble: Vec<u8>, secret: &[u8]) -> (Vec<u8>, TcpStream) {
+    let mut stream = f.tcp();
+    stream.write_all(&preamble).unwrap();
+    let challenge = message(&mut stream);
+    assert_eq!((challenge.len(), &challenge[12..16]), (48, &[2, 0, 32, 0][..]));
+    let mut said = [preamble, challenge].concat();
+    let proof = proof(mac(secret, "rdmabox 1 client knows\0", &said));
+    stream.write_all(&proof).unwrap();
+    said.extend(proof);
+    (said, stream)
+}
+
+#[test]
+fn the_handshake_is_what_the_design_says_byte_by_byte() {
+    let f = Fixture::new(Limits::default());
+    let mut first = preamble(1, &[0; 16], 1, b"writer");
+    first[80..].copy_from_slice(&[9; 32]);
+    let (mut said, mut control) = prove(&f, first, &[1; 32]);
+    let secret = mac(&[1; 32], "rdmabox 1 session\0", &said);
+    let welcome = message(&mut control);
+    assert_eq!(welcome[12..14], [1, 0]);
+    said.extend(&welcome);
+    assert_eq!(message(&mut control), proof(mac(&[1; 32], "rdmabox 1 host knows\0", &said)));
+    // Both queue pairs, with the session's secret; each side then greets.
+    let token = &welcome[16..32];
+    let joined = [0u8, 1].map(|index| {
+        let mut join = preamble(2, token, 2, b"");
+        join[32] = index;
+        let (said, mut stream) = prove(&f, join, &secret);
+        assert_eq!(message(&mut stream), proof(mac(&secret, "rdmabox 1 host knows\0", &said)));
+        let hello = [&b"rdmabox\x01"[..], &1u32.to_le_bytes(), &9u32.to_le_bytes(), &[0; 8]].concat();
+        stream.write_all(&hello).unwrap();
+        stream.read_exact(&mut [0; 24]).unwrap();
+        stream
+    });
+    assert_eq!(message(&mut control)[12..14], [1, 0], "the session is there");
+    // What was said once, said again.
+    let mut again = f.tcp();
+    again.write_all(&said[..112]).unwrap();
+    assert_ne!(message(&mut again), said[112..160]);
+    again.write_all(&said[160..208]).unwrap();
+    let refused = message(&mut again);
+    assert_eq!(refused[12..14], [0, 0]);
+    assert_eq!(&refused[68..], b"the server does not take the key writer");
+    drop(joined);
+}
+
 #[test]
 fn whoever_has_seen_the_name_of_a_session_does_not_join_it() {
     let f = Fixture::new(Limits::default());
     let (client, tap) = tapped(&f);
-    let token: Vec<u8> = tap.into_iter().find(|said| said.len() == 68).unwrap()[16..32].to_vec();
+    let token = tap[1][16..32].to_vec();
     // Without a proof, and with one that is none.
     let mut bold = f.tcp();
     bold.write_all(&preamble(2, &token, 0, b"")).unwrap();
@@ -309,14 +388,10 @@ fn tapped(f: &Fixture) -> (Arc<Session>, Vec<Vec<u8>>) {
                 let _ = std::io::copy(&mut from_client, &mut to_host);
                 let _ = to_host.shutdown(std::net::Shutdown::Both);
             });
-            for len in if number == 0 { &[48, 68, 48][..] } else { &[] } {
-                let mut head = vec![0; 16];
-                from_host.read_exact(&mut head).unwrap();
-                let mut body = vec![0; usize::from(u16::from_le_bytes([head[14], head[15]]))];
-                from_host.read_exact(&mut body).unwrap();
-                let whole = [head, body].concat();
+            for _ in 0..if number == 0 { 3 } else { 0 } {
+                let whole = message(&mut from_host);
                 to_client.write_all(&whole).unwrap();
-                said.push(whole[..*len].to_vec());
+                said.push(whole);
             }
             std::thread::spawn(move || {
                 let _ = std::io::copy(&mut from_host, &mut to_client);

@@ -13,7 +13,10 @@ use std::{
 use common::{Lender, Over, directory, is_mounted, program, providers};
 use rdmabox::Address;
 use rfs_server::ExportConfig;
-use rustix::io::Errno;
+use rustix::{
+    io::Errno,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -148,8 +151,15 @@ fn who_has_not_the_key_is_told() {
     assert!(said.ends_with(": this server has no keys: it takes clients without one"), "{said}");
 }
 
+/// Lets this process have both ends of many connections.
+fn many_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the hard limit");
+}
+
 #[test]
 fn a_thousand_who_say_nothing_keep_nobody_from_mounting() {
+    many_descriptors();
     let f = Fixture::new();
     let Ok(Address::Tcp { host, port }) = f.lender.address(Over::Tcp).parse() else { panic!("no address") };
     let _silent: Vec<TcpStream> =

@@ -9,6 +9,7 @@ use clap::Parser;
 use rdmabox::{Secret, size};
 use rfs_proto::{BLOCK, StatFs};
 use rfs_server::{Config, Server, cli::Cli, keys::NewKey};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -36,8 +37,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// A session takes several descriptors, and the soft limit of most systems is for programs that use `select`.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        log::debug!("the limit on open files stays: {e}");
+    }
+}
+
 /// Serves until a signal says to stop.
 fn serve(config: Config) -> Result<(), String> {
+    raise_descriptor_limit();
     let mut wanted = vec![SIGTERM, SIGINT];
     if config.keys.is_some() {
         // Without keys it does what it does to any program.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
+use std::{fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use common::{Client, ask, attach, start_with, tests_rdma};
 use rdmabox::{
@@ -45,7 +45,12 @@ impl Fixture {
 
     fn session(&self, provider: ProviderKind, key: Option<Key>) -> Result<Arc<Session>, ConnectError> {
         let address = self.server.addresses().iter().find(|address| address.provider() == provider).unwrap();
-        let options = SessionOptions { provider: Some(provider), key, ..SessionOptions::default() };
+        let mut options = SessionOptions { provider: Some(provider), key, ..SessionOptions::default() };
+        if provider == ProviderKind::Rdma {
+            // Where it is tested, processors are emulated and slow.
+            options.connect_timeout = Duration::from_secs(60);
+            options.operation_timeout = Duration::from_secs(60);
+        }
         Session::connect(address, &options)
     }
 

@@ -37,7 +37,10 @@ pub(super) fn accept(inner: &Arc<Inner>, listener: &Listener) {
             Err(_) if inner.stopping.load(Ordering::SeqCst) => return,
             Err(e) => {
                 log::warn!("{}: accept: {e}", listener.address);
-                std::thread::sleep(Duration::from_millis(50));
+                // Out of descriptors: those of strangers may be the reason.
+                let want = matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+                let made_way = want && inner.strangers.make_way();
+                std::thread::sleep(Duration::from_millis(if made_way { 2 } else { 50 }));
                 continue;
             }
         };
@@ -150,6 +153,8 @@ fn show(
             let secret = grant.as_ref().map(|grant| &grant.secret);
             let dialogue = handshake::challenge(stream, opening, secret, deadline)
                 .map_err(|e| format!("key {id}: {}", in_words(&e)))?;
+            // Time for the answers, which is not what was left for hearing who it is.
+            stream.set_timeout(Some(HANDSHAKE)).map_err(|e| e.to_string())?;
             match (grant, dialogue) {
                 (Some(grant), Some(dialogue)) => Ok(Shown::Key { id, grant, dialogue }),
                 (grant, _) => {

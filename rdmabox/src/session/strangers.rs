@@ -76,7 +76,7 @@ impl Places {
         let now = Instant::now();
         if self.said.is_none_or(|said| now.duration_since(said) >= QUIET) {
             log::warn!(
-                "{} connections at once that have not said who they are, the most from {}: {} closed, the oldest first",
+                "{} connections that belong to no session, the most from {}: {} closed, the oldest first",
                 self.taken.len() + 1,
                 place.from,
                 self.gave_way
@@ -103,6 +103,11 @@ impl Strangers {
         places.next += 1;
         places.taken.insert(number, place);
         Ok(Stranger { strangers: Arc::clone(self), number })
+    }
+
+    /// Has one give way for want of something else than places; false if all have shown who they are.
+    pub(crate) fn make_way(&self) -> bool {
+        self.places.lock().make_room()
     }
 
     /// Ends all of them, and takes no more.
@@ -206,5 +211,6 @@ mod tests {
         assert!(!is_over(&b), "it is the oldest, but alone where it is from");
         let over: Vec<bool> = streams.iter().map(|(here, _)| here.is_over()).collect();
         assert_eq!(over, [true, true, false, false, false]);
+        assert!(strangers.make_way() && streams[2].0.is_over());
     }
 }

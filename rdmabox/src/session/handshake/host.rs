@@ -9,7 +9,7 @@ use super::{
 };
 use crate::session::{
     key::Secret,
-    proof::{Dialogue, Nonce, Side},
+    proof::{Dialogue, Nonce, Proof, Side},
     stream::Stream,
 };
 
@@ -29,7 +29,8 @@ pub(crate) fn challenge(
     let mut dialogue = Dialogue::new(secret, opening.bytes());
     let said = Message::Challenge(Nonce::random()?).send(stream)?;
     dialogue.say(&said);
-    let (Message::Proof(proof), bytes) = Message::receive(stream, deadline)? else {
+    let heard = Message::receive_short(stream, size_of::<Proof>(), deadline)?;
+    let (Message::Proof(proof), bytes) = heard else {
         return Err(invalid("it does not prove that it has a key"));
     };
     let right = dialogue.is_proof(Side::Client, &proof) & known;

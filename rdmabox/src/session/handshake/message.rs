@@ -53,6 +53,9 @@ struct RawAnswer {
     fetch_addr: U64,
 }
 
+/// Bytes of the longest body.
+const LONGEST: usize = size_of::<RawAnswer>() + MAX_TEXT;
+
 /// The host's answer on a control stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -103,6 +106,15 @@ impl Message {
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] for what is none.
     pub(super) fn receive(stream: &mut Stream, deadline: Instant) -> io::Result<(Message, Vec<u8>)> {
+        Message::receive_short(stream, LONGEST, deadline)
+    }
+
+    /// The same of a stranger: nothing is read of one that says that its body has more than `most` bytes.
+    pub(super) fn receive_short(
+        stream: &mut Stream,
+        most: usize,
+        deadline: Instant,
+    ) -> io::Result<(Message, Vec<u8>)> {
         let mut head = RawHead::new_zeroed();
         stream.read_exact_by(head.as_mut_bytes(), deadline)?;
         if head.magic != MAGIC {
@@ -112,9 +124,9 @@ impl Message {
             let version = head.version.get();
             return Err(invalid(format!("host has protocol version {version}, this is {VERSION}")));
         }
-        let mut body = [0; size_of::<RawAnswer>() + MAX_TEXT];
+        let mut body = [0; LONGEST];
         let len = usize::from(head.len.get());
-        let body = body.get_mut(..len).ok_or_else(|| invalid("answer too long"))?;
+        let body = body[..most.min(LONGEST)].get_mut(..len).ok_or_else(|| invalid("answer too long"))?;
         stream.read_exact_by(body, deadline)?;
         let wrong = || invalid("answer of a wrong length");
         let message = match head.kind.get() {
