@@ -36,11 +36,11 @@ fn every_variant_is_here() {
         firsts
     };
     let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(request_numbers, (0..32).collect::<Vec<u8>>());
-    assert_eq!(decode_request(&[32]), Err(DecodeError::Malformed));
+    assert_eq!(request_numbers, (0..34).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[34]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(reply_numbers, (0..15).collect::<Vec<u8>>());
-    assert_eq!(decode_reply(&[15]), Err(DecodeError::Malformed));
+    assert_eq!(reply_numbers, (0..17).collect::<Vec<u8>>());
+    assert_eq!(decode_reply(&[17]), Err(DecodeError::Malformed));
 }
 
 #[test]

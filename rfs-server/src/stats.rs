@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 34] = [
     "attach",
     "lookup",
     "getattr",
@@ -41,12 +41,20 @@ const NAMES: [&str; 32] = [
     "testlock",
     "lookupahead",
     "recalls",
+    "grants",
+    "insist",
 ];
 
 /// The counters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     calls: [AtomicU64; NAMES.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters { calls: [const { AtomicU64::new(0) }; NAMES.len()] }
+    }
 }
 
 impl Counters {
@@ -115,6 +123,8 @@ fn index(request: &Request<'_>) -> usize {
         Request::TestLock { .. } => 29,
         Request::LookupAhead { .. } => 30,
         Request::Recalls { .. } => 31,
+        Request::Grants => 32,
+        Request::Insist { .. } => 33,
     }
 }
 

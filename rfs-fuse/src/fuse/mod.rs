@@ -12,6 +12,7 @@ mod convert;
 mod handles;
 mod kernel;
 mod lifetimes;
+mod lock_flags;
 mod locks;
 mod pages;
 mod placed;

@@ -12,6 +12,7 @@ use super::Sender;
 use crate::{
     alloc::Range,
     files::{FileMap, block_up},
+    grants::Grants,
     keepers::Keepers,
     leases::Leases,
     locks::Locks,
@@ -30,6 +31,7 @@ pub(crate) struct Meta {
     pub(crate) table: Table,
     pub(crate) leases: Leases,
     pub(crate) locks: Locks,
+    pub(crate) grants: Grants<Sender>,
     pub(crate) sessions: Sessions,
     pub(crate) space: Arc<Space>,
     /// Memory that extended attributes take.

@@ -30,6 +30,7 @@ use rfs_proto::{Attached, Errno, FileKind, Reply, Request, ServerStats, StatFs, 
 
 use crate::{
     clock::Clock,
+    grants::Grants,
     keepers::Keepers,
     leases::Leases,
     locks::Locks,
@@ -101,6 +102,7 @@ impl Dispatcher {
             table,
             leases: Leases::default(),
             locks: Locks::default(),
+            grants: Grants::default(),
             sessions: Sessions::default(),
             space: Arc::clone(&space),
             xattr_bytes: 0,
@@ -131,6 +133,7 @@ impl Dispatcher {
     pub fn session_ended(&self, session: u64) {
         self.locked(|meta| {
             meta.keeps_no_longer(session);
+            meta.end_grants(session);
             meta.sessions.end(session);
             for (ino, last) in meta.leases.end_session(session) {
                 meta.lease_ended(session, ino, last);
@@ -140,11 +143,20 @@ impl Dispatcher {
     }
 
     /// Handles a request of a session. Errors are there at once; the reply to a change is owed while others keep what it changed,
-    /// and that to [`Request::Recalls`] until there is one.
+    /// and that to [`Request::Recalls`] and [`Request::Grants`] until there is one.
     pub fn handle(&self, session: u64, request: Request<'_>) -> Outcome {
+        let outcome = self.handle_one(session, request);
+        // Whoever finds it counted finds it done.
         self.counters.count(&request);
+        outcome
+    }
+
+    fn handle_one(&self, session: u64, request: Request<'_>) -> Outcome {
         if let Request::Recalls { done } = request {
             return self.answer_recalls(session, done);
+        }
+        if let Request::Grants = request {
+            return self.answer_grants(session);
         }
         let call = Call::new(self);
         // Whoever closes does not wait for others: he holds nothing that they would have to see.
@@ -176,6 +188,7 @@ impl Dispatcher {
                 meta.due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
                 meta.answer_asker(session);
             }
+            Debt::Grants(session) => meta.asks_for_grants(session, sender),
         });
     }
 
@@ -235,9 +248,10 @@ impl Dispatcher {
             | Request::XattrPart { .. }
             | Request::ListXattr { .. }
             | Request::RemoveXattr { .. } => call.answer_xattr(session, request),
-            Request::Lock { .. } | Request::StopWaiting { .. } | Request::TestLock { .. } => {
-                call.answer_locks(session, request)
-            }
+            Request::Lock { .. }
+            | Request::StopWaiting { .. }
+            | Request::Insist { .. }
+            | Request::TestLock { .. } => call.answer_locks(session, request),
             Request::Fallocate { .. } | Request::Copy { .. } => call.answer_extents(session, request),
             Request::Open { .. }
             | Request::Close { .. }
@@ -281,6 +295,7 @@ impl Dispatcher {
     fn step<T>(&self, step: impl FnOnce(&mut Meta) -> T) -> (T, Vec<Need>) {
         let mut meta = self.meta.lock();
         let result = step(&mut meta);
+        meta.tell_of_locks();
         let fresh = std::mem::take(&mut meta.fresh);
         for need in &fresh {
             meta.answer_asker(need.session);
