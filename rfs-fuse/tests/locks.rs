@@ -224,6 +224,28 @@ fn the_locks_of_a_dead_process_are_released() {
     });
 }
 
+#[test]
+fn a_process_is_named_on_its_own_mount() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        let mut holder = helper("holder", "fcntl", &a.path("file"));
+        let out = BufReader::new(holder.stdout.take().expect("piped"));
+        assert!(out.lines().map_while(Result::ok).any(|line| line == "locked"));
+        for (mount, expected) in [(a, holder.id() as i32), (b, 0)] {
+            let mut found = libc::flock {
+                l_type: libc::F_RDLCK as i16,
+                l_whence: libc::SEEK_SET as i16,
+                l_start: 0,
+                l_len: 0,
+                l_pid: 0,
+            };
+            fcntl(&open(&mount.path("file")), FcntlArg::F_GETLK(&mut found)).expect("asked");
+            assert_eq!((i32::from(found.l_type), found.l_pid), (libc::F_WRLCK, expected));
+        }
+        holder.kill().expect("killed");
+        exit_of(&mut holder);
+    });
+}
+
 /// How often each process counts.
 const TIMES: u64 = 50;
 
