@@ -3,15 +3,19 @@
 mod common;
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, BufRead, BufReader, Read, Write},
-    os::{fd::AsFd, unix::fs::FileExt},
+    os::unix::fs::FileExt,
     path::Path,
     process::{Child, Command, Stdio},
     thread,
 };
 
-use common::{Lender, Mount, eventually, exit_of, pairs, providers};
+use common::{
+    Lender, Mount, eventually, exit_of,
+    locking::{Lock, WAYS, begins_to_wait, ofd_lock, open},
+    pairs, providers,
+};
 use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
@@ -23,42 +27,6 @@ use rustix::{
 };
 
 const MIB: u64 = 1 << 20;
-
-fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
-}
-
-/// Locks or unlocks the whole file for its open file description, which fcntl(2) calls an OFD lock.
-fn ofd_lock(file: &File, operation: Op) -> Result<(), Errno> {
-    let (kind, wait) = match operation {
-        Op::LockShared => (libc::F_RDLCK, true),
-        Op::LockExclusive => (libc::F_WRLCK, true),
-        Op::NonBlockingLockShared => (libc::F_RDLCK, false),
-        Op::NonBlockingLockExclusive => (libc::F_WRLCK, false),
-        _ => (libc::F_UNLCK, false),
-    };
-    let lock =
-        libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 };
-    let command = if wait { FcntlArg::F_OFD_SETLKW(&lock) } else { FcntlArg::F_OFD_SETLK(&lock) };
-    fcntl(file.as_fd(), command).map(drop).map_err(|e| Errno::from_raw_os_error(e as i32))
-}
-
-/// Locks or unlocks a whole file.
-type Lock = fn(&File, Op) -> Result<(), Errno>;
-
-/// The three ways to do it.
-const WAYS: [(&str, Lock); 3] =
-    [("flock", |file, op| flock(file, op)), ("fcntl", |file, op| fcntl_lock(file, op)), ("ofd", ofd_lock)];
-
-fn lock_requests(lender: &Lender) -> u64 {
-    lender.server.stats().calls.iter().find(|(name, _)| name == "lock").map_or(0, |(_, count)| *count)
-}
-
-/// Returns when somebody has asked for a lock again and again: he waits.
-fn wait_until_somebody_waits(lender: &Lender) {
-    let before = lock_requests(lender);
-    assert!(eventually(|| lock_requests(lender) > before + 3), "nobody waits for a lock");
-}
 
 #[test]
 fn a_lock_here_is_a_lock_there() {
@@ -160,9 +128,8 @@ fn whoever_waits_holds_up_nobody_and_can_be_killed() {
     pairs(16 * MIB, &["--threads", "1"], |lender, a, b| {
         let here = open(&a.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");
-        let mut killed = waiter(&b.path("file"));
-        let mut patient = waiter(&b.path("file"));
-        wait_until_somebody_waits(lender);
+        let mut killed = begins_to_wait(lender, || waiter(&b.path("file")));
+        let mut patient = begins_to_wait(lender, || waiter(&b.path("file")));
         // The one thread of that mount serves others.
         fs::write(b.path("other"), b"served").expect("written");
         assert_eq!(fs::read(b.path("other")).expect("read"), b"served");
@@ -181,8 +148,7 @@ fn the_locks_of_a_dead_client_are_released() {
         let (mut a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
         let here = open(&a.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");
-        let mut patient = waiter(&b.path("file"));
-        wait_until_somebody_waits(&lender);
+        let mut patient = begins_to_wait(&lender, || waiter(&b.path("file")));
         a.signal(Signal::KILL);
         a.wait();
         assert!(exit_of(&mut patient).success());
@@ -199,8 +165,7 @@ fn circles_are_refused() {
         fcntl_lock(&ax, Op::LockExclusive).expect("locked");
         fcntl_lock(&by, Op::LockExclusive).expect("locked");
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| fcntl_lock(&ay, Op::LockExclusive));
-            wait_until_somebody_waits(lender);
+            let waiting = begins_to_wait(lender, || scope.spawn(|| fcntl_lock(&ay, Op::LockExclusive)));
             assert_eq!(fcntl_lock(&bx, Op::LockExclusive), Err(Errno::DEADLK));
             fcntl_lock(&by, Op::Unlock).expect("unlocked");
             assert_eq!(waiting.join().expect("thread"), Ok(()));
@@ -250,13 +215,34 @@ fn the_locks_of_a_dead_process_are_released() {
             assert!(out.lines().map_while(Result::ok).any(|line| line == "locked"));
             assert_eq!(lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
             thread::scope(|scope| {
-                let waiting = scope.spawn(|| lock(&there, Op::LockShared));
-                wait_until_somebody_waits(lender);
+                let waiting = begins_to_wait(lender, || scope.spawn(|| lock(&there, Op::LockShared)));
                 holder.kill().expect("killed");
                 exit_of(&mut holder);
                 assert_eq!(waiting.join().expect("thread"), Ok(()));
             });
         }
+    });
+}
+
+#[test]
+fn a_process_is_named_on_its_own_mount() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        let mut holder = helper("holder", "fcntl", &a.path("file"));
+        let out = BufReader::new(holder.stdout.take().expect("piped"));
+        assert!(out.lines().map_while(Result::ok).any(|line| line == "locked"));
+        for (mount, expected) in [(a, holder.id() as i32), (b, 0)] {
+            let mut found = libc::flock {
+                l_type: libc::F_RDLCK as i16,
+                l_whence: libc::SEEK_SET as i16,
+                l_start: 0,
+                l_len: 0,
+                l_pid: 0,
+            };
+            fcntl(&open(&mount.path("file")), FcntlArg::F_GETLK(&mut found)).expect("asked");
+            assert_eq!((i32::from(found.l_type), found.l_pid), (libc::F_WRLCK, expected));
+        }
+        holder.kill().expect("killed");
+        exit_of(&mut holder);
     });
 }
 

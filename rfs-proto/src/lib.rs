@@ -17,7 +17,7 @@ pub use attr::{Attr, FileKind, Marks, SetAttr, SetTime, StatFs};
 pub use codec::{DecodeError, attach_version, decode_reply, decode_request, encode_reply, encode_request};
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
-pub use lock::{HeldLock, LockClass, LockKind, LockRange, Locked};
+pub use lock::{Granted, HeldLock, LockClass, LockKind, LockRange, Locked};
 pub use message::{
     Attached, Copied, DirEntry, DirPage, FallocateFlags, InUse, Layout, Opened, Recall, Recalls, RenameFlags,
     Reply, Request, ServerStats, Value, XattrSet,

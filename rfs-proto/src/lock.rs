@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Errno;
+
 /// The two kinds of advisory locks, which do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LockClass {
@@ -39,6 +41,11 @@ impl LockRange {
     pub fn overlaps(&self, other: &LockRange) -> bool {
         self.first <= other.last && other.first <= self.last
     }
+
+    /// The smallest range that both are in.
+    pub fn around(&self, other: &LockRange) -> LockRange {
+        LockRange { first: self.first.min(other.first), last: self.last.max(other.last) }
+    }
 }
 
 /// A lock that somebody has.
@@ -59,4 +66,14 @@ pub struct Locked {
     pub visits: u64,
     /// No other session has it open.
     pub alone: bool,
+}
+
+/// What became of a lock that was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// The ticket that it was asked for with.
+    pub ticket: u64,
+    /// It is there; or why it never will be. EDEADLK: whoever is in the way has come to wait for it. EBADF: the session has the
+    /// inode open no more.
+    pub outcome: Result<Locked, Errno>,
 }

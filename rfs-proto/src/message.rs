@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attr, Errno, Extent, HeldLock, LockClass, LockKind, LockRange, Locked, RegionRef, SetAttr, StatFs,
+    Attr, Errno, Extent, Granted, HeldLock, LockClass, LockKind, LockRange, Locked, RegionRef, SetAttr,
+    StatFs,
 };
 
 bitflags::bitflags! {
@@ -302,8 +303,8 @@ pub enum Request<'a> {
         /// Bytes.
         len: u64,
     },
-    /// Locks or unlocks a range of an inode that this session has open. EAGAIN if somebody is in the way. → `Locked`, or
-    /// `Done` for an unlock
+    /// Locks or unlocks a range of an inode that this session has open. EAGAIN if somebody is in the way. → `Locked`, `Waits`,
+    /// or `Done` for an unlock
     Lock {
         /// Inode.
         ino: u64,
@@ -317,13 +318,14 @@ pub enum Request<'a> {
         range: LockRange,
         /// The process, for `TestLock`.
         pid: u32,
-        /// The owner will ask until it has the lock. EDEADLK if whoever is in the way waits for it.
-        wait: bool,
+        /// It waits if somebody is in the way, under this number, which nothing else of the session waits under (EINVAL); the outcome
+        /// comes with `Grants`. EDEADLK if whoever is in the way waits for it.
+        ticket: Option<u64>,
     },
-    /// The owner of record locks asks no more. → `Done`
+    /// A lock is waited for no more: it will not be granted. ENOENT if nothing waits: its outcome is among the `Grants`. → `Done`
     StopWaiting {
-        /// Who.
-        owner: u64,
+        /// Under which number.
+        ticket: u64,
     },
     /// A lock that would be in the way of one. → `Conflict`
     TestLock {
@@ -363,6 +365,13 @@ pub enum Request<'a> {
         /// Nanoseconds since 1970.
         at: i64,
     },
+    /// What became of locks that are waited for; the reply comes when there is something. One such request at a time. → `Grants`
+    Grants,
+    /// A lock that is waited for does not wait behind others that wait any more. ENOENT as with `StopWaiting`. → `Done`
+    Insist {
+        /// Under which number.
+        ticket: u64,
+    },
 }
 
 /// What the server answers.
@@ -400,6 +409,10 @@ pub enum Reply {
     Recalls(Recalls),
     /// To `Attach`: not now.
     InUse(InUse),
+    /// To `Lock`: its outcome comes with `Grants`.
+    Waits,
+    /// To `Grants`: each outcome once, in order; never none.
+    Grants(Vec<Granted>),
 }
 
 /// Who keeps a session from attaching.

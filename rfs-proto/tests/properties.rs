@@ -8,10 +8,10 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, InUse,
-    Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, Recall, Recalls, RegionRef,
-    RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet, decode_reply,
-    decode_request, encode_reply, encode_request, record,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted, HeldLock,
+    InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, Recall, Recalls,
+    RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    decode_reply, decode_request, encode_reply, encode_request, record,
 };
 
 /// Numbers of all lengths.
@@ -107,7 +107,20 @@ fn reply() -> impl Strategy<Value = Reply> {
         (number(), vec(recall(), 0..10))
             .prop_map(|(number, recalls)| Reply::Recalls(Recalls { number, recalls })),
         (number(), any::<bool>()).prop_map(|(sessions, alone)| Reply::InUse(InUse { sessions, alone })),
+        Just(Reply::Waits),
+        vec(granted(), 0..10).prop_map(Reply::Grants),
     ]
+}
+
+fn granted() -> impl Strategy<Value = Granted> {
+    (
+        number(),
+        prop_oneof![
+            (number(), any::<bool>()).prop_map(|(visits, alone)| Ok(Locked { visits, alone })),
+            any::<u16>().prop_map(|number| Err(Errno(number))),
+        ],
+    )
+        .prop_map(|(ticket, outcome)| Granted { ticket, outcome })
 }
 
 fn recall() -> impl Strategy<Value = Recall> {
@@ -209,12 +222,14 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::RemoveXattr { ino, name },
         Request::Fallocate { ino, offset, len, flags: FallocateFlags::from_bits_retain(uid) },
         Request::Copy { from: ino, from_offset: offset, to: parent, to_offset: len, len: ino },
-        Request::Lock { ino, owner: offset, class, kind, range, pid: gid, wait: exclusive },
-        Request::StopWaiting { owner: len },
+        Request::Lock { ino, owner: offset, class, kind, range, pid: gid, ticket: exclusive.then_some(len) },
+        Request::StopWaiting { ticket: len },
         Request::TestLock { ino, owner: offset, class, exclusive, range },
         Request::LookupAhead { parent, name, max_entries: uid },
         Request::Recalls { done: offset },
         Request::Accessed { ino, at: offset as i64 },
+        Request::Grants,
+        Request::Insist { ticket: len },
     ]
 }
 

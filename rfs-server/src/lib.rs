@@ -7,7 +7,8 @@
 //! From the bottom up: [`alloc`] keeps the pure account of the arena and [`scrub`] zeroes what was freed, [`prefault`] takes
 //! memory ahead of need; [`files`]
 //! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
-//! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what, [`keepers`] who keeps what he was told;
+//! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what and waits for what, and [`grants`] what he
+//! is to be told of that, [`keepers`] who keeps what he was told;
 //! [`keys`] says which client may attach to which export, and [`rights`] what it may do there;
 //! [`recalls`] has what they are to be told, [`waits`] the replies that wait for them, and [`patience`] ends the wait; [`dispatch`] answers requests,
 //! [`service`] brings them from rdmabox, and [`server`] puts it all together.
@@ -20,6 +21,7 @@ pub mod config;
 pub mod dispatch;
 pub mod export;
 pub mod files;
+pub mod grants;
 pub mod keepers;
 pub mod keys;
 pub mod leases;

@@ -77,6 +77,8 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::ListXattr { .. }
         | Request::Lock { .. }
         | Request::StopWaiting { .. }
+        | Request::Insist { .. }
+        | Request::Grants
         | Request::TestLock { .. }
         | Request::LookupAhead { .. }
         | Request::Recalls { .. } => false,

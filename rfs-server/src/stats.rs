@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 35] = [
     "attach",
     "lookup",
     "getattr",
@@ -42,6 +42,8 @@ const NAMES: [&str; 33] = [
     "lookupahead",
     "recalls",
     "accessed",
+    "grants",
+    "insist",
 ];
 
 /// In how many places each is counted, so that threads that serve different sessions do not write to the same cache line.
@@ -126,6 +128,8 @@ fn index(request: &Request<'_>) -> usize {
         Request::LookupAhead { .. } => 30,
         Request::Recalls { .. } => 31,
         Request::Accessed { .. } => 32,
+        Request::Grants => 33,
+        Request::Insist { .. } => 34,
     }
 }
 

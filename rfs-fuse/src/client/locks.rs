@@ -1,6 +1,10 @@
 //! Locks that all mounts of a server know of, and what they say about the caller's caches.
 
-use rfs_proto::{HeldLock, LockClass, LockKind, LockRange, Locked, Reply, Request};
+use rdmabox::Cancel;
+use rfs_proto::{
+    Errno, Granted, HeldLock, LockClass, LockKind, LockRange, Locked, Reply, Request, decode_reply,
+    encode_request,
+};
 
 use super::{Client, ClientError, names::wrong_kind};
 
@@ -31,29 +35,72 @@ pub(crate) struct MayHold {
     class: LockClass,
 }
 
+/// What asking for a lock led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It is there.
+    Locked {
+        /// Another client may have changed the file since a lock was got here last, so that whatever the caller keeps of it is void.
+        void: bool,
+    },
+    /// What becomes of it comes with [`Client::grants`].
+    Waits,
+}
+
 impl Client {
-    /// Locks a range. True if another client may have changed the file since this was asked last, so that whatever the caller
-    /// keeps of it is void. EAGAIN if somebody is in the way; with `wait` the server knows that the owner will ask
-    /// again until it has the lock or [stops waiting](Self::stop_waiting), and answers EDEADLK where that would be in vain.
-    pub fn lock(&self, wanted: &LockRequest, wait: bool) -> Result<bool, ClientError> {
-        let LockRequest { ino, handle, owner, class, kind, range, pid } = *wanted;
-        let inode = self.opened(ino)?;
-        {
-            let mut may_hold = inode.may_hold.lock();
-            let new = MayHold { handle, owner, class };
-            if !may_hold.contains(&new) {
-                may_hold.push(new);
-            }
+    /// Locks a range. EAGAIN if somebody is in the way; with a `ticket`, a number that nothing else waits under, it waits
+    /// then, or is EDEADLK where that would be in vain.
+    pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<Asked, ClientError> {
+        let LockRequest { ino, owner, class, kind, range, pid, .. } = *wanted;
+        self.may_hold(wanted)?;
+        match self.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket })? {
+            Reply::Locked(locked) => Ok(Asked::Locked { void: self.locked(ino, locked)? }),
+            Reply::Waits => Ok(Asked::Waits),
+            _ => wrong_kind(),
         }
-        match self.call(&Request::Lock { ino, owner, class, kind, range, pid, wait })? {
-            Reply::Locked(Locked { visits, alone }) => {
-                let mut as_of = inode.pages_as_of.lock();
-                let void = !self.alone && (!alone || *as_of != Some(visits)) && !inode.pages.are_good();
-                *as_of = alone.then_some(visits);
-                // What this client knows of the size is no fresher.
-                inode.size.lock().distrust();
-                Ok(void)
-            }
+    }
+
+    /// Notes what has to go with its owner.
+    fn may_hold(
+        &self,
+        &LockRequest { ino, handle, owner, class, .. }: &LockRequest,
+    ) -> Result<(), ClientError> {
+        let inode = self.opened(ino)?;
+        let mut may_hold = inode.may_hold.lock();
+        let new = MayHold { handle, owner, class };
+        if !may_hold.contains(&new) {
+            may_hold.push(new);
+        }
+        Ok(())
+    }
+
+    /// A lock is there. True if whatever the caller keeps of the file is void.
+    fn locked(&self, ino: u64, Locked { visits, alone }: Locked) -> Result<bool, ClientError> {
+        let inode = self.opened(ino)?;
+        let mut as_of = inode.pages_as_of.lock();
+        let void = !self.alone && (!alone || *as_of != Some(visits)) && !inode.pages.are_good();
+        *as_of = alone.then_some(visits);
+        // What this client knows of the size is no fresher.
+        inode.size.lock().distrust();
+        Ok(void)
+    }
+
+    /// What became of a lock that was waited for: as [`Asked::Locked::void`], or why it is not there.
+    pub fn granted(&self, wanted: &LockRequest, outcome: Result<Locked, Errno>) -> Result<bool, ClientError> {
+        let locked = outcome?;
+        // All that the owner had may have been given up meanwhile.
+        self.may_hold(wanted)?;
+        self.locked(wanted.ino, locked)
+    }
+
+    /// Waits until something became of locks that are waited for, or until it is cancelled: each of them once. One thread at a time.
+    pub fn grants(&self, cancel: &Cancel) -> Result<Vec<Granted>, ClientError> {
+        let (mut out, mut back) = (Vec::new(), Vec::new());
+        encode_request(&Request::Grants, &mut out);
+        self.remote.call_waiting(&out, &mut back, cancel)?;
+        match decode_reply(&back)? {
+            Reply::Grants(granted) => Ok(granted),
+            Reply::Error(errno) => Err(errno.into()),
             _ => wrong_kind(),
         }
     }
@@ -69,7 +116,7 @@ impl Client {
             kind: LockKind::Unlock,
             range,
             pid,
-            wait: false,
+            ticket: None,
         })?;
         if range == LockRange::ALL
             && let Some(inode) = self.inodes.get(ino)
@@ -79,9 +126,22 @@ impl Client {
         Ok(())
     }
 
-    /// The owner no longer waits.
-    pub fn stop_waiting(&self, owner: u64) -> Result<(), ClientError> {
-        self.call_done(&Request::StopWaiting { owner })
+    /// Waits no more under this ticket. False if that came too late: what became of it is among the [grants](Self::grants).
+    pub fn stop_waiting(&self, ticket: u64) -> Result<bool, ClientError> {
+        self.ticket_done(&Request::StopWaiting { ticket })
+    }
+
+    /// Waits no more for others who wait. False as with [`stop_waiting`](Self::stop_waiting).
+    pub fn insist(&self, ticket: u64) -> Result<bool, ClientError> {
+        self.ticket_done(&Request::Insist { ticket })
+    }
+
+    fn ticket_done(&self, request: &Request<'_>) -> Result<bool, ClientError> {
+        match self.call_done(request) {
+            Ok(()) => Ok(true),
+            Err(ClientError::Errno(Errno::ENOENT)) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// A lock that would be in the way.
@@ -94,18 +154,18 @@ impl Client {
         }
     }
 
-    /// An owner closed a file: its record locks there go. True if there may have been any.
-    pub fn unlock_owner(&self, ino: u64, owner: u64) -> Result<bool, ClientError> {
+    /// An owner closed a file: its record locks there go.
+    pub fn unlock_owner(&self, ino: u64, owner: u64) -> Result<(), ClientError> {
         self.unlock_those(ino, |held| (held.owner, held.class) == (owner, LockClass::Record))
     }
 
-    /// An open file is closed for good: all locks that were taken through it go. True if there may have been any.
-    pub fn unlock_handle(&self, ino: u64, handle: u64) -> Result<bool, ClientError> {
+    /// An open file is closed for good: all locks that were taken through it go.
+    pub fn unlock_handle(&self, ino: u64, handle: u64) -> Result<(), ClientError> {
         self.unlock_those(ino, |held| held.handle == handle)
     }
 
-    fn unlock_those(&self, ino: u64, hit: impl Fn(&MayHold) -> bool) -> Result<bool, ClientError> {
-        let Some(inode) = self.inodes.get(ino) else { return Ok(false) };
+    fn unlock_those(&self, ino: u64, hit: impl Fn(&MayHold) -> bool) -> Result<(), ClientError> {
+        let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
         let mut gone: Vec<MayHold> = Vec::new();
         inode.may_hold.lock().retain(|held| {
             let hit = hit(held);
@@ -115,7 +175,7 @@ impl Client {
             }
             !hit
         });
-        let mut outcome = Ok(!gone.is_empty());
+        let mut outcome = Ok(());
         for MayHold { handle, owner, class } in gone {
             let (kind, range) = (LockKind::Unlock, LockRange::ALL);
             if let Err(e) = self.unlock(&LockRequest { ino, handle, owner, class, kind, range, pid: 0 }) {

@@ -43,7 +43,7 @@ pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
 pub use keeping::{Changes, Keeper, Since, Telling, UnderWay};
-pub use locks::LockRequest;
+pub use locks::{Asked, LockRequest};
 pub use names::Creator;
 pub use remote::Remote;
 

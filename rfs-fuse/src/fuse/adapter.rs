@@ -29,13 +29,14 @@ use super::{
     kernel::KernelLink,
     labels::Labels,
     lifetimes::Lifetimes,
-    locks::{self, LockFlags, Locks},
+    lock_flags::{self, LockFlags},
+    locks::Locks,
     pages::{Pages, Tail},
     process,
     recalls::Recalls,
     reply,
 };
-use crate::client::{Client, ClientError, Creator, LockRequest, Seek};
+use crate::client::{Asked, Client, ClientError, Creator, LockRequest, Seek};
 use opening::is_to_write;
 
 /// Of lseek(2).
@@ -92,14 +93,6 @@ impl Adapter {
         })
     }
 
-    /// Has those asked again who wait here for a lock, if there is one less.
-    fn unlocked(&self, unlocked: Result<bool, ClientError>) -> Result<(), ClientError> {
-        if unlocked? {
-            self.locks.unlocked();
-        }
-        Ok(())
-    }
-
     /// What is asked of a lock, through which open file and by whom. `None` for a kind of lock that there is not.
     fn lock_request(
         &self,
@@ -111,7 +104,7 @@ impl Adapter {
     ) -> Option<LockRequest> {
         let (handle, owner) = (handle.0, owner.0);
         let class = self.lock_flags.class(request, handle, owner);
-        let (kind, range) = (convert::lock_kind(typ)?, locks::range(start, end));
+        let (kind, range) = (convert::lock_kind(typ)?, lock_flags::range(start, end));
         Some(LockRequest { ino: ino.0, handle, owner, class, kind, range, pid })
     }
 }
@@ -394,7 +387,7 @@ impl Filesystem for Adapter {
     fn flush(&self, _: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         self.client.used(ino.0, handle.0);
         let flushed = self.client.flush(ino.0);
-        let unlocked = self.unlocked(self.client.unlock_owner(ino.0, owner.0));
+        let unlocked = self.client.unlock_owner(ino.0, owner.0);
         self.done("flush", flushed.and(unlocked), reply);
     }
 
@@ -417,7 +410,7 @@ impl Filesystem for Adapter {
             Ok(None) => reply.locked(start, end, convert::F_UNLCK, 0),
             Ok(Some(held)) => {
                 let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };
-                reply.locked(held.range.first, held.range.last.min(locks::OFFSET_MAX), typ, held.pid);
+                reply.locked(held.range.first, held.range.last.min(lock_flags::OFFSET_MAX), typ, held.pid);
             }
             Err(e) => reply.error(self.errno("getlk", &e)),
         }
@@ -440,17 +433,20 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         };
         if wanted.kind == LockKind::Unlock {
-            let unlocked = self.unlocked(self.client.unlock(&wanted).map(|()| true));
-            return self.done("setlk", unlocked, reply);
+            return self.done("setlk", self.client.unlock(&wanted), reply);
         }
-        match self.client.lock(&wanted, sleep) {
-            // Nobody else can have changed what the kernel keeps.
-            Ok(false) => reply.ok(),
-            Ok(true) => self.locks.hand_over(wanted, request.pid(), reply, true),
-            Err(ClientError::Errno(rfs_proto::Errno::EAGAIN)) if sleep => {
-                self.locks.hand_over(wanted, request.pid(), reply, false);
-            }
-            Err(e) => reply.error(self.errno("setlk", &e)),
+        let failed = match sleep {
+            true => self.locks.lock_waiting(wanted, request.pid(), reply).err(),
+            false => match self.client.lock(&wanted, None) {
+                Ok(asked) => {
+                    self.locks.answer(wanted, asked != Asked::Locked { void: false }, reply);
+                    None
+                }
+                Err(e) => Some((e, reply)),
+            },
+        };
+        if let Some((e, reply)) = failed {
+            reply.error(self.errno("setlk", &e));
         }
     }
 
@@ -465,7 +461,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.handles.close(ino.0, Handle(handle.0));
-        let unlocked = self.unlocked(self.client.unlock_handle(ino.0, handle.0));
+        let unlocked = self.client.unlock_handle(ino.0, handle.0);
         let closed = self.client.close(ino.0);
         self.done("release", closed.and(unlocked), reply);
     }

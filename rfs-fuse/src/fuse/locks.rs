@@ -1,21 +1,24 @@
 //! Locks that are waited for, and what has to happen between getting a lock and saying so.
 //!
-//! A session thread never waits for a lock: it hands the request over to one thread, which asks the server again and
-//! again, and at once when somebody here has unlocked. That thread ends a wait when its process has a signal to handle: fuser
-//! does not pass FUSE_INTERRUPT on, so that it looks into `/proc`. It also drops what the kernel keeps of the file before
-//! it answers; on a session thread that could wait for pages which only a session thread can bring.
+//! A session thread never waits for a lock: the server is told to wait, and says when that is over. One thread asks it for that
+//! all the time, from the first wait on. Another one ends the wait of who has a signal to handle: fuser does not pass
+//! FUSE_INTERRUPT on, so that it looks into `/proc`. What the kernel keeps of the file is dropped before a lock is answered;
+//! on a session thread that could wait for pages which only a session thread can bring.
 
 use std::{
-    fs::File,
+    collections::HashMap,
     io,
-    os::unix::fs::FileExt,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use fuser::{Errno, ReplyEmpty, Request};
+use fuser::{Errno, ReplyEmpty};
 use parking_lot::{Condvar, Mutex};
-use rfs_proto::{LockClass, LockRange};
+use rdmabox::Cancel;
+use rfs_proto::Granted;
 
 use super::{
     background::Background,
@@ -23,12 +26,14 @@ use super::{
     kernel::{KernelLink, Part},
     process::Signals,
 };
-use crate::client::{Client, ClientError, LockRequest};
+use crate::client::{Asked, Client, ClientError, LockRequest};
 
-/// The first pause between two questions; each is half as long again as the one before.
-const FIRST_PAUSE: Duration = Duration::from_micros(300);
-/// The longest.
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// So often somebody looks whether those who wait have a signal. It takes two looks to know.
+const LOOK: Duration = Duration::from_millis(10);
+/// A look at one of them takes about a twentieth of it: however many wait, looking takes no more of a processor than that.
+const SHARE_OF_ONE: Duration = Duration::from_micros(250);
+/// So long one waits behind others who wait. Whoever holds a lock may be waiting, unseen, for one who waits behind a third one.
+const COURTESY: Duration = Duration::from_secs(1);
 
 /// A process that waits.
 struct Waiting {
@@ -36,31 +41,34 @@ struct Waiting {
     /// The thread that waits.
     tid: u32,
     reply: ReplyEmpty,
-    /// It has the lock, and the kernel's caches are to be dropped.
-    granted: bool,
-    pause: Duration,
-    next: Instant,
-    signals: Signals,
+    since: Instant,
+    insists: bool,
 }
 
 #[derive(Default)]
-struct Queue {
-    new: Vec<Waiting>,
-    /// Somebody here has unlocked: ask now.
-    ask: bool,
+struct State {
+    /// Those who wait, by ticket, and those who are about to.
+    waiting: HashMap<u64, Waiting>,
+    /// Locks that are there, of files that the kernel keeps old pages of.
+    void: Vec<(LockRequest, ReplyEmpty)>,
     stop: bool,
 }
 
-/// The thread. Dropping it ends it; who still waits is answered with EINTR.
+/// The threads. Dropping it ends them; who still waits is answered with EINTR.
 pub(super) struct Locks {
     shared: Arc<Shared>,
-    thread: Background,
+    cancel: Cancel,
+    /// Ends waits, and drops pages of files whose locks were there at once.
+    looking: Background,
+    /// Hears from the server.
+    hearing: Background,
 }
 
 struct Shared {
     client: Arc<Client>,
     kernel: KernelLink,
-    queue: Mutex<Queue>,
+    tickets: AtomicU64,
+    state: Mutex<State>,
     work: Condvar,
 }
 
@@ -72,196 +80,206 @@ impl std::fmt::Debug for Locks {
 
 impl Locks {
     pub(super) fn new(client: Arc<Client>, kernel: KernelLink) -> Locks {
-        let shared = Shared { client, kernel, queue: Mutex::default(), work: Condvar::new() };
-        Locks { shared: Arc::new(shared), thread: Background::new("locks") }
-    }
-
-    /// Answers when the lock is there. `granted`: it is, but the kernel's caches have to go first.
-    pub(super) fn hand_over(&self, wanted: LockRequest, tid: u32, reply: ReplyEmpty, granted: bool) {
-        let now = Instant::now();
-        let signals = Signals::default();
-        let waiting = Waiting { wanted, tid, reply, granted, pause: FIRST_PAUSE, next: now, signals };
-        let shared = Arc::clone(&self.shared);
-        if let Err(e) = self.thread.start(move || shared.run()) {
-            log::error!("cannot start a thread for locks: {e}");
-            return waiting.reply.error(Errno::ENOLCK);
+        let (tickets, state, work) = (AtomicU64::new(0), Mutex::default(), Condvar::new());
+        Locks {
+            shared: Arc::new(Shared { client, kernel, tickets, state, work }),
+            cancel: Cancel::new(),
+            looking: Background::new("locks"),
+            hearing: Background::new("grants"),
         }
-        self.shared.queue.lock().new.push(waiting);
+    }
+
+    /// Locks, for a thread that waits if need be, and answers when that is done. An error is left to the caller to answer with.
+    pub(super) fn lock_waiting(
+        &self,
+        wanted: LockRequest,
+        tid: u32,
+        reply: ReplyEmpty,
+    ) -> Result<(), (ClientError, ReplyEmpty)> {
+        let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
+        // What becomes of it may be there before the reply that it waits.
+        let waiting = Waiting { wanted, tid, reply, since: Instant::now(), insists: false };
+        self.shared.state.lock().waiting.insert(ticket, waiting);
+        let asked = self.shared.client.lock(&wanted, Some(ticket));
+        if let Ok(Asked::Waits) = asked {
+            if let Err(e) = self.employ() {
+                log::error!("cannot start a thread for locks: {e}");
+                self.shared.give_back(ticket);
+            }
+            return Ok(());
+        }
+        // Nobody answers it now but whoever hears that the session is over.
+        let Some(Waiting { reply, .. }) = self.shared.take(ticket) else { return Ok(()) };
+        match asked {
+            Ok(Asked::Locked { void }) => self.answer(wanted, void, reply),
+            Ok(Asked::Waits) => {}
+            Err(e) => return Err((e, reply)),
+        }
+        Ok(())
+    }
+
+    /// A lock is there. `void`: what the kernel keeps of the file is to be dropped first.
+    pub(super) fn answer(&self, lock: LockRequest, void: bool, reply: ReplyEmpty) {
+        if !void {
+            return reply.ok();
+        }
+        if let Err(e) = self.look() {
+            log::error!("cannot start a thread for locks: {e}");
+            self.shared.client.unlock(&lock).ok();
+            return reply.error(Errno::ENOLCK);
+        }
+        self.shared.state.lock().void.push((lock, reply));
         self.shared.work.notify_one();
     }
 
-    /// A lock was given up here.
-    pub(super) fn unlocked(&self) {
-        self.shared.queue.lock().ask = true;
+    /// Has the threads running.
+    fn employ(&self) -> io::Result<()> {
+        let (shared, cancel) = (Arc::clone(&self.shared), self.cancel.clone());
+        self.hearing.start(move || shared.hear(&cancel))?;
+        self.look()?;
         self.shared.work.notify_one();
+        Ok(())
+    }
+
+    fn look(&self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        self.looking.start(move || shared.look())
     }
 }
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        self.shared.queue.lock().stop = true;
+        self.cancel.cancel();
+        self.shared.state.lock().stop = true;
         self.shared.work.notify_one();
-        self.thread.join();
+        self.hearing.join();
+        self.looking.join();
+        let State { waiting, void, .. } = std::mem::take(&mut *self.shared.state.lock());
+        waiting.into_values().map(|waiting| waiting.reply).for_each(|reply| reply.error(Errno::EINTR));
+        void.into_iter().for_each(|(_, reply)| reply.error(Errno::EINTR));
     }
 }
 
 impl Shared {
-    fn run(&self) {
-        let mut waiting: Vec<Waiting> = Vec::new();
-        loop {
-            {
-                let mut queue = self.queue.lock();
-                while !queue.stop && !queue.ask && queue.new.is_empty() {
-                    match waiting.iter().map(|waiting| waiting.next).min() {
-                        None => self.work.wait(&mut queue),
-                        Some(next) => {
-                            if self.work.wait_until(&mut queue, next).timed_out() {
-                                break;
-                            }
-                        }
-                    }
-                }
-                if queue.stop {
-                    waiting.append(&mut queue.new);
-                    break;
-                }
-                if std::mem::take(&mut queue.ask) {
-                    let now = Instant::now();
-                    waiting.iter_mut().for_each(|waiting| waiting.next = now);
-                }
-                waiting.append(&mut queue.new);
+    fn take(&self, ticket: u64) -> Option<Waiting> {
+        self.state.lock().waiting.remove(&ticket)
+    }
+
+    /// Nobody is there to wait: takes back what was asked for.
+    fn give_back(&self, ticket: u64) {
+        let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else { return };
+        if !matches!(self.client.stop_waiting(ticket), Ok(true)) {
+            self.client.unlock(&wanted).ok();
+        }
+        reply.error(Errno::ENOLCK);
+    }
+
+    /// Answers those who wait as the server says it, until the end.
+    fn hear(&self, cancel: &Cancel) {
+        let end = loop {
+            match self.client.grants(cancel) {
+                Ok(granted) => granted.into_iter().for_each(|granted| self.granted(granted)),
+                Err(e) => break e,
             }
+        };
+        if cancel.is_cancelled() {
+            return;
+        }
+        // The session is over, and with it all locks.
+        if self.client.is_connected() {
+            log::error!("nobody hears of locks any more: {end}");
+            self.client.close_session();
+        }
+        let waiting = std::mem::take(&mut self.state.lock().waiting);
+        waiting.into_values().for_each(|waiting| waiting.reply.error(convert::errno(end.errno())));
+    }
+
+    fn granted(&self, Granted { ticket, outcome }: Granted) {
+        let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else {
+            return log::debug!("a lock that nobody waits for");
+        };
+        match self.client.granted(&wanted, outcome) {
+            Ok(true) => self.drop_pages(&wanted, reply),
+            Ok(false) => reply.ok(),
+            Err(e) => reply.error(convert::errno(e.errno())),
+        }
+    }
+
+    /// Drops what the kernel keeps of a file that is locked, and says that it is.
+    fn drop_pages(&self, lock: &LockRequest, reply: ReplyEmpty) {
+        // Pages and attributes. A failure leaves old ones: say so rather than pretend to have the lock.
+        if let Err(e) = self.kernel.drop_inode(lock.ino, Part::PagesFrom(0)) {
+            log::warn!("cannot drop the pages of inode {}: {e}", lock.ino);
+            self.client.unlock(lock).ok();
+            return reply.error(Errno::EIO);
+        }
+        reply.ok();
+    }
+
+    /// Looks after those who wait, until the end.
+    fn look(&self) {
+        let (mut next, mut signals) = (Instant::now(), HashMap::<u64, Signals>::new());
+        while let Some(void) = self.next(next) {
+            void.into_iter().for_each(|(lock, reply)| self.drop_pages(&lock, reply));
             let now = Instant::now();
-            waiting = waiting
-                .into_iter()
-                .filter_map(|waiting| if waiting.next > now { Some(waiting) } else { self.ask(waiting) })
-                .collect();
-        }
-        for Waiting { reply, .. } in waiting {
-            reply.error(Errno::EINTR);
-        }
-    }
-
-    /// Asks for one. It comes back if it has to wait on.
-    fn ask(&self, mut waiting: Waiting) -> Option<Waiting> {
-        if !waiting.granted {
-            match self.client.lock(&waiting.wanted, true) {
-                Ok(void) => waiting.granted = void,
-                Err(ClientError::Errno(rfs_proto::Errno::EAGAIN)) => {
-                    if waiting.signals.interrupt(waiting.tid) {
-                        self.client.stop_waiting(waiting.wanted.owner).ok();
-                        waiting.reply.error(Errno::EINTR);
-                        return None;
-                    }
-                    waiting.next = Instant::now() + waiting.pause;
-                    waiting.pause = (waiting.pause * 3 / 2).min(LONGEST_PAUSE);
-                    return Some(waiting);
-                }
-                Err(e) => {
-                    waiting.reply.error(convert::errno(e.errno()));
-                    return None;
+            if now < next {
+                continue;
+            }
+            let looked_at = self.looked_at(now);
+            signals.retain(|ticket, _| looked_at.iter().any(|looked_at| looked_at.ticket == *ticket));
+            next = now + LOOK.max(SHARE_OF_ONE.saturating_mul(looked_at.len() as u32));
+            for LookedAt { ticket, tid, insists } in looked_at {
+                if signals.entry(ticket).or_default().interrupt(tid) {
+                    self.interrupt(ticket);
+                } else if insists && let Err(e) = self.client.insist(ticket) {
+                    log::debug!("waiting for a lock: {e}");
                 }
             }
         }
-        if waiting.granted {
-            // Pages and attributes. A failure leaves old ones: say so rather than pretend to have the lock.
-            if let Err(e) = self.kernel.drop_inode(waiting.wanted.ino, Part::PagesFrom(0)) {
-                log::warn!("cannot drop the pages of inode {}: {e}", waiting.wanted.ino);
-                self.client.unlock(&waiting.wanted).ok();
-                waiting.reply.error(Errno::EIO);
-                return None;
+    }
+
+    /// Sleeps until there are pages to be dropped, which it gives, or until `look` if somebody waits. `None` at the end.
+    fn next(&self, look: Instant) -> Option<Vec<(LockRequest, ReplyEmpty)>> {
+        let mut state = self.state.lock();
+        while !state.stop && state.void.is_empty() {
+            if state.waiting.is_empty() {
+                self.work.wait(&mut state);
+            } else if self.work.wait_until(&mut state, look).timed_out() {
+                break;
             }
         }
-        waiting.reply.ok();
-        None
-    }
-}
-
-/// What the kernel calls the end of a file.
-pub(super) const OFFSET_MAX: u64 = i64::MAX as u64;
-
-/// A range as the kernel says it.
-pub(super) fn range(start: u64, end: u64) -> LockRange {
-    LockRange { first: start, last: if end >= OFFSET_MAX { u64::MAX } else { end } }
-}
-
-/// Bytes of a request for a lock: a header of 40 bytes, then the file handle, the owner, the lock, and the flags.
-const LK_LEN: usize = 88;
-const FLAGS_AT: usize = 80;
-const FUSE_LK_FLOCK: u32 = 1;
-
-/// Reads the flag that tells flock from fcntl, which fuser 0.18 receives but does not pass on: the header that it lends to a
-/// handler lies in front of the rest of the request, in memory of this process. So that this is no more than looking, it is
-/// read through `/proc/self/mem`, and believed only if all else in the request is as fuser says.
-pub(super) struct LockFlags(Option<File>);
-
-impl std::fmt::Debug for LockFlags {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LockFlags")
-    }
-}
-
-impl LockFlags {
-    pub(super) fn new() -> LockFlags {
-        let memory = File::open("/proc/self/mem");
-        LockFlags(memory.inspect_err(|e| log::warn!("flock and fcntl look alike here: {e}")).ok())
+        (!state.stop).then(|| std::mem::take(&mut state.void))
     }
 
-    /// The class of a lock; record locks if that cannot be told.
-    pub(super) fn class(&self, request: &Request, handle: u64, owner: u64) -> LockClass {
-        match self.read(request) {
-            Ok(raw) if agrees(&raw, request.unique().0, handle, owner) => {
-                if u32_at(&raw, FLAGS_AT) & FUSE_LK_FLOCK != 0 { LockClass::Flock } else { LockClass::Record }
+    /// Those who wait. Who has waited politely for long enough insists from now on.
+    fn looked_at(&self, now: Instant) -> Vec<LookedAt> {
+        let look = |(&ticket, waiting): (&u64, &mut Waiting)| {
+            let insists = !waiting.insists && now >= waiting.since + COURTESY;
+            waiting.insists |= insists;
+            LookedAt { ticket, tid: waiting.tid, insists }
+        };
+        self.state.lock().waiting.iter_mut().map(look).collect()
+    }
+
+    /// Ends a wait. If it is over already, what became of it is on its way, and answers.
+    fn interrupt(&self, ticket: u64) {
+        match self.client.stop_waiting(ticket) {
+            Ok(true) => {
+                if let Some(waiting) = self.take(ticket) {
+                    waiting.reply.error(Errno::EINTR);
+                }
             }
-            _ => LockClass::Record,
+            Ok(false) => {}
+            // Whoever hears from the server hears of that, too.
+            Err(e) => log::debug!("waiting for a lock: {e}"),
         }
     }
-
-    fn read(&self, request: &Request) -> io::Result<[u8; LK_LEN]> {
-        let Some(memory) = &self.0 else { return Err(io::ErrorKind::Unsupported.into()) };
-        let mut raw = [0; LK_LEN];
-        memory.read_exact_at(&mut raw, std::ptr::from_ref(request).addr() as u64)?;
-        Ok(raw)
-    }
 }
 
-fn agrees(raw: &[u8; LK_LEN], unique: u64, handle: u64, owner: u64) -> bool {
-    u32_at(raw, 0) as usize == LK_LEN
-        && u64_at(raw, 8) == unique
-        && u64_at(raw, 40) == handle
-        && u64_at(raw, 48) == owner
-}
-
-fn u32_at(raw: &[u8; LK_LEN], at: usize) -> u32 {
-    u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]])
-}
-
-fn u64_at(raw: &[u8; LK_LEN], at: usize) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&raw[at..at + 8]);
-    u64::from_ne_bytes(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_reach_to_the_end() {
-        assert_eq!(range(5, 9), LockRange { first: 5, last: 9 });
-        assert_eq!(range(5, OFFSET_MAX), LockRange { first: 5, last: u64::MAX });
-    }
-
-    #[test]
-    fn only_a_request_that_agrees_is_believed() {
-        let mut raw = [0; LK_LEN];
-        raw[0] = LK_LEN as u8;
-        for (at, value) in [(8, 11u64), (40, 12), (48, 13)] {
-            raw[at..at + 8].copy_from_slice(&value.to_ne_bytes());
-        }
-        assert!(agrees(&raw, 11, 12, 13));
-        assert!(!agrees(&raw, 10, 12, 13) && !agrees(&raw, 11, 0, 13) && !agrees(&raw, 11, 12, 0));
-        raw[0] = 80;
-        assert!(!agrees(&raw, 11, 12, 13));
-    }
+/// One who waits, to be looked at.
+struct LookedAt {
+    ticket: u64,
+    tid: u32,
+    /// From now on.
+    insists: bool,
 }

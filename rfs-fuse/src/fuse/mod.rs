@@ -13,6 +13,7 @@ mod handles;
 mod kernel;
 mod labels;
 mod lifetimes;
+mod lock_flags;
 mod locks;
 mod pages;
 mod placed;

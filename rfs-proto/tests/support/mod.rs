@@ -1,9 +1,9 @@
 //! One of each message, with values that need varints of one byte and of several.
 
 use rfs_proto::{
-    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, HeldLock, InUse,
-    Layout, LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall, Recalls, RegionRef, RenameFlags,
-    Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted, HeldLock,
+    InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall, Recalls, RegionRef,
+    RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -132,7 +132,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ),
         ("1a 05 00 06 8020 07", Request::Copy { from: 5, from_offset: 0, to: 6, to_offset: 4096, len: 7 }),
         (
-            "1b 05 8020 01 01 05 ffffffffffffffffff01 07 01",
+            "1b 05 8020 01 01 05 ffffffffffffffffff01 07 01 ac02",
             Request::Lock {
                 ino: 5,
                 owner: 4096,
@@ -140,10 +140,10 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
                 kind: LockKind::Exclusive,
                 range: LockRange { first: 5, last: u64::MAX },
                 pid: 7,
-                wait: true,
+                ticket: Some(300),
             },
         ),
-        ("1c 8020", Request::StopWaiting { owner: 4096 }),
+        ("1c ac02", Request::StopWaiting { ticket: 300 }),
         (
             "1d 05 8020 00 01 05 09",
             Request::TestLock {
@@ -157,6 +157,8 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("1e 01 02 68 69 8001", Request::LookupAhead { parent: 1, name: b"hi", max_entries: 128 }),
         ("1f ac02", Request::Recalls { done: 300 }),
         ("20 05 03", Request::Accessed { ino: 5, at: -2 }),
+        ("21", Request::Grants),
+        ("22 ac02", Request::Insist { ticket: 300 }),
     ]
 }
 
@@ -229,6 +231,14 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             }),
         ),
         ("0f ac02 01", Reply::InUse(InUse { sessions: 300, alone: true })),
+        ("10", Reply::Waits),
+        (
+            "11 02 ac02 00 8020 01 07 01 23",
+            Reply::Grants(vec![
+                Granted { ticket: 300, outcome: Ok(Locked { visits: 4096, alone: true }) },
+                Granted { ticket: 7, outcome: Err(Errno::EDEADLK) },
+            ]),
+        ),
     ]
 }
 

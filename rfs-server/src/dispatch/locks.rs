@@ -1,33 +1,41 @@
-//! Requests about locks.
+//! Requests about locks, and what those who wait for one are told.
 //!
-//! Threading: as the dispatcher. Nobody waits here: who wants to wait asks again.
+//! Threading: as the dispatcher. Nobody waits here: who does is told by whoever makes room for him, once that one's step is over, because
+//! it takes the shard of the waiter's inode, which may be another one.
 
-use rfs_proto::{Errno, LockKind, LockRange, Locked, Reply, Request};
+use rfs_proto::{Errno, Granted, LockKind, LockRange, Locked, Reply, Request};
 
-use super::{call::Call, meta::View, shards::Mode};
-use crate::locks::Wish;
+use super::{
+    Dispatcher, Outcome, Promise, Sender,
+    call::Call,
+    held::Plan,
+    meta::{Meta, View},
+    outcome::Debt,
+    shards::Mode,
+};
+use crate::locks::{Asked, MAX_LOCKS, Wish};
 
 impl Call<'_> {
     pub(super) fn answer_locks(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
-            Request::Lock { ino, owner, class, kind, range, pid, wait } => self.locked(&[ino], |meta| {
+            Request::Lock { ino, owner, class, kind, range, pid, ticket } => self.locked(&[ino], |meta| {
                 check(meta, session, ino, range)?;
+                if ticket.is_some() && self.store.grants.lock().untold(session) >= MAX_LOCKS {
+                    return Err(Errno::ENOLCK);
+                }
                 let wish = Wish { owner: (session, owner), class, range, pid };
                 meta.namespace.get_mut(ino)?.was_locked |= kind != LockKind::Unlock;
-                meta.locks().set(ino, wish, kind, wait)?;
-                match kind {
-                    LockKind::Unlock => Ok(Reply::Done),
-                    LockKind::Shared | LockKind::Exclusive => {
-                        let visits = meta.visit(session, ino)?;
-                        let alone = meta.leases(ino).others(session, ino).is_empty();
-                        Ok(Reply::Locked(Locked { visits, alone }))
+                let asked = meta.locks().set(ino, wish, kind, ticket)?;
+                match (asked, kind) {
+                    (Asked::Waits, _) => Ok(Reply::Waits),
+                    (Asked::Done, LockKind::Unlock) => Ok(Reply::Done),
+                    (Asked::Done, LockKind::Shared | LockKind::Exclusive) => {
+                        meta.granted(session, ino).map(Reply::Locked)
                     }
                 }
             }),
-            Request::StopWaiting { owner } => {
-                self.store.locks.lock().stop_waiting((session, owner));
-                Ok(Reply::Done)
-            }
+            Request::StopWaiting { ticket } => waits(self.store.locks().stop_waiting((session, ticket))),
+            Request::Insist { ticket } => waits(self.store.locks().insist((session, ticket))),
             Request::TestLock { ino, owner, class, exclusive, range } => self.look(&[ino], |look| {
                 check(look, session, ino, range)?;
                 let wish = Wish { owner: (session, owner), class, range, pid: 0 };
@@ -44,10 +52,80 @@ impl Call<'_> {
     }
 }
 
+/// The reply about a ticket that somebody `was` waiting under.
+fn waits(was: bool) -> Result<Reply, Errno> {
+    if was { Ok(Reply::Done) } else { Err(Errno::ENOENT) }
+}
+
 fn check<M: Mode>(view: &View<'_, M>, session: u64, ino: u64, range: LockRange) -> Result<(), Errno> {
     match () {
         () if !view.leases(ino).holds(session, ino) => Err(Errno::EBADF),
         () if range.first > range.last => Err(Errno::EINVAL),
         () => Ok(()),
+    }
+}
+
+impl Meta<'_> {
+    /// A session has got a lock.
+    fn granted(&mut self, session: u64, ino: u64) -> Result<Locked, Errno> {
+        let visits = self.visit(session, ino)?;
+        Ok(Locked { visits, alone: self.leases(ino).others(session, ino).is_empty() })
+    }
+}
+
+impl Dispatcher {
+    /// What became of the locks that a session waits for, now or when there is something.
+    pub(super) fn answer_grants(&self, session: u64) -> Outcome {
+        match self.store.grants.lock().next(session) {
+            Some(granted) => Outcome::Now(Reply::Grants(granted)),
+            None => Outcome::Later(Promise(Debt::Grants(session))),
+        }
+    }
+
+    /// Tells those who waited for locks what has become of that.
+    pub(super) fn tell_of_locks(&self) {
+        for answer in self.store.take_answers() {
+            let (session, ticket) = answer.ticket;
+            let Some(waiter) = self.sessions.get(session) else { continue };
+            let outcome = answer.outcome.and_then(|()| {
+                let granted = |meta: &mut Meta<'_>| meta.granted(session, answer.ino);
+                self.store.once(Plan::new(&[answer.ino]), Some(&waiter), granted).0
+            });
+            let mut due = Vec::new();
+            {
+                let mut grants = self.store.grants.lock();
+                // What ends its session ends its queue after that, and so finds what is left here.
+                if waiter.is_attached() {
+                    grants.push(session, Granted { ticket, outcome });
+                    let told = grants.answer(session);
+                    due.extend(told.map(|(sender, granted)| (sender, Reply::Grants(granted))));
+                }
+            }
+            self.store.send(due);
+        }
+    }
+
+    /// A session asks for what becomes of its locks.
+    pub(super) fn asks_for_grants(&self, session: u64, sender: Sender) {
+        let asker = self.sessions.get(session);
+        let mut due = Vec::new();
+        {
+            let mut grants = self.store.grants.lock();
+            if asker.is_some_and(|asker| asker.is_attached()) {
+                let before = grants.wait(session, sender);
+                due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
+                let told = grants.answer(session);
+                due.extend(told.map(|(sender, granted)| (sender, Reply::Grants(granted))));
+            } else {
+                due.push((sender, Reply::Error(Errno::EPROTO)));
+            }
+        }
+        self.store.send(due);
+    }
+
+    /// A session that is marked as ended asks for nothing any more.
+    pub(super) fn end_grants(&self, session: u64) {
+        let asker = self.store.grants.lock().end(session);
+        self.store.send(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))).into_iter().collect());
     }
 }

@@ -9,10 +9,11 @@ use rfs_proto::{Attr, Errno, FileKind, record};
 
 use super::{
     held::{Held, Stop},
-    order::{Guard, Ordered},
+    order::Guard,
     pending::{Due, Pending},
     quota::Quota,
     shards::{Mode, Reading, Writing},
+    store::Store,
 };
 use crate::{
     alloc::Range,
@@ -32,7 +33,7 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) table: &'a Table,
     pub(super) space: &'a Space,
     pub(super) xattrs: &'a Quota,
-    pub(super) locks: &'a Ordered<Locks>,
+    pub(super) store: &'a Store,
     pub(super) pending: &'a Pending,
     /// Whose request it is, if it is one.
     pub(super) asker: Option<&'a Session>,
@@ -66,7 +67,7 @@ impl<M: Mode> View<'_, M> {
 
     /// File locks. Nothing else is asked for while they are had.
     pub(super) fn locks(&self) -> Guard<'_, Locks> {
-        self.locks.lock()
+        self.store.locks()
     }
 
     /// Attributes with what clients wrote to the record.

@@ -121,26 +121,30 @@ impl Dispatcher {
     pub fn session_ended(&self, session: u64) {
         self.sessions.end(session);
         self.keeps_no_longer(session);
+        self.end_grants(session);
         self.each_shard(|meta| {
             let shard = meta.namespace.inodes_mut().only();
             for (ino, last) in shard.leases.end_session(session) {
                 meta.lease_ended(session, ino, last);
             }
         });
+        self.tell_of_locks();
         self.store.space.tidy();
     }
 
     /// Handles a request of a session. Errors are there at once; the reply to a change is owed while others keep what it changed,
-    /// and that to [`Request::Recalls`] until there is one.
+    /// and that to [`Request::Recalls`] and [`Request::Grants`] until there is one.
     pub fn handle(&self, session: u64, request: Request<'_>) -> Outcome {
-        self.counters.count(session, &request);
         let outcome = match request {
-            Request::Recalls { done } => return self.answer_recalls(session, done),
+            Request::Recalls { done } => Ok(self.answer_recalls(session, done)),
+            Request::Grants => Ok(self.answer_grants(session)),
             Request::Attach { version, client, keeps, alone, .. } => {
                 self.attach(session, (version, client), keeps, alone).map(Outcome::Now)
             }
             _ => self.answer(session, request),
         };
+        // Whoever finds it counted finds it done.
+        self.counters.count(session, &request);
         outcome.unwrap_or_else(|errno| {
             log::trace!("session {session}: {}: {errno}", request_name(&request));
             Outcome::Now(Reply::Error(errno))
@@ -149,6 +153,9 @@ impl Dispatcher {
 
     /// Sends the reply that is owed to `sender`: now, if it has become due meanwhile, or when it does.
     pub fn redeem(&self, promise: Promise, sender: Sender) {
+        if let Debt::Grants(session) = promise.0 {
+            return self.asks_for_grants(session, sender);
+        }
         let mut due = Vec::new();
         self.store.pending.locked(|state| match promise.0 {
             Debt::Held(reply, mut needs) => {
@@ -163,6 +170,8 @@ impl Dispatcher {
                 due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
                 state.answer_asker(session, &mut due);
             }
+            // Answered above.
+            Debt::Grants(_) => {}
         });
         self.store.send(due);
     }
@@ -211,6 +220,7 @@ impl Dispatcher {
             self.sessions.get(session).filter(|session| session.is_attached()).ok_or(Errno::EPROTO)?;
         let call = Call::new(&self.store, &*self.clock, &asker);
         let reply = self.reply(&call, session, request);
+        self.tell_of_locks();
         self.store.space.tidy();
         let (reply, needs) = (reply?, call.into_needs());
         // Whoever closes does not wait for others: he holds nothing that they would have to see.
@@ -229,9 +239,10 @@ impl Dispatcher {
             | Request::XattrPart { .. }
             | Request::ListXattr { .. }
             | Request::RemoveXattr { .. } => call.answer_xattr(session, request),
-            Request::Lock { .. } | Request::StopWaiting { .. } | Request::TestLock { .. } => {
-                call.answer_locks(session, request)
-            }
+            Request::Lock { .. }
+            | Request::StopWaiting { .. }
+            | Request::Insist { .. }
+            | Request::TestLock { .. } => call.answer_locks(session, request),
             Request::Fallocate { .. } | Request::Copy { .. } => call.answer_extents(session, request),
             Request::Open { .. }
             | Request::Close { .. }

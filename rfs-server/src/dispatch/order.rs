@@ -18,6 +18,8 @@ pub(super) enum Rank {
     Shard(usize),
     /// File locks.
     Locks,
+    /// What those who wait for file locks are to be told.
+    Grants,
     /// Recalls, and who waits for them.
     Recalls,
 }

@@ -49,4 +49,6 @@ pub(super) enum Debt {
     Held(Reply, Vec<Need>),
     /// What this session is to be told next.
     Recalls(u64),
+    /// What this session is to be told next of the locks that it waits for.
+    Grants(u64),
 }

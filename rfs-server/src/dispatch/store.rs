@@ -3,20 +3,25 @@
 //! Threading: as the dispatcher. A step has the shards of its inodes, from its beginning to its end; the recalls that it causes
 //! are queued meanwhile. Replies that became due are sent afterwards, when nothing is held.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use rfs_proto::Errno;
 
 use super::{
     held::{Held, Lack, Plan, Stop},
     meta::View,
-    order::{Ordered, Rank, assert_nothing_held},
+    order::{Guard, Ordered, Rank, assert_nothing_held},
+    outcome::Sender,
     pending::{Due, Pending},
     quota::Quota,
     shards::{Mode, Shards},
 };
 use crate::{
-    locks::Locks,
+    grants::Grants,
+    locks::{Answer, Locks},
     namespace::{Inode, Namespace},
     patience::Alarm,
     recalls::Need,
@@ -31,7 +36,10 @@ pub(crate) struct Store {
     pub(super) shards: Shards,
     /// Whoever moves a directory to another one: until he is done, all others stay where they are.
     tree: Ordered<()>,
-    pub(super) locks: Ordered<Locks>,
+    locks: Ordered<Locks>,
+    /// Somebody has had the file locks since their answers were taken last.
+    locks_touched: AtomicBool,
+    pub(super) grants: Ordered<Grants<Sender>>,
     pub(super) pending: Pending,
     pub(super) table: Table,
     pub(super) space: Arc<Space>,
@@ -47,11 +55,30 @@ impl Store {
             shards: Shards::new(root),
             tree: Ordered::new(Rank::Tree, ()),
             locks: Ordered::new(Rank::Locks, Locks::default()),
+            locks_touched: AtomicBool::new(false),
+            grants: Ordered::new(Rank::Grants, Grants::default()),
             pending: Pending::default(),
             table,
             space,
             xattrs: Quota::default(),
             alarm: Arc::default(),
+        }
+    }
+
+    /// File locks. Nothing else is asked for while they are had.
+    pub(super) fn locks(&self) -> Guard<'_, Locks> {
+        let locks = self.locks.lock();
+        // Under the lock, so that who takes the answers after this takes those to what is done now.
+        self.locks_touched.store(true, Ordering::Release);
+        locks
+    }
+
+    /// What has become of those who wait for file locks, if that is known of any since this was asked last.
+    pub(super) fn take_answers(&self) -> Vec<Answer> {
+        let touched = &self.locks_touched;
+        match touched.load(Ordering::Acquire) && touched.swap(false, Ordering::AcqRel) {
+            true => self.locks.lock().take_answers(),
+            false => Vec::new(),
         }
     }
 
@@ -107,7 +134,7 @@ impl Store {
             table: &self.table,
             space: &self.space,
             xattrs: &self.xattrs,
-            locks: &self.locks,
+            store: self,
             pending: &self.pending,
             asker,
             needs: Vec::new(),

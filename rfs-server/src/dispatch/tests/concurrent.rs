@@ -185,7 +185,7 @@ impl<'a> Hand<'a> {
             0 | 1 => self.ask(Request::Allocate { ino, offset: 0, len }),
             2 => {
                 let kind = LockKind::Exclusive;
-                self.ask(Request::Lock { ino, owner: 1, class, kind, range, pid: 0, wait: false })
+                self.ask(Request::Lock { ino, owner: 1, class, kind, range, pid: 0, ticket: None })
             }
             3 => {
                 let from = self.open[0];

@@ -1,0 +1,95 @@
+//! Which of the two kinds of locks a request is about, and where.
+
+use std::{fs::File, io, os::unix::fs::FileExt};
+
+use fuser::Request;
+use rfs_proto::{LockClass, LockRange};
+
+/// What the kernel calls the end of a file.
+pub(super) const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// A range as the kernel says it.
+pub(super) fn range(start: u64, end: u64) -> LockRange {
+    LockRange { first: start, last: if end >= OFFSET_MAX { u64::MAX } else { end } }
+}
+
+/// Bytes of a request for a lock: a header of 40 bytes, then the file handle, the owner, the lock, and the flags.
+const LK_LEN: usize = 88;
+const FLAGS_AT: usize = 80;
+const FUSE_LK_FLOCK: u32 = 1;
+
+/// Reads the flag that tells flock from fcntl, which fuser 0.18 receives but does not pass on: the header that it lends to a
+/// handler lies in front of the rest of the request, in memory of this process. So that this is no more than looking, it is
+/// read through `/proc/self/mem`, and believed only if all else in the request is as fuser says.
+pub(super) struct LockFlags(Option<File>);
+
+impl std::fmt::Debug for LockFlags {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LockFlags")
+    }
+}
+
+impl LockFlags {
+    pub(super) fn new() -> LockFlags {
+        let memory = File::open("/proc/self/mem");
+        LockFlags(memory.inspect_err(|e| log::warn!("flock and fcntl look alike here: {e}")).ok())
+    }
+
+    /// The class of a lock; record locks if that cannot be told.
+    pub(super) fn class(&self, request: &Request, handle: u64, owner: u64) -> LockClass {
+        match self.read(request) {
+            Ok(raw) if agrees(&raw, request.unique().0, handle, owner) => {
+                if u32_at(&raw, FLAGS_AT) & FUSE_LK_FLOCK != 0 { LockClass::Flock } else { LockClass::Record }
+            }
+            _ => LockClass::Record,
+        }
+    }
+
+    fn read(&self, request: &Request) -> io::Result<[u8; LK_LEN]> {
+        let Some(memory) = &self.0 else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut raw = [0; LK_LEN];
+        memory.read_exact_at(&mut raw, std::ptr::from_ref(request).addr() as u64)?;
+        Ok(raw)
+    }
+}
+
+fn agrees(raw: &[u8; LK_LEN], unique: u64, handle: u64, owner: u64) -> bool {
+    u32_at(raw, 0) as usize == LK_LEN
+        && u64_at(raw, 8) == unique
+        && u64_at(raw, 40) == handle
+        && u64_at(raw, 48) == owner
+}
+
+fn u32_at(raw: &[u8; LK_LEN], at: usize) -> u32 {
+    u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]])
+}
+
+fn u64_at(raw: &[u8; LK_LEN], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&raw[at..at + 8]);
+    u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_reach_to_the_end() {
+        assert_eq!(range(5, 9), LockRange { first: 5, last: 9 });
+        assert_eq!(range(5, OFFSET_MAX), LockRange { first: 5, last: u64::MAX });
+    }
+
+    #[test]
+    fn only_a_request_that_agrees_is_believed() {
+        let mut raw = [0; LK_LEN];
+        raw[0] = LK_LEN as u8;
+        for (at, value) in [(8, 11u64), (40, 12), (48, 13)] {
+            raw[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+        }
+        assert!(agrees(&raw, 11, 12, 13));
+        assert!(!agrees(&raw, 10, 12, 13) && !agrees(&raw, 11, 0, 13) && !agrees(&raw, 11, 12, 0));
+        raw[0] = 80;
+        assert!(!agrees(&raw, 11, 12, 13));
+    }
+}

@@ -1,0 +1,136 @@
+//! Whose bytes are where, when several write, and when space is used again.
+
+mod common;
+
+use std::{fs, os::unix::fs::FileExt, sync::Barrier, thread};
+
+use common::{Mount, each, locking::open, pairs};
+use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
+
+const MIB: u64 = 1 << 20;
+const ROUNDS: u8 = 50;
+
+/// Has both write at the same time, as often as there are rounds; then looks.
+fn at_once(
+    mounts: [&Mount; 2],
+    write: impl Fn(usize, &fs::File, u8) + Sync,
+    look: impl Fn(&fs::File, u8) + Sync,
+) {
+    let (begin, end) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        for (at, mount) in mounts.into_iter().enumerate() {
+            let (begin, end, write, look) = (&begin, &end, &write, &look);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let file = open(&mount.path(&format!("{round}")));
+                    begin.wait();
+                    write(at, &file, round);
+                    file.sync_all().expect("synchronized");
+                    end.wait();
+                    look(&open(&mount.path(&format!("{round}"))), round);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn writes_of_one_mount_do_not_mix_and_those_of_two_leave_nothing_else() {
+    const LEN: usize = 64 << 10;
+    let overlap = |mounts: [&Mount; 2], may_mix: bool| {
+        at_once(
+            mounts,
+            |at, file, round| file.write_all_at(&[2 * round + at as u8; LEN], 0).expect("written"),
+            |file, round| {
+                let mut bytes = vec![0; LEN];
+                file.read_exact_at(&mut bytes, 0).expect("read");
+                assert!(bytes.iter().all(|byte| byte / 2 == round), "round {round}");
+                assert!(may_mix || bytes.iter().all(|byte| *byte == bytes[0]), "round {round}");
+            },
+        );
+    };
+    each(32 * MIB, |_, mount| overlap([mount, mount], false));
+    pairs(32 * MIB, &[], |_, a, b| overlap([a, b], true));
+}
+
+#[test]
+fn both_who_write_beyond_the_end_have_their_bytes_in_the_file() {
+    const LEN: usize = 5000;
+    pairs(32 * MIB, &[], |_, a, b| {
+        at_once(
+            [a, b],
+            |at, file, _| {
+                file.write_all_at(&[7 + at as u8; LEN], 3 * at as u64 * LEN as u64).expect("written")
+            },
+            |file, round| {
+                assert_eq!(file.metadata().expect("attributes").len(), 4 * LEN as u64, "round {round}");
+                let mut bytes = vec![1; 4 * LEN];
+                file.read_exact_at(&mut bytes, 0).expect("read");
+                let parts = [0, 1, 2, 3].map(|part| &bytes[part * LEN..][..LEN]);
+                for (part, expected) in parts.into_iter().zip([7, 0, 0, 8]) {
+                    assert!(part.iter().all(|byte| *byte == expected), "round {round}");
+                }
+            },
+        );
+    });
+}
+
+#[test]
+fn space_that_was_used_before_reads_as_zero() {
+    each(16 * MIB, |_, mount| {
+        let len = 12 * MIB;
+        for _ in 0..2 {
+            fs::write(mount.path("old"), common::pattern(len as usize, 5)).expect("written");
+            fs::remove_file(mount.path("old")).expect("removed");
+            // Hardly any space can be other than that.
+            let file = open(&mount.path("new"));
+            fallocate(&file, FallocateFlags::empty(), 0, len).expect("reserved");
+            let mut bytes = vec![1; len as usize];
+            file.read_exact_at(&mut bytes, 0).expect("read");
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            drop(file);
+            fs::remove_file(mount.path("new")).expect("removed");
+        }
+    });
+}
+
+#[test]
+fn a_copy_goes_16_mib_at_a_time() {
+    each(64 * MIB, |_, mount| {
+        let (from, to) = (open(&mount.path("from")), open(&mount.path("to")));
+        let bytes = common::pattern(20 * MIB as usize, 3);
+        from.write_all_at(&bytes, 0).expect("written");
+        let (mut read, mut written) = (0, 0);
+        let mut copy = || copy_file_range(&from, Some(&mut read), &to, Some(&mut written), bytes.len());
+        assert_eq!([copy(), copy(), copy()], [Ok(16 << 20), Ok(4 << 20), Ok(0)]);
+        assert_eq!(fs::read(mount.path("to")).expect("read"), bytes);
+    });
+}
+
+#[test]
+fn what_was_mapped_and_changed_is_data_after_msync() {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    each(16 * MIB, |_, mount| {
+        let file = open(&mount.path("file"));
+        file.set_len(MIB).expect("a hole");
+        assert_eq!(seek(&file, SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO));
+        let len = MIB as usize;
+        // SAFETY: a new mapping, which nothing refers to after it has been unmapped; the file stays as long as it is.
+        unsafe {
+            let base = mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+            .expect("mapped");
+            base.cast::<u8>().add(len / 2).write(7);
+            msync(base, len, MsyncFlags::SYNC).expect("written back");
+            munmap(base, len).expect("unmapped");
+        }
+        assert_eq!(seek(&file, SeekFrom::Data(0)), Ok(MIB / 2));
+        assert_eq!(seek(&file, SeekFrom::Hole(MIB / 2)), Ok(MIB / 2 + 4096));
+    });
+}

@@ -1,0 +1,93 @@
+//! What is neither a file nor a directory, and what there is not.
+
+mod common;
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt},
+        net::{UnixListener, UnixStream},
+    },
+    thread,
+};
+
+use common::{each, pairs};
+use rustix::{
+    fs::{CWD, FileType, Mode, OFlags, makedev, mknodat, open},
+    io::Errno,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn node(path: &std::path::Path, kind: FileType, device: u64) {
+    mknodat(CWD, path, kind, Mode::RUSR | Mode::WUSR, device).expect("made");
+}
+
+#[test]
+fn fifos_and_sockets_connect_processes_of_one_machine() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        node(&a.path("fifo"), FileType::Fifo, 0);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| fs::read(a.path("fifo")).expect("read"));
+            fs::write(a.path("fifo"), b"through").expect("written");
+            assert_eq!(reader.join().expect("thread"), b"through");
+        });
+        let listener = UnixListener::bind(a.path("socket")).expect("bound");
+        UnixStream::connect(a.path("socket")).expect("connected");
+        // The other side has their names, and nothing behind them.
+        assert!(fs::metadata(b.path("fifo")).expect("attributes").file_type().is_fifo());
+        assert!(fs::metadata(b.path("socket")).expect("attributes").file_type().is_socket());
+        let refused = UnixStream::connect(b.path("socket")).map(drop).map_err(|e| e.kind());
+        assert_eq!(refused, Err(io::ErrorKind::ConnectionRefused));
+        drop(listener);
+    });
+}
+
+#[test]
+fn device_nodes_and_suid_programs_have_no_effect() {
+    each(16 * MIB, |_, mount| {
+        let null = makedev(1, 3);
+        node(&mount.path("null"), FileType::CharacterDevice, null);
+        node(&mount.path("loop"), FileType::BlockDevice, makedev(7, 0));
+        let attributes = fs::metadata(mount.path("null")).expect("attributes");
+        assert!(attributes.file_type().is_char_device() && attributes.rdev() == null);
+        assert!(fs::metadata(mount.path("loop")).expect("attributes").file_type().is_block_device());
+        for name in ["null", "loop"] {
+            let error = File::open(mount.path(name)).expect_err("a device");
+            assert_eq!(error.raw_os_error(), Some(Errno::ACCESS.raw_os_error()), "{name}");
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("mount table");
+        let point = mount.point.to_str().expect("UTF-8");
+        let line = table.lines().find(|line| line.split(' ').nth(4) == Some(point)).expect("mounted");
+        let options: Vec<&str> = line.split(' ').nth(5).expect("options").split(',').collect();
+        assert!(options.contains(&"nosuid") && options.contains(&"nodev"), "{line}");
+    });
+}
+
+#[test]
+fn there_are_no_files_without_a_name_and_no_times_of_reading() {
+    each(16 * MIB, |_, mount| {
+        let unnamed = open(&mount.point, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).map(drop);
+        assert_eq!(unnamed, Err(Errno::OPNOTSUPP));
+        let path = mount.path("file");
+        File::create(&path).expect("created").write_all(b"bytes").expect("written");
+        let before = fs::metadata(&path).expect("attributes");
+        thread::sleep(std::time::Duration::from_millis(10));
+        assert_eq!(fs::read(&path).expect("read"), b"bytes");
+        let after = fs::metadata(&path).expect("attributes");
+        assert_eq!((before.atime(), before.atime_nsec()), (after.atime(), after.atime_nsec()));
+    });
+}
+
+/// What is behind a descriptor that is none of an open file may be gone.
+#[test]
+fn what_the_other_side_removed_is_stale() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        fs::write(a.path("file"), b"bytes").expect("written");
+        let entry = open(&a.path("file"), OFlags::PATH, Mode::empty()).expect("found");
+        fs::remove_file(b.path("file")).expect("removed");
+        let error = rustix::fs::fstat(&entry).map(drop);
+        assert_eq!(error, Err(Errno::STALE));
+    });
+}

@@ -1,0 +1,120 @@
+//! What each session is to be told of the locks that it waits for. Pure.
+//!
+//! Threading: none; a lock of its own protects it.
+
+use std::collections::HashMap;
+
+use rfs_proto::Granted;
+
+/// So many go into one reply: it has room for more.
+const MAX_GRANTED: usize = 1024;
+
+/// What is to be told, of sessions that have waited. `A` is whom a reply goes to that comes late.
+#[derive(Debug)]
+pub struct Grants<A>(HashMap<u64, Queue<A>>);
+
+#[derive(Debug)]
+struct Queue<A> {
+    untold: Vec<Granted>,
+    asker: Option<A>,
+}
+
+impl<A> Default for Queue<A> {
+    fn default() -> Queue<A> {
+        Queue { untold: Vec::new(), asker: None }
+    }
+}
+
+impl<A> Queue<A> {
+    fn next(&mut self) -> Option<Vec<Granted>> {
+        let len = self.untold.len().min(MAX_GRANTED);
+        (len > 0).then(|| self.untold.drain(..len).collect())
+    }
+}
+
+impl<A> Default for Grants<A> {
+    fn default() -> Grants<A> {
+        Grants(HashMap::new())
+    }
+}
+
+impl<A> Grants<A> {
+    /// Something to tell a session.
+    pub fn push(&mut self, session: u64, granted: Granted) {
+        self.0.entry(session).or_default().untold.push(granted);
+    }
+
+    /// How much is to be told to a session.
+    pub fn untold(&self, session: u64) -> usize {
+        self.0.get(&session).map_or(0, |queue| queue.untold.len())
+    }
+
+    /// The next reply to a session, if there is something to say.
+    pub fn next(&mut self, session: u64) -> Option<Vec<Granted>> {
+        self.0.get_mut(&session)?.next()
+    }
+
+    /// Gives a session's next reply to `asker` when there is something to say. Gives back who asked before.
+    pub fn wait(&mut self, session: u64, asker: A) -> Option<A> {
+        self.0.entry(session).or_default().asker.replace(asker)
+    }
+
+    /// A reply to who waits for it, if there is something to say and somebody to say it to.
+    pub fn answer(&mut self, session: u64) -> Option<(A, Vec<Granted>)> {
+        let queue = self.0.get_mut(&session)?;
+        let asker = queue.asker.take()?;
+        match queue.next() {
+            Some(granted) => Some((asker, granted)),
+            None => {
+                queue.asker = Some(asker);
+                None
+            }
+        }
+    }
+
+    /// A session is gone. Gives back who asks.
+    pub fn end(&mut self, session: u64) -> Option<A> {
+        self.0.remove(&session)?.asker
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rfs_proto::{Errno, MAX_MESSAGE, Reply, encode_reply};
+
+    use super::*;
+
+    fn granted(ticket: u64) -> Granted {
+        Granted { ticket, outcome: Err(Errno::EDEADLK) }
+    }
+
+    #[test]
+    fn each_is_told_once() {
+        let mut grants = Grants::default();
+        assert_eq!((grants.next(1), grants.end(1)), (None, None));
+        assert_eq!((grants.wait(1, 'a'), grants.wait(1, 'b'), grants.answer(1)), (None, Some('a'), None));
+        grants.push(1, granted(5));
+        grants.push(1, granted(6));
+        grants.push(2, granted(7));
+        assert_eq!(grants.untold(1), 2);
+        assert_eq!(grants.answer(1), Some(('b', vec![granted(5), granted(6)])));
+        assert_eq!((grants.answer(1), grants.answer(2), grants.untold(1)), (None, None, 0));
+        assert_eq!((grants.next(2), grants.next(2)), (Some(vec![granted(7)]), None));
+        assert_eq!((grants.wait(1, 'c'), grants.end(1), grants.end(1)), (None, Some('c'), None));
+    }
+
+    #[test]
+    fn a_reply_fits() {
+        let mut grants = Grants::<()>::default();
+        let outcome = Ok(rfs_proto::Locked { visits: u64::MAX, alone: true });
+        let all: Vec<Granted> = (0..3000).map(|at| Granted { ticket: u64::MAX - at, outcome }).collect();
+        all.iter().for_each(|granted| grants.push(1, *granted));
+        let (mut told, mut bytes) = (Vec::new(), Vec::new());
+        while let Some(next) = grants.next(1) {
+            encode_reply(&Reply::Grants(next.clone()), &mut bytes);
+            assert!(bytes.len() <= MAX_MESSAGE);
+            told.extend(next);
+        }
+        assert_eq!(told, all);
+    }
+}

@@ -1,0 +1,254 @@
+//! The locks against a plain model of them: a table of bytes, a list of those who wait, and who waits for whom as a matrix that is
+//! worked out anew for each question.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const OWNERS: usize = 4;
+const BYTES: usize = 6;
+const INODES: usize = 2;
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    ticket: Ticket,
+    ino: usize,
+    owner: usize,
+    first: usize,
+    last: usize,
+    exclusive: bool,
+    insists: bool,
+}
+
+impl Waiting {
+    fn conflicts(&self, other: &Waiting) -> bool {
+        self.ino == other.ino
+            && self.owner != other.owner
+            && (self.exclusive || other.exclusive)
+            && self.first <= other.last
+            && other.first <= self.last
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Model {
+    /// For each byte and owner, whether he has it, alone or not.
+    table: [[[Option<bool>; OWNERS]; BYTES]; INODES],
+    /// In order.
+    list: Vec<Waiting>,
+}
+
+impl Model {
+    /// The owners who have what is in the way.
+    fn holders(&self, w: &Waiting) -> [bool; OWNERS] {
+        let blocks = |owner: usize| {
+            let bytes = &self.table[w.ino][w.first..=w.last];
+            owner != w.owner && bytes.iter().any(|byte| byte[owner].is_some_and(|held| held || w.exclusive))
+        };
+        std::array::from_fn(blocks)
+    }
+
+    /// Who waits for whom, over others or not.
+    fn matrix(&self, order: bool) -> [[bool; OWNERS]; OWNERS] {
+        let mut matrix = [[false; OWNERS]; OWNERS];
+        for (at, w) in self.list.iter().enumerate() {
+            let holders = self.holders(w);
+            (0..OWNERS).for_each(|owner| matrix[w.owner][owner] |= holders[owner]);
+            if order && !w.insists {
+                let before = self.list[..at].iter().filter(|before| before.conflicts(w));
+                before.for_each(|before| matrix[w.owner][before.owner] = true);
+            }
+        }
+        for over in 0..OWNERS {
+            for from in 0..OWNERS {
+                for to in 0..OWNERS {
+                    matrix[from][to] |= matrix[from][over] && matrix[over][to];
+                }
+            }
+        }
+        matrix
+    }
+
+    /// True if this would wait for its own owner over locks that are held.
+    fn circle(&self, w: &Waiting) -> bool {
+        let matrix = self.matrix(false);
+        let holders = self.holders(w);
+        (0..OWNERS).any(|holder| holders[holder] && matrix[holder][w.owner])
+    }
+
+    fn can(&self, w: &Waiting, before: &[Waiting]) -> bool {
+        let matrix = self.matrix(true);
+        let elsewhere = self.list.iter().any(|other| other.owner == w.owner && other.ticket != w.ticket);
+        let has_any = self.table.iter().flatten().any(|byte| byte[w.owner].is_some());
+        let waits_for_him = |owner: usize| (elsewhere || has_any) && matrix[owner][w.owner];
+        let behind = before.iter().any(|before| before.conflicts(w) && !waits_for_him(before.owner));
+        !self.holders(w).contains(&true) && (w.insists || !behind)
+    }
+
+    fn set(&mut self, w: &Waiting, to: Option<bool>) {
+        self.table[w.ino][w.first..=w.last].iter_mut().for_each(|byte| byte[w.owner] = to);
+    }
+
+    /// One has got a lock: who waits for himself now is refused.
+    fn take(&mut self, w: &Waiting) -> Answers {
+        self.set(w, Some(w.exclusive));
+        let mut answers = Vec::new();
+        while let Some(at) = self.list.iter().position(|other| other.ino == w.ino && self.circle(other)) {
+            answers.push((self.list.remove(at).ticket, Err(Errno::EDEADLK)));
+        }
+        answers
+    }
+
+    /// Gives out what can be had, in order.
+    fn settle(&mut self) -> Answers {
+        let mut answers = Vec::new();
+        while let Some(at) = (0..self.list.len()).find(|&at| self.can(&self.list[at], &self.list[..at])) {
+            let w = self.list.remove(at);
+            answers.push((w.ticket, Ok(())));
+            answers.extend(self.take(&w));
+        }
+        answers
+    }
+}
+
+type Answers = Vec<(Ticket, Result<(), Errno>)>;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Set { kind: LockKind, waits: bool },
+    Stop,
+    Insist,
+    Close,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use LockKind::{Exclusive, Shared, Unlock};
+    prop_oneof![
+        8 => (prop::sample::select(vec![Exclusive, Exclusive, Shared, Unlock]), any::<bool>())
+            .prop_map(|(kind, waits)| Step::Set { kind, waits }),
+        1 => Just(Step::Stop),
+        1 => Just(Step::Insist),
+        1 => Just(Step::Close),
+    ]
+}
+
+/// Two owners a session.
+fn owner(number: usize) -> Owner {
+    (number as u64 / 2, number as u64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn agrees_with_the_model(steps in prop::collection::vec(
+        (step(), 0..OWNERS, 0..INODES, 0..BYTES, 1..=BYTES, any::<prop::sample::Index>()), 1..80,
+    )) {
+        let (mut locks, mut model) = (Locks::default(), Model::default());
+        let mut open: BTreeMap<Ticket, ()> = BTreeMap::new();
+        for (number, (step, who, ino, first, len, index)) in steps.into_iter().enumerate() {
+            let (last, number) = ((first + len - 1).min(BYTES - 1), number as u64);
+            let range = LockRange { first: first as u64, last: last as u64 };
+            let wish = Wish { owner: owner(who), class: LockClass::Record, range, pid: 0 };
+            let asked = |exclusive| Waiting {
+                ticket: (owner(who).0, number), ino, owner: who, first, last, exclusive, insists: false,
+            };
+            let mut refused = Vec::new();
+            let waiting = (!model.list.is_empty()).then(|| index.index(model.list.len()));
+            match step {
+                Step::Set { kind: LockKind::Unlock, .. } => {
+                    prop_assert_eq!(locks.set(ino as u64, wish, LockKind::Unlock, None), Ok(Asked::Done));
+                    model.set(&asked(false), None);
+                }
+                Step::Set { kind, waits } => {
+                    let w = asked(kind == LockKind::Exclusive);
+                    let got = locks.set(ino as u64, wish, kind, waits.then_some(number));
+                    let expected = match waits {
+                        false if model.holders(&w).contains(&true) => Err(Errno::EAGAIN),
+                        true if !model.can(&w, &model.list) => match model.circle(&w) {
+                            true => Err(Errno::EDEADLK),
+                            false => Ok(Asked::Waits),
+                        },
+                        _ => Ok(Asked::Done),
+                    };
+                    prop_assert_eq!(got, expected, "{:?}", w);
+                    match got {
+                        Ok(Asked::Done) => refused = model.take(&w),
+                        Ok(Asked::Waits) => {
+                            model.list.push(w);
+                            open.insert(w.ticket, ());
+                        }
+                        Err(_) => {}
+                    }
+                }
+                Step::Stop => if let Some(at) = waiting {
+                    let ticket = model.list.remove(at).ticket;
+                    prop_assert!(locks.stop_waiting(ticket) && !locks.stop_waiting(ticket));
+                    open.remove(&ticket);
+                },
+                Step::Insist => if let Some(at) = waiting {
+                    model.list[at].insists = true;
+                    prop_assert!(locks.insist(model.list[at].ticket));
+                },
+                Step::Close => {
+                    let session = owner(who).0;
+                    locks.closed(session, ino as u64);
+                    let gone = |w: &Waiting| w.ticket.0 == session && w.ino == ino;
+                    let told: Vec<Answer> = locks.answers.iter().copied().take_while(|a| a.outcome.is_err()).collect();
+                    let expected: Vec<Ticket> = model.list.iter().filter(|w| gone(w)).map(|w| w.ticket).collect();
+                    prop_assert_eq!(told.iter().map(|a| a.ticket).collect::<Vec<_>>(), expected.clone());
+                    locks.answers.drain(..told.len());
+                    open.retain(|ticket, ()| !expected.contains(ticket));
+                    model.list.retain(|w| !gone(w));
+                    for number in (0..OWNERS).filter(|&number| owner(number).0 == session) {
+                        model.table[ino].iter_mut().for_each(|byte| byte[number] = None);
+                    }
+                }
+            }
+            let mut answers: Vec<_> = locks.take_answers().iter().map(|a| (a.ticket, a.outcome)).collect();
+            let mut expected = model.settle();
+            expected.extend(refused);
+            answers.sort_by_key(|(ticket, _)| *ticket);
+            expected.sort_by_key(|(ticket, _)| *ticket);
+            prop_assert_eq!(&answers, &expected);
+            for (ticket, _) in answers {
+                prop_assert!(open.remove(&ticket).is_some(), "answered once");
+            }
+            prop_assert_eq!(open.len(), model.list.len());
+            for (ino, bytes) in model.table.iter().enumerate() {
+                for (at, owners) in bytes.iter().enumerate() {
+                    prop_assert!(owners.iter().flatten().count() <= 1 || !owners.contains(&Some(true)));
+                    let probe = |number: usize| Wish {
+                        owner: owner(number), class: LockClass::Record,
+                        range: LockRange { first: at as u64, last: at as u64 }, pid: 0,
+                    };
+                    for number in 0..OWNERS {
+                        let others = owners.iter().enumerate().any(|(other, held)| other != number && held.is_some());
+                        prop_assert_eq!(locks.conflict(ino as u64, probe(number), true).is_some(), others);
+                    }
+                }
+            }
+        }
+        // Whoever has a lock gives it up: then everybody gets his.
+        for _ in 0..=open.len() {
+            for number in 0..OWNERS as u64 {
+                for ino in 0..INODES as u64 {
+                    let wish = Wish {
+                        owner: owner(number as usize), class: LockClass::Record, range: LockRange::ALL, pid: 0,
+                    };
+                    locks.set(ino, wish, LockKind::Unlock, None).unwrap();
+                }
+            }
+            for answer in locks.take_answers() {
+                prop_assert!(open.remove(&answer.ticket).is_some());
+            }
+        }
+        prop_assert!(open.is_empty() && locks.tickets.is_empty() && locks.by_owner.is_empty());
+        for session in 0..2 {
+            (0..INODES as u64).for_each(|ino| locks.closed(session, ino));
+        }
+        prop_assert!(locks.files.is_empty() && locks.counts.is_empty() && locks.holding.is_empty());
+    }
+}
