@@ -275,7 +275,7 @@ fn a_process_is_named_on_its_own_mount() {
                 l_len: 0,
                 l_pid: 0,
             };
-            fcntl(&open(&mount.path("file")), FcntlArg::F_GETLK(&mut found)).expect("asked");
+            fcntl(open(&mount.path("file")), FcntlArg::F_GETLK(&mut found)).expect("asked");
             assert_eq!((i32::from(found.l_type), found.l_pid), (libc::F_WRLCK, expected));
         }
         holder.kill().expect("killed");
