@@ -85,7 +85,7 @@ fn there_are_no_files_without_a_name_and_no_times_of_reading() {
 fn what_the_other_side_removed_is_stale() {
     pairs(16 * MIB, &[], |_, a, b| {
         fs::write(a.path("file"), b"bytes").expect("written");
-        let entry = open(&a.path("file"), OFlags::PATH, Mode::empty()).expect("found");
+        let entry = open(a.path("file"), OFlags::PATH, Mode::empty()).expect("found");
         fs::remove_file(b.path("file")).expect("removed");
         let error = rustix::fs::fstat(&entry).map(drop);
         assert_eq!(error, Err(Errno::STALE));

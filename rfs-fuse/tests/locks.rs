@@ -173,6 +173,43 @@ fn circles_are_refused() {
     });
 }
 
+#[test]
+fn circles_of_open_files_are_refused_within_a_file_and_those_of_flock_never() {
+    pairs(16 * MIB, &[], |lender, a, b| {
+        let (here, there) = (open(&a.path("file")), open(&b.path("file")));
+        let set = |file: &File, at: i64| {
+            let lock = libc::flock {
+                l_type: libc::F_WRLCK as i16,
+                l_whence: libc::SEEK_SET as i16,
+                l_start: at,
+                l_len: 1,
+                l_pid: 0,
+            };
+            fcntl(file, FcntlArg::F_OFD_SETLKW(&lock)).map(drop)
+        };
+        assert_eq!((set(&here, 0), set(&there, 1)), (Ok(()), Ok(())));
+        thread::scope(|scope| {
+            let waiting = begins_to_wait(lender, || scope.spawn(|| set(&here, 1)));
+            assert_eq!(set(&there, 0), Err(nix::Error::EDEADLK));
+            ofd_lock(&there, Op::Unlock).expect("unlocked");
+            assert_eq!(waiting.join().expect("thread"), Ok(()));
+        });
+        let files = |mount: &Mount| [open(&mount.path("x")), open(&mount.path("y"))];
+        let ([ax, ay], [bx, by]) = (files(a), files(b));
+        flock(&ax, Op::LockExclusive).expect("locked");
+        flock(&by, Op::LockExclusive).expect("locked");
+        thread::scope(|scope| {
+            let one = begins_to_wait(lender, || scope.spawn(|| flock(&ay, Op::LockExclusive)));
+            let two = begins_to_wait(lender, || scope.spawn(|| flock(&bx, Op::LockExclusive)));
+            assert!(!one.is_finished() && !two.is_finished());
+            flock(&by, Op::Unlock).expect("unlocked");
+            assert_eq!(one.join().expect("thread"), Ok(()));
+            flock(&ax, Op::Unlock).expect("unlocked");
+            assert_eq!(two.join().expect("thread"), Ok(()));
+        });
+    });
+}
+
 /// A process of its own that locks a file in one of the [`WAYS`]: an ignored test of this program.
 fn helper(test: &str, way: &str, path: &Path) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
@@ -238,7 +275,7 @@ fn a_process_is_named_on_its_own_mount() {
                 l_len: 0,
                 l_pid: 0,
             };
-            fcntl(&open(&mount.path("file")), FcntlArg::F_GETLK(&mut found)).expect("asked");
+            fcntl(open(&mount.path("file")), FcntlArg::F_GETLK(&mut found)).expect("asked");
             assert_eq!((i32::from(found.l_type), found.l_pid), (libc::F_WRLCK, expected));
         }
         holder.kill().expect("killed");

@@ -151,3 +151,40 @@ fn a_truncation_by_the_other_side_is_seen_by_an_open_file() {
         fs::remove_file(&path).expect("removed");
     });
 }
+
+#[test]
+fn times_are_the_same_on_both_after_fsync_and_close() {
+    pairs(&[], |_, a, b| {
+        let file = File::create(a.path("file")).expect("created");
+        let time = |mount: &Mount| {
+            let attributes = fs::metadata(mount.path("file")).expect("attributes");
+            (attributes.mtime(), attributes.mtime_nsec())
+        };
+        for round in 0..20 {
+            file.write_all_at(b"bytes", round).expect("written");
+            file.sync_all().expect("synchronized");
+            assert_eq!(time(b), time(a));
+        }
+        file.write_all_at(b"bytes", 0).expect("written");
+        drop(file);
+        assert_eq!(time(b), time(a));
+    });
+}
+
+#[test]
+fn without_a_cache_every_read_reaches_the_server_and_nothing_is_recalled() {
+    pairs(&["--cache", "none"], |lender, a, b| {
+        let writer = File::create(a.path("file")).expect("created");
+        writer.set_len(8).expect("zeroes");
+        let reader = File::open(b.path("file")).expect("opened");
+        for round in 0..50_u64 {
+            writer.write_all_at(&round.to_le_bytes(), 0).expect("written");
+            let mut bytes = [0xff; 8];
+            reader.read_exact_at(&mut bytes, 0).expect("read");
+            assert_eq!(u64::from_le_bytes(bytes), round);
+        }
+        fs::remove_file(b.path("file")).expect("removed");
+        assert!(!fs::exists(a.path("file")).expect("looked"));
+        assert_eq!(common::locking::handled(lender, "recalls"), 0);
+    });
+}
