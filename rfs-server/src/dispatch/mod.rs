@@ -1,7 +1,7 @@
 //! From a decoded request to a reply, for any transport or none.
 //!
 //! Threading: [`Dispatcher::handle`] runs on any number of threads at once. Inodes lie in shards, each with a lock; a step of a request
-//! locks those of the inodes that it looks at or changes, and all else has small locks of its own ([`order`] has their
+//! locks those of the inodes that it looks at or changes, and all else has small locks of its own (`order` has their
 //! order, DESIGN.md what each protects). None is held while large ranges are zeroed, messages are encoded, or replies sent. Nobody
 //! waits in here for another session: a reply that others have to agree to first is promised, and sent by whoever agrees last.
 //!
@@ -306,12 +306,12 @@ impl Dispatcher {
     fn keeps_no_longer(&self, session: u64) {
         let mut due = Vec::new();
         let kept = self.store.pending.locked(|state| state.keeps_no_longer(session, &mut due));
-        self.store.send(due);
         if kept {
             self.each_shard(|meta| {
                 meta.namespace.inodes_mut().only().keepers.get_mut().end_session(session);
             });
         }
+        self.store.send(due);
     }
 
     /// A step on each shard, one after the other.
