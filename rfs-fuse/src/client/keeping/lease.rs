@@ -118,8 +118,7 @@ mod tests {
         lease.learn(Marks::XATTRS);
         assert_eq!(lease.marks(), None, "not kept");
         type End = fn(&mut Lease, Instant);
-        let ends: [End; 3] =
-            [|l, _| l.changed(), |l, now| l.recalled(now), |l, now| l.answered(false, now)];
+        let ends: [End; 3] = [|l, _| l.changed(), |l, now| l.recalled(now), |l, now| l.answered(false, now)];
         for end in ends {
             lease.answered(true, now);
             assert_eq!(lease.marks(), None, "nobody has said");
