@@ -11,7 +11,8 @@
 //! * [`engine`]: what measures: IOzone, or the built-in engine with the same access patterns;
 //! * [`runner`]: the order of the runs; [`sample`]: numbers and medians;
 //! * [`report`]: table, JSON and chart, all pure functions of a [`report::Report`];
-//! * [`metadata`]: a program beside it, on the same targets: files created, looked at, listed and removed per second.
+//! * [`compare`]: a program beside it: rfs beside its ceilings, other file systems, and itself without its optimizations;
+//! * [`metadata`]: another, on the same targets: files created, looked at, listed and removed per second.
 //!
 //! Threading: one main thread starts and ends everything; helper threads only drain pipes of children. Every
 //! wait has a deadline and watches the interrupt flag.

@@ -139,7 +139,8 @@ fn who_may_only_read_changes_nothing_by_whatever_means() {
         is(Request::Lookup { parent: ROOT_INO, name: &name }, |reply| matches!(reply, Reply::Attr(_)));
         is(Request::Open { ino, write: false }, |reply| matches!(reply, Reply::Opened(_)));
         let (range, class) = (LockRange { first: 0, last: 7 }, LockClass::Record);
-        let lock = Request::Lock { ino, owner: 1, class, kind: LockKind::Shared, range, pid: 1, ticket: None };
+        let lock =
+            Request::Lock { ino, owner: 1, class, kind: LockKind::Shared, range, pid: 1, ticket: None };
         is(lock, |reply| matches!(reply, Reply::Locked(_)));
         let mut bytes = [0; 8];
         reader.session.read(place(&reader.attached.arena, at), &mut bytes).unwrap();

@@ -10,7 +10,8 @@ use iozone::{
         cli::{Cli, Group, Internal, Options},
         fio::Fio,
         lineup,
-        measure::{self, Programmes, Times},
+        measure::{self, Times},
+        meter::Instruments,
         report::{self, Comparison, Setting},
         table,
     },
@@ -54,7 +55,7 @@ fn compare(options: &Options) -> Result<bool> {
     let mut programs = vec![engine.describe()];
     programs.extend(fio.as_ref().map(|fio| fio.describe().to_owned()));
     let limit = Duration::from_secs(options.timeout);
-    let meter = Programmes { engine: engine.as_ref(), fio: fio.as_ref(), extent: &extent, limit };
+    let meter = Instruments { engine: engine.as_ref(), fio: fio.as_ref(), extent: &extent, limit };
     let times = Times {
         rounds: extent.rounds,
         limit: Duration::from_secs(options.minutes.saturating_mul(60)),

@@ -9,16 +9,13 @@ use std::{
 };
 
 use super::{
-    cli::Extent,
-    column::{Column, FIO, Job, Reading},
-    fio::{self, Fio},
+    column::{Column, Job, Reading},
     lineup::{Entrant, Side},
+    meter::Meter,
     plan::{Pace, Turn, show_seconds, turns},
     usage::{Idle, Programs},
 };
-use crate::{
-    Error, Result, engine, engine::Engine, interrupt::Interrupt, sample::Phase, size, target::Running,
-};
+use crate::{Error, Result, interrupt::Interrupt, target::Running};
 
 /// The readings of one column of one target, in the order of the rounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,106 +43,6 @@ pub struct Measured {
     pub rounds: u32,
     /// What the programs printed.
     pub log: String,
-}
-
-/// Takes a turn: readings for the columns of a job, in their order, and what was printed.
-pub trait Meter {
-    /// Measures.
-    fn measure(
-        &self,
-        job: Job,
-        running: &dyn Running,
-        interrupt: &Interrupt,
-    ) -> Result<(Vec<Reading>, String)>;
-}
-
-/// IOzone, or what takes its part, and fio.
-pub struct Programmes<'a> {
-    /// For IOzone's jobs.
-    pub engine: &'a dyn Engine,
-    /// For its own jobs.
-    pub fio: Option<&'a Fio>,
-    /// How much.
-    pub extent: &'a Extent,
-    /// Longest time of one run of a program.
-    pub limit: Duration,
-}
-
-impl Meter for Programmes<'_> {
-    fn measure(
-        &self,
-        job: Job,
-        running: &dyn Running,
-        interrupt: &Interrupt,
-    ) -> Result<(Vec<Reading>, String)> {
-        match job {
-            Job::Iozone(record) => self.iozone(record, running, interrupt),
-            Job::Fio(block) => self.fio(block, running, interrupt),
-        }
-    }
-}
-
-impl Programmes<'_> {
-    fn iozone(
-        &self,
-        record: u64,
-        running: &dyn Running,
-        interrupt: &Interrupt,
-    ) -> Result<(Vec<Reading>, String)> {
-        let programs = Programs::of(&running.processes());
-        let job = engine::Job {
-            dir: running.mountpoint(),
-            record,
-            file_size: self.extent.size,
-            threads: 1,
-            limit: self.limit,
-        };
-        // Of the beginning, and of the end of each phase.
-        let mut cpu = vec![programs.cpu_s()];
-        let outcome = self.engine.run(&job, interrupt, &mut |done| {
-            while cpu.len() <= done.min(Phase::ALL.len() - 1) {
-                cpu.push(programs.cpu_s());
-            }
-        })?;
-        cpu.resize(Phase::ALL.len() + 1, programs.cpu_s());
-        let gib = self.extent.size as f64 / size::GIB as f64;
-        let reading = |(n, phase): (usize, Phase)| Reading {
-            mib_per_s: outcome.sample.kib_per_s(phase) / 1024.0,
-            cpu_s_per_gib: programs.exist().then(|| (cpu[n + 1] - cpu[n]).max(0.0) / gib),
-            ..Reading::default()
-        };
-        let readings = Phase::ALL.into_iter().enumerate().map(reading).collect();
-        Ok((readings, format!("$ {}\n{}", outcome.command, outcome.raw)))
-    }
-
-    fn fio(
-        &self,
-        block: u64,
-        running: &dyn Running,
-        interrupt: &Interrupt,
-    ) -> Result<(Vec<Reading>, String)> {
-        let Some(fio) = self.fio else { return Err(Error::Usage("there is no fio".into())) };
-        let programs = Programs::of(&running.processes());
-        let file = running.mountpoint().join("fio");
-        let size = self.extent.size;
-        fio.prepare(&file, size, self.limit, interrupt)?;
-        let (mut readings, mut log) = (Vec::new(), String::new());
-        for access in FIO {
-            let run = fio::Run { file: &file, size, block, access, ms: self.extent.fio_ms };
-            let before = programs.cpu_s();
-            let (measured, said) = fio.measure(&run, self.limit, interrupt)?;
-            let gib = measured.bytes as f64 / size::GIB as f64;
-            readings.push(Reading {
-                mib_per_s: measured.mib_per_s,
-                latency: Some(measured.latency),
-                cpu_s_per_gib: programs.exist().then(|| (programs.cpu_s() - before) / gib),
-                caller_s_per_gib: Some(measured.cpu_s / gib),
-            });
-            log.push_str(&said);
-        }
-        std::fs::remove_file(&file).map_err(Error::io(&file))?;
-        Ok((readings, log))
-    }
 }
 
 /// How long it may and does take.

@@ -4,8 +4,8 @@
 //! measured seconds apart. A result is a ratio of medians over the rounds.
 //!
 //! * [`cli`]: the options; [`lineup`]: which targets that means; [`column`]: what is measured of them;
-//! * [`plan`]: the order of the turns and how long they take; [`measure`]: taking them; [`fio`]: one of the programs that
-//!   do, the other being an [`Engine`](crate::engine::Engine); [`usage`]: processor time and memory of a target's programs;
+//! * [`plan`]: the order of the turns and how long they take; [`measure`]: rounds of them; [`meter`]: taking one, with
+//!   [`fio`] or an [`Engine`](crate::engine::Engine); [`usage`]: processor time and memory of a target's programs;
 //! * [`ratios`]: medians and ratios of the rounds; [`requirements`]: how high they have to be;
 //! * [`report`]: all of it as data; [`table`]: as text; [`charts`]: as pictures.
 //!
@@ -17,6 +17,7 @@ pub mod column;
 pub mod fio;
 pub mod lineup;
 pub mod measure;
+pub mod meter;
 pub mod plan;
 pub mod ratios;
 pub mod report;

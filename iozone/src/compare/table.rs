@@ -8,7 +8,7 @@ use super::{
     lineup::{PLAIN, Side, UNCACHED},
     report::{Comparison, TargetInfo},
     requirements::Verdict,
-    usage::{Idle, Memory},
+    usage::Idle,
 };
 use crate::size;
 
@@ -79,7 +79,7 @@ impl<'a> Rows<'a> {
         let mut table = table(&[&["size", ""], heading].concat());
         let mut last = None;
         for &column in &self.columns {
-            let size = if last != Some(column.size) { size::show(column.size) } else { String::new() };
+            let size = if last == Some(column.size) { String::new() } else { size::show(column.size) };
             last = Some(column.size);
             table.add_row([size, column.pattern.name()].into_iter().chain(cells(column)).map(right));
         }
@@ -218,18 +218,17 @@ fn idle(comparison: &Comparison) -> String {
         median(&info.idle.iter().map(of).collect::<Vec<_>>()).unwrap_or(0.0)
     };
     for info in comparison.targets.iter().filter(|info| !info.idle.is_empty() && info.side != Side::Variant) {
-        let mib = |memory: fn(&Idle) -> Memory, of: fn(Memory) -> u64| {
-            figure(Some(middle(info, &|idle| of(memory(idle)) as f64) / size::MIB as f64))
+        let mib = |bytes: fn(&Idle) -> u64| {
+            figure(Some(middle(info, &|idle| bytes(idle) as f64) / size::MIB as f64))
         };
-        let (own, shared): (fn(Memory) -> u64, fn(Memory) -> u64) = (|m| m.own, |m| m.shared);
         table.add_row(
             [
                 info.name.clone(),
                 format!("{:.1}", middle(info, &|idle| idle.cpu_percent)),
-                mib(|idle| idle.client, own),
-                mib(|idle| idle.client, shared),
-                mib(|idle| idle.servers, own),
-                mib(|idle| idle.servers, shared),
+                mib(|idle| idle.client.own),
+                mib(|idle| idle.client.shared),
+                mib(|idle| idle.servers.own),
+                mib(|idle| idle.servers.shared),
             ]
             .map(right),
         );

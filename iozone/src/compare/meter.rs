@@ -1,0 +1,147 @@
+//! Taking a turn: IOzone or fio on a target, with the processor time of the target's programs meanwhile.
+
+use std::time::Duration;
+
+use super::{
+    cli::Extent,
+    column::{FIO, Job, Reading},
+    fio::{self, Fio},
+    usage::Programs,
+};
+use crate::{
+    Error, Result, engine, engine::Engine, interrupt::Interrupt, sample::Phase, size, target::Running,
+};
+
+/// Takes a turn: readings for the columns of a job, in their order, and what was printed.
+pub trait Meter {
+    /// Measures.
+    fn measure(
+        &self,
+        job: Job,
+        running: &dyn Running,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<Reading>, String)>;
+}
+
+/// IOzone, or what takes its part, and fio.
+pub struct Instruments<'a> {
+    /// For IOzone's jobs.
+    pub engine: &'a dyn Engine,
+    /// For its own jobs.
+    pub fio: Option<&'a Fio>,
+    /// How much.
+    pub extent: &'a Extent,
+    /// Longest time of one run of a program.
+    pub limit: Duration,
+}
+
+impl Meter for Instruments<'_> {
+    fn measure(
+        &self,
+        job: Job,
+        running: &dyn Running,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<Reading>, String)> {
+        match job {
+            Job::Iozone(record) => self.iozone(record, running, interrupt),
+            Job::Fio(block) => self.fio(block, running, interrupt),
+        }
+    }
+}
+
+impl Instruments<'_> {
+    fn iozone(
+        &self,
+        record: u64,
+        running: &dyn Running,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<Reading>, String)> {
+        let programs = Programs::of(&running.processes());
+        let job = engine::Job {
+            dir: running.mountpoint(),
+            record,
+            file_size: self.extent.size,
+            threads: 1,
+            limit: self.limit,
+        };
+        // Processor time when so many phases had ended.
+        let mut marks = vec![(0, programs.cpu_s())];
+        let outcome = self.engine.run(&job, interrupt, &mut |done| {
+            if marks.last().is_some_and(|(last, _)| done > *last) {
+                marks.push((done, programs.cpu_s()));
+            }
+        })?;
+        marks.push((Phase::ALL.len(), programs.cpu_s()));
+        let cpu = by_phase(&marks);
+        let gib = self.extent.size as f64 / size::GIB as f64;
+        let reading = |(n, phase): (usize, Phase)| Reading {
+            mib_per_s: outcome.sample.kib_per_s(phase) / 1024.0,
+            cpu_s_per_gib: programs.exist().then(|| cpu[n] / gib),
+            ..Reading::default()
+        };
+        let readings = Phase::ALL.into_iter().enumerate().map(reading).collect();
+        Ok((readings, format!("$ {}\n{}", outcome.command, outcome.raw)))
+    }
+
+    fn fio(
+        &self,
+        block: u64,
+        running: &dyn Running,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<Reading>, String)> {
+        let Some(fio) = self.fio else { return Err(Error::Usage("there is no fio".into())) };
+        let programs = Programs::of(&running.processes());
+        let file = running.mountpoint().join("fio");
+        let size = self.extent.size;
+        fio.prepare(&file, size, self.limit, interrupt)?;
+        let (mut readings, mut log) = (Vec::new(), String::new());
+        for access in FIO {
+            let run = fio::Run { file: &file, size, block, access, ms: self.extent.fio_ms };
+            let before = programs.cpu_s();
+            let (measured, said) = fio.measure(&run, self.limit, interrupt)?;
+            let gib = measured.bytes as f64 / size::GIB as f64;
+            readings.push(Reading {
+                mib_per_s: measured.mib_per_s,
+                latency: Some(measured.latency),
+                cpu_s_per_gib: programs.exist().then(|| (programs.cpu_s() - before) / gib),
+                caller_s_per_gib: Some(measured.cpu_s / gib),
+            });
+            log.push_str(&said);
+        }
+        std::fs::remove_file(&file).map_err(Error::io(&file))?;
+        Ok((readings, log))
+    }
+}
+
+/// What each phase took, from `(phases that had ended, time)` in order. Phases whose ends were seen together, as IOzone shows
+/// those of a pair, have equal shares.
+fn by_phase(marks: &[(usize, f64)]) -> [f64; Phase::ALL.len()] {
+    let mut taken = [0.0; Phase::ALL.len()];
+    for pair in marks.windows(2) {
+        let [(first, before), (end, after)] = pair else { continue };
+        let phases = taken.get_mut(*first..*end).unwrap_or_default();
+        let share = (after - before).max(0.0) / phases.len().max(1) as f64;
+        phases.fill(share);
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_shared_by_what_ended_together() {
+        let marks = [(0, 10.0), (2, 14.0), (3, 15.0), (6, 18.0)];
+        assert_eq!(by_phase(&marks), [2.0, 2.0, 1.0, 1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn marks_without_a_phase_or_out_of_range_are_harmless() {
+        assert_eq!(by_phase(&[]), [0.0; 6]);
+        assert_eq!(by_phase(&[(0, 1.0), (6, 7.0), (6, 9.0)]), [1.0; 6]);
+        assert_eq!(by_phase(&[(0, 1.0), (7, 9.0)]), [0.0; 6]);
+        // A program that ended counts nothing any more.
+        assert_eq!(by_phase(&[(0, 5.0), (6, 1.0)]), [0.0; 6]);
+    }
+}
