@@ -3,7 +3,7 @@
 //! In every round all targets run at the same time, idle but for the one whose turn it is, so that what is compared is
 //! measured seconds apart. A result is a ratio of medians over the rounds.
 //!
-//! * [`cli`]: the options; [`lineup`]: which targets that means; [`column`]: what is measured of them;
+//! * [`cli`]: the options; [`lineup`]: which targets that means; [`mod@column`]: what is measured of them;
 //! * [`plan`]: the order of the turns and how long they take; [`measure`]: rounds of them; [`meter`]: taking one, with
 //!   [`fio`] or an [`Engine`](crate::engine::Engine); [`usage`]: processor time and memory of a target's programs;
 //! * [`ratios`]: medians and ratios of the rounds; [`requirements`]: how high they have to be;
