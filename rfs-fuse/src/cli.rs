@@ -15,7 +15,7 @@ use rdmabox::{
 
 use crate::{
     client::{AccessTimes, AttachOptions},
-    fuse::Settings,
+    fuse::{FOREVER, Settings},
     mount::{Flags, MountOptions},
 };
 
@@ -266,9 +266,6 @@ fn cache(text: &str) -> Result<Cache, String> {
 
 /// A mount that has just ended may still be known to the server. So long its end is waited for.
 const OTHERS_LEAVE: Duration = Duration::from_secs(1);
-
-/// As long as anything.
-const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())

@@ -3,9 +3,9 @@
 mod common;
 
 use std::{
-    fs::{self, File, FileTimes, OpenOptions},
+    fs::{self, File, FileTimes, OpenOptions, Permissions},
     io::{Read, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -106,6 +106,28 @@ fn directories_are_read_by_listing_them() {
         assert_eq!(times(&dir)[0], read[0]);
         assert_eq!(list(), 1);
         assert!(eventually(|| times(&dir)[0] > read[0]));
+    });
+}
+
+#[test]
+fn directories_that_the_kernel_has_listed_are_read_by_opening_them() {
+    each(64 * MIB, |_, mount| {
+        let dir = mount.path("d");
+        fs::create_dir(&dir).expect("made");
+        File::create(dir.join("f")).expect("made");
+        let list = || fs::read_dir(&dir).expect("listed").count();
+        let made = times(&dir)[0];
+        assert!(eventually(|| list() == 1 && times(&dir)[0] > made));
+        for mode in [0o700, 0o755] {
+            // That changes nothing of the listing.
+            fs::set_permissions(&dir, Permissions::from_mode(mode)).expect("changed");
+            let before = times(&dir);
+            assert_eq!(list(), 1);
+            assert!(eventually(|| times(&dir)[0] > before[0]));
+            let read = times(&dir);
+            assert_eq!(read[1..], before[1..]);
+            assert_eq!((list(), times(&dir)), (1, read));
+        }
     });
 }
 

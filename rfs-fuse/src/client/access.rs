@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rfs_proto::{Attr, Request};
+use rfs_proto::{Attr, Errno, Request};
 
 use super::{Client, ClientError, inode::Inode};
 
@@ -109,15 +109,29 @@ impl Client {
         unseen
     }
 
-    /// A directory with these attributes is read from its beginning.
-    pub fn reads_directory(&self, attr: &Attr) -> Result<(), ClientError> {
+    /// A directory with these attributes is read from its beginning. True if the time of last access is another one now.
+    pub fn reads_directory(&self, attr: &Attr) -> Result<bool, ClientError> {
         let now = self.clock.now();
         match self.inodes.get(attr.ino) {
             Some(inode) if self.directory_access_times.counts(attr, now) => {
                 inode.access.note(now);
-                self.tell_access(&inode)
+                self.tell_access(&inode).map(|()| true)
             }
-            _ => Ok(()),
+            _ => Ok(false),
+        }
+    }
+
+    /// A directory was opened whose listing the caller has, so that nobody hears of it being read: opening counts as reading.
+    /// True if the time of last access is another one now.
+    pub fn will_list(&self, ino: u64) -> Result<bool, ClientError> {
+        if self.directory_access_times == AccessTimes::Never {
+            return Ok(false);
+        }
+        match self.getattr(ino) {
+            Ok(attr) => self.reads_directory(&attr),
+            // It was removed, and is somebody's working directory.
+            Err(ClientError::Errno(Errno::ENOENT)) => Ok(false),
+            Err(e) => Err(e),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the client remembers of inodes.
 //!
 //! Lock order within one inode, outermost first: `opens`, `io`, `append`, `layout_calls`, then any one of `layout`, `size`,
-//! `times`, `lease`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
+//! `times`, `lease`, `listing`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another.
 
 use std::{
@@ -19,7 +19,7 @@ use rfs_proto::{Attr, Marks};
 use super::{
     access::Access,
     clock::WriteTimes,
-    keeping::{Lease, PageState},
+    keeping::{Lease, Listing, PageState},
     layout::LayoutCache,
     locks::MayHold,
 };
@@ -157,6 +157,8 @@ pub(crate) struct Inode {
     pub(crate) lease: Mutex<Lease>,
     /// Whether the caller's pages are good.
     pub(crate) pages: PageState,
+    /// Whether the caller's listing of a directory is right.
+    pub(crate) listing: Mutex<Listing>,
     /// What the caller was told last.
     pub(crate) told: Mutex<Option<Told>>,
     /// Whom the caller asked for, since it changed the inode last.
@@ -184,6 +186,7 @@ impl Inode {
             pages_as_of: Mutex::default(),
             lease: Mutex::default(),
             pages: PageState::default(),
+            listing: Mutex::default(),
             told: Mutex::default(),
             told_to: Listeners::default(),
             may_hold: Mutex::default(),

@@ -42,7 +42,7 @@ pub use connect::{AttachError, AttachOptions};
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
-pub use keeping::{Changes, Keeper, Since, Telling, UnderWay};
+pub use keeping::{Changes, Keeper, Opened, Since, Telling, UnderWay};
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
 pub use remote::Remote;

@@ -15,8 +15,8 @@ use std::{
 };
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
@@ -591,23 +591,28 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::empty());
+    fn opendir(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.open_directory(ino, flags.0, reply);
     }
 
-    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.list(ino, offset, reply);
+    fn releasedir(&self, _: &Request, ino: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.client.closed_listing(ino.0, handle.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.list((ino, handle), offset, reply);
     }
 
     fn readdirplus(
         &self,
         request: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.list_plus(request, ino, offset, reply);
+        self.list_plus(request, (ino, handle), offset, reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {

@@ -43,6 +43,11 @@ impl Handles {
         Handle(number << NUMBER | if append { APPEND } else { 0 } | if direct { DIRECT } else { 0 })
     }
 
+    /// A number for an open directory.
+    pub(super) fn open_directory(&self) -> Handle {
+        Handle((self.last.fetch_add(1, Ordering::Relaxed) + 1) << NUMBER)
+    }
+
     /// The file is closed for good.
     pub(super) fn close(&self, ino: u64, handle: Handle) {
         if handle.0 & DIRECT != 0 {

@@ -50,6 +50,9 @@ pub struct Settings {
     pub writeback: bool,
 }
 
+/// For how long something is kept that may be: as long as anything.
+pub const FOREVER: Duration = Duration::from_secs(1_000_000_000);
+
 /// What `stat` reports as the size of a good I/O request: programs that buffer go by it.
 pub const IO_BLOCK: u32 = 128 * 1024;
 
@@ -106,6 +109,11 @@ impl Settings {
                 InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             ],
         );
+    }
+
+    /// True if the kernel may keep listings of directories, for which it has no limit of time.
+    pub fn keeps_listings(&self) -> bool {
+        self.keeps && self.entry_timeout >= FOREVER
     }
 
     /// The flags of every open file.

@@ -2,7 +2,8 @@
 //!
 //! A file that is opened with O_APPEND is written around the kernel's pages. Where somebody else has it open through them, a page may
 //! be read while such a write is under way, and lack its bytes; so it goes before the writer is told. Where the kernel keeps what is
-//! written, it does not say so when it asks where there is data: pages are written back with being dropped. Not on a session
+//! written, it does not say so when it asks where there is data: pages are written back with being dropped. What was collected of a
+//! directory may be old, and goes before the kernel takes it for whole. Not on a session
 //! thread: dropping waits for pages that are being read or written back, for which it takes a session thread.
 
 use std::{collections::VecDeque, sync::Arc};

@@ -181,12 +181,13 @@ impl Shared {
 
     fn drop(&self, recall: &Recall) {
         let outcome = match recall {
-            // The attributes of the directory go whether or not the kernel knows the name.
-            Recall::Name { parent, name } => {
-                self.kernel.drop_name(*parent, name).and_then(|_| self.drop_inode(*parent, Part::Attributes))
-            }
-            Recall::Names { ino } | Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
-            Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
+            // The attributes and the listing of the directory go whether or not the kernel knows the name, and before who changes
+            // the directory may have to be waited for.
+            Recall::Name { parent, name } => self
+                .drop_inode(*parent, Part::PagesFrom(0))
+                .and_then(|()| self.kernel.drop_name(*parent, name).map(drop)),
+            Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
+            Recall::Names { ino } | Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
         };
         if let Err(e) = outcome {
             log::warn!("cannot drop what was recalled ({recall:?}): {e}");

@@ -10,6 +10,7 @@ mod ahead;
 mod changes;
 mod directories;
 mod lease;
+mod listing;
 mod pages;
 mod recalled;
 
@@ -32,6 +33,8 @@ pub use changes::{Changes, UnderWay};
 use directories::Directories;
 pub(crate) use directories::{ListingId, Mark};
 pub(crate) use lease::Lease;
+pub(crate) use listing::Listing;
+pub use listing::Opened;
 pub(crate) use pages::PageState;
 pub(crate) use recalled::{Moment, Recalled};
 
@@ -143,6 +146,18 @@ impl Telling<'_> {
         inode.pages.opened(handle, kept)
     }
 
+    /// A directory is opened as `handle`, so that whoever is told can keep its listing.
+    pub fn opens_listing(&self, ino: u64, handle: u64) -> Opened {
+        let kept = self.client.keeping.is_on();
+        let inode = self.client.inodes.get(ino);
+        inode.map_or(Opened::Apart, |inode| inode.listing.lock().opened(handle, kept))
+    }
+
+    /// A directory that is open as `handle` has come to its end. False if whoever keeps its listing has to drop that before he hears so.
+    pub fn completes_listing(&self, ino: u64, handle: u64) -> bool {
+        self.client.inodes.get(ino).is_some_and(|inode| !inode.listing.lock().is_spoilt(handle))
+    }
+
     /// True if all names of a directory were recalled since.
     pub(crate) fn lost(&self, since: Since, parent: u64, name: Option<&[u8]>) -> bool {
         !self.client.keeping.is_on()
@@ -246,6 +261,20 @@ impl Client {
         }
     }
 
+    /// A directory that is open as `handle` is read.
+    pub fn lists_through(&self, ino: u64, handle: u64) {
+        if let Some(inode) = self.inodes.get(ino) {
+            inode.listing.lock().used(handle);
+        }
+    }
+
+    /// A directory that was open as `handle` is closed for good.
+    pub fn closed_listing(&self, ino: u64, handle: u64) {
+        if let Some(inode) = self.inodes.get(ino) {
+            inode.listing.lock().closed(handle);
+        }
+    }
+
     /// Notes what was recalled. From now on none of it is told from memory.
     pub(crate) fn note(&self, recalls: &[Recall]) {
         let mut recalled = self.keeping.recalled.write();
@@ -270,6 +299,9 @@ impl Client {
                 inode.lease.lock().recalled(Instant::now());
                 inode.pages.recalled();
                 inode.size.lock().distrust();
+                if !matches!(recall, Recall::Attr { .. }) {
+                    inode.listing.lock().recalled();
+                }
             }
         }
     }

@@ -1,12 +1,24 @@
 //! Directories, with and without attributes.
+//!
+//! What the kernel reads of a directory it keeps, and answers from it without asking, until names in it are recalled or
+//! change on this mount.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
-use fuser::{FileType, INodeNo, ReplyDirectory, ReplyDirectoryPlus, Request};
+use fuser::{
+    FileHandle, FileType, FopenFlags, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request,
+};
 use rfs_proto::Attr;
+use rustix::fs::OFlags;
 
 use super::{Adapter, convert};
-use crate::fuse::lifetimes::{Asked, GENERATION};
+use crate::{
+    client::{Opened, Telling},
+    fuse::{
+        lifetimes::{Asked, GENERATION},
+        pages::Tail,
+    },
+};
 
 /// Entries asked for at once; about what fits into one reply to the kernel.
 const PLUS_ENTRIES: u32 = 180;
@@ -16,11 +28,53 @@ const PLAIN_ENTRIES: u32 = 400;
 const DOTS: u64 = 2;
 
 impl Adapter {
-    pub(super) fn list(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
+    pub(super) fn open_directory(&self, ino: INodeNo, flags: i32, reply: ReplyOpen) {
+        let handle = self.handles.open_directory().0;
+        let how = match self.settings.keeps_listings() {
+            true => self.client.telling().opens_listing(ino.0, handle),
+            false => Opened::Apart,
+        };
+        let unseen = how == Opened::Kept && !OFlags::from_bits_retain(flags as u32).contains(OFlags::NOATIME);
+        let read = if unseen { self.client.will_list(ino.0) } else { Ok(false) };
+        match read {
+            Ok(true) => self.drop_attributes(ino.0),
+            Ok(false) => {}
+            Err(e) => {
+                self.client.closed_listing(ino.0, handle);
+                return reply.error(self.stale("opendir", &e));
+            }
+        }
+        let flags = match how {
+            Opened::Kept => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            Opened::Anew => FopenFlags::FOPEN_CACHE_DIR,
+            Opened::Apart => FopenFlags::FOPEN_KEEP_CACHE,
+        };
+        reply.opened(FileHandle(handle), flags);
+    }
+
+    /// Answers with nothing, which the kernel takes for the end: what it has collected is the whole listing.
+    fn end(
+        &self,
+        telling: Telling<'_>,
+        (ino, handle): (INodeNo, FileHandle),
+        answer: impl FnOnce() + Send + 'static,
+    ) {
+        if telling.completes_listing(ino.0, handle.0) {
+            return answer();
+        }
+        drop(telling);
+        self.pages.drop_then(Tail { ino: ino.0, from: 0 }, answer);
+    }
+
+    pub(super) fn list(&self, (ino, handle): (INodeNo, FileHandle), offset: u64, mut reply: ReplyDirectory) {
+        self.client.lists_through(ino.0, handle.0);
         let page = match self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLAIN_ENTRIES) {
             Ok(page) => page,
             Err(e) => return reply.error(self.errno("readdir", &e)),
         };
+        if offset >= DOTS && page.entries.is_empty() {
+            return self.end(self.client.telling(), (ino, handle), move || reply.ok());
+        }
         for (at, dot, name) in [(1, ino, "."), (DOTS, INodeNo(page.parent), "..")] {
             if offset < at && reply.add(dot, at, FileType::Directory, name) {
                 return reply.ok();
@@ -39,10 +93,11 @@ impl Adapter {
     pub(super) fn list_plus(
         &self,
         request: &Request,
-        ino: INodeNo,
+        (ino, handle): (INodeNo, FileHandle),
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        self.client.lists_through(ino.0, handle.0);
         let since = self.client.since();
         let listed = self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLUS_ENTRIES);
         let (page, own) = match listed.and_then(|page| Ok((page, self.client.getattr(ino.0)?))) {
@@ -55,6 +110,9 @@ impl Adapter {
             return reply.error(self.errno("readdirplus", &e));
         }
         let telling = self.client.telling();
+        if offset >= DOTS && page.entries.is_empty() {
+            return self.end(telling, (ino, handle), move || reply.ok());
+        }
         let ttl = Duration::ZERO;
         for (at, dot, name) in [(1, ino.0, "."), (DOTS, page.parent, "..")] {
             // The kernel takes no attributes and no reference from these two.

@@ -1,0 +1,319 @@
+//! Listings of directories, which the kernel keeps: what needs no call, and that nobody is shown what another mount has
+//! changed before the listing began.
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    mem::MaybeUninit,
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering::SeqCst},
+    thread,
+};
+
+use common::{Lender, Mount, each, eventually};
+use rustix::{
+    fs::{Mode, OFlags, RawDir, SeekFrom, openat, seek},
+    io::Errno,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// A bufferful of names from where the directory is on, each with the place behind it; none at the end.
+fn some(dir: &File, bytes: usize) -> Vec<(String, u64)> {
+    let mut buffer = vec![MaybeUninit::uninit(); bytes];
+    let (mut entries, mut names) = (RawDir::new(dir, &mut buffer), vec![]);
+    while let Some(entry) = entries.next() {
+        let entry = entry.expect("listed");
+        names.push((entry.file_name().to_str().expect("UTF-8").to_owned(), entry.next_entry_cookie()));
+        if entries.is_buffer_empty() {
+            break;
+        }
+    }
+    names
+}
+
+/// All names that follow, in `bytes` at a time, each of them once.
+fn rest(dir: &File, bytes: usize) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    loop {
+        match some(dir, bytes) {
+            more if more.is_empty() => break,
+            more => {
+                more.into_iter().for_each(|(name, _)| assert!(names.insert(name.clone()), "{name} twice"))
+            }
+        }
+    }
+    names.remove(".");
+    names.remove("..");
+    names
+}
+
+fn go_to(dir: &File, place: u64) {
+    seek(dir, SeekFrom::Start(place)).expect("at another place");
+}
+
+fn again(dir: &File) -> BTreeSet<String> {
+    go_to(dir, 0);
+    rest(dir, 4096)
+}
+
+fn list(path: &Path) -> BTreeSet<String> {
+    rest(&File::open(path).expect("opened"), 32768)
+}
+
+fn names(of: impl IntoIterator<Item = u32>) -> BTreeSet<String> {
+    of.into_iter().map(|i| format!("f{i:04}")).collect()
+}
+
+fn make(dir: &Path, of: impl IntoIterator<Item = u32>) {
+    names(of).iter().for_each(|name| drop(File::create_new(dir.join(name)).expect("made")));
+}
+
+fn remove(dir: &Path, of: impl IntoIterator<Item = u32>) {
+    names(of).iter().for_each(|name| fs::remove_file(dir.join(name)).expect("removed"));
+}
+
+/// Listings that the server has been asked for.
+fn asked(lender: &Lender, act: impl FnOnce()) -> u64 {
+    let count = || -> u64 {
+        lender.server.stats().calls.iter().filter(|(n, _)| n == "readdir").map(|(_, count)| *count).sum()
+    };
+    let before = count();
+    act();
+    count() - before
+}
+
+/// For every combination, in both directions, in a directory of its own.
+fn pairs(test: impl Fn(&Path, &Path)) {
+    common::pairs(64 * MIB, &[], |_, a, b| {
+        for (a, b) in [(a, b), (b, a)] {
+            fs::create_dir(a.path("d")).expect("made");
+            test(&a.path("d"), &b.path("d"));
+            fs::remove_dir_all(a.path("d")).expect("removed");
+        }
+    });
+}
+
+#[test]
+fn a_second_listing_asks_for_nothing_until_something_changes_here() {
+    each(64 * MIB, |lender, mount| {
+        let dir = &mount.path("d");
+        fs::create_dir(dir).expect("made");
+        make(dir, 0..1000);
+        let all = |of: u32| {
+            let open = File::open(dir).expect("opened");
+            assert_eq!([rest(&open, 32768), again(&open)], [names(0..of), names(0..of)]);
+        };
+        // The kernel releases a directory behind close(2); one that is opened before is read apart.
+        let free = |of: u32| assert!(eventually(|| asked(lender, || all(of)) == 0));
+        all(1000);
+        free(1000);
+        make(dir, 1000..1001);
+        assert!(asked(lender, || all(1001)) > 0);
+        free(1001);
+        remove(dir, 1000..1001);
+        fs::rename(dir.join("f0999"), dir.join("f1001")).expect("renamed");
+        fs::rename(dir.join("f1001"), dir.join("f0999")).expect("renamed");
+        assert!(asked(lender, || all(1000)) > 0);
+        free(1000);
+        // In parts, and from places in the middle.
+        let in_parts = || {
+            let open = File::open(dir).expect("opened");
+            let first = some(&open, 1024);
+            let (last, place) = first.last().expect("some").clone();
+            let behind = rest(&open, 1024);
+            assert!(!behind.contains(&last) && behind.len() + first.len() == 1002);
+            go_to(&open, place);
+            assert_eq!(rest(&open, 512), behind);
+        };
+        assert!(eventually(|| asked(lender, in_parts) == 0));
+    });
+}
+
+#[test]
+fn who_is_open_already_does_not_spoil_a_listing() {
+    each(64 * MIB, |lender, mount| {
+        make(&mount.point, 0..100);
+        let open = File::open(&mount.point).expect("opened");
+        let first = some(&open, 1024);
+        for _ in 0..3 {
+            assert!(asked(lender, || assert_eq!(list(&mount.point), names(0..100))) > 0, "read apart");
+        }
+        assert_eq!(rest(&open, 1024).len() + first.len(), 102);
+        assert_eq!(asked(lender, || assert_eq!(again(&open), names(0..100))), 0);
+        drop(open);
+        assert!(eventually(|| asked(lender, || assert_eq!(list(&mount.point), names(0..100))) == 0));
+    });
+}
+
+#[test]
+fn where_nothing_or_not_for_long_is_kept_every_listing_asks() {
+    for options in [&["--cache", "none"][..], &["--entry-timeout", "1000"]] {
+        let lender = Lender::new(64 * MIB);
+        let mount = lender.mount(common::providers()[0], options);
+        make(&mount.point, 0..10);
+        let all = || assert_eq!(list(&mount.point), names(0..10));
+        all();
+        assert!(asked(&lender, all) > 0);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn listings_change() {
+    pairs(|a, b| {
+        make(a, 0..300);
+        let open = &File::open(b).expect("opened");
+        let seen = |expected: &BTreeSet<String>| {
+            // From the beginning again and newly opened, each twice. First without a look at the path, which would have the kernel
+            // ask for the directory's times, and see by them that it changed.
+            for _ in 0..2 {
+                assert_eq!(again(open), *expected);
+                assert_eq!(list(b), *expected);
+            }
+        };
+        seen(&names(0..300));
+        for round in 0..20 {
+            make(a, 300 + round..301 + round);
+            seen(&names(round..301 + round));
+            assert_eq!(list(a), names(round..301 + round));
+            remove(a, round..round + 1);
+            seen(&names(round + 1..301 + round));
+            let to = a.join("moved");
+            fs::rename(a.join(format!("f{:04}", round + 1)), &to).expect("renamed");
+            assert!(list(b).contains("moved") && again(open).contains("moved"));
+            fs::rename(&to, a.join(format!("f{:04}", round + 1))).expect("renamed");
+        }
+        seen(&names(20..320));
+        // To where nothing of it was known, and back.
+        fs::create_dir(a.join("sub")).expect("made");
+        assert_eq!(list(&b.join("sub")), names([]));
+        fs::rename(a.join("f0020"), a.join("sub/f0020")).expect("renamed");
+        assert_eq!(list(&b.join("sub")), names([20]));
+        fs::rename(b.join("sub/f0020"), b.join("f0020")).expect("renamed");
+        assert_eq!((list(&a.join("sub")), list(&b.join("sub"))), (names([]), names([])));
+        fs::remove_dir(b.join("sub")).expect("removed");
+        seen(&names(20..320));
+        assert_eq!(list(a), names(20..320));
+    });
+}
+
+/// What stays is listed once, and nothing of what went before the listing began again.
+#[test]
+fn names_go_in_the_middle_of_a_listing() {
+    pairs(|a, b| {
+        make(a, 0..600);
+        for remover in [a, b] {
+            let open = &File::open(b).expect("opened");
+            let (one, two) = (File::open(b).expect("opened"), File::open(a).expect("opened"));
+            let first = some(open, 2048);
+            some(&one, 512);
+            some(&two, 512);
+            remove(remover, 400..500);
+            let behind = rest(open, 2048);
+            let listed: BTreeSet<String> =
+                first.into_iter().map(|(name, _)| name).filter(|name| !name.starts_with('.')).collect();
+            assert!(listed.is_disjoint(&behind));
+            let both = &listed | &behind;
+            assert!(both.is_superset(&names((0..400).chain(500..600))));
+            let left = names((0..400).chain(500..600));
+            assert_eq!(
+                [again(open), again(&one), again(&two), list(a), list(b)].map(|seen| seen == left),
+                [true; 5]
+            );
+            make(remover, 400..500);
+            assert_eq!(
+                [again(open), list(b), list(a), again(&two)].map(|seen| seen == names(0..600)),
+                [true; 4]
+            );
+        }
+    });
+}
+
+/// How many names there are at a time.
+const LIVING: u32 = 30;
+
+/// Listings on one mount while names come and go on the other one: those that were there all the time are listed, and none that
+/// had been removed.
+#[test]
+fn what_changed_before_a_listing_began_is_in_it() {
+    pairs(|a, b| {
+        let [made, going, gone, readers] = [0, 0, 0, 2].map(AtomicU32::new);
+        let check = |seen: BTreeSet<String>, (made, gone): (u32, u32)| {
+            let stay = names(going.load(SeqCst)..made);
+            assert!(seen.is_superset(&stay), "missing: {:?}", stay.difference(&seen).collect::<Vec<_>>());
+            assert!(seen.is_disjoint(&names(gone.saturating_sub(100)..gone)), "{gone} are gone: {seen:?}");
+        };
+        let before = || (made.load(SeqCst), gone.load(SeqCst));
+        let read = |how: &dyn Fn() -> BTreeSet<String>| {
+            for _ in 0..400 {
+                let before = before();
+                check(how(), before);
+            }
+            readers.fetch_sub(1, SeqCst);
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0.. {
+                    if readers.load(SeqCst) == 0 || i == 9000 {
+                        break;
+                    }
+                    make(a, i..i + 1);
+                    made.store(i + 1, SeqCst);
+                    if i >= LIVING {
+                        going.store(i - LIVING + 1, SeqCst);
+                        remove(a, i - LIVING..i - LIVING + 1);
+                        gone.store(i - LIVING + 1, SeqCst);
+                    }
+                }
+            });
+            scope.spawn(|| read(&|| list(b)));
+            scope.spawn(|| {
+                let open = File::open(b).expect("opened");
+                read(&|| again(&open));
+            });
+        });
+        assert_eq!(list(a), list(b));
+    });
+}
+
+/// Somebody's working directory, perhaps.
+#[test]
+fn a_directory_that_is_removed_is_opened_and_listed_no_more() {
+    each(64 * MIB, |lender, mount| {
+        let dir = mount.path("gone");
+        fs::create_dir(&dir).expect("made");
+        assert!(eventually(|| asked(lender, || assert_eq!(list(&dir), names([]))) == 0));
+        let open = File::open(&dir).expect("opened");
+        fs::remove_dir(&dir).expect("removed");
+        let anew = openat(&open, ".", OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).expect("opened");
+        for dir in [open, anew.into()] {
+            let mut buffer = vec![MaybeUninit::uninit(); 4096];
+            let first = RawDir::new(&dir, &mut buffer).next().expect("an error").map(drop);
+            assert_eq!(first, Err(Errno::NOENT));
+        }
+    });
+}
+
+/// A mount whose directory was listed, and which is gone then, holds nobody up.
+#[test]
+fn a_directory_that_is_removed_elsewhere_is_listed_no_more() {
+    common::pairs(64 * MIB, &[], |_, a, b| {
+        let path = |mount: &Mount| mount.path("gone");
+        fs::create_dir(path(a)).expect("made");
+        make(&path(a), 0..5);
+        assert_eq!(list(&path(b)), names(0..5));
+        let open = File::open(path(b)).expect("opened");
+        assert_eq!(again(&open), names(0..5));
+        fs::remove_dir_all(path(a)).expect("removed");
+        assert!(fs::read_dir(path(b)).is_err());
+        go_to(&open, 0);
+        let mut buffer = vec![MaybeUninit::uninit(); 4096];
+        assert!(
+            RawDir::new(&open, &mut buffer).next().is_none_or(|entry| entry.is_err()),
+            "nothing of before"
+        );
+    });
+}
