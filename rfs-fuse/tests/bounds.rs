@@ -1,0 +1,122 @@
+//! How long the kernel keeps what, in which steps time goes on, and how far appending reaches that the server hears nothing of.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use common::{Lender, Over, each, pairs};
+use rustix::{
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    io::{IoSlice, ReadWriteFlags, pwritev2},
+    process::Signal,
+};
+
+const MIB: u64 = 1 << 20;
+const LOOKS: u64 = 20;
+/// Longer than the kernel was told to keep anything.
+const LATER: Duration = Duration::from_millis(30);
+
+/// One-sided reads that a mount over TCP with these options makes for looks at a file that nobody changes.
+fn reads_for_looks(options: &[&str]) -> u64 {
+    let lender = Lender::new(16 * MIB);
+    let options = [&["--stats-on-exit"], options].concat();
+    let mut mount = lender.mount(Over::Tcp, &options);
+    fs::write(mount.path("file"), b"x").expect("written");
+    for _ in 0..LOOKS {
+        fs::metadata(mount.path("file")).expect("attributes");
+        thread::sleep(LATER);
+    }
+    mount.signal(Signal::TERM);
+    assert_eq!(mount.wait().0.code(), Some(0));
+    let said = mount.stdout();
+    let report: serde_json::Value =
+        serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON");
+    report["counters"]["read_requests"].as_u64().expect("a counter")
+}
+
+#[test]
+fn attributes_are_kept_no_longer_than_asked_for() {
+    let (kept, bounded) = (reads_for_looks(&[]), reads_for_looks(&["--attr-timeout", "0.01"]));
+    assert!(kept < LOOKS / 2, "{kept} reads for {LOOKS} looks at what is kept");
+    assert!(bounded >= LOOKS - 1, "{bounded} reads for {LOOKS} looks at what is not");
+}
+
+fn mtime(path: &Path) -> i128 {
+    let attr = fs::metadata(path).expect("attributes");
+    i128::from(attr.mtime()) * 1_000_000_000 + i128::from(attr.mtime_nsec())
+}
+
+#[test]
+fn the_time_of_a_file_that_is_written_without_pause_moves_in_steps() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        let (here, there) = (a.path("file"), b.path("file"));
+        let mut file = File::create(&here).expect("made");
+        let over = AtomicBool::new(false);
+        let seen = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    file.write_all(&[1; 64]).expect("written");
+                }
+            });
+            let mut seen = vec![mtime(&there)];
+            // The first is the time of creation.
+            while seen.len() < 8 {
+                let now = mtime(&there);
+                if seen.last() != Some(&now) {
+                    seen.push(now);
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            seen
+        });
+        for step in seen[1..].windows(2) {
+            assert!(step[1] - step[0] >= 4_000_000, "{seen:?}");
+        }
+        drop(file);
+        assert!(common::eventually(|| mtime(&there) == mtime(&here)));
+    });
+}
+
+const RECORD: usize = 100;
+const RECORDS: usize = 300;
+
+/// Two threads append records of their own; each is there once and whole.
+fn append_side_by_side(path: &Path, append: impl Fn(&File, &[u8]) + Sync) {
+    fs::write(path, b"").expect("made");
+    thread::scope(|scope| {
+        for who in [b'a', b'b'] {
+            let append = &append;
+            scope.spawn(move || {
+                let file = OpenOptions::new().write(true).open(path).expect("opened");
+                (0..RECORDS).for_each(|_| append(&file, &[who; RECORD]));
+            });
+        }
+    });
+    let bytes = fs::read(path).expect("read");
+    assert_eq!(bytes.len(), 2 * RECORDS * RECORD);
+    let whole = |record: &[u8]| record.iter().all(|byte| *byte == record[0]);
+    assert!(bytes.chunks(RECORD).all(whole));
+    assert_eq!(bytes.iter().filter(|byte| **byte == b'a').count(), RECORDS * RECORD);
+}
+
+#[test]
+fn appending_that_is_asked_for_later_holds_on_one_mount() {
+    each(16 * MIB, |_, mount| {
+        append_side_by_side(&mount.path("flag"), |mut file, record| {
+            fcntl_setfl(file, fcntl_getfl(file).expect("flags") | OFlags::APPEND).expect("set");
+            file.write_all(record).expect("written");
+        });
+        append_side_by_side(&mount.path("call"), |file, record| {
+            let written = pwritev2(file, &[IoSlice::new(record)], u64::MAX, ReadWriteFlags::APPEND);
+            assert_eq!(written, Ok(RECORD));
+        });
+    });
+}
