@@ -110,34 +110,26 @@ fn a_run_on_tmpfs_writes_everything() {
     world.assert_clean();
 }
 
+/// Starts a run, sends it a signal when a benchmark file is there, and checks how it ends.
+fn signal_ends(world: &World, command: &mut Command, (signal, status): (&str, i32)) {
+    let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let shm = world.path("shm");
+    wait_until("a benchmark file", &mut child, || {
+        let dirs = fs::read_dir(&shm).unwrap().filter_map(Result::ok);
+        dirs.map(|dir| dir.path().join("iozone-0")).any(|file| file.exists())
+    });
+    let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+    assert!(sent.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(status), "SIG{signal}");
+    world.assert_clean();
+}
+
 #[test]
 fn signals_end_it_and_nothing_is_left() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let world = World::new();
-        let mut child = world
-            .command(&[
-                "--providers",
-                "tmpfs",
-                "--record-sizes",
-                "4k",
-                "--file-size",
-                "16m",
-                "--rounds",
-                "1000",
-            ])
-            .stderr(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let shm = world.path("shm");
-        wait_until("a benchmark file", &mut child, || {
-            let dirs = fs::read_dir(&shm).unwrap().filter_map(Result::ok);
-            dirs.map(|dir| dir.path().join("iozone-0")).any(|file| file.exists())
-        });
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
-        assert!(sent.unwrap().success());
-        assert_eq!(child.wait().unwrap().code(), Some(status), "SIG{signal}");
-        world.assert_clean();
+        let args = ["--providers", "tmpfs", "--record-sizes", "4k", "--file-size", "16m", "--rounds", "1000"];
+        signal_ends(&world, &mut world.command(&args), (signal, status));
         assert!(!world.path("out").exists(), "results of an unfinished run");
     }
 }
@@ -260,20 +252,7 @@ fn signals_end_a_comparison_and_nothing_is_left() {
     for (signal, status) in [("INT", 130), ("TERM", 143)] {
         let world = World::new();
         let args = ["--compare=tmpfs,iozone", "--providers", "none", "--record-sizes", "4k", "--size", "16m"];
-        let mut child = world
-            .compare(&[&args[..], &["--rounds", "1000"]].concat())
-            .stderr(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let shm = world.path("shm");
-        wait_until("a benchmark file", &mut child, || {
-            let dirs = fs::read_dir(&shm).unwrap().filter_map(Result::ok);
-            dirs.map(|dir| dir.path().join("iozone-0")).any(|file| file.exists())
-        });
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
-        assert!(sent.unwrap().success());
-        assert_eq!(child.wait().unwrap().code(), Some(status), "SIG{signal}");
-        world.assert_clean();
+        let mut command = world.compare(&[&args[..], &["--rounds", "1000"]].concat());
+        signal_ends(&world, &mut command, (signal, status));
     }
 }
