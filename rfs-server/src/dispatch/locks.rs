@@ -13,7 +13,10 @@ use super::{
     outcome::Debt,
     shards::Mode,
 };
-use crate::locks::{Asked, MAX_LOCKS, Wish};
+use crate::{
+    grants::Grants,
+    locks::{Asked, MAX_LOCKS, Wish},
+};
 
 impl Call<'_> {
     pub(super) fn answer_locks(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
@@ -57,6 +60,11 @@ fn waits(was: bool) -> Result<Reply, Errno> {
     if was { Ok(Reply::Done) } else { Err(Errno::ENOENT) }
 }
 
+/// What a session is to be told, if it asks and there is something.
+fn due_to(grants: &mut Grants<Sender>, session: u64) -> Option<(Sender, Reply)> {
+    grants.answer(session).map(|(sender, granted)| (sender, Reply::Grants(granted)))
+}
+
 fn check<M: Mode>(view: &View<'_, M>, session: u64, ino: u64, range: LockRange) -> Result<(), Errno> {
     match () {
         () if !view.leases(ino).holds(session, ino) => Err(Errno::EBADF),
@@ -97,8 +105,7 @@ impl Dispatcher {
                 // What ends its session ends its queue after that, and so finds what is left here.
                 if waiter.is_attached() {
                     grants.push(session, Granted { ticket, outcome });
-                    let told = grants.answer(session);
-                    due.extend(told.map(|(sender, granted)| (sender, Reply::Grants(granted))));
+                    due.extend(due_to(&mut grants, session));
                 }
             }
             self.store.send(due);
@@ -114,8 +121,7 @@ impl Dispatcher {
             if asker.is_some_and(|asker| asker.is_attached()) {
                 let before = grants.wait(session, sender);
                 due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
-                let told = grants.answer(session);
-                due.extend(told.map(|(sender, granted)| (sender, Reply::Grants(granted))));
+                due.extend(due_to(&mut grants, session));
             } else {
                 due.push((sender, Reply::Error(Errno::EPROTO)));
             }
