@@ -25,7 +25,11 @@ fn open(path: &Path, append: bool) -> File {
     OpenOptions::new().read(true).write(!append).append(append).open(path).expect("opened")
 }
 
+/// Nothing, wherever it is put, makes no file longer.
 fn put(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
     if model.len() < at + bytes.len() {
         model.resize(at + bytes.len(), 0);
     }
