@@ -16,6 +16,7 @@ use std::{
 use clap::{CommandFactory, Parser};
 use fuser::{Config, Filesystem, Session, SessionACL};
 use rdmabox::{Key, KeyFileError, SessionOptions};
+use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -280,12 +281,20 @@ fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result
         .and_then(|()| out.flush())
         .ok();
     drop(out);
+    tell_manager(NotifyState::Ready);
     if args.detached {
         daemon::detach(args.log_file.as_deref()).map_err(os("cannot go to the background"))?;
     } else if let Some(path) = &args.log_file {
         daemon::log_to(path).map_err(os("cannot write to the log file"))?;
     }
     Ok(())
+}
+
+/// Tells the service manager, if there is one (sd_notify(3)).
+fn tell_manager(news: NotifyState<'_>) {
+    if let Err(e) = sd_notify::notify(&[news]) {
+        log::warn!("the service manager cannot be told: {e}");
+    }
 }
 
 fn wait_and_unmount(
@@ -304,6 +313,7 @@ fn wait_and_unmount(
         Err(mpsc::RecvError) => return Err(RunError::Ended("all threads are gone".into())),
     };
     log::info!("signal {signal}: unmounting {}", mounted.path().display());
+    tell_manager(NotifyState::Stopping);
     let mount = mounted.clone();
     match within(UNMOUNT_LIMIT, move || mount.unmount()) {
         Some(Ok(Unmounted::Clean)) => {

@@ -10,6 +10,7 @@ use rdmabox::{Secret, size};
 use rfs_proto::{BLOCK, StatFs};
 use rfs_server::{Config, Server, cli::Cli, keys::NewKey};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -49,8 +50,8 @@ fn raise_descriptor_limit() {
 fn serve(config: Config) -> Result<(), String> {
     raise_descriptor_limit();
     let mut wanted = vec![SIGTERM, SIGINT];
-    if config.keys.is_some() {
-        // Without keys it does what it does to any program.
+    if config.keys.is_some() || is_service() {
+        // Otherwise it does what it does to any program.
         wanted.push(SIGHUP);
     }
     let mut signals = Signals::new(wanted).map_err(|e| format!("cannot handle signals: {e}"))?;
@@ -59,17 +60,32 @@ fn serve(config: Config) -> Result<(), String> {
         // Whoever started it may have closed its output: no reason not to serve.
         log::debug!("cannot write to standard output: {e}");
     }
+    tell_manager(NotifyState::Ready);
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
         }
         match server.reload_keys() {
-            Ok(count) => log::info!("keys read again: {} of them", count.unwrap_or(0)),
+            Ok(Some(count)) => log::info!("keys read again: {count} of them"),
+            Ok(None) => log::info!("SIGHUP: there is no file of keys to be read again"),
             Err(e) => log::error!("the keys stay as they were: {e}"),
         }
     }
+    tell_manager(NotifyState::Stopping);
     server.shutdown();
     Ok(())
+}
+
+/// Whether a service manager wants to be told how it goes (sd_notify(3)).
+fn is_service() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
+/// Tells the service manager, if there is one.
+fn tell_manager(news: NotifyState<'_>) {
+    if let Err(e) = sd_notify::notify(&[news]) {
+        log::warn!("the service manager cannot be told: {e}");
+    }
 }
 
 /// Makes a key, and prints what goes into the two files.
