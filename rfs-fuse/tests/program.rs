@@ -8,6 +8,7 @@ use std::{
     net::TcpListener,
     os::unix::{
         fs::{FileExt, PermissionsExt},
+        net::UnixDatagram,
         process::CommandExt,
     },
     path::{Path, PathBuf},
@@ -131,6 +132,28 @@ fn signals_and_fusermount_end_it_cleanly() {
         assert!(!is_mounted(&mount.point));
         assert!(eventually(|| lender.server.stats().sessions == 0), "the server knows that everybody left");
     }
+}
+
+#[test]
+fn a_service_manager_is_told() {
+    let lender = Lender::new(16 * MIB);
+    let (point, place) = (directory(), directory());
+    let manager = place.path().join("notify");
+    let news = UnixDatagram::bind(&manager).expect("bound");
+    let next = || {
+        let mut bytes = [0; 100];
+        let len = news.recv(&mut bytes).expect("told");
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    let mut command = program();
+    command.arg(lender.address(Over::Shm)).arg(point.path()).env("NOTIFY_SOCKET", &manager);
+    let mut mount = Mount::spawn(&mut command, point.path());
+    assert_eq!(next(), "READY=1\n");
+    assert!(is_mounted(point.path()));
+    mount.signal(Signal::TERM);
+    let (status, said) = mount.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert_eq!(next(), "STOPPING=1\n");
 }
 
 #[test]

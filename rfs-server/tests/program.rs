@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, net::UnixDatagram},
     process::{Child, Command, Output, Stdio},
     thread,
 };
@@ -44,7 +44,11 @@ struct Running {
 impl Running {
     /// Starts the program and reads its output up to the line that says it is ready.
     fn start(args: &[&str]) -> Running {
-        let child = program().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Running::spawn(program().args(args))
+    }
+
+    fn spawn(command: &mut Command) -> Running {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut running = Running { child: Some(child), lines: Vec::new() };
         let out = running.child.as_mut().and_then(|child| child.stdout.take()).unwrap();
         for line in BufReader::new(out).lines() {
@@ -110,6 +114,31 @@ fn serves_and_stops(signal: &str) {
     // Who came and went, and nothing to worry about.
     assert!(log.lines().all(|line| line.contains(" INFO ") && line.contains("session")), "{log}");
     assert!(!socket.exists());
+}
+
+/// As a service it says when it can be used and when it ends, and SIGHUP, which asks it to read its keys, never ends it.
+#[test]
+fn a_service_manager_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let manager = directory.path().join("notify");
+    let news = UnixDatagram::bind(&manager).unwrap();
+    let next = || {
+        let mut bytes = [0; 100];
+        let len = news.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..len].to_vec()).unwrap()
+    };
+    let address = format!("unix:{}", directory.path().join("rfs.sock").display());
+    let server =
+        Running::spawn(program().args(["--memory=4M", "--listen", &address]).env("NOTIFY_SOCKET", &manager));
+    assert_eq!(next(), "READY=1\n");
+    server.tell("HUP");
+    works(&address.parse().unwrap());
+    let (status, log) = server.signal("TERM");
+    assert_eq!(status, Some(0), "{log}");
+    assert_eq!(next(), "STOPPING=1\n");
+    // And nothing else.
+    news.set_nonblocking(true).unwrap();
+    assert_eq!(news.recv(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]
