@@ -19,7 +19,7 @@ use crate::{
 ///
 /// The server keeps the files of its clients in the memory that it lends, for as long as it runs. Clients mount
 /// them with `rfs-fuse ADDRESS MOUNTPOINT`; on the same host they reach the memory itself, from other hosts over
-/// the network. The server runs in the foreground until SIGTERM or Ctrl-C; when it ends, the files are gone.
+/// the network. The server runs in the foreground until SIGTERM or Ctrl-C; when it ends, the files are gone, unless there is a --memory-dir.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-server",
@@ -39,7 +39,9 @@ use crate::{
         Two file systems, each with space of its own (rfs-fuse --export NAME):\n      \
             rfs-server --export home=8G --export scratch=2G,inodes=100000,root-mode=1777\n  \
         With all memory taken before clients can connect:\n      \
-            rfs-server --memory 4G --prefault\n\n\
+            rfs-server --memory 4G --prefault\n  \
+        So that the files outlive the server, though not the machine:\n      \
+            rfs-server --memory 4G --memory-dir /dev/shm/rfs\n\n\
         When clients can connect, it prints the addresses that it listens on, one a line, and then a line that \
         begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot start, 2 for a command \
         line that makes no sense. Log lines on standard error tell \
@@ -49,6 +51,12 @@ pub struct Cli {
     /// How much memory to lend: a number of bytes, or of powers of 1024: 512m, 4g, 1.5t
     #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present_any = ["exports", "new_key"])]
     pub memory: Option<u64>,
+
+    /// Keep the memory in files in this directory, one on a tmpfs such as /dev/shm: whatever ends the server, the next one with this option
+    /// goes on with every file. The directory is made if it is missing; no two servers use it at once. Without this option, or when
+    /// the machine ends, the files are gone
+    #[arg(long, value_name = "DIR")]
+    pub memory_dir: Option<PathBuf>,
 
     /// A file system to lend, instead of --memory and what goes with it: its name and size, how many inodes it has, and the
     /// permissions of its root directory. May be repeated; clients that name none get the first
@@ -137,6 +145,7 @@ impl Cli {
         config.fencing = Fencing { lease, kill: !self.keep_stragglers };
         config.recall_timeout = self.recall_timeout.map(|seconds| Duration::from_secs(seconds.into()));
         config.inodes = self.inodes;
+        config.memory_dir = self.memory_dir;
         config.name = self.name;
         config.root.perm = self.root_mode;
         let root = config.root;
@@ -169,6 +178,7 @@ mod tests {
             "rfs-server",
             "--memory=2G",
             "--inodes=77",
+            "--memory-dir=/dev/shm/x",
             "--name=x",
             "--root-mode=1777",
             "--prefault=never",
@@ -180,6 +190,7 @@ mod tests {
         .unwrap();
         let config = cli.into_config();
         assert_eq!((config.memory, config.inodes, config.name.as_str()), (2 << 30, Some(77), "x"));
+        assert_eq!(config.memory_dir, Some("/dev/shm/x".into()));
         assert_eq!((config.root.perm, config.prefault), (0o1777, Prefault::Never));
         assert_eq!(config.fencing, Fencing { lease: Some(Duration::from_secs(7)), kill: false });
         assert_eq!(config.patience(), Duration::from_secs(3));

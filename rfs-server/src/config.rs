@@ -40,6 +40,8 @@ pub struct Config {
     pub memory: u64,
     /// Its inodes: see [`ExportConfig::inodes`].
     pub inodes: Option<u32>,
+    /// The directory whose files have the memory, so that the next server goes on with it. `None`: it goes with the server.
+    pub memory_dir: Option<PathBuf>,
     /// What to lend, if it is not one export of `memory`, `inodes`, `name` and `root`. The first is that of clients that name none.
     pub exports: Vec<ExportConfig>,
     /// Where to listen.
@@ -86,6 +88,7 @@ impl Config {
         Config {
             memory,
             inodes: None,
+            memory_dir: None,
             exports: Vec::new(),
             listen: default_listen(),
             rdma: RdmaOptions::default(),

@@ -7,7 +7,7 @@
 use rdmabox::size;
 use rfs_proto::{BLOCK, record};
 
-use crate::dispatch::Root;
+use crate::{dispatch::Root, durable::Shape};
 
 /// Space for each inode that an export provides unless told a number.
 const BYTES_PER_INODE: u64 = 16 << 10;
@@ -38,6 +38,11 @@ impl ExportConfig {
     /// Bytes of file data.
     pub fn arena_len(&self) -> u64 {
         self.memory / BLOCK * BLOCK
+    }
+
+    /// The size of a memory object for it.
+    pub fn shape(&self) -> Shape {
+        Shape { arena: self.arena_len(), inodes: self.inode_count() }
     }
 
     /// Bytes of the attribute table.

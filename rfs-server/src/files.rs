@@ -28,6 +28,8 @@ pub struct FileMap {
     needed_to: u64,
     /// First byte behind what is kept although the file does not reach so far.
     kept_to: u64,
+    /// Where extents have come or gone since this was last taken: first byte, and the one behind.
+    touched: Option<(u64, u64)>,
 }
 
 /// Rounds up to a whole block. Values near the end of u64 stay as they are rounded down.
@@ -104,7 +106,49 @@ impl FileMap {
             }
         }
         self.allocated -= given_up.iter().map(|range| range.len).sum::<u64>();
+        if !given_up.is_empty() {
+            self.touch(from, to);
+        }
         given_up
+    }
+
+    /// The range in which extents have come or gone since this was last asked, if any have.
+    pub fn take_touched(&mut self) -> Option<(u64, u64)> {
+        self.touched.take()
+    }
+
+    fn touch(&mut self, from: u64, to: u64) {
+        let (first, last) = self.touched.unwrap_or((from, to));
+        self.touched = Some((first.min(from), last.max(to)));
+    }
+
+    /// All extents, in file order.
+    pub fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.extents.values().copied()
+    }
+
+    /// The extents in a range, without what lies outside of it.
+    pub fn within(&self, from: u64, to: u64) -> impl Iterator<Item = Extent> + '_ {
+        self.from(from).take_while(move |extent| extent.file < to).map(move |extent| {
+            let (start, stop) = (extent.file.max(from), extent.file_end().min(to));
+            Extent { file: start, arena: extent.arena + (start - extent.file), len: stop - start }
+        })
+    }
+
+    /// Whether a range has no space at all.
+    pub fn is_hole(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len);
+        self.from(offset).next().is_none_or(|extent| extent.file >= end)
+    }
+
+    /// What was asked for, and what is kept, as it was once.
+    pub fn restore_ends(&mut self, needed_to: u64, kept_to: u64) {
+        (self.needed_to, self.kept_to) = (needed_to, kept_to);
+    }
+
+    /// Whether [`FileMap::cut`] would change anything.
+    pub fn reaches_beyond(&self, size: u64) -> bool {
+        self.end().max(self.needed_to).max(self.kept_to) > block_up(size)
     }
 
     /// First file byte behind the last extent.
@@ -151,6 +195,7 @@ impl FileMap {
     /// Adds space for the hole that begins at `file`, in file order.
     pub fn insert(&mut self, mut file: u64, ranges: &[Range]) {
         for range in ranges {
+            self.touch(file, file + range.len);
             let mut extent = Extent { file, arena: range.start, len: range.len };
             file += range.len;
             self.allocated += range.len;
@@ -187,6 +232,9 @@ impl FileMap {
         }
         given_up.extend(gone.into_values().map(|extent| Range { start: extent.arena, len: extent.len }));
         self.allocated -= given_up.iter().map(|range| range.len).sum::<u64>();
+        if !given_up.is_empty() {
+            self.touch(keep, u64::MAX);
+        }
         given_up
     }
 
@@ -306,6 +354,7 @@ mod tests {
         assert_eq!(map.cut(2 * B + 1), vec![range(13, 1), range(20, 2)]);
         assert_eq!((map.layout(0).0, map.allocated()), (vec![extent(0, 10, 3)], 3 * B));
         assert_eq!(map.cut(0), vec![range(10, 3)]);
+        assert_eq!(map.take_touched(), Some((0, u64::MAX)));
         assert_eq!(map, FileMap::default());
     }
 
@@ -314,9 +363,20 @@ mod tests {
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec((0..3u8, 0..64u64, 1..16u64, 1..6u64), 1..60)) {
             let mut map = FileMap::default();
+            let mut mirror = FileMap::default();
             let mut table: Vec<Option<u64>> = vec![None; 80];
             let mut next = 0;
             for (what, at, len, piece) in steps {
+                // Whoever takes over what is said to have been touched has the same.
+                if let Some((from, to)) = map.take_touched() {
+                    mirror.punch(from, to);
+                    for extent in map.within(from, to) {
+                        prop_assert!(mirror.is_hole(extent.file, extent.len));
+                        mirror.insert(extent.file, &[Range { start: extent.arena, len: extent.len }]);
+                    }
+                    mirror.take_touched();
+                }
+                prop_assert_eq!(&map, &mirror);
                 if what == 1 {
                     // Bytes in the first and last block stay.
                     let given_up: u64 = map.punch(at * B - u64::from(at > 0), (at + len) * B + 1).iter().map(|r| r.len / B).sum();

@@ -42,7 +42,7 @@ impl Rights {
 }
 
 /// True for requests that change files or names, or prepare to. Every request is named, so that a new one is thought about.
-fn changes(request: &Request<'_>) -> bool {
+pub(crate) fn changes(request: &Request<'_>) -> bool {
     match request {
         // Nobody else could write then.
         Request::Attach { alone: true, .. }

@@ -20,7 +20,11 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use rdmabox::Memory;
 
-use crate::alloc::{Arena, Range, Short, Totals, Want};
+use crate::{
+    alloc::{Arena, Range, Short, Totals, Want},
+    dispatch::BEFORE,
+    durable::Dirt,
+};
 
 /// Most bytes that are zeroed at a time, between two looks at the account.
 const CHUNK: u64 = 4 << 20;
@@ -42,6 +46,10 @@ pub enum ScrubMode {
 struct Account {
     arena: Arena,
     stop: bool,
+    /// Sessions of the servers before may reach what files give up.
+    before: bool,
+    /// Which blocks may hold bytes, where the next server has to know.
+    dirt: Option<Dirt>,
 }
 
 /// The arena.
@@ -64,8 +72,34 @@ impl Space {
     /// The account over all of `memory`, which is zero.
     pub fn new(memory: Arc<Memory>, mode: ScrubMode) -> Space {
         let arena = Arena::new(memory.len() as u64);
+        Space::over(memory, mode, Account { arena, stop: false, before: false, dirt: None })
+    }
+
+    /// The account over memory that the server before has left. `used`: the space of files, in order. `before`: sessions of before may
+    /// reach what that server had not zeroed yet, and what files give up, until [`Space::before_is_over`].
+    pub fn kept(memory: Arc<Memory>, mode: ScrubMode, used: Vec<Range>, dirt: Dirt, before: bool) -> Space {
+        let len = memory.len() as u64;
+        let mut arena = Arena::taken(len);
+        let holders: &[u64] = if before { &[BEFORE] } else { &[] };
+        let mut at = 0;
+        for range in used.into_iter().chain([Range { start: len, len: 0 }]) {
+            let free = Range { start: at, len: range.start - at };
+            for (piece, may_hold) in dirt.pieces(free) {
+                match may_hold {
+                    true => arena.quarantine(0, piece, holders),
+                    false => arena.add_clean(piece),
+                }
+            }
+            at = range.end();
+        }
+        let space = Space::over(memory, mode, Account { arena, stop: false, before, dirt: Some(dirt) });
+        space.change(|_| {});
+        space
+    }
+
+    fn over(memory: Arc<Memory>, mode: ScrubMode, account: Account) -> Space {
         Space {
-            account: Mutex::new(Account { arena, stop: false }),
+            account: Mutex::new(account),
             waiting_dirty: AtomicU64::new(0),
             quarantined: AtomicU64::new(0),
             dirt: Condvar::new(),
@@ -83,8 +117,12 @@ impl Space {
     /// A change of the account, and of what is told without its lock. Relaxed: whoever has to see it was told of it by way of another
     /// lock, or did it himself.
     fn change<T>(&self, change: impl FnOnce(&mut Arena) -> T) -> T {
+        self.change_account(|account| change(&mut account.arena))
+    }
+
+    fn change_account<T>(&self, change: impl FnOnce(&mut Account) -> T) -> T {
         let mut account = self.account.lock();
-        let result = change(&mut account.arena);
+        let result = change(&mut account);
         self.waiting_dirty.store(account.arena.waiting_dirty(), Ordering::Relaxed);
         self.quarantined.store(account.arena.totals().quarantined, Ordering::Relaxed);
         result
@@ -92,14 +130,35 @@ impl Space {
 
     /// Grants all wishes or none; the space is zero.
     pub fn allocate(&self, wants: &[Want]) -> Result<Vec<Vec<Range>>, Short> {
-        self.account.lock().arena.allocate(wants)
+        let mut account = self.account.lock();
+        let granted = account.arena.allocate(wants)?;
+        if let Some(dirt) = &account.dirt {
+            granted.iter().flatten().for_each(|&range| dirt.set(range, true));
+        }
+        Ok(granted)
+    }
+
+    /// Whether sessions of the servers before may still reach something.
+    pub fn is_before(&self) -> bool {
+        self.account.lock().before
+    }
+
+    /// The sessions of the servers before can reach nothing any more; [`Space::tidy`] follows.
+    pub fn before_is_over(&self) {
+        self.account.lock().before = false;
+        self.change(|arena| arena.session_ended(BEFORE));
     }
 
     /// Takes space of an inode back that `holders` can still reach; [`Space::tidy`] follows, outside of other locks.
     pub fn quarantine(&self, ino: u64, ranges: &[Range], holders: &[u64]) {
-        if !ranges.is_empty() {
-            self.change(|arena| ranges.iter().for_each(|&range| arena.quarantine(ino, range, holders)));
+        if ranges.is_empty() {
+            return;
         }
+        self.change_account(|account| {
+            let mut all = holders.to_vec();
+            all.extend(account.before.then_some(BEFORE));
+            ranges.iter().for_each(|&range| account.arena.quarantine(ino, range, &all));
+        });
     }
 
     /// A session cannot reach an inode's space any more; [`Space::tidy`] follows.
@@ -151,7 +210,12 @@ impl Space {
     fn scrub_one(&self) -> bool {
         let Some(range) = self.change(|arena| arena.take_dirty(CHUNK)) else { return false };
         self.zero(range);
-        self.change(|arena| arena.scrubbed(range));
+        self.change_account(|account| {
+            if let Some(dirt) = &account.dirt {
+                dirt.set(range, false);
+            }
+            account.arena.scrubbed(range);
+        });
         self.clean.notify_all();
         true
     }

@@ -3,14 +3,21 @@
 //! Threading: [`Server::start`] returns once the server answers. Dropping the server ends all sessions, removes its
 //! Unix sockets and joins its threads. It installs no signal handlers and prints nothing: that is the program's.
 
-use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rdmabox::{Access, Address, Domain, Host, HostError, KeyFileError, Memory, MemoryError, Running, size};
 use rfs_proto::{ServerStats, StatFs};
 
 use crate::{
-    config::{Config, MIN_MEMORY},
-    dispatch::Dispatcher,
+    config::{Config, DEFAULT_LEASE, MIN_MEMORY},
+    dispatch::{Damage, Dispatcher, Kept, Root},
+    durable::{Object, ObjectError, ObjectStore},
     export::ExportConfig,
     keys::{self, Keys},
     patience::{Alarm, Patience},
@@ -20,6 +27,7 @@ use crate::{
     service::{FileService, Lent, Reach},
     stats,
     system::{self, Bound},
+    upkeep::Upkeep,
 };
 
 /// Why a server did not start. Nothing of it is left behind.
@@ -85,6 +93,17 @@ pub enum StartError {
         /// What stands in the way.
         bound: Bound,
     },
+    /// The files that have the memory cannot be used.
+    #[error("cannot use memory in files: {0}")]
+    Object(#[from] ObjectError),
+    /// What is kept there is no file system.
+    #[error("cannot use memory in files: {path}: {source}", path = .path.display())]
+    Damage {
+        /// The directory of the export.
+        path: PathBuf,
+        /// What is wrong.
+        source: Damage,
+    },
     /// The system refused the memory.
     #[error("cannot lend memory: {0}")]
     Memory(#[from] MemoryError),
@@ -111,6 +130,8 @@ pub struct Server {
     running: Running,
     _patience: Patience,
     exports: Vec<Export>,
+    /// Keeps other servers away from the memory.
+    _store: Option<ObjectStore>,
     service: Arc<FileService>,
     /// Where the keys come from, and those that count.
     keys: Option<(PathBuf, Arc<Keys>)>,
@@ -122,14 +143,28 @@ struct Export {
     name: String,
     _prefaulter: Prefaulter,
     _scrubber: Scrubber,
+    upkeep: Option<Upkeep>,
+    object: Option<Arc<Object>>,
     dispatcher: Arc<Dispatcher>,
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        drop(self.upkeep.take());
+        if let Some(object) = self.object.take_if(|_| self.dispatcher.is_settled()) {
+            object.end();
+        }
+    }
 }
 
 impl Server {
     /// Starts a server: when this returns, clients can connect.
     pub fn start(config: Config) -> Result<Server, StartError> {
         config.check()?;
-        check_memory(&config, system::available_memory())?;
+        let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
+        if store.is_none() {
+            check_memory(&config, system::available_memory())?;
+        }
         let asked = config.exports();
         let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
@@ -146,10 +181,14 @@ impl Server {
                     .map(|rights| host.domain().map(|domain| (rights, domain)))
                     .collect::<Result<_, _>>()?,
             };
-            made.push(Made::new(&host, export, &own, &config, &alarm)?);
+            let object = store.as_ref().map(|store| store.object(&export.name, export.shape()).map(Arc::new));
+            made.push(Made::new(&host, export, &own, (&config, object.transpose()?), &alarm)?);
             domains.extend(own.into_iter().map(|(rights, domain)| ((at, rights), domain)));
         }
         let keys = book.map(|book| Arc::new(Keys::new(book, domains)));
+        if let Some(path) = &config.memory_dir {
+            check_room(path, made.iter().filter_map(|made| made.object.as_deref()))?;
+        }
         make_socket_directories(&config.listen)?;
         let (mut exports, mut lent) = (Vec::new(), Vec::new());
         for made in made {
@@ -170,7 +209,7 @@ impl Server {
         let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
         let patience = Patience::start(alarm, watched, config.patience(), end).map_err(StartError::Thread)?;
         let keys = config.keys.clone().zip(keys);
-        Ok(Server { running, _patience: patience, exports, service, keys })
+        Ok(Server { running, _patience: patience, exports, _store: store, service, keys })
     }
 
     /// Reads the file with keys again. Sessions whose key is gone from it, or opens something else now, are ended. How many keys there
@@ -218,6 +257,7 @@ struct Made {
     lent: Lent,
     space: Arc<Space>,
     arena: Arc<Memory>,
+    object: Option<Arc<Object>>,
 }
 
 impl Made {
@@ -225,14 +265,16 @@ impl Made {
         host: &Host,
         export: &ExportConfig,
         domains: &HashMap<Rights, Domain>,
-        config: &Config,
+        (config, object): (&Config, Option<Arc<Object>>),
         alarm: &Arc<Alarm>,
     ) -> Result<Made, StartError> {
         let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
             Ok(Arc::new(Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?))
         };
-        let arena = memory("arena", export.arena_len())?;
-        let table = memory("table", export.table_len())?;
+        let (arena, table) = match &object {
+            Some(object) => (Arc::clone(&object.arena), Arc::clone(&object.table)),
+            None => (memory("arena", export.arena_len())?, memory("table", export.table_len())?),
+        };
         let reach = |domain, rights| -> Result<Reach, HostError> {
             let (data, records) = match rights {
                 Rights::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
@@ -247,24 +289,76 @@ impl Made {
         let open = reach(Domain::default(), Rights::Write)?;
         let keyed = domains.iter().map(|(rights, domain)| Ok((*rights, reach(*domain, *rights)?)));
         let keyed = keyed.collect::<Result<_, HostError>>()?;
-        let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
-        // A table has a slot for the root, or the configuration would not have passed.
-        let dispatcher = Dispatcher::new(Arc::clone(&space), table, export.root, Arc::clone(&config.clock))
-            .map_err(|_| StartError::NoInodes)?
-            .with_alarm(Arc::clone(alarm));
+        let clock = Arc::clone(&config.clock);
+        let dispatcher = match &object {
+            Some(object) => take_over(object, config, export.root)?,
+            None => {
+                let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
+                // A table has a slot for the root, or the configuration would not have passed.
+                Dispatcher::new(space, table, export.root, clock).map_err(|_| StartError::NoInodes)?
+            }
+        };
+        let dispatcher = dispatcher.with_alarm(Arc::clone(alarm));
+        let space = Arc::clone(dispatcher.space());
         let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
         let lent = Lent { name, dispatcher, open, keyed };
-        Ok(Made { lent, space, arena })
+        Ok(Made { lent, space, arena, object })
     }
 
     /// Starts the threads that work for it.
     fn work(&self, config: &Config) -> Result<Export, StartError> {
+        if let Some(object) = &self.object {
+            object.begin();
+        }
+        let grace = config.fencing.lease.unwrap_or(DEFAULT_LEASE);
+        let upkeep =
+            || Upkeep::start(&self.lent.dispatcher, Instant::now() + grace).map_err(StartError::Thread);
         Ok(Export {
+            upkeep: self.object.as_ref().map(|_| upkeep()).transpose()?,
+            object: self.object.clone(),
             name: self.lent.name.clone(),
             _scrubber: Scrubber::start(&self.space).map_err(StartError::Thread)?,
             _prefaulter: Prefaulter::start(&self.arena, config.prefault).map_err(StartError::Thread)?,
             dispatcher: Arc::clone(&self.lent.dispatcher),
         })
+    }
+}
+
+/// The file system that a memory object keeps.
+fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher, StartError> {
+    let begin = Instant::now();
+    let header = object.header();
+    let (log, state) = object.log()?;
+    let inodes = state.as_ref().map(|state| state.inodes.len());
+    let kept = Kept { log, state, dirt: object.dirt(), starts: header.starts + 1, clean: header.clean };
+    let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
+    let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
+        .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?;
+    if let Some(inodes) = inodes {
+        let how = if header.clean { "" } else { ", left by a server that did not end in order" };
+        log::info!(
+            "{}: {inodes} inodes are there{how}, after {:?}",
+            object.path().display(),
+            begin.elapsed()
+        );
+    }
+    Ok(dispatcher)
+}
+
+/// Checks that the file system of a directory has room for what its objects have not taken yet.
+fn check_room<'a>(path: &Path, objects: impl Iterator<Item = &'a Object>) -> Result<(), StartError> {
+    let lent = |object: &Object| {
+        (object.arena.len() as u64 + object.table.len() as u64).saturating_sub(object.present)
+    };
+    let asked = objects.map(lent).sum();
+    // What cannot tell has to be trusted.
+    let Ok(there) = rustix::fs::statvfs(path) else { return Ok(()) };
+    let bytes = there.f_bavail.saturating_mul(there.f_frsize);
+    match bytes < asked {
+        true => {
+            Err(StartError::NotEnough { asked, bound: Bound { bytes, what: path.display().to_string() } })
+        }
+        false => Ok(()),
     }
 }
 

@@ -11,9 +11,12 @@ use std::sync::{Arc, atomic::Ordering};
 use parking_lot::Mutex;
 use rdmabox::Memory;
 use rfs_proto::{
-    Attr, MAX_FILE_SIZE,
+    Attr, FileKind, MAX_FILE_SIZE,
     record::{self, Space},
 };
+
+/// More than there can be steps under way at a time: each of them takes a slot at most.
+const UNDER_WAY: u32 = 1024;
 
 /// The table.
 #[derive(Debug)]
@@ -36,6 +39,54 @@ impl Table {
     pub fn new(memory: Arc<Memory>) -> Table {
         let slots = u32::try_from(memory.len() / record::LEN).unwrap_or(u32::MAX);
         Table { memory, slots, free: Mutex::default() }
+    }
+
+    /// A table over memory that has records: of those slots that are `in_use`, and what was being made or let go when the server
+    /// before ended, which is cleared. No slot from `slots` on has been in use, but for those that steps were about to
+    /// use then.
+    pub fn kept(memory: Arc<Memory>, slots: u32, in_use: impl Fn(u32) -> bool) -> Table {
+        let table = Table::new(memory);
+        let end = slots.saturating_add(UNDER_WAY).min(table.slots);
+        let freed: Vec<u32> = (0..end).rev().filter(|&slot| !in_use(slot)).collect();
+        freed.iter().filter(|&&slot| table.load(slot, record::INO) != 0).for_each(|&slot| table.clear(slot));
+        *table.free.lock() = Free { fresh: end, freed };
+        table
+    }
+
+    /// Whose record it is, or was said to be last. `None` for a slot that there is not.
+    pub fn owner(&self, slot: u32) -> Option<u64> {
+        (slot < self.slots).then(|| self.load(slot, record::INO))
+    }
+
+    /// What was published last of an inode, without what clients wrote; `None` if that was not finished.
+    pub fn published(&self, ino: u64, slot: u32) -> Option<Attr> {
+        let mut raw = [0; record::LEN];
+        self.memory.read(place(slot, 0), &mut raw);
+        raw[record::WRITE_TIME..record::WRITE_TIME + 8].fill(0);
+        let version = self.load(slot, record::VERSION);
+        // A record that was opened and not changed has the check of the version before, one that lacks no more than its version that of the next.
+        let versions = [version & !1, (version | 1).wrapping_add(1)];
+        versions.into_iter().find_map(|version| {
+            raw[record::VERSION..record::VERSION + 8].copy_from_slice(&version.to_le_bytes());
+            record::decode(&raw, ino, slot)
+        })
+    }
+
+    /// Publishes the record of an inode that the server before has left. What clients wrote stays, but for their appends: nobody
+    /// appends.
+    pub fn take_over(&self, attr: &Attr, space: &Space) {
+        self.change(attr.slot, attr.ino, |table, version| {
+            if attr.kind != FileKind::Regular {
+                table.store(attr.slot, record::SIZE, attr.size);
+            }
+            table.store(attr.slot, record::APPENDER, 0);
+            table.store_server_part(attr, space, version);
+        });
+    }
+
+    /// First slot behind all that have been in use.
+    pub fn used_slots(&self) -> u32 {
+        self.free.lock().fresh
     }
 
     /// Slots in all.
@@ -64,12 +115,16 @@ impl Table {
 
     /// Gives a slot back. No session may have the inode open: none writes to the record any more.
     pub fn release(&self, slot: u32) {
+        self.clear(slot);
+        self.free.lock().freed.push(slot);
+    }
+
+    fn clear(&self, slot: u32) {
         self.change(slot, 0, |table, _| {
             table.store(slot, record::SIZE, 0);
             table.store(slot, record::WRITE_TIME, 0);
             table.store(slot, record::APPENDER, 0);
         });
-        self.free.lock().freed.push(slot);
     }
 
     /// Publishes what the server owns. The size and the time of the last write stay as they are.
@@ -90,8 +145,9 @@ impl Table {
     /// Publishes what the server owns, with an mtime that the server set: no client has written since.
     pub fn publish_times(&self, attr: &Attr, space: &Space) {
         self.change(attr.slot, attr.ino, |table, version| {
-            table.store(attr.slot, record::WRITE_TIME, 0);
+            // In this order: whoever finds the server's part in part has the time of the last write to go by.
             table.store_server_part(attr, space, version);
+            table.store(attr.slot, record::WRITE_TIME, 0);
         });
     }
 

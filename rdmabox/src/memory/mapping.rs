@@ -7,9 +7,12 @@
 use std::{
     ffi::CString,
     fmt,
-    fs::File,
+    fs::{File, Metadata},
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
     ptr::NonNull,
     sync::{
         Arc,
@@ -109,16 +112,29 @@ impl Memory {
         map(Some(file.into()), len, true)
     }
 
-    /// Maps memory that a peer handed over. The descriptor must be a memfd sealed against shrinking, or the peer
-    /// could turn a later access into SIGBUS.
+    /// Shareable memory over all of a file, whose bytes outlive the mapping and the process: a file of tmpfs, or any other that
+    /// can be mapped. Whoever may write to it could shorten it, and an access behind its end is SIGBUS: it should be its
+    /// owner's alone.
+    pub fn of_file(file: File) -> Result<Memory, MemoryError> {
+        let len = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
+        let len =
+            usize::try_from(len).map_err(|_| MemoryError::BadHandle("longer than the address space"))?;
+        map(Some(file.into()), len, true)
+    }
+
+    /// Maps memory that a peer handed over. Nobody but those who could end this process anyway may be able to shorten it, which would turn a
+    /// later access into SIGBUS: it is a memfd that is sealed against that, or a file that belongs to this user or to root and
+    /// that nobody else may write to.
     pub fn from_peer(fd: OwnedFd, len: usize, writable: bool) -> Result<Memory, MemoryError> {
+        let file = File::from(fd);
+        let meta = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?;
         // SAFETY: plain fcntl on an open descriptor.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
+        if !sealed && !is_of_friends(&meta) {
             return Err(MemoryError::BadHandle("not sealed against shrinking"));
         }
-        let file = File::from(fd);
-        let size = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
+        let size = meta.len();
         if size < len as u64 {
             return Err(MemoryError::BadHandle("shorter than announced"));
         }
@@ -415,6 +431,12 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
+/// True for a file that only this user or root can change.
+fn is_of_friends(meta: &Metadata) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    meta.is_file() && (meta.uid() == 0 || meta.uid() == own) && meta.mode() & 0o022 == 0
+}
+
 fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, MemoryError> {
     if len == 0 {
         return Err(MemoryError::BadHandle("no bytes to map"));
@@ -506,6 +528,21 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_file_outlive_the_mapping() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(Memory::of_file(file.try_clone().unwrap()).is_err(), "no bytes");
+        file.set_len(8192).unwrap();
+        Memory::of_file(file.try_clone().unwrap()).unwrap().write(5000, b"kept");
+        let again = Memory::of_file(file).unwrap();
+        let mut bytes = [0; 4];
+        again.read(5000, &mut bytes);
+        assert_eq!((again.len(), &bytes), (8192, b"kept"));
+        again.zero_present(0, 8192);
+        again.read(5000, &mut bytes);
+        assert_eq!(bytes, [0; 4]);
+    }
+
+    #[test]
     fn only_memory_that_cannot_shrink_is_taken_from_a_peer() {
         let memory = Memory::shared("test", 4096).unwrap();
         let fd = memory.peer_fd(false).unwrap();
@@ -521,7 +558,10 @@ mod tests {
         assert_eq!(byte, *b"x");
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        assert!(Memory::from_peer(file.into(), 4096, false).is_err());
+        let handed = || file.try_clone().unwrap().into();
+        assert!(Memory::from_peer(handed(), 4096, false).is_ok(), "its owner's alone");
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o620)).unwrap();
+        assert!(Memory::from_peer(handed(), 4096, false).is_err());
         assert!(Memory::from_peer(memory.peer_fd(false).unwrap(), 4096, true).is_err());
     }
 }

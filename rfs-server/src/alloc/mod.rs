@@ -105,6 +105,23 @@ impl Arena {
         }
     }
 
+    /// An arena of `len` bytes in which nothing is clean yet: what is not in use comes by [`Arena::add_clean`], [`Arena::free`] and
+    /// [`Arena::quarantine`].
+    pub fn taken(len: u64) -> Arena {
+        Arena { clean: FreeMap::default(), ..Arena::new(len) }
+    }
+
+    /// A range is free and zero.
+    pub fn add_clean(&mut self, range: Range) {
+        self.clean.insert(range);
+    }
+
+    /// A session is over for all inodes.
+    pub fn session_ended(&mut self, session: u64) {
+        let inodes: Vec<u64> = self.quarantine.keys().copied().collect();
+        inodes.into_iter().for_each(|ino| self.lease_ended(ino, session));
+    }
+
     /// What there is.
     pub fn totals(&self) -> Totals {
         Totals {

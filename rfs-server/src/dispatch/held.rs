@@ -81,14 +81,40 @@ pub(crate) struct Held<'a, M: Mode> {
     grips: SmallVec<[Grip<'a, M>; 4]>,
     /// It has changed something.
     changed: bool,
+    changes: Changes,
+}
+
+/// What a step has changed of what is kept for the next server, each once. Nothing is noted where nothing is kept.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    noted: bool,
+    pub(super) inodes: SmallVec<[u64; 4]>,
+    /// Directories and names.
+    pub(super) names: SmallVec<[(u64, Box<[u8]>); 2]>,
+}
+
+impl Changes {
+    #[inline]
+    fn inode(&mut self, ino: u64) {
+        if self.noted && !self.inodes.contains(&ino) {
+            self.inodes.push(ino);
+        }
+    }
+
+    fn name(&mut self, directory: u64, name: &[u8]) {
+        if self.noted {
+            self.names.push((directory, name.into()));
+        }
+    }
 }
 
 impl<'a, M: Mode> Held<'a, M> {
-    /// Waits for what the plan says.
+    /// Waits for what the plan says. `noted`: somebody asks for the changes.
     #[inline]
-    pub(super) fn new(shards: &'a Shards, plan: &'a mut Plan) -> Held<'a, M> {
+    pub(super) fn new(shards: &'a Shards, plan: &'a mut Plan, noted: bool) -> Held<'a, M> {
         let grips = plan.shards.iter().map(|&at| shards.wait(at)).collect();
-        Held { shards, plan, grips, changed: false }
+        let changes = Changes { noted, ..Changes::default() };
+        Held { shards, plan, grips, changed: false, changes }
     }
 
     /// The shard of an inode that was asked for.
@@ -131,6 +157,16 @@ impl Held<'_, Writing> {
         let at = self.find(ino);
         &mut self.grips[at]
     }
+
+    /// An inode that was asked for, to change what the next server does not have to know. ESTALE if it is gone.
+    pub(super) fn passing_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
+        self.shard_mut(ino).inodes.get_mut(&ino).ok_or(Errno::ESTALE)
+    }
+
+    /// What has been changed so far.
+    pub(super) fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
 }
 
 impl<M: Mode> Inodes for Held<'_, M> {
@@ -147,7 +183,8 @@ impl<M: Mode> Inodes for Held<'_, M> {
 
 impl InodesMut for Held<'_, Writing> {
     fn get_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
-        self.shard_mut(ino).inodes.get_mut(&ino).ok_or(Errno::ESTALE)
+        self.changes.inode(ino);
+        self.passing_mut(ino)
     }
 
     fn fresh(&mut self) -> Result<u64, Stop> {
@@ -158,10 +195,16 @@ impl InodesMut for Held<'_, Writing> {
 
     fn insert(&mut self, ino: u64, inode: Inode) {
         self.plan.fresh = None;
+        self.changes.inode(ino);
         self.shard_mut(ino).inodes.insert(ino, inode);
     }
 
+    fn entry_changed(&mut self, directory: u64, name: &[u8]) {
+        self.changes.name(directory, name);
+    }
+
     fn remove(&mut self, ino: u64) -> Option<Inode> {
+        self.changes.inode(ino);
         self.shard_mut(ino).inodes.remove(&ino)
     }
 

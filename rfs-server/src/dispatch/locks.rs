@@ -27,7 +27,7 @@ impl Call<'_> {
                     return Err(Errno::ENOLCK);
                 }
                 let wish = Wish { owner: (session, owner), class, range, pid };
-                meta.namespace.get_mut(ino)?.was_locked |= kind != LockKind::Unlock;
+                meta.namespace.inodes_mut().passing_mut(ino)?.was_locked |= kind != LockKind::Unlock;
                 let asked = meta.locks().set(ino, wish, kind, ticket)?;
                 match (asked, kind) {
                     (Asked::Waits, _) => Ok(Reply::Waits),

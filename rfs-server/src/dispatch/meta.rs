@@ -41,6 +41,17 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) needs: Vec<Need>,
     /// Replies that have become due in it.
     pub(super) due: Due,
+    /// What it gives up.
+    pub(super) freed: Freed,
+}
+
+/// What a step gives up. It is given up when the step is over and its changes are logged: until then the next server would take it for
+/// what it was.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    /// Space of an inode, and who can still reach it.
+    space: Vec<(u64, Vec<Range>, Vec<u64>)>,
+    slots: Vec<u32>,
 }
 
 /// The metadata, to look at.
@@ -98,6 +109,23 @@ impl Meta<'_> {
         &mut self.namespace.inodes_mut().shard_mut(ino).leases
     }
 
+    /// The step is over: logs what it has changed, and gives up what it has given up.
+    #[inline]
+    pub(super) fn commit(&mut self) {
+        if let Some(journal) = &self.store.journal
+            && journal.note(&mut self.namespace).is_err()
+        {
+            // What it has given up stays away from everybody until the next start.
+            self.freed = Freed::default();
+        }
+        for (ino, ranges, holders) in self.freed.space.drain(..) {
+            self.space.quarantine(ino, &ranges, &holders);
+        }
+        for slot in self.freed.slots.drain(..) {
+            self.table.release(slot);
+        }
+    }
+
     /// Publishes what the server owns of an inode's record. Inodes that are gone have none.
     pub(super) fn publish(&self, ino: u64) {
         if let Ok(inode) = self.namespace.get(ino) {
@@ -144,10 +172,10 @@ impl Meta<'_> {
     /// Gives up a file's space behind `size`, but for what is kept up to `keep`, which is zeroed. `session` asked for it
     /// and writes nothing there any more; what other sessions can reach is quarantined.
     pub(super) fn cut(&mut self, session: u64, ino: u64, size: u64, keep: u64) -> Result<(), Errno> {
-        let map = self.file_mut(ino)?;
+        let map = self.file(ino)?;
         let keep = block_up(size).max(keep);
-        let given_up = map.cut(keep);
         let rest = map.pieces(size, keep);
+        let given_up = if map.reaches_beyond(keep) { self.file_mut(ino)?.cut(keep) } else { Vec::new() };
         self.give_up(session, ino, &given_up, &rest)
     }
 
@@ -168,17 +196,19 @@ impl Meta<'_> {
         }
         // Also where no space goes: what was zeroed may have been under somebody's write.
         if changed {
-            self.namespace.get_mut(ino)?.layout_generation += 1;
+            // The next server begins with a higher one.
+            self.namespace.inodes_mut().passing_mut(ino)?.layout_generation += 1;
         }
         if !given_up.is_empty() {
-            self.space.quarantine(ino, given_up, &self.leases(ino).others(session, ino));
+            let holders = self.leases(ino).others(session, ino);
+            self.freed.space.push((ino, given_up.to_vec(), holders));
         }
         Ok(())
     }
 
     /// A session is about to change or to read an inode. How often that was another one than the time before.
     pub(super) fn visit(&mut self, session: u64, ino: u64) -> Result<u64, Errno> {
-        let inode = self.namespace.get_mut(ino)?;
+        let inode = self.namespace.inodes_mut().passing_mut(ino)?;
         if inode.visitor != session {
             inode.visitor = session;
             inode.visits += 1;
@@ -217,9 +247,8 @@ impl Meta<'_> {
         self.xattrs.give_back(inode.xattr_bytes());
         let Inode { slot, body, .. } = inode;
         if let Body::File(mut map) = body {
-            let ranges: Vec<Range> = map.cut(0);
-            self.space.quarantine(ino, &ranges, &[]);
+            self.freed.space.push((ino, map.cut(0), Vec::new()));
         }
-        self.table.release(slot);
+        self.freed.slots.push(slot);
     }
 }

@@ -11,6 +11,7 @@ mod call;
 mod data;
 mod extents;
 mod held;
+mod journal;
 mod keeping;
 mod listing;
 mod locks;
@@ -20,6 +21,7 @@ mod order;
 mod outcome;
 mod pending;
 mod quota;
+mod recover;
 mod shards;
 mod store;
 #[cfg(test)]
@@ -38,6 +40,7 @@ use crate::{
     clock::Clock,
     namespace::{Inode, New},
     patience::Alarm,
+    rights::changes,
     scrub::Space,
     sessions::{Refused, Regions, Sessions},
     stats::{Counters, request_name},
@@ -48,7 +51,9 @@ use held::Plan;
 use meta::Meta;
 use outcome::Debt;
 pub use outcome::{Outcome, Promise, Sender};
-use shards::SHARDS;
+pub(crate) use recover::BEFORE;
+pub use recover::{Damage, Kept};
+use shards::{SHARDS, Shards};
 use store::Store;
 
 /// The root directory of an export.
@@ -60,6 +65,19 @@ pub struct Root {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+}
+
+impl Root {
+    /// The directory, with its record.
+    fn begin(self, table: &Table, now: i64) -> Result<Inode, Errno> {
+        let slot = table.take().ok_or(Errno::ENOSPC)?;
+        let Root { perm, uid, gid } = self;
+        let kind = FileKind::Directory;
+        let root =
+            Inode::new(New { kind, perm, umask: 0, uid, gid, rdev: 0, target: b"", slot }, ROOT_INO, now);
+        table.publish_all(&root.attr(ROOT_INO), &root.space());
+        Ok(root)
+    }
 }
 
 /// Handles requests.
@@ -85,23 +103,15 @@ impl Dispatcher {
         root: Root,
         clock: Arc<dyn Clock>,
     ) -> Result<Dispatcher, Errno> {
-        let started = clock.now();
         let table = Table::new(table);
-        let slot = table.take().ok_or(Errno::ENOSPC)?;
-        let root = New {
-            kind: FileKind::Directory,
-            perm: root.perm,
-            umask: 0,
-            uid: root.uid,
-            gid: root.gid,
-            rdev: 0,
-            target: b"",
-            slot,
-        };
-        let root = Inode::new(root, ROOT_INO, started);
-        table.publish_all(&root.attr(ROOT_INO), &root.space());
-        let store = Store::new(root, table, space);
-        Ok(Dispatcher { store, sessions: Sessions::default(), counters: Counters::default(), clock, started })
+        let started = clock.now();
+        let root = root.begin(&table, started)?;
+        let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
+        Ok(Dispatcher::over(Store::new(shards, table, space, None), clock, started))
+    }
+
+    fn over(store: Store, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
+        Dispatcher { store, sessions: Sessions::default(), counters: Counters::default(), clock, started }
     }
 
     /// Has something to wake when anything is recalled.
@@ -218,8 +228,19 @@ impl Dispatcher {
     fn answer(&self, session: u64, request: Request<'_>) -> Result<Outcome, Errno> {
         let asker =
             self.sessions.get(session).filter(|session| session.is_attached()).ok_or(Errno::EPROTO)?;
+        let journal = self.store.journal.as_ref();
+        if journal.is_some_and(|journal| journal.refuses(&request)) {
+            return Err(Errno::ENOSPC);
+        }
+        if journal.is_some_and(|journal| journal.is_behind()) && changes(&request) {
+            return Err(Errno::EIO);
+        }
         let call = Call::new(&self.store, &*self.clock, &asker);
-        let reply = self.reply(&call, session, request);
+        let mut reply = self.reply(&call, session, request);
+        if journal.is_some_and(|journal| journal.is_behind()) && changes(&request) {
+            // It may be this one that has not been logged.
+            reply = Err(Errno::EIO);
+        }
         self.tell_of_locks();
         self.store.space.tidy();
         let (reply, needs) = (reply?, call.into_needs());

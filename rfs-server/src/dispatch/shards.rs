@@ -12,7 +12,10 @@ use std::{
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rfs_proto::ROOT_INO;
 
-use super::order::{Rank, Token};
+use super::{
+    meta::View,
+    order::{Rank, Token},
+};
 use crate::{
     keepers::Keepers,
     leases::Leases,
@@ -48,11 +51,18 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// The root directory alone.
-    pub(super) fn new(root: Inode) -> Shards {
-        let shards: Box<[Locked]> = (0..SHARDS).map(|_| Locked::default()).collect();
-        shards[place(ROOT_INO)].0.write().inodes.insert(ROOT_INO, root);
-        Shards { shards, last_ino: AtomicU64::new(ROOT_INO), seizes: true }
+    /// All that there is of a file system; no inode has had a number beyond `last`.
+    pub(super) fn filled(inodes: ByNumber<Inode>, last: u64) -> Shards {
+        let mut shards: Box<[Locked]> = (0..SHARDS).map(|_| Locked::default()).collect();
+        for (ino, inode) in inodes {
+            shards[place(ino)].0.get_mut().inodes.insert(ino, inode);
+        }
+        Shards { shards, last_ino: AtomicU64::new(last), seizes: true }
+    }
+
+    /// No inode has a number beyond this one.
+    pub(super) fn last_number(&self) -> u64 {
+        self.last_ino.load(Ordering::Relaxed)
     }
 
     /// Takes no shard out of order, so that every operation that needs one begins again.
@@ -112,6 +122,11 @@ pub(crate) trait Mode: 'static {
 
     /// Takes it if nobody has it.
     fn seize(shard: &RwLock<Shard>) -> Option<Self::Guard<'_>>;
+
+    /// A step is over, and has its shards still.
+    fn settle(view: &mut View<'_, Self>)
+    where
+        Self: Sized;
 }
 
 /// To be read.
@@ -132,6 +147,9 @@ impl Mode for Reading {
     fn seize(shard: &RwLock<Shard>) -> Option<RwLockReadGuard<'_, Shard>> {
         shard.try_read()
     }
+
+    #[inline]
+    fn settle(_: &mut View<'_, Reading>) {}
 }
 
 impl Mode for Writing {
@@ -143,6 +161,11 @@ impl Mode for Writing {
 
     fn seize(shard: &RwLock<Shard>) -> Option<RwLockWriteGuard<'_, Shard>> {
         shard.try_write()
+    }
+
+    #[inline]
+    fn settle(view: &mut View<'_, Writing>) {
+        view.commit();
     }
 }
 

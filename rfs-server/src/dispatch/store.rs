@@ -12,7 +12,8 @@ use rfs_proto::Errno;
 
 use super::{
     held::{Held, Lack, Plan, Stop},
-    meta::View,
+    journal::Journal,
+    meta::{Freed, View},
     order::{Guard, Ordered, Rank, assert_nothing_held},
     outcome::Sender,
     pending::{Due, Pending},
@@ -22,7 +23,7 @@ use super::{
 use crate::{
     grants::Grants,
     locks::{Answer, Locks},
-    namespace::{Inode, Namespace},
+    namespace::Namespace,
     patience::Alarm,
     recalls::Need,
     scrub::Space,
@@ -34,6 +35,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(super) shards: Shards,
+    pub(super) journal: Option<Journal>,
     /// Whoever moves a directory to another one: until he is done, all others stay where they are.
     tree: Ordered<()>,
     locks: Ordered<Locks>,
@@ -49,10 +51,11 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// An empty one: `root` has its slot in the table.
-    pub(super) fn new(root: Inode, table: Table, space: Arc<Space>) -> Store {
+    /// One of these inodes, which have their slots in the table. What changes goes to the journal, if there is one.
+    pub(super) fn new(shards: Shards, table: Table, space: Arc<Space>, journal: Option<Journal>) -> Store {
         Store {
-            shards: Shards::new(root),
+            shards,
+            journal,
             tree: Ordered::new(Rank::Tree, ()),
             locks: Ordered::new(Rank::Locks, Locks::default()),
             locks_touched: AtomicBool::new(false),
@@ -93,6 +96,7 @@ impl Store {
         assert_nothing_held();
         let mut view = self.view(&mut plan, asker);
         let result = step(&mut view);
+        M::settle(&mut view);
         let (needs, due) = view.into_outcome();
         (result, self.settle(needs, due))
     }
@@ -109,6 +113,7 @@ impl Store {
         loop {
             let mut view = self.view(&mut plan, asker);
             let result = step(&mut view);
+            M::settle(&mut view);
             let (needs, due) = view.into_outcome();
             let result = match result {
                 Ok(result) => Ok(result),
@@ -130,7 +135,7 @@ impl Store {
     #[inline]
     fn view<'a, M: Mode>(&'a self, plan: &'a mut Plan, asker: Option<&'a Session>) -> View<'a, M> {
         View {
-            namespace: Namespace::new(Held::new(&self.shards, plan)),
+            namespace: Namespace::new(Held::new(&self.shards, plan, self.journal.is_some())),
             table: &self.table,
             space: &self.space,
             xattrs: &self.xattrs,
@@ -139,6 +144,7 @@ impl Store {
             asker,
             needs: Vec::new(),
             due: Vec::new(),
+            freed: Freed::default(),
         }
     }
 

@@ -51,6 +51,25 @@ impl Directory {
         self.by_name.insert(name, Entry { ino, cookie: self.last_cookie });
     }
 
+    /// Sets a name with its cookie, as it was once.
+    pub fn restore(&mut self, name: &[u8], ino: u64, cookie: u64) {
+        self.remove(name);
+        let name: Arc<[u8]> = name.into();
+        self.last_cookie = self.last_cookie.max(cookie);
+        self.by_cookie.insert(cookie, Arc::clone(&name));
+        self.by_name.insert(name, Entry { ino, cookie });
+    }
+
+    /// The last cookie that a name has got.
+    pub fn last_cookie(&self) -> u64 {
+        self.last_cookie
+    }
+
+    /// No name gets a cookie up to this one any more.
+    pub fn restore_last_cookie(&mut self, cookie: u64) {
+        self.last_cookie = self.last_cookie.max(cookie);
+    }
+
     /// Removes a name.
     pub fn remove(&mut self, name: &[u8]) {
         if let Some(entry) = self.by_name.remove(name) {
@@ -97,6 +116,14 @@ mod tests {
         assert_eq!(list(&directory, 2).len(), 2);
         assert_eq!(list(&directory, 4), []);
         assert_eq!(list(&directory, u64::MAX), []);
+        let mut again = Directory::new(1);
+        for (cookie, name, ino) in directory.after(0) {
+            again.restore(name, ino, cookie);
+        }
+        again.restore_last_cookie(directory.last_cookie() + 1);
+        assert_eq!(list(&again, 0), list(&directory, 0));
+        again.set(b"d", 30);
+        assert_eq!(again.cookie(b"d"), Some(6));
     }
 
     #[test]

@@ -190,8 +190,8 @@ impl Inode {
     /// Sets the permission bits, and the access ACL with them.
     pub fn set_perm(&mut self, perm: u32) {
         self.perm = perm & 0o7777;
-        if let Some(access) = self.xattrs.as_mut().and_then(|xattrs| xattrs.access.as_mut()) {
-            access.change_mode(perm);
+        if let Some(xattrs) = &mut self.xattrs {
+            xattrs.change_mode(perm);
         }
     }
 

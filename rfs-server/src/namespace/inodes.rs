@@ -35,6 +35,9 @@ pub trait InodesMut: Inodes {
     /// Takes an inode out for good.
     fn remove(&mut self, ino: u64) -> Option<Inode>;
 
+    /// A name of a directory has come, gone, or stands for something else. Whoever has to know of it looks when the operation is over.
+    fn entry_changed(&mut self, _directory: u64, _name: &[u8]) {}
+
     /// True if a directory is `ancestor` or lies below it, which stays so until the operation is over. `ancestor` is a directory.
     fn is_within(&mut self, directory: u64, ancestor: u64) -> Result<bool, Self::Stop>;
 }

@@ -164,7 +164,7 @@ impl<I: InodesMut> Namespace<I> {
         child.begin_acls(default, new.umask);
         let is_directory = child.is_directory();
         self.inodes.insert(ino, child);
-        self.change_entries(parent, now, |directory, nlink| {
+        self.change_entries(Place { parent, name }, now, |directory, nlink| {
             directory.set(name, ino);
             *nlink += u32::from(is_directory);
         });
@@ -190,7 +190,7 @@ impl<I: InodesMut> Namespace<I> {
         let inode = self.get_mut(ino)?;
         inode.nlink += 1;
         inode.ctime = now;
-        self.change_entries(parent, now, |directory, _| directory.set(name, ino));
+        self.change_entries(Place { parent, name }, now, |directory, _| directory.set(name, ino));
         Ok(Effects { touched: vec![parent, ino], ..Effects::default() })
     }
 
@@ -201,7 +201,7 @@ impl<I: InodesMut> Namespace<I> {
         if self.get(ino)?.is_directory() {
             return Err(Errno::EISDIR.into());
         }
-        self.change_entries(parent, now, |directory, _| directory.remove(name));
+        self.change_entries(Place { parent, name }, now, |directory, _| directory.remove(name));
         let orphaned = self.lose_name(ino, now)?;
         Ok(Effects { touched: vec![parent, ino], orphaned, ..Effects::default() })
     }
@@ -218,7 +218,7 @@ impl<I: InodesMut> Namespace<I> {
         if !self.directory(ino)?.is_empty() {
             return Err(Errno::ENOTEMPTY.into());
         }
-        self.change_entries(parent, now, |directory, nlink| {
+        self.change_entries(Place { parent, name }, now, |directory, nlink| {
             directory.remove(name);
             *nlink -= 1;
         });
@@ -226,14 +226,20 @@ impl<I: InodesMut> Namespace<I> {
         Ok(Effects { touched: vec![parent, ino], orphaned, ..Effects::default() })
     }
 
-    /// Changes what is in a directory, and with it its times. Does nothing for what is no directory.
-    fn change_entries(&mut self, ino: u64, now: i64, change: impl FnOnce(&mut Directory, &mut u32)) {
+    /// Changes a name of a directory, and with it its times. Does nothing for what is no directory.
+    fn change_entries(
+        &mut self,
+        Place { parent: ino, name }: Place<'_>,
+        now: i64,
+        change: impl FnOnce(&mut Directory, &mut u32),
+    ) {
         if let Ok(inode) = self.inodes.get_mut(ino)
             && let Body::Directory(directory) = &mut inode.body
         {
             change(directory, &mut inode.nlink);
             inode.mtime = now;
             inode.ctime = now;
+            self.inodes.entry_changed(ino, name);
         }
     }
 

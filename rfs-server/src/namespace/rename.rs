@@ -86,11 +86,11 @@ impl<I: InodesMut> Namespace<I> {
         }
 
         let moved = u32::from(moves_directory);
-        self.change_entries(from.parent, now, |directory, nlink| {
+        self.change_entries(from, now, |directory, nlink| {
             directory.remove(from.name);
             *nlink -= moved;
         });
-        self.change_entries(to.parent, now, |directory, nlink| {
+        self.change_entries(to, now, |directory, nlink| {
             directory.set(to.name, source);
             *nlink = *nlink + moved - u32::from(loses_directory);
         });
@@ -122,11 +122,11 @@ impl<I: InodesMut> Namespace<I> {
                 return Err(Errno::EMLINK);
             }
         }
-        self.change_entries(from.parent, now, |directory, nlink| {
+        self.change_entries(from, now, |directory, nlink| {
             directory.set(from.name, target);
             *nlink = *nlink + target_directory - source_directory;
         });
-        self.change_entries(to.parent, now, |directory, nlink| {
+        self.change_entries(to, now, |directory, nlink| {
             directory.set(to.name, source);
             *nlink = *nlink + source_directory - target_directory;
         });

@@ -73,6 +73,8 @@ pub struct Xattrs {
     /// ACL of what is made in this directory.
     pub default: Option<Acl>,
     version: u64,
+    /// The names of those that have changed since this was last taken.
+    touched: Vec<Box<[u8]>>,
 }
 
 impl Xattrs {
@@ -140,9 +142,49 @@ impl Xattrs {
         plain + ACCESS.len() + DEFAULT.len() + 2
     }
 
+    /// The names of those that have come, changed or gone since this was last asked.
+    pub fn take_touched(&mut self) -> Vec<Box<[u8]>> {
+        std::mem::take(&mut self.touched)
+    }
+
+    fn touch(&mut self, name: &[u8]) {
+        if !self.touched.iter().any(|touched| **touched == *name) {
+            self.touched.push(name.into());
+        }
+    }
+
+    /// One has this value, or there is none of that name, as it was once.
+    pub fn restore(&mut self, name: XattrName<'_>, value: Option<Vec<u8>>) -> Result<(), Errno> {
+        match (name, value) {
+            (XattrName::Plain(name), Some(value)) => drop(self.plain.insert(name.into(), value.into())),
+            (XattrName::Plain(name), None) => drop(self.plain.remove(name)),
+            (XattrName::Access, value) => {
+                self.access = value.map_or(Ok(None), |value| Acl::decode(&value))?
+            }
+            (XattrName::Default, value) => {
+                self.default = value.map_or(Ok(None), |value| Acl::decode(&value))?
+            }
+        }
+        Ok(())
+    }
+
+    /// The version, as it was once.
+    pub fn restore_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
+    /// The access ACL follows the permission bits.
+    pub fn change_mode(&mut self, perm: u32) {
+        if let Some(access) = &mut self.access {
+            access.change_mode(perm);
+            self.touch(ACCESS);
+        }
+    }
+
     /// Sets one of those that are no ACL.
     pub fn set(&mut self, name: &[u8], value: Vec<u8>) {
         self.version += 1;
+        self.touch(name);
         self.plain.insert(name.into(), value.into());
     }
 
@@ -151,8 +193,14 @@ impl Xattrs {
         self.version += 1;
         match name {
             XattrName::Plain(_) => {}
-            XattrName::Access => self.access = acl,
-            XattrName::Default => self.default = acl,
+            XattrName::Access => {
+                self.access = acl;
+                self.touch(ACCESS);
+            }
+            XattrName::Default => {
+                self.default = acl;
+                self.touch(DEFAULT);
+            }
         }
     }
 
@@ -164,12 +212,23 @@ impl Xattrs {
             XattrName::Default => self.default.take().is_some(),
         };
         self.version += u64::from(there);
-        if there { Ok(()) } else { Err(Errno::ENODATA) }
+        if !there {
+            return Err(Errno::ENODATA);
+        }
+        match name {
+            XattrName::Plain(name) => self.touch(name),
+            XattrName::Access => self.touch(ACCESS),
+            XattrName::Default => self.touch(DEFAULT),
+        }
+        Ok(())
     }
 
     /// Takes the capabilities of a program away.
     pub fn drop_capabilities(&mut self) {
-        self.version += u64::from(self.plain.remove(CAPABILITY).is_some());
+        if self.plain.remove(CAPABILITY).is_some() {
+            self.version += 1;
+            self.touch(CAPABILITY);
+        }
     }
 
     /// The memory that they take.

@@ -9,6 +9,7 @@ mod limits;
 mod locks;
 mod model;
 mod names;
+mod recovery;
 mod xattr;
 
 use std::sync::{atomic::Ordering, mpsc};

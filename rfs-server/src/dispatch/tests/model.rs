@@ -8,10 +8,10 @@ use rfs_proto::FileKind;
 
 use super::*;
 
-type Path = Vec<&'static str>;
+pub(super) type Path = Vec<&'static str>;
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Mkdir(Path),
     Create(Path, bool),
     Symlink(Path),
@@ -21,11 +21,11 @@ enum Step {
     Rename(Path, Path, u32),
 }
 
-fn path() -> impl Strategy<Value = Path> {
+pub(super) fn path() -> impl Strategy<Value = Path> {
     proptest::collection::vec(prop_oneof![Just("a"), Just("b"), Just("c")], 1..4)
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => path().prop_map(Step::Mkdir),
         3 => (path(), any::<bool>()).prop_map(|(p, exclusive)| Step::Create(p, exclusive)),
@@ -201,7 +201,7 @@ impl Model {
 }
 
 /// Finds the directory of a path as a kernel would, name by name.
-fn walk(client: &Client<'_>, path: &[&'static str]) -> Result<u64, Errno> {
+pub(super) fn walk(client: &Client<'_>, path: &[&'static str]) -> Result<u64, Errno> {
     path.iter().try_fold(ROOT_INO, |at, name| match client.ask(lookup(at, name)) {
         Reply::Attr(attr) => Ok(attr.ino),
         Reply::Error(errno) => Err(errno),
@@ -219,7 +219,7 @@ fn place(client: &Client<'_>, path: &Path) -> Result<(u64, &'static str), Errno>
     }
 }
 
-fn perform(client: &Client<'_>, step: &Step) -> Result<(), Errno> {
+pub(super) fn perform(client: &Client<'_>, step: &Step) -> Result<(), Errno> {
     let reply = match step {
         Step::Mkdir(p) => {
             let (parent, name) = place(client, p)?;

@@ -1,0 +1,234 @@
+//! What steps have changed, put into words for the log.
+//!
+//! Threading: any thread that has the shards of what it has changed, so that changes of one inode are logged in their order. Only the
+//! end of the log has a lock, after all others.
+
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rfs_proto::{Extent, Request};
+
+use super::{held::Held, shards::Writing};
+use crate::{
+    durable::{
+        Log,
+        log::Full,
+        op::{self, Op},
+        replay,
+    },
+    namespace::{Body, Inode, Inodes, Namespace, XattrName},
+};
+
+/// About as many bytes go into a transaction that need not be one.
+const CHUNK: usize = 64 << 10;
+/// Extents in one operation.
+const EXTENTS: usize = 1024;
+
+thread_local! {
+    /// For the operations of a step.
+    static OPS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The log, as steps write to it.
+#[derive(Debug)]
+pub(super) struct Journal {
+    log: Log,
+    /// Something was changed that the log had no room for: it has to be written anew before anything else is changed.
+    behind: AtomicBool,
+    #[cfg(test)]
+    pub(super) witness: tests::Witness,
+}
+
+impl Journal {
+    pub(super) fn new(log: Log) -> Journal {
+        Journal {
+            log,
+            behind: AtomicBool::new(false),
+            #[cfg(test)]
+            witness: tests::Witness::default(),
+        }
+    }
+
+    pub(super) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Logs what a step has changed. If there is no room for that, it is not to be told as done, nor is anything that it gives up to be
+    /// used.
+    pub(super) fn note(&self, namespace: &mut Namespace<Held<'_, Writing>>) -> Result<(), Full> {
+        let changes = namespace.inodes_mut().take_changes();
+        if changes.inodes.is_empty() {
+            return Ok(());
+        }
+        let inodes = namespace.inodes_mut();
+        OPS.with_borrow_mut(|ops| {
+            ops.clear();
+            for ino in changes.inodes {
+                match inodes.passing_mut(ino) {
+                    Ok(inode) => changed(ino, inode, ops),
+                    Err(_) => op::encode(&Op::Gone(ino), ops),
+                }
+            }
+            for (parent, name) in &changes.names {
+                let Some(directory) = inodes.get(*parent).ok().and_then(Inode::directory) else { continue };
+                let entry = directory.get(name).zip(directory.cookie(name));
+                op::encode(&Op::Name(*parent, name, entry), ops);
+            }
+            self.append(ops)
+        })
+    }
+
+    fn append(&self, ops: &[u8]) -> Result<(), Full> {
+        #[cfg(test)]
+        self.witness.look();
+        let appended = self.log.append(ops).inspect_err(|full| {
+            if !self.behind.swap(true, Ordering::Relaxed) {
+                log::error!("{full}: nothing can be changed until it is written anew");
+            }
+        });
+        #[cfg(test)]
+        self.witness.look();
+        appended
+    }
+
+    /// Something has been changed that is not in the log.
+    pub(super) fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
+    }
+
+    /// Everything is in the log again.
+    pub(super) fn caught_up(&self) {
+        self.behind.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether there is no room for what a request may add.
+    pub(super) fn refuses(&self, request: &Request<'_>) -> bool {
+        self.log.is_nearly_full() && adds(request)
+    }
+
+    /// Logs all that there is of inodes that nobody changes meanwhile.
+    pub(super) fn describe<'a>(&self, inodes: impl Iterator<Item = (u64, &'a Inode)>) -> Result<(), Full> {
+        let mut ops = Vec::new();
+        for (ino, inode) in inodes {
+            self.describe_one(ino, inode, &mut ops)?;
+        }
+        self.log.append(&ops)
+    }
+
+    /// Logs all that there is of inodes; without room for it nothing is changed any more.
+    pub(super) fn describe_or_stop<'a>(&self, inodes: impl Iterator<Item = (u64, &'a Inode)>) {
+        if let Err(full) = self.describe(inodes) {
+            log::error!("{full}: nothing can be changed until it is written anew");
+            self.behind.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// No inode has had a number beyond this one, nor a slot of the table from the other one on.
+    pub(super) fn count(&self, last_ino: u64, slots: u32) -> Result<(), Full> {
+        let mut ops = Vec::new();
+        op::encode(&Op::Counters(last_ino, slots), &mut ops);
+        self.log.append(&ops)
+    }
+
+    fn describe_one(&self, ino: u64, inode: &Inode, ops: &mut Vec<u8>) -> Result<(), Full> {
+        let add = |op: Op<'_>, ops: &mut Vec<u8>| {
+            op::encode(&op, ops);
+            if ops.len() < CHUNK {
+                return Ok(());
+            }
+            let result = self.log.append(ops);
+            ops.clear();
+            result
+        };
+        add(Op::Inode(ino, replay::attributes(inode)), ops)?;
+        match &inode.body {
+            Body::Directory(directory) => {
+                for (name, entry) in replay::names(directory) {
+                    add(Op::Name(ino, name, Some(entry)), ops)?;
+                }
+            }
+            Body::File(map) => {
+                let all: Vec<Extent> = map.extents().collect();
+                let mut from = 0;
+                let mut rest = &all[..];
+                while from < u64::MAX {
+                    let (now, later) = rest.split_at(rest.len().min(EXTENTS));
+                    let to = later.first().map_or(u64::MAX, |extent| extent.file);
+                    add(Op::Extents(ino, (from, to), now.to_vec()), ops)?;
+                    (from, rest) = (to, later);
+                }
+            }
+            Body::Symlink(_) | Body::Special => {}
+        }
+        let names = inode.xattrs.as_ref().map_or_else(Vec::new, |xattrs| xattrs.names());
+        for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+            if let Some(value) = xattr(inode, name) {
+                add(Op::Xattr(ino, name, Some(serde_bytes::Bytes::new(&value))), ops)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What has changed of an inode: its attributes, which are always told, and the extents and extended attributes that were touched.
+fn changed(ino: u64, inode: &mut Inode, ops: &mut Vec<u8>) {
+    op::encode(&Op::Inode(ino, replay::attributes(inode)), ops);
+    if let Body::File(map) = &mut inode.body
+        && let Some((from, to)) = map.take_touched()
+    {
+        op::encode(&Op::Extents(ino, (from, to), map.within(from, to).collect()), ops);
+    }
+    let touched = inode.xattrs.as_mut().map_or_else(Vec::new, |xattrs| xattrs.take_touched());
+    for name in touched {
+        let value = xattr(inode, &name);
+        op::encode(&Op::Xattr(ino, &name, value.as_deref().map(serde_bytes::Bytes::new)), ops);
+    }
+}
+
+fn xattr(inode: &Inode, name: &[u8]) -> Option<Vec<u8>> {
+    inode.xattrs.as_ref()?.get(XattrName::parse(name).ok()?).ok()
+}
+
+/// True for requests that can make the state of the file system larger.
+fn adds(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Mknod { .. }
+            | Request::Create { .. }
+            | Request::Mkdir { .. }
+            | Request::Symlink { .. }
+            | Request::Link { .. }
+            | Request::Rename { .. }
+            | Request::Allocate { .. }
+            | Request::SetXattr { .. }
+            | Request::Fallocate { .. }
+            | Request::Copy { .. }
+    )
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use parking_lot::Mutex;
+
+    type Looks = Option<Box<dyn FnMut() + Send>>;
+
+    /// Looks at the memory just before and just after a step is logged: a server may be killed there.
+    #[derive(Default)]
+    pub(in super::super) struct Witness(pub(in super::super) Mutex<Looks>);
+
+    impl std::fmt::Debug for Witness {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Witness")
+        }
+    }
+
+    impl Witness {
+        pub(super) fn look(&self) {
+            if let Some(look) = self.0.lock().as_mut() {
+                look();
+            }
+        }
+    }
+}

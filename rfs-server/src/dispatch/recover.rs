@@ -1,0 +1,261 @@
+//! A file system made of what the server before has left: the log says which inodes there are, the table has what clients have written
+//! of them, and the rest of the arena is free.
+//!
+//! A server that was killed may have been in the middle of a request that it has not answered. What that has changed of names,
+//! attributes and space is there as a whole or not at all; bytes and sizes may be there in part, as with a write. Files lose what
+//! they would lose when the last session closes them: nobody has them open.
+//!
+//! What sessions of before could reach, they may still reach for a while. Until [`Dispatcher::before_is_over`], space that is given up
+//! is handed out to nobody, and inodes without names stay.
+//!
+//! Threading: a server that starts has everything to itself.
+
+use std::{sync::Arc, time::Instant};
+
+use rdmabox::Memory;
+use rfs_proto::{Errno, FileKind, ROOT_INO};
+
+use super::{
+    Dispatcher, Root,
+    held::Plan,
+    journal::Journal,
+    meta::{Look, Meta},
+    shards::{SHARDS, Shards},
+    store::Store,
+};
+use crate::{
+    alloc::Range,
+    clock::Clock,
+    durable::{Dirt, Log, log::Full, replay::State},
+    files::block_up,
+    namespace::{Body, Inode},
+    numbers::ByNumber,
+    scrub::{ScrubMode, Space},
+    table::Table,
+};
+
+/// Stands for all sessions of the servers before. No session has this number.
+pub(crate) const BEFORE: u64 = u64::MAX;
+
+/// What a memory object keeps besides the memory that is lent.
+#[derive(Debug)]
+pub struct Kept {
+    /// The log.
+    pub log: Log,
+    /// What it says; `None` if the object is new.
+    pub state: Option<State>,
+    /// Which blocks may hold bytes.
+    pub dirt: Dirt,
+    /// The number of this start: larger than those of all servers before.
+    pub starts: u64,
+    /// The last server has ended in order.
+    pub clean: bool,
+}
+
+/// Why what is kept makes no file system.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// It has no root directory.
+    #[error("there is no root directory")]
+    NoRoot,
+    /// Two inodes have one record, or one has none.
+    #[error("the record of inode {0} is not its own")]
+    Record(u64),
+    /// Extents lie outside of the arena, or over each other.
+    #[error("the extents of inode {0} are not its own")]
+    Extents(u64),
+    /// A name stands for nothing.
+    #[error("a name in directory {0} stands for nothing")]
+    Name(u64),
+    /// There is no room to say so.
+    #[error(transparent)]
+    Full(#[from] Full),
+}
+
+impl Dispatcher {
+    /// The file system that is kept in a memory object, or a new one in a new object. Dirty space is cleaned as `mode` says.
+    pub fn kept(
+        (arena, table): (Arc<Memory>, Arc<Memory>),
+        mode: ScrubMode,
+        root: Root,
+        clock: Arc<dyn Clock>,
+        kept: Kept,
+    ) -> Result<Dispatcher, Damage> {
+        let Kept { log, state, dirt, starts, clean } = kept;
+        let started = clock.now();
+        let journal = Journal::new(log);
+        let Some(State { mut inodes, last_ino, slots }) = state else {
+            let table = Table::new(table);
+            let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
+            let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
+            let space = Space::kept(arena, mode, Vec::new(), dirt, false);
+            let store = Store::new(shards, table, Arc::new(space), Some(journal));
+            let dispatcher = Dispatcher::over(store, clock, started);
+            dispatcher.write_log_anew()?;
+            return Ok(dispatcher);
+        };
+        check_records(&mut inodes, &Table::new(Arc::clone(&table)))?;
+        check_names(&inodes)?;
+        let mut used = extents(&inodes, arena.len() as u64)?;
+        // It is one. From here on it is changed.
+        let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
+        let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
+        if !clean {
+            let zero = |range: Range| arena.zero_present(range.start as usize, range.len as usize);
+            let cut = |(&ino, inode): (&u64, &mut Inode)| close(inode, &table, zero).then_some(ino);
+            let cut: Vec<u64> = inodes.iter_mut().filter_map(cut).collect();
+            journal.describe_or_stop(cut.iter().filter_map(|ino| Some((*ino, inodes.get(ino)?))));
+            used = extents(&inodes, arena.len() as u64)?;
+        }
+        for (&ino, inode) in &mut inodes {
+            // More than any server before can have got to.
+            inode.layout_generation = starts << 32;
+            inode.visits = starts << 32;
+            table.take_over(&inode.attr(ino), &inode.space());
+        }
+        let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
+        let orphans: Vec<u64> =
+            inodes.iter().filter(|(_, inode)| inode.nlink == 0).map(|(&ino, _)| ino).collect();
+        let space = Arc::new(Space::kept(arena, mode, used, dirt, !clean));
+        let store = Store::new(Shards::filled(inodes, last_ino), table, space, Some(journal));
+        store.xattrs.add(xattrs);
+        for &ino in &orphans {
+            store.once(Plan::new(&[ino]), None, |meta: &mut Meta<'_>| meta.leases_mut(ino).open(BEFORE, ino));
+        }
+        let dispatcher = Dispatcher::over(store, clock, started);
+        if dispatcher.has_long_log()
+            || dispatcher.store.journal.as_ref().is_some_and(|j| j.log().is_incomplete())
+        {
+            // Where there is no room for it, files can be read all the same.
+            if let Err(e) = dispatcher.write_log_anew() {
+                log::error!("the log cannot be written anew: {e}");
+            }
+        }
+        if clean {
+            dispatcher.before_is_over();
+        }
+        Ok(dispatcher)
+    }
+
+    /// The arena's account.
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.store.space
+    }
+
+    /// The sessions of before can reach nothing any more, and do not come back.
+    pub fn before_is_over(&self) {
+        self.store.space.before_is_over();
+        self.each_shard(|meta| {
+            for (ino, last) in meta.namespace.inodes_mut().only().leases.end_session(BEFORE) {
+                meta.lease_ended(BEFORE, ino, last);
+            }
+        });
+        self.store.space.tidy();
+    }
+
+    /// Whether the log has grown so long that it is worth to be written anew.
+    pub fn has_long_log(&self) -> bool {
+        self.store.journal.as_ref().is_some_and(|journal| journal.log().is_long() || journal.is_behind())
+    }
+
+    /// Waits until there is something to do for what is kept: until `deadline`, or until the log has grown, if that is asked for. False
+    /// if the end has come.
+    pub(crate) fn await_upkeep(&self, deadline: Option<Instant>, growth: bool) -> bool {
+        self.store.journal.as_ref().is_some_and(|journal| journal.log().await_growth(deadline, growth))
+    }
+
+    /// Nobody is to wait any more.
+    pub(crate) fn end_upkeep(&self) {
+        if let Some(journal) = &self.store.journal {
+            journal.log().end_waiting();
+        }
+    }
+
+    /// True if nobody has anything open, none of those of before either, and all that has been changed is logged.
+    pub(crate) fn is_settled(&self) -> bool {
+        let mut open = false;
+        self.each_shard(|meta| open |= !meta.namespace.inodes_mut().only().leases.is_empty());
+        !open
+            && !self.store.space.is_before()
+            && !self.store.journal.as_ref().is_some_and(|journal| journal.is_behind())
+    }
+
+    /// Writes the log anew, shard by shard, while requests go on: changes that they make meanwhile go behind what is written. One thread
+    /// at a time. An error leaves both the old log and what there is of the new one, which say everything together.
+    pub fn write_log_anew(&self) -> Result<(), Full> {
+        let Some(journal) = &self.store.journal else { return Ok(()) };
+        journal.log().exchange();
+        for at in 0..SHARDS {
+            let describe = |look: &mut Look<'_>| {
+                let shard = look.namespace.inodes_mut().only();
+                journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))
+            };
+            self.store.once(Plan::shard(at), None, describe).0?;
+        }
+        journal.count(self.store.shards.last_number(), self.store.table.used_slots())?;
+        journal.log().complete()?;
+        journal.caught_up();
+        Ok(())
+    }
+}
+
+/// Each inode has a record of its own, and gets the times that were published there last.
+fn check_records(inodes: &mut ByNumber<Inode>, table: &Table) -> Result<(), Damage> {
+    let root = inodes.get(&ROOT_INO).and_then(Inode::directory);
+    if root.is_none_or(|root| root.parent != ROOT_INO) {
+        return Err(Damage::NoRoot);
+    }
+    for (&ino, inode) in inodes {
+        if table.owner(inode.slot) != Some(ino) {
+            return Err(Damage::Record(ino));
+        }
+        if let Some(published) = table.published(ino, inode.slot) {
+            (inode.atime, inode.mtime, inode.ctime) = (published.atime, published.mtime, published.ctime);
+        }
+    }
+    Ok(())
+}
+
+/// What happens when nobody has a file open any more. True if it has lost space.
+fn close(inode: &mut Inode, table: &Table, zero: impl Fn(Range)) -> bool {
+    let size = table.size(inode.slot);
+    let Body::File(map) = &mut inode.body else { return false };
+    let keep = block_up(size).max(map.kept_to());
+    let lost = if map.reaches_beyond(keep) { map.cut(keep) } else { Vec::new() };
+    map.take_touched();
+    for (_, place, len) in map.pieces(size, keep) {
+        if let Some(start) = place {
+            zero(Range { start, len });
+        }
+    }
+    !lost.is_empty()
+}
+
+/// The space of all files, in order.
+fn extents(inodes: &ByNumber<Inode>, len: u64) -> Result<Vec<Range>, Damage> {
+    let mut all: Vec<(Range, u64)> = Vec::new();
+    for (&ino, inode) in inodes {
+        if let Body::File(map) = &inode.body {
+            all.extend(map.extents().map(|extent| (Range { start: extent.arena, len: extent.len }, ino)));
+        }
+    }
+    all.sort_unstable();
+    let mut end = 0;
+    for &(range, ino) in &all {
+        if range.start < end || range.len > len || range.start > len - range.len {
+            return Err(Damage::Extents(ino));
+        }
+        end = range.end();
+    }
+    Ok(all.into_iter().map(|(range, _)| range).collect())
+}
+
+fn check_names(inodes: &ByNumber<Inode>) -> Result<(), Damage> {
+    for (&ino, inode) in inodes.iter().filter(|(_, inode)| inode.kind == FileKind::Directory) {
+        let mut names = inode.directory().into_iter().flat_map(|directory| directory.after(0));
+        if names.any(|(_, _, child)| !inodes.contains_key(&child)) {
+            return Err(Damage::Name(ino));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Which blocks of the arena may hold bytes: a bit for each, in the object. What no file has and has no bit is zero.
+//!
+//! A bit is set before a block is handed out, and taken away when the block has been zeroed; so a server that is killed at any moment leaves no
+//! block with bytes and without a bit. A bit too many costs the zeroing of a block.
+//!
+//! Threading: the lock of the arena's account protects it.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use rdmabox::Memory;
+use rfs_proto::BLOCK;
+
+use crate::alloc::Range;
+
+/// The bits.
+#[derive(Debug)]
+pub struct Dirt {
+    memory: Arc<Memory>,
+    /// Where they begin.
+    offset: usize,
+}
+
+impl Dirt {
+    /// Bytes that the bits of an arena of `len` bytes take: whole words.
+    pub fn len_for(len: u64) -> u64 {
+        len.div_ceil(BLOCK).div_ceil(64) * 8
+    }
+
+    /// Those at `offset`, a multiple of 8, of a memory.
+    pub fn new(memory: Arc<Memory>, offset: usize) -> Dirt {
+        Dirt { memory, offset }
+    }
+
+    /// A range of whole blocks may hold bytes from now on, or is zero now.
+    pub fn set(&self, range: Range, may_hold: bool) {
+        let (mut block, end) = (range.start / BLOCK, range.end().div_ceil(BLOCK));
+        while block < end {
+            let in_word = block % 64;
+            let count = (64 - in_word).min(end - block);
+            let mask = u64::MAX >> (64 - count) << in_word;
+            let word = self.memory.atomic_u64(self.offset + (block / 64 * 8) as usize);
+            // Only who has the lock of the account changes it; Release, so that zeroes are there before it is said.
+            let old = word.load(Ordering::Relaxed);
+            word.store(if may_hold { old | mask } else { old & !mask }, Ordering::Release);
+            block += count;
+        }
+    }
+
+    /// A range of whole blocks in pieces, in order: each with whether it may hold bytes.
+    pub fn pieces(&self, range: Range) -> Vec<(Range, bool)> {
+        let mut pieces: Vec<(Range, bool)> = Vec::new();
+        let (mut block, end) = (range.start / BLOCK, range.end().div_ceil(BLOCK));
+        while block < end {
+            let word = self.memory.load_u64(self.offset + (block / 64 * 8) as usize) >> (block % 64);
+            let holds = word & 1 == 1;
+            let same = if holds { word.trailing_ones() } else { word.trailing_zeros() };
+            let count = u64::from(same).min(64 - block % 64).min(end - block);
+            let start = block * BLOCK;
+            let len = ((block + count) * BLOCK).min(range.end()) - start;
+            match pieces.last_mut() {
+                Some((last, held)) if *held == holds => last.len += len,
+                _ => pieces.push((Range { start, len }, holds)),
+            }
+            block += count;
+        }
+        pieces
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(start: u64, len: u64) -> Range {
+        Range { start: start * BLOCK, len: len * BLOCK }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_table(
+            steps in proptest::collection::vec((0..200u64, 0..200u64, any::<bool>()), 0..30),
+            (start, len) in (0..200u64, 0..200u64),
+        ) {
+            let memory = Arc::new(Memory::private(Dirt::len_for(400 * BLOCK) as usize + 8).unwrap());
+            let dirt = Dirt::new(Arc::clone(&memory), 8);
+            let mut table = [false; 400];
+            for (start, len, holds) in steps {
+                dirt.set(range(start, len), holds);
+                table[start as usize..(start + len) as usize].fill(holds);
+            }
+            let pieces = dirt.pieces(range(start, len));
+            prop_assert!(pieces.windows(2).all(|pair| pair[0].0.end() == pair[1].0.start && pair[0].1 != pair[1].1));
+            let blocks: Vec<bool> = pieces.iter()
+                .flat_map(|(range, holds)| std::iter::repeat_n(*holds, (range.len / BLOCK) as usize)).collect();
+            prop_assert_eq!(&blocks[..], &table[start as usize..(start + len) as usize]);
+            prop_assert_eq!(memory.load_u64(0), 0);
+        }
+    }
+}

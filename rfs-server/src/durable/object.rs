@@ -1,0 +1,350 @@
+//! The files of a memory object: opened and looked at, or made; nothing that is there is ever overwritten with something else.
+//!
+//! Threading: used while a server starts and when it ends. A lock on the directory keeps other servers away for as long as it is open; it
+//! goes with the process.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use rdmabox::{Memory, MemoryError};
+use rfs_proto::record;
+use rustix::fs::{FlockOperation, flock};
+
+use super::{
+    Dirt, Header, Log, Shape,
+    header::{HeaderError, PAGE, Turn},
+    log::LogError,
+    op::Op,
+    replay::State,
+};
+
+const STATE: &str = "state";
+const ARENA: &str = "arena";
+const TABLE: &str = "table";
+
+/// Why a memory object cannot be used. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// The operating system refused.
+    #[error("{path}: {what}: {source}", path = .path.display())]
+    Os {
+        /// The file or directory.
+        path: PathBuf,
+        /// The call.
+        what: &'static str,
+        /// Its error.
+        source: io::Error,
+    },
+    /// A server is working with it.
+    #[error("{path}: another server works with it", path = .path.display())]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It has another size.
+    #[error(
+        "{path}: it has {} bytes and {} inodes, asked for are {} and {}: they have to be the same, or it has to go first",
+        .there.arena, .there.inodes, .asked.arena, .asked.inodes, path = .path.display()
+    )]
+    Shape {
+        /// The object.
+        path: PathBuf,
+        /// What it has.
+        there: Shape,
+        /// What was asked for.
+        asked: Shape,
+    },
+    /// It is none, or damaged.
+    #[error("{path}: {source}", path = .path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: HeaderError,
+    },
+    /// A file has another length than the header says.
+    #[error("{path}: it is damaged: {there} bytes, not {expected}", path = .path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        there: u64,
+        /// What it should be.
+        expected: u64,
+    },
+    /// The log makes no sense.
+    #[error("{path}: {source}", path = .path.display())]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: LogError,
+    },
+    /// It cannot be mapped.
+    #[error("{path}: {source}", path = .path.display())]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: MemoryError,
+    },
+}
+
+fn os(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> ObjectError {
+    move |source| ObjectError::Os { path: path.to_owned(), what, source }
+}
+
+/// The directory that has the objects of a server's exports, locked.
+#[derive(Debug)]
+pub struct ObjectStore {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl ObjectStore {
+    /// Locks a directory; makes it, for this user alone, if just that one is missing.
+    pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(os(path, "mkdir")(e)),
+            _ => {}
+        }
+        let lock = File::open(path).map_err(os(path, "open"))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(ObjectStore { path: path.to_owned(), _lock: lock }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(ObjectError::Busy { path: path.to_owned() }),
+            Err(e) => Err(os(path, "flock")(e.into())),
+        }
+    }
+
+    /// The object of an export: the one that is there, or a new one.
+    pub fn object(&self, export: &str, shape: Shape) -> Result<Object, ObjectError> {
+        let path = self.path.join(file_name(export));
+        if !path.try_exists().map_err(os(&path, "stat"))? {
+            make(&path, shape)?;
+        }
+        Object::open(path, shape)
+    }
+}
+
+/// The name of an export as that of a directory: what a name of a file cannot have, or has a meaning here, is written as a number.
+fn file_name(export: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
+    export.chars().map(|c| if plain(c) { c.to_string() } else { format!("%{:x}", u32::from(c)) }).collect()
+}
+
+/// The lengths of the three files.
+fn lengths(shape: Shape, segment: u64) -> [(&'static str, u64); 3] {
+    let state = log_offset(shape) + 2 * segment;
+    [(ARENA, shape.arena), (TABLE, u64::from(shape.inodes) * record::LEN as u64), (STATE, state)]
+}
+
+/// Where the log begins in the file of the state: behind the header and the bits of dirt.
+fn log_offset(shape: Shape) -> u64 {
+    (PAGE as u64 + Dirt::len_for(shape.arena)).next_multiple_of(PAGE as u64)
+}
+
+/// Makes an object, which has its name when it is whole.
+fn make(path: &Path, shape: Shape) -> Result<(), ObjectError> {
+    let new = path.with_extension("new");
+    match fs::remove_dir_all(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(os(&new, "rmdir")(e)),
+        _ => {}
+    }
+    fs::DirBuilder::new().mode(0o700).create(&new).map_err(os(&new, "mkdir"))?;
+    let mut identity = [0; 16];
+    getrandom::fill(&mut identity).map_err(|e| os(&new, "getrandom")(io::Error::other(e.to_string())))?;
+    let segment = Log::len_for(shape).next_multiple_of(PAGE as u64);
+    for (name, len) in lengths(shape, segment) {
+        let path = new.join(name);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(os(&path, "open"))?;
+        file.set_len(len).map_err(os(&path, "ftruncate"))?;
+        if name == STATE {
+            let memory = Memory::of_file(file).map_err(|source| ObjectError::Memory { path, source })?;
+            let identity = u128::from_le_bytes(identity);
+            Header { shape, segment, identity, starts: 0, clean: true }.write(&memory, None);
+        }
+    }
+    fs::rename(&new, path).map_err(os(path, "rename"))
+}
+
+/// A memory object that is mapped.
+#[derive(Debug)]
+pub struct Object {
+    path: PathBuf,
+    /// Bytes of files.
+    pub arena: Arc<Memory>,
+    /// Attribute records.
+    pub table: Arc<Memory>,
+    state: Arc<Memory>,
+    header: Mutex<(Header, Turn)>,
+    /// Bytes of it that the file system has taken already.
+    pub present: u64,
+}
+
+impl Object {
+    fn open(path: PathBuf, shape: Shape) -> Result<Object, ObjectError> {
+        let opened = |name: &str| -> Result<(PathBuf, File), ObjectError> {
+            let path = path.join(name);
+            let file = OpenOptions::new().read(true).write(true).open(&path).map_err(os(&path, "open"))?;
+            Ok((path, file))
+        };
+        let mapped = |(path, file): (PathBuf, File)| -> Result<Arc<Memory>, ObjectError> {
+            Memory::of_file(file).map(Arc::new).map_err(|source| ObjectError::Memory { path, source })
+        };
+        let (file, len) = {
+            let (path, file) = opened(STATE)?;
+            let len = file.metadata().map_err(os(&path, "stat"))?.len();
+            ((path, file), len)
+        };
+        let name = file.0.clone();
+        if len < PAGE as u64 {
+            return Err(ObjectError::Header { path: name, source: HeaderError::Foreign });
+        }
+        let state = mapped(file)?;
+        let (header, turn) =
+            Header::read(&state).map_err(|source| ObjectError::Header { path: name, source })?;
+        if header.shape != shape {
+            return Err(ObjectError::Shape { path, there: header.shape, asked: shape });
+        }
+        let mut present = 0;
+        for (name, expected) in lengths(shape, header.segment) {
+            let (path, file) = opened(name)?;
+            let meta = file.metadata().map_err(os(&path, "stat"))?;
+            present += meta.blocks() * 512;
+            if meta.len() != expected {
+                return Err(ObjectError::Length { path, there: meta.len(), expected });
+            }
+        }
+        let (arena, table) = (mapped(opened(ARENA)?)?, mapped(opened(TABLE)?)?);
+        Ok(Object { path, arena, table, state, header: Mutex::new((header, turn)), present })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The header as it is now.
+    pub fn header(&self) -> Header {
+        self.header.lock().0
+    }
+
+    /// A server begins to work with it.
+    pub fn begin(&self) {
+        self.change(|header| {
+            header.starts += 1;
+            header.clean = false;
+        });
+    }
+
+    /// Nobody has anything open, and nothing changes it any more.
+    pub fn end(&self) {
+        self.change(|header| header.clean = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Header)) {
+        let mut header = self.header.lock();
+        change(&mut header.0);
+        header.1 = header.0.write(&self.state, Some(header.1));
+    }
+
+    /// The bits of dirt.
+    pub fn dirt(&self) -> Dirt {
+        Dirt::new(Arc::clone(&self.state), PAGE)
+    }
+
+    /// The log and what it adds up to; a new one, and nothing, if nobody has worked with the object yet.
+    pub fn log(&self) -> Result<(Log, Option<State>), ObjectError> {
+        let header = self.header();
+        // Lengths fit: the file is mapped.
+        let (offset, len) = (log_offset(header.shape) as usize, header.segment as usize);
+        let memory = Arc::clone(&self.state);
+        if header.starts == 0 {
+            return Ok((Log::new(memory, offset, len), None));
+        }
+        let mut state = State::default();
+        let log = Log::open(memory, offset, len, |op: Op<'_>| state.apply(op))
+            .map_err(|source| ObjectError::Log { path: self.path.join(STATE), source })?;
+        Ok((log, Some(state)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { arena: 1 << 20, inodes: 100 };
+
+    #[test]
+    fn an_object_is_made_once_and_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("memory");
+        let identity = {
+            let store = ObjectStore::open(&path).unwrap();
+            let object = store.object("a/b", SHAPE).unwrap();
+            assert!(matches!(ObjectStore::open(&path), Err(ObjectError::Busy { .. })));
+            assert_eq!((object.header().starts, object.header().clean), (0, true));
+            assert!(object.log().unwrap().1.is_none());
+            object.begin();
+            object.arena.write(5, b"x");
+            object.header().identity
+        };
+        // One that was not finished is nothing.
+        fs::create_dir(path.join("c.new")).unwrap();
+        fs::write(path.join("c.new/state"), b"junk").unwrap();
+        let store = ObjectStore::open(&path).unwrap();
+        let again = store.object("a/b", SHAPE).unwrap();
+        let header = again.header();
+        assert_eq!((header.identity, header.starts, header.clean), (identity, 1, false));
+        let mut byte = [0];
+        again.arena.read(5, &mut byte);
+        assert_eq!(byte, *b"x");
+        again.end();
+        assert!(again.header().clean);
+        assert_ne!(store.object("c", SHAPE).unwrap().header().identity, identity);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(directory.path()).unwrap();
+        store.object("a", SHAPE).unwrap();
+        let open = |shape| store.object("a", shape).map(drop);
+        for shape in [Shape { arena: 2 << 20, ..SHAPE }, Shape { inodes: 101, ..SHAPE }] {
+            assert!(matches!(open(shape), Err(ObjectError::Shape { there: SHAPE, .. })));
+        }
+        let path = directory.path().join("a");
+        let state = fs::read(path.join(STATE)).unwrap();
+        let table = fs::OpenOptions::new().write(true).open(path.join(TABLE)).unwrap();
+        table.set_len(128).unwrap();
+        assert!(matches!(open(SHAPE), Err(ObjectError::Length { there: 128, expected: 12_800, .. })));
+        let mut damaged = state.clone();
+        damaged[20] ^= 1;
+        fs::write(path.join(STATE), &damaged).unwrap();
+        assert!(matches!(open(SHAPE), Err(ObjectError::Header { source: HeaderError::Damaged, .. })));
+        assert_eq!(fs::read(path.join(STATE)).unwrap(), damaged);
+        fs::write(path.join(STATE), b"short").unwrap();
+        assert!(matches!(open(SHAPE), Err(ObjectError::Header { source: HeaderError::Foreign, .. })));
+        fs::remove_file(path.join(STATE)).unwrap();
+        assert!(matches!(open(SHAPE), Err(ObjectError::Os { .. })));
+    }
+
+    #[test]
+    fn names_of_exports_are_names_of_directories() {
+        for (export, name) in [("rfs", "rfs"), ("a/b", "a%2fb"), ("..", "%2e%2e"), ("x.new", "x%2enew")] {
+            assert_eq!(file_name(export), name);
+        }
+    }
+}

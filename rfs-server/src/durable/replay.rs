@@ -1,0 +1,115 @@
+//! What the operations of a log add up to: the inodes of a file system. Pure.
+//!
+//! Threading: none; recovery has it to itself.
+
+use super::{
+    log::LogError,
+    op::{Attributes, Content, Op},
+};
+use crate::{
+    alloc::Range,
+    namespace::{Body, Directory, Inode, New, XattrName},
+    numbers::ByNumber,
+};
+
+/// The inodes, as far as a log has been read.
+#[derive(Debug, Default)]
+pub struct State {
+    /// By their numbers.
+    pub inodes: ByNumber<Inode>,
+    /// The last number that an inode has had.
+    pub last_ino: u64,
+    /// First slot of the table behind all that have been in use.
+    pub slots: u32,
+}
+
+impl State {
+    /// From here on it is so.
+    pub fn apply(&mut self, op: Op<'_>) -> Result<(), LogError> {
+        match op {
+            Op::Inode(ino, attributes) => self.set(ino, &attributes)?,
+            Op::Gone(ino) => {
+                self.inodes.remove(&ino);
+            }
+            Op::Name(directory, name, entry) => {
+                let directory = self.inodes.get_mut(&directory).map(|inode| &mut inode.body);
+                let Some(Body::Directory(directory)) = directory else { return Err(LogError::Nonsense) };
+                match entry {
+                    Some((ino, cookie)) => directory.restore(name, ino, cookie),
+                    None => directory.remove(name),
+                }
+            }
+            Op::Extents(ino, (from, to), extents) => {
+                let file = self.inodes.get_mut(&ino).map(|inode| &mut inode.body);
+                let Some(Body::File(map)) = file else { return Err(LogError::Nonsense) };
+                map.punch(from, to);
+                for extent in extents {
+                    if !map.is_hole(extent.file, extent.len) {
+                        return Err(LogError::Nonsense);
+                    }
+                    map.insert(extent.file, &[Range { start: extent.arena, len: extent.len }]);
+                }
+                map.take_touched();
+            }
+            Op::Xattr(ino, name, value) => {
+                let inode = self.inodes.get_mut(&ino).ok_or(LogError::Nonsense)?;
+                let name = XattrName::parse(name).map_err(|_| LogError::Nonsense)?;
+                let value = value.map(|value| value.to_vec());
+                inode.xattrs_mut().restore(name, value).map_err(|_| LogError::Nonsense)?;
+            }
+            Op::Counters(ino, slots) => {
+                self.last_ino = self.last_ino.max(ino);
+                self.slots = self.slots.max(slots);
+            }
+            Op::Complete => {}
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, ino: u64, attributes: &Attributes<'_>) -> Result<(), LogError> {
+        let &Attributes { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, .. } = attributes;
+        self.last_ino = self.last_ino.max(ino);
+        self.slots = self.slots.max(slot.checked_add(1).ok_or(LogError::Nonsense)?);
+        let inode = self.inodes.entry(ino).or_insert_with(|| {
+            let new = New { kind, perm, umask: 0, uid, gid, rdev, target: b"", slot };
+            Inode::new(new, ino, ctime)
+        });
+        if inode.kind != kind {
+            return Err(LogError::Nonsense);
+        }
+        (inode.perm, inode.nlink, inode.uid, inode.gid, inode.rdev) = (perm, nlink, uid, gid, rdev);
+        (inode.atime, inode.mtime, inode.ctime, inode.slot) = (atime, mtime, ctime, slot);
+        if attributes.xattr_version > 0 {
+            inode.xattrs_mut().restore_version(attributes.xattr_version);
+        }
+        match (&mut inode.body, attributes.content) {
+            (Body::File(map), Content::File(needed_to, kept_to)) => map.restore_ends(needed_to, kept_to),
+            (Body::Directory(directory), Content::Directory(parent, last_cookie)) => {
+                directory.parent = parent;
+                directory.restore_last_cookie(last_cookie);
+            }
+            (Body::Symlink(target), Content::Symlink(bytes)) => *target = bytes.into(),
+            (Body::Special, Content::Special) => {}
+            _ => return Err(LogError::Nonsense),
+        }
+        Ok(())
+    }
+}
+
+/// The attributes of an inode, to be logged.
+pub fn attributes(inode: &Inode) -> Attributes<'_> {
+    let &Inode { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, .. } = inode;
+    let content = match &inode.body {
+        Body::File(map) => Content::File(map.space().needed_to, map.kept_to()),
+        Body::Directory(directory) => Content::Directory(directory.parent, directory.last_cookie()),
+        Body::Symlink(target) => Content::Symlink(target),
+        Body::Special => Content::Special,
+    };
+    let xattr_version = inode.xattrs.as_ref().map_or(0, |xattrs| xattrs.version());
+    Attributes { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, xattr_version, content }
+}
+
+/// The names of a directory, as operations take them.
+pub fn names(directory: &Directory) -> impl Iterator<Item = (&[u8], (u64, u64))> + '_ {
+    directory.after(0).map(|(cookie, name, ino)| (name, (ino, cookie)))
+}

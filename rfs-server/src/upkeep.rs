@@ -1,0 +1,61 @@
+//! What a kept file system needs now and then, on a thread of its own: its log is written anew when it has grown long, and what sessions of
+//! the servers before could reach is let go when their time is over.
+//!
+//! Threading: the thread sleeps until the log has grown or the time has come. Dropping it stops the thread and joins it.
+
+use std::{
+    io,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crate::dispatch::Dispatcher;
+
+/// How long it waits to try again what failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The thread.
+#[derive(Debug)]
+pub(crate) struct Upkeep {
+    dispatcher: Arc<Dispatcher>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Upkeep {
+    /// Starts it. The sessions of before are over at `deadline`.
+    pub(crate) fn start(dispatcher: &Arc<Dispatcher>, deadline: Instant) -> io::Result<Upkeep> {
+        let watched = Arc::clone(dispatcher);
+        let thread =
+            std::thread::Builder::new().name("rfs-upkeep".into()).spawn(move || work(&watched, deadline))?;
+        Ok(Upkeep { dispatcher: Arc::clone(dispatcher), thread: Some(thread) })
+    }
+}
+
+fn work(dispatcher: &Dispatcher, deadline: Instant) {
+    let mut before = Some(deadline);
+    let mut pause = None;
+    while dispatcher.await_upkeep(pause.or(before), pause.is_none()) {
+        if before.take_if(|deadline| *deadline <= Instant::now()).is_some() {
+            dispatcher.before_is_over();
+        }
+        pause = None;
+        if dispatcher.has_long_log()
+            && let Err(e) = dispatcher.write_log_anew()
+        {
+            log::error!("the log cannot be written anew: {e}");
+            pause = Some(Instant::now() + PAUSE);
+        }
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.dispatcher.end_upkeep();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the thread that writes the log anew had panicked");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The program with memory in files: killed, ended in order, and started again.
+
+mod common;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use common::{Client, ask, attach};
+use rdmabox::{Address, ProviderKind, RemoteAddr, Session, SessionOptions};
+use rfs_proto::{Attr, Layout, ROOT_INO, RegionRef, Reply, Request, SetAttr, record};
+
+/// The program, working in a directory.
+struct Program {
+    child: Child,
+    address: Address,
+}
+
+fn command(directory: &Path, rest: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
+    command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.arg("--listen").arg(format!("unix:{}", directory.join("sock").display()));
+    command.arg("--memory-dir").arg(directory.join("memory")).args(rest);
+    command
+}
+
+impl Program {
+    fn start(directory: &Path, rest: &[&str]) -> Program {
+        let mut child = command(directory, rest).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.any(|line| line.unwrap().starts_with("ready:"));
+        assert!(ready, "it has not started");
+        Program { child, address: Address::Unix(directory.join("sock")) }
+    }
+
+    fn connect(&self, provider: ProviderKind) -> Client {
+        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        let session = Session::connect(&self.address, &options).unwrap();
+        let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
+        Client { session, attached }
+    }
+
+    /// Ends it; what it has said.
+    fn end(mut self, signal: &str) -> String {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        self.child.wait().unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Does not start, and says why in a line with these words.
+fn refuses(directory: &Path, rest: &[&str], words: &[&str]) {
+    let output = command(directory, rest).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(words.iter().all(|word| last.contains(word)), "{words:?} are not in {last:?}");
+}
+
+fn place(region: RegionRef, offset: u64) -> RemoteAddr {
+    RemoteAddr { addr: region.addr + offset, rkey: region.rkey }
+}
+
+fn layout(client: &Client, request: Request<'_>) -> Layout {
+    match client.ask(request) {
+        Reply::Layout(layout) => layout,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Writes a file as clients do: past the server, then size and time.
+fn write(client: &Client, name: &[u8], data: &[u8]) -> Attr {
+    let attr = client.create(name).attr;
+    let layout = layout(client, Request::Allocate { ino: attr.ino, offset: 0, len: data.len() as u64 });
+    let [extent] = layout.extents[..] else { panic!("{layout:?}") };
+    client.session.write(place(client.attached.arena, extent.arena), data).unwrap();
+    let field =
+        |field: usize| place(client.attached.table, u64::from(attr.slot) * record::LEN as u64 + field as u64);
+    client.session.write(field(record::SIZE), &(data.len() as u64).to_le_bytes()).unwrap();
+    client.session.write(field(record::WRITE_TIME), &77u64.to_le_bytes()).unwrap();
+    attr
+}
+
+fn lookup(client: &Client, name: &[u8]) -> Attr {
+    match client.ask(Request::Lookup { parent: ROOT_INO, name }) {
+        Reply::Attr(attr) => attr,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn read(client: &Client, attr: &Attr) -> Vec<u8> {
+    let Reply::Opened(opened) = client.ask(Request::Open { ino: attr.ino, write: false }) else {
+        panic!("not open")
+    };
+    let mut data = vec![0; attr.size as usize];
+    for extent in opened.layout.extents {
+        let at = extent.file as usize;
+        let end = data.len().min(at + extent.len as usize);
+        client.session.read(place(client.attached.arena, extent.arena), &mut data[at..end]).unwrap();
+    }
+    client.ask(Request::Close { ino: attr.ino });
+    data
+}
+
+fn data(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + seed) as u8).collect()
+}
+
+const SIZE: [&str; 2] = ["--memory=16M", "--inodes=1000"];
+
+fn survives(signal: &str, provider: ProviderKind) {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = directory.path();
+    let mut numbers = Vec::new();
+    for turn in 0..4usize {
+        let program = Program::start(directory, &SIZE);
+        refuses(directory, &SIZE, &["another server"]);
+        let client = program.connect(provider);
+        for (before, &ino) in numbers.iter().enumerate() {
+            let attr = lookup(&client, format!("file-{before}").as_bytes());
+            assert_eq!((attr.ino, attr.mtime, attr.perm), (ino, 77, 0o600 + before as u32));
+            assert_eq!(read(&client, &attr), data(before, 100_000 * (before + 1)));
+        }
+        let name = format!("file-{turn}");
+        let attr = write(&client, name.as_bytes(), &data(turn, 100_000 * (turn + 1)));
+        assert!(!numbers.contains(&attr.ino));
+        numbers.push(attr.ino);
+        // One that is open and has no name any more goes with the server.
+        write(&client, b"gone", &data(9, 5000));
+        assert_eq!(client.ask(Request::Unlink { parent: ROOT_INO, name: b"gone" }), Reply::Done);
+        let changes = SetAttr { perm: Some(0o600 + turn as u32), ..SetAttr::default() };
+        let Reply::Attr(_) = client.ask(Request::SetAttr { ino: attr.ino, changes }) else {
+            panic!("not changed")
+        };
+        let said = program.end(signal);
+        assert!(!said.contains("ERROR") && !said.contains("WARN"), "{said}");
+        assert_eq!(said.contains("did not end in order"), signal == "KILL" && turn > 0, "{said}");
+    }
+    refuses(directory, &["--memory=17M", "--inodes=1000"], &["17825792", "16777216"]);
+    refuses(directory, &["--memory=16M", "--inodes=1001"], &["1001", "1000"]);
+    let state = directory.join("memory/rfs/state");
+    let mut damaged = fs::read(&state).unwrap();
+    damaged[30] ^= 1;
+    damaged[2048 + 30] ^= 1;
+    fs::write(&state, &damaged).unwrap();
+    refuses(directory, &SIZE, &["damaged"]);
+    assert_eq!(fs::read(&state).unwrap(), damaged);
+}
+
+#[test]
+fn a_killed_server_comes_back_to_clients_that_map_its_memory() {
+    survives("KILL", ProviderKind::Shm);
+}
+
+#[test]
+fn a_server_that_was_ended_comes_back() {
+    survives("TERM", ProviderKind::Shm);
+}
+
+/// Killed while several sessions make, rename and remove files: what was answered is there.
+#[test]
+fn killed_under_load() {
+    const SESSIONS: usize = 4;
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = directory.path();
+    for round in 0..4usize {
+        let program = Program::start(directory, &SIZE);
+        let work = |at: usize| {
+            let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
+            let session = Session::connect(&program.address, &options).unwrap();
+            let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
+            let client = Client { session, attached };
+            let mut there = Vec::new();
+            // Until the server is gone. Of the last request nobody knows.
+            for number in 0.. {
+                let name = format!("{round}-{at}-{number}");
+                let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    let attr = client.create(name.as_bytes()).attr;
+                    ask(&client.session, Request::Close { ino: attr.ino });
+                    if number % 3 > 0 {
+                        ask(&client.session, Request::Unlink { parent: ROOT_INO, name: name.as_bytes() });
+                    }
+                }));
+                match made {
+                    Ok(()) if number % 3 == 0 => there.push(name),
+                    Ok(()) => {}
+                    Err(_) => return (there, name),
+                }
+                // Room for those of all rounds.
+                if there.len() > 40 {
+                    let name = there.remove(0);
+                    let removed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        ask(&client.session, Request::Unlink { parent: ROOT_INO, name: name.as_bytes() });
+                    }));
+                    if removed.is_err() {
+                        return (there, name);
+                    }
+                }
+            }
+            unreachable!()
+        };
+        let (there, unknown): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
+            let work = &work;
+            let workers: Vec<_> = (0..SESSIONS).map(|at| scope.spawn(move || work(at))).collect();
+            let begin = Instant::now();
+            while begin.elapsed().as_millis() < 200 {
+                std::thread::yield_now();
+            }
+            let pid = program.child.id().to_string();
+            assert!(Command::new("kill").args(["-s", "KILL", &pid]).status().unwrap().success());
+            workers.into_iter().map(|worker| worker.join().unwrap()).unzip()
+        });
+        drop(program);
+        let program = Program::start(directory, &SIZE);
+        let client = program.connect(ProviderKind::Shm);
+        let Reply::Dir(page) = client.ask(Request::ReadDir { ino: ROOT_INO, cookie: 0, max_entries: 5000 })
+        else {
+            panic!("no directory")
+        };
+        assert!(page.end);
+        let names: Vec<String> =
+            page.entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect();
+        for name in there.iter().flatten() {
+            assert!(names.contains(name), "{name} is lost");
+        }
+        let expected: usize = there.iter().map(Vec::len).sum();
+        let here = names.iter().filter(|name| !unknown.contains(name)).count();
+        assert_eq!(here, expected, "{names:?}");
+        for name in names {
+            client.ask(Request::Unlink { parent: ROOT_INO, name: name.as_bytes() });
+        }
+        program.end("KILL");
+    }
+}
