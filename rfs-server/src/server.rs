@@ -6,9 +6,10 @@
 use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use rdmabox::{Access, Address, Domain, Host, HostError, KeyFileError, Memory, MemoryError, Running, size};
-use rfs_proto::{ServerStats, StatFs};
+use rfs_proto::{Identity, ServerStats, StatFs};
 
 use crate::{
+    absences::{Absences, Bell},
     config::{Config, MIN_MEMORY},
     dispatch::Dispatcher,
     export::ExportConfig,
@@ -99,6 +100,9 @@ pub enum StartError {
     /// No thread.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    /// No random numbers.
+    #[error("there are no random numbers: {0}")]
+    Random(io::Error),
     /// An address in use, or another network error.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -110,6 +114,7 @@ pub struct Server {
     // In the order in which they go: no session outlives what it uses.
     running: Running,
     _patience: Patience,
+    _absences: Absences,
     exports: Vec<Export>,
     service: Arc<FileService>,
     /// Where the keys come from, and those that count.
@@ -156,21 +161,25 @@ impl Server {
             exports.push(made.work(&config)?);
             lent.push(made.lent);
         }
-        let service = Arc::new(FileService::new(lent, keys.clone()));
+        let bell = Arc::<Bell>::default();
+        let service = FileService::new(lent, keys.clone()).waiting(config.fencing.lease, Arc::clone(&bell));
+        let service = Arc::new(service);
         let host = match &keys {
             Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
             None => host,
         };
         let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
-        let ender = running.ender();
-        let end = move |session| {
-            // It may have ended by itself meanwhile.
-            ender.end(session, "it has not said in time that it keeps what has changed no longer");
+        service.set_ender(running.ender());
+        let absences = Absences::start(bell, Arc::downgrade(&service)).map_err(StartError::Thread)?;
+        let ending = Arc::clone(&service);
+        let end = move |export, session| {
+            let why = "it has not said in time that it keeps what has changed no longer";
+            ending.end_session(export, session, why);
         };
         let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
         let patience = Patience::start(alarm, watched, config.patience(), end).map_err(StartError::Thread)?;
         let keys = config.keys.clone().zip(keys);
-        Ok(Server { running, _patience: patience, exports, service, keys })
+        Ok(Server { running, _patience: patience, _absences: absences, exports, service, keys })
     }
 
     /// Reads the file with keys again. Sessions whose key is gone from it, or opens something else now, are ended. How many keys there
@@ -251,6 +260,7 @@ impl Made {
         // A table has a slot for the root, or the configuration would not have passed.
         let dispatcher = Dispatcher::new(Arc::clone(&space), table, export.root, Arc::clone(&config.clock))
             .map_err(|_| StartError::NoInodes)?
+            .with_memory(Identity(random()?), 1)
             .with_alarm(Arc::clone(alarm));
         let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
         let lent = Lent { name, dispatcher, open, keyed };
@@ -266,6 +276,13 @@ impl Made {
             dispatcher: Arc::clone(&self.lent.dispatcher),
         })
     }
+}
+
+/// For an identity that nothing else has.
+fn random() -> Result<[u8; 16], StartError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| StartError::Random(io::Error::other(e.to_string())))?;
+    Ok(bytes)
 }
 
 fn in_memory(bytes: u64) -> Result<usize, StartError> {

@@ -169,7 +169,7 @@ impl Client {
     ) -> Result<Client, ClientError> {
         let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
         let (keeps, alone) = (*keeps, *alone);
-        let request = Request::Attach { version: VERSION, client: &name, export, keeps, alone };
+        let request = Request::Attach { version: VERSION, client: &name, export, keeps, alone, mount: None };
         let give_up = Instant::now() + *patience;
         let (sent, reply) = loop {
             let sent = local_now();
@@ -179,7 +179,7 @@ impl Client {
             }
         };
         let received = local_now();
-        let Attached { arena, table, now, session, read_only } = match reply {
+        let Attached { arena, table, now, session, read_only, .. } = match reply {
             Reply::Attached(attached) => attached,
             Reply::InUse(others) => return Err(ClientError::InUse(others)),
             _ => return Err(ClientError::Protocol("no answer to Attach")),
