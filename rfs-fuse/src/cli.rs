@@ -12,9 +12,10 @@ use clap::Parser;
 use rdmabox::{
     Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, RdmaOptions, SessionOptions, size,
 };
+use rfs_proto::Identity;
 
 use crate::{
-    client::{AccessTimes, AttachOptions},
+    client::{AccessTimes, AttachOptions, Farewell},
     fuse::{FOREVER, Settings},
     mount::{Flags, MountOptions},
 };
@@ -173,6 +174,10 @@ pub struct Args {
     /// Connecting to the server takes no longer, apart from looking up its name
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
     connect_timeout: Option<Duration>,
+
+    /// When the session with the server is lost, let everything fail from then on, instead of coming back to it
+    #[arg(long, help_heading = "Session")]
+    no_return: bool,
 
     /// Print the session's counters as JSON at the end
     #[arg(long, help_heading = "Session")]
@@ -389,9 +394,16 @@ impl Args {
             keeps,
             alone: writeback,
             patience: OTHERS_LEAVE,
+            returns: !self.no_return,
             access_times: self.access_times(self.noatime),
             directory_access_times: self.access_times(self.noatime || self.nodiratime),
         }
+    }
+
+    /// What is to be said to the server for a mount whose process was killed.
+    pub fn farewell(&self, mount: Identity) -> Option<Farewell> {
+        let (provider, export, key) = (self.provider, self.export.clone(), self.key.clone());
+        Some(Farewell { address: self.address().ok()??, provider, export, key, mount })
     }
 
     /// Which reads count, as mount(8) has it; on a mount that is read-only there are none that would change anything.

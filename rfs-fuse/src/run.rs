@@ -210,7 +210,8 @@ fn serve<F: Filesystem>(
     let ground = if args.leave_dead_mount { None } else { Ground::lock(point)? };
     let (device, mounted) = mount::mount(point, &options)?;
     let caretaker = ground.and_then(|ground| {
-        let caretaker = Caretaker::start(&mounted, ground, args.log_file.as_deref());
+        let farewell = client.and_then(|(client, _)| args.farewell(client.mount()?));
+        let caretaker = Caretaker::start(&mounted, ground, args.log_file.as_deref(), farewell.as_ref());
         caretaker.inspect_err(|e| log::warn!("nobody unmounts if this process is killed: {e}")).ok()
     });
     let outcome = serve_mounted(args, filesystem, client, (device, &mounted), (send, events));

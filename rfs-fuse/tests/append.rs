@@ -156,9 +156,14 @@ fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
         session.call(&bytes, &mut reply).expect("answered");
         decode_reply(&reply).expect("a message")
     };
-    let Reply::Attached(Attached { table, session: number, .. }) =
-        ask(Request::Attach { version: VERSION, client: "stuck", export: "", keeps: false, alone: false })
-    else {
+    let Reply::Attached(Attached { table, session: number, .. }) = ask(Request::Attach {
+        version: VERSION,
+        client: "stuck",
+        export: "",
+        keeps: false,
+        alone: false,
+        mount: None,
+    }) else {
         panic!("not attached")
     };
     let (perm, umask, uid, gid, exclusive) = (0o600, 0, 0, 0, false);

@@ -127,7 +127,8 @@ fn held_still(over: Over) {
             let expected = match over {
                 // Its process has been killed.
                 Over::Shm => [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED],
-                Over::Tcp | Over::Rdma => [rustix::io::Errno::HOSTDOWN, rustix::io::Errno::IO],
+                // It has come back, and the file is gone.
+                Over::Tcp | Over::Rdma => [rustix::io::Errno::STALE, rustix::io::Errno::IO],
             };
             assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == error), "{error:?}");
         }

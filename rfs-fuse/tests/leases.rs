@@ -314,7 +314,7 @@ fn a_keeper_that_is_stopped_or_killed_does_not_hold_the_others_up() {
 fn what_was_kept_goes_with_the_session() {
     for over in common::providers() {
         let lender = Lender::new(64 * MIB);
-        let mount = lender.mount(over, &[]);
+        let mount = lender.mount(over, &["--no-return"]);
         let path = mount.path("f");
         fs::write(&path, pattern(8192, 1)).expect("written");
         let file = File::open(&path).expect("opened");

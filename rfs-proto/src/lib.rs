@@ -9,6 +9,7 @@ mod attr;
 mod codec;
 mod errno;
 mod extent;
+mod identity;
 mod lock;
 mod message;
 pub mod record;
@@ -17,6 +18,7 @@ pub use attr::{Attr, FileKind, Marks, SetAttr, SetTime, StatFs};
 pub use codec::{DecodeError, attach_version, decode_reply, decode_request, encode_reply, encode_request};
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
+pub use identity::Identity;
 pub use lock::{Granted, HeldLock, LockClass, LockKind, LockRange, Locked};
 pub use message::{
     Attached, Copied, DirEntry, DirPage, FallocateFlags, InUse, Layout, Opened, Recall, Recalls, RenameFlags,
@@ -24,7 +26,7 @@ pub use message::{
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;
@@ -49,6 +51,9 @@ pub const XATTR_PART: usize = 48 * 1024;
 
 /// Most extents in one [`Layout`]; the client asks again for the rest.
 pub const MAX_EXTENTS: usize = 2048;
+
+/// Requests that a mount which comes back can have under way at a time ([`Request::Once`]).
+pub const SLOTS: u32 = 256;
 
 /// Largest file, in bytes: offsets stay positive in a signed 64-bit number.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attr, Errno, Extent, Granted, HeldLock, LockClass, LockKind, LockRange, Locked, RegionRef, SetAttr,
-    StatFs,
+    Attr, Errno, Extent, Granted, HeldLock, Identity, LockClass, LockKind, LockRange, Locked, RegionRef,
+    SetAttr, StatFs,
 };
 
 bitflags::bitflags! {
@@ -49,6 +49,9 @@ pub enum Request<'a> {
         keeps: bool,
         /// No other session may be attached to the file system as long as this one is. [`Reply::InUse`] while there are others.
         alone: bool,
+        /// The mount that this is a session of, if it comes back when it loses one: chosen at random for its life, and known to
+        /// nobody else. What it has stays for as long as its lease lasts. [`Reply::Ending`] while a session of it is there.
+        mount: Option<Identity>,
     },
     /// A name's attributes. → `Attr`
     Lookup {
@@ -372,6 +375,19 @@ pub enum Request<'a> {
         /// Under which number.
         ticket: u64,
     },
+    /// A request that is carried out once, however often a mount that comes back sends it: a repetition is answered as the first one
+    /// was. → as to the request
+    Once {
+        /// One of [`SLOTS`](crate::SLOTS), in which the mount has one request at a time.
+        slot: u32,
+        /// Higher with each request of the slot; the same in a repetition.
+        sequence: u64,
+        /// The bytes of a request; none of `Attach`, `Recalls`, `Grants`, `Detach` and `Once`.
+        #[serde(with = "serde_bytes")]
+        request: &'a [u8],
+    },
+    /// The mount does not come back after this session. → `Done`
+    Detach,
 }
 
 /// What the server answers.
@@ -413,6 +429,8 @@ pub enum Reply {
     Waits,
     /// To `Grants`: each outcome once, in order; never none.
     Grants(Vec<Granted>),
+    /// To `Attach`: the session that the mount had before is being ended. To be asked again.
+    Ending,
 }
 
 /// Who keeps a session from attaching.
@@ -507,6 +525,12 @@ pub struct Attached {
     pub session: u64,
     /// The session may look and not change: requests that do are EROFS, and the regions can only be read.
     pub read_only: bool,
+    /// Which memory this is. Another one, another file system: nothing that was known of it holds.
+    pub memory: Identity,
+    /// How often a server has been started on that memory, this time included.
+    pub starts: u64,
+    /// The mount was here before, and all that it had is as it left it. Otherwise it has nothing.
+    pub resumed: bool,
 }
 
 /// An open file.

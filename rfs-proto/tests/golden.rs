@@ -36,11 +36,11 @@ fn every_variant_is_here() {
         firsts
     };
     let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(request_numbers, (0..35).collect::<Vec<u8>>());
-    assert_eq!(decode_request(&[35]), Err(DecodeError::Malformed));
+    assert_eq!(request_numbers, (0..37).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[37]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(reply_numbers, (0..18).collect::<Vec<u8>>());
-    assert_eq!(decode_reply(&[18]), Err(DecodeError::Malformed));
+    assert_eq!(reply_numbers, (0..19).collect::<Vec<u8>>());
+    assert_eq!(decode_reply(&[19]), Err(DecodeError::Malformed));
 }
 
 #[test]

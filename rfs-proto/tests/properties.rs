@@ -9,8 +9,8 @@ mod entry;
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
     Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted, HeldLock,
-    InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, Recall, Recalls,
-    RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, Recall,
+    Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
     decode_reply, decode_request, encode_reply, encode_request, record,
 };
 
@@ -69,15 +69,10 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         any::<u16>().prop_map(|n| Reply::Error(Errno(n))),
         Just(Reply::Done),
-        (region(), region(), any::<i64>(), number(), any::<bool>()).prop_map(
-            |(arena, table, now, session, read_only)| Reply::Attached(Attached {
-                arena,
-                table,
-                now,
-                session,
-                read_only
-            })
-        ),
+        (region(), region(), any::<i64>(), number(), any::<bool>(), identity(), number(), any::<bool>())
+            .prop_map(|(arena, table, now, session, read_only, memory, starts, resumed)| {
+                Reply::Attached(Attached { arena, table, now, session, read_only, memory, starts, resumed })
+            }),
         attr().prop_map(Reply::Attr),
         (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),
         layout().prop_map(Reply::Layout),
@@ -109,7 +104,12 @@ fn reply() -> impl Strategy<Value = Reply> {
         (number(), any::<bool>()).prop_map(|(sessions, alone)| Reply::InUse(InUse { sessions, alone })),
         Just(Reply::Waits),
         vec(granted(), 0..10).prop_map(Reply::Grants),
+        Just(Reply::Ending),
     ]
+}
+
+fn identity() -> impl Strategy<Value = Identity> {
+    any::<[u8; 16]>().prop_map(Identity)
 }
 
 fn granted() -> impl Strategy<Value = Granted> {
@@ -195,6 +195,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
             export: &parts.client,
             keeps: parts.exclusive,
             alone: !parts.exclusive,
+            mount: parts.exclusive.then_some(Identity([perm as u8; 16])),
         },
         Request::Lookup { parent, name },
         Request::GetAttr { ino },
@@ -230,6 +231,8 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Accessed { ino, at: offset as i64 },
         Request::Grants,
         Request::Insist { ticket: len },
+        Request::Once { slot: perm, sequence: len, request: target },
+        Request::Detach,
     ]
 }
 

@@ -167,7 +167,7 @@ fn run(work: Work, keeps: bool, threads: usize, time: Duration) -> Result<f64> {
         ask(
             &dispatcher,
             session,
-            Request::Attach { version: VERSION, client: "", export: "", keeps, alone: false },
+            Request::Attach { version: VERSION, client: "", export: "", keeps, alone: false, mount: None },
         );
     };
     let names: Vec<String> = (0..FILES).map(|at| format!("file-{at}")).collect();

@@ -16,19 +16,24 @@ pub struct Grants<A>(HashMap<u64, Queue<A>>);
 #[derive(Debug)]
 struct Queue<A> {
     untold: Vec<Granted>,
+    /// The last reply, which has arrived if the session asks again over the same connection.
+    sent: Vec<Granted>,
     asker: Option<A>,
 }
 
 impl<A> Default for Queue<A> {
     fn default() -> Queue<A> {
-        Queue { untold: Vec::new(), asker: None }
+        Queue { untold: Vec::new(), sent: Vec::new(), asker: None }
     }
 }
 
 impl<A> Queue<A> {
     fn next(&mut self) -> Option<Vec<Granted>> {
         let len = self.untold.len().min(MAX_GRANTED);
-        (len > 0).then(|| self.untold.drain(..len).collect())
+        (len > 0).then(|| {
+            self.sent = self.untold.drain(..len).collect();
+            self.sent.clone()
+        })
     }
 }
 
@@ -51,7 +56,9 @@ impl<A> Grants<A> {
 
     /// The next reply to a session, if there is something to say.
     pub fn next(&mut self, session: u64) -> Option<Vec<Granted>> {
-        self.0.get_mut(&session)?.next()
+        let queue = self.0.get_mut(&session)?;
+        queue.sent.clear();
+        queue.next()
     }
 
     /// Gives a session's next reply to `asker` when there is something to say. Gives back who asked before.
@@ -70,6 +77,14 @@ impl<A> Grants<A> {
                 None
             }
         }
+    }
+
+    /// A session goes on over another connection: the last reply may have been lost, and is told again. Gives back who asks.
+    pub fn resume(&mut self, session: u64) -> Option<A> {
+        let queue = self.0.get_mut(&session)?;
+        let lost = std::mem::take(&mut queue.sent);
+        queue.untold.splice(..0, lost);
+        queue.asker.take()
     }
 
     /// A session is gone. Gives back who asks.
@@ -101,6 +116,23 @@ mod tests {
         assert_eq!((grants.answer(1), grants.answer(2), grants.untold(1)), (None, None, 0));
         assert_eq!((grants.next(2), grants.next(2)), (Some(vec![granted(7)]), None));
         assert_eq!((grants.wait(1, 'c'), grants.end(1), grants.end(1)), (None, Some('c'), None));
+    }
+
+    #[test]
+    fn what_may_have_been_lost_is_told_again() {
+        let mut grants = Grants::default();
+        assert_eq!(grants.resume(1), None);
+        grants.push(1, granted(5));
+        grants.push(1, granted(6));
+        assert_eq!(grants.next(1), Some(vec![granted(5), granted(6)]));
+        grants.push(1, granted(7));
+        assert_eq!(grants.resume(1), None::<char>);
+        assert_eq!(grants.next(1), Some(vec![granted(5), granted(6), granted(7)]));
+        // Asking again says that all that arrived.
+        assert_eq!((grants.next(1), grants.wait(1, 'a')), (None, None));
+        grants.push(1, granted(8));
+        assert_eq!(grants.resume(1), Some('a'));
+        assert_eq!((grants.answer(1), grants.next(1)), (None, Some(vec![granted(8)])));
     }
 
     #[test]

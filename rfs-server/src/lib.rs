@@ -11,10 +11,12 @@
 //! is to be told of that, [`keepers`] who keeps what he was told;
 //! [`durable`] keeps a file system over the end of its server, and [`mod@upkeep`] does what that takes now and then;
 //! [`keys`] says which client may attach to which export, and [`rights`] what it may do there;
+//! [`mounts`] knows which clients come back and what is theirs, [`replies`] what they were answered, and [`absences`] ends the wait for them;
 //! [`recalls`] has what they are to be told, [`waits`] the replies that wait for them, and [`patience`] ends the wait; [`dispatch`] answers requests,
 //! [`service`] brings them from rdmabox, and [`server`] puts it all together.
 #![forbid(unsafe_code)]
 
+pub mod absences;
 pub mod alloc;
 pub mod cli;
 pub mod clock;
@@ -28,11 +30,13 @@ pub mod keepers;
 pub mod keys;
 pub mod leases;
 pub mod locks;
+pub mod mounts;
 pub mod namespace;
 pub mod numbers;
 pub mod patience;
 pub mod prefault;
 pub mod recalls;
+pub mod replies;
 pub mod rights;
 pub mod scrub;
 pub mod server;

@@ -63,19 +63,21 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Starts it: of the sessions of these dispatchers, which share `alarm`, it ends those that take longer than `patience`.
+    /// Starts it: of the sessions of these dispatchers, which share `alarm`, it ends those that take longer than `patience`; `end` is told
+    /// which dispatcher's they are.
     pub(crate) fn start(
         alarm: Arc<Alarm>,
         dispatchers: Vec<Arc<Dispatcher>>,
         patience: Duration,
-        end: impl Fn(u64) + Send + 'static,
+        end: impl Fn(usize, u64) + Send + 'static,
     ) -> io::Result<Patience> {
         let watched = Arc::clone(&alarm);
         let watch = move || {
             while watched.sleep(dispatchers.iter().filter_map(|d| d.deadline(patience)).min()) {
                 let now = Instant::now();
-                let overdue = dispatchers.iter().flat_map(|dispatcher| dispatcher.give_up(patience, now));
-                overdue.for_each(&end);
+                for (export, dispatcher) in dispatchers.iter().enumerate() {
+                    dispatcher.give_up(patience, now).into_iter().for_each(|session| end(export, session));
+                }
             }
         };
         let thread = std::thread::Builder::new().name("rfs-patience".into()).spawn(watch)?;
@@ -131,7 +133,7 @@ mod tests {
         let dispatchers = [(); 3].map(|()| dispatcher(&alarm));
         let (send, ended) = mpsc::channel();
         let patience = Duration::from_millis(1);
-        let end = move |session| send.send(session).unwrap();
+        let end = move |export, session| send.send((export, session)).unwrap();
         let patience = Patience::start(alarm, dispatchers.to_vec(), patience, end).unwrap();
         // In turns, so that the thread falls asleep in between.
         for (round, dispatcher) in dispatchers.iter().cycle().take(30).enumerate() {
@@ -139,8 +141,14 @@ mod tests {
             for session in [silent, other] {
                 let region = RegionRef { addr: 0, len: 0, rkey: 0 };
                 dispatcher.session_began(session, Regions { arena: region, table: region });
-                let attach =
-                    Request::Attach { version: VERSION, client: "", export: "", keeps: true, alone: false };
+                let attach = Request::Attach {
+                    version: VERSION,
+                    client: "",
+                    export: "",
+                    keeps: true,
+                    alone: false,
+                    mount: None,
+                };
                 assert!(matches!(now(dispatcher, session, attach), Reply::Attached(_)));
             }
             let look = Request::Lookup { parent: ROOT_INO, name: b"d" };
@@ -149,7 +157,7 @@ mod tests {
             let Outcome::Later(promise) = dispatcher.handle(other, make) else { panic!("does not wait") };
             let (send, reply) = mpsc::channel();
             dispatcher.redeem(promise, Sender::new(move |reply| send.send(reply).unwrap()));
-            assert_eq!(ended.recv(), Ok(silent));
+            assert_eq!(ended.recv(), Ok((round % dispatchers.len(), silent)));
             assert!(matches!(reply.recv(), Ok(Reply::Attr(_))));
             dispatcher.session_ended(silent);
             assert_eq!(now(dispatcher, other, Request::Rmdir { parent: ROOT_INO, name: b"d" }), Reply::Done);

@@ -79,6 +79,9 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::StopWaiting { .. }
         | Request::Insist { .. }
         | Request::Grants
+        // The request in it is looked at.
+        | Request::Once { .. }
+        | Request::Detach
         | Request::TestLock { .. }
         | Request::LookupAhead { .. }
         | Request::Recalls { .. } => false,

@@ -12,9 +12,10 @@ use std::{
 };
 
 use rdmabox::{Access, Address, Domain, Host, HostError, KeyFileError, Memory, MemoryError, Running, size};
-use rfs_proto::{ServerStats, StatFs};
+use rfs_proto::{Identity, ServerStats, StatFs};
 
 use crate::{
+    absences::{Absences, Bell},
     config::{Config, DEFAULT_LEASE, MIN_MEMORY},
     dispatch::{Damage, Dispatcher, Kept, Root},
     durable::{Object, ObjectError, ObjectStore},
@@ -118,6 +119,9 @@ pub enum StartError {
     /// No thread.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    /// No random numbers.
+    #[error("there are no random numbers: {0}")]
+    Random(io::Error),
     /// An address in use, or another network error.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -129,6 +133,7 @@ pub struct Server {
     // In the order in which they go: no session outlives what it uses.
     running: Running,
     _patience: Patience,
+    _absences: Absences,
     exports: Vec<Export>,
     /// Keeps other servers away from the memory.
     _store: Option<ObjectStore>,
@@ -195,21 +200,33 @@ impl Server {
             exports.push(made.work(&config)?);
             lent.push(made.lent);
         }
-        let service = Arc::new(FileService::new(lent, keys.clone()));
+        let bell = Arc::<Bell>::default();
+        let service = FileService::new(lent, keys.clone()).waiting(config.fencing.lease, Arc::clone(&bell));
+        let service = Arc::new(service);
         let host = match &keys {
             Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
             None => host,
         };
         let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
-        let ender = running.ender();
-        let end = move |session| {
-            // It may have ended by itself meanwhile.
-            ender.end(session, "it has not said in time that it keeps what has changed no longer");
+        service.set_ender(running.ender());
+        let absences = Absences::start(bell, Arc::downgrade(&service)).map_err(StartError::Thread)?;
+        let ending = Arc::clone(&service);
+        let end = move |export, session| {
+            let why = "it has not said in time that it keeps what has changed no longer";
+            ending.end_session(export, session, why);
         };
         let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
         let patience = Patience::start(alarm, watched, config.patience(), end).map_err(StartError::Thread)?;
         let keys = config.keys.clone().zip(keys);
-        Ok(Server { running, _patience: patience, exports, _store: store, service, keys })
+        Ok(Server {
+            running,
+            _patience: patience,
+            _absences: absences,
+            exports,
+            _store: store,
+            service,
+            keys,
+        })
     }
 
     /// Reads the file with keys again. Sessions whose key is gone from it, or opens something else now, are ended. How many keys there
@@ -295,7 +312,9 @@ impl Made {
             None => {
                 let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
                 // A table has a slot for the root, or the configuration would not have passed.
-                Dispatcher::new(space, table, export.root, clock).map_err(|_| StartError::NoInodes)?
+                Dispatcher::new(space, table, export.root, clock)
+                    .map_err(|_| StartError::NoInodes)?
+                    .with_memory(Identity(random()?), 1)
             }
         };
         let dispatcher = dispatcher.with_alarm(Arc::clone(alarm));
@@ -333,7 +352,8 @@ fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher,
     let kept = Kept { log, state, dirt: object.dirt(), starts: header.starts + 1, clean: header.clean };
     let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
     let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
-        .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?;
+        .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?
+        .with_memory(Identity(header.identity.to_be_bytes()), header.starts + 1);
     if let Some(inodes) = inodes {
         let how = if header.clean { "" } else { ", left by a server that did not end in order" };
         log::info!(
@@ -360,6 +380,13 @@ fn check_room<'a>(path: &Path, objects: impl Iterator<Item = &'a Object>) -> Res
         }
         false => Ok(()),
     }
+}
+
+/// For an identity that nothing else has.
+fn random() -> Result<[u8; 16], StartError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| StartError::Random(io::Error::other(e.to_string())))?;
+    Ok(bytes)
 }
 
 fn in_memory(bytes: u64) -> Result<usize, StartError> {

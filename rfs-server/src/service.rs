@@ -3,17 +3,24 @@
 //! Threading: rdmabox calls from several threads at once. Decoding and encoding hold no lock. A request that is no
 //! message ends its session, and nothing else.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Mutex, RwLock};
-use rdmabox::{Export, KeyId, Peer, RemoteAddr, Service};
+use rdmabox::{Ender, Export, KeyId, Peer, RemoteAddr, Service};
 use rfs_proto::{
-    Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
+    Errno, Identity, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request,
+    encode_reply,
 };
 
 use crate::{
+    absences::{Absent, Bell},
     dispatch::{Dispatcher, Outcome, Sender},
     keys::Keys,
+    mounts::{Arrival, Attached, Claim, Mounts},
     rights::Rights,
     sessions::Regions,
 };
@@ -58,12 +65,24 @@ pub struct Lent {
     pub keyed: HashMap<Rights, Reach>,
 }
 
-/// Where a session has attached to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Attached {
-    /// The export, by its place in the list.
-    export: usize,
-    rights: Rights,
+impl Lent {
+    /// How a peer with these rights names the memory.
+    fn regions(&self, peer: &Peer, rights: Rights) -> Regions {
+        let reach = match peer.key() {
+            // Each export with keys has both.
+            Some(_) => self.keyed.get(&rights).unwrap_or(&self.open),
+            None => &self.open,
+        };
+        reach.regions(peer)
+    }
+}
+
+/// What there is to do about the first request of a connection.
+enum Chosen<'a> {
+    /// It belongs to a session of this export.
+    Export(&'a Lent, Attached),
+    /// Nothing but to answer.
+    Say(Reply),
 }
 
 /// Where each session has attached to; `None` before that. Only sessions that are there have one.
@@ -103,12 +122,56 @@ pub struct FileService {
     sessions: RwLock<Choices>,
     /// Sessions with a key.
     keyed: Mutex<HashMap<u64, KeyId>>,
+    mounts: Mutex<Mounts>,
+    /// For how long a mount is waited for that has lost its connection.
+    grace: Option<Duration>,
+    /// Rung when one has.
+    bell: Arc<Bell>,
+    /// Ends connections; there once the host listens.
+    ender: OnceLock<Ender>,
 }
 
 impl FileService {
     /// A service of these exports, the first of which is that of clients that name none and have no key.
     pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
-        FileService { exports, keys, sessions: RwLock::default(), keyed: Mutex::default() }
+        let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
+        let (grace, bell, ender) = (None, Arc::default(), OnceLock::new());
+        FileService { exports, keys, sessions, keyed, mounts, grace, bell, ender }
+    }
+
+    /// Has it wait for mounts that come back, and ring `bell` when one has left. Without this none is waited for.
+    #[must_use]
+    pub fn waiting(self, grace: Option<Duration>, bell: Arc<Bell>) -> FileService {
+        FileService { grace, bell, ..self }
+    }
+
+    /// What ends connections.
+    pub fn set_ender(&self, ender: Ender) {
+        // A host listens once.
+        let _ = self.ender.set(ender);
+    }
+
+    /// Ends a connection, if it has not ended by itself.
+    fn end_peer(&self, peer: u64, reason: &str) {
+        if let Some(ender) = self.ender.get() {
+            ender.end(peer, reason);
+        }
+    }
+
+    /// Ends a session of an export for a reason of its dispatcher's, whether or not anybody is connected to it.
+    pub fn end_session(&self, export: usize, session: u64, reason: &str) {
+        let (peer, away) = {
+            let mut mounts = self.mounts.lock();
+            (mounts.peer_of(export, session), mounts.give_up(export, session))
+        };
+        match away {
+            true => {
+                log::warn!("session {session}, which nobody is connected to: ending: {reason}");
+                self.exports[export].dispatcher.session_ended(session);
+            }
+            // Without a mount its number is that of its connection.
+            false => self.end_peer(peer.unwrap_or(session), reason),
+        }
     }
 
     /// The sessions that have one of these keys.
@@ -118,57 +181,137 @@ impl FileService {
     }
 
     /// The export of a session, and what it may do there.
-    fn export(&self, session: u64) -> Option<(&Lent, Rights)> {
-        let Attached { export, rights } = self.sessions.read().get(session)?;
-        Some((self.exports.get(export)?, rights))
+    fn export(&self, peer: u64) -> Option<Chosen<'_>> {
+        let attached = self.sessions.read().get(peer)?;
+        Some(Chosen::Export(self.exports.get(attached.export)?, attached))
     }
 
     /// What a session gets that asks for the export `name`.
     fn allowed(&self, peer: &Peer, name: &str) -> Result<Attached, Errno> {
         let place = |name| self.exports.iter().position(|export| export.name == name);
+        let session = peer.id();
         let Some(key) = peer.key() else {
             let export = if name.is_empty() { Some(0) } else { place(name) };
-            return Ok(Attached { export: export.ok_or(Errno::ENOENT)?, rights: Rights::Write });
+            return Ok(Attached { export: export.ok_or(Errno::ENOENT)?, rights: Rights::Write, session });
         };
         let opens = self.keys.as_ref().and_then(|keys| keys.opens(key)).ok_or(Errno::EACCES)?;
         // Whether there is an export of that name is nothing for those who have no key to it.
         match name.is_empty() || place(name) == Some(opens.export) {
-            true => Ok(Attached { export: opens.export, rights: opens.rights }),
+            true => Ok(Attached { export: opens.export, rights: opens.rights, session }),
             false => Err(Errno::EACCES),
         }
     }
 
     /// The export that the first request of a session asks for, or what else there is to say to it.
-    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Result<(&Lent, Rights), Errno>, String> {
+    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Chosen<'_>, String> {
+        let refuse = |errno| Ok(Chosen::Say(Reply::Error(errno)));
         // What follows the version may differ in another one.
         if let Some(version) = attach_version(request)
             && version != VERSION
         {
             log::warn!("{peer}: it speaks version {version}, this is version {VERSION}");
-            return Ok(Err(Errno::EPROTO));
+            return refuse(Errno::EPROTO);
         }
-        let Request::Attach { client, export: name, .. } = decode(request)? else {
-            return Ok(Err(Errno::EPROTO));
+        let Request::Attach { client, export: name, mount, .. } = decode(request)? else {
+            return refuse(Errno::EPROTO);
         };
         let wanted = match self.allowed(peer, name) {
             Ok(wanted) => wanted,
             Err(errno) => {
                 log::warn!("{peer}: {client:?} asks for the export {name:?}: {errno}");
-                return Ok(Err(errno));
+                return refuse(errno);
+            }
+        };
+        let wanted = match self.arrival(peer, mount, wanted) {
+            Arrival::New => wanted,
+            Arrival::Back(before) => return Ok(self.comes_back(peer, before)),
+            Arrival::Refused => return refuse(Errno::EACCES),
+            Arrival::Ending(before) => {
+                self.end_peer(before, "its mount is here over another connection");
+                return Ok(Chosen::Say(Reply::Ending));
             }
         };
         // Of two requests at once the first one counts; the export itself refuses the other one. One that comes when the session has
         // ended leaves nothing behind.
         let attached = self.sessions.write().choose(peer.id(), wanted, || {
             let export = &self.exports[wanted.export];
-            let reach = match peer.key() {
-                // Each export with keys has both.
-                Some(_) => export.keyed.get(&wanted.rights).unwrap_or(&export.open),
-                None => &export.open,
-            };
-            export.dispatcher.session_began(peer.id(), reach.regions(peer));
+            export.dispatcher.session_began(peer.id(), export.regions(peer, wanted.rights));
         });
-        Ok(attached.map(|Attached { export, rights }| (&self.exports[export], rights)).ok_or(Errno::EPROTO))
+        match attached {
+            Some(attached) => Ok(Chosen::Export(&self.exports[attached.export], attached)),
+            None => refuse(Errno::EPROTO),
+        }
+    }
+
+    /// What becomes of a connection that says which mount it is of.
+    fn arrival(&self, peer: &Peer, mount: Option<Identity>, wanted: Attached) -> Arrival {
+        let Some(mount) = mount else { return Arrival::New };
+        self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id())
+    }
+
+    /// A mount has its session again. The answer says whether that is so: it may have been given up at this moment.
+    fn comes_back(&self, peer: &Peer, before: Attached) -> Chosen<'_> {
+        let export = &self.exports[before.export];
+        if self.sessions.write().choose(peer.id(), before, || {}) != Some(before) {
+            // This connection is over already; whoever ends it does not know of the mount.
+            self.leaves(peer);
+            return Chosen::Say(Reply::Error(Errno::EPROTO));
+        }
+        log::info!("{peer}: session {} goes on", before.session);
+        let mut reply = export.dispatcher.resume(before.session, export.regions(peer, before.rights));
+        if let Reply::Attached(attached) = &mut reply {
+            attached.read_only = before.rights == Rights::Read;
+        }
+        Chosen::Say(reply)
+    }
+
+    /// A connection is over. True if its mount is waited for.
+    fn leaves(&self, peer: &Peer) -> bool {
+        let Some(grace) = self.grace else { return false };
+        let waited_for = self.mounts.lock().leaves(peer.id(), Instant::now() + grace);
+        if waited_for {
+            self.bell.left();
+        }
+        waited_for
+    }
+
+    /// What is left to be done with a session whose connection is over.
+    fn left(&self, peer: &Peer, attached: Attached) {
+        let Attached { export, session, .. } = attached;
+        let dispatcher = &self.exports[export].dispatcher;
+        let counts = || self.allowed(peer, "").is_ok_and(|now| peer.key().is_none() || now.export == export);
+        if !peer.has_expired() && dispatcher.is_attached(session) && counts() && self.leaves(peer) {
+            return log::info!("{peer}: gone; session {session} waits for its mount to come back");
+        }
+        self.mounts.lock().forget(peer.id());
+        dispatcher.session_ended(session);
+    }
+
+    /// Notes what an answer means for the mount of a connection.
+    fn note(&self, peer: &Peer, attached: Attached, request: &Request<'_>, answer: &Outcome) {
+        match (request, answer) {
+            (Request::Attach { mount: Some(mount), .. }, Outcome::Now(Reply::Attached(_))) => {
+                let claim = claim(peer, *mount, attached);
+                self.mounts.lock().came(claim, peer.id(), attached.session, peer.process());
+            }
+            (Request::Detach, _) => self.mounts.lock().forget(peer.id()),
+            _ => {}
+        }
+    }
+}
+
+fn claim(peer: &Peer, mount: Identity, Attached { export, rights, .. }: Attached) -> Claim {
+    Claim { mount, key: peer.key().copied(), export, rights }
+}
+
+impl Absent for FileService {
+    fn give_up(&self, now: Instant) -> Option<Instant> {
+        let over = self.mounts.lock().overdue(now);
+        for Attached { export, session, .. } in over {
+            log::info!("session {session}: its mount has not come back");
+            self.exports[export].dispatcher.session_ended(session);
+        }
+        self.mounts.lock().deadline(now)
     }
 }
 
@@ -183,13 +326,17 @@ impl Service for FileService {
     }
 
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), String> {
-        let export = match self.export(peer.id()) {
-            Some(export) => Ok(export),
+        let chosen = match self.export(peer.id()) {
+            Some(chosen) => chosen,
             None => self.choose(peer, request)?,
         };
-        match export {
-            Ok((export, rights)) => answer(&export.dispatcher, (peer.id(), rights), request, reply)?,
-            Err(errno) => encode(&Reply::Error(errno), reply),
+        match chosen {
+            Chosen::Export(export, attached) => {
+                answer(&export.dispatcher, attached, request, reply, |request, answer| {
+                    self.note(peer, attached, request, answer);
+                })?;
+            }
+            Chosen::Say(answer) => encode(&answer, reply),
         }
         Ok(())
     }
@@ -197,8 +344,8 @@ impl Service for FileService {
     fn disconnected(&self, peer: &Peer) {
         let chosen = self.sessions.write().end(peer.id());
         self.keyed.lock().remove(&peer.id());
-        if let Some(Attached { export, .. }) = chosen {
-            self.exports[export].dispatcher.session_ended(peer.id());
+        if let Some(attached) = chosen {
+            self.left(peer, attached);
         }
         log::debug!("session {}: gone", peer.id());
     }
@@ -208,19 +355,40 @@ fn decode(request: &[u8]) -> Result<Request<'_>, String> {
     decode_request(request).map_err(|e| format!("malformed request: {e}"))
 }
 
+/// What is asked for once.
+fn decode_once(request: &[u8]) -> Result<Request<'_>, String> {
+    match decode(request)? {
+        Request::Attach { .. }
+        | Request::Recalls { .. }
+        | Request::Grants
+        | Request::Detach
+        | Request::Once { .. } => Err("malformed request: not to be asked for once".into()),
+        request => Ok(request),
+    }
+}
+
 /// Answers one message of a session, now or later. An error ends the session.
 fn answer(
     dispatcher: &Dispatcher,
-    (session, rights): (u64, Rights),
+    Attached { session, rights, .. }: Attached,
     request: &[u8],
     reply: &mut rdmabox::Reply<'_>,
+    note: impl FnOnce(&Request<'_>, &Outcome),
 ) -> Result<(), String> {
-    let request = decode(request)?;
+    let (once, request) = match decode(request)? {
+        Request::Once { slot, sequence, request } => (Some((slot, sequence)), decode_once(request)?),
+        request => (None, request),
+    };
     if !rights.allow(&request) {
         encode(&Reply::Error(Errno::EROFS), reply);
         return Ok(());
     }
-    match dispatcher.handle(session, request) {
+    let outcome = match once {
+        Some(number) => dispatcher.handle_once(session, number, request),
+        None => dispatcher.handle(session, request),
+    };
+    note(&request, &outcome);
+    match outcome {
         Outcome::Now(mut answer) if rights == Rights::Read => {
             if let Reply::Attached(attached) = &mut answer {
                 attached.read_only = true;
@@ -256,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_session_chooses_once_and_while_it_is_there() {
-        let [first, second] = [0, 1].map(|export| Attached { export, rights: Rights::Write });
+        let [first, second] = [0, 1].map(|export| Attached { export, rights: Rights::Write, session: 1 });
         let mut choices = Choices::default();
         let mut attached = Vec::new();
         assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has not begun");

@@ -10,10 +10,10 @@ use std::sync::{
     atomic::{AtomicU8, Ordering},
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rfs_proto::{InUse, RegionRef};
 
-use crate::numbers::ByNumber;
+use crate::{dispatch::KeptReply, numbers::ByNumber, replies::Replies};
 
 /// How a session names the server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,19 @@ const LOST: u8 = 4;
 
 /// Nobody else may be attached until it has ended.
 const ALONE: u8 = 8;
+/// It belongs to a mount that comes back.
+const RETURNS: u8 = 16;
+
+/// How a session attaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// It asks for recalls, and keeps what it is told.
+    pub keeps: bool,
+    /// No others are attached, and none are to be.
+    pub alone: bool,
+    /// It belongs to a mount that comes back.
+    pub returns: bool,
+}
 
 /// A session.
 #[derive(Debug)]
@@ -51,6 +64,8 @@ pub struct Session {
     state: AtomicU8,
     /// The beginning of a value that comes in parts.
     part: Mutex<Vec<u8>>,
+    /// What it asked for once.
+    replies: Mutex<Replies<KeptReply>>,
 }
 
 impl Session {
@@ -72,6 +87,16 @@ impl Session {
     /// True if it keeps what it is told.
     pub fn keeps(&self) -> bool {
         self.state.load(Ordering::Acquire) & (KEEPS | LOST) == KEEPS
+    }
+
+    /// True if it belongs to a mount that comes back.
+    pub fn comes_back(&self) -> bool {
+        self.state.load(Ordering::Acquire) & RETURNS != 0
+    }
+
+    /// What it asked for once. Held for moments.
+    pub fn replies(&self) -> MutexGuard<'_, Replies<KeptReply>> {
+        self.replies.lock()
     }
 
     /// Keeps the beginning of a value for the request that brings the rest.
@@ -103,7 +128,8 @@ pub struct Sessions {
 impl Sessions {
     /// A session came up. Nothing but to attach is open to it.
     pub fn begin(&self, id: u64, regions: Regions) {
-        let session = Session { id, regions, state: AtomicU8::new(0), part: Mutex::default() };
+        let (state, part, replies) = (AtomicU8::new(0), Mutex::default(), Mutex::default());
+        let session = Session { id, regions, state, part, replies };
         self.stripe(id).write().insert(id, Arc::new(session));
     }
 
@@ -120,9 +146,10 @@ impl Sessions {
         }
     }
 
-    /// Attaches a session, `alone` if there are no others and are to be none. One that is lost counts until its end: its one-sided
+    /// Attaches a session; `alone` if there are no others and are to be none. One that is lost counts until its end: its one-sided
     /// operations may still arrive.
-    pub fn attach(&self, session: &Session, keeps: bool, alone: bool) -> Result<Regions, Refused> {
+    pub fn attach(&self, session: &Session, manner: Manner) -> Result<Regions, Refused> {
+        let Manner { keeps, alone, returns } = manner;
         let _one = self.attaching.lock();
         if session.state.load(Ordering::Acquire) & (ATTACHED | LOST) != 0 {
             return Err(Refused::OutOfTurn);
@@ -131,7 +158,8 @@ impl Sessions {
         if others.alone || (alone && others.sessions > 0) {
             return Err(Refused::InUse(others));
         }
-        let state = ATTACHED | if keeps { KEEPS } else { 0 } | if alone { ALONE } else { 0 };
+        let mark = |given, mark| if given { mark } else { 0 };
+        let state = ATTACHED | mark(keeps, KEEPS) | mark(alone, ALONE) | mark(returns, RETURNS);
         // It may be lost meanwhile.
         let attached = session.state.compare_exchange(0, state, Ordering::AcqRel, Ordering::Acquire);
         attached.map(|_| session.regions).map_err(|_| Refused::OutOfTurn)
@@ -167,6 +195,10 @@ mod tests {
         sessions.get(id).unwrap()
     }
 
+    fn attach(sessions: &Sessions, session: &Session, keeps: bool, alone: bool) -> Result<Regions, Refused> {
+        sessions.attach(session, Manner { keeps, alone, returns: false })
+    }
+
     #[test]
     fn attach_once() {
         let sessions = Sessions::default();
@@ -174,21 +206,21 @@ mod tests {
         let one = begun(&sessions, 1);
         let plain = begun(&sessions, 1 + STRIPES as u64);
         assert_eq!((one.id(), one.is_attached()), (1, false));
-        assert_eq!(sessions.attach(&one, true, false), Ok(regions()));
-        assert_eq!(sessions.attach(&one, true, false), Err(Refused::OutOfTurn));
+        assert_eq!(attach(&sessions, &one, true, false), Ok(regions()));
+        assert_eq!(attach(&sessions, &one, true, false), Err(Refused::OutOfTurn));
         assert_eq!((one.is_attached(), one.keeps(), sessions.attached()), (true, true, 1));
-        assert_eq!(sessions.attach(&plain, false, false), Ok(regions()));
+        assert_eq!(attach(&sessions, &plain, false, false), Ok(regions()));
         assert_eq!((plain.is_attached(), plain.keeps(), sessions.attached()), (true, false, 2));
         one.detach();
         assert_eq!((one.is_attached(), one.keeps(), sessions.attached()), (false, false, 2));
-        assert_eq!(sessions.attach(&one, true, false), Err(Refused::OutOfTurn));
+        assert_eq!(attach(&sessions, &one, true, false), Err(Refused::OutOfTurn));
         sessions.end(1);
         assert!(sessions.get(1).is_none());
         assert_eq!(sessions.attached(), 1);
         // Whoever still has it finds that it has ended.
         sessions.end(1 + STRIPES as u64);
         assert!(!plain.is_attached());
-        assert_eq!(sessions.attach(&plain, false, false), Err(Refused::OutOfTurn));
+        assert_eq!(attach(&sessions, &plain, false, false), Err(Refused::OutOfTurn));
     }
 
     #[test]
@@ -196,20 +228,20 @@ mod tests {
         let sessions = Sessions::default();
         let [one, two, three, four] = [1, 2, 3, 4].map(|id| begun(&sessions, id));
         let refused = |sessions, alone| Err(Refused::InUse(InUse { sessions, alone }));
-        assert_eq!(sessions.attach(&one, true, false), Ok(regions()));
-        assert_eq!(sessions.attach(&two, true, false), Ok(regions()));
-        assert_eq!(sessions.attach(&three, true, true), refused(2, false));
+        assert_eq!(attach(&sessions, &one, true, false), Ok(regions()));
+        assert_eq!(attach(&sessions, &two, true, false), Ok(regions()));
+        assert_eq!(attach(&sessions, &three, true, true), refused(2, false));
         sessions.end(2);
-        assert_eq!(sessions.attach(&three, true, true), refused(1, false));
+        assert_eq!(attach(&sessions, &three, true, true), refused(1, false));
         sessions.end(1);
         // A session that was refused may ask again, and only then counts.
-        assert_eq!(sessions.attach(&three, true, true), Ok(regions()));
-        assert_eq!(sessions.attach(&four, false, true), refused(1, true));
-        assert_eq!(sessions.attach(&four, true, false), refused(1, true));
+        assert_eq!(attach(&sessions, &three, true, true), Ok(regions()));
+        assert_eq!(attach(&sessions, &four, false, true), refused(1, true));
+        assert_eq!(attach(&sessions, &four, true, false), refused(1, true));
         three.detach();
-        assert_eq!(sessions.attach(&four, true, false), refused(1, true));
+        assert_eq!(attach(&sessions, &four, true, false), refused(1, true));
         sessions.end(3);
-        assert_eq!(sessions.attach(&four, true, false), Ok(regions()));
+        assert_eq!(attach(&sessions, &four, true, false), Ok(regions()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 35] = [
+const NAMES: [&str; 37] = [
     "attach",
     "lookup",
     "getattr",
@@ -44,6 +44,8 @@ const NAMES: [&str; 35] = [
     "accessed",
     "grants",
     "insist",
+    "once",
+    "detach",
 ];
 
 /// In how many places each is counted, so that threads that serve different sessions do not write to the same cache line.
@@ -130,6 +132,8 @@ fn index(request: &Request<'_>) -> usize {
         Request::Accessed { .. } => 32,
         Request::Grants => 33,
         Request::Insist { .. } => 34,
+        Request::Once { .. } => 35,
+        Request::Detach => 36,
     }
 }
 

@@ -89,7 +89,14 @@ fn works(address: &Address) {
     let session = Session::connect(address, &options).unwrap();
     let (mut request, mut reply) = (Vec::new(), Vec::new());
     encode_request(
-        &Request::Attach { version: VERSION, client: "test", export: "", keeps: false, alone: false },
+        &Request::Attach {
+            version: VERSION,
+            client: "test",
+            export: "",
+            keeps: false,
+            alone: false,
+            mount: None,
+        },
         &mut request,
     );
     session.call(&request, &mut reply).unwrap();

@@ -26,6 +26,7 @@ impl Counters {
             export: "",
             keeps: false,
             alone: false,
+            mount: None,
         })? {
             Reply::Attached(_) => Ok(counters),
             _ => Err(failed("it does not let this program in")),

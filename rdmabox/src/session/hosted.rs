@@ -8,7 +8,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -84,7 +84,7 @@ pub(super) struct HostSession {
     control: Stream,
     token: Token,
     /// Where memory is mapped.
-    process: Option<ClientProcess>,
+    process: Option<Arc<ClientProcess>>,
     queue_pairs: HostQueuePairs,
     late: Arc<LateReplies>,
     /// If its calls are answered by fetching.
@@ -140,14 +140,16 @@ impl HostSession {
             Shown::Nothing => (None, Domain::default(), None),
             Shown::Key { id, grant, dialogue } => (Some(*id), grant.domain, Some(dialogue.session_secret())),
         };
+        let process = ClientProcess::of(control).map(Arc::new);
+        let name = control.peer_name();
         Ok(Arc::new(HostSession {
-            peer: Peer { id, provider, name: control.peer_name(), key },
+            peer: Peer { id, provider, name, key, expired: AtomicBool::new(false), process: process.clone() },
             domain,
             secret,
             service: Arc::clone(&inner.service),
             control: control.try_clone().map_err(|e| text(&e))?,
             token: Token::random().map_err(|e| text(&e))?,
-            process: ClientProcess::of(control),
+            process,
             queue_pairs: HostQueuePairs::new(provider, queue_pairs as usize, fetch.is_some()),
             late: Arc::default(),
             fetch,
@@ -227,6 +229,7 @@ pub(super) fn session(
         let greeted = handshake::send_answer(&mut control, &Answer { ok: true, ..Answer::default() });
         if greeted.is_ok() && lease::watch(&mut control, inner.fencing.lease) == End::Expired {
             log::warn!("{}: nothing heard of it for the length of its lease: ending", session.peer);
+            session.peer.expired.store(true, Ordering::Release);
             // Should it go on, it is to know.
             control.shutdown();
         }

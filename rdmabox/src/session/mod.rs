@@ -42,7 +42,7 @@ pub use key_file::{KeyFile, KeyFileError};
 pub use keyring::{Domain, Grant, Keyring, Limits};
 pub use lender::{Lender, RemoteMemory};
 pub use options::{CallsBy, CallsByError, SessionOptions};
-pub use peer::{Export, Peer, Service};
+pub use peer::{Export, Peer, PeerProcess, Service};
 pub use transfer::{NotWaited, Transfer};
 
 pub use crate::{

@@ -2,10 +2,13 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use super::{Domain, KeyId, ProviderKind};
+use super::{Domain, KeyId, ProviderKind, straggler::ClientProcess};
 use crate::{
     memory::Memory,
     rpc::Reply,
@@ -44,6 +47,21 @@ pub struct Peer {
     pub(crate) provider: ProviderKind,
     pub(crate) name: String,
     pub(crate) key: Option<KeyId>,
+    /// Its lease is over.
+    pub(crate) expired: AtomicBool,
+    /// Where memory is mapped.
+    pub(super) process: Option<Arc<ClientProcess>>,
+}
+
+/// The process of a peer on this host.
+#[derive(Clone, Debug)]
+pub struct PeerProcess(Arc<ClientProcess>);
+
+impl PeerProcess {
+    /// True once the process has ended: nothing of it will ever come again.
+    pub fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
 }
 
 impl Peer {
@@ -60,6 +78,16 @@ impl Peer {
     /// The key that it has proved to have; `None` where it needs none.
     pub fn key(&self) -> Option<&KeyId> {
         self.key.as_ref()
+    }
+
+    /// True if the session ends because nothing was heard of the peer for the length of its lease, and not because its connection did.
+    pub fn has_expired(&self) -> bool {
+        self.expired.load(Ordering::Acquire)
+    }
+
+    /// Its process, where that is another one of this host and known: over shared memory.
+    pub fn process(&self) -> Option<PeerProcess> {
+        self.process.clone().map(PeerProcess)
     }
 
     /// Who it is, for people.

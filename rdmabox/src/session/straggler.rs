@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     net::sockopt::socket_peercred,
     process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
 };
@@ -38,6 +39,13 @@ impl ClientProcess {
     /// For people.
     pub(super) fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
+    }
+
+    /// True once it has ended, whether or not anybody has waited for it.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut descriptors = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        // What cannot be looked at is taken for alive.
+        poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// Ends it, also if it is stopped.

@@ -45,9 +45,11 @@ impl Client {
         // One of this session at a time: the word in the record tells sessions apart, not threads.
         let _turn = inode.append.lock();
         for _ in 0..TRIES {
-            let hold = record::appender(self.session, TURNS.fetch_add(1, Ordering::Relaxed));
-            let appended =
-                self.take_end(&inode, hold).and_then(|now| self.append_at(&inode, hold, now, data));
+            let hold =
+                record::appender(self.session.load(Ordering::Acquire), TURNS.fetch_add(1, Ordering::Relaxed));
+            let appended = self
+                .in_its_era(&inode, || self.take_end(&inode, hold))
+                .and_then(|now| self.append_at(&inode, hold, now, data));
             match appended {
                 Ok(Some(offset)) => {
                     inode.pages.recalled();
@@ -68,7 +70,7 @@ impl Client {
     /// Waits for the end of the file. What the record says then.
     fn take_end(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
         let (slot, record_addr) = self.record_of(inode)?;
-        let remote = self.records.field(slot, record::APPENDER, 8)?;
+        let remote = self.field_of(inode, record::APPENDER)?;
         let give_up = Instant::now() + self.patience;
         let (mut free, mut tries, mut pause) = (0, 0, FIRST_PAUSE);
         loop {
@@ -90,7 +92,7 @@ impl Client {
                 return Ok(seen.glimpse());
             }
             // What an append of ours left, of which nobody knows how it ended, is free.
-            let ours = old != 0 && record::appender_session(old) == self.session;
+            let ours = old != 0 && record::appender_session(old) == record::appender_session(hold);
             free = if ours { old } else { 0 };
             if Instant::now() >= give_up {
                 return Err(ClientError::Appending(record::appender_session(old)));
@@ -107,8 +109,7 @@ impl Client {
 
     /// Ends a hold, if it has not ended.
     fn give_back(&self, inode: &Inode, hold: u64) -> Result<(), ClientError> {
-        let (slot, _) = self.record_of(inode)?;
-        let remote = self.records.field(slot, record::APPENDER, 8)?;
+        let remote = self.field_of(inode, record::APPENDER)?;
         let mut old = 0;
         Ok(self.remote.execute(&mut [Op::CompareSwap { remote, compare: hold, swap: 0, old: &mut old }])?)
     }
@@ -136,8 +137,8 @@ impl Client {
         }
         let (slot, record_addr) = self.record_of(inode)?;
         let mapped = self.records.is_mapped();
-        let size_word = self.records.field(slot, record::SIZE, 8)?;
-        let appender = self.records.field(slot, record::APPENDER, 8)?;
+        let size_word = self.field_of(inode, record::SIZE)?;
+        let appender = self.field_of(inode, record::APPENDER)?;
         let mut raw: RawRecord = [0; record::LEN];
         let (mut old_size, mut old_hold) = (0, 0);
         let mut ops = Ops::new();
@@ -151,9 +152,13 @@ impl Client {
         if !mapped {
             ops.push(Op::Read { remote: record_addr, out: &mut raw });
         }
+        let repeats = self.remote.repeats();
         self.remote.execute(&mut ops)?;
         drop(ops);
-        if old_size != offset {
+        // If the session was lost on the way, all of the list may have been carried out before, or the size been raised only. Nobody else
+        // appends while the end is held.
+        let before = self.remote.repeats() != repeats && (old_hold != hold || old_size == end);
+        if old_size != offset && !before {
             return Ok(None);
         }
         inode.size.lock().raise(end);

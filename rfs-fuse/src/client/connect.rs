@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
     thread,
     time::{Duration, Instant},
 };
@@ -10,7 +10,7 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Address, ConnectError, RequestError, Session, SessionOptions, StartedReply};
 use rfs_proto::{
-    Attached, Errno, InUse, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record,
+    Attached, Errno, Identity, InUse, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record,
 };
 
 use super::{
@@ -20,6 +20,8 @@ use super::{
     keeping::{Effect, Keeping},
     record::Records,
     remote::Mapped,
+    renewal::Renewal,
+    returning::{Again, Answer, Returning},
 };
 
 /// How to attach.
@@ -37,6 +39,8 @@ pub struct AttachOptions {
     pub alone: bool,
     /// For how long to ask again while others keep this session out.
     pub patience: Duration,
+    /// When the session is lost, come back and go on. Until then operations wait, no longer than they may take in any case.
+    pub returns: bool,
 }
 
 /// Why there is no client.
@@ -45,6 +49,9 @@ pub enum AttachError {
     /// No session.
     #[error("cannot connect to {0}")]
     Connect(#[from] ConnectError),
+    /// No random numbers.
+    #[error("there are no random numbers: {0}")]
+    Random(String),
     /// A session, but the server does not want us or is no rfs-server.
     #[error("{address}: cannot attach: {source}")]
     Attach {
@@ -102,21 +109,152 @@ fn named(export: &str) -> String {
 
 /// Pauses between two attempts to attach.
 const PAUSE: Duration = Duration::from_millis(10);
+/// An attempt to come back takes no longer.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// So long the server may take to end the session that a mount had before: longer than it waits for one that has memory mapped.
+pub(super) const ENDING: Duration = Duration::from_secs(5);
 
 thread_local! {
     /// Request and reply of the call under way on this thread.
     static MESSAGES: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientError> {
+/// True for requests that can be carried out any number of times, as they change nothing, or lead to the same each time.
+fn is_repeatable(request: &Request<'_>) -> bool {
+    match request {
+        Request::Attach { .. }
+        | Request::Lookup { .. }
+        | Request::LookupAhead { .. }
+        | Request::GetAttr { .. }
+        | Request::Readlink { .. }
+        | Request::Layout { .. }
+        | Request::Allocate { .. }
+        | Request::ReadDir { .. }
+        | Request::StatFs
+        | Request::Stats
+        | Request::GetXattr { .. }
+        | Request::ListXattr { .. }
+        | Request::XattrPart { .. }
+        | Request::TestLock { .. }
+        | Request::Insist { .. }
+        | Request::Recalls { .. }
+        | Request::Grants
+        | Request::Accessed { .. }
+        // It is about the envelope, and not in one.
+        | Request::Once { .. }
+        | Request::Detach => true,
+        Request::SetAttr { .. }
+        | Request::Mknod { .. }
+        | Request::Create { .. }
+        | Request::Mkdir { .. }
+        | Request::Symlink { .. }
+        | Request::Link { .. }
+        | Request::Unlink { .. }
+        | Request::Rmdir { .. }
+        | Request::Rename { .. }
+        | Request::Open { .. }
+        | Request::Close { .. }
+        | Request::SetXattr { .. }
+        | Request::RemoveXattr { .. }
+        | Request::Fallocate { .. }
+        | Request::Copy { .. }
+        | Request::Lock { .. }
+        | Request::StopWaiting { .. } => false,
+    }
+}
+
+pub(super) fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientError> {
     MESSAGES.with_borrow_mut(|(out, back)| {
         encode_request(request, out);
-        remote.call(out, back)?;
+        if is_repeatable(request) {
+            remote.call(out, back)?
+        } else {
+            remote.call_once(out, back)?
+        };
         match decode_reply(back)? {
             Reply::Error(errno) => Err(ClientError::Errno(errno)),
             reply => Ok(reply),
         }
     })
+}
+
+/// What a server says of itself at the beginning.
+pub(super) struct Introduced {
+    attached: Attached,
+    clock: ServerClock,
+}
+
+/// Attaches a session that is up. Asks again for as long as `patience` while others keep it out, and until the session has ended that
+/// the mount had before.
+pub(super) fn introduce(
+    remote: &dyn Remote,
+    AttachOptions { export, keeps, alone, .. }: &AttachOptions,
+    mount: Option<Identity>,
+    patience: Duration,
+) -> Result<Introduced, ClientError> {
+    let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
+    let request =
+        Request::Attach { version: VERSION, client: &name, export, keeps: *keeps, alone: *alone, mount };
+    let give_up = Instant::now() + patience;
+    loop {
+        let sent = local_now();
+        match call_on(remote, &request)? {
+            Reply::InUse(_) | Reply::Ending if Instant::now() < give_up => thread::sleep(PAUSE),
+            Reply::Attached(attached) => {
+                let clock = ServerClock::from_exchange(sent, attached.now, local_now());
+                return Ok(Introduced { attached, clock });
+            }
+            Reply::InUse(others) => return Err(ClientError::InUse(others)),
+            Reply::Ending => return Err(ClientError::Errno(Errno::EAGAIN)),
+            _ => return Err(ClientError::Protocol("no answer to Attach")),
+        }
+    }
+}
+
+/// For a mount that nobody else can be taken for.
+fn random_identity() -> Result<Identity, AttachError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| AttachError::Random(e.to_string()))?;
+    Ok(Identity(bytes))
+}
+
+/// The sessions of a mount that comes back.
+struct SessionAgain {
+    address: Address,
+    options: SessionOptions,
+    attach: AttachOptions,
+    mount: Identity,
+}
+
+impl SessionAgain {
+    fn new(address: &Address, options: &SessionOptions, attach: &AttachOptions, mount: Identity) -> Self {
+        // A network that was cut may be there again while an attempt of before waits: several short ones.
+        let connect_timeout = options.connect_timeout.min(ATTEMPT);
+        let options = SessionOptions { connect_timeout, ..options.clone() };
+        SessionAgain { address: address.clone(), options, attach: attach.clone(), mount }
+    }
+}
+
+impl Again for SessionAgain {
+    fn again(&self) -> Result<(Arc<dyn Remote>, Attached), Answer> {
+        let session = Session::connect(&self.address, &self.options);
+        let session = session.map_err(|e| Answer::Later(e.to_string()))?;
+        match introduce(&*session, &self.attach, Some(self.mount), ENDING) {
+            // Others may have changed what the caller keeps, with the changes that he has not written back: nothing would fit together.
+            Ok(Introduced { attached, .. }) if self.attach.alone && !attached.resumed => {
+                session.close();
+                Err(Answer::Never(
+                    "the server has not heard for too long of this mount, which is to be alone".into(),
+                ))
+            }
+            Ok(Introduced { attached, .. }) => Ok((session, attached)),
+            Err(e) => {
+                session.close();
+                let why = format!("{}: cannot attach: {e}", self.address);
+                Err(if matches!(e, ClientError::InUse(_)) { Answer::Never(why) } else { Answer::Later(why) })
+            }
+        }
+    }
 }
 
 /// Something that nobody waits for has failed.
@@ -139,9 +277,24 @@ impl Client {
         attach: &AttachOptions,
     ) -> Result<Client, AttachError> {
         let options = &SessionOptions { started_reply: Some(StartedReply::new(complain)), ..options.clone() };
-        let session = Session::connect(address, options)?;
+        let first: Arc<dyn Remote> = Session::connect(address, options)?;
+        let mount = if attach.returns { Some(random_identity()?) } else { None };
+        let attached = introduce(&*first, attach, mount, attach.patience);
         let address = address.clone();
-        let mut client = Client::attach(session, attach).map_err(|source| match source {
+        let attached = attached.and_then(|introduced| {
+            let Some(mount) = mount else { return Client::attached(first.clone(), attach, introduced) };
+            let again = SessionAgain::new(&address, options, attach, mount);
+            let (timeout, again) = (options.operation_timeout, Box::new(again));
+            let returning = Returning::new(Arc::clone(&first), &introduced.attached, timeout, again);
+            let remote = returning.map_err(|_| ClientError::Errno(Errno::EAGAIN))?;
+            let client =
+                Client::attached(remote.clone(), attach, introduced).inspect_err(|_| remote.close())?;
+            let (inodes, keeping) = (Arc::clone(&client.inodes), Arc::clone(&client.keeping));
+            let session = Arc::clone(&client.session);
+            remote.set_renew(Box::new(Renewal { inodes, keeping, session }));
+            Ok(client)
+        });
+        let mut client = attached.inspect_err(|_| first.close()).map_err(|source| match source {
             ClientError::Errno(Errno::ENOENT) => {
                 AttachError::Export { address, export: attach.export.clone() }
             }
@@ -155,35 +308,24 @@ impl Client {
             source => AttachError::Attach { address, source },
         })?;
         client.patience = options.operation_timeout;
+        client.mount = mount;
         Ok(client)
     }
 
     /// Attaches over a session that is up; closes it if that fails.
     pub fn attach(remote: Arc<dyn Remote>, options: &AttachOptions) -> Result<Client, ClientError> {
-        Client::attach_open(&remote, options).inspect_err(|_| remote.close())
+        introduce(&*remote, options, None, options.patience)
+            .and_then(|introduced| Client::attached(Arc::clone(&remote), options, introduced))
+            .inspect_err(|_| remote.close())
     }
 
-    fn attach_open(
-        remote: &Arc<dyn Remote>,
-        AttachOptions { export, keeps, alone, patience, access_times, directory_access_times }: &AttachOptions,
+    /// A client of a session that is attached.
+    fn attached(
+        remote: Arc<dyn Remote>,
+        AttachOptions { keeps, alone, access_times, directory_access_times, .. }: &AttachOptions,
+        Introduced { attached, clock }: Introduced,
     ) -> Result<Client, ClientError> {
-        let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
-        let (keeps, alone) = (*keeps, *alone);
-        let request = Request::Attach { version: VERSION, client: &name, export, keeps, alone };
-        let give_up = Instant::now() + *patience;
-        let (sent, reply) = loop {
-            let sent = local_now();
-            match call_on(&**remote, &request)? {
-                Reply::InUse(_) if Instant::now() < give_up => thread::sleep(PAUSE),
-                reply => break (sent, reply),
-            }
-        };
-        let received = local_now();
-        let Attached { arena, table, now, session, read_only } = match reply {
-            Reply::Attached(attached) => attached,
-            Reply::InUse(others) => return Err(ClientError::InUse(others)),
-            _ => return Err(ClientError::Protocol("no answer to Attach")),
-        };
+        let Attached { arena, table, session, read_only, .. } = attached;
         if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
             return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
         }
@@ -192,22 +334,23 @@ impl Client {
         }
         // Who may change nothing leaves no trace.
         let counted = |times| if read_only { AccessTimes::Never } else { times };
-        let inodes = InodeTable::default();
+        let inodes = Arc::<InodeTable>::default();
         // Everybody knows the root directory, without a lookup.
         inodes.acquire(ROOT_INO);
         Ok(Client {
-            remote: remote.clone(),
             arena,
-            arena_map: Mapped::of(&**remote, &arena),
-            records: Records::new(remote.clone(), table),
-            clock: ServerClock::from_exchange(sent, now, received),
+            arena_map: Mapped::of(&*remote, &arena),
+            records: Records::new(Arc::clone(&remote), table),
+            remote,
+            clock,
             inodes,
-            keeping: Keeping::new(keeps),
+            keeping: Arc::new(Keeping::new(*keeps)),
             access_times: counted(*access_times),
             directory_access_times: counted(*directory_access_times),
             parts: Mutex::default(),
-            alone,
-            session,
+            alone: *alone,
+            session: Arc::new(AtomicU64::new(session)),
+            mount: None,
             read_only,
             patience: SessionOptions::default().operation_timeout,
         })
@@ -244,6 +387,11 @@ impl Client {
     /// False once the session is over: every operation fails then.
     pub fn is_connected(&self) -> bool {
         self.remote.is_connected()
+    }
+
+    /// Who this mount is for the server, if it comes back. Whoever knows that can come in its place.
+    pub fn mount(&self) -> Option<Identity> {
+        self.mount
     }
 
     /// True if nothing can be changed over this session, whoever asks: everything that would is EROFS.

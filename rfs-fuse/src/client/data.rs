@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use rdmabox::{Memory, Op, RemoteAddr};
+use rdmabox::{Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 use smallvec::SmallVec;
 
@@ -79,7 +79,10 @@ impl Client {
                 let len = end.min(now.size).saturating_sub(offset);
                 return self.read_mapped(&inode, map, offset, len, buffer, sink);
             }
-            if let Some(len) = self.read_remote(&inode, offset, end, buffer, attempt == TRIES)? {
+            let last = attempt == TRIES;
+            if let Some(len) =
+                self.in_its_era(&inode, || self.read_remote(&inode, offset, end, buffer, last))?
+            {
                 return Ok(sink(ReadData::Bytes(&buffer[..len])));
             }
         }
@@ -136,19 +139,17 @@ impl Client {
         };
         let stop = end.min(size);
         let len = stop.saturating_sub(offset);
-        let (pieces, generation) = match len {
-            0 => (SmallVec::new(), inode.layout.read().generation()),
-            _ => {
-                let generation = inode.layout.read().generation();
-                (self.readable(inode, offset, len)?, generation)
-            }
+        let (generation, era) = {
+            let layout = inode.layout.read();
+            (layout.generation(), layout.era())
         };
+        let pieces = if len == 0 { SmallVec::new() } else { self.readable(inode, offset, len)? };
         let mut parts: SmallVec<[(RemoteAddr, &mut [u8]); 4]> = SmallVec::new();
         let mut rest = room(buffer, len as usize);
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
             match *piece {
-                Piece::Data { arena, len } => parts.push((self.arena_addr(arena, len)?, out)),
+                Piece::Data { arena, len } => parts.push((self.arena_addr(era, arena, len)?, out)),
                 Piece::Hole { .. } => out.fill(0),
             }
             rest = behind;
@@ -197,7 +198,7 @@ impl Client {
         ino: u64,
         offset: u64,
         data: &[u8],
-        then: impl FnOnce(&Inode) -> Result<(), ClientError>,
+        then: impl Fn(&Inode) -> Result<(), ClientError>,
     ) -> Result<(), ClientError> {
         if data.is_empty() {
             return Ok(());
@@ -209,8 +210,7 @@ impl Client {
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
-        self.write_open(&inode, offset, end, data)?;
-        then(&inode)
+        self.in_its_era(&inode, || self.write_open(&inode, offset, end, data).and_then(|()| then(&inode)))
     }
 
     /// Writes up to `end` into a file that stays open meanwhile.
@@ -254,14 +254,14 @@ impl Client {
         for piece in layout.pieces(offset, data.len() as u64) {
             let Piece::Data { arena, len } = piece else { return Ok(None) };
             let (part, rest) = data.split_at(len as usize);
-            parts.push((self.arena_addr(arena, len)?, part));
+            parts.push((self.arena_addr(layout.era(), arena, len)?, part));
             data = rest;
         }
         Ok(Some((parts, layout.generation())))
     }
 
-    fn arena_addr(&self, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
-        at(&self.arena, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
+    fn arena_addr(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
+        at(&self.arena, era, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
     }
 
     /// True if what was written up to `end` under `generation` is part of the file.
@@ -284,7 +284,7 @@ impl Client {
         parts: &Parts<'_>,
     ) -> Result<bool, ClientError> {
         let (slot, record_addr) = self.record_of(inode)?;
-        let remote = self.records.field(slot, record::SIZE, 8)?;
+        let remote = self.field_of(inode, record::SIZE)?;
         let mapped = self.records.is_mapped();
         let mut raw: RawRecord = [0; record::LEN];
         for attempt in 0..TRIES {
@@ -326,7 +326,40 @@ impl Client {
     /// Slot and address of an open inode's record.
     pub(crate) fn record_of(&self, inode: &Inode) -> Result<(u32, RemoteAddr), ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
-        Ok((slot, self.records.field(slot, 0, record::LEN)?))
+        Ok((slot, self.records.field(inode.layout.read().era(), slot, 0, record::LEN)?))
+    }
+
+    /// Address of a word of an open inode's record.
+    pub(crate) fn field_of(&self, inode: &Inode, field: usize) -> Result<RemoteAddr, ClientError> {
+        let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
+        self.records.field(inode.layout.read().era(), slot, field, 8)
+    }
+
+    /// Does something with an open file, and does it again if a new era has begun meanwhile: what was known of its places was void.
+    /// ESTALE: the file is gone.
+    pub(crate) fn in_its_era<R>(
+        &self,
+        inode: &Inode,
+        mut act: impl FnMut() -> Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
+        for _ in 0..TRIES {
+            let era = inode.layout.read().era();
+            match act() {
+                Err(ClientError::Request(RequestError::Disconnected) | ClientError::Errno(Errno::EBADF))
+                    if era != self.remote.era() && self.is_connected() => {}
+                outcome => return outcome,
+            }
+            // Renewed by now, unless it was opened at that very moment.
+            self.remote.ready()?;
+            if inode.is_gone() {
+                return Err(Errno::ESTALE.into());
+            }
+            if inode.layout.read().era() != self.remote.era() {
+                let _calls = inode.layout_calls.lock();
+                self.fetch_layout(inode, None)?;
+            }
+        }
+        Err(ClientError::Unstable)
     }
 
     /// Notes that the inode was written now.
@@ -334,7 +367,7 @@ impl Client {
         self.was_written(inode);
         let mut times = inode.times.lock();
         match (times.note(self.clock.now()), inode.slot()) {
-            (Some(time), Some(slot)) => self.records.write_time(slot, time),
+            (Some(time), Some(slot)) => self.records.write_time(inode.layout.read().era(), slot, time),
             _ => Ok(()),
         }
     }

@@ -12,8 +12,8 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
-    Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, InUse, Layout, Marks, Opened,
-    RegionRef, Reply, Request, SetTime, decode_request, encode_reply,
+    Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Identity, InUse, Layout, Marks,
+    Opened, RegionRef, Reply, Request, SetTime, decode_request, encode_reply,
     record::{self, Space},
 };
 
@@ -216,6 +216,9 @@ impl Fake {
                     now: super::clock::local_now(),
                     session: 1 + self.sessions.fetch_add(1, Ordering::Relaxed),
                     read_only: false,
+                    memory: Identity([3; 16]),
+                    starts: 1,
+                    resumed: false,
                 }))
             }
             Request::Lookup { name, .. } => {

@@ -1,7 +1,7 @@
 //! What the client remembers of inodes.
 //!
 //! Lock order within one inode, outermost first: `opens`, `io`, `append`, `layout_calls`, then any one of `layout`, `size`,
-//! `times`, `lease`, `listing`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
+//! `at_server`, `severed`, `times`, `lease`, `listing`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another.
 
 use std::{
@@ -34,9 +34,12 @@ const NO_SLOT: u32 = u32::MAX;
 pub(crate) struct Opens {
     /// Here.
     pub(crate) local: u32,
-    /// At the server, for this session.
-    pub(crate) remote: u32,
-    /// At the server to write.
+}
+
+/// How often an inode is open at the server, for this session. Held for moments, so that whoever begins a new era can have it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AtServer {
+    pub(crate) opens: u32,
     pub(crate) to_write: bool,
 }
 
@@ -140,6 +143,12 @@ pub(crate) struct Inode {
     /// References: lookups not forgotten, and one while it is open. Changed under the table's lock.
     references: AtomicU64,
     pub(crate) opens: Mutex<Opens>,
+    pub(crate) at_server: Mutex<AtServer>,
+    /// It was open when a new era began, and is there no more.
+    gone: AtomicBool,
+    /// Open files through which locks were had that are lost.
+    severed: Mutex<Vec<u64>>,
+    any_severed: AtomicBool,
     /// True while reads and writes are allowed.
     pub(crate) open: AtomicBool,
     /// Reads and writes share it, a change of size excludes them.
@@ -176,6 +185,10 @@ impl Inode {
             slot: AtomicU32::new(NO_SLOT),
             references: AtomicU64::new(0),
             opens: Mutex::default(),
+            at_server: Mutex::default(),
+            gone: AtomicBool::new(false),
+            severed: Mutex::default(),
+            any_severed: AtomicBool::new(false),
             open: AtomicBool::new(false),
             io: RwLock::default(),
             append: Mutex::default(),
@@ -198,6 +211,42 @@ impl Inode {
     pub(crate) fn slot(&self) -> Option<u32> {
         let slot = self.slot.load(Ordering::Relaxed);
         (slot != NO_SLOT).then_some(slot)
+    }
+
+    /// It was open when a new era began, and is there no more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        *self.at_server.lock() = AtServer::default();
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Locks are lost: what was open when they were had is of no use any more. How many open files these are.
+    pub(crate) fn sever_locks(&self) -> usize {
+        let held = std::mem::take(&mut *self.may_hold.lock());
+        let mut severed = self.severed.lock();
+        let before = severed.len();
+        for held in held {
+            if !severed.contains(&held.handle) {
+                severed.push(held.handle);
+            }
+        }
+        self.any_severed.store(!severed.is_empty(), Ordering::Release);
+        severed.len() - before
+    }
+
+    /// True if a lock that was had through an open file is lost.
+    pub(crate) fn is_severed(&self, handle: u64) -> bool {
+        self.any_severed.load(Ordering::Acquire) && self.severed.lock().contains(&handle)
+    }
+
+    /// An open file is closed for good.
+    pub(crate) fn forget_severed(&self, handle: u64) {
+        if self.any_severed.load(Ordering::Acquire) {
+            self.severed.lock().retain(|severed| *severed != handle);
+        }
     }
 
     pub(crate) fn set_slot(&self, slot: u32) {

@@ -38,6 +38,8 @@ pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 #[derive(Debug, Default)]
 pub(crate) struct LayoutCache {
     generation: u64,
+    /// When it was fetched: places of an earlier era are void.
+    era: u32,
     /// Sorted by file offset, neither overlapping nor joinable.
     extents: Vec<Extent>,
     /// Everything below is known: what no extent covers there is a hole.
@@ -72,8 +74,8 @@ pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static s
 
 impl LayoutCache {
     /// What the server says of the whole file from its first byte on.
-    pub(crate) fn replace(&mut self, layout: &Layout) {
-        *self = LayoutCache { generation: layout.generation, ..LayoutCache::default() };
+    pub(crate) fn replace(&mut self, layout: &Layout, era: u32) {
+        *self = LayoutCache { generation: layout.generation, era, ..LayoutCache::default() };
         self.merge(0, layout);
     }
 
@@ -112,7 +114,11 @@ impl LayoutCache {
 
     /// Forgets everything; `generation` is the one to fetch.
     pub(crate) fn clear(&mut self, generation: u64) {
-        *self = LayoutCache { generation, ..LayoutCache::default() };
+        *self = LayoutCache { generation, era: self.era, ..LayoutCache::default() };
+    }
+
+    pub(crate) fn era(&self) -> u32 {
+        self.era
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -194,7 +200,7 @@ mod tests {
 
     fn cache(extents: &[Extent]) -> LayoutCache {
         let mut cache = LayoutCache::default();
-        cache.replace(&layout(extents, true));
+        cache.replace(&layout(extents, true), 0);
         cache.set_stamp(Some(1));
         cache
     }
@@ -243,7 +249,7 @@ mod tests {
     #[test]
     fn replies_of_another_generation_or_behind_a_gap_are_not_taken() {
         let mut c = LayoutCache::default();
-        c.replace(&layout(&[extent(0, 10, 2)], false));
+        c.replace(&layout(&[extent(0, 10, 2)], false), 0);
         assert_eq!(c.known_to(), 2 * B);
         assert!(!c.merge(3 * B, &layout(&[], true)));
         assert!(!c.merge(0, &Layout { generation: 8, ..Layout::default() }));

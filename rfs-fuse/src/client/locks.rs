@@ -30,7 +30,7 @@ pub struct LockRequest {
 /// A lock that may be there, and has to go with its owner and with the open file that it was asked through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MayHold {
-    handle: u64,
+    pub(crate) handle: u64,
     owner: u64,
     class: LockClass,
 }
@@ -159,8 +159,19 @@ impl Client {
         self.unlock_those(ino, |held| (held.owner, held.class) == (owner, LockClass::Record))
     }
 
+    /// EIO if a lock was had through an open file that is lost: what is done there would be taken for guarded.
+    pub fn check_locks(&self, ino: u64, handle: u64) -> Result<(), ClientError> {
+        match self.inodes.get(ino) {
+            Some(inode) if inode.is_severed(handle) => Err(Errno::EIO.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// An open file is closed for good: all locks that were taken through it go.
     pub fn unlock_handle(&self, ino: u64, handle: u64) -> Result<(), ClientError> {
+        if let Some(inode) = self.inodes.get(ino) {
+            inode.forget_severed(handle);
+        }
         self.unlock_those(ino, |held| held.handle == handle)
     }
 

@@ -9,7 +9,7 @@
 //!
 //! What the caller may keep, and for how long, is said by [`Client::telling`]; what it may no longer keep, by a [`Keeper`].
 //!
-//! It does not cache file data, does not reconnect, and checks no permissions.
+//! It does not cache file data, and checks no permissions. It comes back by itself where [`AttachOptions::returns`] says so.
 
 mod access;
 mod append;
@@ -20,6 +20,7 @@ mod error;
 mod extents;
 #[cfg(test)]
 mod fake;
+mod farewell;
 mod inode;
 mod keeping;
 mod layout;
@@ -29,19 +30,25 @@ mod names;
 mod open;
 mod record;
 mod remote;
+mod renewal;
+mod returning;
 mod space;
 #[cfg(test)]
 mod tests;
 mod writeback;
 mod xattr;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 pub use access::AccessTimes;
 pub use connect::{AttachError, AttachOptions};
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
+pub use farewell::Farewell;
 pub use keeping::{Changes, Keeper, Opened, Since, Telling, UnderWay};
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
@@ -53,7 +60,7 @@ use clock::ServerClock;
 use inode::InodeTable;
 use keeping::Keeping;
 use record::Records;
-use rfs_proto::RegionRef;
+use rfs_proto::{Identity, RegionRef};
 
 /// One session with one server.
 #[derive(Debug)]
@@ -64,8 +71,8 @@ pub struct Client {
     arena_map: Option<remote::Mapped>,
     records: Records,
     clock: ServerClock,
-    inodes: InodeTable,
-    keeping: Keeping,
+    inodes: Arc<InodeTable>,
+    keeping: Arc<Keeping>,
     access_times: AccessTimes,
     directory_access_times: AccessTimes,
     /// Held while a value goes to the server in parts, of which it keeps one.
@@ -73,7 +80,9 @@ pub struct Client {
     /// Nobody else uses the file system.
     alone: bool,
     /// The session's number at the server.
-    session: u64,
+    session: Arc<AtomicU64>,
+    /// Who this mount is, if it comes back.
+    mount: Option<Identity>,
     /// It may change nothing.
     read_only: bool,
     /// For how long one waits for another client.

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
+use rdmabox::RequestError;
 use rfs_proto::{Attr, Errno, Opened, Reply, Request};
 
 use super::{
@@ -13,6 +14,7 @@ use super::{
     keeping::Since,
     layout::validate,
     names::{check_name, with_pending},
+    space::TRIES,
 };
 
 impl Client {
@@ -20,10 +22,8 @@ impl Client {
     pub fn open(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
         let inode = self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        let opened = if opens.local == 0 || (write && !opens.to_write) {
-            let since = self.since();
-            self.call_opened(&Request::Open { ino, write })
-                .and_then(|opened| self.adopt(&inode, &mut opens, opened, since, write))
+        let opened = if opens.local == 0 || (write && !inode.at_server.lock().to_write) {
+            self.open_there(&inode, &mut opens, write)
         } else {
             self.look_again(&inode)
         };
@@ -38,6 +38,26 @@ impl Client {
                 Err(e)
             }
         }
+    }
+
+    /// Opens it at the server, once more if a new era began meanwhile.
+    fn open_there(&self, inode: &Inode, opens: &mut Opens, write: bool) -> Result<Attr, ClientError> {
+        let request = Request::Open { ino: inode.ino, write };
+        for _ in 0..TRIES {
+            let (era, since) = (self.remote.era(), self.since());
+            match self.call_opened(&request) {
+                Err(ClientError::Request(RequestError::Disconnected))
+                    if self.remote.era() != era && self.is_connected() => {}
+                opened => {
+                    let attr = self.adopt(inode, opens, opened?, (since, era), write)?;
+                    // Whoever begins an era after this look finds it open.
+                    if self.remote.era() == era {
+                        return Ok(attr);
+                    }
+                }
+            }
+        }
+        Err(ClientError::Unstable)
     }
 
     /// Looks at a file that is open here already, and has it kept if that may be.
@@ -59,14 +79,18 @@ impl Client {
         exclusive: bool,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
-        let since = self.since();
+        let (era, since) = (self.remote.era(), self.since());
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
         let ino = opened.attr.ino;
         let inode = self.acquire(&opened.attr);
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        match self.adopt(&inode, &mut opens, opened, since, true) {
+        let adopted = match self.adopt(&inode, &mut opens, opened, (since, era), true) {
+            Ok(_) if self.remote.era() != era => self.open_there(&inode, &mut opens, true),
+            adopted => adopted,
+        };
+        match adopted {
             Ok(attr) => {
                 opens.local += 1;
                 Ok(attr)
@@ -86,7 +110,7 @@ impl Client {
 
     /// True if the inode has been opened here to write.
     pub fn is_open_to_write(&self, ino: u64) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| inode.opens.lock().to_write)
+        self.inodes.get(ino).is_some_and(|inode| inode.at_server.lock().to_write)
     }
 
     /// The inodes that are open here to write.
@@ -107,7 +131,7 @@ impl Client {
         inode: &Inode,
         opens: &mut Opens,
         opened: Opened,
-        since: Since,
+        (since, era): (Since, u32),
         write: bool,
     ) -> Result<Attr, ClientError> {
         let Opened { attr, layout } = opened;
@@ -116,12 +140,15 @@ impl Client {
             self.call_done(&Request::Close { ino: attr.ino }).ok();
             return Err(ClientError::Protocol(why));
         }
-        opens.remote += 1;
-        opens.to_write |= write;
         inode.set_slot(attr.slot);
+        {
+            let mut at_server = inode.at_server.lock();
+            at_server.opens += 1;
+            at_server.to_write |= write;
+        }
         self.answered(since, inode, &attr);
-        if opens.local == 0 {
-            inode.layout.write().replace(&layout);
+        if opens.local == 0 || inode.layout.read().era() != era {
+            inode.layout.write().replace(&layout, era);
             inode.size.lock().set(attr.size);
             inode.open.store(true, Ordering::Release);
         }
@@ -131,7 +158,7 @@ impl Client {
     /// Publishes what is not published yet: the time of the last write. Data is in place when a write returns.
     pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        self.publish_time(&inode)
+        self.in_its_era(&inode, || self.publish_time(&inode))
     }
 
     /// As [`flush`](Self::flush).
@@ -142,7 +169,7 @@ impl Client {
     fn publish_time(&self, inode: &Inode) -> Result<(), ClientError> {
         let mut times = inode.times.lock();
         match (times.take_pending(), inode.slot()) {
-            (Some(time), Some(slot)) => self.records.write_time(slot, time),
+            (Some(time), Some(slot)) => self.records.write_time(inode.layout.read().era(), slot, time),
             _ => Ok(()),
         }
     }
@@ -161,9 +188,8 @@ impl Client {
             let _alone = inode.io.write();
             inode.open.store(false, Ordering::Release);
             inode.layout.write().clear(0);
-            opens.to_write = false;
             outcome = outcome.and(self.tell_access(&inode));
-            for _ in 0..std::mem::take(&mut opens.remote) {
+            for _ in 0..std::mem::take(&mut *inode.at_server.lock()).opens {
                 // Nobody waits for that, but for who wants to know how much space there is.
                 outcome = outcome.and(self.start(&Request::Close { ino }));
             }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rdmabox::{RemoteAddr, RequestError};
+use rdmabox::RemoteAddr;
 use rfs_proto::{Attr, RegionRef, record};
 
 use super::{
@@ -67,9 +67,15 @@ impl Records {
         Records { remote, region, map }
     }
 
-    /// Remote address of a field (`len` bytes at `field`) of the record in `slot`.
-    pub(crate) fn field(&self, slot: u32, field: usize, len: usize) -> Result<RemoteAddr, ClientError> {
-        at(&self.region, u64::from(slot) * record::LEN as u64 + field as u64, len as u64)
+    /// Remote address of a field (`len` bytes at `field`) of the record in `slot`, as it was in an era.
+    pub(crate) fn field(
+        &self,
+        era: u32,
+        slot: u32,
+        field: usize,
+        len: usize,
+    ) -> Result<RemoteAddr, ClientError> {
+        at(&self.region, era, u64::from(slot) * record::LEN as u64 + field as u64, len as u64)
             .ok_or(ClientError::Protocol("an attribute slot outside the table"))
     }
 
@@ -81,9 +87,7 @@ impl Records {
         if start + record::LEN as u64 > self.region.len {
             return Ok(None);
         }
-        if !self.remote.is_connected() {
-            return Err(RequestError::Disconnected.into());
-        }
+        self.remote.ready()?;
         // Inside a region that is mapped whole, so it fits a usize.
         Ok(Some((map, map.offset + start as usize)))
     }
@@ -124,7 +128,11 @@ impl Records {
             let mut raw: RawRecord = [0; record::LEN];
             match self.mapped(slot)? {
                 Some((map, base)) => map.memory.read(base, &mut raw),
-                None => self.remote.read_vectored(&mut [(self.field(slot, 0, record::LEN)?, &mut raw)])?,
+                None => {
+                    // Whose record it is shows in it.
+                    let place = self.field(self.remote.era(), slot, 0, record::LEN)?;
+                    self.remote.read_vectored(&mut [(place, &mut raw)])?;
+                }
             }
             if let Some(seen) = Seen::decode(&raw, ino, slot) {
                 return Ok(Some(seen));
@@ -135,8 +143,8 @@ impl Records {
     }
 
     /// Publishes the time of a write.
-    pub(crate) fn write_time(&self, slot: u32, time: i64) -> Result<(), ClientError> {
-        let remote = self.field(slot, record::WRITE_TIME, 8)?;
+    pub(crate) fn write_time(&self, era: u32, slot: u32, time: i64) -> Result<(), ClientError> {
+        let remote = self.field(era, slot, record::WRITE_TIME, 8)?;
         Ok(self.remote.write_vectored(&[(remote, &time.to_le_bytes())])?)
     }
 }

@@ -11,6 +11,11 @@ use rfs_proto::RegionRef;
 pub trait Remote: Send + Sync + fmt::Debug {
     /// Sends `request` and fills `reply`.
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError>;
+    /// As [`call`](Self::call), for a request that must not take effect twice: where the remote makes several sessions, one after the
+    /// other, it is sent so that the server knows a repetition.
+    fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.call(request, reply)
+    }
     /// Sends `request` and does not wait for the reply, which is of no interest unless it is an error. It may be carried out after a
     /// later one.
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError>;
@@ -26,7 +31,19 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
     /// The peer's memory in place, where that is possible.
     fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)>;
-    /// False once the session is over.
+    /// How often all that was known of where bytes lie has become void. Keys of places count with it.
+    fn era(&self) -> u32 {
+        0
+    }
+    /// How many one-sided operations may have been carried out more than once by now.
+    fn repeats(&self) -> u64 {
+        0
+    }
+    /// Waits until there is a session, if there is none now and may be one soon: what is mapped is then the server's.
+    fn ready(&self) -> Result<(), RequestError> {
+        if self.is_connected() { Ok(()) } else { Err(RequestError::Disconnected) }
+    }
+    /// False once the session is over, and no other one will take its place.
     fn is_connected(&self) -> bool;
     /// What it runs on, for people.
     fn description(&self) -> String;
@@ -109,9 +126,9 @@ impl Mapped {
     }
 }
 
-/// The address of `len` bytes at `offset` of a region; `None` if they are not all inside.
-pub(crate) fn at(region: &RegionRef, offset: u64, len: u64) -> Option<RemoteAddr> {
+/// The address of `len` bytes at `offset` of a region, as it was in an era; `None` if they are not all inside.
+pub(crate) fn at(region: &RegionRef, era: u32, offset: u64, len: u64) -> Option<RemoteAddr> {
     let inside = offset.checked_add(len).is_some_and(|end| end <= region.len);
     let addr = region.addr.checked_add(offset)?;
-    inside.then_some(RemoteAddr { addr, rkey: region.rkey })
+    inside.then_some(RemoteAddr { addr, rkey: region.rkey.wrapping_add(era) })
 }

@@ -77,10 +77,11 @@ impl Client {
     }
 
     /// Fetches the whole layout. With `layout_calls` held.
-    fn fetch_layout(&self, inode: &Inode, stamp: Option<u64>) -> Result<(), ClientError> {
+    pub(super) fn fetch_layout(&self, inode: &Inode, stamp: Option<u64>) -> Result<(), ClientError> {
         'anew: for _ in 0..TRIES {
             let mut fresh = LayoutCache::default();
-            fresh.replace(&self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?);
+            let era = self.remote.era();
+            fresh.replace(&self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?, era);
             while fresh.known_to() != u64::MAX {
                 let offset = fresh.known_to();
                 let page = self.call_layout(&Request::Layout { ino: inode.ino, offset })?;
@@ -104,10 +105,13 @@ impl Client {
         if inode.layout.read().covers(offset, len) {
             return Ok(());
         }
+        let era = self.remote.era();
         let reply = self.call_layout(&Request::Allocate { ino: inode.ino, offset, len })?;
         let all = {
             let mut layout = inode.layout.write();
-            layout.merge(offset, &reply) && layout.known_to() >= offset.saturating_add(len)
+            layout.era() == era
+                && layout.merge(offset, &reply)
+                && layout.known_to() >= offset.saturating_add(len)
         };
         // A reply may hold only a part of the extents of a file in many pieces.
         if all { Ok(()) } else { self.fetch_layout(inode, None) }

@@ -57,7 +57,7 @@ impl Client {
     /// Writes the time of the last write into an open inode's record, and reads that. `None` if it cannot be read now.
     fn exchange_time(&self, inode: &Inode, time: i64) -> Result<Option<Attr>, ClientError> {
         let (slot, remote) = self.record_of(inode)?;
-        let field = self.records.field(slot, record::WRITE_TIME, 8)?;
+        let field = self.field_of(inode, record::WRITE_TIME)?;
         let mut raw: RawRecord = [0; record::LEN];
         let bytes = time.to_le_bytes();
         self.remote

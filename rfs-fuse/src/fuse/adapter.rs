@@ -317,13 +317,16 @@ impl Filesystem for Adapter {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         size: u32,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if let Err(e) = self.client.check_locks(ino.0, handle.0) {
+            return reply.error(self.errno("read", &e));
+        }
         let mut reply = Some(reply);
         let sent = BUFFER.with_borrow_mut(|buffer| {
             self.client.read(ino.0, offset, size as usize, buffer, |data| {
@@ -349,6 +352,9 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if let Err(e) = self.client.check_locks(ino.0, handle.0) {
+            return reply.error(self.errno("write", &e));
+        }
         let handle = Handle(handle.0);
         // What comes from the page cache was changed in mapped memory, at a place that is meant.
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
@@ -466,8 +472,9 @@ impl Filesystem for Adapter {
         self.done("release", closed.and(unlocked), reply);
     }
 
-    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.done("fsync", self.client.fsync(ino.0), reply);
+    fn fsync(&self, _: &Request, ino: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let synced = self.client.check_locks(ino.0, handle.0).and_then(|()| self.client.fsync(ino.0));
+        self.done("fsync", synced, reply);
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {

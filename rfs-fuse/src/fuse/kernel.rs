@@ -16,6 +16,7 @@ use rustix::io::Errno;
 const HEADER: usize = 16;
 const NOTIFY_INVAL_INODE: i32 = 2;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
+const NOTIFY_INC_EPOCH: i32 = 8;
 
 /// The way to the kernel, which exists only once there is a device.
 #[derive(Debug, Default)]
@@ -84,6 +85,11 @@ impl Kernel {
     /// Has it drop a part of what it keeps of an inode; pages that were changed are written back first. False: it knows no such inode.
     pub(super) fn drop_inode(&self, ino: u64, part: Part) -> io::Result<bool> {
         self.tell(&inval_inode(ino, part))
+    }
+
+    /// Has it ask for each name anew. Linux 6.16 and newer.
+    pub(super) fn drop_names(&self) -> io::Result<()> {
+        self.tell(&notification(NOTIFY_INC_EPOCH, &[])).map(drop)
     }
 
     /// Has it write back what it keeps of an inode and nobody else has, and waits for that. Not for session threads, which it waits

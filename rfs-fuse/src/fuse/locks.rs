@@ -17,7 +17,7 @@ use std::{
 
 use fuser::{Errno, ReplyEmpty};
 use parking_lot::{Condvar, Mutex};
-use rdmabox::Cancel;
+use rdmabox::{Cancel, RequestError};
 use rfs_proto::Granted;
 
 use super::{
@@ -179,6 +179,10 @@ impl Shared {
         let end = loop {
             match self.client.grants(cancel) {
                 Ok(granted) => granted.into_iter().for_each(|granted| self.granted(granted)),
+                // The server has begun anew: it does not know of those who wait.
+                Err(ClientError::Request(RequestError::Disconnected)) if self.client.is_connected() => {
+                    self.ask_again();
+                }
                 Err(e) => break e,
             }
         };
@@ -192,6 +196,24 @@ impl Shared {
         }
         let waiting = std::mem::take(&mut self.state.lock().waiting);
         waiting.into_values().for_each(|waiting| waiting.reply.error(convert::errno(end.errno())));
+    }
+
+    /// Asks again for all locks that are waited for.
+    fn ask_again(&self) {
+        let waiting = |(&ticket, waiting): (&u64, &Waiting)| (ticket, waiting.wanted);
+        let all: Vec<(u64, LockRequest)> = self.state.lock().waiting.iter().map(waiting).collect();
+        for (ticket, wanted) in all {
+            let asked = self.client.lock(&wanted, Some(ticket));
+            if let Ok(Asked::Waits) = asked {
+                continue;
+            }
+            let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else { continue };
+            match asked {
+                Ok(Asked::Locked { void: true }) => self.drop_pages(&wanted, reply),
+                Ok(_) => reply.ok(),
+                Err(e) => reply.error(convert::errno(e.errno())),
+            }
+        }
     }
 
     fn granted(&self, Granted { ticket, outcome }: Granted) {

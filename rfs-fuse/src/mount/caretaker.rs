@@ -28,12 +28,17 @@ use signal_hook::{
 };
 
 use super::{MountError, Mounted};
+use crate::client::Farewell;
 
 /// What it is called; its first argument, which no user gives, follows.
 const NAME: &str = "rfs-caretaker";
 const MARK: &str = "--take-care";
 /// What is said to it when there is nothing left to do.
 const DISMISSED: u8 = b'.';
+/// Where it finds what to tell the server; nobody but the user and root can read it there.
+const FAREWELL: &str = "RFS_FAREWELL";
+/// It waits no longer for the server.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(10);
 /// An earlier one at the same place is done in a moment, or hangs itself.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -74,10 +79,17 @@ pub(crate) struct Caretaker {
 }
 
 impl Caretaker {
-    /// Starts it. The calling thread is the one whose end it hears of: the main thread. `log` gets a line if it had to do something.
-    pub(crate) fn start(mounted: &Mounted, ground: Ground, log: Option<&Path>) -> io::Result<Caretaker> {
+    /// Starts it. The calling thread is the one whose end it hears of: the main thread. `log` gets a line if it had to do something, and
+    /// the server the farewell.
+    pub(crate) fn start(
+        mounted: &Mounted,
+        ground: Ground,
+        log: Option<&Path>,
+        farewell: Option<&Farewell>,
+    ) -> io::Result<Caretaker> {
         let device = mounted.device.as_deref().ok_or(io::ErrorKind::NotFound)?;
         let mut child = Command::new("/proc/self/exe")
+            .envs(farewell.and_then(Farewell::to_text).map(|text| (FAREWELL, text)))
             .arg0(NAME)
             .arg(MARK)
             .arg(device)
@@ -139,6 +151,12 @@ fn take_care(mounted: &Mounted, log: Option<&Path>) -> io::Result<()> {
     if told.recv().unwrap_or(false) {
         return Ok(());
     }
+    let (said, heard) = mpsc::channel();
+    let farewell = std::env::var(FAREWELL).ok().and_then(|text| Farewell::from_text(&text));
+    thread::Builder::new().spawn(move || {
+        farewell.inspect(Farewell::say);
+        said.send(())
+    })?;
     let done = mounted.abort().and_then(|()| mounted.detach());
     if let Some(log) = log {
         let path = mounted.path.display();
@@ -148,5 +166,6 @@ fn take_care(mounted: &Mounted, log: Option<&Path>) -> io::Result<()> {
             Err(e) => writeln!(log, "{NAME}: rfs-fuse was killed, and {path} cannot be unmounted: {e}")?,
         }
     }
+    heard.recv_timeout(FAREWELL_LIMIT).ok();
     done
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub(crate) mod locking;
+pub(crate) mod proxy;
 pub(crate) mod random;
 
 use std::{

@@ -2,8 +2,8 @@
 
 use rfs_proto::{
     Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted, HeldLock,
-    InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall, Recalls, RegionRef,
-    RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall, Recalls,
+    RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -32,6 +32,11 @@ pub(crate) fn layout() -> Layout {
     Layout { generation: 2, extents: vec![Extent { file: 0, arena: 4096, len: 8192 }], complete: true }
 }
 
+/// An identity that uses every byte.
+pub(crate) fn identity() -> Identity {
+    Identity([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255])
+}
+
 /// Every request, with the hexadecimal bytes that PROTOCOL.md promises.
 pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
     let changes = SetAttr {
@@ -46,8 +51,19 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
     };
     vec![
         (
-            "00 01 01 63 01 65 01 00",
-            Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false },
+            "00 01 01 63 01 65 01 00 00",
+            Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false, mount: None },
+        ),
+        (
+            "00 08 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
+            Request::Attach {
+                version: 8,
+                client: "",
+                export: "",
+                keeps: false,
+                alone: true,
+                mount: Some(identity()),
+            },
         ),
         ("01 01 02 68 69", Request::Lookup { parent: 1, name: b"hi" }),
         ("02 ac02", Request::GetAttr { ino: 300 }),
@@ -159,6 +175,8 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("20 05 03", Request::Accessed { ino: 5, at: -2 }),
         ("21", Request::Grants),
         ("22 ac02", Request::Insist { ticket: 300 }),
+        ("23 07 ac02 03 0a0000", Request::Once { slot: 7, sequence: 300, request: &[10, 0, 0] }),
+        ("24", Request::Detach),
     ]
 }
 
@@ -170,13 +188,16 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
         ("00 8f01", Reply::Error(Errno(143))),
         ("01", Reply::Done),
         (
-            "02 8010 8020 01 8020 8020 ffffffff0f 8080d0e2c6bfce972f ac02 01",
+            "02 8010 8020 01 8020 8020 ffffffff0f 8080d0e2c6bfce972f ac02 01 000102030405060708090a0b0c0d0eff 03 01",
             Reply::Attached(Attached {
                 arena: region(2048, 1),
                 table: region(4096, u32::MAX),
                 now: 1_700_000_000_000_000_000,
                 session: 300,
                 read_only: true,
+                memory: identity(),
+                starts: 3,
+                resumed: true,
             }),
         ),
         ("03 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01", Reply::Attr(attr())),
@@ -239,6 +260,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                 Granted { ticket: 7, outcome: Err(Errno::EDEADLK) },
             ]),
         ),
+        ("12", Reply::Ending),
     ]
 }
 

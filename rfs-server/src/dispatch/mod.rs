@@ -17,6 +17,7 @@ mod listing;
 mod locks;
 mod meta;
 mod names;
+mod once;
 mod order;
 mod outcome;
 mod pending;
@@ -34,7 +35,7 @@ use std::{
 };
 
 use rdmabox::Memory;
-use rfs_proto::{Attached, Errno, FileKind, ROOT_INO, Reply, Request, ServerStats, StatFs, VERSION};
+use rfs_proto::{Errno, FileKind, Identity, ROOT_INO, Reply, Request, ServerStats, StatFs, VERSION};
 
 use crate::{
     clock::Clock,
@@ -42,13 +43,14 @@ use crate::{
     patience::Alarm,
     rights::changes,
     scrub::Space,
-    sessions::{Refused, Regions, Sessions},
+    sessions::{Manner, Refused, Regions, Sessions},
     stats::{Counters, request_name},
     table::Table,
 };
 use call::Call;
 use held::Plan;
 use meta::Meta;
+pub use once::KeptReply;
 use outcome::Debt;
 pub use outcome::{Outcome, Promise, Sender};
 pub(crate) use recover::BEFORE;
@@ -87,6 +89,8 @@ pub struct Dispatcher {
     counters: Counters,
     clock: Arc<dyn Clock>,
     started: i64,
+    /// Which memory this is, and how many servers it has had.
+    memory: (Identity, u64),
 }
 
 impl std::fmt::Debug for Dispatcher {
@@ -111,13 +115,21 @@ impl Dispatcher {
     }
 
     fn over(store: Store, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
-        Dispatcher { store, sessions: Sessions::default(), counters: Counters::default(), clock, started }
+        let (sessions, counters, memory) = (Sessions::default(), Counters::default(), (Identity([0; 16]), 1));
+        Dispatcher { store, sessions, counters, clock, started, memory }
     }
 
     /// Has something to wake when anything is recalled.
     #[must_use]
     pub fn with_alarm(mut self, alarm: Arc<Alarm>) -> Dispatcher {
         self.store.alarm = alarm;
+        self
+    }
+
+    /// Says which memory it is over, and how many servers that has had, this one included.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Identity, starts: u64) -> Dispatcher {
+        self.memory = (memory, starts);
         self
     }
 
@@ -148,8 +160,9 @@ impl Dispatcher {
         let outcome = match request {
             Request::Recalls { done } => Ok(self.answer_recalls(session, done)),
             Request::Grants => Ok(self.answer_grants(session)),
-            Request::Attach { version, client, keeps, alone, .. } => {
-                self.attach(session, (version, client), keeps, alone).map(Outcome::Now)
+            Request::Attach { version, client, keeps, alone, mount, .. } => {
+                let manner = Manner { keeps, alone, returns: mount.is_some() };
+                self.attach(session, (version, client), manner).map(Outcome::Now)
             }
             _ => self.answer(session, request),
         };
@@ -253,6 +266,8 @@ impl Dispatcher {
 
     fn reply(&self, call: &Call<'_>, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
+            // The service sees to it that the mount does not come back.
+            Request::Detach => Ok(Reply::Done),
             Request::StatFs => Ok(Reply::StatFs(self.statfs())),
             Request::Stats => Ok(Reply::Stats(self.stats())),
             Request::GetXattr { .. }
@@ -291,13 +306,7 @@ impl Dispatcher {
         outcome
     }
 
-    fn attach(
-        &self,
-        session: u64,
-        (version, client): (u32, &str),
-        keeps: bool,
-        alone: bool,
-    ) -> Result<Reply, Errno> {
+    fn attach(&self, session: u64, (version, client): (u32, &str), manner: Manner) -> Result<Reply, Errno> {
         if version != VERSION {
             log::warn!("session {session}: {client:?} speaks version {version}, this is version {VERSION}");
             return Err(Errno::EPROTO);
@@ -305,13 +314,13 @@ impl Dispatcher {
         let asker = self.sessions.get(session).ok_or(Errno::EPROTO)?;
         // What ends its session ends its queue of recalls after that, and so finds the queue.
         let attached = self.store.pending.locked(|state| {
-            let attached = self.sessions.attach(&asker, keeps, alone);
-            if attached.is_ok() && keeps {
+            let attached = self.sessions.attach(&asker, manner);
+            if attached.is_ok() && manner.keeps {
                 state.recalls.begin(session);
             }
             attached
         });
-        let Regions { arena, table } = match attached {
+        let regions = match attached {
             Ok(regions) => regions,
             Err(Refused::OutOfTurn) => return Err(Errno::EPROTO),
             Err(Refused::InUse(others)) => {
@@ -319,8 +328,8 @@ impl Dispatcher {
                 return Ok(Reply::InUse(others));
             }
         };
-        log::debug!("session {session}: {client:?} attached{}", if alone { ", alone" } else { "" });
-        Ok(Reply::Attached(Attached { arena, table, now: self.clock.now(), session, read_only: false }))
+        log::debug!("session {session}: {client:?} attached{}", if manner.alone { ", alone" } else { "" });
+        Ok(Reply::Attached(self.attached(session, regions, false)))
     }
 
     /// A session that is marked as ended keeps nothing any more: nobody waits for it.

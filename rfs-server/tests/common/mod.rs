@@ -50,12 +50,18 @@ pub fn session(server: &Server, provider: ProviderKind) -> Arc<Session> {
 }
 
 pub fn attach(session: &Session, export: &str, keeps: bool) -> Reply {
-    ask(session, Request::Attach { version: VERSION, client: "test", export, keeps, alone: false })
+    ask(
+        session,
+        Request::Attach { version: VERSION, client: "test", export, keeps, alone: false, mount: None },
+    )
 }
 
 /// So that nobody else may be attached to the export.
 pub fn attach_alone(session: &Session, export: &str) -> Reply {
-    ask(session, Request::Attach { version: VERSION, client: "test", export, keeps: true, alone: true })
+    ask(
+        session,
+        Request::Attach { version: VERSION, client: "test", export, keeps: true, alone: true, mount: None },
+    )
 }
 
 /// An attached session.

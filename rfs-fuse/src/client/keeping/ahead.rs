@@ -94,6 +94,12 @@ impl Ahead {
         }
     }
 
+    /// All names of all directories.
+    pub(crate) fn forget_all(&mut self) {
+        self.by_name.clear();
+        self.by_ino.clear();
+    }
+
     /// All names of a directory.
     pub(crate) fn of_directory(&mut self, dir: u64) {
         self.by_name.retain(|(parent, _), _| *parent != dir);

@@ -203,6 +203,15 @@ impl Directories {
         }
     }
 
+    /// All names of all directories were.
+    pub(crate) fn forget_all(&mut self) {
+        let known: Vec<u64> = self.by_ino.keys().copied().collect();
+        known.into_iter().for_each(|dir| self.forget(dir));
+        // What is on its way is not believed.
+        self.floor = self.clock + 1;
+        self.clock += 1;
+    }
+
     /// A name was asked for at `since`, and there is none; `recalled`: another client may have changed that meanwhile. True if
     /// it is time to list the directory.
     pub(crate) fn missed(&mut self, dir: u64, name: &[u8], since: Mark, recalled: bool) -> bool {

@@ -26,7 +26,10 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rdmabox::{Cancel, RequestError};
 use rfs_proto::{Attr, Marks, Recall, Recalls, Reply, Request, decode_reply, encode_request};
 
-use super::{Client, ClientError, inode::Inode};
+use super::{
+    Client, ClientError,
+    inode::{Inode, InodeTable},
+};
 use ahead::Ahead;
 pub(crate) use changes::Effect;
 pub use changes::{Changes, UnderWay};
@@ -42,6 +45,8 @@ pub(crate) use recalled::{Moment, Recalled};
 pub trait Keeper: Send + Sync {
     /// Drops this. On return nothing of it is kept any more, but for what a [change](Changes) that is under way may be holding.
     fn drop_all(&self, recalls: &[Recall]);
+    /// Drops all names, which nobody can list.
+    fn drop_names(&self);
 }
 
 /// The moment before something is asked for.
@@ -72,6 +77,20 @@ impl Keeping {
 
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
+    }
+
+    /// Nothing that was known is known any more.
+    pub(crate) fn begin_anew(&self, inodes: &InodeTable) {
+        let mut recalled = self.recalled.write();
+        recalled.note_all();
+        self.directories.lock().forget_all();
+        self.ahead.lock().forget_all();
+        for inode in inodes.numbers().into_iter().filter_map(|ino| inodes.get(ino)) {
+            inode.lease.lock().recalled(Instant::now());
+            inode.pages.recalled();
+            inode.size.lock().distrust();
+            inode.listing.lock().recalled();
+        }
     }
 }
 
@@ -311,7 +330,7 @@ impl Client {
         let outcome = self.obey_on(keeper, cancel);
         self.keeping.on.store(false, Ordering::Release);
         // Whatever was kept is not heard of any more.
-        let all: Vec<Recall> = self.inodes.numbers().into_iter().map(|ino| Recall::Pages { ino }).collect();
+        let all = self.all_pages();
         self.note(&all);
         if !cancel.is_cancelled() {
             keeper.drop_all(&all);
@@ -319,12 +338,24 @@ impl Client {
         outcome
     }
 
+    fn all_pages(&self) -> Vec<Recall> {
+        self.inodes.numbers().into_iter().map(|ino| Recall::Pages { ino }).collect()
+    }
+
     fn obey_on(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
         loop {
             encode_request(&Request::Recalls { done }, &mut out);
+            let era = self.remote.era();
             match self.remote.call_waiting(&out, &mut back, cancel) {
                 Err(RequestError::Cancelled) => return Ok(()),
+                Err(RequestError::Disconnected) if self.remote.era() != era && self.is_connected() => {
+                    // The server knows nothing of what is kept here.
+                    keeper.drop_names();
+                    keeper.drop_all(&self.all_pages());
+                    done = 0;
+                    continue;
+                }
                 asked => asked?,
             }
             match decode_reply(&back)? {

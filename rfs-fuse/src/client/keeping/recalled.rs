@@ -37,9 +37,15 @@ impl Recalled {
         self.count += 1;
     }
 
+    /// Everything: whatever was asked for until now is not to be kept.
+    pub(crate) fn note_all(&mut self) {
+        self.lately.clear();
+        self.count += 1;
+    }
+
     fn any(&self, since: Moment, concerns: impl Fn(&Recall) -> bool) -> bool {
         let new = self.count.saturating_sub(since.0);
-        // More than are remembered: any of them may.
+        // More than are remembered, or everything at once: any of them may.
         let Ok(new) = usize::try_from(new) else { return true };
         new > self.lately.len() || self.lately.iter().rev().take(new).any(concerns)
     }

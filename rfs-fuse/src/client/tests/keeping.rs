@@ -34,6 +34,7 @@ struct Nobody;
 
 impl Keeper for Nobody {
     fn drop_all(&self, _: &[Recall]) {}
+    fn drop_names(&self) {}
 }
 
 impl Keeping {

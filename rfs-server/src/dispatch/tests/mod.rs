@@ -9,13 +9,14 @@ mod limits;
 mod locks;
 mod model;
 mod names;
+mod once;
 mod recovery;
 mod xattr;
 
 use std::sync::{atomic::Ordering, mpsc};
 
 use rfs_proto::{
-    Attr, DirPage, Layout, Marks, Opened, ROOT_INO, RegionRef, RenameFlags, SetAttr, decode_reply,
+    Attached, Attr, DirPage, Layout, Marks, Opened, ROOT_INO, RegionRef, RenameFlags, SetAttr, decode_reply,
     decode_request, encode_reply, encode_request, record,
 };
 
@@ -61,7 +62,7 @@ impl Fixture {
         let attached = client.attach(keeps, false);
         // Other threads may have looked at the clock meanwhile: each look moves it by one.
         assert!(
-            matches!(attached, Reply::Attached(Attached { arena, table, now, session, read_only: false })
+            matches!(attached, Reply::Attached(Attached { arena, table, now, session, read_only: false, resumed: false, .. })
             if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now) && session == id)
         );
         client
@@ -93,7 +94,7 @@ struct Client<'a> {
 
 impl Client<'_> {
     fn attach(&self, keeps: bool, alone: bool) -> Reply {
-        self.ask(Request::Attach { version: VERSION, client: "test", export: "", keeps, alone })
+        self.ask(Request::Attach { version: VERSION, client: "test", export: "", keeps, alone, mount: None })
     }
 
     /// Sends a request, which is answered at once. Both go through their codecs.

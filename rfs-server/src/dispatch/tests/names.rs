@@ -18,7 +18,14 @@ fn the_root() {
 fn sessions_attach_first() {
     let fixture = fixture(16, 8);
     let stranger = Client { fixture: &fixture, id: 9 };
-    let attach = Request::Attach { version: VERSION, client: "x", export: "", keeps: false, alone: false };
+    let attach = Request::Attach {
+        version: VERSION,
+        client: "x",
+        export: "",
+        keeps: false,
+        alone: false,
+        mount: None,
+    };
     assert_eq!(stranger.error(attach), Errno::EPROTO);
     fixture.dispatcher.session_began(9, regions());
     assert_eq!(stranger.error(Request::StatFs), Errno::EPROTO);
@@ -29,7 +36,8 @@ fn sessions_attach_first() {
             client: "x",
             export: "",
             keeps: false,
-            alone: false
+            alone: false,
+            mount: None
         }),
         Errno::EPROTO
     );

@@ -1,0 +1,92 @@
+//! Beginning anew at a server that knows nothing of this mount any more, but has its files: after it was started again, or has given the
+//! mount up because nothing was heard of it for longer than its lease.
+//!
+//! What others did meanwhile nobody has told. So all that was kept is forgotten; files that are open here are opened there again, if they are
+//! still there; and locks are lost, as others may have had them since: whoever had one gets EIO from then on for what he had open,
+//! since he would take what he reads for guarded.
+//!
+//! Threading: runs on the thread that makes sessions, before anybody else uses the new one. All others may be waiting for that with locks of
+//! an inode in hand: what is taken here are only those that are held for moments.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use rdmabox::RequestError;
+use rfs_proto::{Attached, Opened, Reply, Request};
+
+use super::{
+    Remote,
+    connect::call_on,
+    error::ClientError,
+    inode::{Inode, InodeTable},
+    keeping::Keeping,
+    layout::validate,
+    returning::Renew,
+};
+
+/// What is renewed.
+pub(super) struct Renewal {
+    pub(super) inodes: Arc<InodeTable>,
+    pub(super) keeping: Arc<Keeping>,
+    /// The session's number at the server.
+    pub(super) session: Arc<AtomicU64>,
+}
+
+impl Renew for Renewal {
+    fn renew(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
+        self.keeping.begin_anew(&self.inodes);
+        self.session.store(attached.session, Ordering::Release);
+        let (mut files, mut gone, mut locks) = (0, 0, 0);
+        for ino in self.inodes.numbers() {
+            let Some(inode) = self.inodes.get(ino) else { continue };
+            locks += inode.sever_locks();
+            match open_again(remote, &inode, attached.arena.len, era) {
+                Ok(true) => files += 1,
+                Ok(false) => {}
+                Err(ClientError::Request(e @ (RequestError::Disconnected | RequestError::Timeout(_)))) => {
+                    return Err(e);
+                }
+                Err(e) => {
+                    log::warn!("inode {ino} was open, and is not any more: {e}");
+                    inode.set_gone();
+                    gone += 1;
+                }
+            }
+        }
+        log::warn!(
+            "the server knew nothing of this mount any more: {files} files are open again, {gone} are gone, locks of \
+             {locks} open files are lost"
+        );
+        Ok(())
+    }
+}
+
+/// Opens an inode at the server that is open here. False if it is not.
+fn open_again(remote: &dyn Remote, inode: &Inode, arena: u64, era: u32) -> Result<bool, ClientError> {
+    let at_server = *inode.at_server.lock();
+    if at_server.opens == 0 {
+        return Ok(false);
+    }
+    let Reply::Opened(Opened { attr, layout }) =
+        call_on(remote, &Request::Open { ino: inode.ino, write: at_server.to_write })?
+    else {
+        return Err(ClientError::Protocol("a reply of the wrong kind"));
+    };
+    validate(&layout, arena).map_err(ClientError::Protocol)?;
+    let closed = {
+        let mut at_server = inode.at_server.lock();
+        let closed = at_server.opens == 0;
+        at_server.opens = u32::from(!closed);
+        closed
+    };
+    if closed {
+        call_on(remote, &Request::Close { ino: inode.ino })?;
+        return Ok(false);
+    }
+    inode.set_slot(attr.slot);
+    inode.layout.write().replace(&layout, era);
+    inode.size.lock().distrust();
+    Ok(true)
+}

@@ -1,0 +1,424 @@
+//! A remote that comes back: when its session is lost it makes another one, and goes on where it was.
+//!
+//! The server keeps what the mount has for the length of a lease, under the mount's identity (`rfs-proto/PROTOCOL.md`, Coming back). So
+//! nothing is claimed again here: open files, locks, what is kept and what is recalled are as they were. What is left is that nobody
+//! knows how an operation ended which was under way. One-sided ones are repeated, as they lead to the same; requests that change
+//! something go under a number, and a repetition is answered as the first one was.
+//!
+//! If the server knows nothing of the mount any more, but has its files, a new *era* begins: the client is told so before anybody else uses
+//! the session, and renews what it has ([`Renew`]). Requests of the era before that change something fail, as nobody knows whether they
+//! were carried out, and places of then are refused. If the server's memory is another one, this remote is over: everything fails, and the log
+//! says why. To go on would show an empty file system as if nothing had happened.
+//!
+//! Threading: one thread makes sessions. All others use the one that there is, and wait for the next one when it is lost: no longer than
+//! an operation may take, and not at all once it has been lost for so long. Lock order: `started`, `slots` and `state`
+//! are held for moments and never over each other.
+
+mod again;
+mod places;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    cell::RefCell,
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, WcStatus};
+use rfs_proto::{Attached, Identity, Request, SLOTS, encode_request};
+use smallvec::SmallVec;
+
+pub(super) use again::{Again, Answer, Renew};
+use places::{Places, Regions, place_of};
+use slots::{Number, Slots};
+
+use super::Remote;
+
+/// Calls that nobody waits for are kept until they are known to have been carried out: so many at most.
+const STARTED: usize = 64;
+/// Between two looks for who waits without a limit.
+const LOOK: Duration = Duration::from_millis(50);
+/// While a queue pair is replaced.
+const MENDING: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// A request in its envelope.
+    static ENVELOPE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A session, and how it names the server's memory.
+struct Link {
+    remote: Arc<dyn Remote>,
+    places: Places,
+    era: u32,
+    lost: AtomicBool,
+}
+
+/// A place is one of an era that is over.
+struct Stale;
+
+/// Whether there is a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// There is.
+    Up,
+    /// It was lost then.
+    Down(Instant),
+    /// There will not be one any more.
+    Over,
+}
+
+/// A call that nobody waits for.
+struct Started {
+    number: Number,
+    envelope: Vec<u8>,
+}
+
+/// See above.
+pub(super) struct Returning {
+    again: Box<dyn Again>,
+    /// What it was told first.
+    memory: Identity,
+    session: AtomicU64,
+    regions: Regions,
+    /// How often what the client knew has become void.
+    era: AtomicU32,
+    /// The client is being told so.
+    renewing: AtomicBool,
+    renew: OnceLock<Box<dyn Renew>>,
+    /// For how long an operation may wait.
+    timeout: Duration,
+    link: RwLock<Arc<Link>>,
+    state: Mutex<Phase>,
+    changed: Condvar,
+    slots: Mutex<Slots>,
+    freed: Condvar,
+    started: Mutex<Vec<Started>>,
+    /// Lists that may have been carried out more than once.
+    repeats: AtomicU64,
+    /// How often it came back.
+    returns: AtomicU64,
+}
+
+impl fmt::Debug for Returning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Returning").field("state", &*self.state.lock()).finish_non_exhaustive()
+    }
+}
+
+impl Returning {
+    /// From a first session, which is attached. Starts the thread that makes others.
+    pub(super) fn new(
+        remote: Arc<dyn Remote>,
+        attached: &Attached,
+        timeout: Duration,
+        again: Box<dyn Again>,
+    ) -> std::io::Result<Arc<Returning>> {
+        let regions = Regions::of(attached);
+        let places = Places::new(regions, 0, regions);
+        let link = Link { remote, places, era: 0, lost: AtomicBool::new(false) };
+        let returning = Arc::new(Returning {
+            again,
+            memory: attached.memory,
+            session: AtomicU64::new(attached.session),
+            regions,
+            era: AtomicU32::new(0),
+            renewing: AtomicBool::new(false),
+            renew: OnceLock::new(),
+            timeout,
+            link: RwLock::new(Arc::new(link)),
+            state: Mutex::new(Phase::Up),
+            changed: Condvar::new(),
+            slots: Mutex::new(Slots::new(SLOTS)),
+            freed: Condvar::new(),
+            started: Mutex::default(),
+            repeats: AtomicU64::new(0),
+            returns: AtomicU64::new(0),
+        });
+        let comes_back = Arc::clone(&returning);
+        thread::Builder::new().name("returning".into()).spawn(move || comes_back.run())?;
+        Ok(returning)
+    }
+
+    /// Who is told of a new era. Without one, none begins.
+    pub(super) fn set_renew(&self, renew: Box<dyn Renew>) {
+        // It is set once, by whoever made this.
+        let _ = self.renew.set(renew);
+    }
+
+    /// The session, once there is one. Gives up at `deadline`, and where it has been lost for longer than an operation may take.
+    fn up(&self, deadline: Instant) -> Result<Arc<Link>, RequestError> {
+        let link = Arc::clone(&self.link.read());
+        if !link.lost.load(Ordering::Acquire) {
+            return Ok(link);
+        }
+        let mut state = self.state.lock();
+        loop {
+            match *state {
+                Phase::Up => return Ok(Arc::clone(&self.link.read())),
+                Phase::Over => return Err(RequestError::Disconnected),
+                Phase::Down(since) => {
+                    let limit = deadline.min(since + self.timeout);
+                    if self.changed.wait_until(&mut state, limit).timed_out() && *state != Phase::Up {
+                        return Err(RequestError::Disconnected);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same for who waits as long as it takes.
+    fn up_at_last(&self, cancel: &Cancel) -> Result<Arc<Link>, RequestError> {
+        loop {
+            if cancel.is_cancelled() {
+                return Err(RequestError::Cancelled);
+            }
+            let mut state = self.state.lock();
+            match *state {
+                Phase::Up => return Ok(Arc::clone(&self.link.read())),
+                Phase::Over => return Err(RequestError::Disconnected),
+                Phase::Down(_) => self.changed.wait_for(&mut state, LOOK),
+            };
+        }
+    }
+
+    /// A session is lost, if it is the one that there is.
+    fn lost(&self, link: &Arc<Link>) {
+        let mut state = self.state.lock();
+        if *state == Phase::Up && Arc::ptr_eq(link, &self.link.read()) {
+            link.lost.store(true, Ordering::Release);
+            *state = Phase::Down(Instant::now());
+            self.changed.notify_all();
+        }
+    }
+
+    /// Makes a call until a session has carried it out; if it `changes` something, one of the same era.
+    fn call_until(
+        &self,
+        deadline: Instant,
+        changes: bool,
+        mut call: impl FnMut(&dyn Remote) -> Result<(), RequestError>,
+    ) -> Result<(), RequestError> {
+        let mut sent = None;
+        loop {
+            let link = self.up(deadline)?;
+            if changes && *sent.get_or_insert(link.era) != link.era {
+                return Err(RequestError::Disconnected);
+            }
+            match call(&*link.remote) {
+                Err(RequestError::Disconnected) => self.lost(&link),
+                Err(RequestError::Timeout(after)) => {
+                    self.lost(&link);
+                    return Err(RequestError::Timeout(after));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Repeats a one-sided operation until a session has carried it out.
+    fn repeat(
+        &self,
+        mut operation: impl FnMut(&Link) -> Result<Result<(), RequestError>, Stale>,
+    ) -> Result<(), RequestError> {
+        let mut deadline = None;
+        loop {
+            let mut link = Arc::clone(&self.link.read());
+            // Who is not held up does not look at the clock.
+            if link.lost.load(Ordering::Acquire) {
+                link = self.up(*deadline.get_or_insert_with(|| Instant::now() + self.timeout))?;
+            }
+            let Ok(outcome) = operation(&link) else { return Err(RequestError::Disconnected) };
+            let mending = match &outcome {
+                Err(RequestError::Disconnected) => {
+                    self.lost(&link);
+                    false
+                }
+                Err(
+                    RequestError::Flushed
+                    | RequestError::Completion(WcStatus::RetryExcErr | WcStatus::WrFlushErr),
+                ) => true,
+                _ => return outcome,
+            };
+            self.repeats.fetch_add(1, Ordering::Release);
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.timeout);
+            if mending {
+                if Instant::now() >= deadline {
+                    return outcome;
+                }
+                thread::sleep(MENDING);
+            }
+        }
+    }
+
+    fn take_number(&self, deadline: Instant) -> Result<Number, RequestError> {
+        let mut slots = self.slots.lock();
+        loop {
+            if let Some(number) = slots.take() {
+                return Ok(number);
+            }
+            if self.freed.wait_until(&mut slots, deadline).timed_out() {
+                return Err(RequestError::Timeout(self.timeout));
+            }
+        }
+    }
+
+    fn give_back(&self, number: Number) {
+        self.slots.lock().give_back(number);
+        self.freed.notify_one();
+    }
+}
+
+fn envelop(Number { slot, sequence }: Number, request: &[u8], envelope: &mut Vec<u8>) {
+    encode_request(&Request::Once { slot, sequence, request }, envelope);
+}
+
+impl Remote for Returning {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.call_until(Instant::now() + self.timeout, false, |remote| remote.call(request, reply))
+    }
+
+    fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        let deadline = Instant::now() + self.timeout;
+        let number = self.take_number(deadline)?;
+        let outcome = ENVELOPE.with_borrow_mut(|envelope| {
+            envelop(number, request, envelope);
+            self.call_until(deadline, true, |remote| remote.call(envelope, reply))
+        });
+        self.give_back(number);
+        outcome
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        if self.started.lock().len() >= STARTED {
+            self.finish_calls()?;
+        }
+        let deadline = Instant::now() + self.timeout;
+        let number = self.take_number(deadline)?;
+        let mut envelope = Vec::new();
+        envelop(number, request, &mut envelope);
+        // Noted first: whoever makes the next session finds it, or this thread does.
+        self.started.lock().push(Started { number, envelope: envelope.clone() });
+        match self.call_until(deadline, true, |remote| remote.start_call(&envelope)) {
+            Err(RequestError::Disconnected | RequestError::Timeout(_)) if self.is_connected() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        let known: Vec<Number> = self.started.lock().iter().map(|started| started.number).collect();
+        self.call_until(Instant::now() + self.timeout, false, |remote| remote.finish_calls())?;
+        let mut done = Vec::new();
+        self.started.lock().retain(|started| {
+            let over = known.contains(&started.number);
+            if over {
+                done.push(started.number);
+            }
+            !over
+        });
+        done.into_iter().for_each(|number| self.give_back(number));
+        Ok(())
+    }
+
+    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
+        let era = self.era();
+        loop {
+            let link = self.up_at_last(cancel)?;
+            if link.era != era {
+                // Who asks has to ask for something else.
+                return Err(RequestError::Disconnected);
+            }
+            match link.remote.call_waiting(request, reply, cancel) {
+                Err(RequestError::Disconnected | RequestError::Timeout(_)) => self.lost(&link),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+        self.repeat(|link| {
+            if link.places.are_the_same() {
+                return Ok(link.remote.write_vectored(parts));
+            }
+            let there = parts.iter().map(|(remote, data)| Some((link.places.of(*remote)?, *data)));
+            let there: SmallVec<[(RemoteAddr, &[u8]); 4]> = there.collect::<Option<_>>().ok_or(Stale)?;
+            Ok(link.remote.write_vectored(&there))
+        })
+    }
+
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+        self.repeat(|link| {
+            if link.places.are_the_same() {
+                return Ok(link.remote.read_vectored(parts));
+            }
+            let there = parts.iter_mut().map(|(remote, out)| Some((link.places.of(*remote)?, &mut **out)));
+            let mut there: SmallVec<[(RemoteAddr, &mut [u8]); 4]> =
+                there.collect::<Option<_>>().ok_or(Stale)?;
+            Ok(link.remote.read_vectored(&mut there))
+        })
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        self.repeat(|link| {
+            if link.places.are_the_same() {
+                return Ok(link.remote.execute(ops));
+            }
+            let here: SmallVec<[RemoteAddr; 8]> = ops.iter_mut().map(|op| *place_of(op)).collect();
+            let there = here.iter().map(|here| link.places.of(*here));
+            let there: SmallVec<[RemoteAddr; 8]> = there.collect::<Option<_>>().ok_or(Stale)?;
+            ops.iter_mut().zip(&there).for_each(|(op, there)| *place_of(op) = *there);
+            let outcome = link.remote.execute(ops);
+            ops.iter_mut().zip(&here).for_each(|(op, here)| *place_of(op) = *here);
+            Ok(outcome)
+        })
+    }
+
+    fn era(&self) -> u32 {
+        self.era.load(Ordering::Acquire)
+    }
+
+    fn repeats(&self) -> u64 {
+        self.repeats.load(Ordering::Acquire)
+    }
+
+    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
+        // The memory is the same for each session, or this is over.
+        let link = Arc::clone(&self.link.read());
+        link.remote.map(link.places.of(remote)?, len)
+    }
+
+    fn ready(&self) -> Result<(), RequestError> {
+        self.repeat(|link| Ok(link.remote.ready()))
+    }
+
+    fn is_connected(&self) -> bool {
+        *self.state.lock() != Phase::Over
+    }
+
+    fn description(&self) -> String {
+        self.link.read().remote.description()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.link.read().remote.counters();
+        counters.push(("returns", self.returns.load(Ordering::Relaxed)));
+        counters
+    }
+
+    fn close(&self) {
+        let before = self.end();
+        let link = Arc::clone(&self.link.read());
+        if before == Phase::Up {
+            again::say_good_bye(&link.remote);
+        }
+        link.remote.close();
+    }
+}

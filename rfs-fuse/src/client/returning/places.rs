@@ -1,0 +1,98 @@
+//! The server's memory as the client names it, whatever session it has. Pure.
+//!
+//! Sessions may name the same memory differently. The client goes on with the addresses of its first one. What it learned of where bytes
+//! lie holds in one era; the key that it uses is that of the first session and the number of the era, so that a place of an earlier one
+//! is known as such, and nothing is read or written there.
+
+use rdmabox::{Op, RemoteAddr};
+use rfs_proto::{Attached, RegionRef};
+
+/// A session's names for the two regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Regions {
+    arena: RegionRef,
+    table: RegionRef,
+}
+
+impl Regions {
+    pub(super) fn of(attached: &Attached) -> Regions {
+        Regions { arena: attached.arena, table: attached.table }
+    }
+
+    /// True if both are as long as those.
+    pub(super) fn are_as_long_as(&self, others: &Regions) -> bool {
+        (self.arena.len, self.table.len) == (others.arena.len, others.table.len)
+    }
+}
+
+/// From the first session's names to those of another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    first: Regions,
+    now: Regions,
+}
+
+impl Places {
+    /// Where the client knows of that many eras.
+    pub(super) fn new(first: Regions, era: u32, now: Regions) -> Places {
+        let of_era = |region: RegionRef| RegionRef { rkey: region.rkey.wrapping_add(era), ..region };
+        let first = Regions { arena: of_era(first.arena), table: of_era(first.table) };
+        Places { first, now }
+    }
+
+    /// True if there is nothing to do.
+    pub(super) fn are_the_same(&self) -> bool {
+        self.first == self.now
+    }
+
+    /// What the session calls a place. `None`: it is one of another era.
+    pub(super) fn of(&self, place: RemoteAddr) -> Option<RemoteAddr> {
+        let within = |region: &RegionRef| {
+            let offset = place.addr.checked_sub(region.addr)?;
+            (place.rkey == region.rkey && offset < region.len).then_some(offset)
+        };
+        let pairs = [(&self.first.arena, &self.now.arena), (&self.first.table, &self.now.table)];
+        let mut found = pairs.into_iter().filter_map(|(first, now)| {
+            Some(RemoteAddr { addr: now.addr.wrapping_add(within(first)?), rkey: now.rkey })
+        });
+        found.next()
+    }
+}
+
+/// The place that a step of a list is about.
+pub(super) fn place_of<'o>(op: &'o mut Op<'_>) -> &'o mut RemoteAddr {
+    match op {
+        Op::Write { remote, .. }
+        | Op::Read { remote, .. }
+        | Op::CompareSwap { remote, .. }
+        | Op::FetchAdd { remote, .. } => remote,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn regions(arena: u64, table: u64, rkey: u32) -> Regions {
+        let region = |addr, rkey| RegionRef { addr, len: 0x1000, rkey };
+        Regions { arena: region(arena, rkey), table: region(table, rkey + 1) }
+    }
+
+    #[test]
+    fn places_keep_their_offsets() {
+        let (first, now) = (regions(0x10_0000, 0x20_0000, 1), regions(0x7000, 0x10_0000, 8));
+        let places = Places::new(first, 0, now);
+        let at = |addr, rkey| RemoteAddr { addr, rkey };
+        let (third, none) = (Places::new(first, 2, now), None);
+        assert_eq!(third.of(at(0x10_0000, 3)), places.of(at(0x10_0000, 1)));
+        assert_eq!((third.of(at(0x10_0000, 1)), third.of(at(0x20_0000, 2))), (none, none));
+        assert_eq!(places.of(at(0x10_0000, 1)), Some(at(0x7000, 8)));
+        assert_eq!(places.of(at(0x10_0fff, 1)), Some(at(0x7fff, 8)));
+        assert_eq!(places.of(at(0x20_0008, 2)), Some(at(0x10_0008, 9)));
+        for outside in [at(0x10_1000, 1), at(0x10_0000, 2), at(5, 1), at(u64::MAX, 2)] {
+            assert_eq!(places.of(outside), None);
+        }
+        assert!(!places.are_the_same() && Places::new(first, 0, first).are_the_same());
+        assert!(first.are_as_long_as(&now));
+    }
+}

@@ -1,0 +1,440 @@
+//! Mounts whose session is lost come back: nothing is lost, nothing happens twice, nobody hears of it.
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{ErrorKind, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{
+    Lender, Mount, Over, directory, eventually, pattern,
+    proxy::Proxy,
+    random::{Random, seed},
+};
+use rustix::fs::{FlockOperation, flock};
+
+const MEMORY: u64 = 64 << 20;
+const NAMES: u64 = 12;
+/// So often at least the connections are cut.
+const CUTS: u64 = 8;
+
+fn mount(proxy: &Proxy, options: &[&str]) -> (Mount, tempfile::TempDir) {
+    let dir = directory();
+    let mut all = vec!["--provider", "tcp"];
+    if !options.contains(&"--timeout") {
+        all.extend(["--timeout", "60"]);
+    }
+    all.extend(options);
+    (Mount::start(proxy.address(), dir.path(), &all), dir)
+}
+
+fn lender() -> Lender {
+    Lender::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_secs(60)))
+}
+
+/// What a directory should have: names, with the numbers of what they stand for, and the bytes of those.
+#[derive(Default)]
+struct Model {
+    names: BTreeMap<String, usize>,
+    files: Vec<Vec<u8>>,
+}
+
+impl Model {
+    fn links(&self, file: usize) -> u64 {
+        self.names.values().filter(|number| **number == file).count() as u64
+    }
+}
+
+/// One step, which has to do in the directory just what it does in the model.
+fn step(random: &mut Random, dir: &Path, model: &mut Model) -> String {
+    let [one, two] = [(); 2].map(|()| format!("n{}", random.below(NAMES)));
+    let path = |name: &str| dir.join(name);
+    let known = model.names.get(&one).copied();
+    match random.below(8) {
+        0 | 1 => {
+            let made = OpenOptions::new().write(true).create_new(true).open(path(&one));
+            match (made, known) {
+                (Ok(file), None) => {
+                    let bytes = pattern(random.below(20_000) as usize, random.below(1 << 20));
+                    file.write_all_at(&bytes, 0).expect("written");
+                    model.files.push(bytes);
+                    model.names.insert(one.clone(), model.files.len() - 1);
+                }
+                (Err(e), Some(_)) => assert_eq!(e.kind(), ErrorKind::AlreadyExists),
+                (made, known) => panic!("{one} should be {known:?}: {made:?}"),
+            }
+            format!("create {one}")
+        }
+        2 => {
+            match (fs::remove_file(path(&one)), known) {
+                (Ok(()), Some(_)) => drop(model.names.remove(&one)),
+                (Err(e), None) => assert_eq!(e.kind(), ErrorKind::NotFound),
+                (removed, known) => panic!("{one} should be {known:?}: {removed:?}"),
+            }
+            format!("remove {one}")
+        }
+        3 => {
+            match (fs::rename(path(&one), path(&two)), known) {
+                (Ok(()), Some(file)) => {
+                    // Two names of one file stay as they are.
+                    if model.names.get(&two) != Some(&file) {
+                        model.names.remove(&one);
+                        model.names.insert(two.clone(), file);
+                    }
+                }
+                (Err(e), None) => assert_eq!(e.kind(), ErrorKind::NotFound),
+                (renamed, known) => panic!("{one} should be {known:?}: {renamed:?}"),
+            }
+            format!("rename {one} {two}")
+        }
+        4 => {
+            match (fs::hard_link(path(&one), path(&two)), known, model.names.contains_key(&two)) {
+                (Ok(()), Some(file), false) => drop(model.names.insert(two.clone(), file)),
+                (Err(e), Some(_), true) => assert_eq!(e.kind(), ErrorKind::AlreadyExists),
+                (Err(e), None, _) => {
+                    assert!(matches!(e.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists), "{e}")
+                }
+                (linked, known, there) => panic!("{one} {known:?}, {two} {there}: {linked:?}"),
+            }
+            format!("link {one} {two}")
+        }
+        5 => {
+            if let Some(file) = known {
+                let bytes = pattern(random.below(9000) as usize + 1, random.below(1 << 20));
+                let mut open = OpenOptions::new().append(true).open(path(&one)).expect("opened");
+                open.write_all(&bytes).expect("appended");
+                model.files[file].extend_from_slice(&bytes);
+            }
+            format!("append {one}")
+        }
+        6 => {
+            if let Some(file) = known {
+                let open = OpenOptions::new().read(true).write(true).open(path(&one)).expect("opened");
+                flock(&open, FlockOperation::LockExclusive).expect("locked");
+                let (at, bytes) = (random.below(40_000), pattern(3000, random.below(1 << 20)));
+                open.write_all_at(&bytes, at).expect("written");
+                flock(&open, FlockOperation::Unlock).expect("unlocked");
+                let (at, model) = (at as usize, &mut model.files[file]);
+                if model.len() < at + bytes.len() {
+                    model.resize(at + bytes.len(), 0);
+                }
+                model[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            format!("write {one}")
+        }
+        _ => {
+            if let Some(file) = known {
+                let len = random.below(30_000);
+                OpenOptions::new().write(true).open(path(&one)).expect("opened").set_len(len).expect("cut");
+                model.files[file].resize(len as usize, 0);
+            }
+            format!("truncate {one}")
+        }
+    }
+}
+
+fn check(dir: &Path, model: &Model) {
+    use std::os::unix::fs::MetadataExt;
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .expect("listed")
+        .map(|entry| entry.expect("entry").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    assert_eq!(names, model.names.keys().cloned().collect::<Vec<_>>());
+    for (name, &file) in &model.names {
+        assert!(fs::read(dir.join(name)).expect("read") == model.files[file], "bytes of {name}");
+        assert_eq!(fs::metadata(dir.join(name)).expect("attributes").nlink(), model.links(file), "{name}");
+    }
+}
+
+/// Steps until it is enough.
+fn exercise(dir: PathBuf, seed: u64, is_enough: impl Fn(u32) -> bool) -> Model {
+    let (mut random, mut model, mut done) = (Random::new(seed), Model::default(), Vec::new());
+    for number in (0..).take_while(|number| !is_enough(*number)) {
+        let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let what = step(&mut random, &dir, &mut model);
+            if number % 16 == 0 {
+                check(&dir, &model);
+            }
+            what
+        }));
+        match tried {
+            Ok(what) => done.push(what),
+            Err(panic) => {
+                eprintln!(
+                    "seed {seed}, step {number}; the last were {:?}",
+                    &done[done.len().saturating_sub(6)..]
+                );
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    model
+}
+
+/// Connections end at any byte, while two who work in directories of their own hear nothing of it.
+#[test]
+fn connections_that_are_cut_are_nobodys_business() {
+    let fresh = seed();
+    for (options, seed) in [(&[][..], 42), (&["--cache", "none"][..], 43), (&[][..], fresh)] {
+        eprintln!("seed {seed}, {options:?}");
+        let lender = lender();
+        let proxy = Arc::new(Proxy::to(lender.address(Over::Tcp)));
+        let (through, _dir) = mount(&proxy, options);
+        let over = Arc::new(AtomicBool::new(false));
+        let cutter = {
+            let (proxy, over) = (Arc::clone(&proxy), Arc::clone(&over));
+            thread::spawn(move || {
+                let mut random = Random::new(seed);
+                while !over.load(Ordering::SeqCst) {
+                    proxy.cut_after(random.below(120_000));
+                    while proxy.will_cut() && !over.load(Ordering::SeqCst) {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    // Long enough to be back mostly, and not always.
+                    thread::sleep(Duration::from_millis(random.below(120)));
+                }
+            })
+        };
+        let workers: Vec<_> = (0..2)
+            .map(|number| {
+                let dir = through.path(&format!("d{number}"));
+                fs::create_dir(&dir).expect("made");
+                let proxy = Arc::clone(&proxy);
+                thread::spawn(move || {
+                    exercise(dir, seed.wrapping_add(number), |steps| steps >= 250 && proxy.cuts() >= CUTS)
+                })
+            })
+            .collect();
+        let models: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        over.store(true, Ordering::SeqCst);
+        cutter.join().expect("cutter");
+        let models: Vec<Model> = models.into_iter().map(|model| model.expect("worker")).collect();
+        assert!(proxy.cuts() >= CUTS);
+        // As this mount has it, and as it is.
+        let beside = lender.mount(Over::Tcp, &[]);
+        for (number, model) in models.iter().enumerate() {
+            for mount in [&through, &beside] {
+                check(&mount.path(&format!("d{number}")), model);
+            }
+        }
+        beside.unmount();
+        through.unmount();
+        assert!(eventually(|| lender.server.stats().sessions == 0));
+    }
+}
+
+#[test]
+fn open_files_and_locks_are_there_when_the_session_is_lost() {
+    let lender = lender();
+    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let (through, _dir) = mount(&proxy, &[]);
+    let beside = lender.mount(Over::Tcp, &[]);
+    let file = File::options().read(true).write(true).create_new(true).open(through.path("a")).expect("made");
+    file.write_all_at(b"before", 0).expect("written");
+    flock(&file, FlockOperation::LockExclusive).expect("locked");
+    let gone =
+        File::options().read(true).write(true).create_new(true).open(through.path("gone")).expect("made");
+    fs::remove_file(through.path("gone")).expect("removed");
+    proxy.close(true);
+    proxy.cut();
+    let other = File::open(beside.path("a")).expect("opened");
+    assert!(flock(&other, FlockOperation::NonBlockingLockShared).is_err(), "the lock is kept");
+    let waits = thread::spawn(move || flock(&other, FlockOperation::LockShared).map(|()| other));
+    // Nobody can come back for some time, and what is asked for meanwhile waits.
+    let asked = {
+        let path = through.path("new");
+        thread::spawn(move || fs::write(path, b"new"))
+    };
+    thread::sleep(Duration::from_millis(300));
+    assert!(!asked.is_finished() && !waits.is_finished());
+    proxy.close(false);
+    asked.join().expect("thread").expect("written");
+    gone.write_all_at(b"nobody sees it", 0).expect("written");
+    let mut bytes = [0; 14];
+    gone.read_exact_at(&mut bytes, 0).expect("read");
+    assert_eq!(&bytes, b"nobody sees it");
+    file.write_all_at(b"after!", 0).expect("written");
+    assert!(!waits.is_finished());
+    flock(&file, FlockOperation::Unlock).expect("unlocked");
+    let other = waits.join().expect("thread").expect("locked");
+    let mut bytes = [0; 6];
+    other.read_exact_at(&mut bytes, 0).expect("read");
+    assert_eq!(&bytes, b"after!");
+    assert_eq!(fs::read(beside.path("new")).expect("read"), b"new");
+    drop((file, gone, other));
+    through.unmount();
+    beside.unmount();
+}
+
+#[test]
+fn who_waits_for_a_lock_goes_on_waiting() {
+    let lender = lender();
+    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let (through, _dir) = mount(&proxy, &[]);
+    let beside = lender.mount(Over::Tcp, &[]);
+    let holder = File::create(beside.path("a")).expect("made");
+    for round in 0..4 {
+        flock(&holder, FlockOperation::LockExclusive).expect("locked");
+        let waiter = File::open(through.path("a")).expect("opened");
+        let waits = thread::spawn(move || flock(&waiter, FlockOperation::LockShared).map(|()| waiter));
+        thread::sleep(Duration::from_millis(50));
+        if round % 2 == 0 {
+            // It is granted while nobody is there to hear it.
+            proxy.close(true);
+            proxy.cut();
+            flock(&holder, FlockOperation::Unlock).expect("unlocked");
+            proxy.close(false);
+        } else {
+            proxy.cut();
+            thread::sleep(Duration::from_millis(50));
+            assert!(!waits.is_finished());
+            flock(&holder, FlockOperation::Unlock).expect("unlocked");
+        }
+        drop(waits.join().expect("thread").expect("locked"));
+    }
+    through.unmount();
+    beside.unmount();
+}
+
+#[test]
+fn a_server_that_is_not_there_fails_operations_in_time_and_can_be_unmounted() {
+    let lender = lender();
+    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let (through, _dir) = mount(&proxy, &["--timeout", "1", "--cache", "none"]);
+    fs::write(through.path("a"), b"a").expect("written");
+    proxy.close(true);
+    proxy.cut();
+    let began = Instant::now();
+    let failed = fs::metadata(through.path("a")).expect_err("nobody answers");
+    assert_eq!(failed.raw_os_error(), Some(112), "{failed}");
+    assert!(began.elapsed() >= Duration::from_millis(900), "it might have come back");
+    // From then on nobody waits, until the server is there again.
+    fs::write(through.path("b"), b"b").expect_err("nobody answers");
+    proxy.close(false);
+    assert!(eventually(|| fs::read(through.path("a")).is_ok_and(|bytes| bytes == b"a")));
+    proxy.close(true);
+    proxy.cut();
+    through.unmount();
+}
+
+#[test]
+fn what_is_held_up_goes_on() {
+    let lender = lender();
+    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let (through, _dir) = mount(&proxy, &[]);
+    let dir = through.path("d");
+    fs::create_dir(&dir).expect("made");
+    let worker = thread::spawn(move || exercise(dir, 7, |steps| steps == 200));
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(50));
+        proxy.hold_for(Duration::from_millis(300));
+    }
+    check(&through.path("d"), &worker.join().expect("worker"));
+    assert_eq!(proxy.cuts(), 0);
+    through.unmount();
+}
+
+/// Longer than its lease nobody waits for a mount: what it finds then is what the others have made of it.
+#[test]
+fn a_mount_that_was_away_for_too_long_begins_anew() {
+    for options in [&[][..], &["--cache", "none"][..]] {
+        let lender = Lender::with(MEMORY, |config| {
+            config.fencing.lease = Some(Duration::from_millis(1500));
+            config.recall_timeout = Some(Duration::from_millis(700));
+        });
+        let proxy = Proxy::to(lender.address(Over::Tcp));
+        let (through, _dir) = mount(&proxy, options);
+        let create = |name: &str| {
+            File::options().read(true).write(true).create(true).truncate(true).open(through.path(name))
+        };
+        let [stays, locked, removed] = ["stays", "locked", "removed"].map(|name| create(name).expect("made"));
+        for file in [&stays, &locked, &removed] {
+            file.write_all_at(&pattern(100_000, 5), 0).expect("written");
+        }
+        flock(&locked, FlockOperation::LockExclusive).expect("locked");
+        fs::create_dir(through.path("dir")).expect("made");
+        fs::write(through.path("dir/old"), b"old").expect("written");
+        fs::write(through.path("dir/same"), b"same").expect("written");
+        assert_eq!(fs::read(through.path("dir/old")).expect("read"), b"old");
+        fs::read_dir(through.path("dir")).expect("listed").for_each(|entry| drop(entry.expect("entry")));
+
+        proxy.close(true);
+        proxy.cut();
+        assert!(eventually(|| lender.server.stats().sessions == 0));
+        {
+            let beside = lender.mount(Over::Tcp, &[]);
+            fs::remove_file(beside.path("removed")).expect("removed");
+            fs::rename(beside.path("dir/old"), beside.path("dir/new")).expect("renamed");
+            fs::write(beside.path("dir/same"), b"changed").expect("written");
+            // All of what the mount had is somewhere else now.
+            fs::write(beside.path("stays"), pattern(50_000, 6)).expect("written");
+            fs::write(beside.path("full"), pattern(1 << 20, 9)).expect("written");
+            let lock = File::open(beside.path("locked")).expect("opened");
+            flock(&lock, FlockOperation::LockExclusive).expect("its lock is free");
+            drop(lock);
+            beside.unmount();
+        }
+        proxy.close(false);
+
+        // What was asked for while it was away may have failed; from now on all is as it is.
+        assert!(eventually(|| fs::metadata(through.path("dir")).is_ok()));
+        assert!(eventually(|| fs::metadata(through.path("dir/old")).is_err()));
+        assert_eq!(fs::read(through.path("dir/new")).expect("read"), b"old");
+        assert_eq!(fs::read(through.path("dir/same")).expect("read"), b"changed");
+        let mut bytes = vec![0; 50_000];
+        stays.read_exact_at(&mut bytes, 0).expect("read");
+        assert!(bytes == pattern(50_000, 6));
+        stays.write_all_at(&pattern(2000, 7), 100).expect("written");
+        stays.read_exact_at(&mut bytes[..2100], 0).expect("read");
+        assert!(bytes[100..2100] == pattern(2000, 7));
+        // Who had a lock is told that it is lost.
+        let errno = |e: std::io::Error| e.raw_os_error();
+        assert_eq!(locked.read_at(&mut bytes, 0).map_err(errno), Err(Some(5)));
+        assert_eq!(locked.write_at(b"x", 0).map_err(errno), Err(Some(5)));
+        assert_eq!(removed.write_at(b"x", 0).map_err(errno), Err(Some(116)));
+        drop((stays, locked, removed));
+        let again = File::options().read(true).write(true).open(through.path("locked")).expect("opened");
+        flock(&again, FlockOperation::LockExclusive).expect("locked");
+        again.write_all_at(b"x", 0).expect("written");
+        drop(again);
+        let beside = lender.mount(Over::Tcp, &[]);
+        assert!(fs::read(beside.path("full")).expect("read") == pattern(1 << 20, 9));
+        beside.unmount();
+        through.unmount();
+    }
+}
+
+/// Another server at the same place is another file system.
+#[test]
+fn a_server_that_has_lost_its_memory_is_not_taken_for_an_empty_one() {
+    let lender = lender();
+    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let (mut through, _dir) = mount(&proxy, &[]);
+    fs::write(through.path("a"), b"a").expect("written");
+    let address = lender.address(Over::Tcp);
+    drop(lender);
+    let (_, port) = address.rsplit_once(':').expect("a port");
+    let port = port.parse().expect("a port");
+    let again = Lender::with(MEMORY, |config| {
+        config.listen = vec![rdmabox::Address::Tcp { host: "127.0.0.1".into(), port }];
+    });
+    assert!(eventually(|| fs::metadata(through.path("a")).is_err_and(|e| e.raw_os_error() == Some(112))));
+    fs::read_dir(&through.point).expect_err("nothing is there");
+    fs::write(through.path("b"), b"b").expect_err("nothing is there");
+    assert_eq!(again.server.statfs().inodes - again.server.statfs().inodes_free, 1);
+    through.signal(rustix::process::Signal::INT);
+    let (status, said) = through.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("has lost its memory"), "{said}");
+}

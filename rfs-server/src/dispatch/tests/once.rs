@@ -1,0 +1,99 @@
+//! Requests that are carried out once, and mounts that come back.
+
+use super::*;
+
+const MOUNT: Identity = Identity([7; 16]);
+
+fn mount(f: &Fixture, id: u64) -> Client<'_> {
+    f.dispatcher.session_began(id, regions());
+    let client = Client { fixture: f, id };
+    let attach = Request::Attach {
+        version: VERSION,
+        client: "test",
+        export: "",
+        keeps: true,
+        alone: false,
+        mount: Some(MOUNT),
+    };
+    assert!(matches!(client.ask(attach), Reply::Attached(Attached { resumed: false, starts: 1, .. })));
+    client
+}
+
+fn once(client: &Client<'_>, number: (u32, u64), request: Request<'_>) -> Reply {
+    match client.fixture.dispatcher.handle_once(client.id, number, request) {
+        Outcome::Now(reply) => reply,
+        Outcome::Later(_) => panic!("{request:?} has to wait"),
+    }
+}
+
+fn create(name: &[u8]) -> Request<'_> {
+    Request::Create { parent: ROOT_INO, name, perm: 0o644, umask: 0, uid: 0, gid: 0, exclusive: true }
+}
+
+#[test]
+fn a_repetition_changes_nothing_and_is_answered_as_the_first_one() {
+    let f = fixture(64, 16);
+    let client = mount(&f, 1);
+    let made = once(&client, (0, 1), create(b"a"));
+    assert!(matches!(made, Reply::Opened(_)));
+    assert_eq!(once(&client, (0, 1), create(b"a")), made);
+    let Reply::Opened(Opened { attr: Attr { ino, .. }, .. }) = made else { panic!() };
+    // It is open once.
+    assert_eq!(once(&client, (1, 1), Request::Close { ino }), Reply::Done);
+    assert_eq!(once(&client, (1, 1), Request::Close { ino }), Reply::Done);
+    assert_eq!(once(&client, (1, 2), Request::Close { ino }), Reply::Error(Errno::EBADF));
+    let unlink = Request::Unlink { parent: ROOT_INO, name: b"a" };
+    assert_eq!(once(&client, (0, 2), unlink), Reply::Done);
+    assert_eq!(once(&client, (0, 2), unlink), Reply::Done);
+    assert_eq!(once(&client, (0, 3), unlink), Reply::Error(Errno::ENOENT));
+    assert_eq!(once(&client, (0, 3), unlink), Reply::Error(Errno::ENOENT));
+    assert_eq!(once(&client, (0, 1), unlink), Reply::Error(Errno::EPROTO));
+}
+
+#[test]
+fn only_mounts_that_come_back_ask_once() {
+    let f = fixture(64, 16);
+    let plain = f.client(1);
+    assert_eq!(once(&plain, (0, 1), create(b"a")), Reply::Error(Errno::EPROTO));
+    assert_eq!(f.free_inodes(), 15);
+}
+
+#[test]
+fn a_repetition_waits_for_those_whom_the_first_one_waits_for() {
+    let f = fixture(64, 16);
+    let (client, keeper) = (mount(&f, 1), f.attached(2, true));
+    assert_eq!(keeper.ask(Request::Lookup { parent: ROOT_INO, name: b"d" }), Reply::Error(Errno::ENOENT));
+    let make = Request::Mkdir { parent: ROOT_INO, name: b"d", perm: 0o700, umask: 0, uid: 0, gid: 0 };
+    let again = || match f.dispatcher.handle_once(client.id, (3, 9), make) {
+        Outcome::Now(reply) => panic!("it waits for nobody: {reply:?}"),
+        Outcome::Later(promise) => promise,
+    };
+    drop(again()); // Its reply is lost.
+    let (send, reply) = mpsc::channel();
+    f.dispatcher.redeem(again(), Sender::new(move |reply| send.send(reply).unwrap()));
+    assert!(reply.try_recv().is_err());
+    let Reply::Recalls(recalls) = keeper.ask(Request::Recalls { done: 0 }) else { panic!() };
+    drop(keeper.start(Request::Recalls { done: recalls.number }));
+    let told = reply.try_recv().unwrap();
+    assert!(matches!(told, Reply::Attr(_)));
+    // Nobody is waited for any more.
+    let (send, reply) = mpsc::channel();
+    f.dispatcher.redeem(again(), Sender::new(move |reply| send.send(reply).unwrap()));
+    assert_eq!(reply.try_recv(), Ok(told));
+}
+
+#[test]
+fn a_mount_that_is_back_has_what_it_had() {
+    let f = fixture(64, 16);
+    let client = mount(&f, 1);
+    let Reply::Opened(Opened { attr, .. }) = once(&client, (0, 1), create(b"a")) else { panic!() };
+    let asks = client.start(Request::Grants);
+    let again = f.dispatcher.resume(1, regions());
+    assert!(matches!(again, Reply::Attached(Attached { session: 1, resumed: true, .. })), "{again:?}");
+    assert!(matches!(asks.try_recv(), Err(mpsc::TryRecvError::Disconnected)));
+    assert!(matches!(client.ask(Request::Layout { ino: attr.ino, offset: 0 }), Reply::Layout(_)));
+    assert!(f.dispatcher.is_attached(1));
+    f.dispatcher.session_ended(1);
+    assert!(!f.dispatcher.is_attached(1));
+    assert_eq!(f.dispatcher.resume(1, regions()), Reply::Error(Errno::EPROTO));
+}

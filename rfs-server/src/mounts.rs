@@ -1,0 +1,223 @@
+//! The mounts that come back: which session of the dispatcher each has, and until when it is kept while nobody is there. Pure.
+//!
+//! A mount's session at the dispatcher outlives the connections over which it comes. So what it has (open files, locks, what it keeps,
+//! replies) need not be claimed when it is back: it was never gone. What makes that safe is that rdmabox says of a connection that it is over only
+//! when nothing of it can touch memory any more, and that the next one of a mount is let in only then.
+//!
+//! Threading: none; a lock of the service protects it. Times come from outside.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use rdmabox::{KeyId, PeerProcess};
+use rfs_proto::Identity;
+
+use crate::rights::Rights;
+
+/// Between two looks at whether the process of a mount has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a session has attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The export, by its place in the list.
+    pub export: usize,
+    /// What it may do there.
+    pub rights: Rights,
+    /// Its number at the export's dispatcher.
+    pub session: u64,
+}
+
+/// Somebody who says which mount he is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which.
+    pub mount: Identity,
+    /// With which key.
+    pub key: Option<KeyId>,
+    /// To which export.
+    pub export: usize,
+    /// To do what.
+    pub rights: Rights,
+}
+
+/// What becomes of him.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// The mount is not known.
+    New,
+    /// It is, and this connection of it has to end first.
+    Ending(u64),
+    /// It is back, and has its session again.
+    Back(Attached),
+    /// It is somebody else's.
+    Refused,
+}
+
+#[derive(Debug)]
+struct Mount {
+    claim: Claim,
+    session: u64,
+    /// The connection, while there is one.
+    peer: Option<u64>,
+    /// Until when it is waited for, while there is none.
+    until: Option<Instant>,
+    process: Option<PeerProcess>,
+}
+
+impl Mount {
+    fn attached(&self) -> Attached {
+        Attached { export: self.claim.export, rights: self.claim.rights, session: self.session }
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now || self.process.as_ref().is_some_and(|p| p.has_ended()))
+    }
+}
+
+/// The mounts.
+#[derive(Debug, Default)]
+pub struct Mounts {
+    mounts: HashMap<Identity, Mount>,
+    /// Who is there, by connection.
+    peers: HashMap<u64, Identity>,
+}
+
+impl Mounts {
+    /// Somebody comes over the connection `peer`.
+    pub fn arrives(&mut self, claim: Claim, peer: u64) -> Arrival {
+        let Some(mount) = self.mounts.get_mut(&claim.mount) else { return Arrival::New };
+        if mount.claim != claim {
+            return Arrival::Refused;
+        }
+        match mount.peer {
+            Some(before) if before == peer => Arrival::Refused,
+            Some(before) => Arrival::Ending(before),
+            None => {
+                (mount.peer, mount.until) = (Some(peer), None);
+                self.peers.insert(peer, claim.mount);
+                Arrival::Back(mount.attached())
+            }
+        }
+    }
+
+    /// A new one has attached, over the connection `peer`. Nothing happens if there is one of that identity.
+    pub fn came(&mut self, claim: Claim, peer: u64, session: u64, process: Option<PeerProcess>) {
+        self.mounts.entry(claim.mount).or_insert_with(|| {
+            self.peers.insert(peer, claim.mount);
+            Mount { claim, session, peer: Some(peer), until: None, process }
+        });
+    }
+
+    /// The connection of a session, if it is one of a mount that is there.
+    pub fn peer_of(&self, export: usize, session: u64) -> Option<u64> {
+        let mut mounts = self.mounts.values();
+        mounts.find(|mount| (mount.claim.export, mount.session) == (export, session))?.peer
+    }
+
+    /// True if the mount of this connection comes back.
+    pub fn comes_back(&self, peer: u64) -> bool {
+        self.peers.contains_key(&peer)
+    }
+
+    /// The connection is over, and the mount is waited for `until` then. False if it does not come back.
+    pub fn leaves(&mut self, peer: u64, until: Instant) -> bool {
+        let mount = self.peers.remove(&peer).and_then(|identity| self.mounts.get_mut(&identity));
+        let Some(mount) = mount else { return false };
+        (mount.peer, mount.until) = (None, Some(until));
+        true
+    }
+
+    /// The mount of this connection does not come back.
+    pub fn forget(&mut self, peer: u64) {
+        if let Some(identity) = self.peers.remove(&peer) {
+            self.mounts.remove(&identity);
+        }
+    }
+
+    /// A session that nobody is connected to is given up. False if somebody is, or there is no such one.
+    pub fn give_up(&mut self, export: usize, session: u64) -> bool {
+        let before = self.mounts.len();
+        self.mounts.retain(|_, m| m.peer.is_some() || (m.claim.export, m.session) != (export, session));
+        self.mounts.len() < before
+    }
+
+    /// Takes out those that have been waited for long enough, or whose process has ended.
+    pub fn overdue(&mut self, now: Instant) -> Vec<Attached> {
+        let mut over = Vec::new();
+        self.mounts.retain(|_, mount| {
+            let is_over = mount.is_over(now);
+            if is_over {
+                over.push(mount.attached());
+            }
+            !is_over
+        });
+        over
+    }
+
+    /// When to look again at those that are waited for, if there are any.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        let next = |mount: &Mount| {
+            let until = mount.until?;
+            Some(if mount.process.is_some() { until.min(now + LOOK) } else { until })
+        };
+        self.mounts.values().filter_map(next).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(mount: u8) -> Claim {
+        Claim { mount: Identity([mount; 16]), key: None, export: 0, rights: Rights::Write }
+    }
+
+    #[test]
+    fn a_mount_comes_and_goes() {
+        let (mut mounts, now) = (Mounts::default(), Instant::now());
+        let lease = Duration::from_secs(1);
+        assert_eq!(mounts.arrives(claim(1), 5), Arrival::New);
+        mounts.came(claim(1), 5, 5, None);
+        assert!(mounts.comes_back(5) && !mounts.comes_back(6));
+        assert_eq!(mounts.arrives(claim(1), 6), Arrival::Ending(5));
+        assert_eq!(mounts.deadline(now), None);
+        assert!(mounts.leaves(5, now + lease) && !mounts.leaves(5, now + lease));
+        assert_eq!(mounts.deadline(now), Some(now + lease));
+        let back = Attached { export: 0, rights: Rights::Write, session: 5 };
+        assert_eq!(mounts.arrives(claim(1), 6), Arrival::Back(back));
+        assert_eq!((mounts.peer_of(0, 5), mounts.peer_of(1, 5), mounts.peer_of(0, 6)), (Some(6), None, None));
+        assert_eq!(mounts.overdue(now + 2 * lease), [], "it is there");
+        assert!(!mounts.give_up(0, 5));
+        assert!(mounts.leaves(6, now + lease));
+        assert_eq!(mounts.overdue(now), []);
+        assert_eq!(mounts.overdue(now + lease), [back]);
+        assert_eq!(mounts.arrives(claim(1), 7), Arrival::New);
+        assert!(mounts.mounts.is_empty() && mounts.peers.is_empty());
+    }
+
+    #[test]
+    fn nobody_takes_anothers_place() {
+        let mut mounts = Mounts::default();
+        mounts.came(claim(1), 5, 5, None);
+        mounts.came(claim(1), 6, 6, None);
+        assert!(mounts.comes_back(5) && !mounts.comes_back(6));
+        assert_eq!(mounts.arrives(Claim { export: 1, ..claim(1) }, 7), Arrival::Refused);
+        assert_eq!(mounts.arrives(Claim { rights: Rights::Read, ..claim(1) }, 7), Arrival::Refused);
+        assert_eq!(mounts.arrives(claim(1), 5), Arrival::Refused, "it has attached");
+    }
+
+    #[test]
+    fn who_is_forgotten_does_not_come_back() {
+        let (mut mounts, now) = (Mounts::default(), Instant::now());
+        mounts.came(claim(1), 5, 5, None);
+        mounts.forget(5);
+        assert!(!mounts.leaves(5, now));
+        mounts.came(claim(1), 6, 6, None);
+        mounts.leaves(6, now);
+        assert!(mounts.give_up(0, 6) && !mounts.give_up(0, 6));
+        assert_eq!(mounts.arrives(claim(1), 7), Arrival::New);
+    }
+}
