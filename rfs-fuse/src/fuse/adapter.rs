@@ -127,7 +127,13 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let asked = self.asked(request, parent, name);
-        match self.client.lookup(parent.0, name.as_bytes()) {
+        // The kernel looks these two up for whoever opens a file by its handle (open_by_handle_at, NFS).
+        let found = match name.as_bytes() {
+            b"." => self.client.lookup_number(parent.0),
+            b".." => self.client.lookup_parent(parent.0),
+            name => self.client.lookup(parent.0, name),
+        };
+        match found {
             Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => {
                 if let Some(reply) = self.lifetimes.absent(&self.client, &asked, reply) {
                     reply.error(Errno::ENOENT);
