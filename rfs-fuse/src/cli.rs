@@ -272,6 +272,9 @@ fn cache(text: &str) -> Result<Cache, String> {
 /// A mount that has just ended may still be known to the server. So long its end is waited for.
 const OTHERS_LEAVE: Duration = Duration::from_secs(1);
 
+/// For how long a server holds a call back while it waits for another client, unless it was told otherwise.
+const RECALL_PATIENCE: Duration = Duration::from_secs(5);
+
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
 }
@@ -386,6 +389,18 @@ impl Args {
         }
     }
 
+    /// What fits together badly, in words for the user. A call that the server holds back until others have given up what they keep is
+    /// no sign that it hangs.
+    pub fn doubt(&self) -> Option<String> {
+        let timeout = self.timeout.filter(|timeout| *timeout <= RECALL_PATIENCE)?;
+        let (timeout, patience) = (timeout.as_secs_f64(), RECALL_PATIENCE.as_secs_f64());
+        Some(format!(
+            "--timeout {timeout}: a call may take {patience} s while the server waits for another client (rfs-server \
+             --recall-timeout), and one that takes longer than --timeout ends this mount's session: set --timeout to more than \
+             {patience}, or --recall-timeout to less than {timeout}"
+        ))
+    }
+
     /// How to attach to the server.
     pub fn attach_options(&self) -> AttachOptions {
         let Settings { keeps, writeback, .. } = self.settings();
@@ -476,6 +491,18 @@ mod tests {
         assert_eq!(a.mount_point(), PathBuf::from("/mnt"));
         assert_eq!(a.source(), "host:7440");
         assert_eq!((a.settings().max_write, a.threads()), (128 << 10, 3));
+    }
+
+    #[test]
+    fn a_timeout_below_the_servers_patience_is_doubted() {
+        assert_eq!(rfs_server::config::DEFAULT_PATIENCE, RECALL_PATIENCE);
+        let said = args("rfs-fuse a:1 /m --timeout 2.5").doubt().expect("a doubt");
+        for word in ["--timeout 2.5: ", "--timeout to more than 5,", "--recall-timeout to less than 2.5"] {
+            assert!(said.contains(word), "{said}");
+        }
+        assert!(args("rfs-fuse a:1 /m --timeout 5").doubt().is_some());
+        assert_eq!(args("rfs-fuse a:1 /m --timeout 5.1").doubt(), None);
+        assert_eq!(args("rfs-fuse a:1 /m").doubt(), None);
     }
 
     #[test]

@@ -36,6 +36,11 @@ pub enum MountUsage {
     /// What it does not know.
     #[error("{0:?} is no option of a mount helper: it takes -o OPTIONS, -t TYPE, -s, -f, -n and -v")]
     Unknown(String),
+    /// An option that it does not know.
+    #[error(
+        "-o {0}: there is no such option, neither of rfs-fuse (see rfs-fuse --help) nor of mount(8) for FUSE"
+    )]
+    Option(String),
     /// What it cannot do.
     #[error("-N: mounting in another namespace is not supported: run mount in it (nsenter)")]
     Namespace,
@@ -179,6 +184,10 @@ pub fn parse(
     let [source, point] = &names[..] else { return Err(MountUsage::Names(name.to_owned())) };
     let remount = expanded.iter().any(|argument| argument == "--remount");
     expanded.retain(|argument| argument != "--remount" && (!sloppy || is_known(argument, known)));
+    if let Some(unknown) = expanded.iter().find(|argument| !is_known(argument, known)) {
+        let unknown = unknown.to_string_lossy();
+        return Err(MountUsage::Option(unknown.trim_start_matches('-').to_owned()));
+    }
     if fake {
         return Ok(Invocation::Nothing);
     }
@@ -220,7 +229,7 @@ mod tests {
     use super::*;
 
     fn known(name: &str) -> bool {
-        ["read-only", "attr-timeout", "provider", "noatime"].contains(&name)
+        ["read-only", "noexec", "attr-timeout", "provider", "noatime", "suid"].contains(&name)
     }
 
     fn parsed(line: &str) -> Result<Invocation, MountUsage> {
@@ -282,6 +291,11 @@ mod tests {
         assert_eq!(parsed("mount.fuse.rfs a:1 /m -o"), Err(MountUsage::Value('o')));
         assert_eq!(parsed("mount.fuse.rfs a:1 /m -q"), Err(MountUsage::Unknown("-q".into())));
         assert_eq!(parsed("mount.fuse.rfs a:1 /m --x"), Err(MountUsage::Unknown("--x".into())));
+        let label = "context=system_u:object_r:tmp_t:s0";
+        assert_eq!(
+            parsed(&format!("mount.fuse.rfs a:1 /m -o ro,{label}")),
+            Err(MountUsage::Option(label.into()))
+        );
         assert_eq!(parsed("mount.fuse.rfs a:1 /m -N 7"), Err(MountUsage::Namespace));
     }
 

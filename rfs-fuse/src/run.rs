@@ -145,6 +145,9 @@ fn run(args: &Args) -> Result<(), RunError> {
     let key = args.key.as_deref().map(Key::load).transpose()?;
     let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;
+    if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
+        log::warn!("{doubt}");
+    }
     // From here on a signal is an event, so that it cannot leave a mount behind.
     let events = listen_for_signals()?;
     let placement = if args.no_follow { Placement::none() } else { Placement::follow() };

@@ -360,6 +360,43 @@ fn an_ordinary_users_write_takes_suid_away() {
     }
 }
 
+/// Whoever changes the bytes of a file that its group may not execute leaves sgid to it if he is in the group.
+#[test]
+fn a_strangers_write_takes_sgid_away_where_the_group_may_not_execute() {
+    const STRANGER: u32 = NOBODY - 1;
+    let changes = [
+        "printf y >> program",
+        "printf y | dd of=program conv=notrunc 2>/dev/null",
+        "truncate -s 3 program",
+        ": > program",
+        "fallocate -l 9000 program",
+        "fallocate -p -l 4096 program",
+        "cp --reflink=never /etc/passwd program",
+    ];
+    for (over, options) in
+        providers().into_iter().flat_map(|over| [(over, &[][..]), (over, &["--direct-io"][..])])
+    {
+        let lender = Lender::new(16 * MIB);
+        let mount = lender.mount(over, options);
+        let path = mount.path("program");
+        for change in changes {
+            for (before, by_stranger, by_member) in
+                [(0o2666, 0o0666, 0o2666), (0o6666, 0o0666, 0o2666), (0o2676, 0o0676, 0o0676)]
+            {
+                for (user, after) in [(STRANGER, by_stranger), (NOBODY, by_member)] {
+                    fs::write(&path, b"x").expect("written");
+                    std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).expect("chown");
+                    fs::set_permissions(&path, fs::Permissions::from_mode(before)).expect("chmod");
+                    assert_eq!(shell_as(user, &mount.point, change), Some(0), "{change}");
+                    let mode = fs::metadata(&path).expect("attributes").mode() & 0o7777;
+                    assert_eq!(mode, after, "{options:?}: {change} by {user}: {before:o} became {mode:o}");
+                }
+            }
+        }
+        mount.unmount();
+    }
+}
+
 #[test]
 fn permissions_are_checked() {
     each(16 * MIB, |_, mount| {

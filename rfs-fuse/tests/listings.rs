@@ -7,14 +7,15 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     mem::MaybeUninit,
+    os::unix::fs::MetadataExt,
     path::Path,
     sync::atomic::{AtomicU32, Ordering::SeqCst},
     thread,
 };
 
-use common::{Lender, Mount, each, eventually};
+use common::{Lender, Mount, each, eventually, providers};
 use rustix::{
-    fs::{Mode, OFlags, RawDir, SeekFrom, openat, seek},
+    fs::{Mode, OFlags, RawDir, SeekFrom, mkdirat, openat, seek},
     io::Errno,
 };
 
@@ -295,6 +296,52 @@ fn a_directory_that_is_removed_is_opened_and_listed_no_more() {
             assert_eq!(first, Err(Errno::NOENT));
         }
     });
+}
+
+/// As on a local file system: whoever is in it finds it empty, without a link, and makes nothing in it.
+#[test]
+fn a_directory_that_is_removed_is_still_one_for_who_is_in_it() {
+    for over in providers() {
+        for cache in ["auto", "none", "writeback"] {
+            let lender = Lender::new(64 * MIB);
+            let mount = lender.mount(over, &["--cache", cache]);
+            fs::create_dir_all(mount.path("replaced")).expect("made");
+            fs::create_dir(mount.path("moved")).expect("made");
+            fs::create_dir(mount.path("removed")).expect("made");
+            let before = fs::metadata(mount.path("removed")).expect("attributes");
+            let open = ["removed", "replaced"].map(|name| File::open(mount.path(name)).expect("opened"));
+            fs::remove_dir(mount.path("removed")).expect("removed");
+            fs::rename(mount.path("moved"), mount.path("replaced")).expect("renamed");
+            for dir in &open {
+                let found = dir.metadata().expect("attributes");
+                assert_eq!((found.nlink(), found.mode()), (0, before.mode()), "--cache {cache}");
+                assert_eq!(mkdirat(dir, "new", Mode::RWXU), Err(Errno::NOENT), "--cache {cache}");
+            }
+            assert_eq!(open[0].metadata().expect("attributes").ino(), before.ino());
+            assert_eq!(fs::metadata(mount.path("replaced")).expect("attributes").nlink(), 2);
+            mount.unmount();
+        }
+    }
+}
+
+#[test]
+fn who_renames_while_he_reads_comes_to_an_end() {
+    for over in providers() {
+        for cache in ["auto", "none"] {
+            let lender = Lender::new(64 * MIB);
+            let mount = lender.mount(over, &["--cache", cache]);
+            make(&mount.point, 0..2000);
+            let mut seen = BTreeSet::new();
+            for entry in fs::read_dir(&mount.point).expect("opened") {
+                let path = entry.expect("entry").path();
+                assert!(seen.insert(path.clone()), "--cache {cache}: {} once more", path.display());
+                fs::rename(&path, mount.path("away")).expect("renamed");
+                fs::rename(mount.path("away"), &path).expect("renamed");
+            }
+            assert_eq!(seen.len(), 2000, "--cache {cache}");
+            mount.unmount();
+        }
+    }
 }
 
 /// A mount whose directory was listed, and which is gone then, holds nobody up.

@@ -26,6 +26,24 @@ fn size_and_blocks(file: &File) -> (u64, u64) {
     (attributes.len(), attributes.blocks())
 }
 
+/// Also where a file that grows was given space ahead of need.
+#[test]
+fn what_truncation_adds_is_a_hole() {
+    each(64 * MIB, |_, mount| {
+        let file = open_rw(&mount.path("file"));
+        for at in 0..4 {
+            file.write_all_at(&[7; 4096], at * 4096).expect("written");
+        }
+        file.set_len(MIB).expect("extended");
+        assert_eq!(size_and_blocks(&file), (MIB, 32));
+        assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(4 * 4096));
+        assert_eq!(seek(&file, SeekFrom::Data(4 * 4096)), Err(Errno::NXIO));
+        file.write_all_at(&[8; 4096], 5 * 4096).expect("written");
+        assert_eq!(seek(&file, SeekFrom::Data(4 * 4096)), Ok(5 * 4096));
+        assert_eq!(size_and_blocks(&file), (MIB, 40));
+    });
+}
+
 #[test]
 fn holes_are_punched_and_found() {
     each(64 * MIB, |lender, mount| {

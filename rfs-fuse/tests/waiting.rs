@@ -4,7 +4,7 @@ mod common;
 
 use std::{
     fs,
-    os::unix::fs::FileExt,
+    os::unix::{fs::FileExt, process::ExitStatusExt},
     process::{Child, Command},
     sync::Mutex,
     thread,
@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{
-    Lender, eventually, exit_of,
+    Lender, Mount, directory, eventually, exit_of,
     locking::{WAYS, begins_to_wait, handled, open},
     pairs, providers,
 };
@@ -161,6 +161,33 @@ fn a_waiter_whose_mount_dies_holds_up_nobody() {
         assert!(exit_of(&mut patient).success());
         drop(here);
         a.unmount();
+    }
+}
+
+/// The kernel does not tell a process of another pid namespace who waits: such a wait ends with the lock only.
+#[test]
+fn a_signal_from_another_pid_namespace_is_not_heard() {
+    for over in providers() {
+        let lender = Lender::new(16 * MIB);
+        let point = directory();
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", env!("CARGO_BIN_EXE_rfs-fuse")]);
+        command.args(["--timeout", "60", &lender.address(over)]).arg(point.path());
+        let mut mount = Mount::spawn(&mut command, point.path());
+        let here = open(&mount.path("file"));
+        flock(&here, Op::LockExclusive).expect("locked");
+        let mut waits = begins_to_wait(&lender, || waiter(&mount.path("file")));
+        waits.kill().expect("signal sent");
+        // Far longer than it takes where it is heard.
+        thread::sleep(Duration::from_millis(500));
+        assert!(waits.try_wait().expect("child").is_none(), "it waits still");
+        flock(&here, Op::Unlock).expect("unlocked");
+        assert_eq!(exit_of(&mut waits).signal(), Some(9), "the signal was there all the time");
+        drop(here);
+        assert!(
+            Command::new("fusermount3").arg("-u").arg(point.path()).status().expect("fusermount3").success()
+        );
+        assert_eq!(mount.wait().0.code(), Some(0));
     }
 }
 

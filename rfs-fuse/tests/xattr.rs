@@ -93,6 +93,26 @@ fn they_are_set_listed_replaced_and_removed() {
     });
 }
 
+/// Unlike other attributes. Setting one without entries removes it, too.
+#[test]
+fn an_acl_that_there_is_none_of_can_be_removed() {
+    each(16 * MIB, |_, mount| {
+        let (file, dir) = (mount.path("file"), mount.path("dir"));
+        fs::write(&file, b"x").expect("written");
+        fs::create_dir(&dir).expect("made");
+        for path in [&file, &dir] {
+            for name in [ACCESS, DEFAULT] {
+                assert_eq!(removexattr(path, name), Ok(()), "{name}");
+                assert_eq!(set(path, name, &2u32.to_le_bytes()), Ok(()), "{name}");
+                assert_eq!(get(path, name), Err(Errno::NODATA), "{name}");
+            }
+        }
+        set(&dir, DEFAULT, &acl([7, 6, 5, 7, 5])).expect("set");
+        set(&dir, DEFAULT, &2u32.to_le_bytes()).expect("removed");
+        assert_eq!(get(&dir, DEFAULT), Err(Errno::NODATA));
+    });
+}
+
 #[test]
 fn a_label_that_nobody_reads_is_unsupported_where_there_is_none() {
     let filesystems = fs::read_to_string("/proc/filesystems").expect("procfs");

@@ -48,6 +48,11 @@ impl FileMap {
         Space { allocated: self.allocated / 512, needed_to: self.needed_to, end: self.end() }
     }
 
+    /// First byte behind what was asked for.
+    pub fn needed_to(&self) -> u64 {
+        self.needed_to
+    }
+
     /// Space up to `end` was asked for.
     pub fn note_need(&mut self, end: u64) {
         self.needed_to = self.needed_to.max(block_up(end));

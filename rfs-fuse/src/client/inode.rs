@@ -1,7 +1,7 @@
 //! What the client remembers of inodes.
 //!
 //! Lock order within one inode, outermost first: `opens`, `io`, `append`, `layout_calls`, then any one of `layout`, `size`,
-//! `at_server`, `severed`, `times`, `lease`, `listing`, `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
+//! `at_server`, `severed`, `times`, `lease`, `listing`, `pages_as_of`, `told`, `as_directory` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another.
 
 use std::{
@@ -170,6 +170,8 @@ pub(crate) struct Inode {
     pub(crate) listing: Mutex<Listing>,
     /// What the caller was told last.
     pub(crate) told: Mutex<Option<Told>>,
+    /// What a directory was last: what it is from its removal until everybody has left it.
+    pub(crate) as_directory: Mutex<Option<Box<Attr>>>,
     /// Whom the caller asked for, since it changed the inode last.
     pub(crate) told_to: Listeners,
     /// Locks that this client may have.
@@ -201,6 +203,7 @@ impl Inode {
             pages: PageState::default(),
             listing: Mutex::default(),
             told: Mutex::default(),
+            as_directory: Mutex::default(),
             told_to: Listeners::default(),
             may_hold: Mutex::default(),
             access: Access::default(),

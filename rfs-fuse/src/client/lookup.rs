@@ -53,6 +53,24 @@ impl Client {
         }
     }
 
+    /// The attributes of an inode that is known by its number only. Takes a reference. ENOENT if it has no name any more.
+    pub fn lookup_number(&self, ino: u64) -> Result<Attr, ClientError> {
+        let since = self.since();
+        let attr = self.call_attr(&Request::GetAttr { ino })?;
+        if attr.nlink == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        Ok(self.referenced(since, attr))
+    }
+
+    /// The directory above one that is known by its number only. Takes a reference.
+    pub fn lookup_parent(&self, dir: u64) -> Result<Attr, ClientError> {
+        match self.call(&Request::ReadDir { ino: dir, cookie: 0, max_entries: 1 })? {
+            Reply::Dir(page) => self.lookup_number(page.parent),
+            _ => wrong_kind(),
+        }
+    }
+
     /// What is known of a name without asking.
     fn remembered(&self, parent: u64, name: &[u8]) -> Option<Result<Attr, ClientError>> {
         if self.keeping.directories.lock().is_absent(parent, name) {

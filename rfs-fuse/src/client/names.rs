@@ -1,8 +1,8 @@
 //! Names and attributes: everything that is a call to the server, and `getattr`, which is not.
 
 use rfs_proto::{
-    Attr, DirPage, Errno, MAX_NAME, MAX_SYMLINK, Marks, ROOT_INO, RenameFlags, Reply, Request, ServerStats,
-    SetAttr, StatFs,
+    Attr, DirPage, Errno, FileKind, MAX_NAME, MAX_SYMLINK, Marks, ROOT_INO, RenameFlags, Reply, Request,
+    ServerStats, SetAttr, StatFs,
 };
 
 use super::{
@@ -71,6 +71,7 @@ impl Client {
     }
 
     /// An inode's attributes; one-sidedly if it is referenced, unless they may not be kept and it is time to ask for them to be.
+    /// A referenced directory that was removed is as the caller was [`told`](Self::told) last, without a link.
     pub fn getattr(&self, ino: u64) -> Result<Attr, ClientError> {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&Request::GetAttr { ino });
@@ -79,7 +80,10 @@ impl Client {
             let mut lease = inode.lease.lock();
             !lease.is_kept() && lease.asks()
         };
-        self.attributes(&inode, asks)
+        match self.attributes(&inode, asks) {
+            Err(ClientError::Errno(Errno::ESTALE)) => removed(&inode).ok_or(Errno::ESTALE.into()),
+            attr => attr,
+        }
     }
 
     /// What an inode is marked with; without a look at it where that is known.
@@ -258,6 +262,12 @@ impl Client {
     pub fn told(&self, attr: &Attr, thread: u32) {
         if let Some(inode) = self.inodes.get(attr.ino) {
             inode.told_to.add(thread);
+            if attr.kind == FileKind::Directory {
+                match &mut *inode.as_directory.lock() {
+                    Some(known) => **known = *attr,
+                    unknown => *unknown = Some(Box::new(*attr)),
+                }
+            }
             *inode.told.lock() = Some(told_of(attr));
         }
     }
@@ -288,6 +298,12 @@ impl Client {
     pub fn differs_from_told(&self, attr: &Attr) -> bool {
         self.inodes.get(attr.ino).is_none_or(|inode| *inode.told.lock() != Some(told_of(attr)))
     }
+}
+
+/// What a directory is that has been removed, if this is one.
+fn removed(inode: &Inode) -> Option<Attr> {
+    let last = inode.as_directory.lock();
+    last.as_deref().map(|last| Attr { nlink: 0, marks: last.marks - Marks::KEEP, ..*last })
 }
 
 /// Puts the times of a write and of a read in that have not been published yet.

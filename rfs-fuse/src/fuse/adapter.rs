@@ -45,6 +45,7 @@ const SEEK_HOLE: i32 = 4;
 
 /// The one extended attribute that changes the mode.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const ANY_ACL: &[u8] = b"system.posix_acl_";
 
 thread_local! {
     /// For reads that cannot be answered in place.
@@ -118,6 +119,11 @@ fn is_privileged(request: &Request) -> bool {
     request.uid() == 0
 }
 
+/// True if a group is one of the caller's.
+fn in_group(request: &Request, group: u32) -> bool {
+    group == request.gid() || process::has_group(request.pid(), group)
+}
+
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         self.settings.negotiate(config);
@@ -127,7 +133,13 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let asked = self.asked(request, parent, name);
-        match self.client.lookup(parent.0, name.as_bytes()) {
+        // The kernel looks these two up for whoever opens a file by its handle (open_by_handle_at, NFS).
+        let found = match name.as_bytes() {
+            b"." => self.client.lookup_number(parent.0),
+            b".." => self.client.lookup_parent(parent.0),
+            name => self.client.lookup(parent.0, name),
+        };
+        match found {
             Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => {
                 if let Some(reply) = self.lifetimes.absent(&self.client, &asked, reply) {
                     reply.error(Errno::ENOENT);
@@ -180,6 +192,10 @@ impl Filesystem for Adapter {
             false => None,
         };
         let changed = written.unwrap_or_else(|| self.client.setattr(ino.0, &changes));
+        let changed = changed.and_then(|attr| match changes.drop_privileges {
+            true => Ok(self.drop_strangers_sgid(&attr, request)?.unwrap_or(attr)),
+            false => Ok(attr),
+        });
         self.attr("setattr", (self.client.since_but_changed(since), request.pid()), changed, reply);
     }
 
@@ -342,7 +358,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -371,7 +387,8 @@ impl Filesystem for Adapter {
         };
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if unprivileged || direct {
-            written = written.and_then(|at| self.drop_privileges(ino.0, unprivileged).map(|()| at));
+            let by = unprivileged.then_some(request);
+            written = written.and_then(|at| self.drop_privileges(ino.0, by).map(|()| at));
         }
         // The kernel sends at most max_write bytes.
         let len = data.len() as u32;
@@ -496,10 +513,7 @@ impl Filesystem for Adapter {
         // Only an ACL cares. The kernel could tell, but fuser cannot.
         let drop_sgid = name.as_bytes() == ACCESS_ACL
             && !is_privileged(request)
-            && self
-                .client
-                .getattr(ino.0)
-                .is_ok_and(|attr| attr.gid != request.gid() && !process::has_group(request.pid(), attr.gid));
+            && self.client.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
         let set = self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid);
         self.changed(ino.0, request.pid());
         self.done("setxattr", set, reply);
@@ -526,7 +540,13 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.client.remove_xattr(ino.0, name.as_bytes());
+        let removed = match self.client.remove_xattr(ino.0, name.as_bytes()) {
+            // A file without an ACL is what was asked for.
+            Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) if name.as_bytes().starts_with(ANY_ACL) => {
+                Ok(())
+            }
+            removed => removed,
+        };
         self.changed(ino.0, request.pid());
         self.done("removexattr", removed, reply);
     }
@@ -545,7 +565,8 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EOPNOTSUPP);
         };
         let done = self.client.fallocate(ino.0, offset, length, flags);
-        let done = done.and_then(|_| self.drop_privileges(ino.0, !is_privileged(request)));
+        let by = (!is_privileged(request)).then_some(request);
+        let done = done.and_then(|_| self.drop_privileges(ino.0, by));
         self.done("fallocate", done, reply);
     }
 
@@ -588,7 +609,7 @@ impl Filesystem for Adapter {
     ) {
         let copied = self.client.copy((ino_in.0, offset_in), (ino_out.0, offset_out), len);
         let copied = copied.and_then(|bytes| {
-            self.drop_privileges(ino_out.0, !is_privileged(request))?;
+            self.drop_privileges(ino_out.0, (!is_privileged(request)).then_some(request))?;
             Ok(bytes)
         });
         match copied {

@@ -35,6 +35,11 @@ const SHARE_OF_ONE: Duration = Duration::from_micros(250);
 /// So long one waits behind others who wait. Whoever holds a lock may be waiting, unseen, for one who waits behind a third one.
 const COURTESY: Duration = Duration::from_secs(1);
 
+/// From one look to the next, with so many who wait.
+fn pause(waiting: usize) -> Duration {
+    LOOK.max(SHARE_OF_ONE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)))
+}
+
 /// A process that waits.
 struct Waiting {
     wanted: LockRequest,
@@ -249,7 +254,7 @@ impl Shared {
             }
             let looked_at = self.looked_at(now);
             signals.retain(|ticket, _| looked_at.iter().any(|looked_at| looked_at.ticket == *ticket));
-            next = now + LOOK.max(SHARE_OF_ONE.saturating_mul(looked_at.len() as u32));
+            next = now + pause(looked_at.len());
             for LookedAt { ticket, tid, insists } in looked_at {
                 if signals.entry(ticket).or_default().interrupt(tid) {
                     self.interrupt(ticket);
@@ -304,4 +309,21 @@ struct LookedAt {
     tid: u32,
     /// From now on.
     insists: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two looks tell, says [`Signals`].
+    #[test]
+    fn a_signal_is_seen_within_20_ms_or_half_a_millisecond_for_each_who_waits() {
+        for waiting in [0, 1, 40] {
+            assert_eq!(2 * pause(waiting), Duration::from_millis(20), "{waiting}");
+        }
+        for waiting in [41, 1000, 16_384] {
+            assert_eq!(2 * pause(waiting), Duration::from_micros(500) * waiting as u32, "{waiting}");
+        }
+        assert!(pause(usize::MAX) > Duration::from_secs(3600));
+    }
 }

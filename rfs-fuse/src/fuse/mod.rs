@@ -98,6 +98,8 @@ impl Settings {
             &[
                 InitFlags::FUSE_DO_READDIRPLUS,
                 InitFlags::FUSE_READDIRPLUS_AUTO,
+                // Numbers are enough to find inodes that the kernel has forgotten: `.` and `..` are looked up.
+                InitFlags::FUSE_EXPORT_SUPPORT,
                 // The kernel checks ACLs, too, and leaves the umask to the directory's default ACL.
                 InitFlags::FUSE_POSIX_ACL,
                 InitFlags::FUSE_DONT_MASK,

@@ -10,7 +10,10 @@ use super::{
     meta::{Meta, View},
     shards::Mode,
 };
-use crate::alloc::{Short, Want};
+use crate::{
+    alloc::{Short, Want},
+    files::block_up,
+};
 
 /// What one try to allocate led to.
 pub(super) enum Attempt {
@@ -197,7 +200,16 @@ impl Meta<'_> {
     fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
         let slot = self.namespace.get(ino)?.slot;
         let old = self.table.set_size(slot, size);
-        let kept = self.file(ino)?.kept_to() > 0;
-        if size < old || kept { self.cut(session, ino, size, 0) } else { Ok(()) }
+        let map = self.file(ino)?;
+        // Who asked for space may be writing there.
+        let asked = map.needed_to().max(old);
+        if size < old || map.kept_to() > 0 {
+            self.cut(session, ino, size, 0)
+        } else if size > asked && map.end() > block_up(asked) {
+            // What was given ahead of need would be data, and the file grows by a hole.
+            self.cut(session, ino, asked, 0)
+        } else {
+            Ok(())
+        }
     }
 }

@@ -70,6 +70,16 @@ impl Directory {
         self.last_cookie = self.last_cookie.max(cookie);
     }
 
+    /// Gives what has a name another one, in the place of what had that. It keeps its cookie, so that who reads the directory
+    /// meanwhile comes to an end, however often it is renamed.
+    pub fn rename(&mut self, from: &[u8], to: &[u8]) {
+        let Some(entry) = self.by_name.remove(from) else { return };
+        self.remove(to);
+        let to: Arc<[u8]> = to.into();
+        self.by_cookie.insert(entry.cookie, Arc::clone(&to));
+        self.by_name.insert(to, entry);
+    }
+
     /// Removes a name.
     pub fn remove(&mut self, name: &[u8]) {
         if let Some(entry) = self.by_name.remove(name) {
@@ -124,6 +134,22 @@ mod tests {
         assert_eq!(list(&again, 0), list(&directory, 0));
         again.set(b"d", 30);
         assert_eq!(again.cookie(b"d"), Some(6));
+    }
+
+    #[test]
+    fn what_is_renamed_stays_where_it_is() {
+        let mut directory = Directory::new(1);
+        for (name, ino) in [(&b"a"[..], 10), (b"b", 11), (b"c", 12)] {
+            directory.set(name, ino);
+        }
+        directory.rename(b"a", b"z");
+        assert_eq!(list(&directory, 0), [(1, &b"z"[..], 10), (2, b"b", 11), (3, b"c", 12)]);
+        directory.rename(b"c", b"b");
+        directory.rename(b"nothing", b"z");
+        assert_eq!(list(&directory, 0), [(1, &b"z"[..], 10), (3, b"b", 12)]);
+        assert_eq!((directory.get(b"a"), directory.get(b"c"), directory.cookie(b"b")), (None, None, Some(3)));
+        directory.set(b"a", 13);
+        assert_eq!(list(&directory, 3), [(4, &b"a"[..], 13)]);
     }
 
     #[test]

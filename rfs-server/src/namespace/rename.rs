@@ -85,15 +85,24 @@ impl<I: InodesMut> Namespace<I> {
             return Err(Errno::EMLINK);
         }
 
-        let moved = u32::from(moves_directory);
-        self.change_entries(from, now, |directory, nlink| {
-            directory.remove(from.name);
-            *nlink -= moved;
-        });
-        self.change_entries(to, now, |directory, nlink| {
-            directory.set(to.name, source);
-            *nlink = *nlink + moved - u32::from(loses_directory);
-        });
+        let (moved, lost) = (u32::from(moves_directory), u32::from(loses_directory));
+        if from.parent == to.parent {
+            self.change_entries(from, now, |directory, nlink| {
+                directory.rename(from.name, to.name);
+                *nlink -= lost;
+            });
+            // It has changed as well.
+            self.change_entries(to, now, |_, _| {});
+        } else {
+            self.change_entries(from, now, |directory, nlink| {
+                directory.remove(from.name);
+                *nlink -= moved;
+            });
+            self.change_entries(to, now, |directory, nlink| {
+                directory.set(to.name, source);
+                *nlink = *nlink + moved - lost;
+            });
+        }
         let mut effects = Effects { touched: vec![from.parent, to.parent, source], ..Effects::default() };
         self.moved(source, to.parent, now, &mut effects)?;
         if let Some(target) = target {

@@ -1,10 +1,10 @@
 //! Open files: the numbers that the kernel knows them by, and what opening and writing take along.
 
-use fuser::{FileHandle, FopenFlags};
+use fuser::{FileHandle, FopenFlags, Request};
 use rfs_proto::{Attr, Marks, SetAttr};
 use rustix::fs::OFlags;
 
-use super::Adapter;
+use super::{Adapter, in_group};
 use crate::client::{ClientError, Since, Telling};
 
 const SUID: u32 = 0o4000;
@@ -63,20 +63,38 @@ impl Adapter {
         }
     }
 
-    /// Takes from a file that was written what it must not keep: suid and sgid if the kernel says so, capabilities if it
-    /// was written around the page cache (for cached writes the kernel removes them).
-    pub(super) fn drop_privileges(&self, ino: u64, suid_sgid: bool) -> Result<(), ClientError> {
+    /// Takes from a file that was written what it must not keep: suid and sgid if somebody without the right to leave them did,
+    /// capabilities if it was written around the page cache (for cached writes the kernel removes them).
+    pub(super) fn drop_privileges(&self, ino: u64, by: Option<&Request>) -> Result<(), ClientError> {
         let (perm, marks) = self.client.privileges(ino)?;
+        let by = by.filter(|_| perm & (SUID | SGID) != 0);
         let executable = perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC;
-        if suid_sgid && executable {
+        let mut changed = None;
+        if by.is_some() && executable {
             let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
-            let attr = self.client.setattr(ino, &changes)?;
-            self.refresh(&attr);
-            self.client.told(&attr, 0);
+            changed = Some(self.client.setattr(ino, &changes)?);
         } else if marks.contains(Marks::CAPABILITY) {
             self.client.drop_capability(ino)?;
         }
+        if let Some(by) = by {
+            let attr = changed.map_or_else(|| self.client.getattr(ino), Ok)?;
+            changed = self.drop_strangers_sgid(&attr, by)?.or(changed);
+        }
+        if let Some(attr) = changed {
+            self.refresh(&attr);
+            self.client.told(&attr, 0);
+        }
         Ok(())
+    }
+
+    /// Where the group may not execute, sgid stays if one of the group has written. Takes it from a file that somebody else has; its
+    /// attributes then.
+    pub(super) fn drop_strangers_sgid(&self, attr: &Attr, by: &Request) -> Result<Option<Attr>, ClientError> {
+        if attr.perm & (SGID | GROUP_EXEC) != SGID || in_group(by, attr.gid) {
+            return Ok(None);
+        }
+        let changes = SetAttr { perm: Some(attr.perm & !SGID), ..SetAttr::default() };
+        self.client.setattr(attr.ino, &changes).map(Some)
     }
 }
 

@@ -34,6 +34,26 @@ fn a_file_grows_contiguously() {
 }
 
 #[test]
+fn what_is_ahead_of_need_is_a_hole_when_the_file_is_made_longer() {
+    let fixture = fixture(4096, 8);
+    let client = fixture.client(1);
+    let file = client.create("f").attr;
+    client.allocate(file.ino, 0, 5000);
+    let layout = client.allocate(file.ino, 2 * B, 1);
+    assert_eq!(layout.extents, [extent(0, 0, 19)]);
+    client.write(&file, &layout, 0, &[7; 9000], 5000);
+    // Not as long as it stays within what was asked for.
+    assert_eq!(client.truncate(file.ino, 3 * B).layout_generation, 0);
+    let attr = client.truncate(file.ino, 100 * B);
+    assert_eq!((attr.size, attr.blocks, attr.layout_generation), (100 * B, 24, 1));
+    let layout = client.layout(Request::Layout { ino: file.ino, offset: 0 });
+    assert_eq!(layout.extents, [extent(0, 0, 3)]);
+    assert_eq!(fixture.free_blocks(), 4096 - 3);
+    assert_eq!(client.read(&layout, 0, 12_288), [vec![7; 9000], vec![0; 3288]].concat());
+    fixture.assert_free_space_is_zero(&[&layout]);
+}
+
+#[test]
 fn an_access_moves_one_time_forward_and_nothing_else() {
     let fixture = fixture(16, 8);
     let client = fixture.client(1);

@@ -1,0 +1,169 @@
+//! What SEMANTICS.md lists as not there: how each of it is refused. What begins to work is to be taken off the list.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::IoSlice,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+};
+
+use common::{Mount, each, locking, pairs};
+use rustix::{
+    fs::{
+        AtFlags, CWD, FallocateFlags, FlockOperation, RenameFlags, StatxFlags, XattrFlags, fallocate, flock,
+        ioctl_ficlone, ioctl_getflags, renameat_with, setxattr, statvfs, statx,
+    },
+    io::{Errno, ReadWriteFlags, pwritev2},
+};
+
+const MIB: u64 = 1 << 20;
+/// Of pwritev2(2), from Linux 6.9 on.
+const RWF_NOAPPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
+
+fn made(mount: &Mount, name: &str) -> File {
+    locking::open(&mount.path(name))
+}
+
+#[test]
+fn modes_of_fallocate_that_move_bytes() {
+    each(16 * MIB, |_, mount| {
+        let file = made(mount, "file");
+        for mode in
+            [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE, FallocateFlags::UNSHARE_RANGE]
+        {
+            assert_eq!(fallocate(&file, mode, 0, 4096), Err(Errno::OPNOTSUPP), "{mode:?}");
+        }
+    });
+}
+
+#[test]
+fn a_whiteout_in_the_place_of_what_is_renamed() {
+    each(16 * MIB, |_, mount| {
+        made(mount, "file");
+        let (from, to) = (mount.path("file"), mount.path("new"));
+        for flags in [RenameFlags::WHITEOUT, RenameFlags::WHITEOUT | RenameFlags::NOREPLACE] {
+            assert_eq!(renameat_with(CWD, &from, CWD, &to, flags), Err(Errno::INVAL));
+        }
+        assert!(from.exists() && !to.exists());
+    });
+}
+
+#[test]
+fn the_time_of_birth() {
+    each(16 * MIB, |_, mount| {
+        made(mount, "file");
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let found = statx(CWD, mount.path("file"), AtFlags::empty(), wanted).expect("attributes");
+        assert_eq!(StatxFlags::from_bits_retain(found.stx_mask) & wanted, StatxFlags::BASIC_STATS);
+    });
+}
+
+#[test]
+fn clones_and_flags_of_inodes() {
+    each(16 * MIB, |_, mount| {
+        let (file, other) = (made(mount, "file"), made(mount, "other"));
+        assert_eq!(ioctl_getflags(&file).map(drop), Err(Errno::NOTTY));
+        assert_eq!(ioctl_ficlone(&other, &file), Err(Errno::OPNOTSUPP));
+    });
+}
+
+/// The kernel hands one page over.
+#[test]
+fn acls_of_more_than_a_page() {
+    let acl = |users: u32| {
+        let entry =
+            |tag: u16, id: u32| [&tag.to_le_bytes()[..], &6u16.to_le_bytes(), &id.to_le_bytes()].concat();
+        let mut value = [2u32.to_le_bytes().to_vec(), entry(1, u32::MAX)].concat();
+        (0..users).for_each(|user| value.extend(entry(2, user)));
+        [4, 16, 32].into_iter().for_each(|tag| value.extend(entry(tag, u32::MAX)));
+        value
+    };
+    each(16 * MIB, |_, mount| {
+        made(mount, "file");
+        let set =
+            |users| setxattr(mount.path("file"), "system.posix_acl_access", &acl(users), XattrFlags::empty());
+        // 4 bytes, and 8 for each of four entries besides the users.
+        assert_eq!(set((4096 - 4 - 32) / 8), Ok(()));
+        assert_eq!(set((4096 - 4 - 32) / 8 + 1), Err(Errno::TOOBIG));
+    });
+}
+
+/// The flags of the open file come with a write, and not its own.
+#[test]
+fn a_write_that_is_not_to_append_to_a_file_that_is_open_to_append() {
+    each(16 * MIB, |_, mount| {
+        fs::write(mount.path("file"), b"0123").expect("written");
+        let file = OpenOptions::new().append(true).open(mount.path("file")).expect("opened");
+        match pwritev2(&file, &[IoSlice::new(b"x")], 0, RWF_NOAPPEND) {
+            Ok(1) => assert_eq!(fs::read(mount.path("file")).expect("read"), b"0123x"),
+            // An older kernel.
+            other => assert_eq!(other, Err(Errno::OPNOTSUPP)),
+        }
+    });
+}
+
+#[test]
+fn locks_in_the_tables_of_proc() {
+    each(16 * MIB, |_, mount| {
+        let file = made(mount, "file");
+        flock(&file, FlockOperation::LockExclusive).expect("locked");
+        let inode = format!(":{} ", file.metadata().expect("attributes").ino());
+        let device = fs::metadata(&mount.point).expect("attributes").dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let table = fs::read_to_string("/proc/locks").expect("procfs");
+        let shown = table.lines().any(|line| line.contains(&format!("{major:02x}:{minor:02x}{inode}")));
+        assert!(!shown, "{table}");
+        let own = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).expect("procfs");
+        assert!(!own.contains("lock:"), "{own}");
+    });
+}
+
+#[test]
+fn a_number_of_the_file_system() {
+    each(16 * MIB, |_, mount| {
+        assert_eq!(statvfs(&mount.point).expect("totals").f_fsid, 0);
+    });
+}
+
+/// A kernel tells those who watch a directory what it does there itself.
+#[test]
+fn news_of_other_mounts() {
+    use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+    pairs(16 * MIB, &[], |_, a, b| {
+        let watch = init(CreateFlags::NONBLOCK).expect("inotify");
+        add_watch(&watch, &a.point, WatchFlags::CREATE | WatchFlags::DELETE).expect("watched");
+        made(b, "other");
+        made(a, "own");
+        fs::remove_file(b.path("own")).expect("removed");
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&watch, &mut buffer);
+        let event = reader.next().expect("an event");
+        assert_eq!((event.file_name(), event.events()), (Some(c"own"), ReadFlags::CREATE));
+        assert_eq!(reader.next().map(drop), Err(Errno::AGAIN));
+    });
+}
+
+/// A lease of fcntl(2) is the kernel's: nobody on another mount breaks it.
+#[test]
+fn leases_that_other_mounts_break() {
+    use nix::libc;
+    fn lease(file: &File, command: i32, argument: i32) -> Result<i32, Errno> {
+        // SAFETY: both commands take a number.
+        let done = unsafe { libc::fcntl(file.as_raw_fd(), command, argument) };
+        match done {
+            -1 => {
+                Err(Errno::from_io_error(&std::io::Error::last_os_error()).expect("an error of the kernel's"))
+            }
+            kind => Ok(kind),
+        }
+    }
+    pairs(16 * MIB, &[], |_, a, b| {
+        fs::write(a.path("file"), b"x").expect("written");
+        let file = File::open(a.path("file")).expect("opened");
+        assert_eq!(lease(&file, libc::F_SETLEASE, libc::F_RDLCK), Ok(0));
+        fs::write(b.path("file"), b"y").expect("nobody is asked");
+        assert_eq!(lease(&file, libc::F_GETLEASE, 0), Ok(libc::F_RDLCK));
+        lease(&file, libc::F_SETLEASE, libc::F_UNLCK).expect("given up");
+    });
+}
