@@ -19,11 +19,11 @@ const MOST_DIGITS: usize = 18;
 
 /// Reads `4096`, `4k`, `64K`, `1.5m`, `1MiB`, `2 GB`. Units are powers of 1024, however they are written.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
-    if let Ok(bytes) = text.parse() {
-        return Ok(bytes);
-    }
-    if text.bytes().filter(u8::is_ascii_digit).count() > MOST_DIGITS {
-        return Err(SizeError(text.to_owned()));
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    if digits > MOST_DIGITS {
+        // Written in full it may still fit.
+        let in_full = if digits == text.len() { text.parse().ok() } else { None };
+        return in_full.ok_or_else(|| SizeError(text.to_owned()));
     }
     Config::new().with_binary().parse_size(text).map_err(|_| SizeError(text.to_owned()))
 }
