@@ -38,6 +38,8 @@ pub mod admission;
 pub mod batch;
 #[doc(hidden)]
 pub mod counted;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod memory;
 pub mod polling;
 pub mod provider;

@@ -14,8 +14,17 @@ pub const GIB: u64 = 1 << 30;
 #[error("{0:?} is no size: write a number of bytes, or one with a power of 1024 such as 64k, 1.5m or 4g")]
 pub struct SizeError(String);
 
+/// Digits of a number that is not written in full: more of them are beyond what it is computed with.
+const MOST_DIGITS: usize = 18;
+
 /// Reads `4096`, `4k`, `64K`, `1.5m`, `1MiB`, `2 GB`. Units are powers of 1024, however they are written.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    if digits > MOST_DIGITS {
+        // Written in full it may still fit.
+        let in_full = if digits == text.len() { text.parse().ok() } else { None };
+        return in_full.ok_or_else(|| SizeError(text.to_owned()));
+    }
     Config::new().with_binary().parse_size(text).map_err(|_| SizeError(text.to_owned()))
 }
 
@@ -41,6 +50,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn numbers_that_are_too_long_are_none() {
+        for text in [
+            "18446744073709551616",
+            "18446744073709551615.5",
+            "1844674407370955161518446744",
+            "1e-99999999999",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert_eq!(parse("18446744073709551615"), Ok(u64::MAX));
+    }
 
     #[test]
     fn units_are_powers_of_1024() {

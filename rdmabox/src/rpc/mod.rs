@@ -17,6 +17,8 @@
 
 mod client;
 mod fetch;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod header;
 mod late;
 mod outbox;

@@ -62,7 +62,7 @@ impl FromStr for Address {
         let port = port.parse().map_err(|_| wrong())?;
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
         let host = match bare {
-            Some(host) if !host.is_empty() => host.to_owned(),
+            Some(host) if !host.is_empty() && !host.contains(['/', '[', ']']) => host.to_owned(),
             None if !host.is_empty() && !host.contains([':', '/', '[', ']']) => host.to_owned(),
             _ => return Err(wrong()),
         };
@@ -167,6 +167,8 @@ mod tests {
             "unix:",
             "::1:7",
             "[]:7",
+            "[[]:7",
+            "[a/b]:7",
             "[::1]",
             "a/b:7",
         ] {

@@ -45,6 +45,9 @@ pub use options::{CallsBy, CallsByError, SessionOptions};
 pub use peer::{Export, Peer, PeerProcess, Service};
 pub use transfer::{NotWaited, Transfer};
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use handshake::fuzz;
+
 pub use crate::{
     batch::BatchMode,
     polling::PollingMode,

@@ -26,6 +26,8 @@ mod device;
 mod endpoint;
 mod error;
 mod events;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod handles;
 mod handshake;
 mod info;

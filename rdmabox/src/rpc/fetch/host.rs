@@ -183,6 +183,22 @@ impl HostSlots {
         }
     }
 
+    /// What a client writes where its request belongs.
+    #[cfg(feature = "fuzzing")]
+    pub(in crate::rpc) fn client_writes(&self, slot: usize, bytes: &[u8]) {
+        self.memory.write(layout::request(slot), bytes);
+    }
+
+    /// The record of a request.
+    #[cfg(feature = "fuzzing")]
+    pub(in crate::rpc) fn request(number: u32, bytes: &[u8]) -> Vec<u8> {
+        let head = Head { number, kind: Kind::Plain, len: bytes.len() };
+        let mut record = [&head.word().to_le_bytes(), bytes].concat();
+        record.resize(layout::tail(bytes.len()), 0);
+        record.extend(head.tail(bytes).to_le_bytes());
+        record
+    }
+
     #[cfg(all(test, not(loom)))]
     pub(super) fn begin_at(&self, slot: usize, number: u32) {
         self.slots[slot].last.store(number, Ordering::Relaxed);

@@ -53,6 +53,20 @@ struct RawAnswer {
     fetch_addr: U64,
 }
 
+impl RawHead {
+    /// The kind of what follows, and its length in bytes.
+    fn judge(&self) -> io::Result<(u16, usize)> {
+        if self.magic != MAGIC {
+            return Err(invalid("no rdmabox host there"));
+        }
+        if self.version.get() != VERSION {
+            let version = self.version.get();
+            return Err(invalid(format!("host has protocol version {version}, this is {VERSION}")));
+        }
+        Ok((self.kind.get(), usize::from(self.len.get())))
+    }
+}
+
 /// Bytes of the longest body.
 const LONGEST: usize = size_of::<RawAnswer>() + MAX_TEXT;
 
@@ -94,6 +108,25 @@ impl Message {
         [head.as_bytes(), &body].concat()
     }
 
+    /// What a body of that kind says.
+    fn decode(kind: u16, body: &[u8]) -> io::Result<Message> {
+        let wrong = || invalid("answer of a wrong length");
+        Ok(match kind {
+            REFUSED | WELCOME => Message::Answer(decode_answer(kind == WELCOME, body)?),
+            CHALLENGE => Message::Challenge(Nonce::read_from_bytes(body).map_err(|_| wrong())?),
+            PROOF => Message::Proof(Proof::read_from_bytes(body).map_err(|_| wrong())?),
+            other => return Err(invalid(format!("unknown kind of answer {other}"))),
+        })
+    }
+
+    /// The message that these bytes begin with, as [`receive`](Self::receive) understands it.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn of(bytes: &[u8]) -> Option<Message> {
+        let (head, rest) = RawHead::read_from_prefix(bytes).ok()?;
+        let (kind, len) = head.judge().ok()?;
+        Message::decode(kind, rest.get(..len)?).ok()
+    }
+
     /// Sends it, and gives what was said.
     pub(super) fn send(&self, stream: &mut Stream) -> io::Result<Vec<u8>> {
         let bytes = self.encode();
@@ -117,24 +150,11 @@ impl Message {
     ) -> io::Result<(Message, Vec<u8>)> {
         let mut head = RawHead::new_zeroed();
         stream.read_exact_by(head.as_mut_bytes(), deadline)?;
-        if head.magic != MAGIC {
-            return Err(invalid("no rdmabox host there"));
-        }
-        if head.version.get() != VERSION {
-            let version = head.version.get();
-            return Err(invalid(format!("host has protocol version {version}, this is {VERSION}")));
-        }
+        let (kind, len) = head.judge()?;
         let mut body = [0; LONGEST];
-        let len = usize::from(head.len.get());
         let body = body[..most.min(LONGEST)].get_mut(..len).ok_or_else(|| invalid("answer too long"))?;
         stream.read_exact_by(body, deadline)?;
-        let wrong = || invalid("answer of a wrong length");
-        let message = match head.kind.get() {
-            kind @ (REFUSED | WELCOME) => Message::Answer(decode_answer(kind == WELCOME, body)?),
-            CHALLENGE => Message::Challenge(Nonce::read_from_bytes(body).map_err(|_| wrong())?),
-            PROOF => Message::Proof(Proof::read_from_bytes(body).map_err(|_| wrong())?),
-            other => return Err(invalid(format!("unknown kind of answer {other}"))),
-        };
+        let message = Message::decode(kind, body)?;
         Ok((message, [head.as_bytes(), body].concat()))
     }
 }

@@ -23,6 +23,8 @@
 //! it.
 
 mod client;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod host;
 mod message;
 mod preamble;

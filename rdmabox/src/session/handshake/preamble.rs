@@ -119,38 +119,63 @@ impl Opening {
 /// [`io::ErrorKind::Unsupported`] if the client has come to an address for something else; it is worth telling why.
 pub(crate) fn receive_preamble(stream: &mut Stream, deadline: Instant) -> io::Result<Opening> {
     let mut raw = RawPreamble::new_zeroed();
-    stream.read_exact_by(&mut raw.as_mut_bytes()[..16], deadline)?;
-    if raw.magic != MAGIC {
-        return Err(invalid("not an rdmabox client"));
-    }
-    if raw.version.get() != VERSION {
-        return Err(invalid(format!("client has protocol version {}, this is {VERSION}", raw.version.get())));
-    }
-    stream.read_exact_by(&mut raw.as_mut_bytes()[16..], deadline)?;
-    let theirs = raw.kind_of_address.get();
-    if theirs != kind_of_address(stream) {
-        let text = match theirs {
-            RDMA => "this is an address for TCP, and none for RDMA: give tcp:host:port",
-            _ => "this is an address for RDMA: give rdma:host:port",
-        };
-        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
-    }
-    let number = raw.number.get();
-    let fetch = match raw.calls.get() {
-        REPLY => false,
-        FETCH => true,
-        other => return Err(invalid(format!("unknown way of answering calls {other}"))),
-    };
-    let purpose = match (raw.kind.get(), raw.proves.get()) {
-        (CONTROL, NOTHING) => Purpose::Control { queue_pairs: number, fetch, key: None },
-        (CONTROL, KEY) => {
-            let key = KeyId::from_wire(raw.key).ok_or_else(|| invalid("a key without a proper name"))?;
-            Purpose::Control { queue_pairs: number, fetch, key: Some(key) }
-        }
-        (JOIN, NOTHING) => Purpose::Join { token: raw.token, index: number, proves: false },
-        (JOIN, SESSION) => Purpose::Join { token: raw.token, index: number, proves: true },
-        (PROBE, NOTHING) => Purpose::Probe,
-        (kind, proves) => return Err(invalid(format!("unknown kind of stream {kind}, proof {proves}"))),
-    };
+    stream.read_exact_by(&mut raw.as_mut_bytes()[..RawPreamble::FIRST], deadline)?;
+    raw.judge_first()?;
+    stream.read_exact_by(&mut raw.as_mut_bytes()[RawPreamble::FIRST..], deadline)?;
+    let purpose = raw.purpose(kind_of_address(stream))?;
     Ok(Opening { purpose, raw })
+}
+
+impl RawPreamble {
+    /// Bytes that are the same in every version.
+    const FIRST: usize = 16;
+
+    /// Whether the first bytes are those of a client of this version.
+    fn judge_first(&self) -> io::Result<()> {
+        if self.magic != MAGIC {
+            return Err(invalid("not an rdmabox client"));
+        }
+        if self.version.get() != VERSION {
+            let version = self.version.get();
+            return Err(invalid(format!("client has protocol version {version}, this is {VERSION}")));
+        }
+        Ok(())
+    }
+
+    /// What the stream is for, which came to an address of kind `ours`.
+    fn purpose(&self, ours: u32) -> io::Result<Purpose> {
+        let theirs = self.kind_of_address.get();
+        if theirs != ours {
+            let text = match theirs {
+                RDMA => "this is an address for TCP, and none for RDMA: give tcp:host:port",
+                _ => "this is an address for RDMA: give rdma:host:port",
+            };
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        let number = self.number.get();
+        let fetch = match self.calls.get() {
+            REPLY => false,
+            FETCH => true,
+            other => return Err(invalid(format!("unknown way of answering calls {other}"))),
+        };
+        Ok(match (self.kind.get(), self.proves.get()) {
+            (CONTROL, NOTHING) => Purpose::Control { queue_pairs: number, fetch, key: None },
+            (CONTROL, KEY) => {
+                let key = KeyId::from_wire(self.key).ok_or_else(|| invalid("a key without a proper name"))?;
+                Purpose::Control { queue_pairs: number, fetch, key: Some(key) }
+            }
+            (JOIN, NOTHING) => Purpose::Join { token: self.token, index: number, proves: false },
+            (JOIN, SESSION) => Purpose::Join { token: self.token, index: number, proves: true },
+            (PROBE, NOTHING) => Purpose::Probe,
+            (kind, proves) => return Err(invalid(format!("unknown kind of stream {kind}, proof {proves}"))),
+        })
+    }
+}
+
+/// What the first bytes on a stream are for, as [`receive_preamble`] understands them at an address of either kind.
+#[cfg(feature = "fuzzing")]
+pub(super) fn purpose_of(bytes: &[u8]) -> Option<Purpose> {
+    let (raw, _) = RawPreamble::read_from_prefix(bytes).ok()?;
+    raw.judge_first().ok()?;
+    raw.purpose(SOFTWARE).or_else(|_| raw.purpose(RDMA)).ok()
 }

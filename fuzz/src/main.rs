@@ -1,0 +1,150 @@
+//! The program `rfs-fuzz`: see `rfs-fuzz --help`.
+
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use rfs_fuzz::{
+    Target,
+    drive::{self, Extent, Failure},
+    mutate::Mutator,
+    supervise, targets,
+};
+
+/// Gives fuzz targets bad input, each in a process of its own, and says what panics, hangs, is killed, or keeps memory, descriptors or
+/// threads.
+#[derive(Debug, Parser)]
+#[command(name = "rfs-fuzz", version)]
+struct Args {
+    /// Targets; all of them, if none is named
+    targets: Vec<String>,
+
+    /// List the targets
+    #[arg(long)]
+    list: bool,
+
+    /// Time for each
+    #[arg(long, value_name = "SECS", default_value_t = 10.0, value_parser = seconds)]
+    seconds: f64,
+
+    /// Inputs of each, if that comes first
+    #[arg(long, value_name = "N", default_value_t = u64::MAX)]
+    inputs: u64,
+
+    /// Repeats a run [default: another one each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Targets at a time [default: one for each core]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+
+    /// One target, in this process
+    #[arg(long, value_name = "TARGET", conflicts_with = "targets")]
+    one: Option<String>,
+
+    /// With --one: begins with this input of the run
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "one")]
+    from: u64,
+
+    /// With --one: prints the number of each input before the target gets it, to find the one that ends the process
+    #[arg(long, requires = "one")]
+    trace: bool,
+
+    /// With --one: this file is the only input
+    #[arg(long, value_name = "FILE", requires = "one")]
+    file: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    // A year, so that any of them is a time.
+    if (0.0..=31_536_000.0).contains(&seconds) { Ok(seconds) } else { Err(format!("{text} seconds")) }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("rfs-fuzz: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<bool, String> {
+    if args.list {
+        targets::ALL.iter().for_each(|target| println!("{:<12} {}", target.name, target.about));
+        return Ok(true);
+    }
+    let extent = Extent { inputs: args.inputs, time: Duration::from_secs_f64(args.seconds) };
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 48));
+    let named = |name: &String| targets::find(name).ok_or(format!("no target {name:?}; --list names them"));
+    if let Some(name) = &args.one {
+        return one(args, named(name)?, seed, extent);
+    }
+    let all: Vec<&Target> = match args.targets.is_empty() {
+        true => targets::ALL.iter().collect(),
+        false => args.targets.iter().map(named).collect::<Result<_, _>>()?,
+    };
+    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    println!("seed {seed}");
+    println!("{:<12} {:>12} {:>8} {:>10} {:>9}", "target", "inputs", "seconds", "inputs/s", "more KiB");
+    let done = |report: &supervise::Report| match &report.outcome {
+        Ok(row) => println!("{row}"),
+        Err(why) => println!("{:<12} FAILED: {why}", report.target.name),
+    };
+    supervise::supervise(&all, seed, extent, jobs, done).map_err(|e| e.to_string())
+}
+
+fn one(args: &Args, target: &'static Target, seed: u64, extent: Extent) -> Result<bool, String> {
+    if let Some(file) = &args.file {
+        let input = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        return Ok(drive::attempt(target, &input).inspect_err(|why| println!("{why}")).is_ok());
+    }
+    if args.trace {
+        return trace(target, seed, args.from, extent);
+    }
+    let name = target.name;
+    let hung = move |number| {
+        println!("input {number} hangs: rfs-fuzz --one {name} --seed {seed} --from {number} --inputs 1");
+        std::process::exit(1);
+    };
+    match drive::drive(target, seed, args.from, extent, hung) {
+        Ok(done) => {
+            let seconds = done.took.as_secs_f64();
+            let rate = done.inputs as f64 / seconds.max(1e-9);
+            println!("{name:<12} {:>12} {seconds:>8.1} {rate:>10.0} {:>9}", done.inputs, done.growth >> 10);
+            Ok(true)
+        }
+        Err(failure) => {
+            println!("{failure}");
+            if let Failure::Panic { number, .. } = failure {
+                println!("repeat it with: rfs-fuzz --one {name} --seed {seed} --from {number} --inputs 1");
+                show(target, seed, number);
+            } else {
+                println!("repeat it with: rfs-fuzz --one {name} --seed {seed}");
+            }
+            Ok(false)
+        }
+    }
+}
+
+fn show(target: &Target, seed: u64, number: u64) {
+    let mut input = Vec::new();
+    Mutator::new((target.seeds)(), seed).input(number, &mut input);
+    let digits: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("its {} bytes: {digits}", input.len());
+}
+
+fn trace(target: &Target, seed: u64, from: u64, extent: Extent) -> Result<bool, String> {
+    let mutator = Mutator::new((target.seeds)(), seed);
+    let mut input = Vec::new();
+    for number in from..from.saturating_add(extent.inputs) {
+        eprintln!("{number}");
+        mutator.input(number, &mut input);
+        drive::attempt(target, &input)?;
+    }
+    Ok(true)
+}

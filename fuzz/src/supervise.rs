@@ -1,0 +1,99 @@
+//! Targets in processes of their own, several at a time: what one of them does to its process is its own failure.
+
+use std::{
+    collections::VecDeque,
+    io::Read,
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{Target, drive::Extent};
+
+/// Longer than any input may take, and than what is left may take to go.
+const BEYOND: Duration = Duration::from_secs(60);
+
+/// What became of a target.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Which.
+    pub target: &'static Target,
+    /// What its process said at the end: a row of the table, or what went wrong.
+    pub outcome: Result<String, String>,
+}
+
+struct Running {
+    target: &'static Target,
+    child: Child,
+    give_up: Instant,
+}
+
+/// Runs the targets, so many at a time, and calls `done` with each report.
+///
+/// # Errors
+/// A process cannot be started.
+pub fn supervise(
+    targets: &[&'static Target],
+    run: u64,
+    extent: Extent,
+    jobs: usize,
+    mut done: impl FnMut(&Report),
+) -> std::io::Result<bool> {
+    let program = std::env::current_exe()?;
+    let mut waiting: VecDeque<_> = targets.iter().copied().collect();
+    let mut running = Vec::new();
+    let mut all_good = true;
+    loop {
+        while running.len() < jobs.max(1) && !waiting.is_empty() {
+            let Some(target) = waiting.pop_front() else { break };
+            running.push(start(&program, target, run, extent)?);
+        }
+        if running.is_empty() {
+            return Ok(all_good);
+        }
+        let mut still = Vec::new();
+        for mut one in running {
+            if one.child.try_wait()?.is_none() && Instant::now() < one.give_up {
+                still.push(one);
+                continue;
+            }
+            let report = end(one)?;
+            all_good &= report.outcome.is_ok();
+            done(&report);
+        }
+        running = still;
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn start(program: &PathBuf, target: &'static Target, run: u64, extent: Extent) -> std::io::Result<Running> {
+    let child = Command::new(program)
+        .args(["--one", target.name, "--seed", &run.to_string(), "--inputs", &extent.inputs.to_string()])
+        .args(["--seconds", &extent.time.as_secs_f64().to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    Ok(Running { target, child, give_up: Instant::now() + extent.time + BEYOND })
+}
+
+fn end(Running { target, mut child, .. }: Running) -> std::io::Result<Report> {
+    let hung = child.try_wait()?.is_none();
+    if hung {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    let mut said = String::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout.read_to_string(&mut said)?;
+    }
+    let said = said.trim().to_owned();
+    let outcome = match (hung, status.success(), status.signal()) {
+        (true, ..) => Err("it does not end".into()),
+        (_, true, _) => Ok(said),
+        (.., Some(signal)) => Err(format!("killed by signal {signal}: repeat it with --trace. {said}")),
+        _ => Err(said),
+    };
+    Ok(Report { target, outcome })
+}

@@ -1,0 +1,283 @@
+//! A client of a file system whose server says anything: every answer and every byte that it reads is taken from the input.
+//!
+//! The seed is what an honest server says to the same client. An answer is two bytes for its length, and what is said; when the input
+//! is over the server is gone.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
+use rfs_fuse::client::{AttachOptions, Client, ClientError, Creator, LockRequest, Remote, Seek};
+use rfs_proto::{
+    Attr, FallocateFlags, LockClass, LockKind, LockRange, ROOT_INO, RenameFlags, SetAttr, SetTime, XattrSet,
+    decode_request, encode_reply,
+};
+
+use super::dispatcher::Bench;
+
+/// The session of the honest server.
+const SESSION: u64 = 5;
+
+type Result<T> = std::result::Result<T, RequestError>;
+
+/// Where answers come from.
+trait Source: Send {
+    /// The answer to a request; `None` for no answer.
+    fn reply(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<()>;
+    /// What is at that place.
+    fn read(&mut self, from: RemoteAddr, out: &mut [u8]) -> Option<()>;
+    /// Bytes go there.
+    fn write(&mut self, to: RemoteAddr, data: &[u8]);
+}
+
+/// A server that is known by what it says.
+struct Server<S>(Mutex<S>);
+
+impl<S> fmt::Debug for Server<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Server")
+    }
+}
+
+impl<S: Source> Server<S> {
+    fn with<T>(&self, ask: impl FnOnce(&mut S) -> Option<T>) -> Result<T> {
+        ask(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)).ok_or(RequestError::Disconnected)
+    }
+}
+
+impl<S: Source> Remote for Server<S> {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+        self.with(|source| source.reply(request, reply))
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<()> {
+        self.with(|source| source.reply(request, &mut Vec::new()))
+    }
+
+    fn finish_calls(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, _: &Cancel) -> Result<()> {
+        self.call(request, reply)
+    }
+
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<()> {
+        self.with(|source| {
+            parts.iter().for_each(|(to, data)| source.write(*to, data));
+            Some(())
+        })
+    }
+
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<()> {
+        self.with(|source| parts.iter_mut().try_for_each(|(from, out)| source.read(*from, out)))
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<()> {
+        let word = |source: &mut S, at: RemoteAddr, change: &dyn Fn(u64) -> Option<u64>| {
+            let mut bytes = [0; 8];
+            source.read(at, &mut bytes)?;
+            let old = u64::from_le_bytes(bytes);
+            if let Some(new) = change(old) {
+                source.write(at, &new.to_le_bytes());
+            }
+            Some(old)
+        };
+        self.with(|source| {
+            ops.iter_mut().try_for_each(|op| {
+                match op {
+                    Op::Write { remote, data } => source.write(*remote, data),
+                    Op::Read { remote, out } => source.read(*remote, out)?,
+                    Op::CompareSwap { remote, compare, swap, old } => {
+                        **old = word(source, *remote, &|found| (found == *compare).then_some(*swap))?;
+                    }
+                    Op::FetchAdd { remote, add, old } => {
+                        **old = word(source, *remote, &|found| Some(found.wrapping_add(*add)))?;
+                    }
+                }
+                Some(())
+            })
+        })
+    }
+
+    fn map(&self, _: RemoteAddr, _: u64) -> Option<(Arc<Memory>, usize)> {
+        None
+    }
+
+    fn is_connected(&self) -> bool {
+        true
+    }
+
+    fn description(&self) -> String {
+        "fuzz".into()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn close(&self) {}
+}
+
+/// What it says is in the input.
+struct Liar {
+    said: Vec<u8>,
+    at: usize,
+}
+
+impl Liar {
+    fn next(&mut self) -> Option<&[u8]> {
+        let len = self.said.get(self.at..)?.first_chunk().map(|len| usize::from(u16::from_le_bytes(*len)))?;
+        let from = self.at + 2;
+        self.at = from.saturating_add(len).min(self.said.len());
+        Some(&self.said[from..self.at])
+    }
+}
+
+impl Source for Liar {
+    fn reply(&mut self, _: &[u8], reply: &mut Vec<u8>) -> Option<()> {
+        let said = self.next()?;
+        reply.clear();
+        reply.extend_from_slice(said);
+        Some(())
+    }
+
+    fn read(&mut self, _: RemoteAddr, out: &mut [u8]) -> Option<()> {
+        let said = self.next()?;
+        let len = said.len().min(out.len());
+        out[..len].copy_from_slice(&said[..len]);
+        Some(())
+    }
+
+    fn write(&mut self, _: RemoteAddr, _: &[u8]) {}
+}
+
+/// A server that keeps to the protocol, and remembers what it has said.
+struct Honest {
+    bench: Bench,
+    said: Vec<u8>,
+}
+
+impl Honest {
+    fn new() -> Honest {
+        let bench = Bench::new();
+        bench.begin(SESSION);
+        Honest { bench, said: Vec::new() }
+    }
+
+    fn remember(&mut self, said: &[u8]) {
+        self.said.extend((said.len() as u16).to_le_bytes());
+        self.said.extend_from_slice(said);
+    }
+
+    fn place(&self, RemoteAddr { addr, rkey }: RemoteAddr) -> (&Memory, usize) {
+        let memory = if rkey == 1 { &self.bench.arena } else { &self.bench.table };
+        (memory, (addr - memory.addr()) as usize)
+    }
+}
+
+impl Source for Honest {
+    fn reply(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<()> {
+        let answer = self.bench.ask(SESSION, decode_request(request).ok()?, |_| {})?;
+        encode_reply(&answer, reply);
+        self.remember(reply);
+        Some(())
+    }
+
+    fn read(&mut self, from: RemoteAddr, out: &mut [u8]) -> Option<()> {
+        let (memory, at) = self.place(from);
+        memory.read(at, out);
+        self.remember(out);
+        Some(())
+    }
+
+    fn write(&mut self, to: RemoteAddr, data: &[u8]) {
+        let (memory, at) = self.place(to);
+        memory.write(at, data);
+    }
+}
+
+/// What the client does, whatever it is told. What it is told may be nonsense: then it says so.
+fn use_it(client: &Client) {
+    let by = Creator { uid: 1, gid: 1, umask: 0o022 };
+    let inode = |attr: std::result::Result<Attr, ClientError>| attr.map_or(2, |attr| attr.ino);
+    let file = inode(client.create(ROOT_INO, b"file", 0o644, by, true));
+    let mut buffer = Vec::new();
+    let _ = client.write(file, 0, &[7; 300]);
+    let _ = client.write(file, 6000, &[8; 100]);
+    let _ = client.append(file, b"more");
+    for (offset, len) in [(0, 100), (250, 100), (5990, 200), (1 << 40, 10)] {
+        let _ = client.read(file, offset, len, &mut buffer, |_| ());
+    }
+    let _ = client.getattr(file);
+    for what in [Seek::Data, Seek::Hole] {
+        let _ = client.seek(file, 10, what);
+    }
+    let _ = client.fallocate(file, 4096, 9000, FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE);
+    let other = inode(client.mkdir(ROOT_INO, b"directory", 0o755, by));
+    let copy = inode(client.create(other, b"copy", 0o600, by, false));
+    let _ = client.copy((file, 0), (copy, 100), 5000);
+    let size = SetAttr { size: Some(50), mtime: Some(SetTime::Now), ..SetAttr::default() };
+    let _ = client.setattr(file, &size);
+    let _ = client.read(file, 0, 100, &mut buffer, |_| ());
+    let _ = client.set_xattr(file, b"user.a", &[5; 40], XattrSet::Any, false);
+    let _ = client.get_xattr(file, b"user.a");
+    let _ = client.list_xattr(file);
+    let _ = client.remove_xattr(file, b"user.a");
+    let _ = client.symlink(other, b"link", b"../file", by).map(|attr| client.readlink(attr.ino));
+    let _ = client.link(file, other, b"second");
+    let _ = client.rename((ROOT_INO, b"file"), (other, b"third"), RenameFlags::empty());
+    let _ = client.lookup(other, b"third");
+    let mut cookie = 0;
+    for _ in 0..4 {
+        let Ok(page) = client.readdir(other, cookie, 2) else { break };
+        let Some(last) = page.entries.last() else { break };
+        cookie = last.cookie;
+    }
+    let wanted = LockRequest {
+        ino: file,
+        handle: 1,
+        owner: 1,
+        class: LockClass::Record,
+        kind: LockKind::Exclusive,
+        range: LockRange { first: 0, last: 9 },
+        pid: 1,
+    };
+    let _ = client.lock(&wanted, None);
+    let _ = client.test_lock(&LockRequest { owner: 2, ..wanted });
+    let _ = client.unlock_owner(file, 1);
+    let _ = (client.statfs(), client.server_stats());
+    let _ = client.fsync(file);
+    for ino in [copy, file] {
+        let _ = client.close(ino);
+    }
+    let _ = client.unlink(other, b"third");
+    let _ = client.rmdir(ROOT_INO, b"directory");
+    client.forget(file, 2);
+}
+
+fn run(server: Arc<dyn Remote>, keeps: bool) {
+    let options = AttachOptions { keeps, ..AttachOptions::default() };
+    if let Ok(client) = Client::attach(server, &options) {
+        use_it(&client);
+    }
+}
+
+/// Takes an input: a byte that says whether the client keeps what it is told, and the answers.
+pub(super) fn lies(input: &[u8]) {
+    let Some((how, said)) = input.split_first() else { return };
+    run(Arc::new(Server(Mutex::new(Liar { said: said.to_vec(), at: 0 }))), how & 1 != 0);
+}
+
+/// What an honest server says.
+pub(super) fn lies_seeds() -> Vec<Vec<u8>> {
+    let seed = |keeps: bool| {
+        let server = Arc::new(Server(Mutex::new(Honest::new())));
+        run(Arc::<Server<Honest>>::clone(&server), keeps);
+        let said = &server.0.lock().unwrap_or_else(PoisonError::into_inner).said;
+        [&[u8::from(keeps)], &said[..]].concat()
+    };
+    vec![seed(false), seed(true)]
+}

@@ -1,0 +1,252 @@
+//! The file system, and sessions that send it any requests.
+//!
+//! An input is a list of messages, each behind a byte for its session and two for its length. In the end all sessions are over,
+//! everything is removed, and as much is free as in the beginning.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdmabox::Memory;
+use rfs_proto::{
+    DirPage, FallocateFlags, FileKind, LockClass, LockKind, LockRange, MAX_MESSAGE, MAX_NAME, ROOT_INO,
+    RegionRef, RenameFlags, Reply, Request, SetAttr, StatFs, VERSION, XattrSet, decode_reply, decode_request,
+    encode_reply, encode_request, record,
+};
+use rfs_server::{
+    clock::ManualClock,
+    dispatch::{Dispatcher, Outcome, Root, Sender},
+    scrub::{ScrubMode, Space},
+    sessions::Regions,
+};
+
+const MEMORY: usize = 1 << 20;
+const INODES: usize = 64;
+/// The sessions of an input, of which the last one has not attached.
+const SESSIONS: u64 = 3;
+/// The one that tidies up.
+const TIDY: u64 = 9;
+
+/// A file system of its own for an input.
+pub(super) struct Bench {
+    dispatcher: Dispatcher,
+    pub(super) arena: Arc<Memory>,
+    pub(super) table: Arc<Memory>,
+}
+
+/// The regions as sessions name them.
+pub(super) fn regions(arena: &Memory, table: &Memory) -> Regions {
+    let region = |memory: &Memory, rkey| RegionRef { addr: memory.addr(), len: memory.len() as u64, rkey };
+    Regions { arena: region(arena, 1), table: region(table, 2) }
+}
+
+impl Bench {
+    /// An empty one.
+    pub(super) fn new() -> Bench {
+        let memory = |len| Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"));
+        let (arena, table) = (memory(MEMORY), memory(INODES * record::LEN));
+        let space = Arc::new(Space::new(Arc::clone(&arena), ScrubMode::Inline));
+        let root = Root { perm: 0o755, uid: 0, gid: 0 };
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
+        let dispatcher = Dispatcher::new(space, Arc::clone(&table), root, clock);
+        let dispatcher = dispatcher.unwrap_or_else(|e| panic!("no room for the root: {e}"));
+        Bench { dispatcher, arena, table }
+    }
+
+    /// A session that may attach.
+    pub(super) fn begin(&self, session: u64) {
+        self.dispatcher.session_began(session, regions(&self.arena, &self.table));
+    }
+
+    /// What a session is answered; what is answered later goes to `later`.
+    pub(super) fn ask(
+        &self,
+        session: u64,
+        request: Request<'_>,
+        later: impl FnOnce(Reply) + Send + 'static,
+    ) -> Option<Reply> {
+        match self.dispatcher.handle(session, request) {
+            Outcome::Now(reply) => Some(reply),
+            Outcome::Later(promise) => {
+                self.dispatcher.redeem(promise, Sender::new(later));
+                None
+            }
+        }
+    }
+
+    fn attach(&self, session: u64, keeps: bool) {
+        self.begin(session);
+        let attach = Request::Attach { version: VERSION, client: "fuzz", export: "", keeps, alone: false };
+        let reply = self.ask(session, attach, |_| {});
+        assert!(matches!(reply, Some(Reply::Attached(_))), "{reply:?}");
+    }
+
+    /// Ends all sessions and removes everything; what is free then is `free`.
+    fn tidy(&self, free: StatFs) {
+        (1..=SESSIONS).for_each(|session| self.dispatcher.session_ended(session));
+        self.attach(TIDY, false);
+        self.empty(ROOT_INO, 0);
+        self.dispatcher.session_ended(TIDY);
+        assert_eq!(self.dispatcher.statfs(), free, "everything has been removed");
+        assert_eq!(self.dispatcher.stats().sessions, 0);
+    }
+
+    fn empty(&self, directory: u64, depth: usize) {
+        assert!(depth <= INODES, "directories in a circle");
+        loop {
+            let list = Request::ReadDir { ino: directory, cookie: 0, max_entries: 100 };
+            let Some(Reply::Dir(DirPage { entries, end, .. })) = self.ask(TIDY, list, |_| {}) else {
+                panic!("no listing of {directory}");
+            };
+            for entry in &entries {
+                let (parent, name) = (directory, &entry.name[..]);
+                assert!((1..=MAX_NAME).contains(&name.len()) && !name.contains(&0) && !name.contains(&b'/'));
+                let remove = match entry.attr.kind {
+                    FileKind::Directory => {
+                        self.empty(entry.attr.ino, depth + 1);
+                        Request::Rmdir { parent, name }
+                    }
+                    _ => Request::Unlink { parent, name },
+                };
+                assert_eq!(self.ask(TIDY, remove, |_| {}), Some(Reply::Done), "{name:?}");
+            }
+            if end || entries.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+/// A reply can be sent, and says the same at the other end.
+fn check(reply: &Reply, bytes: &mut Vec<u8>) {
+    encode_reply(reply, bytes);
+    assert!(bytes.len() <= MAX_MESSAGE, "{} bytes: {reply:?}", bytes.len());
+    assert_eq!(decode_reply(bytes).as_ref(), Ok(reply));
+}
+
+/// Takes an input.
+pub(super) fn requests(mut bytes: &[u8]) {
+    let bench = Bench::new();
+    let free = bench.dispatcher.statfs();
+    bench.attach(1, true);
+    bench.attach(2, false);
+    bench.begin(SESSIONS);
+    let (late, mut encoded) = (Arc::new(Mutex::new(Vec::new())), Vec::new());
+    while let [session, low, high, rest @ ..] = bytes {
+        let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
+        let (message, rest) = rest.split_at(len);
+        bytes = rest;
+        // One that is no message ends its session: it is not asked again.
+        let Ok(request) = decode_request(message) else { continue };
+        let late = Arc::clone(&late);
+        let later = move |reply| late.lock().unwrap_or_else(PoisonError::into_inner).push(reply);
+        if let Some(reply) = bench.ask(1 + u64::from(*session) % SESSIONS, request, later) {
+            check(&reply, &mut encoded);
+        }
+    }
+    bench.tidy(free);
+    for reply in &*late.lock().unwrap_or_else(PoisonError::into_inner) {
+        check(reply, &mut encoded);
+    }
+}
+
+/// A message of an input.
+fn step(session: u8, request: Request<'_>) -> Vec<u8> {
+    let mut message = Vec::new();
+    encode_request(&request, &mut message);
+    let len = (message.len() as u16).to_le_bytes();
+    [&[session][..], &len, &message].concat()
+}
+
+/// What honest sessions do. The first inode that is made is number 2.
+pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
+    let (uid, gid, umask, parent) = (0, 0, 0o022, ROOT_INO);
+    let create = |name| Request::Create { parent, name, perm: 0o644, umask, uid, gid, exclusive: true };
+    let mkdir = |name| Request::Mkdir { parent, name, perm: 0o755, umask, uid, gid };
+    let allocate = |offset, len| Request::Allocate { ino: 2, offset, len };
+    let lock = |kind, ticket| Request::Lock {
+        ino: 2,
+        owner: 7,
+        class: LockClass::Record,
+        kind,
+        range: LockRange { first: 0, last: 99 },
+        pid: 5,
+        ticket,
+    };
+    let set = |value| Request::SetXattr {
+        ino: 2,
+        name: b"user.a",
+        value,
+        how: XattrSet::Any,
+        continued: false,
+        drop_sgid: false,
+    };
+    let space = |offset, len, flags| Request::Fallocate { ino: 2, offset, len, flags };
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let resize =
+        |size| Request::SetAttr { ino: 2, changes: SetAttr { size: Some(size), ..SetAttr::default() } };
+    let rename = |new_name, flags| Request::Rename { parent, name: b"a", new_parent: 3, new_name, flags };
+    let of = |requests: &[(u8, Request<'_>)]| {
+        requests.iter().flat_map(|(session, request)| step(*session, *request)).collect::<Vec<u8>>()
+    };
+    let (exclusive, unlock) = (LockKind::Exclusive, LockKind::Unlock);
+    vec![
+        of(&[
+            (0, create(b"a")),
+            (0, allocate(0, 10_000)),
+            (0, resize(9000)),
+            (1, Request::Lookup { parent, name: b"a" }),
+            (1, Request::Open { ino: 2, write: true }),
+            (1, Request::Layout { ino: 2, offset: 4096 }),
+            (0, Request::Recalls { done: 0 }),
+            (0, Request::Recalls { done: 1 }),
+            (1, Request::Unlink { parent, name: b"a" }),
+            (0, Request::Close { ino: 2 }),
+            (1, Request::Close { ino: 2 }),
+        ]),
+        of(&[
+            (0, create(b"a")),
+            (0, space(0, 300_000, FallocateFlags::empty())),
+            (0, space(8192, 50_000, punch)),
+            (0, space(0, 4096, FallocateFlags::ZERO_RANGE)),
+            (1, create(b"b")),
+            (1, Request::Open { ino: 2, write: false }),
+            (1, Request::Copy { from: 2, from_offset: 0, to: 3, to_offset: 0, len: 100_000 }),
+            (0, resize(5)),
+            (0, Request::StatFs),
+        ]),
+        of(&[
+            (0, create(b"a")),
+            (1, Request::Open { ino: 2, write: true }),
+            (1, Request::Grants),
+            (0, lock(exclusive, None)),
+            (1, lock(exclusive, Some(3))),
+            (1, Request::Insist { ticket: 3 }),
+            (1, Request::StopWaiting { ticket: 3 }),
+            (0, lock(unlock, None)),
+        ]),
+        of(&[
+            (1, create(b"a")),
+            (1, mkdir(b"d")),
+            (1, Request::Link { ino: 2, parent: 3, name: b"c" }),
+            (1, rename(b"b", RenameFlags::empty())),
+            (1, rename(b"c", RenameFlags::EXCHANGE)),
+            (1, Request::Symlink { parent: 3, name: b"s", target: b"../a", uid, gid }),
+            (1, Request::Readlink { ino: 4 }),
+            (0, Request::ReadDir { ino: 3, cookie: 0, max_entries: 10 }),
+            (0, Request::LookupAhead { parent: 3, name: b"c", max_entries: 10 }),
+            (1, Request::Rmdir { parent, name: b"d" }),
+            (1, Request::Mknod { parent, name: b"p", mode: 0o010_644, umask, rdev: 0, uid, gid }),
+        ]),
+        of(&[
+            (1, create(b"a")),
+            (1, set(b"value")),
+            (1, Request::XattrPart { value: &[7; 200] }),
+            (1, set(&[9; 100])),
+            (0, Request::GetXattr { ino: 2, name: b"user.a", offset: 0 }),
+            (0, Request::ListXattr { ino: 2, offset: 0 }),
+            (1, Request::RemoveXattr { ino: 2, name: b"user.a" }),
+            (0, Request::Accessed { ino: 2, at: 5 }),
+            (2, Request::Attach { version: VERSION, client: "late", export: "", keeps: false, alone: true }),
+            (0, Request::Stats),
+        ]),
+    ]
+}

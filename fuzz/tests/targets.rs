@@ -1,0 +1,81 @@
+//! Every target takes its seeds and some thousand inputs; what is wrong is found, and can be repeated.
+
+use std::{
+    process::{Command, Output},
+    time::Duration,
+};
+
+use rfs_fuzz::{
+    drive::{self, Extent, Failure},
+    mutate::MAX_LEN,
+    targets::{self, Target},
+};
+
+fn drive(target: &Target, inputs: u64) -> Result<drive::Done, Failure> {
+    let extent = Extent { inputs, time: Duration::from_secs(60) };
+    drive::drive(target, 1, 0, extent, |number| panic!("input {number} hangs"))
+}
+
+#[test]
+fn every_target_takes_what_it_is_given() {
+    for target in targets::ALL {
+        let seeds = (target.seeds)();
+        assert!(!seeds.is_empty(), "{}", target.name);
+        // Longer ones would lose their end.
+        assert!(seeds.iter().all(|seed| seed.len() <= MAX_LEN), "{}", target.name);
+        let done = drive(target, 600).unwrap_or_else(|e| panic!("{}: {e}", target.name));
+        assert_eq!(done.inputs, 600);
+    }
+}
+
+#[test]
+fn names_are_names() {
+    for target in targets::ALL {
+        assert_eq!(targets::find(target.name).map(|found| found.about), Some(target.about));
+    }
+    assert!(targets::find("none").is_none());
+}
+
+#[test]
+fn a_panic_is_found_with_its_input_and_place() {
+    fn picky(bytes: &[u8]) {
+        assert!(bytes.len() != 3, "three bytes");
+    }
+    let target =
+        Target { name: "picky", about: "", run: picky, seeds: || vec![vec![1, 2], vec![1, 2, 3, 4]] };
+    let Err(Failure::Panic { number, message }) = drive(&target, 100_000) else { panic!("no panic") };
+    assert!(number >= 2 && message.contains("three bytes") && message.contains("targets.rs"), "{message}");
+    assert_eq!(drive(&target, number).unwrap().inputs, number);
+}
+
+#[test]
+fn a_panic_of_a_thread_that_a_target_starts_is_one() {
+    fn elsewhere(_: &[u8]) {
+        let thread = std::thread::spawn(|| panic!("not here"));
+        assert!(thread.join().is_err());
+    }
+    let target = Target { name: "elsewhere", about: "", run: elsewhere, seeds: Vec::new };
+    let Err(Failure::Panic { number: 0, message }) = drive(&target, 10) else { panic!("no panic") };
+    assert!(message.contains("not here"));
+}
+
+fn program(arguments: &[&str]) -> (Output, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_rfs-fuzz")).args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, text)
+}
+
+#[test]
+fn the_program_runs_targets_beside_each_other_and_repeats_a_run() {
+    let (output, text) = program(&["message", "preamble", "--inputs", "3000", "--seed", "7", "--jobs", "2"]);
+    assert!(output.status.success(), "{text}");
+    let inputs = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok())
+    };
+    assert!(text.starts_with("seed 7\n"));
+    assert_eq!((inputs("message"), inputs("preamble")), (Some(3000), Some(3000)), "{text}");
+    let (output, text) = program(&["--one", "record", "--seed", "7", "--from", "100", "--inputs", "1"]);
+    assert!(output.status.success() && text.contains(" 1 "), "{text}");
+    let (output, _) = program(&["nothing"]);
+    assert_eq!(output.status.code(), Some(2));
+}

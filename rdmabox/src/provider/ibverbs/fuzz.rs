@@ -1,0 +1,50 @@
+//! What two queue pairs on RDMA devices tell each other, for fuzz targets.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{
+    Gid, GidEntry, GidType, LinkLayer, PortInfo, PortState,
+    endpoint::{Endpoint, Greeting, Local},
+};
+
+fn port(link_layer: LinkLayer) -> PortInfo {
+    let (state, active_mtu, max_msg_sz) = (PortState::Active, Some(1024), 1 << 30);
+    PortInfo { number: 1, state, link_layer, active_mtu, max_msg_sz, lid: 3, gids: Vec::new() }
+}
+
+fn gid() -> GidEntry {
+    let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1]);
+    GidEntry { index: 7, gid, gid_type: Some(GidType::RoceV2) }
+}
+
+/// Takes `bytes` as greeting and endpoint of a peer. What becomes a path has numbers that a device takes.
+///
+/// # Panics
+/// If it has not.
+pub fn endpoint(bytes: &[u8]) {
+    let Ok((greeting, rest)) = Greeting::read_from_prefix(bytes) else { return };
+    let Ok((peer, _)) = Endpoint::read_from_prefix(rest) else { return };
+    if greeting.check().is_err() {
+        return;
+    }
+    let gid = gid();
+    for port in [LinkLayer::Ethernet, LinkLayer::InfiniBand].map(port) {
+        for gid_is_chosen in [false, true] {
+            let local = Local { port: &port, gid: Some(&gid), gid_is_chosen, max_rd_atomic: 16 };
+            if let Ok(path) = Endpoint::new(&local, 4, 1).path_to(&local, &peer) {
+                assert!(path.max_rd_atomic <= 16 && (1..=5).contains(&path.mtu));
+                assert!(path.remote_qp_num >> 24 == 0 && path.remote_psn >> 24 == 0);
+            }
+        }
+    }
+}
+
+/// What peers on both kinds of network say.
+pub fn endpoint_seeds() -> Vec<Vec<u8>> {
+    let gid = gid();
+    let said = |port: &PortInfo| {
+        let local = Local { port, gid: Some(&gid), gid_is_chosen: false, max_rd_atomic: 16 };
+        [Greeting::new().as_bytes(), Endpoint::new(&local, 17, 5).as_bytes()].concat()
+    };
+    [LinkLayer::Ethernet, LinkLayer::InfiniBand].map(|kind| said(&port(kind))).to_vec()
+}

@@ -1,0 +1,94 @@
+//! Headers of calls, and calls that are written into memory, for fuzz targets.
+
+use super::{
+    CALL_SLOTS, MAX_CALL,
+    fetch::{AnswerKind, HostSlots, Rung},
+    header::{HEADER, Header, Kind},
+};
+use crate::{provider::soft::SoftDevice, verbs::Device};
+
+/// Takes `bytes` as the header of a message. What is one has a slot that there is, and is said in one way only.
+///
+/// # Panics
+/// If that is not so.
+pub fn call_header(bytes: &[u8]) {
+    let Some(bytes) = bytes.first_chunk::<HEADER>() else { return };
+    if let Some(header) = Header::decode(*bytes) {
+        assert!(header.slot < CALL_SLOTS);
+        assert_eq!(header.encode(), *bytes);
+    }
+}
+
+/// Headers of honest peers.
+pub fn call_header_seeds() -> Vec<Vec<u8>> {
+    let kinds = [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory];
+    let header = |kind| Header { slot: CALL_SLOTS - 1, kind, number: 5 };
+    kinds.into_iter().map(|kind| header(kind).encode().to_vec()).collect()
+}
+
+/// Steps of [`call_slots`]: each is a byte for what is done, one for the slot, and what it needs.
+const WRITE: u8 = 0;
+const TAKE: u8 = 1;
+const RING: u8 = 2;
+const ANSWER: u8 = 3;
+const PUT_OFF: u8 = 4;
+
+/// Takes `bytes` as what a client does to its memory for calls, and what the host does meanwhile. Whatever a client writes, a call
+/// is carried out once at a time in its slot, and has no more bytes than a call can have.
+///
+/// # Panics
+/// If that is not so.
+pub fn call_slots(mut bytes: &[u8]) {
+    let Ok(pd) = SoftDevice::new().and_then(|device| device.alloc_pd()) else { return };
+    let Ok(slots) = HostSlots::new(&*pd, true) else { return };
+    let (mut running, mut request) = ([false; CALL_SLOTS], Vec::new());
+    while let [what, slot, rest @ ..] = bytes {
+        let slot = usize::from(*slot) % CALL_SLOTS;
+        bytes = rest;
+        let taken = match what % 5 {
+            WRITE => {
+                let Some((len, rest)) = rest.split_first() else { return };
+                let (written, rest) = rest.split_at(rest.len().min(usize::from(*len)));
+                bytes = rest;
+                slots.client_writes(slot, written);
+                continue;
+            }
+            TAKE => slots.take(slot, &mut request) == Ok(true),
+            RING => {
+                let Some((number, rest)) = rest.split_first_chunk() else { return };
+                bytes = rest;
+                slots.ring(slot, u32::from_le_bytes(*number), &mut request) == Ok(Rung::Take)
+            }
+            ANSWER => {
+                slots.answer(slot, AnswerKind::Plain, &[*what; 9]);
+                running[slot] = false;
+                continue;
+            }
+            PUT_OFF.. => {
+                slots.put_off(slot);
+                continue;
+            }
+        };
+        if taken {
+            assert!(request.len() <= MAX_CALL);
+            assert!(!std::mem::replace(&mut running[slot], true), "a call while another is carried out");
+        }
+    }
+}
+
+/// What honest clients do.
+pub fn call_slots_seeds() -> Vec<Vec<u8>> {
+    let step = |what, slot: u8, rest: &[u8]| [&[what, slot], rest].concat();
+    let write = |slot, number, request: &[u8]| {
+        let record = HostSlots::request(number, request);
+        step(WRITE, slot, &[&[record.len() as u8], &record[..]].concat())
+    };
+    let ring = |slot, number: u32| step(RING, slot, &number.to_le_bytes());
+    let [take, answer, put_off] = [TAKE, ANSWER, PUT_OFF].map(|what| step(what, 0, &[]));
+    vec![
+        [write(0, 1, b"hello"), take.clone(), answer.clone(), write(0, 2, &[7; 64]), take.clone()].concat(),
+        [write(0, 1, &[]), ring(0, 1), answer.clone(), ring(0, 1)].concat(),
+        [write(0, 1, &[9; 200]), take, put_off, ring(0, 1), answer].concat(),
+        [write(3, 1, b"a"), write(5, 1, b"b"), ring(5, 1), ring(3, 1)].concat(),
+    ]
+}
