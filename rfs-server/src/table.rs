@@ -14,6 +14,7 @@ use rfs_proto::{
     Attr, MAX_FILE_SIZE,
     record::{self, Space},
 };
+use seeded_faults::{Fault, seeded};
 
 /// The table.
 #[derive(Debug)]
@@ -69,7 +70,9 @@ impl Table {
             table.store(slot, record::WRITE_TIME, 0);
             table.store(slot, record::APPENDER, 0);
         });
-        self.free.lock().freed.push(slot);
+        if !seeded(Fault::SlotLeaked) {
+            self.free.lock().freed.push(slot);
+        }
     }
 
     /// Publishes what the server owns. The size and the time of the last write stay as they are.
@@ -130,6 +133,9 @@ impl Table {
     /// Ends an append of a session that can append no more.
     pub fn end_append(&self, slot: u32, session: u64) {
         let word = self.memory.atomic_u64(place(slot, record::APPENDER));
+        if seeded(Fault::AppenderKept) {
+            return;
+        }
         let its = |word: u64| (record::appender_session(u64::from_le(word)) == session).then_some(0);
         // An error means that it is not the one that appends.
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, its).ok();
@@ -137,7 +143,9 @@ impl Table {
 
     fn change(&self, slot: u32, ino: u64, fill: impl FnOnce(&Table, u64)) {
         let version = (self.load(slot, record::VERSION) | 1).wrapping_add(1);
-        self.store(slot, record::VERSION, version.wrapping_sub(1));
+        if !seeded(Fault::RecordTorn) {
+            self.store(slot, record::VERSION, version.wrapping_sub(1));
+        }
         self.store(slot, record::INO, ino);
         fill(self, version);
         self.store(slot, record::VERSION, version);

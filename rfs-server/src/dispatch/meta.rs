@@ -6,6 +6,7 @@
 //! after the locks.
 
 use rfs_proto::{Attr, Errno, FileKind, record};
+use seeded_faults::{Fault, seeded};
 
 use super::{
     held::{Held, Stop},
@@ -126,7 +127,7 @@ impl Meta<'_> {
             self.attr_changed(session, ino);
         }
         if let Some(ino) = effects.orphaned
-            && !self.leases(ino).is_open(ino)
+            && (!self.leases(ino).is_open(ino) || seeded(Fault::UnlinkedFreed))
         {
             self.remove(session, ino);
         }
@@ -147,7 +148,7 @@ impl Meta<'_> {
         let map = self.file_mut(ino)?;
         let keep = block_up(size).max(keep);
         let given_up = map.cut(keep);
-        let rest = map.pieces(size, keep);
+        let rest = if seeded(Fault::TailNotZeroed) { Vec::new() } else { map.pieces(size, keep) };
         self.give_up(session, ino, &given_up, &rest)
     }
 
@@ -191,7 +192,7 @@ impl Meta<'_> {
     pub(super) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
         self.space.lease_ended(ino, session);
         let Ok(inode) = self.namespace.get(ino) else { return };
-        if inode.was_locked {
+        if inode.was_locked && !seeded(Fault::LocksOutlive) {
             self.locks().closed(session, ino);
         }
         self.table.end_append(inode.slot, session);
@@ -217,7 +218,10 @@ impl Meta<'_> {
         self.xattrs.give_back(inode.xattr_bytes());
         let Inode { slot, body, .. } = inode;
         if let Body::File(mut map) = body {
-            let ranges: Vec<Range> = map.cut(0);
+            let mut ranges: Vec<Range> = map.cut(0);
+            if seeded(Fault::SpaceLeaked) {
+                ranges.pop();
+            }
             self.space.quarantine(ino, &ranges, &[]);
         }
         self.table.release(slot);
