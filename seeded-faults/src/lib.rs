@@ -12,7 +12,7 @@ compile_error!("seeded faults are for tests: there is no release build with them
 
 mod list;
 
-pub use list::Fault;
+pub use list::{Fault, Home};
 
 /// Names the fault that a process has; none if it is not set or empty.
 pub const VARIABLE: &str = "RFS_SEEDED_FAULT";
