@@ -229,6 +229,17 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_open_while_it_changes() {
+        let table = table(1);
+        let slot = table.take().unwrap();
+        table.publish_all(&attr(9, slot, 3), &SPACE);
+        let version = || table.load(slot, record::VERSION);
+        let before = version();
+        table.change(slot, 9, |_, next| assert_eq!((version(), next), (before + 1, before + 2)));
+        assert_eq!((before % 2, version()), (0, before + 2));
+    }
+
+    #[test]
     fn a_record_is_no_answer_between_a_new_size_and_its_publication() {
         let table = table(1);
         let slot = table.take().unwrap();
