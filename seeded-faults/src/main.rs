@@ -49,20 +49,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs stage after stage until one finds the fault. What found it has to pass without the fault, or it says nothing.
+/// How often what failed is tried again, alone. A fault need not show each time.
+const AGAIN: usize = 3;
+/// How many failures by chance are passed over in a stage.
+const CHANCES: usize = 3;
+
+/// Runs stage after stage until one finds the fault. What failed has to fail again alone, and to pass without the fault: else
+/// it was chance, or has another reason.
 fn try_fault(fault: Fault, tests_only: bool) -> Verdict {
     let began = Instant::now();
-    for stage in Stage::all(fault.home()).into_iter().filter(|stage| stage.is_tests() || !tests_only) {
-        let by = match stage.run(Some(fault)) {
-            Outcome::Passed => continue,
-            Outcome::Failed(by) => by,
-            Outcome::Broken(why) => return Verdict::unknown(fault, why),
-        };
-        let seconds = began.elapsed().as_secs();
-        return match stage.only(&by).run(None) {
-            Outcome::Passed => Verdict::caught(fault, by, seconds),
-            _ => Verdict::unknown(fault, format!("{by} fails without it, too")),
-        };
+    for mut stage in Stage::all(fault.home()).into_iter().filter(|stage| stage.is_tests() || !tests_only) {
+        for _ in 0..=CHANCES {
+            let by = match stage.run(Some(fault)) {
+                Outcome::Passed => break,
+                Outcome::Failed(by) => by,
+                Outcome::Broken(why) => return Verdict::unknown(fault, why),
+            };
+            let seconds = began.elapsed().as_secs();
+            let alone = stage.only(&by);
+            if (0..AGAIN).any(|_| alone.run(Some(fault)) != Outcome::Passed) {
+                return match alone.run(None) {
+                    Outcome::Passed => Verdict::caught(fault, by, seconds),
+                    _ => Verdict::unknown(fault, format!("{by} fails without it, too")),
+                };
+            }
+            eprintln!("{}: {by} failed once and not again", fault.name());
+            stage = stage.without(&by);
+        }
     }
     Verdict::missed(fault, began.elapsed().as_secs())
 }

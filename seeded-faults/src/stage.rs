@@ -58,10 +58,16 @@ impl Stage {
 
     /// The part of it that failed.
     pub(crate) fn only(&self, failed: &str) -> Stage {
-        match (self, failed.split_once(' ')) {
-            (Stage::Tests(_), Some((binary, test))) => {
-                Stage::Tests(format!("binary_id(={binary}) & test(={test})"))
-            }
+        match (self, one_test(failed)) {
+            (Stage::Tests(_), Some(test)) => Stage::Tests(test),
+            _ => self.clone(),
+        }
+    }
+
+    /// All but what failed. A script is run as a whole.
+    pub(crate) fn without(&self, failed: &str) -> Stage {
+        match (self, one_test(failed)) {
+            (Stage::Tests(filter), Some(test)) => Stage::Tests(format!("{filter} - ({test})")),
             _ => self.clone(),
         }
     }
@@ -109,6 +115,12 @@ fn nextest(filter: &str) -> Vec<&str> {
     words.extend(["--status-level", "fail", "--final-status-level", "none", "--color", "never"]);
     words.extend(["-E", filter]);
     words
+}
+
+/// Selects a test by its binary and its name.
+fn one_test(test: &str) -> Option<String> {
+    let (binary, test) = test.split_once(' ')?;
+    Some(format!("binary_id(={binary}) & test(={test})"))
 }
 
 /// The binary and the name of the first test that failed, as nextest says it: `FAIL [ 0.1s] (1/9) BINARY TEST`.
@@ -193,6 +205,8 @@ mod tests {
         let stage = Stage::Tests("package(rfs-server)".into());
         let Stage::Tests(filter) = stage.only("rfs-server::keys a_test") else { panic!("tests") };
         assert_eq!(filter, "binary_id(=rfs-server::keys) & test(=a_test)");
+        let Stage::Tests(filter) = stage.without("rfs-server::keys a_test") else { panic!("tests") };
+        assert_eq!(filter, "package(rfs-server) - (binary_id(=rfs-server::keys) & test(=a_test))");
     }
 
     #[test]
