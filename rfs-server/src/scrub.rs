@@ -19,6 +19,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use rdmabox::Memory;
+use rfs_proto::BLOCK;
+use seeded_faults::{Fault, seeded};
 
 use crate::{
     alloc::{Arena, Range, Short, Totals, Want},
@@ -178,7 +180,11 @@ impl Space {
     /// Copies between ranges that are in use, by way of `buffer`.
     pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) {
         buffer.resize(from.len as usize, 0);
-        self.memory.read(from.start as usize, buffer);
+        let start = match seeded(Fault::CopyMisplaced) {
+            true => from.start.saturating_sub(BLOCK),
+            false => from.start,
+        };
+        self.memory.read(start as usize, buffer);
         self.memory.write(to as usize, buffer);
     }
 
@@ -209,7 +215,9 @@ impl Space {
     /// Zeroes up to [`CHUNK`] dirty bytes. False if there were none.
     fn scrub_one(&self) -> bool {
         let Some(range) = self.change(|arena| arena.take_dirty(CHUNK)) else { return false };
-        self.zero(range);
+        if !seeded(Fault::FreedNotZeroed) {
+            self.zero(range);
+        }
         self.change_account(|account| {
             if let Some(dirt) = &account.dirt {
                 dirt.set(range, false);

@@ -14,6 +14,7 @@ use rfs_proto::{
     Attr, FileKind, MAX_FILE_SIZE,
     record::{self, Space},
 };
+use seeded_faults::{Fault, seeded};
 
 /// More than there can be steps under way at a time: each of them takes a slot at most.
 const UNDER_WAY: u32 = 1024;
@@ -116,7 +117,9 @@ impl Table {
     /// Gives a slot back. No session may have the inode open: none writes to the record any more.
     pub fn release(&self, slot: u32) {
         self.clear(slot);
-        self.free.lock().freed.push(slot);
+        if !seeded(Fault::SlotLeaked) {
+            self.free.lock().freed.push(slot);
+        }
     }
 
     fn clear(&self, slot: u32) {
@@ -186,6 +189,9 @@ impl Table {
     /// Ends an append of a session that can append no more.
     pub fn end_append(&self, slot: u32, session: u64) {
         let word = self.memory.atomic_u64(place(slot, record::APPENDER));
+        if seeded(Fault::AppenderKept) {
+            return;
+        }
         let its = |word: u64| (record::appender_session(u64::from_le(word)) == session).then_some(0);
         // An error means that it is not the one that appends.
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, its).ok();
@@ -193,7 +199,9 @@ impl Table {
 
     fn change(&self, slot: u32, ino: u64, fill: impl FnOnce(&Table, u64)) {
         let version = (self.load(slot, record::VERSION) | 1).wrapping_add(1);
-        self.store(slot, record::VERSION, version.wrapping_sub(1));
+        if !seeded(Fault::RecordTorn) {
+            self.store(slot, record::VERSION, version.wrapping_sub(1));
+        }
         self.store(slot, record::INO, ino);
         fill(self, version);
         self.store(slot, record::VERSION, version);
@@ -274,6 +282,17 @@ mod tests {
         assert_eq!(table.free_slots(), 0);
         table.release(0);
         assert_eq!((table.free_slots(), table.take()), (1, Some(0)));
+    }
+
+    #[test]
+    fn a_record_is_open_while_it_changes() {
+        let table = table(1);
+        let slot = table.take().unwrap();
+        table.publish_all(&attr(9, slot, 3), &SPACE);
+        let version = || table.load(slot, record::VERSION);
+        let before = version();
+        table.change(slot, 9, |_, next| assert_eq!((version(), next), (before + 1, before + 2)));
+        assert_eq!((before % 2, version()), (0, before + 2));
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use seeded_faults::{Fault, seeded};
+
 use super::stream::Stream;
 
 /// Renewals in the length of a lease: a client that is late twice keeps it.
@@ -53,6 +55,7 @@ pub(super) enum End {
 
 /// Returns when the session of a control stream is to end. Without a lease that is when the stream ends.
 pub(super) fn watch(control: &mut Stream, lease: Option<Duration>) -> End {
+    let lease = lease.filter(|_| !seeded(Fault::LeaseNotExpired));
     if control.set_timeout(lease).is_err() {
         return End::Closed;
     }

@@ -5,6 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rfs_proto::BLOCK;
+use seeded_faults::{Fault, seeded};
+
 use super::Range;
 
 /// Free ranges, never touching each other.
@@ -59,8 +62,10 @@ impl FreeMap {
         let taken = Range { start, len: len.min(free_end - start) };
         self.forget(free_start, free_len);
         self.remember(Range { start: free_start, len: start - free_start });
-        self.remember(Range { start: taken.end(), len: free_end - taken.end() });
-        self.total -= taken.len;
+        let shared = if seeded(Fault::BlockShared) { taken.len.min(BLOCK) } else { 0 };
+        let rest = taken.end() - shared;
+        self.remember(Range { start: rest, len: free_end - rest });
+        self.total -= taken.len - shared;
         Some(taken)
     }
 

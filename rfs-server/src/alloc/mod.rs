@@ -13,6 +13,7 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 
 pub(crate) use free::FreeMap;
+use seeded_faults::{Fault, seeded};
 
 /// A piece of the arena, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -196,7 +197,7 @@ impl Arena {
     /// Takes space of an inode back that the sessions in `holders` can still reach. It becomes free when the last of
     /// them gave its lease on the inode back.
     pub fn quarantine(&mut self, ino: u64, range: Range, holders: &[u64]) {
-        if holders.is_empty() {
+        if holders.is_empty() || seeded(Fault::QuarantineSkipped) {
             self.free(range);
         } else if range.len > 0 {
             self.quarantined += range.len;

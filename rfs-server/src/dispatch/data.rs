@@ -4,6 +4,7 @@
 //! over.
 
 use rfs_proto::{Errno, FileKind, Layout, MAX_FILE_SIZE, Opened, Reply, Request, SetAttr, SetTime};
+use seeded_faults::{Fault, seeded};
 
 use super::{
     call::Call,
@@ -167,8 +168,10 @@ impl Meta<'_> {
         inode.uid = changes.uid.unwrap_or(inode.uid);
         inode.gid = changes.gid.unwrap_or(inode.gid);
         inode.atime = changes.atime.map_or(inode.atime, time);
-        inode.ctime = changes.ctime.unwrap_or(now);
-        if changes.size.is_some() {
+        if changes.perm.is_none() || !seeded(Fault::ChmodKeepsCtime) {
+            inode.ctime = changes.ctime.unwrap_or(now);
+        }
+        if changes.size.is_some() && !seeded(Fault::TruncateKeepsMtime) {
             inode.mtime = now;
         }
         inode.mtime = changes.mtime.map_or(inode.mtime, time);
@@ -200,6 +203,10 @@ impl Meta<'_> {
     fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
         let slot = self.namespace.get(ino)?.slot;
         let old = self.table.set_size(slot, size);
+        if size < old && seeded(Fault::SizeKept) {
+            self.table.set_size(slot, old);
+            return Ok(());
+        }
         let map = self.file(ino)?;
         // Who asked for space may be writing there.
         let asked = map.needed_to().max(old);

@@ -4,6 +4,7 @@
 //! them others get their turn. An allocation that has to wait for space to be zeroed lets them go and starts over.
 
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, MAX_FILE_SIZE, Reply, Request};
+use seeded_faults::{Fault, seeded};
 
 use super::{
     call::Call,
@@ -166,7 +167,7 @@ impl Meta<'_> {
         // What was given ahead of need goes, too, if the hole reaches it.
         let to = if end >= size && map.kept_to() <= end { u64::MAX } else { end };
         let given_up = map.punch(offset, to);
-        let edges = map.pieces(offset, end);
+        let edges = if seeded(Fault::HoleKeepsEdges) { Vec::new() } else { map.pieces(offset, end) };
         self.give_up(session, ino, &given_up, &edges)?;
         self.changed_by_server(ino, now)
     }

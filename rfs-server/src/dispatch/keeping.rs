@@ -9,6 +9,7 @@
 use std::time::Instant;
 
 use rfs_proto::{Attr, Errno, Marks, Recall};
+use seeded_faults::{Fault, seeded};
 
 use super::{
     meta::{Meta, View},
@@ -103,12 +104,21 @@ impl Meta<'_> {
     }
 
     fn recall(&mut self, keeper: u64, recall: Recall) {
+        let unsaid = match recall {
+            Recall::Name { .. } | Recall::Names { .. } => seeded(Fault::NameNotRecalled),
+            Recall::Attr { .. } | Recall::Pages { .. } => seeded(Fault::AttrNotRecalled),
+        };
+        if unsaid {
+            return;
+        }
         self.needs.extend(self.pending.locked(|state| state.recalls.push(keeper, recall, Instant::now())));
     }
 
     /// Has `session` wait for recalls that others caused: who has not acknowledged one may keep what was before, though he is no
     /// keeper any more.
     fn await_open(&mut self, session: u64, concerns: impl Fn(&Recall) -> bool) {
-        self.needs.extend(self.pending.open(session, concerns));
+        if !seeded(Fault::OthersRecallNotAwaited) {
+            self.needs.extend(self.pending.open(session, concerns));
+        }
     }
 }

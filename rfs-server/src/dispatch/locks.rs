@@ -4,6 +4,7 @@
 //! it takes the shard of the waiter's inode, which may be another one.
 
 use rfs_proto::{Errno, Granted, LockKind, LockRange, Locked, Reply, Request};
+use seeded_faults::{Fault, seeded};
 
 use super::{
     Dispatcher, Outcome, Promise, Sender,
@@ -103,7 +104,7 @@ impl Dispatcher {
             {
                 let mut grants = self.store.grants.lock();
                 // What ends its session ends its queue after that, and so finds what is left here.
-                if waiter.is_attached() {
+                if waiter.is_attached() && !seeded(Fault::WaiterForgotten) {
                     grants.push(session, Granted { ticket, outcome });
                     due.extend(due_to(&mut grants, session));
                 }

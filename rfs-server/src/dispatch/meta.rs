@@ -6,6 +6,7 @@
 //! after the locks.
 
 use rfs_proto::{Attr, Errno, FileKind, record};
+use seeded_faults::{Fault, seeded};
 
 use super::{
     held::{Held, Stop},
@@ -154,7 +155,7 @@ impl Meta<'_> {
             self.attr_changed(session, ino);
         }
         if let Some(ino) = effects.orphaned
-            && !self.leases(ino).is_open(ino)
+            && (!self.leases(ino).is_open(ino) || seeded(Fault::UnlinkedFreed))
         {
             self.remove(session, ino);
         }
@@ -174,7 +175,7 @@ impl Meta<'_> {
     pub(super) fn cut(&mut self, session: u64, ino: u64, size: u64, keep: u64) -> Result<(), Errno> {
         let map = self.file(ino)?;
         let keep = block_up(size).max(keep);
-        let rest = map.pieces(size, keep);
+        let rest = if seeded(Fault::TailNotZeroed) { Vec::new() } else { map.pieces(size, keep) };
         let given_up = if map.reaches_beyond(keep) { self.file_mut(ino)?.cut(keep) } else { Vec::new() };
         self.give_up(session, ino, &given_up, &rest)
     }
@@ -221,7 +222,7 @@ impl Meta<'_> {
     pub(super) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
         self.space.lease_ended(ino, session);
         let Ok(inode) = self.namespace.get(ino) else { return };
-        if inode.was_locked {
+        if inode.was_locked && !seeded(Fault::LocksOutlive) {
             self.locks().closed(session, ino);
         }
         self.table.end_append(inode.slot, session);
@@ -247,7 +248,11 @@ impl Meta<'_> {
         self.xattrs.give_back(inode.xattr_bytes());
         let Inode { slot, body, .. } = inode;
         if let Body::File(mut map) = body {
-            self.freed.space.push((ino, map.cut(0), Vec::new()));
+            let mut ranges = map.cut(0);
+            if seeded(Fault::SpaceLeaked) {
+                ranges.pop();
+            }
+            self.freed.space.push((ino, ranges, Vec::new()));
         }
         self.freed.slots.push(slot);
     }

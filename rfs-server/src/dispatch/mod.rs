@@ -36,6 +36,7 @@ use std::{
 
 use rdmabox::Memory;
 use rfs_proto::{Errno, FileKind, Identity, ROOT_INO, Reply, Request, ServerStats, StatFs, VERSION};
+use seeded_faults::{Fault, seeded};
 
 use crate::{
     clock::Clock,
@@ -258,7 +259,8 @@ impl Dispatcher {
         self.store.space.tidy();
         let (reply, needs) = (reply?, call.into_needs());
         // Whoever closes does not wait for others: he holds nothing that they would have to see.
-        match needs.is_empty() || matches!(request, Request::Close { .. }) {
+        let waits = !needs.is_empty() && !seeded(Fault::RecallNotAwaited);
+        match !waits || matches!(request, Request::Close { .. }) {
             true => Ok(Outcome::Now(reply)),
             false => Ok(Outcome::Later(Promise(Debt::Held(reply, needs)))),
         }

@@ -4,6 +4,7 @@
 //! `namespace`; here they meet slots, leases and limits.
 
 use rfs_proto::{Attr, Errno, FileKind, MAX_SYMLINK, Reply, Request};
+use seeded_faults::{Fault, seeded};
 
 use super::{call::Call, held::Stop, meta::Meta};
 use crate::namespace::{Body, New, Place};
@@ -135,7 +136,7 @@ fn create(
     now: i64,
 ) -> Result<Reply, Stop> {
     let ino = match meta.namespace.probe(place.parent, place.name)? {
-        Some(_) if exclusive => return Err(Errno::EEXIST.into()),
+        Some(_) if exclusive && !seeded(Fault::ExclusiveIgnored) => return Err(Errno::EEXIST.into()),
         Some(existing) => {
             meta.need(existing)?;
             meta.told_name(session, place.parent);

@@ -1,6 +1,7 @@
 //! The locks that are held on one file.
 
 use rfs_proto::{LockClass, LockRange};
+use seeded_faults::{Fault, seeded};
 
 use super::Owner;
 
@@ -19,7 +20,7 @@ impl Lock {
     pub(super) fn conflicts(&self, other: &Lock) -> bool {
         self.class == other.class
             && self.owner != other.owner
-            && (self.exclusive || other.exclusive)
+            && (self.exclusive || (other.exclusive && !seeded(Fault::ReadersIgnored)))
             && self.range.overlaps(&other.range)
     }
 }
@@ -40,6 +41,10 @@ impl Held {
 
     /// Takes a lock that nobody is in the way of, in place of what its owner had there.
     pub(super) fn take(&mut self, mut new: Lock) {
+        if seeded(Fault::UpgradeLost) {
+            let had = |held: &&Lock| held.owner == new.owner && held.class == new.class;
+            new.exclusive &= !self.0.iter().filter(had).any(|held| held.range.overlaps(&new.range));
+        }
         self.give_up(&new);
         // It is joined to its neighbours, so that their number stays bounded.
         self.0.retain(|held| {

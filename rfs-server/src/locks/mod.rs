@@ -25,6 +25,7 @@ use std::{
 };
 
 use rfs_proto::{Errno, HeldLock, LockClass, LockKind, LockRange};
+use seeded_faults::{Fault, seeded};
 
 use held::{Held, Lock};
 
@@ -304,6 +305,9 @@ impl Locks {
                 && (waiter.insists || !self.is_behind(ino, &waiter.wanted, Some(*at)))
                 && !self.is_held(ino, &waiter.wanted)
         };
+        if seeded(Fault::OutOfTurn) {
+            return queue.iter().enumerate().rev().find(can).map(|(_, waiter)| *waiter);
+        }
         queue.iter().enumerate().find(can).map(|(_, waiter)| *waiter)
     }
 

@@ -7,6 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use seeded_faults::{Fault, seeded};
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     ino: u64,
@@ -94,7 +96,11 @@ impl Directory {
 
     /// The entries behind a cookie, in order: cookie, name, inode.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], u64)> + '_ {
-        let from = cookie.checked_add(1);
+        let from = match cookie {
+            1.. if seeded(Fault::EntryDoubled) => Some(cookie),
+            1.. if seeded(Fault::EntrySkipped) => cookie.checked_add(2),
+            _ => cookie.checked_add(1),
+        };
         from.into_iter()
             .flat_map(|from| self.by_cookie.range(from..))
             .filter_map(|(&cookie, name)| self.by_name.get(name).map(|entry| (cookie, &**name, entry.ino)))

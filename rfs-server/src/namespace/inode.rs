@@ -4,6 +4,7 @@
 //! Threading: none; whoever has it has its shard locked.
 
 use rfs_proto::{Attr, Errno, FileKind, Marks, record::Space};
+use seeded_faults::{Fault, seeded};
 
 use super::{Acl, Directory, New, XattrName, Xattrs};
 use crate::files::FileMap;
@@ -202,7 +203,7 @@ impl Inode {
             return;
         }
         self.perm &= !SETUID;
-        if self.perm & GROUP_EXEC != 0 {
+        if self.perm & GROUP_EXEC != 0 && !seeded(Fault::SetgidKept) {
             self.perm &= !SETGID;
         }
         if let Some(xattrs) = &mut self.xattrs {

@@ -15,6 +15,7 @@ mod tests;
 mod xattr;
 
 use rfs_proto::{Errno, FileKind, MAX_NAME};
+use seeded_faults::{Fault, seeded};
 
 pub use acl::Acl;
 pub use directory::Directory;
@@ -188,7 +189,7 @@ impl<I: InodesMut> Namespace<I> {
             return Err(Errno::EMLINK);
         }
         let inode = self.get_mut(ino)?;
-        inode.nlink += 1;
+        inode.nlink += u32::from(!seeded(Fault::LinkUncounted));
         inode.ctime = now;
         self.change_entries(Place { parent, name }, now, |directory, _| directory.set(name, ino));
         Ok(Effects { touched: vec![parent, ino], ..Effects::default() })
@@ -215,7 +216,7 @@ impl<I: InodesMut> Namespace<I> {
             b".." => return Err(Errno::ENOTEMPTY.into()),
             _ => {}
         }
-        if !self.directory(ino)?.is_empty() {
+        if !self.directory(ino)?.is_empty() && !seeded(Fault::FullDirectoryRemoved) {
             return Err(Errno::ENOTEMPTY.into());
         }
         self.change_entries(Place { parent, name }, now, |directory, nlink| {

@@ -3,6 +3,7 @@
 //! Threading: none; an operation has its inodes to itself. Everything is checked before anything is changed.
 
 use rfs_proto::{Errno, RenameFlags};
+use seeded_faults::{Fault, seeded};
 
 use super::{Body, Effects, InodesMut, Namespace, check_name};
 
@@ -37,7 +38,8 @@ impl<I: InodesMut> Namespace<I> {
         }
         let source = self.lookup(from.parent, from.name)?;
         let target = self.probe(to.parent, to.name)?;
-        if target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+        let no_replace = flags.contains(RenameFlags::NOREPLACE) && !seeded(Fault::NoReplaceIgnored);
+        if target.is_some() && no_replace {
             return Err(Errno::EEXIST.into());
         }
         self.need(source)?;
@@ -151,6 +153,7 @@ impl<I: InodesMut> Namespace<I> {
         inode.ctime = now;
         if let Body::Directory(directory) = &mut inode.body
             && directory.parent != parent
+            && !seeded(Fault::DotDotKept)
         {
             directory.parent = parent;
             effects.moved.push(ino);

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use seeded_faults::{Fault, seeded};
 
 use crate::{
     memory::Memory,
@@ -49,7 +50,8 @@ impl Region {
     /// Pointer to `len` bytes at `addr`, if they lie inside.
     pub(crate) fn resolve(&self, addr: u64, len: u64) -> Option<*mut u8> {
         let offset = addr.checked_sub(self.addr)?;
-        (offset.checked_add(len)? <= self.length).then_some(addr as *mut u8)
+        let length = self.length + u64::from(seeded(Fault::RangeUnchecked));
+        (offset.checked_add(len)? <= length).then_some(addr as *mut u8)
     }
 
     pub(crate) fn remote_index(&self) -> Option<usize> {
@@ -120,7 +122,8 @@ impl Slot {
 
 impl Slots {
     fn get(&self, key: u32) -> Option<&Arc<Region>> {
-        self.slots.get(index(key))?.region.as_ref().filter(|region| region.key == key)
+        let named = |region: &&Arc<Region>| region.key == key || seeded(Fault::KeyUnchecked);
+        self.slots.get(index(key))?.region.as_ref().filter(named)
     }
 }
 
@@ -184,7 +187,8 @@ impl Regions {
     pub(crate) fn remote(&self, key: u32, addr: u64, len: u64, needs: Access) -> Option<Piece> {
         let slots = self.remote.read();
         let region = slots.get(key)?;
-        region.access.contains(needs).then(|| Piece::new(region, addr, len))?
+        let allowed = region.access.contains(needs) || seeded(Fault::RightsUnchecked);
+        allowed.then(|| Piece::new(region, addr, len))?
     }
 
     /// Checks a scatter/gather element of this side.

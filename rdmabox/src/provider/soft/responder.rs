@@ -1,7 +1,8 @@
 //! What a frame from the peer leads to: the responder's side of requests, and answers to ours.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use seeded_faults::{Fault, seeded};
 use smallvec::SmallVec;
 
 use super::{
@@ -143,7 +144,9 @@ impl SoftQp {
         let mut pieces = Pieces::new();
         if len > 0 {
             let (key, addr) = (header.rkey.get(), header.addr.get());
-            match self.regions().remote(key, addr, u64::from(len), Access::REMOTE_WRITE) {
+            let at = |addr| self.regions().remote(key, addr, u64::from(len), Access::REMOTE_WRITE);
+            let misplaced = seeded(Fault::WriteMisplaced).then(|| at(addr.wrapping_add(64))).flatten();
+            match misplaced.or_else(|| at(addr)) {
                 Some(piece) => pieces.push(piece),
                 None => return Action::Refuse { msn, status: WcStatus::RemAccessErr },
             }
@@ -202,7 +205,9 @@ impl SoftQp {
             _ => Atomic::FetchAdd { add: header.arg0.get() },
         };
         let mut response = Header::new(Opcode::AtomicResponse, msn);
-        response.arg0 = direct::apply(word(&piece), op).into();
+        let old = direct::apply(word(&piece), op);
+        let lost = seeded(Fault::OldValueLost);
+        response.arg0 = if lost { word(&piece).load(Ordering::SeqCst) } else { old }.into();
         self.tx().answer(&response);
         Action::Next
     }

@@ -5,6 +5,7 @@
 
 use std::{io, os::fd::OwnedFd};
 
+use seeded_faults::{Fault, seeded};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
@@ -279,12 +280,18 @@ impl Rx {
         };
         match action {
             Action::Next => self.next_frame(),
-            Action::Land(landing) => {
+            Action::Land(mut landing) => {
                 self.have = 0;
                 if landing.remaining == 0 {
                     self.state = State::Header;
                     self.landed(qp, link, landing);
                 } else {
+                    if seeded(Fault::CompletedEarly)
+                        && let Then::Executed { msn, ack: true, recv: None } = landing.then
+                    {
+                        landing.then = Then::Executed { msn, ack: false, recv: None };
+                        self.ack(msn);
+                    }
                     self.state = State::Payload(landing);
                 }
                 Step::Moved

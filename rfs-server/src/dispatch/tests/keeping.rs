@@ -281,6 +281,26 @@ fn a_change_waits_for_all_and_for_those_who_have_ended_no_longer() {
     three.create("h");
 }
 
+/// Who has been told to give something up is no keeper any more, but may still show what was before.
+#[test]
+fn a_change_waits_for_recalls_that_an_earlier_one_caused() {
+    let fixture = fixture(64, 32);
+    let keeper = fixture.attached(1, true);
+    let (two, three) = (fixture.client(2), fixture.client(3));
+    let ino = keeper.opened(create(ROOT_INO, "f", true)).attr.ino;
+    keeper.close(ino);
+    assert!(keeper.keep(Request::GetAttr { ino }));
+    let asked = keeper.recalls(0);
+    let chmod = |perm| set(ino, SetAttr { perm: Some(perm), ..SetAttr::default() });
+    let (first, second) = (two.start(chmod(0o600)), three.start(chmod(0o640)));
+    assert!(first.try_recv().is_err() && second.try_recv().is_err());
+    assert_eq!(told(&asked).recalls, [attr(ino)], "once");
+    keeper.recalls(1);
+    assert!(
+        matches!(first.try_recv(), Ok(Reply::Attr(_))) && matches!(second.try_recv(), Ok(Reply::Attr(_)))
+    );
+}
+
 #[test]
 fn two_who_change_the_same_directory_wait_for_each_other_without_a_deadlock() {
     let fixture = fixture(64, 32);

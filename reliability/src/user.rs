@@ -1,0 +1,275 @@
+//! Somebody who uses a mount: makes, writes, reads, renames, lists, locks and removes files, and checks all that he sees.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::{Error, Result, content};
+
+/// Files that he has at a time.
+const FILES: usize = 8;
+/// Most bytes of a file.
+const LARGEST: usize = 256 << 10;
+/// Errors whose texts are kept.
+const TOLD: usize = 5;
+
+/// What he has met with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    /// Operations that went well.
+    pub(crate) operations: u64,
+    /// Those that did not, and bytes or names that were wrong.
+    pub(crate) errors: u64,
+    /// What the first of them were.
+    pub(crate) texts: Vec<String>,
+    /// The operation that took longest.
+    pub(crate) longest: (Duration, &'static str),
+    /// How often he has counted the shared counter up.
+    pub(crate) counted: u64,
+}
+
+impl Tally {
+    /// Adds what another one has met with.
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.operations += other.operations;
+        self.errors += other.errors;
+        self.counted += other.counted;
+        self.longest = self.longest.max(other.longest);
+        self.texts.extend(other.texts.iter().take(TOLD - self.texts.len().min(TOLD)).cloned());
+    }
+
+    fn error(&mut self, text: String) {
+        self.errors += 1;
+        if self.texts.len() < TOLD {
+            self.texts.push(text);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    name: String,
+    stream: u64,
+    len: usize,
+}
+
+/// Somebody who uses a mount.
+#[derive(Debug)]
+pub(crate) struct User {
+    dir: PathBuf,
+    /// A file that all users count up in.
+    counter: PathBuf,
+    random: fastrand::Rng,
+    files: Vec<Kept>,
+    next: u64,
+    id: u64,
+    tally: Tally,
+}
+
+impl User {
+    /// One with a directory of his own in a mount.
+    pub(crate) fn new(mount: &Path, id: u64) -> Result<User> {
+        let dir = mount.join(format!("user{id}"));
+        fs::create_dir(&dir).map_err(Error::io("a user's directory"))?;
+        let random = fastrand::Rng::with_seed(id);
+        let counter = mount.join("counter");
+        Ok(User { dir, counter, random, files: Vec::new(), next: 0, id, tally: Tally::default() })
+    }
+
+    /// Goes on until he is told to stop. What is seen of it meanwhile is given to `look`, now and then.
+    pub(crate) fn use_it(mut self, stop: &AtomicBool, look: impl Fn(&Tally)) -> Tally {
+        while !stop.load(Ordering::Relaxed) {
+            if let Err(error) = self.round() {
+                self.tally.error(format!("user {}: {error}", self.id));
+                // What he had is not known any more.
+                self.begin_anew();
+            }
+            look(&self.tally);
+        }
+        self.tally
+    }
+
+    fn timed<T>(&mut self, what: &'static str, operation: impl FnOnce() -> io::Result<T>) -> Result<T> {
+        let began = Instant::now();
+        let result = operation();
+        self.tally.longest = self.tally.longest.max((began.elapsed(), what));
+        self.tally.operations += u64::from(result.is_ok());
+        result.map_err(Error::io(what))
+    }
+
+    fn round(&mut self) -> Result<()> {
+        self.make()?;
+        let at = self.random.usize(..self.files.len());
+        self.look_at(at)?;
+        self.change(at)?;
+        self.list()?;
+        self.count()?;
+        if self.files.len() >= FILES {
+            let gone = self.files.swap_remove(self.random.usize(..FILES));
+            let path = self.dir.join(gone.name);
+            self.timed("unlink", || fs::remove_file(path))?;
+        }
+        Ok(())
+    }
+
+    fn make(&mut self) -> Result<()> {
+        self.next += 1;
+        let stream = self.id << 40 | self.next;
+        let len = self.random.usize(1..LARGEST);
+        let (part, name) = (self.dir.join("part"), format!("file{}", self.next));
+        let mut bytes = vec![0; len];
+        content::fill(stream, 0, &mut bytes);
+        let file = self.timed("create", || File::create_new(&part))?;
+        let (first, second) = bytes.split_at(len / 2);
+        self.timed("write", || file.write_all_at(second, first.len() as u64))?;
+        self.timed("write", || file.write_all_at(first, 0))?;
+        self.timed("fsync", || file.sync_all())?;
+        self.timed("close", || {
+            drop(file);
+            Ok(())
+        })?;
+        let path = self.dir.join(&name);
+        self.timed("rename", || fs::rename(&part, path))?;
+        self.files.push(Kept { name, stream, len });
+        Ok(())
+    }
+
+    fn look_at(&mut self, at: usize) -> Result<()> {
+        let Kept { ref name, stream, len } = self.files[at];
+        let path = self.dir.join(name);
+        let found = self.timed("stat", || fs::metadata(&path))?.len();
+        let bytes = self.timed("read", || fs::read(&path))?;
+        if (found, bytes.len()) != (len as u64, len) {
+            let read = bytes.len();
+            return Err(Error::Wrong(format!("{}: {len} bytes are {found}, {read} read", path.display())));
+        }
+        match content::first_wrong(stream, 0, &bytes) {
+            None => Ok(()),
+            Some(wrong) => Err(Error::Wrong(format!("{}: byte {wrong} is wrong", path.display()))),
+        }
+    }
+
+    /// Makes a file shorter, and then as long as it was.
+    fn change(&mut self, at: usize) -> Result<()> {
+        let Kept { ref name, stream, len } = self.files[at];
+        let path = self.dir.join(name);
+        let from = self.random.usize(..len);
+        let mut bytes = vec![0; len - from];
+        content::fill(stream, from as u64, &mut bytes);
+        let file = self.timed("open", || OpenOptions::new().write(true).open(&path))?;
+        self.timed("truncate", || file.set_len(from as u64))?;
+        self.timed("write", || file.write_all_at(&bytes, from as u64))?;
+        self.timed("close", || {
+            drop(file);
+            Ok(())
+        })
+    }
+
+    fn list(&mut self) -> Result<()> {
+        let dir = self.dir.clone();
+        let names =
+            move || fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
+        let found: Vec<_> = self.timed("readdir", names)?;
+        let there: BTreeSet<_> = found.iter().filter_map(|name| name.to_str()).collect();
+        let own: BTreeSet<_> = self.files.iter().map(|file| file.name.as_str()).collect();
+        match there == own && found.len() == own.len() {
+            true => Ok(()),
+            false => Err(Error::Wrong(format!("{}: {found:?} are not {own:?}", self.dir.display()))),
+        }
+    }
+
+    /// Counts up under a lock, which no other user may have meanwhile.
+    fn count(&mut self) -> Result<()> {
+        let counter = self.counter.clone();
+        let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(counter);
+        let file = self.timed("open", open)?;
+        self.timed("lock", || Ok(flock(&file, FlockOperation::LockExclusive)?))?;
+        let count = self.timed("read", || read_counter(&file))?;
+        self.timed("write", || file.write_all_at(&(count + 1).to_le_bytes(), 0))?;
+        self.tally.counted += 1;
+        self.timed("unlock", || Ok(flock(&file, FlockOperation::Unlock)?))
+    }
+
+    fn begin_anew(&mut self) {
+        self.files.clear();
+        if let Err(e) = fs::remove_dir_all(&self.dir).and_then(|()| fs::create_dir(&self.dir)) {
+            self.tally.error(format!("user {}: beginning anew: {e}", self.id));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// What the users of a mount have counted to; nothing if nobody has.
+pub(crate) fn counted(mount: &Path) -> Result<u64> {
+    match File::open(mount.join("counter")) {
+        Ok(file) => read_counter(&file).map_err(Error::io("the counter")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(e) => Err(Error::io("the counter")(e)),
+    }
+}
+
+fn read_counter(file: &File) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    match file.read_at(&mut bytes, 0)? {
+        0 | 8 => Ok(u64::from_le_bytes(bytes)),
+        len => Err(io::Error::other(format!("{len} bytes of a counter"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_is_right_shows_no_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let user = User::new(dir.path(), 1).unwrap();
+        let tally = user.use_it(&stop, |tally| stop.store(tally.counted >= 20, Ordering::Relaxed));
+        assert_eq!((tally.errors, tally.counted), (0, 20), "{:?}", tally.texts);
+        assert_eq!(counted(dir.path()).unwrap(), 20);
+        assert!(tally.operations > 200 && tally.longest.0 > Duration::ZERO);
+    }
+
+    #[test]
+    fn a_byte_or_a_name_that_is_wrong_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut user = User::new(dir.path(), 1).unwrap();
+        user.make().unwrap();
+        user.look_at(0).unwrap();
+        let path = dir.path().join("user1/file1");
+        let len = user.files[0].len as u64;
+        OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0], len - 1).unwrap();
+        assert_eq!(
+            user.look_at(0).unwrap_err().to_string(),
+            format!("{}: byte {} is wrong", path.display(), len - 1)
+        );
+        user.list().unwrap();
+        fs::write(dir.path().join("user1/more"), b"").unwrap();
+        assert!(user.list().is_err());
+    }
+
+    #[test]
+    fn tallies_add_up() {
+        let mut all = Tally::default();
+        let tally = Tally {
+            operations: 2,
+            errors: 9,
+            texts: vec!["e".into(); 4],
+            counted: 1,
+            longest: (Duration::from_secs(1), "read"),
+        };
+        all.add(&tally);
+        all.add(&tally);
+        assert_eq!((all.operations, all.errors, all.counted, all.texts.len()), (4, 18, 2, TOLD));
+        assert_eq!(all.longest, (Duration::from_secs(1), "read"));
+    }
+}
