@@ -13,9 +13,13 @@ use super::{
     lineup::{Entrant, Side},
     meter::Meter,
     plan::{Pace, Turn, show_seconds, turns},
+};
+use crate::{
+    Error, Result,
+    interrupt::Interrupt,
+    target::Running,
     usage::{Idle, Programs},
 };
-use crate::{Error, Result, interrupt::Interrupt, target::Running};
 
 /// The readings of one column of one target, in the order of the rounds.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,10 +1,6 @@
 //! The order of the runs: in every round each target takes its turn, forwards and backwards in alternation.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{env, path::Path, time::Duration};
 
 use clap::ValueEnum;
 
@@ -42,14 +38,10 @@ const EACH: u64 = 16 * size::KIB;
 
 /// The targets that were asked for.
 pub fn targets(bench: &Bench) -> Result<Vec<Box<dyn Target>>> {
-    let exe = env::current_exe().map_err(Error::io("the path of this program"))?;
     let setup = Setup {
-        bin_dir: bench.bin_dir.clone().or_else(|| exe.parent().map(PathBuf::from)).unwrap_or_default(),
         switches: bench.switches.clone(),
         server_memory: 2 * EACH * (bench.files + bench.listed) as u64 + (1 << 30),
-        tmpfs_dir: bench.tmpfs_dir.clone(),
-        files: 0,
-        connect: Vec::new(),
+        ..Setup::at(&bench.places)?
     };
     let mut kinds = bench.targets.clone();
     kinds.dedup();

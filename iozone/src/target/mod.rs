@@ -22,6 +22,7 @@ use crate::{
     Error, Result,
     cli::{Bench, Switches, TargetKind},
     interrupt::Interrupt,
+    places::Places,
     process::Guarded,
     size,
 };
@@ -128,20 +129,24 @@ pub struct Setup {
 impl Setup {
     /// From the options.
     pub fn new(bench: &Bench, file_size: u64) -> Result<Self> {
-        let bin_dir = match &bench.bin_dir {
-            Some(dir) => dir.clone(),
-            None => {
-                let exe = std::env::current_exe().map_err(Error::io("the path of this program"))?;
-                exe.parent().map(Path::to_owned).unwrap_or_default()
-            }
-        };
         Ok(Self {
-            bin_dir,
             switches: bench.switches.clone(),
-            tmpfs_dir: bench.tmpfs_dir.clone(),
             server_memory: size::server_memory(file_size, bench.threads),
             files: file_size.saturating_mul(u64::from(bench.threads)),
             connect: bench.connect.clone(),
+            ..Self::at(&bench.places)?
+        })
+    }
+
+    /// For nothing yet, where these things are: what is asked for is to be put in.
+    pub fn at(places: &Places) -> Result<Self> {
+        Ok(Self {
+            bin_dir: places.bin_dir()?,
+            switches: Switches::default(),
+            server_memory: 0,
+            tmpfs_dir: places.tmpfs_dir.clone(),
+            files: 0,
+            connect: Vec::new(),
         })
     }
 }

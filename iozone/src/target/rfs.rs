@@ -277,7 +277,7 @@ impl Drop for Started {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Switches;
+    use crate::{cli::Switches, places::Places};
 
     fn rfs(provider: Provider) -> Rfs {
         rfs_at(provider, &[]).unwrap()
@@ -286,15 +286,13 @@ mod tests {
     fn rfs_at(provider: Provider, connect: &[&str]) -> Result<Rfs> {
         let switches =
             Switches { batch: Some("none".into()), max_write: Some("128k".into()), ..Switches::default() };
+        let places = Places { bin_dir: Some("/bin".into()), tmpfs_dir: "/".into() };
         Rfs::new(
             provider,
             Setup {
-                bin_dir: "/bin".into(),
                 switches,
-                server_memory: 1,
-                tmpfs_dir: "/".into(),
-                files: 1,
                 connect: connect.iter().map(|address| (*address).to_owned()).collect(),
+                ..Setup::at(&places).unwrap()
             },
         )
     }
