@@ -215,6 +215,11 @@ impl Switches {
     }
 }
 
+/// The name of an option's value.
+pub fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
 fn pairs(options: &[(&str, &Option<String>)]) -> Vec<String> {
     options
         .iter()

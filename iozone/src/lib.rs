@@ -25,6 +25,7 @@ pub mod engine;
 pub mod markdown;
 pub mod metadata;
 pub mod mount;
+pub mod pace;
 pub mod places;
 pub mod progress;
 pub mod report;
@@ -32,6 +33,7 @@ pub mod runner;
 pub mod sample;
 pub mod size;
 pub mod target;
+pub mod together;
 pub mod usage;
 pub mod workdir;
 

@@ -12,11 +12,12 @@ use super::{
     column::{Column, Job, Reading},
     lineup::{Entrant, Side},
     meter::Meter,
-    plan::{Pace, Turn, show_seconds, turns},
+    plan::{Pace, Turn, turns},
 };
 use crate::{
     Error, Result,
     interrupt::Interrupt,
+    pace::show_seconds,
     target::Running,
     usage::{Idle, Programs},
 };

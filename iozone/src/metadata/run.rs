@@ -2,8 +2,6 @@
 
 use std::{env, path::Path, time::Duration};
 
-use clap::ValueEnum;
-
 use super::{
     cli::{Bench, TargetKind, Work},
     counted::{Counters, Counts, since},
@@ -11,6 +9,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    cli::name_of,
     interrupt::Interrupt,
     process::{Guarded, Invocation},
     runner::order,
@@ -154,9 +153,4 @@ fn worker(work: &Work, limit: Duration, interrupt: &Interrupt) -> Result<f64> {
     let mut child = Guarded::spawn(&command, Path::new("/"))?;
     let said = child.wait_success(interrupt, limit, |_| ())?;
     said.trim().parse().map_err(|_| Error::Parse { program: "the worker".into(), what: said })
-}
-
-/// The name of an option's value.
-fn name_of(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

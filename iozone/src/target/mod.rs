@@ -5,6 +5,7 @@
 
 mod gluster;
 mod moosefs;
+mod mounted;
 mod peer;
 mod rfs;
 mod sshfs;
@@ -70,6 +71,11 @@ pub trait Running {
     /// The directory to measure in.
     fn mountpoint(&self) -> &Path;
 
+    /// All its directories, where it is mounted more than once on the same files.
+    fn mountpoints(&self) -> Vec<&Path> {
+        vec![self.mountpoint()]
+    }
+
     /// Command lines that started it.
     fn commands(&self) -> Vec<String>;
 
@@ -118,6 +124,10 @@ pub struct Setup {
     pub switches: Switches,
     /// Memory for the server.
     pub server_memory: u64,
+    /// How many files, directories and links the server can have [default: its own].
+    pub inodes: Option<u64>,
+    /// Mounts on one server; without a server, each is a file system of its own.
+    pub mounts: u32,
     /// A directory on a tmpfs.
     pub tmpfs_dir: PathBuf,
     /// Bytes of files that a target must hold.
@@ -144,6 +154,8 @@ impl Setup {
             bin_dir: places.bin_dir()?,
             switches: Switches::default(),
             server_memory: 0,
+            inodes: None,
+            mounts: 1,
             tmpfs_dir: places.tmpfs_dir.clone(),
             files: 0,
             connect: Vec::new(),
