@@ -14,6 +14,7 @@
 //! * [`places`]: options on which all programs agree; [`usage`]: processor time and memory of a target's programs;
 //! * [`compare`]: a program beside it: rfs beside its ceilings, other file systems, and itself without its optimizations;
 //! * [`metadata`]: another, on the same targets: files created, looked at, listed and removed per second.
+//! * [`scaling`]: one more: how all of it grows with threads, files, mounts, and the size and number of files.
 //!
 //! Threading: one main thread starts and ends everything; helper threads only drain pipes of children. Every
 //! wait has a deadline and watches the interrupt flag.
@@ -31,6 +32,7 @@ pub mod progress;
 pub mod report;
 pub mod runner;
 pub mod sample;
+pub mod scaling;
 pub mod size;
 pub mod target;
 pub mod together;

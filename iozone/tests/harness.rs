@@ -46,11 +46,19 @@ impl World {
         command
     }
 
+    /// Of the program that shows how rfs scales.
+    fn scaling(&self, args: &[&str]) -> Command {
+        self.plain_command_of(env!("CARGO_BIN_EXE_rfs-scaling"), args)
+    }
+
     fn command_of(&self, program: &str, args: &[&str]) -> Command {
+        self.plain_command_of(program, &[&["--engine=builtin"], args].concat())
+    }
+
+    fn plain_command_of(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command
             .env("TMPDIR", self.path("tmp"))
-            .arg("--engine=builtin")
             .arg("--tmpfs-dir")
             .arg(self.path("shm"))
             .arg("--bin-dir")
@@ -110,13 +118,24 @@ fn a_run_on_tmpfs_writes_everything() {
     world.assert_clean();
 }
 
-/// Starts a run, sends it a signal when a benchmark file is there, and checks how it ends.
-fn signal_ends(world: &World, command: &mut Command, (signal, status): (&str, i32)) {
+/// Whether a benchmark file is in that directory.
+fn has_file(dir: &Path) -> bool {
+    dir.join("iozone-0").exists()
+}
+
+/// Starts a run, sends it a signal when one of its directories in `place` is as it has to be, and checks how it ends.
+fn signal_ends(
+    world: &World,
+    command: &mut Command,
+    (signal, status): (&str, i32),
+    place: &str,
+    ready: impl Fn(&Path) -> bool,
+) {
     let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    let shm = world.path("shm");
+    let place = world.path(place);
     wait_until("a benchmark file", &mut child, || {
-        let dirs = fs::read_dir(&shm).unwrap().filter_map(Result::ok);
-        dirs.map(|dir| dir.path().join("iozone-0")).any(|file| file.exists())
+        let dirs = fs::read_dir(&place).unwrap().filter_map(Result::ok);
+        dirs.map(|dir| dir.path()).any(|dir| ready(&dir))
     });
     let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
     assert!(sent.unwrap().success());
@@ -129,7 +148,7 @@ fn signals_end_it_and_nothing_is_left() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let world = World::new();
         let args = ["--providers", "tmpfs", "--record-sizes", "4k", "--file-size", "16m", "--rounds", "1000"];
-        signal_ends(&world, &mut world.command(&args), (signal, status));
+        signal_ends(&world, &mut world.command(&args), (signal, status), "shm", has_file);
         assert!(!world.path("out").exists(), "results of an unfinished run");
     }
 }
@@ -253,6 +272,53 @@ fn signals_end_a_comparison_and_nothing_is_left() {
         let world = World::new();
         let args = ["--compare=tmpfs,iozone", "--providers", "none", "--record-sizes", "4k", "--size", "16m"];
         let mut command = world.compare(&[&args[..], &["--rounds", "1000"]].concat());
-        signal_ends(&world, &mut command, (signal, status));
+        signal_ends(&world, &mut command, (signal, status), "shm", has_file);
+    }
+}
+
+/// A server that listens.
+const SERVER: &str = "echo \"listening on tcp:127.0.0.1:9\"; echo 'ready: now'; exec sleep 1000 # $TMPDIR";
+
+#[test]
+fn a_mount_that_is_none_ends_the_scaling_and_leaves_nothing() {
+    let world = World::new();
+    world.program("rfs-server", SERVER);
+    world.program("rfs-fuse", "echo \"it is mounted on $2\"; exec sleep 1000");
+    let out = world.scaling(&["--quick", "--providers", "tcp"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let stderr = text(&out.stderr);
+    assert!(stderr.contains("round 1/1, threads 1, tcp ("), "{stderr}");
+    assert!(stderr.contains("rfs-scaling: rfs-fuse: says that it is mounted, but nothing is"), "{stderr}");
+    world.assert_clean();
+    assert!(!world.path("out").exists(), "results of an unfinished run");
+}
+
+#[test]
+fn points_that_do_not_fit_are_named_and_nothing_is_started_without_any() {
+    let world = World::new();
+    let out = world.scaling(&["--scaling=size", "--sizes=900t,901t"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    let stderr = text(&out.stderr);
+    for says in [
+        "rfs-scaling: size 900 TiB is left out: it needs ",
+        "rfs-scaling: size 901 TiB is left out: it needs ",
+        "rfs-scaling: of all that was chosen there is nothing to measure\n",
+    ] {
+        assert!(stderr.contains(says), "{says}: {stderr}");
+    }
+    world.assert_clean();
+    assert!(!world.path("out").exists());
+}
+
+#[test]
+fn signals_end_the_scaling_and_nothing_is_left() {
+    for (signal, status) in [("INT", 130), ("TERM", 143)] {
+        let world = World::new();
+        world.program("rfs-server", SERVER);
+        // Never ready: the program waits for it.
+        world.program("rfs-fuse", "echo waiting > \"$2/here\"; exec sleep 1000");
+        let mut command = world.scaling(&["--scaling=mounts", "--mounts=3", "--providers=tcp"]);
+        let here = |dir: &Path| dir.join("mnt0/here").exists();
+        signal_ends(&world, &mut command, (signal, status), "tmp", here);
     }
 }
