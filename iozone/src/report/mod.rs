@@ -52,7 +52,7 @@ pub struct Report {
 }
 
 /// A target in a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetInfo {
     /// Short name.
     pub name: String,

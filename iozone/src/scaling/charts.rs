@@ -6,11 +6,14 @@ use measure::colors::{GREY, LINE, PALE, Rgb, STRONG};
 
 use super::{
     plan::{Pattern, Series},
-    report::{Reading, Scaling, TargetInfo},
+    report::{Reading, Scaling},
     table,
 };
 use crate::{
-    report::svg::{self, dot, line, polyline, rect, scale, small_grey, text, thousands},
+    report::{
+        TargetInfo,
+        svg::{self, dot, line, polyline, rect, scale, small_grey, text, thousands},
+    },
     size::MIB,
 };
 

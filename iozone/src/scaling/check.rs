@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     plan::{Pattern, Series},
-    report::{Curve, TargetInfo},
+    report::Curve,
 };
+use crate::report::{REFERENCE, TargetInfo};
 
 /// What is left at least, however much the load grows.
 pub const LEAST: f64 = 0.8;
@@ -30,8 +31,8 @@ pub struct Verdict {
     pub peak: f64,
     /// `rate / peak`.
     pub ratio: f64,
-    /// Of the first ceiling at the same two loads.
-    pub ceiling: Option<f64>,
+    /// Of the file system that only copies, at the same two loads.
+    pub null: Option<f64>,
     /// Whether it is [`LEAST`] or more.
     pub met: bool,
 }
@@ -44,9 +45,9 @@ pub fn judge(curves: &[Curve], targets: &[TargetInfo]) -> Vec<Verdict> {
         .filter_map(|curve| {
             let mut verdict = worst(curve)?;
             let same = |other: &&Curve| (other.series, other.pattern) == (curve.series, curve.pattern);
-            let ceiling = curves.iter().filter(same).find(|other| is_ceiling(&other.target));
-            verdict.ceiling = ceiling
-                .and_then(|other| ratio(rate_at(other, verdict.load)?, rate_at(other, verdict.peak_load)?));
+            let null = curves.iter().filter(same).find(|other| other.target == REFERENCE);
+            verdict.null =
+                null.and_then(|null| ratio(rate_at(null, verdict.load)?, rate_at(null, verdict.peak_load)?));
             Some(verdict)
         })
         .collect()
@@ -72,7 +73,7 @@ fn worst(curve: &Curve) -> Option<Verdict> {
                 peak_load: peak.load,
                 peak: peak.median.rate,
                 ratio: share,
-                ceiling: None,
+                null: None,
                 met: share >= LEAST,
             });
         }
@@ -126,7 +127,7 @@ mod tests {
         let below: Vec<_> = scaling.verdicts.iter().filter(|verdict| !verdict.met).collect();
         assert_eq!(below.len(), 1);
         assert_eq!((below[0].pattern, below[0].load, below[0].ratio), (Pattern::Write, 4, 0.75));
-        assert_eq!(below[0].ceiling, Some(2.0));
+        assert_eq!(below[0].null, Some(2.0));
         assert!(!scaling.passes());
     }
 }

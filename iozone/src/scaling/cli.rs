@@ -12,7 +12,6 @@ use crate::{
     cli::Switches,
     places::{Output, Places},
     size::{self, GIB, MIB},
-    target,
 };
 
 /// Measure how rfs scales: with threads, files, mounts, the size of a file, the number of files.
@@ -52,6 +51,8 @@ pub enum Provider {
     Rdma,
     /// A FUSE file system that only copies into its own memory: the ceiling behind FUSE.
     Null,
+    /// A directory in memory without FUSE: the ceiling of the machine. All its mounts are that directory.
+    Tmpfs,
 }
 
 /// Options.
@@ -147,18 +148,6 @@ fn some(text: &str) -> Result<u64, String> {
 fn whole_mib(text: &str) -> Result<u64, String> {
     let bytes = size::parse_nonzero(text).map_err(|err| err.to_string())?;
     if bytes.is_multiple_of(MIB) { Ok(bytes) } else { Err("whole MiB are needed".into()) }
-}
-
-impl Provider {
-    /// For a target.
-    pub fn of_target(self) -> target::Provider {
-        match self {
-            Self::Shm => target::Provider::Shm,
-            Self::Tcp => target::Provider::Tcp,
-            Self::Rdma => target::Provider::Rdma,
-            Self::Null => target::Provider::Null,
-        }
-    }
 }
 
 impl Options {

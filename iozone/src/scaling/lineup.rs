@@ -1,14 +1,14 @@
 //! The targets. Each is made for a point: with as many mounts, and a server of the size that it takes.
 
 use super::{
-    cli::Options,
+    cli::{Options, Provider},
     plan::{Point, Series},
 };
 use crate::{
     Result,
     cli::Switches,
     size::{self, GIB, MIB},
-    target::{Provider, Rfs, Setup, Target},
+    target::{self, Rfs, Setup, Target, Tmpfs},
 };
 
 /// Makes targets.
@@ -25,7 +25,7 @@ pub trait Lineup {
     fn target(&self, index: usize, point: Point) -> Result<Box<dyn Target>>;
 }
 
-/// rfs over some providers.
+/// rfs over some providers, and its ceilings.
 #[derive(Debug)]
 pub struct Mounts {
     providers: Vec<Provider>,
@@ -38,9 +38,9 @@ impl Mounts {
     /// Those that were asked for, once each. Servers take all their memory before anything is measured.
     pub fn new(options: &Options) -> Result<Self> {
         let mut providers: Vec<Provider> = Vec::new();
-        for provider in options.providers.iter().map(|provider| provider.of_target()) {
-            if !providers.contains(&provider) {
-                providers.push(provider);
+        for provider in &options.providers {
+            if !providers.contains(provider) {
+                providers.push(*provider);
             }
         }
         let switches = Switches { prefault: true, ..options.switches.clone() };
@@ -57,6 +57,13 @@ impl Lineup for Mounts {
     fn target(&self, index: usize, point: Point) -> Result<Box<dyn Target>> {
         let shape = point.shape(self.bytes);
         let all = shape.bytes * shape.files * shape.mounts;
+        let provider = match self.providers[index] {
+            Provider::Shm => target::Provider::Shm,
+            Provider::Tcp => target::Provider::Tcp,
+            Provider::Rdma => target::Provider::Rdma,
+            Provider::Null => target::Provider::Null,
+            Provider::Tmpfs => return Ok(Box::new(Tmpfs::new(all, self.setup.tmpfs_dir.clone()))),
+        };
         let (server_memory, inodes) = match point.series {
             Series::Count => (GIB / 2, Some(point.load + 1024)),
             // Each mount and each thread has space of its own in hand.
@@ -66,7 +73,7 @@ impl Lineup for Mounts {
         };
         let mounts = u32::try_from(shape.mounts).unwrap_or(u32::MAX);
         let setup = Setup { server_memory, inodes, mounts, ..self.setup.clone() };
-        Ok(Box::new(Rfs::new(self.providers[index], setup)?))
+        Ok(Box::new(Rfs::new(provider, setup)?))
     }
 }
 
@@ -79,12 +86,12 @@ mod tests {
 
     #[test]
     fn targets_are_there_once_each_in_the_order_given() {
-        let cli = Cli::try_parse_from(["x", "--providers=null,shm,null", "--bin-dir=/bin"]).unwrap();
+        let cli = Cli::try_parse_from(["x", "--providers=null,shm,null,tmpfs", "--bin-dir=/bin"]).unwrap();
         let lineup = Mounts::new(&cli.options).unwrap();
         let point = Point { series: Series::Mounts, load: 4 };
         let names: Vec<_> =
             (0..lineup.len()).map(|index| lineup.target(index, point).unwrap().name().to_owned()).collect();
-        assert_eq!(names, ["null", "shm"]);
+        assert_eq!(names, ["null", "shm", "tmpfs"]);
         assert!(!lineup.is_empty());
     }
 }

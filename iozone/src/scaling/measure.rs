@@ -51,12 +51,10 @@ impl<'a> Loads<'a> {
         let idle = Resident::of(&programs);
         let shape = point.shape(self.extent.bytes);
         let points = running.mountpoints();
-        let files: Vec<PathBuf> = points
-            .iter()
-            .enumerate()
-            .flat_map(|(mount, dir)| {
-                (0..shape.files).map(move |file| dir.join(format!("data-{mount}-{file}")))
-            })
+        // Where there are fewer mounts than asked for, they have the files of all.
+        let files: Vec<PathBuf> = (0..shape.mounts as usize)
+            .flat_map(|mount| (0..shape.files).map(move |file| (mount, file)))
+            .map(|(mount, file)| points[mount % points.len()].join(format!("data-{mount}-{file}")))
             .collect();
         let take = |pattern: Pattern| {
             let command = self

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     machine::Machine,
+    report::TargetInfo,
     sample::Latency,
     usage::{Memory, Programs},
 };
@@ -42,19 +43,6 @@ pub struct Scaling {
     pub left_out: Vec<String>,
     /// Where each curve is farthest below what less load gave.
     pub verdicts: Vec<Verdict>,
-}
-
-/// A target.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TargetInfo {
-    /// Short name.
-    pub name: String,
-    /// What it is.
-    pub title: String,
-    /// Whether it stands beside the others only as a bound.
-    pub ceiling: bool,
-    /// Command lines of its last start.
-    pub commands: Vec<String>,
 }
 
 /// What one target does in one pattern, as one thing grows.

@@ -7,12 +7,13 @@ use super::{
     lineup::Lineup,
     measure::Meter,
     plan::{Extent, Pattern, Point},
-    report::{Reading, TargetInfo},
+    report::Reading,
 };
 use crate::{
     Result,
     interrupt::Interrupt,
     pace::{Budget, show_seconds},
+    report::TargetInfo,
     runner::order,
 };
 

@@ -171,7 +171,7 @@ fn verdicts(verdicts: &[Verdict]) -> String {
             right(verdict.series.show(verdict.load)),
             right(verdict.series.show(verdict.peak_load)),
             right(times(Some(verdict.ratio))),
-            right(times(verdict.ceiling)),
+            right(times(verdict.null)),
             Cell::new(if verdict.met { "" } else { "BELOW" }),
         ]);
     }
