@@ -1,10 +1,11 @@
 //! Command line options. Parsing only: what they mean for this machine is decided in `size` and `runner`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::size;
+use crate::{
+    places::{Output, Places},
+    size,
+};
 
 /// Measure rfs with IOzone, beside its ceilings.
 ///
@@ -103,21 +104,13 @@ pub struct Bench {
     #[arg(long, value_enum, default_value_t = EngineKind::Auto)]
     pub engine: EngineKind,
 
-    /// Where results go [default: results/ in the source tree].
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: Output,
 
-    /// Where rfs-server and rfs-fuse are [default: beside this program].
-    #[arg(long, value_name = "DIR")]
-    pub bin_dir: Option<PathBuf>,
-
-    /// A directory on a tmpfs, for the ceiling of that name.
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    pub tmpfs_dir: PathBuf,
-
-    /// The source tree, for the commit in reports.
-    #[arg(long, value_name = "DIR", hide = true, default_value = ".")]
-    pub source: PathBuf,
+    /// Where things are.
+    #[command(flatten)]
+    pub places: Places,
 
     /// Longest time that one run of the engine may take, in seconds.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
@@ -220,6 +213,11 @@ impl Switches {
         args.extend(self.extra.iter().cloned());
         args
     }
+}
+
+/// The name of an option's value.
+pub fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 fn pairs(options: &[(&str, &Option<String>)]) -> Vec<String> {

@@ -10,9 +10,11 @@
 //!   behind; [`interrupt`]: Ctrl-C;
 //! * [`engine`]: what measures: IOzone, or the built-in engine with the same access patterns;
 //! * [`runner`]: the order of the runs; [`sample`]: numbers and medians;
-//! * [`report`]: table, JSON and chart, all pure functions of a [`report::Report`];
+//! * [`report`]: table, JSON and chart, all pure functions of a [`report::Report`]; [`markdown`]: tables;
+//! * [`places`]: options on which all programs agree; [`usage`]: processor time and memory of a target's programs;
 //! * [`compare`]: a program beside it: rfs beside its ceilings, other file systems, and itself without its optimizations;
 //! * [`metadata`]: another, on the same targets: files created, looked at, listed and removed per second.
+//! * [`scaling`]: one more: how all of it grows with threads, files, mounts, and the size and number of files.
 //!
 //! Threading: one main thread starts and ends everything; helper threads only drain pipes of children. Every
 //! wait has a deadline and watches the interrupt flag.
@@ -21,14 +23,20 @@
 pub mod cli;
 pub mod compare;
 pub mod engine;
+pub mod markdown;
 pub mod metadata;
 pub mod mount;
+pub mod pace;
+pub mod places;
 pub mod progress;
 pub mod report;
 pub mod runner;
 pub mod sample;
+pub mod scaling;
 pub mod size;
 pub mod target;
+pub mod together;
+pub mod usage;
 pub mod workdir;
 
 pub use measure::{Error, Result, error, interrupt, machine, process};

@@ -63,7 +63,7 @@ fn bench(bench: &Bench) -> Result<()> {
     let report = Report {
         format: report::FORMAT,
         began: began.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        commit: machine::commit(&bench.source),
+        commit: machine::commit(&bench.output.source),
         machine: Machine::here(),
         engine: engine.describe(),
         command: env::args().collect::<Vec<_>>().join(" "),
@@ -75,10 +75,9 @@ fn bench(bench: &Bench) -> Result<()> {
         targets: infos,
     };
     println!("{}", report::table::render(&report));
-    let dir = bench.out.clone().unwrap_or_else(|| bench.source.join("results"));
     let stem = format!("iozone-{}", began.strftime("%Y%m%d-%H%M%S"));
-    let written = report::write(&report, &measured.log, &dir, &stem)?;
-    for path in [written.json, written.svg, written.log] {
+    let written = report::write(&report, &measured.log, &bench.output.dir(), &stem)?;
+    for path in written {
         println!("wrote {}", path.display());
     }
     Ok::<(), Error>(())

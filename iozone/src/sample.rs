@@ -1,4 +1,4 @@
-//! Phases of a run and their throughput. Pure.
+//! What is measured: phases of a run with their throughput, latencies of requests. Pure.
 
 pub use measure::statistics::{median, ratio, spread};
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,25 @@ impl Sample {
     /// Throughput of one phase in KiB/s.
     pub fn kib_per_s(&self, phase: Phase) -> f64 {
         self.0[phase as usize]
+    }
+}
+
+/// Latencies of requests, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of them take no longer.
+    pub p50: f64,
+    /// All but one of a hundred.
+    pub p99: f64,
+    /// All but one of a thousand.
+    pub p999: f64,
+}
+
+impl Latency {
+    /// Number by number; `None` without any.
+    pub fn median(of: &[Self]) -> Option<Self> {
+        let number = |number: fn(&Self) -> f64| median(&of.iter().map(number).collect::<Vec<_>>());
+        Some(Self { p50: number(|l| l.p50)?, p99: number(|l| l.p99)?, p999: number(|l| l.p999)? })
     }
 }
 

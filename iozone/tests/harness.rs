@@ -9,7 +9,11 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use iozone::{compare::report::Comparison, report::Report};
+use iozone::{
+    compare::report::Comparison,
+    report::Report,
+    scaling::{plan::Series, report::Scaling},
+};
 use measure::testing::{files, other_processes, text, wait_until};
 use tempfile::TempDir;
 
@@ -46,11 +50,19 @@ impl World {
         command
     }
 
+    /// Of the program that shows how rfs scales.
+    fn scaling(&self, args: &[&str]) -> Command {
+        self.plain_command_of(env!("CARGO_BIN_EXE_rfs-scaling"), args)
+    }
+
     fn command_of(&self, program: &str, args: &[&str]) -> Command {
+        self.plain_command_of(program, &[&["--engine=builtin"], args].concat())
+    }
+
+    fn plain_command_of(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command
             .env("TMPDIR", self.path("tmp"))
-            .arg("--engine=builtin")
             .arg("--tmpfs-dir")
             .arg(self.path("shm"))
             .arg("--bin-dir")
@@ -110,13 +122,13 @@ fn a_run_on_tmpfs_writes_everything() {
     world.assert_clean();
 }
 
-/// Starts a run, sends it a signal when a benchmark file is there, and checks how it ends.
-fn signal_ends(world: &World, command: &mut Command, (signal, status): (&str, i32)) {
+/// Starts a run, sends it a signal when a benchmark file of that name is there, and checks how it ends.
+fn signal_ends(world: &World, command: &mut Command, (signal, status): (&str, i32), name: &str) {
     let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let shm = world.path("shm");
     wait_until("a benchmark file", &mut child, || {
         let dirs = fs::read_dir(&shm).unwrap().filter_map(Result::ok);
-        dirs.map(|dir| dir.path().join("iozone-0")).any(|file| file.exists())
+        dirs.map(|dir| dir.path().join(name)).any(|file| file.exists())
     });
     let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
     assert!(sent.unwrap().success());
@@ -129,7 +141,7 @@ fn signals_end_it_and_nothing_is_left() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let world = World::new();
         let args = ["--providers", "tmpfs", "--record-sizes", "4k", "--file-size", "16m", "--rounds", "1000"];
-        signal_ends(&world, &mut world.command(&args), (signal, status));
+        signal_ends(&world, &mut world.command(&args), (signal, status), "iozone-0");
         assert!(!world.path("out").exists(), "results of an unfinished run");
     }
 }
@@ -253,6 +265,78 @@ fn signals_end_a_comparison_and_nothing_is_left() {
         let world = World::new();
         let args = ["--compare=tmpfs,iozone", "--providers", "none", "--record-sizes", "4k", "--size", "16m"];
         let mut command = world.compare(&[&args[..], &["--rounds", "1000"]].concat());
-        signal_ends(&world, &mut command, (signal, status));
+        signal_ends(&world, &mut command, (signal, status), "iozone-0");
+    }
+}
+
+/// A server that listens.
+const SERVER: &str = "echo \"listening on tcp:127.0.0.1:9\"; echo 'ready: now'; exec sleep 1000 # $TMPDIR";
+
+#[test]
+fn a_mount_that_is_none_ends_the_scaling_and_leaves_nothing() {
+    let world = World::new();
+    world.program("rfs-server", SERVER);
+    world.program("rfs-fuse", "echo \"it is mounted on $2\"; exec sleep 1000");
+    let out = world.scaling(&["--quick", "--providers", "tcp"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let stderr = text(&out.stderr);
+    assert!(stderr.contains("round 1/1, threads 1, tcp ("), "{stderr}");
+    assert!(stderr.contains("rfs-scaling: rfs-fuse: says that it is mounted, but nothing is"), "{stderr}");
+    world.assert_clean();
+    assert!(!world.path("out").exists(), "results of an unfinished run");
+}
+
+#[test]
+fn points_that_do_not_fit_are_named_and_nothing_is_started_without_any() {
+    let world = World::new();
+    let out = world.scaling(&["--scaling=size", "--sizes=900t,901t"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    let stderr = text(&out.stderr);
+    for says in [
+        "rfs-scaling: size 900 TiB is left out: it needs ",
+        "rfs-scaling: size 901 TiB is left out: it needs ",
+        "rfs-scaling: of all that was chosen there is nothing to measure\n",
+    ] {
+        assert!(stderr.contains(says), "{says}: {stderr}");
+    }
+    world.assert_clean();
+    assert!(!world.path("out").exists());
+}
+
+#[test]
+fn a_quick_scaling_writes_its_page_and_charts() {
+    let world = World::new();
+    let page = world.path("page");
+    let args = ["--scaling", "--quick", "--rounds=2", "--size=2m", "--sizes=1m,2m", "--counts=1,50"];
+    let mut command = world.scaling(&args);
+    let out =
+        command.args(["--random-ms=10", "--providers=tmpfs", "--document"]).arg(&page).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("| count | create, tmpfs | stat, tmpfs | unlink, tmpfs |"));
+    let names = |dir: &str| -> Vec<String> {
+        world.files(dir).iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    };
+    let charts = ["count.svg", "files.svg", "mounts.svg", "size.svg", "threads.svg"];
+    assert_eq!(names("page"), [&["README.md"][..], &charts].concat());
+    assert_eq!(names("out").len(), 2 + charts.len());
+    let json = world.files("out").into_iter().find(|path| path.extension().unwrap() == "json").unwrap();
+    let scaling: Scaling = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(scaling.series(), Series::ALL);
+    assert_eq!((scaling.rounds, scaling.curves.len()), (2, 5 * 3));
+    let points: Vec<_> = scaling.curves.iter().flat_map(|curve| &curve.points).collect();
+    assert_eq!(points.len(), 5 * 3 * 2);
+    assert!(points.iter().all(|point| point.rounds.len() == 2 && point.median.rate > 0.0));
+    // A ceiling is not judged.
+    assert!(scaling.verdicts.is_empty());
+    world.assert_clean();
+}
+
+#[test]
+fn signals_end_the_scaling_and_nothing_is_left() {
+    for (signal, status) in [("INT", 130), ("TERM", 143)] {
+        let world = World::new();
+        let mut command = world.scaling(&["--scaling=threads", "--providers=tmpfs", "--rounds=1000"]);
+        command.args(["--size=16m", "--random-ms=60000"]);
+        signal_ends(&world, &mut command, (signal, status), "data-0-0");
     }
 }

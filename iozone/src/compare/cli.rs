@@ -1,10 +1,13 @@
 //! Command line options.
 
-use std::path::PathBuf;
-
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{cli::EngineKind, engine, size};
+use crate::{
+    cli::EngineKind,
+    engine,
+    places::{Output, Places},
+    size,
+};
 
 /// Measure rfs beside its ceilings, other file systems, and itself without its optimizations.
 ///
@@ -121,21 +124,13 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = EngineKind::Auto)]
     pub engine: EngineKind,
 
-    /// Where results go [default: results/ in the source tree].
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: Output,
 
-    /// Where rfs-server and rfs-fuse are [default: beside this program].
-    #[arg(long, value_name = "DIR")]
-    pub bin_dir: Option<PathBuf>,
-
-    /// A directory on a tmpfs, for the files of all but rfs.
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    pub tmpfs_dir: PathBuf,
-
-    /// The source tree, for the commit in reports.
-    #[arg(long, value_name = "DIR", hide = true, default_value = ".")]
-    pub source: PathBuf,
+    /// Where things are.
+    #[command(flatten)]
+    pub places: Places,
 
     /// Longest time that one run of a program may take, in seconds.
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]

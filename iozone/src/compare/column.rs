@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{sample::Phase, size};
+use crate::{
+    sample::{Latency, Phase},
+    size,
+};
 
 /// One run of a program on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,17 +64,6 @@ pub struct Reading {
     pub cpu_s_per_gib: Option<f64>,
     /// Those of the program that measures, with what the kernel does for it in its system calls.
     pub caller_s_per_gib: Option<f64>,
-}
-
-/// Latencies of requests, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Half of them take no longer.
-    pub p50: f64,
-    /// All but one of a hundred.
-    pub p99: f64,
-    /// All but one of a thousand.
-    pub p999: f64,
 }
 
 /// One number of a [`Reading`].

@@ -4,11 +4,12 @@ use std::{path::Path, process::Command, time::Duration};
 
 use serde_json::Value;
 
-use super::column::{Access, Latency};
+use super::column::Access;
 use crate::{
     Error, Result,
     interrupt::Interrupt,
     process::{Guarded, Invocation},
+    sample::Latency,
     size,
 };
 

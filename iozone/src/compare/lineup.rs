@@ -7,7 +7,7 @@ use super::{
     column::Job,
 };
 use crate::{
-    Error, Result,
+    Result,
     cli::Switches,
     size,
     target::{self, Gluster, Moosefs, Rfs, Setup, Sshfs, Target, Tmpfs},
@@ -77,15 +77,11 @@ const LARGE: [u64; 2] = [128 * size::KIB, size::MIB];
 
 /// The targets for these options, in the order of tables.
 pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
-    let exe = std::env::current_exe().map_err(Error::io("the path of this program"))?;
     let extent = options.extent();
     let setup = Setup {
-        bin_dir: options.bin_dir.clone().or_else(|| Some(exe.parent()?.to_owned())).unwrap_or_default(),
-        switches: Switches::default(),
         server_memory: size::server_memory(extent.size, 1),
-        tmpfs_dir: options.tmpfs_dir.clone(),
         files: extent.size,
-        connect: Vec::new(),
+        ..Setup::at(&options.places)?
     };
     let jobs = Jobs::new(options, &extent);
     let mut all = Vec::new();
@@ -109,10 +105,10 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
         mounts(target::Provider::Null, "null", Side::Ceiling, &jobs.uncached)?;
     }
     if options.wants(Group::Tmpfs) {
-        let tmpfs = Tmpfs::new(extent.size, options.tmpfs_dir.clone());
+        let tmpfs = Tmpfs::new(extent.size, options.places.tmpfs_dir.clone());
         push(&mut all, "tmpfs".into(), None, Side::Ceiling, &jobs.besides, tmpfs);
     }
-    let dir = || options.tmpfs_dir.clone();
+    let dir = || options.places.tmpfs_dir.clone();
     if options.wants(Group::Glusterfs) {
         push(&mut all, "glusterfs".into(), None, Side::Peer, &jobs.kept, Gluster::new(dir()));
     }

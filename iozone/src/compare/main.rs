@@ -65,7 +65,7 @@ fn compare(options: &Options) -> Result<bool> {
     let measured = measure::run(&entrants, &meter, times, &interrupt)?;
     let setting = Setting {
         began: began.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        commit: machine::commit(&options.source),
+        commit: machine::commit(&options.output.source),
         machine: Machine::here(),
         programs,
         command: env::args().collect::<Vec<_>>().join(" "),
@@ -73,9 +73,8 @@ fn compare(options: &Options) -> Result<bool> {
     };
     let comparison = Comparison::new(setting, &entrants, &measured);
     println!("{}", table::render(&comparison));
-    let dir = options.out.clone().unwrap_or_else(|| options.source.join("results"));
     let stem = format!("compare-{}", began.strftime("%Y%m%d-%H%M%S"));
-    for path in report::write(&comparison, &measured.log, &dir, &stem)? {
+    for path in report::write(&comparison, &measured.log, &options.output.dir(), &stem)? {
         println!("wrote {}", path.display());
     }
     Ok(!options.check || comparison.passes())

@@ -12,10 +12,15 @@ use super::{
     column::{Column, Job, Reading},
     lineup::{Entrant, Side},
     meter::Meter,
-    plan::{Pace, Turn, show_seconds, turns},
+    plan::{Pace, Turn, turns},
+};
+use crate::{
+    Error, Result,
+    interrupt::Interrupt,
+    pace::show_seconds,
+    target::Running,
     usage::{Idle, Programs},
 };
-use crate::{Error, Result, interrupt::Interrupt, target::Running};
 
 /// The readings of one column of one target, in the order of the rounds.
 #[derive(Clone, Debug, PartialEq)]

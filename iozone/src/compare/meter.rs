@@ -6,10 +6,10 @@ use super::{
     cli::Extent,
     column::{FIO, Job, Reading},
     fio::{self, Fio},
-    usage::Programs,
 };
 use crate::{
     Error, Result, engine, engine::Engine, interrupt::Interrupt, sample::Phase, size, target::Running,
+    usage::Programs,
 };
 
 /// Takes a turn: readings for the columns of a job, in their order, and what was printed.

@@ -5,7 +5,7 @@
 //!
 //! * [`cli`]: the options; [`lineup`]: which targets that means; [`mod@column`]: what is measured of them;
 //! * [`plan`]: the order of the turns and how long they take; [`measure`]: rounds of them; [`meter`]: taking one, with
-//!   [`fio`] or an [`Engine`](crate::engine::Engine); [`usage`]: processor time and memory of a target's programs;
+//!   [`fio`] or an [`Engine`](crate::engine::Engine);
 //! * [`ratios`]: medians and ratios of the rounds; [`requirements`]: how high they have to be;
 //! * [`report`]: all of it as data; [`table`]: as text; [`charts`]: as pictures.
 //!
@@ -23,4 +23,3 @@ pub mod ratios;
 pub mod report;
 pub mod requirements;
 pub mod table;
-pub mod usage;

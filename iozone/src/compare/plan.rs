@@ -59,11 +59,6 @@ impl Pace {
     }
 }
 
-/// Seconds as a user likes to read them.
-pub fn show_seconds(seconds: f64) -> String {
-    if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,10 +100,5 @@ mod tests {
         // The mean of the others.
         assert_eq!(pace.left([turn(7)]), Some(2.0));
         assert_eq!(pace.left([]), Some(0.0));
-    }
-
-    #[test]
-    fn times_are_short() {
-        assert_eq!((show_seconds(89.4), show_seconds(600.0)), ("89 s".into(), "10 min".into()));
     }
 }

@@ -3,22 +3,19 @@
 use measure::statistics::{median, ratio, spread};
 
 use super::{
-    column::{Column, Latency, Metric, Pattern, Reading},
+    column::{Column, Metric, Pattern, Reading},
     report::Comparison,
 };
+use crate::sample::Latency;
 
 /// Number by number: each median is of the rounds that have that number.
 pub fn median_reading(rounds: &[Reading]) -> Reading {
     let of = |number: &dyn Fn(&Reading) -> Option<f64>| {
         median(&rounds.iter().filter_map(number).collect::<Vec<_>>())
     };
-    let latency = |number: fn(Latency) -> f64| of(&|reading| reading.latency.map(number));
     Reading {
         mib_per_s: of(&|reading| Some(reading.mib_per_s)).unwrap_or(0.0),
-        latency: latency(|l| l.p50)
-            .zip(latency(|l| l.p99))
-            .zip(latency(|l| l.p999))
-            .map(|((p50, p99), p999)| Latency { p50, p99, p999 }),
+        latency: Latency::median(&rounds.iter().filter_map(|reading| reading.latency).collect::<Vec<_>>()),
         cpu_s_per_gib: of(&|reading| reading.cpu_s_per_gib),
         caller_s_per_gib: of(&|reading| reading.caller_s_per_gib),
     }

@@ -1,9 +1,6 @@
 //! The result of a comparison as data: the JSON file is this, field by field. Pure but for [`write()`].
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +11,8 @@ use super::{
     measure::Measured,
     ratios::{median_reading, throughput_spread},
     requirements::{Verdict, judge},
-    usage::Idle,
 };
-use crate::{Error, Result, machine::Machine};
+use crate::{Result, machine::Machine, places, usage::Idle};
 
 /// Version of the JSON form.
 pub const FORMAT: u32 = 1;
@@ -143,22 +139,18 @@ impl Comparison {
 
 /// Writes JSON, charts and log into a directory, which is created; `stem` begins the file names, which are returned.
 pub fn write(comparison: &Comparison, log: &str, dir: &Path, stem: &str) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(dir).map_err(Error::io(dir))?;
-    let json = serde_json::to_string_pretty(comparison)
-        .map_err(|err| Error::Parse { program: "this report".into(), what: err.to_string() })?;
-    let mut files = vec![(format!("{stem}.json"), json + "\n"), (format!("{stem}.log"), log.to_owned())];
+    let mut files =
+        vec![(format!("{stem}.json"), places::json(comparison)?), (format!("{stem}.log"), log.to_owned())];
     files.extend(charts::all(comparison).into_iter().map(|(name, svg)| (format!("{stem}-{name}.svg"), svg)));
-    let write = |(name, text): (String, String)| {
-        let path = dir.join(name);
-        fs::write(&path, text).map_err(Error::io(&path)).map(|()| path)
-    };
-    files.into_iter().map(write).collect()
+    places::write(dir, files)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::fs;
+
     use super::*;
-    use crate::compare::column::{Job, Latency};
+    use crate::{compare::column::Job, sample::Latency, usage::Memory};
 
     /// shm, null and tmpfs: IOzone in 4 KiB records and fio in 4 KiB blocks; a peer is not there. shm has half of null's
     /// throughput and twice its latency.
@@ -177,8 +169,7 @@ pub(crate) mod tests {
             target("tmpfs", Side::Ceiling, None),
             target("glusterfs", Side::Peer, Some("there is no glusterd")),
         ];
-        let memory =
-            |own: u64, shared: u64| crate::compare::usage::Memory { own: own << 20, shared: shared << 20 };
+        let memory = |own: u64, shared: u64| Memory { own: own << 20, shared: shared << 20 };
         targets[0].idle = vec![Idle { cpu_percent: 0.5, client: memory(3, 160), servers: memory(2, 160) }];
         let columns: Vec<Column> =
             [Job::Iozone(4096), Job::Fio(4096)].into_iter().flat_map(Job::columns).collect();

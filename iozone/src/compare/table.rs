@@ -1,6 +1,6 @@
 //! Tables for a terminal that are Markdown at the same time. Pure.
 
-use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
+use comfy_table::{Cell, Table};
 use measure::statistics::median;
 
 use super::{
@@ -8,9 +8,12 @@ use super::{
     lineup::{PLAIN, Side, UNCACHED},
     report::{Comparison, TargetInfo},
     requirements::Verdict,
+};
+use crate::{
+    markdown::{figure, right, table, times},
+    size,
     usage::Idle,
 };
-use crate::size;
 
 /// Everything that is printed at the end.
 pub fn render(comparison: &Comparison) -> String {
@@ -76,7 +79,7 @@ impl<'a> Rows<'a> {
 
     /// A row for each column; `cells` gives the rest of it.
     fn table(&self, heading: &[&str], cells: impl Fn(Column) -> Vec<String>) -> Table {
-        let mut table = table(&[&["size", ""], heading].concat());
+        let mut table = table([&["size", ""], heading].concat());
         let mut last = None;
         for &column in &self.columns {
             let size = if last == Some(column.size) { String::new() } else { size::show(column.size) };
@@ -213,7 +216,7 @@ fn variants(comparison: &Comparison) -> String {
 }
 
 fn idle(comparison: &Comparison) -> String {
-    let mut table = table(&["idle", "CPU %", "client, own", "shared", "servers, own", "shared"]);
+    let mut table = table(["idle", "CPU %", "client, own", "shared", "servers, own", "shared"]);
     let middle = |info: &TargetInfo, of: &dyn Fn(&Idle) -> f64| {
         median(&info.idle.iter().map(of).collect::<Vec<_>>()).unwrap_or(0.0)
     };
@@ -243,7 +246,7 @@ fn idle(comparison: &Comparison) -> String {
 
 /// A row for each requirement and target: how many columns, and the one that is nearest to it or farthest below.
 fn verdicts(comparison: &Comparison) -> String {
-    let mut table = table(&["required", "of", "to", "ratio", "met in", "worst", "where", ""]);
+    let mut table = table(["required", "of", "to", "ratio", "met in", "worst", "where", ""]);
     let mut rest = comparison.verdicts.as_slice();
     while let Some(first) = rest.first() {
         let same = |verdict: &Verdict| verdict.name == first.name && verdict.of == first.of;
@@ -278,33 +281,6 @@ fn foot(comparison: &Comparison) -> String {
         .iter()
         .filter_map(|info| Some(format!("left out: {}: {}", info.name, info.left_out.as_ref()?)));
     titles.chain(left_out).collect::<Vec<_>>().join("\n")
-}
-
-fn table(heading: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(ASCII_MARKDOWN);
-    table.set_header(heading.iter().map(right));
-    table
-}
-
-fn right(text: impl ToString) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
-}
-
-fn figure(value: Option<f64>) -> String {
-    match value {
-        Some(value) if value < 100.0 => format!("{value:.1}"),
-        Some(value) => format!("{value:.0}"),
-        None => "-".into(),
-    }
-}
-
-fn times(ratio: Option<f64>) -> String {
-    match ratio {
-        Some(ratio) if ratio < 100.0 => format!("{ratio:.2}x"),
-        Some(ratio) => format!("{ratio:.0}x"),
-        None => "-".into(),
-    }
 }
 
 #[cfg(test)]
@@ -351,14 +327,5 @@ mod tests {
             text.contains("/ tcp-plain") && text.contains("2.00x") && text.contains("tcp-plain: about"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn ratios_and_figures_are_short() {
-        assert_eq!(
-            (times(Some(0.456)), times(Some(140.4)), times(None)),
-            ("0.46x".into(), "140x".into(), "-".into())
-        );
-        assert_eq!((figure(Some(9.94)), figure(Some(2251.4))), ("9.9".into(), "2251".into()));
     }
 }

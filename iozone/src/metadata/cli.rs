@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::step::{Action, Shape};
-use crate::cli::Switches;
+use crate::{cli::Switches, places::Places};
 
 /// Measure how fast files are created, looked at, listed and removed on rfs, beside its ceilings and GlusterFS.
 ///
@@ -102,13 +102,9 @@ pub struct Bench {
     #[arg(long)]
     pub check: bool,
 
-    /// Where rfs-server and rfs-fuse are [default: beside this program].
-    #[arg(long, value_name = "DIR")]
-    pub bin_dir: Option<PathBuf>,
-
-    /// A directory on a tmpfs.
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    pub tmpfs_dir: PathBuf,
+    /// Where things are.
+    #[command(flatten)]
+    pub places: Places,
 
     /// Longest time that one step may take, in seconds.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]

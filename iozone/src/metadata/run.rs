@@ -1,12 +1,6 @@
 //! The order of the runs: in every round each target takes its turn, forwards and backwards in alternation.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    time::Duration,
-};
-
-use clap::ValueEnum;
+use std::{env, path::Path, time::Duration};
 
 use super::{
     cli::{Bench, TargetKind, Work},
@@ -15,6 +9,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    cli::name_of,
     interrupt::Interrupt,
     process::{Guarded, Invocation},
     runner::order,
@@ -42,14 +37,10 @@ const EACH: u64 = 16 * size::KIB;
 
 /// The targets that were asked for.
 pub fn targets(bench: &Bench) -> Result<Vec<Box<dyn Target>>> {
-    let exe = env::current_exe().map_err(Error::io("the path of this program"))?;
     let setup = Setup {
-        bin_dir: bench.bin_dir.clone().or_else(|| exe.parent().map(PathBuf::from)).unwrap_or_default(),
         switches: bench.switches.clone(),
         server_memory: 2 * EACH * (bench.files + bench.listed) as u64 + (1 << 30),
-        tmpfs_dir: bench.tmpfs_dir.clone(),
-        files: 0,
-        connect: Vec::new(),
+        ..Setup::at(&bench.places)?
     };
     let mut kinds = bench.targets.clone();
     kinds.dedup();
@@ -162,9 +153,4 @@ fn worker(work: &Work, limit: Duration, interrupt: &Interrupt) -> Result<f64> {
     let mut child = Guarded::spawn(&command, Path::new("/"))?;
     let said = child.wait_success(interrupt, limit, |_| ())?;
     said.trim().parse().map_err(|_| Error::Parse { program: "the worker".into(), what: said })
-}
-
-/// The name of an option's value.
-fn name_of(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -1,12 +1,13 @@
 //! What is printed. Pure.
 
-use comfy_table::{Cell as Field, CellAlignment, Table, presets::ASCII_MARKDOWN};
+use comfy_table::Cell as Field;
 use measure::statistics::{median, ratio};
 
 use super::{
     run::Cell,
     step::{Needed, STEPS, Step},
 };
+use crate::markdown::{right, table};
 
 /// The peer that rates are compared with.
 const PEER: &str = "glusterfs";
@@ -115,17 +116,6 @@ fn calls(cell: &Cell) -> Option<String> {
 
 fn show(rate: Option<f64>) -> String {
     rate.map_or_else(|| "-".into(), |rate| format!("{rate:.0}"))
-}
-
-fn right(text: String) -> Field {
-    Field::new(text).set_alignment(CellAlignment::Right)
-}
-
-fn table<'a>(heading: impl Iterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(ASCII_MARKDOWN);
-    table.set_header(heading.map(|name| Field::new(name).set_alignment(CellAlignment::Right)));
-    table
 }
 
 #[cfg(test)]

@@ -6,8 +6,6 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::Barrier,
-    thread,
     time::Instant,
 };
 
@@ -15,7 +13,7 @@ use super::{
     cli::Work,
     step::{Action, Shape},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, together};
 
 /// Directories of a tree at each of its two levels.
 const FAN_OUT: usize = 10;
@@ -74,28 +72,10 @@ fn timed(work: &Work) -> Result<f64> {
             bounds.map(|index| path(work, index)).collect()
         })
         .collect();
-    let barrier = &Barrier::new(threads);
-    let spans = thread::scope(|scope| {
-        let running: Vec<_> = shares
-            .iter()
-            .map(|share| {
-                scope.spawn(move || {
-                    barrier.wait();
-                    // By the thread itself: another one may get to look at the clock only when this one is through.
-                    let began = Instant::now();
-                    share.iter().try_for_each(|path| one(work.action, path).map_err(Error::io(path)))?;
-                    Ok((began, Instant::now()))
-                })
-            })
-            .collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<(Instant, Instant)>>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        running.into_iter().map(join).collect::<Result<Vec<_>>>()
-    })?;
-    let began = spans.iter().map(|(began, _)| *began).min();
-    let ended = spans.iter().map(|(_, ended)| *ended).max();
-    Ok(began.zip(ended).map_or(0.0, |(began, ended)| (ended - began).as_secs_f64()))
+    let act =
+        |share: &[PathBuf]| share.iter().try_for_each(|path| one(work.action, path).map_err(Error::io(path)));
+    let jobs = shares.iter().map(|share| || act(share)).collect();
+    together::run(jobs).map(|(seconds, _)| seconds)
 }
 
 fn one(action: Action, path: &Path) -> io::Result<()> {

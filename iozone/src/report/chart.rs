@@ -3,11 +3,12 @@
 //! Each panel has a scale of its own, from zero. Numbers above the bars are MiB/s. A ceiling that would dwarf
 //! everything else is cut off, visibly, with its number above it.
 
-use std::fmt::{Display, Write};
+use measure::colors::{GREY, LINE, PALE, Rgb, STRONG};
 
-use measure::colors::{GREY, INK, LINE, PALE, Rgb, STRONG};
-
-use super::{REFERENCE, Report, TargetInfo};
+use super::{
+    REFERENCE, Report, TargetInfo,
+    svg::{self, line, polyline, rect, scale, small_grey, text, thousands},
+};
 use crate::{sample::Phase, size};
 
 const WIDTH: f64 = 1080.0;
@@ -24,21 +25,7 @@ pub fn svg(report: &Report) -> String {
     let panels = report.record_sizes.len() as f64;
     let head_height = HEAD + LEGEND_ROW * report.targets.len().div_ceil(2) as f64 + 8.0;
     let height = head_height + panels * PANEL + FOOT;
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write!(
-        out,
-        concat!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}" "#,
-            r##"font-family="system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="12" fill="{ink}">"##,
-            "\n",
-            r##"<rect width="{w}" height="{h}" fill="#ffffff"/>"##,
-            "\n"
-        ),
-        ink = INK,
-        w = WIDTH,
-        h = height
-    );
+    let mut out = svg::begin(WIDTH, height);
     head(&mut out, report);
     let colors = colors(&report.targets);
     for (n, &record) in report.record_sizes.iter().enumerate() {
@@ -47,8 +34,7 @@ pub fn svg(report: &Report) -> String {
     let note = "MiB/s, higher is better; flush time counts. Every panel has a scale of its own, from zero. \
                 Bars with a zigzag go on beyond it: their number counts.";
     text(&mut out, LEFT, height - 12.0, "start", &small_grey(), note);
-    out.push_str("</svg>\n");
-    out
+    svg::end(out)
 }
 
 fn head(out: &mut String, report: &Report) {
@@ -84,9 +70,7 @@ fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[Rgb
     let mut tick = 0.0;
     while tick <= limit * 1.0001 {
         let y = base - tick / limit * PLOT;
-        let stroke = if tick == 0.0 { GREY } else { LINE };
-        let _ =
-            writeln!(out, r#"<line x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="{stroke}"/>"#);
+        line(out, (LEFT, y), (right, y), if tick == 0.0 { GREY } else { LINE });
         text(out, LEFT - 8.0, y + 4.0, "end", &small_grey(), &thousands(tick));
         tick += step;
     }
@@ -115,10 +99,6 @@ fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[Rgb
     }
 }
 
-fn small_grey() -> String {
-    format!("fill=\"{GREY}\" font-size=\"11\"")
-}
-
 /// Providers in strong colours, ceilings in greys.
 fn colors(targets: &[TargetInfo]) -> Vec<Rgb> {
     let (mut providers, mut ceilings) = (STRONG.iter().cycle(), PALE.iter().cycle());
@@ -137,63 +117,8 @@ fn top_of(matters: f64, all: f64) -> (f64, f64) {
 /// A white zigzag across a bar.
 fn cut(out: &mut String, x: f64, y: f64, width: f64) {
     let step = width / 4.0;
-    let points: Vec<String> = (0..=4)
-        .map(|n| format!("{:.1},{:.1}", x + f64::from(n) * step, y - f64::from(n % 2) * 6.0))
-        .collect();
-    let _ = writeln!(
-        out,
-        r##"<polyline points="{}" fill="none" stroke="#ffffff" stroke-width="3"/>"##,
-        points.join(" ")
-    );
-}
-
-/// Distance of grid lines (1, 2 or 5 times a power of ten, four to nine of them) and the top of the scale.
-fn scale(largest: f64) -> (f64, f64) {
-    if largest <= 0.0 || !largest.is_finite() {
-        return (1.0, 1.0);
-    }
-    let rough = largest / 5.0;
-    let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|s| *s >= rough);
-    let step = step.unwrap_or(power);
-    (step, (largest / step).ceil() * step)
-}
-
-fn thousands(value: f64) -> String {
-    if value < 10.0 && value.fract() > 0.0 {
-        return format!("{value:.1}");
-    }
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (n, digit) in digits.chars().enumerate() {
-        if n > 0 && (digits.len() - n).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, style: &str, content: &str) {
-    let content = escape(content);
-    let space = if style.is_empty() { "" } else { " " };
-    let _ =
-        writeln!(out, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{space}{style}>{content}</text>"#);
-}
-
-fn rect(out: &mut String, x: f64, y: f64, width: f64, height: f64, fill: impl Display, tip: Option<&str>) {
-    let _ = write!(
-        out,
-        r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" rx="1.5" fill="{fill}""#
-    );
-    let _ = match tip {
-        Some(tip) => writeln!(out, "><title>{}</title></rect>", escape(tip)),
-        None => writeln!(out, "/>"),
-    };
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    let points: Vec<_> = (0..=4).map(|n| (x + f64::from(n) * step, y - f64::from(n % 2) * 6.0)).collect();
+    polyline(out, &points, Rgb(255, 255, 255), 3.0);
 }
 
 #[cfg(test)]
@@ -234,16 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn scales_are_round() {
-        assert_eq!(scale(48000.0), (10000.0, 50000.0));
-        assert_eq!(scale(9.0), (2.0, 10.0));
-        assert_eq!(scale(0.0), (1.0, 1.0));
-        assert_eq!(scale(f64::INFINITY), (1.0, 1.0));
+    fn ceilings_far_above_do_not_make_the_scale() {
         assert_eq!(top_of(9000.0, 10000.0), (2000.0, 10000.0));
         assert_eq!(top_of(0.0, 10000.0), (2000.0, 10000.0));
         assert_eq!(top_of(1000.0, 10000.0), (500.0, 1500.0));
-        assert_eq!(thousands(1_234_567.0), "1,234,567");
-        assert_eq!(thousands(100.0), "100");
-        assert_eq!(thousands(0.5), "0.5");
     }
 }

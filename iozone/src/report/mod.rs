@@ -1,18 +1,17 @@
 //! The result of a run as data, and its three forms. Pure but for [`write()`].
 
 pub mod chart;
+pub mod svg;
 pub mod table;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result,
+    Result,
     machine::Machine,
+    places,
     runner::Measured,
     sample::{self, Phase},
     size,
@@ -53,7 +52,7 @@ pub struct Report {
 }
 
 /// A target in a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetInfo {
     /// Short name.
     pub name: String,
@@ -142,36 +141,16 @@ pub fn entries(measured: &Measured, targets: &[TargetInfo]) -> Vec<Entry> {
     entries
 }
 
-/// Where [`write()`] has put things.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// The report as JSON.
-    pub json: PathBuf,
-    /// The chart.
-    pub svg: PathBuf,
-    /// What the engine printed.
-    pub log: PathBuf,
-}
-
-/// Writes JSON, chart and log into a directory, which is created; `stem` begins the file names.
-pub fn write(report: &Report, log: &str, dir: &Path, stem: &str) -> Result<Written> {
-    fs::create_dir_all(dir).map_err(Error::io(dir))?;
-    let put = |extension: &str, text: &str| {
-        let path = dir.join(format!("{stem}.{extension}"));
-        fs::write(&path, text).map_err(Error::io(&path))?;
-        Ok::<_, Error>(path)
-    };
-    let json = serde_json::to_string_pretty(report)
-        .map_err(|err| Error::Parse { program: "this report".into(), what: err.to_string() })?;
-    Ok(Written {
-        json: put("json", &(json + "\n"))?,
-        svg: put("svg", &chart::svg(report))?,
-        log: put("log", log)?,
-    })
+/// Writes JSON, chart and log into a directory, which is created; `stem` begins the file names. Their paths, in this order.
+pub fn write(report: &Report, log: &str, dir: &Path, stem: &str) -> Result<Vec<PathBuf>> {
+    let texts = [("json", places::json(report)?), ("svg", chart::svg(report)), ("log", log.to_owned())];
+    places::write(dir, texts.map(|(extension, text)| (format!("{stem}.{extension}"), text)).into())
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::fs;
+
     use super::*;
     use crate::{runner::Cell, sample::Sample};
 
@@ -256,8 +235,8 @@ pub(crate) mod tests {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("new/results");
         let written = write(&example(), "raw", &out, "run").unwrap();
-        assert_eq!(written.json, out.join("run.json"));
-        assert_eq!(fs::read_to_string(written.log).unwrap(), "raw");
-        assert!(fs::read_to_string(written.svg).unwrap().starts_with("<svg "));
+        assert_eq!(written, ["run.json", "run.svg", "run.log"].map(|name| out.join(name)));
+        assert!(fs::read_to_string(&written[1]).unwrap().starts_with("<svg "));
+        assert_eq!(fs::read_to_string(&written[2]).unwrap(), "raw");
     }
 }

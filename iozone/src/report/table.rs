@@ -1,9 +1,13 @@
 //! Tables for a terminal that are Markdown at the same time. Pure.
 
-use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
+use comfy_table::Table;
 
 use super::{REFERENCE, Report};
-use crate::{sample::Phase, size};
+use crate::{
+    markdown::{self, figure, right, times},
+    sample::Phase,
+    size,
+};
 
 /// Everything that is printed at the end of a run: how it was measured, then one table per provider with the
 /// ceilings beside it. Ceilings alone get one table.
@@ -34,10 +38,7 @@ pub fn render(report: &Report) -> String {
 }
 
 fn table(report: &Report, provider: Option<&str>, ceilings: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(ASCII_MARKDOWN);
-    let heading = ["record", ""].into_iter().chain(Phase::ALL.map(Phase::name));
-    table.set_header(heading.map(right));
+    let mut table = markdown::table(["record", ""].into_iter().chain(Phase::ALL.map(Phase::name)));
     for &record in &report.record_sizes {
         let mut first = Some(size::show(record));
         let mut row = |name: String, values: [String; 6]| {
@@ -45,31 +46,15 @@ fn table(report: &Report, provider: Option<&str>, ceilings: &[&str]) -> Table {
             table.add_row(cells.map(right).collect::<Vec<_>>());
         };
         for name in provider.into_iter().chain(ceilings.iter().copied()) {
-            let values = Phase::ALL.map(|phase| throughput(report.mib_per_s(name, record, phase)));
+            let values = Phase::ALL.map(|phase| figure(report.mib_per_s(name, record, phase)));
             row(name.to_owned(), values);
         }
         if let Some(name) = provider.filter(|_| report.has(REFERENCE)) {
-            let values = Phase::ALL.map(|phase| ratio(report.ratio(name, record, phase)));
+            let values = Phase::ALL.map(|phase| times(report.ratio(name, record, phase)));
             row(format!("{name} / {REFERENCE}"), values);
         }
     }
     table
-}
-
-fn right(text: impl ToString) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
-}
-
-fn throughput(value: Option<f64>) -> String {
-    match value {
-        Some(value) if value < 100.0 => format!("{value:.1}"),
-        Some(value) => format!("{value:.0}"),
-        None => "-".into(),
-    }
-}
-
-fn ratio(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.2}x"))
 }
 
 #[cfg(test)]
@@ -97,12 +82,5 @@ mod tests {
         let mut report = example();
         report.record_sizes.push(4096);
         assert!(render(&report).contains("|  4 KiB |        shm |     - |"), "{}", render(&report));
-    }
-
-    #[test]
-    fn small_numbers_keep_a_decimal() {
-        assert_eq!(throughput(Some(99.94)), "99.9");
-        assert_eq!(throughput(Some(2251.4)), "2251");
-        assert_eq!(ratio(Some(0.456)), "0.46x");
     }
 }

@@ -5,6 +5,7 @@
 
 mod gluster;
 mod moosefs;
+mod mounted;
 mod peer;
 mod rfs;
 mod sshfs;
@@ -22,6 +23,7 @@ use crate::{
     Error, Result,
     cli::{Bench, Switches, TargetKind},
     interrupt::Interrupt,
+    places::Places,
     process::Guarded,
     size,
 };
@@ -68,6 +70,11 @@ impl Process {
 pub trait Running {
     /// The directory to measure in.
     fn mountpoint(&self) -> &Path;
+
+    /// All its directories, where it is mounted more than once on the same files.
+    fn mountpoints(&self) -> Vec<&Path> {
+        vec![self.mountpoint()]
+    }
 
     /// Command lines that started it.
     fn commands(&self) -> Vec<String>;
@@ -117,6 +124,10 @@ pub struct Setup {
     pub switches: Switches,
     /// Memory for the server.
     pub server_memory: u64,
+    /// How many files, directories and links the server can have [default: its own].
+    pub inodes: Option<u64>,
+    /// Mounts on one server; without a server, each is a file system of its own.
+    pub mounts: u32,
     /// A directory on a tmpfs.
     pub tmpfs_dir: PathBuf,
     /// Bytes of files that a target must hold.
@@ -128,20 +139,26 @@ pub struct Setup {
 impl Setup {
     /// From the options.
     pub fn new(bench: &Bench, file_size: u64) -> Result<Self> {
-        let bin_dir = match &bench.bin_dir {
-            Some(dir) => dir.clone(),
-            None => {
-                let exe = std::env::current_exe().map_err(Error::io("the path of this program"))?;
-                exe.parent().map(Path::to_owned).unwrap_or_default()
-            }
-        };
         Ok(Self {
-            bin_dir,
             switches: bench.switches.clone(),
-            tmpfs_dir: bench.tmpfs_dir.clone(),
             server_memory: size::server_memory(file_size, bench.threads),
             files: file_size.saturating_mul(u64::from(bench.threads)),
             connect: bench.connect.clone(),
+            ..Self::at(&bench.places)?
+        })
+    }
+
+    /// For nothing yet, where these things are: what is asked for is to be put in.
+    pub fn at(places: &Places) -> Result<Self> {
+        Ok(Self {
+            bin_dir: places.bin_dir()?,
+            switches: Switches::default(),
+            server_memory: 0,
+            inodes: None,
+            mounts: 1,
+            tmpfs_dir: places.tmpfs_dir.clone(),
+            files: 0,
+            connect: Vec::new(),
         })
     }
 }

@@ -3,25 +3,18 @@
 //! Both run in the foreground as guarded children. The socket and the mount point are in a private directory
 //! and the TCP port is one that the server picks, so several harnesses can run at once.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{env, path::Path, time::Duration};
 
-use super::{Process, Running, Setup, Target, with_dead};
+use super::{
+    Running, Setup, Target,
+    mounted::{START, Started},
+};
 use crate::{
     Error, Result,
     interrupt::Interrupt,
-    mount,
     process::{Guarded, Invocation},
     workdir::WorkDir,
 };
-
-/// How long a server or a mount may take to become ready.
-const START: Duration = Duration::from_secs(20);
-/// How long a mount may take to end by itself once it is unmounted, before it is told to.
-const UNMOUNTED: Duration = Duration::from_secs(3);
 
 /// How file data travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,9 +94,12 @@ impl Rfs {
                 "--listen".to_owned(),
                 listen,
             ])
-            .args(self.setup.switches.prefault.then_some("--prefault"));
+            .args(self.setup.switches.prefault.then_some("--prefault"))
+            .args(self.setup.inodes.map(|inodes| format!("--inodes={inodes}")));
         let mut server = Guarded::spawn(&command, work.path())?;
-        let addresses = server.wait_output(interrupt, START, ready)?;
+        // Memory that is taken ahead of its use takes its time: 256 MiB a second on the slowest machine.
+        let limit = START + Duration::from_secs(self.setup.server_memory >> 28);
+        let addresses = server.wait_output(interrupt, limit, ready)?;
         let scheme = self.provider.scheme();
         let address = addresses
             .into_iter()
@@ -155,129 +151,25 @@ impl Target for Rfs {
 
     fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>> {
         let work = WorkDir::new(&env::temp_dir())?;
-        let point = work.subdir("mnt")?;
         // From here on an early return drops `started`, which ends and removes what exists already.
-        let mut started = Started {
-            fuse: None,
-            server: None,
-            address: self.connect.clone(),
-            mount: None,
-            point,
-            work,
-            commands: Vec::new(),
-        };
-        if self.provider != Provider::Null && started.address.is_none() {
-            let (server, found, line) = self.server(&started.work, interrupt)?;
-            started.server = Some(server);
-            started.commands.push(line);
-            started.address = Some(found);
+        let mut started = Started::new(work, self.connect.clone());
+        if self.provider != Provider::Null && self.connect.is_none() {
+            let (server, address, line) = self.server(started.work(), interrupt)?;
+            started.serve(server, address, line);
         }
-        let command = self.mount_command(started.address.as_deref(), &started.point);
-        started.commands.push(command.line());
-        started.mount(&command, interrupt)?;
-        // Without a server its files are in the process behind the mount.
-        started.mount = started.address.is_some().then_some(command);
+        for n in 0..self.setup.mounts {
+            let point = started.work().subdir(&format!("mnt{n}"))?;
+            let command = self.mount_command(started.server(), &point);
+            started.mount(command, point, interrupt)?;
+        }
         Ok(Box::new(started))
-    }
-}
-
-/// A mount and what is behind it. Fields are in the order in which they must go.
-#[derive(Debug)]
-struct Started {
-    fuse: Option<Guarded>,
-    server: Option<Guarded>,
-    /// The server's.
-    address: Option<String>,
-    /// What mounts it again.
-    mount: Option<Invocation>,
-    point: PathBuf,
-    work: WorkDir,
-    commands: Vec<String>,
-}
-
-impl Started {
-    fn mount(&mut self, command: &Invocation, interrupt: &Interrupt) -> Result<()> {
-        let fuse = self.fuse.insert(Guarded::spawn(command, self.work.path())?);
-        // It says so only when the mount has answered and the read-ahead is set.
-        fuse.wait_output(interrupt, START, |text| text.contains(" is mounted on ").then_some(()))?;
-        match mount::is_mounted(&self.point)? {
-            true => Ok(()),
-            false => Err(fuse.failure("says that it is mounted, but nothing is")),
-        }
-    }
-
-    /// Unmounts and ends the program behind the mount; with what it has printed. Whether the mount is gone, and whether the
-    /// program has ended as it should.
-    fn unmount(&mut self) -> (Result<()>, Result<()>, String) {
-        let unmounted = mount::unmount(&self.point);
-        let mut said = String::new();
-        let fuse = self.fuse.take().map_or(Ok(()), |mut fuse| {
-            let ended = fuse.wait_end(UNMOUNTED);
-            let stopped = fuse.stop();
-            said = fuse.stdout.text();
-            ended.map(|_| ()).and(stopped)
-        });
-        (unmounted, fuse, said)
-    }
-
-    /// Unmounts, then ends both programs, then removes the directory. Goes on after a failure; the first one is
-    /// the result. Otherwise the result is what `rfs-fuse` has printed, with its counters.
-    fn shut_down(&mut self) -> Result<String> {
-        let (unmounted, fuse, said) = self.unmount();
-        let server = self.server.take().map_or(Ok(()), |mut server| server.stop());
-        let removed = self.work.remove();
-        // A mount that could not go while its program hung is gone with it: removal looks again.
-        let unmounted = if removed.is_ok() { Ok(()) } else { unmounted };
-        unmounted.and(fuse).and(server).and(removed).map(|()| said)
-    }
-}
-
-impl Running for Started {
-    fn mountpoint(&self) -> &Path {
-        &self.point
-    }
-
-    fn commands(&self) -> Vec<String> {
-        self.commands.clone()
-    }
-
-    fn processes(&self) -> Vec<Process> {
-        let server = self.server.iter().map(|server| Process::Server(server.id()));
-        self.fuse.iter().map(|fuse| Process::Client(fuse.id())).chain(server).collect()
-    }
-
-    fn remount(&mut self, interrupt: &Interrupt) -> Result<bool> {
-        let Some(command) = self.mount.clone() else { return Ok(false) };
-        let (unmounted, ended, _) = self.unmount();
-        unmounted.and(ended)?;
-        self.mount(&command, interrupt).map(|()| true)
-    }
-
-    fn server(&self) -> Option<&str> {
-        self.address.as_deref()
-    }
-
-    fn explain(&mut self, error: Error) -> Error {
-        with_dead(error, self.fuse.iter_mut().chain(&mut self.server))
-    }
-
-    fn stop(mut self: Box<Self>) -> Result<String> {
-        self.shut_down()
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        if let Err(err) = self.shut_down() {
-            eprintln!("rfs-iozone: {err}");
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Switches;
+    use crate::{cli::Switches, places::Places};
 
     fn rfs(provider: Provider) -> Rfs {
         rfs_at(provider, &[]).unwrap()
@@ -286,15 +178,13 @@ mod tests {
     fn rfs_at(provider: Provider, connect: &[&str]) -> Result<Rfs> {
         let switches =
             Switches { batch: Some("none".into()), max_write: Some("128k".into()), ..Switches::default() };
+        let places = Places { bin_dir: Some("/bin".into()), tmpfs_dir: "/".into() };
         Rfs::new(
             provider,
             Setup {
-                bin_dir: "/bin".into(),
                 switches,
-                server_memory: 1,
-                tmpfs_dir: "/".into(),
-                files: 1,
                 connect: connect.iter().map(|address| (*address).to_owned()).collect(),
+                ..Setup::at(&places).unwrap()
             },
         )
     }

@@ -1,0 +1,49 @@
+//! Tables for a terminal that are Markdown at the same time. Pure.
+
+use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
+
+/// A table with that heading.
+pub fn table<T: ToString>(heading: impl IntoIterator<Item = T>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN);
+    table.set_header(heading.into_iter().map(right));
+    table
+}
+
+/// A cell, aligned as numbers are.
+pub fn right(text: impl ToString) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+/// A number of a few digits, or a dash.
+pub fn figure(value: Option<f64>) -> String {
+    match value {
+        Some(value) if value < 100.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.0}"),
+        None => "-".into(),
+    }
+}
+
+/// A ratio, or a dash.
+pub fn times(ratio: Option<f64>) -> String {
+    match ratio {
+        Some(ratio) if ratio < 100.0 => format!("{ratio:.2}x"),
+        Some(ratio) => format!("{ratio:.0}x"),
+        None => "-".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_and_figures_are_short() {
+        assert_eq!(
+            (times(Some(0.456)), times(Some(140.4)), times(None)),
+            ("0.46x".into(), "140x".into(), "-".into())
+        );
+        assert_eq!((figure(Some(9.94)), figure(Some(2251.4))), ("9.9".into(), "2251".into()));
+        assert_eq!(figure(None), "-");
+    }
+}

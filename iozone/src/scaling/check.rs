@@ -1,0 +1,133 @@
+//! Where more load gives less. Pure.
+
+use measure::statistics::ratio;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    plan::{Pattern, Series},
+    report::Curve,
+};
+use crate::report::{REFERENCE, TargetInfo};
+
+/// What is left at least, however much the load grows.
+pub const LEAST: f64 = 0.8;
+
+/// The point of a curve that is farthest below what less load gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What grows.
+    pub series: Series,
+    /// What is done.
+    pub pattern: Pattern,
+    /// Name of the target.
+    pub target: String,
+    /// The load of that point.
+    pub load: u64,
+    /// Its rate.
+    pub rate: f64,
+    /// The load, less than that, at which the rate was highest.
+    pub peak_load: u64,
+    /// That rate.
+    pub peak: f64,
+    /// `rate / peak`.
+    pub ratio: f64,
+    /// Of the file system that only copies, at the same two loads.
+    pub null: Option<f64>,
+    /// Whether it is [`LEAST`] or more.
+    pub met: bool,
+}
+
+/// A verdict for each curve that is not a ceiling's and has two points.
+pub fn judge(curves: &[Curve], targets: &[TargetInfo]) -> Vec<Verdict> {
+    let is_ceiling = |name: &str| targets.iter().any(|info| info.name == name && info.ceiling);
+    let judged = curves.iter().filter(|curve| !is_ceiling(&curve.target));
+    judged
+        .filter_map(|curve| {
+            let mut verdict = worst(curve)?;
+            let same = |other: &&Curve| (other.series, other.pattern) == (curve.series, curve.pattern);
+            let null = curves.iter().filter(same).find(|other| other.target == REFERENCE);
+            verdict.null =
+                null.and_then(|null| ratio(rate_at(null, verdict.load)?, rate_at(null, verdict.peak_load)?));
+            Some(verdict)
+        })
+        .collect()
+}
+
+fn rate_at(curve: &Curve, load: u64) -> Option<f64> {
+    curve.points.iter().find(|point| point.load == load).map(|point| point.median.rate)
+}
+
+fn worst(curve: &Curve) -> Option<Verdict> {
+    let mut worst: Option<Verdict> = None;
+    let (first, rest) = curve.points.split_first()?;
+    let mut peak = first;
+    for point in rest {
+        let share = ratio(point.median.rate, peak.median.rate)?;
+        if worst.as_ref().is_none_or(|worst| share < worst.ratio) {
+            worst = Some(Verdict {
+                series: curve.series,
+                pattern: curve.pattern,
+                target: curve.target.clone(),
+                load: point.load,
+                rate: point.median.rate,
+                peak_load: peak.load,
+                peak: peak.median.rate,
+                ratio: share,
+                null: None,
+                met: share >= LEAST,
+            });
+        }
+        if point.median.rate > peak.median.rate {
+            peak = point;
+        }
+    }
+    worst
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scaling::report::{
+        Reading, Sample,
+        tests::{example, reading},
+    };
+
+    fn curve(rates: &[f64]) -> Curve {
+        let sample = |(n, rate): (usize, &f64)| Sample {
+            load: 1 << n,
+            rounds: vec![],
+            median: Reading { rate: *rate, ..reading(1.0) },
+            spread: None,
+        };
+        Curve {
+            series: Series::Threads,
+            pattern: Pattern::Write,
+            target: "shm".into(),
+            points: rates.iter().enumerate().map(sample).collect(),
+        }
+    }
+
+    #[test]
+    fn a_point_is_held_against_the_best_with_less_load() {
+        let worst = |rates: &[f64]| worst(&curve(rates)).map(|w| (w.load, w.peak_load, w.ratio, w.met));
+        assert_eq!(worst(&[100.0, 200.0, 150.0, 190.0]), Some((4, 2, 0.75, false)));
+        assert_eq!(worst(&[100.0, 90.0, 80.0]), Some((4, 1, 0.8, true)));
+        // Less load may give less.
+        assert_eq!(worst(&[10.0, 100.0]), Some((2, 1, 10.0, true)));
+        assert_eq!(worst(&[10.0]), None);
+        assert_eq!(worst(&[]), None);
+        // Nothing was measured.
+        assert_eq!(worst(&[0.0, 1.0]), None);
+    }
+
+    #[test]
+    fn ceilings_are_not_judged_but_stand_beside() {
+        let scaling = example();
+        assert_eq!(scaling.verdicts.len(), 6);
+        let below: Vec<_> = scaling.verdicts.iter().filter(|verdict| !verdict.met).collect();
+        assert_eq!(below.len(), 1);
+        assert_eq!((below[0].pattern, below[0].load, below[0].ratio), (Pattern::Write, 4, 0.75));
+        assert_eq!(below[0].null, Some(2.0));
+        assert!(!scaling.passes());
+    }
+}

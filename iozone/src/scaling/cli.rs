@@ -1,0 +1,232 @@
+//! Command line options.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use super::{
+    data, names,
+    plan::{Extent, Series},
+};
+use crate::{
+    cli::Switches,
+    places::{Output, Places},
+    size::{self, GIB, MIB},
+};
+
+/// Measure how rfs scales: with threads, files, mounts, the size of a file, the number of files.
+///
+/// Prints throughput, latencies and memory at every point, beside a file system that only copies; says where more load gives
+/// less; writes JSON with all rounds, a report and charts; and leaves no process, mount or file behind.
+#[derive(Debug, Parser)]
+#[command(name = "rfs-scaling", bin_name = "iozone/run", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Internal commands.
+    #[command(subcommand)]
+    pub command: Option<Internal>,
+    /// The benchmark.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// Commands that the program gives itself.
+#[derive(Debug, Subcommand)]
+pub enum Internal {
+    /// Read or write files, and print what was done.
+    #[command(hide = true)]
+    Data(data::Work),
+    /// Create, look at and remove files, and print what was done.
+    #[command(hide = true)]
+    Names(names::Work),
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Provider {
+    /// rfs over shared memory.
+    Shm,
+    /// rfs over TCP on loopback.
+    Tcp,
+    /// rfs over RDMA, on a device of this machine.
+    Rdma,
+    /// A FUSE file system that only copies into its own memory: the ceiling behind FUSE.
+    Null,
+    /// A directory in memory without FUSE: the ceiling of the machine. All its mounts are that directory.
+    Tmpfs,
+}
+
+/// Options.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// What grows; of none: all of it.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        value_name = "LIST"
+    )]
+    pub scaling: Vec<Series>,
+
+    /// What to measure, in this order.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,tcp,null", value_name = "LIST")]
+    pub providers: Vec<Provider>,
+
+    /// Repeat everything, in alternating order, and report medians [default: 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+
+    /// Threads on one file [default: 1,2,4,8,16].
+    #[arg(long, value_delimiter = ',', value_parser = some, value_name = "LIST")]
+    pub threads: Vec<u64>,
+
+    /// Files [default: 1,2,4,8].
+    #[arg(long, value_delimiter = ',', value_parser = some, value_name = "LIST")]
+    pub files: Vec<u64>,
+
+    /// Mounts [default: 1,2,4,8].
+    #[arg(long, value_delimiter = ',', value_parser = some, value_name = "LIST")]
+    pub mounts: Vec<u64>,
+
+    /// Sizes of a file [default: 64m,256m,1g,4g,8g].
+    #[arg(long, value_delimiter = ',', value_parser = whole_mib, value_name = "LIST")]
+    pub sizes: Vec<u64>,
+
+    /// Numbers of empty files [default: 1,10,100,1000,10000,100000,1000000].
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=9_999_999), value_name = "LIST")]
+    pub counts: Vec<u64>,
+
+    /// Bytes of all files of a point together, where it is not their size that grows [default: 1g].
+    #[arg(long, value_parser = whole_mib, value_name = "SIZE")]
+    pub size: Option<u64>,
+
+    /// How long random reads are measured, in milliseconds [default: 1000].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000))]
+    pub random_ms: Option<u32>,
+
+    /// No round begins later than this.
+    #[arg(long, default_value_t = 60, value_name = "MINUTES")]
+    pub minutes: u64,
+
+    /// One tiny round: does it work here?
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Exit with status 1 if somewhere more load gives less than 0.8 of what less load gave.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Write the report there as well, as README.md with its charts.
+    #[arg(long, value_name = "DIR")]
+    pub document: Option<PathBuf>,
+
+    /// Where results go.
+    #[command(flatten)]
+    pub output: Output,
+
+    /// Where things are.
+    #[command(flatten)]
+    pub places: Places,
+
+    /// Longest time that one load may take, in seconds.
+    #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
+    pub timeout: u64,
+
+    /// Switches of the runtime and of the mount.
+    #[command(flatten)]
+    pub switches: Switches,
+}
+
+fn some(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(number @ 1..=256) => Ok(number),
+        _ => Err("a number from 1 to 256 is needed".into()),
+    }
+}
+
+fn whole_mib(text: &str) -> Result<u64, String> {
+    let bytes = size::parse_nonzero(text).map_err(|err| err.to_string())?;
+    if bytes.is_multiple_of(MIB) { Ok(bytes) } else { Err("whole MiB are needed".into()) }
+}
+
+impl Options {
+    /// How much is measured. Loads of a series grow, whatever their order was.
+    pub fn extent(&self) -> Extent {
+        let quick = self.quick;
+        let loads = |series: Series| {
+            let (given, usual, tiny): (_, &[u64], &[u64]) = match series {
+                Series::Threads => (&self.threads, &[1, 2, 4, 8, 16], &[1, 2]),
+                Series::Files => (&self.files, &[1, 2, 4, 8], &[1, 2]),
+                Series::Mounts => (&self.mounts, &[1, 2, 4, 8], &[1, 2]),
+                Series::Size => {
+                    (&self.sizes, &[64 * MIB, 256 * MIB, GIB, 4 * GIB, 8 * GIB], &[4 * MIB, 8 * MIB])
+                }
+                Series::Count => (&self.counts, &[1, 10, 100, 1000, 10_000, 100_000, 1_000_000], &[1, 100]),
+            };
+            let mut loads = match (given.as_slice(), quick) {
+                ([], false) => usual.to_vec(),
+                ([], true) => tiny.to_vec(),
+                (given, _) => given.to_vec(),
+            };
+            loads.sort_unstable();
+            loads.dedup();
+            (series, loads)
+        };
+        let wanted = |series: &Series| self.scaling.is_empty() || self.scaling.contains(series);
+        Extent {
+            series: Series::ALL.into_iter().filter(wanted).map(loads).collect(),
+            rounds: self.rounds.unwrap_or(if quick { 1 } else { 3 }),
+            bytes: self.size.unwrap_or(if quick { 8 * MIB } else { GIB }),
+            random_ms: self.random_ms.unwrap_or(if quick { 50 } else { 1000 }),
+            least_files: if quick { 100 } else { 5000 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn options(args: &[&str]) -> Options {
+        Cli::try_parse_from([&["rfs-scaling"], args].concat()).unwrap().options
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn all_of_it_or_some() {
+        for all in [&[][..], &["--scaling"]] {
+            let extent = options(all).extent();
+            assert_eq!(extent.series.iter().map(|(series, _)| *series).collect::<Vec<_>>(), Series::ALL);
+            assert_eq!((extent.rounds, extent.bytes, extent.random_ms), (3, GIB, 1000));
+            assert_eq!(extent.series[0].1, [1, 2, 4, 8, 16]);
+            assert_eq!(extent.series[4].1.last(), Some(&1_000_000));
+        }
+        let some = options(&["--scaling=count,files", "--files=8,1,8", "--rounds=2"]).extent();
+        assert_eq!(some.series[0], (Series::Files, vec![1, 8]));
+        assert_eq!((some.series[1].0, some.series.len(), some.rounds), (Series::Count, 2, 2));
+    }
+
+    #[test]
+    fn quick_yields_to_what_is_given() {
+        let extent = options(&["--quick", "--mounts=3", "--size=2m"]).extent();
+        assert_eq!((extent.rounds, extent.bytes, extent.random_ms), (1, 2 * MIB, 50));
+        assert_eq!(extent.series[2], (Series::Mounts, vec![3]));
+        assert_eq!(extent.series[3], (Series::Size, vec![4 * MIB, 8 * MIB]));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for arg in
+            ["--threads=0", "--sizes=100k", "--counts=0", "--scaling=speed", "--providers=nfs", "--rounds=0"]
+        {
+            assert!(Cli::try_parse_from(["rfs-scaling", arg]).is_err(), "{arg}");
+        }
+    }
+}

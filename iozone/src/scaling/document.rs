@@ -1,0 +1,55 @@
+//! The report as a page, with its charts beside it. Pure.
+
+use super::{charts, report::Scaling, table};
+
+/// The files of a report: its page, whose name is given, and a chart per series, whose names begin with `stem`.
+pub fn files(scaling: &Scaling, page: String, stem: &str) -> Vec<(String, String)> {
+    let chart = |series: super::plan::Series| format!("{stem}{}.svg", series.name());
+    let mut text = format!("# How rfs scales\n\n{}\n\n", paragraphs(&table::head(scaling)));
+    text.push_str(&format!("What printed this page: `{}`\n", scaling.command));
+    for series in scaling.series() {
+        let name = chart(series);
+        text.push_str(&format!(
+            "\n## {}\n\n![{}]({name})\n\n{}\n",
+            capitalized(series.title()),
+            series.title(),
+            table::series(scaling, series)
+        ));
+    }
+    text.push_str(&format!("\n## What it comes to\n\n{}\n", table::foot(scaling).replace(":\n", ":\n\n")));
+    let mut files = vec![(page, text)];
+    files.extend(scaling.series().into_iter().map(|series| (chart(series), charts::svg(scaling, series))));
+    files
+}
+
+/// Lines that stay lines.
+fn paragraphs(text: &str) -> String {
+    text.replace('\n', "\n\n")
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scaling::report::tests::example;
+
+    #[test]
+    fn a_page_shows_its_charts() {
+        let files = files(&example(), "README.md".into(), "run-");
+        let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["README.md", "run-threads.svg", "run-count.svg"]);
+        let page = &files[0].1;
+        for (name, _) in &files[1..] {
+            assert!(page.contains(&format!("]({name})")), "{page}");
+        }
+        for says in
+            ["## Threads on one file\n", "| BELOW", "size 8 GiB is left out", "`rfs-scaling --rounds 3`"]
+        {
+            assert!(page.contains(says), "{says}: {page}");
+        }
+    }
+}

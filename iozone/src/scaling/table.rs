@@ -1,0 +1,203 @@
+//! Tables for a terminal that are Markdown at the same time. Pure.
+
+use comfy_table::Cell;
+
+use super::{
+    check::{LEAST, Verdict},
+    plan::{Pattern, Series},
+    report::{Reading, Scaling},
+};
+use crate::{
+    markdown::{figure, right, table, times},
+    size::{self, MIB},
+};
+
+/// What was measured, where and when.
+pub fn head(scaling: &Scaling) -> String {
+    let rounds = match scaling.rounds {
+        1 => "1 round".to_owned(),
+        n => format!("medians of {n} interleaved rounds"),
+    };
+    format!(
+        "{rounds}; {} in all files of a point together\n{}\ncommit {}, {}",
+        size::show(scaling.bytes),
+        scaling.machine.summary(),
+        scaling.commit,
+        scaling.began
+    )
+}
+
+/// A series: rates, latencies and memory.
+pub fn series(scaling: &Scaling, series: Series) -> String {
+    let mut parts = vec![rates(scaling, series)];
+    parts.extend(series.patterns().into_iter().map(|pattern| latencies(scaling, series, pattern)));
+    parts.push(memory(scaling, series));
+    parts.join("\n\n")
+}
+
+/// What comes after all series: where more load gives less, and what was left out.
+pub fn foot(scaling: &Scaling) -> String {
+    let mut parts = Vec::new();
+    if !scaling.verdicts.is_empty() {
+        parts.push(verdicts(&scaling.verdicts));
+    }
+    let mut notes: Vec<String> =
+        scaling.targets.iter().map(|info| format!("{}: {}", info.name, info.title)).collect();
+    notes.extend(scaling.left_out.iter().cloned());
+    parts.push(notes.join("\n"));
+    parts.join("\n\n")
+}
+
+/// Everything that is printed at the end.
+pub fn render(scaling: &Scaling) -> String {
+    let mut parts = vec![head(scaling)];
+    for which in scaling.series() {
+        parts.push(format!("{}: {}", which.name(), which.title()));
+        parts.push(series(scaling, which));
+    }
+    parts.push(foot(scaling));
+    parts.join("\n\n") + "\n"
+}
+
+/// Names of the targets.
+fn names(scaling: &Scaling) -> Vec<&str> {
+    scaling.targets.iter().map(|info| info.name.as_str()).collect()
+}
+
+/// A row per load; `cells` gives the rest of it.
+fn rows(
+    scaling: &Scaling,
+    series: Series,
+    heading: impl IntoIterator<Item = String>,
+    cells: impl Fn(u64) -> Vec<String>,
+) -> String {
+    let mut table = table(std::iter::once(series.name().to_owned()).chain(heading));
+    for load in scaling.loads(series) {
+        table.add_row(std::iter::once(series.show(load)).chain(cells(load)).map(right));
+    }
+    table.to_string()
+}
+
+fn rates(scaling: &Scaling, series: Series) -> String {
+    let names = names(scaling);
+    let columns: Vec<(Pattern, &str)> = series
+        .patterns()
+        .into_iter()
+        .flat_map(|pattern| names.iter().map(move |name| (pattern, *name)))
+        .collect();
+    let heading = columns.iter().map(|(pattern, name)| format!("{}, {name}", short(*pattern)));
+    let unit = series.patterns()[0].unit();
+    let cells = |load| {
+        let rate = |(pattern, name): &(Pattern, &str)| {
+            figure(scaling.median(series, *pattern, name, load).map(|median| median.rate))
+        };
+        columns.iter().map(rate).collect()
+    };
+    format!("{unit}\n\n{}", rows(scaling, series, heading, cells))
+}
+
+/// A name that leaves room for more columns.
+fn short(pattern: Pattern) -> &'static str {
+    match pattern {
+        Pattern::Write => "write",
+        Pattern::Read => "read",
+        Pattern::RandomRead => "random",
+        other => other.name(),
+    }
+}
+
+fn latencies(scaling: &Scaling, series: Series, pattern: Pattern) -> String {
+    let names = names(scaling);
+    let cells = |load| {
+        let of = |name: &&str| {
+            let latency = scaling.median(series, pattern, name, load).map(|median| median.latency);
+            latency.map_or_else(
+                || "-".into(),
+                |latency| [latency.p50, latency.p99, latency.p999].map(|us| figure(Some(us))).join(" / "),
+            )
+        };
+        names.iter().map(of).collect()
+    };
+    let heading = names.iter().map(|name| (*name).to_owned());
+    format!(
+        "{}: latency in us, p50 / p99 / p99.9\n\n{}",
+        pattern.name(),
+        rows(scaling, series, heading, cells)
+    )
+}
+
+/// After the last pattern; of empty files also what each of them takes.
+fn memory(scaling: &Scaling, series: Series) -> String {
+    let names = names(scaling);
+    let pattern = series.patterns()[2];
+    let cells = |load| {
+        let of = |name: &&str| {
+            let median = scaling.median(series, pattern, name, load);
+            median.map_or_else(|| "-".into(), |median| resident(series, load, median))
+        };
+        names.iter().map(of).collect()
+    };
+    let heading = names.iter().map(|name| (*name).to_owned());
+    let each = match series {
+        Series::Count => "; bytes for each file, of the clients and of the server",
+        _ => "",
+    };
+    format!(
+        "resident memory in MiB after the load: clients / server / lent by the server{each}\n\n{}",
+        rows(scaling, series, heading, cells)
+    )
+}
+
+fn resident(series: Series, load: u64, median: &Reading) -> String {
+    let mib = |bytes: u64| figure(Some(bytes as f64 / MIB as f64));
+    let resident = median.resident;
+    let all = [resident.client.own, resident.servers.own, resident.servers.shared].map(mib).join(" / ");
+    let (client, server) = median.grown();
+    // Of few files the rest is larger.
+    match series == Series::Count && load >= 1000 {
+        true => format!("{all}; {} / {}", client / load, server / load),
+        false => all,
+    }
+}
+
+fn verdicts(verdicts: &[Verdict]) -> String {
+    let heading = ["series", "", "", "worst at", "of the peak at", "ratio", "null there", ""];
+    let mut table = table(heading);
+    for verdict in verdicts {
+        table.add_row([
+            Cell::new(verdict.series.name()),
+            Cell::new(verdict.pattern.name()),
+            Cell::new(&verdict.target),
+            right(verdict.series.show(verdict.load)),
+            right(verdict.series.show(verdict.peak_load)),
+            right(times(Some(verdict.ratio))),
+            right(times(verdict.null)),
+            Cell::new(if verdict.met { "" } else { "BELOW" }),
+        ]);
+    }
+    format!(
+        "the point of each series that is farthest below what less load gave; {LEAST} is the least\n\n{table}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scaling::report::tests::example;
+
+    #[test]
+    fn everything_in_order() {
+        assert_eq!(render(&example()), include_str!("../../tests/golden/scaling.txt"));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_dash() {
+        let mut scaling = example();
+        scaling.curves.retain(|curve| curve.series == Series::Threads);
+        scaling.curves.retain(|curve| curve.target != "null" || curve.pattern != Pattern::Write);
+        scaling.verdicts.clear();
+        let text = render(&scaling);
+        assert!(!text.contains("count") && !text.contains("BELOW"), "{text}");
+        assert!(text.contains("|       1 |        100 |           - |"), "{text}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Programs of rfs that run: a server, or none, and the mounts on it.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{Process, Running, with_dead};
+use crate::{
+    Error, Result,
+    interrupt::Interrupt,
+    mount,
+    process::{Guarded, Invocation},
+    workdir::WorkDir,
+};
+
+/// How long a server or a mount may take to become ready.
+pub(super) const START: Duration = Duration::from_secs(20);
+/// How long a mount may take to end by itself once it is unmounted, before it is told to.
+const UNMOUNTED: Duration = Duration::from_secs(3);
+
+/// One mount.
+#[derive(Debug)]
+struct Mount {
+    fuse: Option<Guarded>,
+    point: PathBuf,
+    command: Invocation,
+}
+
+impl Mount {
+    fn mount(&mut self, dir: &Path, interrupt: &Interrupt) -> Result<()> {
+        let fuse = self.fuse.insert(Guarded::spawn(&self.command, dir)?);
+        // It says so only when the mount has answered and the read-ahead is set.
+        fuse.wait_output(interrupt, START, |text| text.contains(" is mounted on ").then_some(()))?;
+        match mount::is_mounted(&self.point)? {
+            true => Ok(()),
+            false => Err(fuse.failure("says that it is mounted, but nothing is")),
+        }
+    }
+
+    /// Unmounts and ends the program behind the mount; with what it has printed. Whether the mount is gone, and whether the
+    /// program has ended as it should.
+    fn unmount(&mut self) -> (Result<()>, Result<()>, String) {
+        let unmounted = mount::unmount(&self.point);
+        let mut said = String::new();
+        let fuse = self.fuse.take().map_or(Ok(()), |mut fuse| {
+            let ended = fuse.wait_end(UNMOUNTED);
+            let stopped = fuse.stop();
+            said = fuse.stdout.text();
+            ended.map(|_| ()).and(stopped)
+        });
+        (unmounted, fuse, said)
+    }
+}
+
+/// Mounts and what is behind them. Fields are in the order in which they must go.
+#[derive(Debug)]
+pub(super) struct Started {
+    mounts: Vec<Mount>,
+    server: Option<Guarded>,
+    /// The server's. Without a server, files are in the processes behind the mounts.
+    address: Option<String>,
+    work: WorkDir,
+    commands: Vec<String>,
+}
+
+impl Started {
+    /// Nothing yet; with the address of a server elsewhere, if it is there.
+    pub(super) fn new(work: WorkDir, address: Option<String>) -> Self {
+        Self { mounts: Vec::new(), server: None, address, work, commands: Vec::new() }
+    }
+
+    /// Where everything of it is.
+    pub(super) fn work(&self) -> &WorkDir {
+        &self.work
+    }
+
+    /// Takes a server, by that command, that listens there.
+    pub(super) fn serve(&mut self, server: Guarded, address: String, command: String) {
+        self.server = Some(server);
+        self.address = Some(address);
+        self.commands.push(command);
+    }
+
+    /// Mounts on a directory.
+    pub(super) fn mount(&mut self, command: Invocation, point: PathBuf, interrupt: &Interrupt) -> Result<()> {
+        self.commands.push(command.line());
+        self.mounts.push(Mount { fuse: None, point, command });
+        let mount = self.mounts.last_mut().map(|mount| mount.mount(self.work.path(), interrupt));
+        mount.unwrap_or(Ok(()))
+    }
+
+    /// Unmounts, then ends all programs, then removes the directory. Goes on after a failure; the first one is
+    /// the result. Otherwise the result is what each `rfs-fuse` has printed, with its counters.
+    fn shut_down(&mut self) -> Result<String> {
+        let (mut unmounted, mut ended, mut said) = (Ok(()), Ok(()), String::new());
+        for mount in &mut self.mounts {
+            let (gone, stopped, text) = mount.unmount();
+            unmounted = unmounted.and(gone);
+            ended = ended.and(stopped);
+            said.push_str(&text);
+        }
+        let server = self.server.take().map_or(Ok(()), |mut server| server.stop());
+        let removed = self.work.remove();
+        // A mount that could not go while its program hung is gone with it: removal looks again.
+        let unmounted = if removed.is_ok() { Ok(()) } else { unmounted };
+        unmounted.and(ended).and(server).and(removed).map(|()| said)
+    }
+}
+
+impl Running for Started {
+    fn mountpoint(&self) -> &Path {
+        self.mounts.first().map_or(self.work.path(), |mount| &mount.point)
+    }
+
+    fn mountpoints(&self) -> Vec<&Path> {
+        self.mounts.iter().map(|mount| mount.point.as_path()).collect()
+    }
+
+    fn commands(&self) -> Vec<String> {
+        self.commands.clone()
+    }
+
+    fn processes(&self) -> Vec<Process> {
+        let clients = self.mounts.iter().filter_map(|mount| mount.fuse.as_ref());
+        let server = self.server.iter().map(|server| Process::Server(server.id()));
+        clients.map(|fuse| Process::Client(fuse.id())).chain(server).collect()
+    }
+
+    fn remount(&mut self, interrupt: &Interrupt) -> Result<bool> {
+        if self.address.is_none() {
+            return Ok(false);
+        }
+        for mount in &mut self.mounts {
+            let (unmounted, ended, _) = mount.unmount();
+            unmounted.and(ended)?;
+            mount.mount(self.work.path(), interrupt)?;
+        }
+        Ok(true)
+    }
+
+    fn server(&self) -> Option<&str> {
+        self.address.as_deref()
+    }
+
+    fn explain(&mut self, error: Error) -> Error {
+        let clients = self.mounts.iter_mut().filter_map(|mount| mount.fuse.as_mut());
+        with_dead(error, clients.chain(&mut self.server))
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<String> {
+        self.shut_down()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Err(err) = self.shut_down() {
+            eprintln!("{err}");
+        }
+    }
+}
