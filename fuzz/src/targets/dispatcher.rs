@@ -74,7 +74,14 @@ impl Bench {
 
     fn attach(&self, session: u64, keeps: bool) {
         self.begin(session);
-        let attach = Request::Attach { version: VERSION, client: "fuzz", export: "", keeps, alone: false };
+        let attach = Request::Attach {
+            version: VERSION,
+            client: "fuzz",
+            export: "",
+            keeps,
+            alone: false,
+            mount: None,
+        };
         let reply = self.ask(session, attach, |_| {});
         assert!(matches!(reply, Some(Reply::Attached(_))), "{reply:?}");
     }
@@ -245,7 +252,17 @@ pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
             (0, Request::ListXattr { ino: 2, offset: 0 }),
             (1, Request::RemoveXattr { ino: 2, name: b"user.a" }),
             (0, Request::Accessed { ino: 2, at: 5 }),
-            (2, Request::Attach { version: VERSION, client: "late", export: "", keeps: false, alone: true }),
+            (
+                2,
+                Request::Attach {
+                    version: VERSION,
+                    client: "late",
+                    export: "",
+                    keeps: false,
+                    alone: true,
+                    mount: None,
+                },
+            ),
             (0, Request::Stats),
         ]),
     ]
