@@ -444,7 +444,7 @@ fn suid_and_sgid_go_with_the_first_write_of_others() {
 fn a_server_that_is_gone_is_said_by_fsync_and_close() {
     for over in providers() {
         let lender = Lender::new(16 * MIB as u64);
-        let mount = lender.mount(over, WRITEBACK);
+        let mount = lender.mount(over, &[WRITEBACK, &["--no-return"]].concat());
         let file = open(&mount.path("file"));
         file.write_all_at(&pattern(MIB, 1), 0).expect("written");
         lender.server.shutdown();

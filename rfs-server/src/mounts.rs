@@ -19,6 +19,9 @@ use crate::rights::Rights;
 /// Between two looks at whether the process of a mount has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// No more are waited for at a time, so that whoever comes and goes all the time fills no memory.
+const MOST: usize = 4096;
+
 /// What a session has attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
@@ -122,10 +125,15 @@ impl Mounts {
         self.peers.contains_key(&peer)
     }
 
-    /// The connection is over, and the mount is waited for `until` then. False if it does not come back.
+    /// The connection is over, and the mount is waited for `until` then. False if it does not come back, or too many are waited for.
     pub fn leaves(&mut self, peer: u64, until: Instant) -> bool {
-        let mount = self.peers.remove(&peer).and_then(|identity| self.mounts.get_mut(&identity));
-        let Some(mount) = mount else { return false };
+        let away = self.mounts.len() - self.peers.len();
+        let Some(identity) = self.peers.remove(&peer) else { return false };
+        if away >= MOST {
+            self.mounts.remove(&identity);
+            return false;
+        }
+        let Some(mount) = self.mounts.get_mut(&identity) else { return false };
         (mount.peer, mount.until) = (None, Some(until));
         true
     }
@@ -207,6 +215,17 @@ mod tests {
         assert_eq!(mounts.arrives(Claim { export: 1, ..claim(1) }, 7), Arrival::Refused);
         assert_eq!(mounts.arrives(Claim { rights: Rights::Read, ..claim(1) }, 7), Arrival::Refused);
         assert_eq!(mounts.arrives(claim(1), 5), Arrival::Refused, "it has attached");
+    }
+
+    #[test]
+    fn not_all_are_waited_for() {
+        let (mut mounts, now) = (Mounts::default(), Instant::now());
+        for peer in 0..=MOST as u64 {
+            let mount = Identity((u128::from(peer) << 8).to_be_bytes());
+            mounts.came(Claim { mount, ..claim(0) }, peer, peer, None);
+            assert_eq!(mounts.leaves(peer, now), peer < MOST as u64);
+        }
+        assert_eq!((mounts.mounts.len(), mounts.overdue(now).len(), mounts.mounts.len()), (MOST, MOST, 0));
     }
 
     #[test]

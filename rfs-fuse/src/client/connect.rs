@@ -15,13 +15,15 @@ use rfs_proto::{
 
 use super::{
     AccessTimes, Client, ClientError, Remote,
+    again::{SessionAgain, random_identity},
     clock::{ServerClock, local_now},
     inode::InodeTable,
     keeping::{Effect, Keeping},
     record::Records,
     remote::Mapped,
     renewal::Renewal,
-    returning::{Again, Answer, Returning},
+    repeatable::is_repeatable,
+    returning::Returning,
 };
 
 /// How to attach.
@@ -109,58 +111,12 @@ fn named(export: &str) -> String {
 
 /// Pauses between two attempts to attach.
 const PAUSE: Duration = Duration::from_millis(10);
-/// An attempt to come back takes no longer.
-const ATTEMPT: Duration = Duration::from_secs(2);
 /// So long the server may take to end the session that a mount had before: longer than it waits for one that has memory mapped.
 pub(super) const ENDING: Duration = Duration::from_secs(5);
 
 thread_local! {
     /// Request and reply of the call under way on this thread.
     static MESSAGES: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
-}
-
-/// True for requests that can be carried out any number of times, as they change nothing, or lead to the same each time.
-fn is_repeatable(request: &Request<'_>) -> bool {
-    match request {
-        Request::Attach { .. }
-        | Request::Lookup { .. }
-        | Request::LookupAhead { .. }
-        | Request::GetAttr { .. }
-        | Request::Readlink { .. }
-        | Request::Layout { .. }
-        | Request::Allocate { .. }
-        | Request::ReadDir { .. }
-        | Request::StatFs
-        | Request::Stats
-        | Request::GetXattr { .. }
-        | Request::ListXattr { .. }
-        | Request::XattrPart { .. }
-        | Request::TestLock { .. }
-        | Request::Insist { .. }
-        | Request::Recalls { .. }
-        | Request::Grants
-        | Request::Accessed { .. }
-        // It is about the envelope, and not in one.
-        | Request::Once { .. }
-        | Request::Detach => true,
-        Request::SetAttr { .. }
-        | Request::Mknod { .. }
-        | Request::Create { .. }
-        | Request::Mkdir { .. }
-        | Request::Symlink { .. }
-        | Request::Link { .. }
-        | Request::Unlink { .. }
-        | Request::Rmdir { .. }
-        | Request::Rename { .. }
-        | Request::Open { .. }
-        | Request::Close { .. }
-        | Request::SetXattr { .. }
-        | Request::RemoveXattr { .. }
-        | Request::Fallocate { .. }
-        | Request::Copy { .. }
-        | Request::Lock { .. }
-        | Request::StopWaiting { .. } => false,
-    }
 }
 
 pub(super) fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientError> {
@@ -180,7 +136,7 @@ pub(super) fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Repl
 
 /// What a server says of itself at the beginning.
 pub(super) struct Introduced {
-    attached: Attached,
+    pub(super) attached: Attached,
     clock: ServerClock,
 }
 
@@ -207,52 +163,6 @@ pub(super) fn introduce(
             Reply::InUse(others) => return Err(ClientError::InUse(others)),
             Reply::Ending => return Err(ClientError::Errno(Errno::EAGAIN)),
             _ => return Err(ClientError::Protocol("no answer to Attach")),
-        }
-    }
-}
-
-/// For a mount that nobody else can be taken for.
-fn random_identity() -> Result<Identity, AttachError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|e| AttachError::Random(e.to_string()))?;
-    Ok(Identity(bytes))
-}
-
-/// The sessions of a mount that comes back.
-struct SessionAgain {
-    address: Address,
-    options: SessionOptions,
-    attach: AttachOptions,
-    mount: Identity,
-}
-
-impl SessionAgain {
-    fn new(address: &Address, options: &SessionOptions, attach: &AttachOptions, mount: Identity) -> Self {
-        // A network that was cut may be there again while an attempt of before waits: several short ones.
-        let connect_timeout = options.connect_timeout.min(ATTEMPT);
-        let options = SessionOptions { connect_timeout, ..options.clone() };
-        SessionAgain { address: address.clone(), options, attach: attach.clone(), mount }
-    }
-}
-
-impl Again for SessionAgain {
-    fn again(&self) -> Result<(Arc<dyn Remote>, Attached), Answer> {
-        let session = Session::connect(&self.address, &self.options);
-        let session = session.map_err(|e| Answer::Later(e.to_string()))?;
-        match introduce(&*session, &self.attach, Some(self.mount), ENDING) {
-            // Others may have changed what the caller keeps, with the changes that he has not written back: nothing would fit together.
-            Ok(Introduced { attached, .. }) if self.attach.alone && !attached.resumed => {
-                session.close();
-                Err(Answer::Never(
-                    "the server has not heard for too long of this mount, which is to be alone".into(),
-                ))
-            }
-            Ok(Introduced { attached, .. }) => Ok((session, attached)),
-            Err(e) => {
-                session.close();
-                let why = format!("{}: cannot attach: {e}", self.address);
-                Err(if matches!(e, ClientError::InUse(_)) { Answer::Never(why) } else { Answer::Later(why) })
-            }
         }
     }
 }

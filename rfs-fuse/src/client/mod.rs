@@ -12,6 +12,7 @@
 //! It does not cache file data, and checks no permissions. It comes back by itself where [`AttachOptions::returns`] says so.
 
 mod access;
+mod again;
 mod append;
 mod clock;
 mod connect;
@@ -31,6 +32,7 @@ mod open;
 mod record;
 mod remote;
 mod renewal;
+mod repeatable;
 mod returning;
 mod space;
 #[cfg(test)]

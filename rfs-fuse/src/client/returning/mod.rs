@@ -16,12 +16,12 @@
 
 mod again;
 mod places;
+mod remote;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    cell::RefCell,
     fmt,
     sync::{
         Arc, OnceLock,
@@ -32,27 +32,19 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, WcStatus};
-use rfs_proto::{Attached, Identity, Request, SLOTS, encode_request};
-use smallvec::SmallVec;
+use rdmabox::{Cancel, RequestError, WcStatus};
+use rfs_proto::{Attached, Identity, SLOTS};
 
 pub(super) use again::{Again, Answer, Renew};
-use places::{Places, Regions, place_of};
+use places::{Places, Regions};
 use slots::{Number, Slots};
 
 use super::Remote;
 
-/// Calls that nobody waits for are kept until they are known to have been carried out: so many at most.
-const STARTED: usize = 64;
 /// Between two looks for who waits without a limit.
 const LOOK: Duration = Duration::from_millis(50);
 /// While a queue pair is replaced.
 const MENDING: Duration = Duration::from_millis(1);
-
-thread_local! {
-    /// A request in its envelope.
-    static ENVELOPE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A session, and how it names the server's memory.
 struct Link {
@@ -274,151 +266,5 @@ impl Returning {
     fn give_back(&self, number: Number) {
         self.slots.lock().give_back(number);
         self.freed.notify_one();
-    }
-}
-
-fn envelop(Number { slot, sequence }: Number, request: &[u8], envelope: &mut Vec<u8>) {
-    encode_request(&Request::Once { slot, sequence, request }, envelope);
-}
-
-impl Remote for Returning {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.call_until(Instant::now() + self.timeout, false, |remote| remote.call(request, reply))
-    }
-
-    fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        let deadline = Instant::now() + self.timeout;
-        let number = self.take_number(deadline)?;
-        let outcome = ENVELOPE.with_borrow_mut(|envelope| {
-            envelop(number, request, envelope);
-            self.call_until(deadline, true, |remote| remote.call(envelope, reply))
-        });
-        self.give_back(number);
-        outcome
-    }
-
-    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
-        if self.started.lock().len() >= STARTED {
-            self.finish_calls()?;
-        }
-        let deadline = Instant::now() + self.timeout;
-        let number = self.take_number(deadline)?;
-        let mut envelope = Vec::new();
-        envelop(number, request, &mut envelope);
-        // Noted first: whoever makes the next session finds it, or this thread does.
-        self.started.lock().push(Started { number, envelope: envelope.clone() });
-        match self.call_until(deadline, true, |remote| remote.start_call(&envelope)) {
-            Err(RequestError::Disconnected | RequestError::Timeout(_)) if self.is_connected() => Ok(()),
-            outcome => outcome,
-        }
-    }
-
-    fn finish_calls(&self) -> Result<(), RequestError> {
-        let known: Vec<Number> = self.started.lock().iter().map(|started| started.number).collect();
-        self.call_until(Instant::now() + self.timeout, false, |remote| remote.finish_calls())?;
-        let mut done = Vec::new();
-        self.started.lock().retain(|started| {
-            let over = known.contains(&started.number);
-            if over {
-                done.push(started.number);
-            }
-            !over
-        });
-        done.into_iter().for_each(|number| self.give_back(number));
-        Ok(())
-    }
-
-    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
-        let era = self.era();
-        loop {
-            let link = self.up_at_last(cancel)?;
-            if link.era != era {
-                // Who asks has to ask for something else.
-                return Err(RequestError::Disconnected);
-            }
-            match link.remote.call_waiting(request, reply, cancel) {
-                Err(RequestError::Disconnected | RequestError::Timeout(_)) => self.lost(&link),
-                outcome => return outcome,
-            }
-        }
-    }
-
-    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
-        self.repeat(|link| {
-            if link.places.are_the_same() {
-                return Ok(link.remote.write_vectored(parts));
-            }
-            let there = parts.iter().map(|(remote, data)| Some((link.places.of(*remote)?, *data)));
-            let there: SmallVec<[(RemoteAddr, &[u8]); 4]> = there.collect::<Option<_>>().ok_or(Stale)?;
-            Ok(link.remote.write_vectored(&there))
-        })
-    }
-
-    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
-        self.repeat(|link| {
-            if link.places.are_the_same() {
-                return Ok(link.remote.read_vectored(parts));
-            }
-            let there = parts.iter_mut().map(|(remote, out)| Some((link.places.of(*remote)?, &mut **out)));
-            let mut there: SmallVec<[(RemoteAddr, &mut [u8]); 4]> =
-                there.collect::<Option<_>>().ok_or(Stale)?;
-            Ok(link.remote.read_vectored(&mut there))
-        })
-    }
-
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        self.repeat(|link| {
-            if link.places.are_the_same() {
-                return Ok(link.remote.execute(ops));
-            }
-            let here: SmallVec<[RemoteAddr; 8]> = ops.iter_mut().map(|op| *place_of(op)).collect();
-            let there = here.iter().map(|here| link.places.of(*here));
-            let there: SmallVec<[RemoteAddr; 8]> = there.collect::<Option<_>>().ok_or(Stale)?;
-            ops.iter_mut().zip(&there).for_each(|(op, there)| *place_of(op) = *there);
-            let outcome = link.remote.execute(ops);
-            ops.iter_mut().zip(&here).for_each(|(op, here)| *place_of(op) = *here);
-            Ok(outcome)
-        })
-    }
-
-    fn era(&self) -> u32 {
-        self.era.load(Ordering::Acquire)
-    }
-
-    fn repeats(&self) -> u64 {
-        self.repeats.load(Ordering::Acquire)
-    }
-
-    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
-        // The memory is the same for each session, or this is over.
-        let link = Arc::clone(&self.link.read());
-        link.remote.map(link.places.of(remote)?, len)
-    }
-
-    fn ready(&self) -> Result<(), RequestError> {
-        self.repeat(|link| Ok(link.remote.ready()))
-    }
-
-    fn is_connected(&self) -> bool {
-        *self.state.lock() != Phase::Over
-    }
-
-    fn description(&self) -> String {
-        self.link.read().remote.description()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut counters = self.link.read().remote.counters();
-        counters.push(("returns", self.returns.load(Ordering::Relaxed)));
-        counters
-    }
-
-    fn close(&self) {
-        let before = self.end();
-        let link = Arc::clone(&self.link.read());
-        if before == Phase::Up {
-            again::say_good_bye(&link.remote);
-        }
-        link.remote.close();
     }
 }

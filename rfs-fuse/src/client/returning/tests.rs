@@ -1,1 +1,298 @@
+//! A remote that comes back, over sessions that end at any moment, and a server that counts what it does.
 
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use rdmabox::{Memory, Op, RemoteAddr};
+use rfs_proto::{RegionRef, Request, decode_request, encode_request};
+
+use super::{places::place_of, *};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+const ARENA: RegionRef = RegionRef { addr: 0x1_0000, len: 0x1000, rkey: 5 };
+const TABLE: RegionRef = RegionRef { addr: 0x8_0000, len: 0x1000, rkey: 6 };
+
+/// What happens to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Done,
+    /// The session ends before it gets there.
+    Lost,
+    /// It is done, and the session ends before the client hears so.
+    Unheard,
+}
+
+/// The server.
+#[derive(Default)]
+struct Server {
+    /// What becomes of the operations that follow, the next one last. Then all are done.
+    fates: Mutex<Vec<Fate>>,
+    /// Numbers of each slot, with the request.
+    slots: Mutex<HashMap<u32, (u64, Vec<u8>)>>,
+    /// All requests that took effect, in order.
+    effects: Mutex<Vec<Vec<u8>>>,
+    places: Mutex<Vec<RemoteAddr>>,
+    sessions: AtomicU64,
+    /// It has forgotten the mount.
+    forgets: AtomicBool,
+    /// It has lost its memory.
+    empty: AtomicBool,
+    detached: AtomicBool,
+}
+
+impl Server {
+    fn attached(&self, resumed: bool) -> Attached {
+        let count = self.sessions.fetch_add(1, Ordering::SeqCst);
+        // Each session names the memory differently.
+        let region = |region: RegionRef| RegionRef {
+            addr: region.addr + (count << 32),
+            rkey: region.rkey + 100 * count as u32,
+            ..region
+        };
+        let memory = Identity([if self.empty.load(Ordering::SeqCst) { 2 } else { 1 }; 16]);
+        let (arena, table) = (region(ARENA), region(TABLE));
+        Attached { arena, table, now: 0, session: 1, read_only: false, memory, starts: 1, resumed }
+    }
+
+    fn carry_out(&self, request: &[u8]) {
+        match decode_request(request) {
+            Ok(Request::Once { slot, sequence, request }) => {
+                let mut slots = self.slots.lock();
+                if let Some((last, before)) = slots.get(&slot) {
+                    assert!(*last <= sequence, "an old number");
+                    if *last == sequence {
+                        return assert_eq!(before, request, "another request under the same number");
+                    }
+                }
+                slots.insert(slot, (sequence, request.to_vec()));
+                self.effects.lock().push(request.to_vec());
+            }
+            Ok(Request::Detach) => self.detached.store(true, Ordering::SeqCst),
+            _ => self.effects.lock().push(request.to_vec()),
+        }
+    }
+}
+
+/// A session.
+#[derive(Clone)]
+struct Line {
+    server: Arc<Server>,
+    up: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Line")
+    }
+}
+
+impl Line {
+    fn meets(&self, act: impl FnOnce()) -> Result<(), RequestError> {
+        if !self.is_connected() {
+            return Err(RequestError::Disconnected);
+        }
+        let fate = self.server.fates.lock().pop().unwrap_or(Fate::Done);
+        if fate != Fate::Lost {
+            act();
+        }
+        if fate != Fate::Done {
+            self.up.store(false, Ordering::SeqCst);
+            return Err(RequestError::Disconnected);
+        }
+        Ok(())
+    }
+
+    fn note(&self, places: impl IntoIterator<Item = RemoteAddr>) -> Result<(), RequestError> {
+        self.meets(|| self.server.places.lock().extend(places))
+    }
+}
+
+impl Remote for Line {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.meets(|| {
+            self.server.carry_out(request);
+            *reply = request.to_vec();
+        })
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        self.meets(|| self.server.carry_out(request))
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        self.meets(|| {})
+    }
+
+    fn call_waiting(&self, _: &[u8], _: &mut Vec<u8>, _: &Cancel) -> Result<(), RequestError> {
+        self.meets(|| {})
+    }
+
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+        self.note(parts.iter().map(|(place, _)| *place))
+    }
+
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+        self.note(parts.iter().map(|(place, _)| *place))
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        self.note(ops.iter_mut().map(|op| *place_of(op)))
+    }
+
+    fn map(&self, _: RemoteAddr, _: u64) -> Option<(Arc<Memory>, usize)> {
+        None
+    }
+
+    fn is_connected(&self) -> bool {
+        self.up.load(Ordering::SeqCst)
+    }
+
+    fn description(&self) -> String {
+        "a line".into()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn close(&self) {
+        self.up.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Makes lines.
+struct Lines(Arc<Server>);
+
+impl Lines {
+    fn line(&self) -> Arc<dyn Remote> {
+        Arc::new(Line { server: Arc::clone(&self.0), up: Arc::new(AtomicBool::new(true)) })
+    }
+}
+
+impl Again for Lines {
+    fn again(&self) -> Result<(Arc<dyn Remote>, Attached), Answer> {
+        let resumed = !self.0.forgets.swap(false, Ordering::SeqCst);
+        Ok((self.line(), self.0.attached(resumed)))
+    }
+}
+
+/// Counts the eras.
+struct Eras(Arc<AtomicU32>);
+
+impl Renew for Eras {
+    fn renew(&self, _: &dyn Remote, _: &Attached, era: u32) -> Result<(), RequestError> {
+        self.0.store(era, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+fn returning(server: &Arc<Server>) -> Arc<Returning> {
+    let lines = Lines(Arc::clone(server));
+    let (line, attached) = (lines.line(), server.attached(false));
+    Returning::new(line, &attached, TIMEOUT, Box::new(lines)).unwrap()
+}
+
+fn bytes(request: &Request<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_request(request, &mut bytes);
+    bytes
+}
+
+fn place(offset: u64, era: u32) -> RemoteAddr {
+    RemoteAddr { addr: ARENA.addr + offset, rkey: ARENA.rkey.wrapping_add(era) }
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![3 => Just(Fate::Done), 1 => Just(Fate::Lost), 1 => Just(Fate::Unheard)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whatever is lost on the way: each request takes effect once, in its turn, and started ones all the same.
+    #[test]
+    fn nothing_is_lost_and_nothing_happens_twice(
+        fates in prop::collection::vec(fate(), 0..30), kinds in prop::collection::vec(any::<bool>(), 1..25),
+    ) {
+        let server = Arc::new(Server::default());
+        *server.fates.lock() = fates;
+        let remote = returning(&server);
+        let mut expected = Vec::new();
+        for (ino, waits) in (1..).zip(kinds) {
+            let request = bytes(&Request::Close { ino });
+            let asked = match waits {
+                true => remote.call_once(&request, &mut Vec::new()),
+                false => remote.start_call(&request),
+            };
+            prop_assert_eq!(asked, Ok(()));
+            expected.push(request);
+        }
+        prop_assert_eq!(remote.finish_calls(), Ok(()));
+        prop_assert!(remote.started.lock().is_empty());
+        let mut effects = server.effects.lock().clone();
+        effects.sort();
+        expected.sort();
+        prop_assert_eq!(effects, expected);
+        remote.close();
+    }
+}
+
+#[test]
+fn one_sided_operations_are_repeated_where_the_memory_is_now() {
+    let server = Arc::new(Server::default());
+    let remote = returning(&server);
+    *server.fates.lock() = vec![Fate::Unheard];
+    let mut old = 0;
+    let mut ops = [Op::CompareSwap { remote: place(8, 0), compare: 0, swap: 1, old: &mut old }];
+    assert_eq!(remote.execute(&mut ops), Ok(()));
+    // The caller's own names have not changed.
+    assert_eq!(*place_of(&mut ops[0]), place(8, 0));
+    let there = RemoteAddr { addr: ARENA.addr + 8 + (1 << 32), rkey: ARENA.rkey + 100 };
+    assert_eq!(*server.places.lock(), [place(8, 0), there]);
+    assert_eq!(remote.repeats(), 1);
+    assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Err(RequestError::Disconnected), "no such era");
+    remote.close();
+}
+
+#[test]
+fn a_new_era_makes_places_void_and_repeats_no_changes() {
+    let server = Arc::new(Server::default());
+    let remote = returning(&server);
+    let era = Arc::new(AtomicU32::new(0));
+    remote.set_renew(Box::new(Eras(Arc::clone(&era))));
+    // Nobody knows whether it was carried out.
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    let request = bytes(&Request::Unlink { parent: 1, name: b"a" });
+    assert_eq!(remote.call_once(&request, &mut Vec::new()), Err(RequestError::Disconnected));
+    assert!(remote.is_connected() && server.effects.lock().is_empty());
+    assert_eq!((remote.era(), era.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
+    assert!(server.places.lock().is_empty());
+    assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Ok(()));
+    // What only asks is asked again, and who waits for news hears that there are none of before.
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Ok(()));
+    assert_eq!(remote.era(), 2);
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    let news = remote.call_waiting(&[], &mut Vec::new(), &Cancel::new());
+    assert_eq!(news, Err(RequestError::Disconnected));
+    assert_eq!(remote.call_waiting(&[], &mut Vec::new(), &Cancel::new()), Ok(()));
+    remote.close();
+    assert!(server.detached.load(Ordering::SeqCst));
+}
+
+#[test]
+fn another_memory_is_the_end() {
+    let server = Arc::new(Server::default());
+    let remote = returning(&server);
+    server.empty.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Err(RequestError::Disconnected));
+    assert!(!remote.is_connected());
+    assert_eq!(remote.ready(), Err(RequestError::Disconnected));
+    assert_eq!(remote.start_call(&bytes(&Request::Close { ino: 1 })), Err(RequestError::Disconnected));
+    assert!(server.effects.lock().is_empty());
+}

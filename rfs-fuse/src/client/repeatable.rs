@@ -1,0 +1,47 @@
+//! Which requests can be sent again by whoever does not know whether they were carried out.
+
+use rfs_proto::Request;
+
+/// True for requests that can be carried out any number of times, as they change nothing, or lead to the same each time.
+pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
+    match request {
+        Request::Attach { .. }
+        | Request::Lookup { .. }
+        | Request::LookupAhead { .. }
+        | Request::GetAttr { .. }
+        | Request::Readlink { .. }
+        | Request::Layout { .. }
+        | Request::Allocate { .. }
+        | Request::ReadDir { .. }
+        | Request::StatFs
+        | Request::Stats
+        | Request::GetXattr { .. }
+        | Request::ListXattr { .. }
+        | Request::XattrPart { .. }
+        | Request::TestLock { .. }
+        | Request::Insist { .. }
+        | Request::Recalls { .. }
+        | Request::Grants
+        | Request::Accessed { .. }
+        // It is about the envelope, and not in one.
+        | Request::Once { .. }
+        | Request::Detach => true,
+        Request::SetAttr { .. }
+        | Request::Mknod { .. }
+        | Request::Create { .. }
+        | Request::Mkdir { .. }
+        | Request::Symlink { .. }
+        | Request::Link { .. }
+        | Request::Unlink { .. }
+        | Request::Rmdir { .. }
+        | Request::Rename { .. }
+        | Request::Open { .. }
+        | Request::Close { .. }
+        | Request::SetXattr { .. }
+        | Request::RemoveXattr { .. }
+        | Request::Fallocate { .. }
+        | Request::Copy { .. }
+        | Request::Lock { .. }
+        | Request::StopWaiting { .. } => false,
+    }
+}

@@ -1,0 +1,87 @@
+//! Connections of mounts that come back: to whom each belongs, and what is left when it is over.
+
+use std::time::Instant;
+
+use rdmabox::Peer;
+use rfs_proto::{Errno, Identity, Reply, Request};
+
+use super::{Chosen, FileService};
+use crate::{
+    absences::Absent,
+    dispatch::Outcome,
+    mounts::{Arrival, Attached, Claim},
+    rights::Rights,
+};
+
+impl FileService {
+    /// What becomes of a connection that says which mount it is of.
+    pub(super) fn arrival(&self, peer: &Peer, mount: Option<Identity>, wanted: Attached) -> Arrival {
+        let Some(mount) = mount else { return Arrival::New };
+        self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id())
+    }
+
+    /// A mount has its session again. The answer says whether that is so: it may have been given up at this moment.
+    pub(super) fn comes_back(&self, peer: &Peer, before: Attached) -> Chosen<'_> {
+        let export = &self.exports[before.export];
+        if self.sessions.write().choose(peer.id(), before, || {}) != Some(before) {
+            // This connection is over already; whoever ends it does not know of the mount.
+            self.leaves(peer);
+            return Chosen::Say(Reply::Error(Errno::EPROTO));
+        }
+        log::info!("{peer}: session {} goes on", before.session);
+        let mut reply = export.dispatcher.resume(before.session, export.regions(peer, before.rights));
+        if let Reply::Attached(attached) = &mut reply {
+            attached.read_only = before.rights == Rights::Read;
+        }
+        Chosen::Say(reply)
+    }
+
+    /// A connection is over. True if its mount is waited for.
+    fn leaves(&self, peer: &Peer) -> bool {
+        let Some(grace) = self.grace else { return false };
+        let waited_for = self.mounts.lock().leaves(peer.id(), Instant::now() + grace);
+        if waited_for {
+            self.bell.left();
+        }
+        waited_for
+    }
+
+    /// What is left to be done with a session whose connection is over.
+    pub(super) fn left(&self, peer: &Peer, attached: Attached) {
+        let Attached { export, session, .. } = attached;
+        let dispatcher = &self.exports[export].dispatcher;
+        let counts = || self.allowed(peer, "").is_ok_and(|now| peer.key().is_none() || now.export == export);
+        if !peer.has_expired() && dispatcher.is_attached(session) && counts() && self.leaves(peer) {
+            return log::info!("{peer}: gone; session {session} waits for its mount to come back");
+        }
+        self.mounts.lock().forget(peer.id());
+        dispatcher.session_ended(session);
+    }
+
+    /// Notes what an answer means for the mount of a connection.
+    pub(super) fn note(&self, peer: &Peer, attached: Attached, request: &Request<'_>, answer: &Outcome) {
+        match (request, answer) {
+            (Request::Attach { mount: Some(mount), .. }, Outcome::Now(Reply::Attached(_))) => {
+                let claim = claim(peer, *mount, attached);
+                self.mounts.lock().came(claim, peer.id(), attached.session, peer.process());
+            }
+            (Request::Detach, _) => self.mounts.lock().forget(peer.id()),
+            _ => {}
+        }
+    }
+}
+
+fn claim(peer: &Peer, mount: Identity, Attached { export, rights, .. }: Attached) -> Claim {
+    Claim { mount, key: peer.key().copied(), export, rights }
+}
+
+impl Absent for FileService {
+    fn give_up(&self, now: Instant) -> Option<Instant> {
+        let over = self.mounts.lock().overdue(now);
+        for Attached { export, session, .. } in over {
+            log::info!("session {session}: its mount has not come back");
+            self.exports[export].dispatcher.session_ended(session);
+        }
+        self.mounts.lock().deadline(now)
+    }
+}
