@@ -2,7 +2,13 @@
 
 mod common;
 
-use std::{fs, os::unix::fs::FileExt, sync::Barrier, thread};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    sync::Barrier,
+    thread,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use common::{Mount, each, locking::open, pairs};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
@@ -104,6 +110,37 @@ fn a_copy_goes_16_mib_at_a_time() {
         let mut copy = || copy_file_range(&from, Some(&mut read), &to, Some(&mut written), bytes.len());
         assert_eq!([copy(), copy(), copy()], [Ok(16 << 20), Ok(4 << 20), Ok(0)]);
         assert_eq!(fs::read(mount.path("to")).expect("read"), bytes);
+    });
+}
+
+/// Whether it is unmapped, synchronized, or the file is closed.
+#[test]
+fn what_was_mapped_and_changed_changes_the_times_when_it_is_written_back() {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    each(16 * MIB, |_, mount| {
+        for how in ["munmap", "msync"] {
+            let path = mount.path(how);
+            let file = open(&path);
+            file.set_len(4096).expect("a hole");
+            // Far enough from now for every clock.
+            let old = UNIX_EPOCH + Duration::from_secs(1);
+            file.set_times(fs::FileTimes::new().set_modified(old).set_accessed(old)).expect("set");
+            let modified = || fs::metadata(&path).expect("attributes").modified().expect("a time");
+            let flags = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping, which nothing refers to after it has been unmapped; the file stays as long as it is.
+            unsafe {
+                let base =
+                    mmap(std::ptr::null_mut(), 4096, flags, MapFlags::SHARED, &file, 0).expect("mapped");
+                base.cast::<u8>().write(7);
+                if how == "msync" {
+                    msync(base, 4096, MsyncFlags::SYNC).expect("written back");
+                    assert!(modified() > old, "{how}");
+                }
+                munmap(base, 4096).expect("unmapped");
+            }
+            assert!(modified() > old, "{how}");
+            assert_eq!(fs::read(&path).expect("read")[0], 7);
+        }
     });
 }
 

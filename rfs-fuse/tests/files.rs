@@ -360,6 +360,24 @@ fn an_ordinary_users_write_takes_suid_away() {
     }
 }
 
+/// CAP_FSETID, which fuser says nothing of for truncations; the kernel does for writes.
+#[test]
+fn root_without_a_capability_is_taken_for_root_where_it_truncates() {
+    each(16 * MIB, |_, mount| {
+        let path = mount.path("program");
+        fs::write(&path, b"bytes").expect("written");
+        for (change, after) in
+            [("truncate -s 3 program", 0o4755), ("dd of=program conv=notrunc 2>/dev/null", 0o755)]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).expect("chmod");
+            let script = format!("printf y | setpriv --bounding-set=-fsetid --inh-caps=-fsetid {change}");
+            assert_eq!(shell_as(0, &mount.point, &script), Some(0));
+            let mode = fs::metadata(&path).expect("attributes").mode() & 0o7777;
+            assert_eq!(mode, after, "{change}: {mode:o}");
+        }
+    });
+}
+
 /// Whoever changes the bytes of a file that its group may not execute leaves sgid to it if he is in the group.
 #[test]
 fn a_strangers_write_takes_sgid_away_where_the_group_may_not_execute() {

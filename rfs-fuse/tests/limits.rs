@@ -61,6 +61,17 @@ fn times_reach_from_1677_to_2262() {
             assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, nanoseconds));
             assert_eq!((found.atime(), found.atime_nsec()), (seconds, nanoseconds));
         }
+        // The nearest, for what lies beyond.
+        let (first, last) = ((-9_223_372_037, 145_224_192), (9_223_372_036, 854_775_807));
+        for (seconds, nearest) in
+            [(-9_223_372_037, first), (i64::MIN / 4, first), (1 << 34, last), (1 << 60, last)]
+        {
+            let time = Timespec { tv_sec: seconds, tv_nsec: 5 };
+            futimens(&file, &Timestamps { last_access: time, last_modification: time }).expect("set");
+            let found = file.metadata().expect("attributes");
+            assert_eq!((found.mtime(), found.mtime_nsec()), nearest, "{seconds} s");
+            assert_eq!((found.atime(), found.atime_nsec()), nearest, "{seconds} s");
+        }
         let now = file.set_modified(UNIX_EPOCH + Duration::new(1, 1)).and_then(|()| file.metadata());
         assert_eq!(now.expect("attributes").mtime_nsec(), 1);
     });

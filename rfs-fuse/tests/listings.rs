@@ -15,7 +15,7 @@ use std::{
 
 use common::{Lender, Mount, each, eventually, providers};
 use rustix::{
-    fs::{Mode, OFlags, RawDir, SeekFrom, mkdirat, openat, seek},
+    fs::{Mode, OFlags, RawDir, SeekFrom, fchmod, fsync, mkdirat, openat, seek},
     io::Errno,
 };
 
@@ -316,6 +316,8 @@ fn a_directory_that_is_removed_is_still_one_for_who_is_in_it() {
                 let found = dir.metadata().expect("attributes");
                 assert_eq!((found.nlink(), found.mode()), (0, before.mode()), "--cache {cache}");
                 assert_eq!(mkdirat(dir, "new", Mode::RWXU), Err(Errno::NOENT), "--cache {cache}");
+                assert_eq!(fchmod(dir, Mode::RWXU), Err(Errno::STALE), "--cache {cache}");
+                assert_eq!(fsync(dir), Ok(()), "--cache {cache}");
             }
             assert_eq!(open[0].metadata().expect("attributes").ino(), before.ino());
             assert_eq!(fs::metadata(mount.path("replaced")).expect("attributes").nlink(), 2);

@@ -4,7 +4,7 @@ mod common;
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -74,6 +74,41 @@ fn it_mounts_what_mount_says() {
         assert!(eventually(|| lender.server.stats().sessions == 0), "the process ends with its mount");
         assert!(!is_mounted(point));
     }
+}
+
+/// What mount(8) does without a helper: other flags, other places.
+#[test]
+fn it_can_be_bound_and_remounted_as_any_mount() {
+    let mount8 = |arguments: &[&str], points: &[&Path]| {
+        assert!(Command::new("mount").args(arguments).args(points).status().expect("mount").success());
+    };
+    let lender = Lender::new(16 << 20);
+    let mut mount = lender.mount(Over::Shm, &[]);
+    let (original, other) = (mount.point.clone(), directory());
+    let bound = other.path();
+    let read_only = |result: std::io::Result<()>| {
+        assert_eq!(
+            result.expect_err("read-only").raw_os_error(),
+            Some(rustix::io::Errno::ROFS.raw_os_error())
+        );
+    };
+    mount8(&["--bind"], &[&original, bound]);
+    mount8(&["-o", "remount,bind,ro"], &[bound]);
+    read_only(fs::write(bound.join("file"), b""));
+    fs::write(original.join("file"), b"seen on both").expect("written");
+    assert_eq!(fs::read(bound.join("file")).expect("read"), b"seen on both");
+    mount8(&["--internal-only", "-o", "remount,ro"], &[&original]);
+    read_only(fs::write(original.join("file"), b""));
+    mount8(&["--internal-only", "-o", "remount,rw,noexec"], &[&original]);
+    fs::write(original.join("program"), b"#!/bin/sh\n").expect("written");
+    fs::set_permissions(original.join("program"), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let denied = Command::new(original.join("program")).status().expect_err("noexec");
+    assert_eq!(denied.raw_os_error(), Some(rustix::io::Errno::ACCESS.raw_os_error()));
+    // What is bound stays, and so does the process, until it is gone, too.
+    assert!(Command::new("umount").arg(&original).status().expect("umount").success());
+    assert_eq!(fs::read(bound.join("file")).expect("read"), b"seen on both");
+    assert!(Command::new("umount").arg(bound).status().expect("umount").success());
+    assert_eq!(mount.wait().0.code(), Some(0));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod common;
 
 use std::{
     fs::{self, File, OpenOptions},
+    io::Write,
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
 };
@@ -24,6 +25,57 @@ fn open_rw(path: &Path) -> File {
 fn size_and_blocks(file: &File) -> (u64, u64) {
     let attributes = file.metadata().expect("attributes");
     (attributes.len(), attributes.blocks())
+}
+
+#[test]
+fn a_write_takes_what_space_there_is() {
+    for over in providers() {
+        for options in [&[][..], &["--cache", "none"]] {
+            let lender = Lender::new(16 * MIB);
+            let mount = lender.mount(over, options);
+            let filler = open_rw(&mount.path("filler"));
+            let free = lender.free_blocks() - 67;
+            fallocate(&filler, F::empty(), 0, free * 4096).expect("reserved");
+            let bytes = pattern(MIB as usize, 3);
+            let file = open_rw(&mount.path("file"));
+            let mut at = 0;
+            let refused = loop {
+                match file.write_at(&bytes[at..], at as u64) {
+                    Ok(written) => at += written,
+                    Err(e) => break e,
+                }
+            };
+            assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+            assert_eq!((at, lender.free_blocks()), (67 * 4096, 0), "all of it was taken");
+            assert!(fs::read(mount.path("file")).expect("read") == bytes[..at]);
+            // What is there can be written, from there on nothing.
+            let across = &bytes[..8192];
+            assert_eq!(file.write_at(across, at as u64 - 4096).expect("written"), 4096);
+            // Appends are whole or not at all.
+            fs::remove_file(mount.path("file")).expect("removed");
+            drop(file);
+            let mut log =
+                OpenOptions::new().append(true).create(true).open(mount.path("log")).expect("opened");
+            let refused = log.write(&bytes[..68 * 4096]).expect_err("no space");
+            assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+            assert_eq!(log.metadata().expect("attributes").len(), 0);
+            drop((log, filler));
+            mount.unmount();
+        }
+    }
+}
+
+#[test]
+fn what_is_reserved_is_data_and_reads_as_zero() {
+    each(64 * MIB, |_, mount| {
+        let file = open_rw(&mount.path("file"));
+        file.set_len(MIB).expect("extended");
+        fallocate(&file, F::empty(), 8192, 4096).expect("reserved");
+        assert_eq!(seek(&file, SeekFrom::Data(0)), Ok(8192));
+        assert_eq!(seek(&file, SeekFrom::Hole(8192)), Ok(12_288));
+        assert_eq!(size_and_blocks(&file), (MIB, 8));
+        assert!(fs::read(mount.path("file")).expect("read").iter().all(|byte| *byte == 0));
+    });
 }
 
 /// Also where a file that grows was given space ahead of need.

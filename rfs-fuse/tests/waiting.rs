@@ -172,7 +172,7 @@ fn a_signal_from_another_pid_namespace_is_not_heard() {
         let point = directory();
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--kill-child", env!("CARGO_BIN_EXE_rfs-fuse")]);
-        command.args(["--timeout", "60", &lender.address(over)]).arg(point.path());
+        command.args(["--timeout", "60", "--connect-timeout", "60", &lender.address(over)]).arg(point.path());
         let mut mount = Mount::spawn(&mut command, point.path());
         let here = open(&mount.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");

@@ -1,6 +1,6 @@
 //! Keeping the layout of an open file: looking whether it still holds, fetching it, asking for space.
 
-use rfs_proto::{Layout, Reply, Request};
+use rfs_proto::{BLOCK, Errno, Layout, Reply, Request};
 
 use super::{
     Client, ClientError,
@@ -12,7 +12,27 @@ use super::{
 /// How often an operation begins anew because the file's space changed under it.
 pub(crate) const TRIES: usize = 16;
 
+/// About half as many bytes from an offset on, up to the end of a block. `None` if they all lie in one block.
+fn fewer(offset: u64, len: usize) -> Option<usize> {
+    let first = BLOCK - offset % BLOCK;
+    let half = (offset.saturating_add(len as u64 / 2) / BLOCK * BLOCK).saturating_sub(offset);
+    let fewer = usize::try_from(half.max(first)).ok()?;
+    (fewer < len).then_some(fewer)
+}
+
 impl Client {
+    /// Writes as [`write`](Self::write), or, where there is not enough space for all of it, a part of it from the beginning. How many bytes;
+    /// ENOSPC if there is no space for the first block.
+    pub fn write_some(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize, ClientError> {
+        let mut len = data.len();
+        loop {
+            match self.write(ino, offset, &data[..len]) {
+                Err(ClientError::Errno(Errno::ENOSPC)) => len = fewer(offset, len).ok_or(Errno::ENOSPC)?,
+                written => return written.map(|()| len),
+            }
+        }
+    }
+
     /// Looks at an inode's record now.
     pub(crate) fn look(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
         if let Some(slot) = inode.slot()
@@ -136,5 +156,41 @@ impl Client {
         self.holes_hold(inode)?;
         let pieces = inode.layout.read().pieces(offset, len);
         Ok(pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn half_of_it_to_the_end_of_a_block() {
+        for (offset, len, expected) in [
+            (0, 1 << 20, Some(512 << 10)),
+            (5, 1 << 20, Some((512 << 10) - 5)),
+            (0, 8192, Some(4096)),
+            (4090, 10, Some(6)),
+            (4090, 6, None),
+            (0, 4096, None),
+            (1, 0, None),
+            (0, 4097, Some(4096)),
+        ] {
+            assert_eq!(fewer(offset, len), expected, "{len} bytes at {offset}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_comes_down_to_the_first_block(offset in 0..1_u64 << 62, len in 1..4_usize << 20) {
+            let mut at = len;
+            while let Some(less) = fewer(offset, at) {
+                prop_assert!(0 < less && less < at);
+                prop_assert!((offset + less as u64).is_multiple_of(BLOCK));
+                at = less;
+            }
+            prop_assert_eq!(at, len.min((BLOCK - offset % BLOCK) as usize));
+        }
     }
 }

@@ -310,6 +310,27 @@ fn a_full_server_says_so_and_the_file_stays_as_it_was() {
 }
 
 #[test]
+fn what_there_is_space_for_is_written() {
+    both(|server| {
+        server.run.store(1000, Ordering::Relaxed);
+        let c = client(&server);
+        let ino = create(&c, "f");
+        let data = pattern(300 * BLOCK as usize);
+        let mut at = 0;
+        let refused = loop {
+            match c.write_some(ino, at as u64, &data[at..]) {
+                Ok(bytes) => at += bytes,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!((at as u64, refused), (256 * BLOCK, Errno::ENOSPC.into()));
+        assert!(read(&c, ino, 0, data.len()) == data[..at]);
+        assert_eq!(c.write_some(ino, 0, &data[..100]), Ok(100));
+        assert_eq!(c.write_some(ino, 0, b""), Ok(0));
+    });
+}
+
+#[test]
 fn a_file_ends_where_numbers_end() {
     let server = Fake::new(16, true);
     let c = client(&server);

@@ -378,20 +378,26 @@ impl Filesystem for Adapter {
         let appends = !from_cache
             && handle.is_for_append()
             && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
+        // The kernel sends at most max_write bytes.
+        let mut len = data.len() as u32;
         let mut written = if appends {
             self.client.append(ino.0, data)
         } else if self.settings.writeback {
             self.client.write_back(ino.0, offset, data).map(|()| offset)
-        } else {
+        } else if from_cache {
+            // Nobody would write the rest.
             self.client.write(ino.0, offset, data).map(|()| offset)
+        } else {
+            self.client.write_some(ino.0, offset, data).map(|bytes| {
+                len = bytes as u32;
+                offset
+            })
         };
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if unprivileged || direct {
             let by = unprivileged.then_some(request);
             written = written.and_then(|at| self.drop_privileges(ino.0, by).map(|()| at));
         }
-        // The kernel sends at most max_write bytes.
-        let len = data.len() as u32;
         match written {
             // A page that was read meanwhile may lack these bytes.
             Ok(at) if direct && self.handles.are_cached(ino.0) => {
