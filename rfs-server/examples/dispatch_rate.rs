@@ -1,8 +1,10 @@
 //! How many requests a second the dispatcher answers, called by one thread and by several, without a network.
 //!
 //! ```text
-//! dispatch_rate [--threads N[,N...]] [--rounds N] [--millis N] [WORK...]
+//! dispatch_rate [--threads N[,N...]] [--rounds N] [--millis N] [--kept] [WORK...]
 //! ```
+//!
+//! With `--kept` changes are logged, as for a server that keeps its memory.
 //!
 //! Each thread is a session that keeps what it is told. `apart` has each in a directory of its own, `together` has all of them in one;
 //! where they change names in one, they keep nothing, so that no reply waits for another thread. A row's rate is the median of
@@ -29,7 +31,8 @@ use rdmabox::Memory;
 use rfs_proto::{ROOT_INO, RegionRef, RenameFlags, Reply, Request, VERSION, record};
 use rfs_server::{
     clock::SystemClock,
-    dispatch::{Dispatcher, Outcome, Root},
+    dispatch::{Dispatcher, Kept, Outcome, Root},
+    durable::{Dirt, Log},
     scrub::{ScrubMode, Space},
     sessions::Regions,
 };
@@ -40,6 +43,9 @@ const FILES: usize = 100;
 const BATCH: usize = 64;
 const INODES: usize = 1 << 16;
 const MEMORY: usize = 64 << 20;
+/// Bytes for the bits of dirt, and of a segment of the log.
+const DIRT: usize = 4096;
+const SEGMENT: usize = 256 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -156,11 +162,20 @@ fn fill(dispatcher: &Dispatcher, session: u64, directory: &str, names: &[String]
 }
 
 /// Requests a second of one work by so many threads.
-fn run(work: Work, keeps: bool, threads: usize, time: Duration) -> Result<f64> {
-    let space = Arc::new(Space::new(Arc::new(Memory::private(MEMORY)?), ScrubMode::Inline));
+fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) -> Result<f64> {
+    let arena = Arc::new(Memory::private(MEMORY)?);
     let table = Arc::new(Memory::private(INODES * record::LEN)?);
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
-    let dispatcher = Dispatcher::new(space, table, root, Arc::new(SystemClock)).map_err(|e| e.to_string())?;
+    let clock = Arc::new(SystemClock);
+    let dispatcher = if kept {
+        let state = Arc::new(Memory::private(DIRT + 2 * SEGMENT)?);
+        let dirt = Dirt::new(Arc::clone(&state), 0);
+        let kept = Kept { log: Log::new(state, DIRT, SEGMENT), state: None, dirt, starts: 1, clean: true };
+        Dispatcher::kept((arena, table), ScrubMode::Inline, root, clock, kept)?
+    } else {
+        let space = Arc::new(Space::new(arena, ScrubMode::Inline));
+        Dispatcher::new(space, table, root, clock).map_err(|e| e.to_string())?
+    };
     let attach = |session, keeps| {
         let region = RegionRef { addr: 0, len: 0, rkey: 0 };
         dispatcher.session_began(session, Regions { arena: region, table: region });
@@ -185,6 +200,16 @@ fn run(work: Work, keeps: bool, threads: usize, time: Duration) -> Result<f64> {
     let (begin, end) = (Barrier::new(threads + 1), AtomicBool::new(false));
     thread::scope(|scope| {
         let (begin, end) = (&begin, &end);
+        let dispatcher = &dispatcher;
+        scope.spawn(move || {
+            // As a server does it.
+            while kept && !end.load(Ordering::Relaxed) {
+                if dispatcher.has_long_log() && dispatcher.write_log_anew().is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
         let worker = |hand: Hand<'_>| {
             let _warm: u64 = (0..BATCH).map(|at| work(&hand, at)).sum();
             begin.wait();
@@ -206,6 +231,7 @@ fn run(work: Work, keeps: bool, threads: usize, time: Duration) -> Result<f64> {
 
 fn main() -> Result<()> {
     let (mut threads, mut rounds, mut millis, mut chosen) = (vec![1, 2], 5usize, 100, Vec::new());
+    let mut kept = false;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or("an option without its value");
@@ -213,6 +239,7 @@ fn main() -> Result<()> {
             "--threads" => {
                 threads = value()?.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?;
             }
+            "--kept" => kept = true,
             "--rounds" => rounds = value()?.parse()?,
             "--millis" => millis = value()?.parse()?,
             _ => chosen.push(arg),
@@ -224,7 +251,7 @@ fn main() -> Result<()> {
     let mut rates = vec![Vec::new(); rows.len()];
     for _ in 0..rounds.max(1) {
         for (&(&(_, keeps, work), threads), rates) in rows.iter().zip(&mut rates) {
-            rates.push(run(work, keeps, threads, Duration::from_millis(millis))?);
+            rates.push(run(work, keeps, (threads, kept), Duration::from_millis(millis))?);
         }
     }
     println!("| work                          | threads | requests/s |");

@@ -13,7 +13,7 @@
 use std::{sync::Arc, time::Instant};
 
 use rdmabox::Memory;
-use rfs_proto::{Errno, FileKind, ROOT_INO};
+use rfs_proto::{BLOCK, Errno, FileKind, ROOT_INO};
 
 use super::{
     Dispatcher, Root,
@@ -242,7 +242,8 @@ fn extents(inodes: &ByNumber<Inode>, len: u64) -> Result<Vec<Range>, Damage> {
     all.sort_unstable();
     let mut end = 0;
     for &(range, ino) in &all {
-        if range.start < end || range.len > len || range.start > len - range.len {
+        let whole = range.start.is_multiple_of(BLOCK) && range.len.is_multiple_of(BLOCK);
+        if !whole || range.start < end || range.len > len || range.start > len - range.len {
             return Err(Damage::Extents(ino));
         }
         end = range.end();

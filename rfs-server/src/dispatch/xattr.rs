@@ -116,6 +116,12 @@ impl Meta<'_> {
     fn xattrs_changed(&mut self, ino: u64, before: u64, now: i64) -> Result<Reply, Errno> {
         let inode = self.namespace.get_mut(ino)?;
         inode.ctime = now;
+        if self.store.journal.is_none()
+            && let Some(xattrs) = &mut inode.xattrs
+        {
+            // Nobody else asks for them, and names that are gone would pile up.
+            xattrs.take_touched();
+        }
         self.xattrs.add(inode.xattr_bytes());
         self.xattrs.give_back(before);
         self.publish(ino);

@@ -15,7 +15,7 @@ use crate::durable::{Dirt, Log, replay::State};
 
 const BLOCKS: u64 = 64;
 const INODES: usize = 200;
-/// Bytes of a segment of the log.
+/// Bytes of a segment of the log, unless a test says another number.
 const SEGMENT: usize = 1 << 18;
 /// Where the log begins.
 const LOG: usize = 64;
@@ -25,6 +25,7 @@ struct Object {
     arena: Arc<Memory>,
     table: Arc<Memory>,
     state: Arc<Memory>,
+    segment: usize,
 }
 
 fn memory(len: usize) -> Arc<Memory> {
@@ -39,10 +40,15 @@ fn bytes(memory: &Memory) -> Vec<u8> {
 
 impl Object {
     fn new() -> Object {
+        Object::with_segment(SEGMENT)
+    }
+
+    fn with_segment(segment: usize) -> Object {
         Object {
+            segment,
             arena: memory((BLOCKS * B) as usize),
             table: memory(INODES * record::LEN),
-            state: memory(LOG + 2 * SEGMENT),
+            state: memory(LOG + 2 * segment),
         }
     }
 
@@ -52,17 +58,22 @@ impl Object {
             to.write(0, &bytes(from));
             to
         };
-        Object { arena: copy(&self.arena), table: copy(&self.table), state: copy(&self.state) }
+        Object {
+            arena: copy(&self.arena),
+            table: copy(&self.table),
+            state: copy(&self.state),
+            segment: self.segment,
+        }
     }
 
     /// Starts the `starts`th server on it.
     fn start(&self, starts: u64, clean: bool) -> Result<Fixture, Damage> {
         let clock = Arc::new(ManualClock::new(1000 * starts as i64));
         let (log, state) = if starts == 1 {
-            (Log::new(Arc::clone(&self.state), LOG, SEGMENT), None)
+            (Log::new(Arc::clone(&self.state), LOG, self.segment), None)
         } else {
             let mut state = State::default();
-            let log = Log::open(Arc::clone(&self.state), LOG, SEGMENT, |op| state.apply(op)).unwrap();
+            let log = Log::open(Arc::clone(&self.state), LOG, self.segment, |op| state.apply(op)).unwrap();
             (log, Some(state))
         };
         let kept = Kept { log, state, dirt: Dirt::new(Arc::clone(&self.state), 0), starts, clean };
@@ -82,6 +93,7 @@ enum Act {
     Space(Path, u64, u64, FallocateFlags),
     Chmod(Path, u32),
     Times(Path, i64),
+    Accessed(Path, i64),
     SetXattr(Path, &'static str, usize),
     RemoveXattr(Path, &'static str),
     /// Another session opens it, and keeps it open.
@@ -112,6 +124,7 @@ fn act() -> impl Strategy<Value = Act> {
         3 => (path(), at(), 1..2 * B, flags).prop_map(|(path, at, len, flags)| Act::Space(path, at, len, flags)),
         1 => (path(), 0..0o10000u32).prop_map(|(path, perm)| Act::Chmod(path, perm)),
         1 => (path(), any::<i32>()).prop_map(|(path, time)| Act::Times(path, time.into())),
+        1 => (path(), any::<i32>()).prop_map(|(path, time)| Act::Accessed(path, time.into())),
         2 => (path(), name(), 0..300usize).prop_map(|(path, name, len)| Act::SetXattr(path, name, len)),
         1 => (path(), name()).prop_map(|(path, name)| Act::RemoveXattr(path, name)),
         2 => path().prop_map(Act::Hold),
@@ -189,7 +202,11 @@ impl World {
                     let at = Some(SetTime::At(*time));
                     let changes = SetAttr { atime: at, mtime: at, ..SetAttr::default() };
                     client.ask(Request::SetAttr { ino, changes });
-                    client.ask(Request::Accessed { ino, at: time + 5 });
+                }
+            }
+            Act::Accessed(path, at) => {
+                if let Some(ino) = find(path) {
+                    client.ask(Request::Accessed { ino, at: *at });
                 }
             }
             Act::SetXattr(path, name, len) => {
@@ -340,6 +357,84 @@ fn watch(object: &Arc<Object>, fixture: &Fixture) -> Arc<Mutex<Vec<Object>>> {
     let look = move || kept.lock().push(object.copy());
     *fixture.dispatcher.store.journal.as_ref().unwrap().witness.0.lock() = Some(Box::new(look));
     copies
+}
+
+/// Threads change names while the log is written anew, again and again: the next server has what there is.
+#[test]
+fn the_log_is_written_anew_while_others_change() {
+    for round in 0..4u64 {
+        let object = Object::with_segment(1 << 20);
+        let world = World::new(object.start(1, true).unwrap());
+        let fixture = &world.fixture;
+        let directories =
+            ["d0", "d1", "d2"].map(|name| fixture.attached(1000, false).mkdir(ROOT_INO, name).ino);
+        let work = |id: u64| {
+            let client = fixture.client(id);
+            for number in 0..300 {
+                let of = |at: u64| directories[((at ^ round) % 3) as usize];
+                let (name, other) = (format!("{id}-{}", number % 11), format!("{id}-{}", number % 7));
+                client.ask(create(of(number), &name, false));
+                client.ask(rename((of(number), &name), (of(number / 3), &other), RenameFlags::empty()));
+                client.ask(Request::Unlink { parent: of(number / 2), name: other.as_bytes() });
+            }
+            fixture.dispatcher.session_ended(id);
+        };
+        std::thread::scope(|scope| {
+            let workers = [11, 12, 13].map(|id| scope.spawn(move || work(id)));
+            while !workers.iter().all(|worker| worker.is_finished()) {
+                fixture.dispatcher.write_log_anew().unwrap();
+            }
+        });
+        let before = world.view();
+        let copy = object.copy();
+        let world = World::new(copy.start(2, false).unwrap());
+        assert_eq!(world.view(), before);
+        world.check_what_is_free(&before);
+    }
+}
+
+/// Nothing is lost where the log has no room: what adds something is refused before, then all changes, until there is room again.
+#[test]
+fn a_full_log_refuses_and_recovers() {
+    let object = Object::with_segment(1 << 14);
+    let world = World::new(object.start(1, true).unwrap());
+    let client = world.client();
+    let name = |number: usize| format!("file-{number}");
+    let mut made = 0;
+    let refused = loop {
+        match client.ask(create(ROOT_INO, &name(made), true)) {
+            Reply::Opened(opened) => client.close(opened.attr.ino),
+            Reply::Error(errno) => break errno,
+            other => panic!("{other:?}"),
+        }
+        made += 1;
+    };
+    assert_eq!(refused, Errno::ENOSPC);
+    assert!(made > 50, "{made}");
+    client.unlink(&name(0));
+    let changes = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    let refused = loop {
+        match client.ask(Request::SetAttr { ino: ROOT_INO, changes }) {
+            Reply::Attr(_) => {}
+            Reply::Error(errno) => break errno,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refused, Errno::EIO);
+    assert_eq!(client.error(Request::Unlink { parent: ROOT_INO, name: name(1).as_bytes() }), Errno::EIO);
+    client.ask(lookup(ROOT_INO, &name(1)));
+    // Killed now: the next server has all that was answered.
+    let killed = World::new(object.copy().start(2, false).unwrap());
+    assert_eq!(without_times(&killed.view()), without_times(&world.view()));
+    killed.client().unlink(&name(1));
+    // Or it goes on by itself.
+    assert!(world.fixture.dispatcher.has_long_log());
+    world.fixture.dispatcher.write_log_anew().unwrap();
+    client.unlink(&name(1));
+    client.create("another");
+    client.close(client.attr(lookup(ROOT_INO, "another")).ino);
+    let again = World::new(object.copy().start(2, false).unwrap());
+    assert_eq!(again.view(), world.view());
 }
 
 proptest! {

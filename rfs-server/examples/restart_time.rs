@@ -1,0 +1,116 @@
+//! How long a server takes to take over memory that a killed one has left.
+//!
+//! ```text
+//! restart_time DIR [GIB] [FILES] [KIB]
+//! ```
+//!
+//! Makes an object of so many GiB [4] in DIR with files [100,000] of so many KiB [16], half of them in directories of 1000, leaves it as a killed
+//! server does, and takes it over. DIR is on a tmpfs, and the object is removed afterwards.
+
+use std::{
+    error::Error,
+    fs,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rfs_proto::{ROOT_INO, RegionRef, Reply, Request, VERSION, record};
+use rfs_server::{
+    ExportConfig,
+    clock::SystemClock,
+    dispatch::{Dispatcher, Kept, Outcome, Root},
+    durable::{Object, ObjectStore},
+    scrub::ScrubMode,
+    sessions::Regions,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const ROOT: Root = Root { perm: 0o755, uid: 0, gid: 0 };
+
+fn take_over(object: &Object) -> Result<Dispatcher> {
+    let header = object.header();
+    let (log, state) = object.log()?;
+    let kept = Kept { log, state, dirt: object.dirt(), starts: header.starts + 1, clean: header.clean };
+    let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
+    let dispatcher = Dispatcher::kept(memory, ScrubMode::Background, ROOT, Arc::new(SystemClock), kept)?;
+    object.begin();
+    Ok(dispatcher)
+}
+
+fn ask(dispatcher: &Dispatcher, request: Request<'_>) -> Reply {
+    match dispatcher.handle(1, request) {
+        Outcome::Now(Reply::Error(errno)) => panic!("{request:?}: {errno}"),
+        Outcome::Now(reply) => reply,
+        Outcome::Later(_) => panic!("{request:?} waits"),
+    }
+}
+
+fn fill(object: &Object, files: usize, len: u64) -> Result<()> {
+    let dispatcher = take_over(object)?;
+    let region = RegionRef { addr: 0, len: 0, rkey: 0 };
+    dispatcher.session_began(1, Regions { arena: region, table: region });
+    ask(
+        &dispatcher,
+        Request::Attach { version: VERSION, client: "", export: "", keeps: false, alone: false },
+    );
+    let (data, mut directory) = (vec![7; len as usize], ROOT_INO);
+    for number in 0..files {
+        let name = format!("file-{number}");
+        if number % 1000 == 0 {
+            let name = format!("directory-{number}");
+            let made = Request::Mkdir {
+                parent: ROOT_INO,
+                name: name.as_bytes(),
+                perm: 0o755,
+                umask: 0,
+                uid: 0,
+                gid: 0,
+            };
+            if let Reply::Attr(attr) = ask(&dispatcher, made) {
+                directory = attr.ino;
+            }
+        }
+        let parent = if number % 2 == 0 { directory } else { ROOT_INO };
+        let name = name.as_bytes();
+        let made = Request::Create { parent, name, perm: 0o644, umask: 0, uid: 0, gid: 0, exclusive: true };
+        let Reply::Opened(opened) = ask(&dispatcher, made) else { continue };
+        let ino = opened.attr.ino;
+        if let Reply::Layout(layout) = ask(&dispatcher, Request::Allocate { ino, offset: 0, len }) {
+            for extent in layout.extents {
+                let end = data.len().min(extent.file_end() as usize);
+                object.arena.write(extent.arena as usize, &data[extent.file as usize..end]);
+            }
+        }
+        object.table.write(opened.attr.slot as usize * record::LEN + record::SIZE, &len.to_le_bytes());
+        ask(&dispatcher, Request::Close { ino });
+        if dispatcher.has_long_log() {
+            dispatcher.write_log_anew()?;
+        }
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let directory = args.next().ok_or("restart_time DIR [GIB] [FILES] [KIB]")?;
+    let path = Path::new(&directory).join("restart_time");
+    let mut number = |default: u64| args.next().map_or(Ok(default), |arg| arg.parse());
+    let (gib, files, kib) = (number(4)?, number(100_000)?, number(16)?);
+    let export = ExportConfig { name: "rfs".into(), memory: gib << 30, inodes: None, root: ROOT };
+    fill(&ObjectStore::open(&path)?.object(&export.name, export.shape())?, files as usize, kib << 10)?;
+    let begin = Instant::now();
+    let object = ObjectStore::open(&path)?.object(&export.name, export.shape())?;
+    let dispatcher = take_over(&object)?;
+    let taken: Duration = begin.elapsed();
+    let statfs = dispatcher.statfs();
+    println!(
+        "{} inodes, {} blocks in use: {taken:?}",
+        statfs.inodes - statfs.inodes_free,
+        statfs.blocks - statfs.blocks_free
+    );
+    drop(dispatcher);
+    fs::remove_dir_all(&path)?;
+    Ok(())
+}
