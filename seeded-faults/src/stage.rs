@@ -85,6 +85,8 @@ impl Stage {
             Stage::Script(words) => command.args(*words),
         };
         command.env(VARIABLE, fault.map_or("", Fault::name)).env("TMPDIR", &scratch.0);
+        // Failures that are wanted are not to be written down.
+        command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
         command.env("RFS_PROFILE", "debug").env("RFS_PJDFSTEST_TIMEOUT", "600").env("RUST_BACKTRACE", "0");
         match command.output() {
             Ok(output) => {
