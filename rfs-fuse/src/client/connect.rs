@@ -202,6 +202,7 @@ impl Client {
             records: Records::new(remote.clone(), table),
             clock: ServerClock::from_exchange(sent, now, received),
             inodes,
+            reads: super::later::Reads::default(),
             keeping: Keeping::new(keeps),
             access_times: counted(*access_times),
             directory_access_times: counted(*directory_access_times),

@@ -22,6 +22,7 @@ mod extents;
 mod fake;
 mod inode;
 mod keeping;
+mod later;
 mod layout;
 mod locks;
 mod lookup;
@@ -45,13 +46,14 @@ pub use extents::Seek;
 pub use keeping::{Changes, Keeper, Opened, Since, Telling, UnderWay};
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
-pub use remote::Remote;
+pub use remote::{ReadDone, Remote};
 
 use parking_lot::Mutex;
 
 use clock::ServerClock;
 use inode::InodeTable;
 use keeping::Keeping;
+use later::Reads;
 use record::Records;
 use rfs_proto::RegionRef;
 
@@ -65,6 +67,7 @@ pub struct Client {
     records: Records,
     clock: ServerClock,
     inodes: InodeTable,
+    reads: Reads,
     keeping: Keeping,
     access_times: AccessTimes,
     directory_access_times: AccessTimes,
