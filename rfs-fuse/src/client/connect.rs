@@ -254,6 +254,7 @@ impl Client {
             remote,
             clock,
             inodes,
+            reads: super::later::Reads::default(),
             keeping: Arc::new(Keeping::new(*keeps)),
             access_times: counted(*access_times),
             directory_access_times: counted(*directory_access_times),

@@ -66,6 +66,7 @@ impl Client {
             return Err(Errno::EBADF.into());
         }
         self.was_read(&inode);
+        let _counted = (!self.records.is_mapped()).then(|| self.one_read());
         let end = offset.saturating_add(len as u64);
         for attempt in 1..=TRIES {
             if let Some(map) = &self.arena_map
@@ -260,7 +261,7 @@ impl Client {
         Ok(Some((parts, layout.generation())))
     }
 
-    fn arena_addr(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
+    pub(crate) fn arena_addr(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
         at(&self.arena, era, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
     }
 

@@ -29,7 +29,7 @@ impl Client {
         flags: FallocateFlags,
     ) -> Result<Attr, ClientError> {
         let inode = self.opened(ino)?;
-        let _alone = inode.io.write();
+        let _alone = inode.alone();
         let attr = self.call_attr(&Request::Fallocate { ino, offset, len, flags })?;
         Ok(self.changed_at_server(&inode, attr))
     }
@@ -43,7 +43,7 @@ impl Client {
         len: u64,
     ) -> Result<u64, ClientError> {
         let inode = self.opened(to)?;
-        let _alone = inode.io.write();
+        let _alone = inode.alone();
         match self.call(&Request::Copy { from, from_offset, to, to_offset, len })? {
             Reply::Copied(Copied { bytes, .. }) if bytes > len => {
                 Err(ClientError::Protocol("more was copied than there was to copy"))

@@ -17,7 +17,7 @@ use rfs_proto::{
     record::{self, Space},
 };
 
-use super::Remote;
+use super::{ReadDone, Remote};
 
 mod recalls;
 
@@ -462,6 +462,8 @@ type Hook = Box<dyn FnMut(What) -> Result<(), RequestError> + Send>;
 pub(crate) struct Meddler {
     inner: Arc<Fake>,
     hook: Mutex<Hook>,
+    /// Started reads that are not carried out yet, if they are held.
+    held: Mutex<Option<Vec<(RemoteAddr, usize, ReadDone)>>>,
 }
 
 impl std::fmt::Debug for Meddler {
@@ -472,7 +474,11 @@ impl std::fmt::Debug for Meddler {
 
 impl Meddler {
     pub(crate) fn new(inner: &Arc<Fake>) -> Arc<Meddler> {
-        Arc::new(Meddler { inner: inner.clone(), hook: Mutex::new(Box::new(|_| Ok(()))) })
+        Arc::new(Meddler {
+            inner: inner.clone(),
+            hook: Mutex::new(Box::new(|_| Ok(()))),
+            held: Mutex::default(),
+        })
     }
 
     /// Before the next operation of this kind, once.
@@ -496,6 +502,22 @@ impl Meddler {
                 Ok(())
             }
         });
+    }
+
+    /// Reads that are started from now on wait to be released.
+    pub(crate) fn hold_reads(&self) {
+        *self.held.lock() = Some(Vec::new());
+    }
+
+    /// The reads that are held come to this.
+    pub(crate) fn release_reads(&self, outcome: &Result<(), RequestError>) {
+        let held = self.held.lock().as_mut().map(std::mem::take);
+        for (remote, len, done) in held.into_iter().flatten() {
+            match outcome {
+                Ok(()) => self.inner.read_then(remote, len, done),
+                Err(e) => done(Err(e.clone())),
+            }
+        }
     }
 
     fn meddle(&self, what: What) -> Result<(), RequestError> {
@@ -534,6 +556,13 @@ impl Remote for Meddler {
     fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
         self.meddle(What::Read)?;
         self.inner.read_vectored(parts)
+    }
+
+    fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
+        match self.held.lock().as_mut() {
+            Some(held) => held.push((remote, len, done)),
+            None => self.inner.read_then(remote, len, done),
+        }
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {

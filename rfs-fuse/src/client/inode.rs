@@ -13,13 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use rfs_proto::{Attr, Marks};
 
 use super::{
     access::Access,
     clock::WriteTimes,
     keeping::{Lease, Listing, PageState},
+    later::Started,
     layout::LayoutCache,
     locks::MayHold,
 };
@@ -153,6 +154,8 @@ pub(crate) struct Inode {
     pub(crate) open: AtomicBool,
     /// Reads and writes share it, a change of size excludes them.
     pub(crate) io: RwLock<()>,
+    /// Reads that share it without holding it.
+    pub(crate) started: Started,
     /// Held over an append, so that this session has one at a time.
     pub(crate) append: Mutex<()>,
     /// Held over calls that fetch or extend the layout.
@@ -193,6 +196,7 @@ impl Inode {
             any_severed: AtomicBool::new(false),
             open: AtomicBool::new(false),
             io: RwLock::default(),
+            started: Started::default(),
             append: Mutex::default(),
             layout_calls: Mutex::default(),
             layout: RwLock::default(),
@@ -208,6 +212,13 @@ impl Inode {
             may_hold: Mutex::default(),
             access: Access::default(),
         }
+    }
+
+    /// Keeps reads and writes out, and waits for those that are under way.
+    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        let alone = self.io.write();
+        self.started.wait();
+        alone
     }
 
     /// Where its attribute record is, once any attributes were seen.

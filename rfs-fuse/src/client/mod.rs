@@ -24,6 +24,7 @@ mod fake;
 mod farewell;
 mod inode;
 mod keeping;
+mod later;
 mod layout;
 mod locks;
 mod lookup;
@@ -54,13 +55,14 @@ pub use farewell::Farewell;
 pub use keeping::{Changes, Keeper, Opened, Since, Telling, UnderWay};
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
-pub use remote::Remote;
+pub use remote::{ReadDone, Remote};
 
 use parking_lot::Mutex;
 
 use clock::ServerClock;
 use inode::InodeTable;
 use keeping::Keeping;
+use later::Reads;
 use record::Records;
 use rfs_proto::{Identity, RegionRef};
 
@@ -74,6 +76,7 @@ pub struct Client {
     records: Records,
     clock: ServerClock,
     inodes: Arc<InodeTable>,
+    reads: Reads,
     keeping: Arc<Keeping>,
     access_times: AccessTimes,
     directory_access_times: AccessTimes,

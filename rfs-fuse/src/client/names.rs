@@ -132,7 +132,7 @@ impl Client {
         }
         let since = self.since();
         let attr = if changes.size.is_some() {
-            let _alone = inode.io.write();
+            let _alone = inode.alone();
             let attr = self.call_attr(&request)?;
             inode.size.lock().set(attr.size);
             let mut layout = inode.layout.write();

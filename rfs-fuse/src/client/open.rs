@@ -185,7 +185,7 @@ impl Client {
         opens.local -= 1;
         if opens.local == 0 {
             // No read or write is under way any more when the server may give the space to others.
-            let _alone = inode.io.write();
+            let _alone = inode.alone();
             inode.open.store(false, Ordering::Release);
             inode.layout.write().clear(0);
             outcome = outcome.and(self.tell_access(&inode));

@@ -7,6 +7,9 @@ use std::{fmt, sync::Arc};
 use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Session};
 use rfs_proto::RegionRef;
 
+/// What is done with the bytes of a started read.
+pub type ReadDone = Box<dyn FnOnce(Result<&[u8], RequestError>) + Send>;
+
 /// Calls and one-sided operations on one peer. [`Session`] documents each.
 pub trait Remote: Send + Sync + fmt::Debug {
     /// Sends `request` and fills `reply`.
@@ -27,6 +30,13 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError>;
     /// Reads independent pieces.
     fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError>;
+    /// Starts a read of `len` bytes and has `done` run with them, on whichever thread finds them: it must be quick and must not
+    /// block.
+    fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
+        let mut bytes = vec![0; len];
+        let result = self.read_vectored(&mut [(remote, &mut bytes)]);
+        done(result.map(|()| &bytes[..]));
+    }
     /// Runs a list in order.
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
     /// The peer's memory in place, where that is possible.
@@ -81,6 +91,17 @@ impl Remote for Session {
         match parts {
             [(remote, out)] => Session::read(self, *remote, out),
             _ => Session::read_vectored(self, parts),
+        }
+    }
+
+    fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
+        // Where the session's own memory is used up, any will do.
+        match Session::buffer(self, len) {
+            Some(out) => Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..]))),
+            None => {
+                let out = vec![0; len];
+                Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..])));
+            }
         }
     }
 

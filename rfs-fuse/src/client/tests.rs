@@ -2,6 +2,7 @@
 
 mod append;
 mod keeping;
+mod later;
 mod writeback;
 
 use std::sync::{Arc, atomic::Ordering};

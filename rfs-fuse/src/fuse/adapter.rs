@@ -36,7 +36,7 @@ use super::{
     recalls::Recalls,
     reply,
 };
-use crate::client::{Asked, Client, ClientError, Creator, LockRequest, Seek};
+use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
 use opening::is_to_write;
 
 /// Of lseek(2).
@@ -64,7 +64,7 @@ pub struct Adapter {
     handles: Handles,
     pages: Pages,
     labels: Labels,
-    complained: AtomicBool,
+    complained: Arc<AtomicBool>,
     /// Something was not written back.
     unwritten: AtomicBool,
     _recalls: Option<Recalls>,
@@ -84,7 +84,7 @@ impl Adapter {
             handles: Handles::default(),
             pages: Pages::new(kernel.clone()),
             labels: Labels::here(),
-            complained: AtomicBool::new(false),
+            complained: Arc::default(),
             unwritten: AtomicBool::new(false),
             client,
             lifetimes: Lifetimes::new(&settings),
@@ -343,16 +343,22 @@ impl Filesystem for Adapter {
         if let Err(e) = self.client.check_locks(ino.0, handle.0) {
             return reply.error(self.errno("read", &e));
         }
-        let mut reply = Some(reply);
-        let sent = BUFFER.with_borrow_mut(|buffer| {
+        let complained = Arc::clone(&self.complained);
+        let answer = move |data: Result<ReadData<'_>, ClientError>| match data {
+            Ok(data) => reply::send(reply, data),
+            Err(e) => reply.error(answers::errno(&complained, "read", &e)),
+        };
+        let Err(answer) = self.client.read_later(ino.0, offset, size as usize, answer) else { return };
+        let mut answer = Some(answer);
+        let read = BUFFER.with_borrow_mut(|buffer| {
             self.client.read(ino.0, offset, size as usize, buffer, |data| {
-                if let Some(reply) = reply.take() {
-                    reply::send(reply, data);
+                if let Some(answer) = answer.take() {
+                    answer(Ok(data));
                 }
             })
         });
-        if let (Err(e), Some(reply)) = (sent, reply) {
-            reply.error(self.errno("read", &e));
+        if let (Err(e), Some(answer)) = (read, answer) {
+            answer(Err(e));
         }
     }
 

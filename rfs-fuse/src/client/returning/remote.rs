@@ -11,7 +11,7 @@ use rfs_proto::{Request, encode_request};
 use smallvec::SmallVec;
 
 use super::{Phase, Returning, Stale, Started, again, places::place_of, slots::Number};
-use crate::client::Remote;
+use crate::client::{ReadDone, Remote};
 
 /// Calls that nobody waits for are kept until they are known to have been carried out: so many at most.
 const STARTED: usize = 64;
@@ -108,6 +108,15 @@ impl Remote for Returning {
                 there.collect::<Option<_>>().ok_or(Stale)?;
             Ok(link.remote.read_vectored(&mut there))
         })
+    }
+
+    /// It is tried once: who is told that it failed has it made again.
+    fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
+        let link = Arc::clone(&self.link.read());
+        match link.places.of(remote) {
+            Some(there) => link.remote.read_then(there, len, done),
+            None => done(Err(RequestError::Disconnected)),
+        }
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {

@@ -1,6 +1,10 @@
 //! What became of a request, as the kernel is told.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::atomic::Ordering};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use fuser::{Errno, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr, Request};
 use rfs_proto::Attr;
@@ -11,19 +15,24 @@ use crate::{
     fuse::{kernel::Part, lifetimes::Asked},
 };
 
+/// The error number for the kernel, and the log's part of it: `complained` says that a broken session is in there.
+pub(super) fn errno(complained: &AtomicBool, what: &str, error: &ClientError) -> Errno {
+    match error {
+        ClientError::Errno(_) => {}
+        ClientError::Request(_) => {
+            if !complained.swap(true, Ordering::Relaxed) {
+                log::error!("{what}: {error}; further failures of the session are not logged");
+            }
+        }
+        _ => log::error!("{what}: {error}"),
+    }
+    convert::errno(error.errno())
+}
+
 impl Adapter {
     /// The error number for the kernel. What is not an ordinary refusal is logged, a broken session once.
     pub(super) fn errno(&self, what: &str, error: &ClientError) -> Errno {
-        match error {
-            ClientError::Errno(_) => {}
-            ClientError::Request(_) => {
-                if !self.complained.swap(true, Ordering::Relaxed) {
-                    log::error!("{what}: {error}; further failures of the session are not logged");
-                }
-            }
-            _ => log::error!("{what}: {error}"),
-        }
-        convert::errno(error.errno())
+        errno(&self.complained, what, error)
     }
 
     /// What the kernel kept of a file, at a place and so long, could not be written back. Whoever syncs or closes the file is told; who

@@ -1,0 +1,170 @@
+//! Reads that are answered when their bytes come.
+//!
+//! Who reads alone waits for the bytes himself, and is woken once. Where reads are under way already, one more is only started: its
+//! bytes are handed on by whoever finds them, and the thread that started it takes the next request meanwhile. So a few
+//! threads keep as many reads under way as they are asked for, and those leave and come back together.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Client, ClientError, ReadData, inode::Inode, layout::Piece};
+
+/// Larger ones are waited for: to hand on their bytes takes longer than to wake a thread, and one thread would do it for all.
+const LARGEST: u64 = 32 << 10;
+
+/// Reads that are under way, of a client.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reads(Arc<AtomicUsize>);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OneRead(Arc<AtomicUsize>);
+
+impl Reads {
+    /// Counts one more.
+    pub(crate) fn enter(&self) -> OneRead {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        OneRead(Arc::clone(&self.0))
+    }
+
+    fn any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for OneRead {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Started reads of an inode, which keep its extents in use although no thread holds a lock for them.
+#[derive(Debug, Default)]
+pub(crate) struct Started {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Started {
+    /// Waits until there is none. Whoever calls this keeps new ones from being started.
+    pub(crate) fn wait(&self) {
+        let mut count = self.count.lock();
+        while *count > 0 {
+            self.none.wait(&mut count);
+        }
+    }
+}
+
+/// A started read of an inode, until it is dropped.
+#[derive(Debug)]
+struct OneStarted(Arc<Inode>);
+
+impl OneStarted {
+    /// To be called with the inode's `io` held.
+    fn new(inode: &Arc<Inode>) -> OneStarted {
+        *inode.started.count.lock() += 1;
+        OneStarted(Arc::clone(inode))
+    }
+}
+
+impl Drop for OneStarted {
+    fn drop(&mut self) {
+        let mut count = self.0.started.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.started.none.notify_all();
+        }
+    }
+}
+
+/// What a started read was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    ino: u64,
+    offset: u64,
+    len: usize,
+}
+
+impl Client {
+    /// Reads as [`read`](Self::read) does, and returns before there are bytes: `answer` runs with them on whichever thread finds
+    /// them, and must not block. Where waiting is better, or the read takes more than bytes, it gives `answer` back.
+    pub fn read_later<A>(self: &Arc<Self>, ino: u64, offset: u64, len: usize, answer: A) -> Result<(), A>
+    where
+        A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
+    {
+        if len as u64 > LARGEST || !self.reads.any() || self.records.is_mapped() {
+            return Err(answer);
+        }
+        let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
+        let Some(_shared) = inode.io.try_read() else { return Err(answer) };
+        let end = offset.saturating_add(len as u64);
+        let known = {
+            let size = inode.size.lock();
+            size.is_recent() && end <= size.size()
+        };
+        if len == 0 || !known || !inode.open.load(Ordering::Acquire) {
+            return Err(answer);
+        }
+        // Asked first: places that come after it are refused as ones of this era, at worst.
+        let era = inode.layout.read().era();
+        // One that fails is made again where there is somebody to tell.
+        let remote = match self.readable(&inode, offset, len as u64).as_deref() {
+            Ok([Piece::Data { arena, len }]) => self.arena_addr(era, *arena, *len),
+            _ => return Err(answer),
+        };
+        let Ok(remote) = remote else { return Err(answer) };
+        self.was_read(&inode);
+        let (started, counted) = (OneStarted::new(&inode), self.reads.enter());
+        let (client, asked) = (Arc::downgrade(self), Asked { ino, offset, len });
+        let done = move |got: Result<&[u8], rdmabox::RequestError>| {
+            // The bytes are here. Who is answered may ask for the next ones at once, alone.
+            drop((started, counted));
+            match got {
+                Ok(bytes) => answer(Ok(ReadData::Bytes(bytes))),
+                Err(e) => again(&client, asked, e.into(), answer),
+            }
+        };
+        self.remote.read_then(remote, len, Box::new(done));
+        Ok(())
+    }
+
+    /// A place in the count of reads that are waited for.
+    pub(crate) fn one_read(&self) -> OneRead {
+        self.reads.enter()
+    }
+}
+
+/// Makes a read that failed again, on a thread that may wait: a request that was flushed says nothing of the next one.
+fn again<A>(client: &Weak<Client>, asked: Asked, error: ClientError, answer: A)
+where
+    A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
+{
+    let Some(client) = client.upgrade() else { return answer(Err(error)) };
+    let answer = Arc::new(Mutex::new(Some(answer)));
+    let own = Arc::clone(&answer);
+    let read = move || {
+        let Asked { ino, offset, len } = asked;
+        let tell = |told: Result<ReadData<'_>, ClientError>| {
+            let answer = own.lock().take();
+            if let Some(answer) = answer {
+                answer(told);
+            }
+        };
+        if let Err(e) = client.read(ino, offset, len, &mut Vec::new(), |data| tell(Ok(data))) {
+            tell(Err(e));
+        }
+    };
+    if thread::Builder::new().name("rfs-read".into()).spawn(read).is_err() {
+        let answer = answer.lock().take();
+        if let Some(answer) = answer {
+            answer(Err(error));
+        }
+    }
+}

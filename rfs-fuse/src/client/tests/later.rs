@@ -1,0 +1,120 @@
+//! Reads that are answered later.
+
+use std::{sync::mpsc, thread};
+
+use super::*;
+
+const LEN: usize = 3 * BLOCK as usize;
+
+/// A file of `LEN` bytes, of a client whose started reads are held.
+fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Arc<Client>, u64) {
+    let meddler = Meddler::new(server);
+    let c = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
+    let ino = create(&c, "f");
+    c.write(ino, 0, &pattern(LEN)).expect("written");
+    // The size is known from now on.
+    assert_eq!(read(&c, ino, 0, LEN + 1), pattern(LEN));
+    meddler.hold_reads();
+    (meddler, Arc::new(c), ino)
+}
+
+type Answers = mpsc::Receiver<Result<Vec<u8>, ClientError>>;
+
+/// Starts a read. `None` if it has to be waited for.
+fn start(c: &Arc<Client>, ino: u64, offset: u64, len: usize) -> Option<Answers> {
+    let (send, receive) = mpsc::channel();
+    let answer = move |data: Result<ReadData<'_>, ClientError>| {
+        let bytes = data.map(|data| match data {
+            ReadData::Bytes(bytes) => bytes.to_vec(),
+            ReadData::Mapped { .. } => panic!("nothing is mapped"),
+        });
+        send.send(bytes).expect("somebody listens");
+    };
+    c.read_later(ino, offset, len, answer).ok().map(|()| receive)
+}
+
+#[test]
+fn who_reads_alone_waits() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    assert!(start(&c, ino, 0, 100).is_none());
+    let other = c.one_read();
+    let started = start(&c, ino, 0, 100).expect("started");
+    drop(other);
+    // The started one is under way, too, until its bytes are there.
+    let another = start(&c, ino, 0, 200).expect("started");
+    meddler.release_reads(&Ok(()));
+    assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
+    assert_eq!(another.recv().expect("answered"), Ok(pattern(LEN)[..200].to_vec()));
+    assert!(start(&c, ino, 0, 100).is_none());
+}
+
+#[test]
+fn what_takes_more_than_bytes_is_waited_for() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let other = c.one_read();
+    let len = LEN as u64;
+    let last = start(&c, ino, len - 10, 10).expect("started");
+    // The end of the file, nothing, too much, and no file.
+    for (ino, offset, len) in
+        [(ino, len - 10, 11), (ino, u64::MAX, 1), (ino, 0, 0), (ino, 0, 1 << 20), (ino + 7, 0, 1)]
+    {
+        assert!(start(&c, ino, offset, len).is_none(), "{ino} {offset} {len}");
+    }
+    // A hole.
+    c.write(ino, 4 * BLOCK, b"x").expect("written");
+    assert!(start(&c, ino, LEN as u64, 10).is_none());
+    meddler.release_reads(&Ok(()));
+    assert_eq!(last.recv().expect("answered"), Ok(pattern(LEN)[LEN - 10..].to_vec()));
+    c.close(ino).expect("closed");
+    assert!(start(&c, ino, 0, 10).is_none());
+    drop(other);
+    let server = Fake::new(256, true);
+    let c = Arc::new(client(&server));
+    let ino = create(&c, "f");
+    c.write(ino, 0, b"x").expect("written");
+    let _other = c.one_read();
+    assert!(start(&c, ino, 0, 1).is_none());
+}
+
+#[test]
+fn a_change_of_size_waits_for_what_was_started() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let other = c.one_read();
+    let started = start(&c, ino, 0, 100).expect("started");
+    drop(other);
+    let (called, calls) = mpsc::channel();
+    meddler.once(What::Call, move || {
+        called.send(()).expect("somebody listens");
+        Ok(())
+    });
+    thread::scope(|scope| {
+        let truncating = scope.spawn(|| c.setattr(ino, &TRUNCATE).expect("truncated"));
+        while c.opened(ino).expect("known").io.try_read().is_some() {
+            thread::yield_now();
+        }
+        (0..1000).for_each(|_| thread::yield_now());
+        assert!(calls.try_recv().is_err(), "it was truncated under a read");
+        meddler.release_reads(&Ok(()));
+        assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
+        assert_eq!(truncating.join().expect("no panic").size, 0);
+        calls.recv().expect("called");
+    });
+}
+
+#[test]
+fn one_that_failed_is_made_again() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let other = c.one_read();
+    let started = start(&c, ino, 5, 100).expect("started");
+    meddler.release_reads(&Err(RequestError::Flushed));
+    assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[5..105].to_vec()));
+    let started = start(&c, ino, 5, 100).expect("started");
+    server.die();
+    meddler.release_reads(&Err(RequestError::Flushed));
+    assert_eq!(started.recv().expect("answered"), Err(RequestError::Disconnected.into()));
+    drop(other);
+}
