@@ -53,7 +53,7 @@ fn fill(object: &Object, files: usize, len: u64) -> Result<()> {
     dispatcher.session_began(1, Regions { arena: region, table: region });
     ask(
         &dispatcher,
-        Request::Attach { version: VERSION, client: "", export: "", keeps: false, alone: false },
+        Request::Attach { version: VERSION, client: "", export: "", keeps: false, alone: false, mount: None },
     );
     let (data, mut directory) = (vec![7; len as usize], ROOT_INO);
     for number in 0..files {
