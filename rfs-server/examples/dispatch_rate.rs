@@ -168,7 +168,8 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
     let clock = Arc::new(SystemClock);
     let dispatcher = if kept {
-        let state = Arc::new(Memory::private(DIRT + 2 * SEGMENT)?);
+        // Memory that can be given back, as that of a server.
+        let state = Arc::new(Memory::shared("dispatch-rate", DIRT + 2 * SEGMENT)?);
         let dirt = Dirt::new(Arc::clone(&state), 0);
         let kept = Kept { log: Log::new(state, DIRT, SEGMENT), state: None, dirt, starts: 1, clean: true };
         Dispatcher::kept((arena, table), ScrubMode::Inline, root, clock, kept)?
