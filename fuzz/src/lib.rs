@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod drive;
+pub mod flood;
 pub mod mutate;
 pub mod supervise;
 pub mod targets;

@@ -14,6 +14,8 @@ use super::{
     rejoin::Rejoin,
     stream::Stream,
 };
+#[cfg(feature = "faults")]
+use crate::provider::fault::FaultDevice;
 use crate::{
     admission::{Admission, AdmissionPolicy, StaticWindow},
     memory::{self, Memory, PreMrPool, PreMrThreshold, RegistrationCache, RegistrationLimits},
@@ -84,6 +86,11 @@ pub(super) fn establish(
         ProviderKind::Shm | ProviderKind::Tcp => SoftDevice::new().map_err(failed)?,
         ProviderKind::Rdma => rdma::open(&options.rdma)
             .map_err(|e| ConnectError::Refused { address: address.clone(), reason: e.to_string() })?,
+    };
+    #[cfg(feature = "faults")]
+    let device = match options.faults {
+        Some(faults) => Arc::new(FaultDevice::new(device, faults)),
+        None => device,
     };
     let attr = device.attr();
     let pd = device.alloc_pd().map_err(failed)?;

@@ -110,6 +110,9 @@ pub struct SessionOptions {
     pub operation_timeout: Duration,
     /// Connecting takes no longer, apart from looking up a host name. At most a day.
     pub connect_timeout: Duration,
+    /// What goes wrong on the way, in tests.
+    #[cfg(feature = "faults")]
+    pub faults: Option<crate::provider::fault::Faults>,
 }
 
 /// Longest timeout: a longer one is taken for this.
@@ -167,6 +170,8 @@ impl Default for SessionOptions {
             fetch_size: DEFAULT_FETCH_SIZE,
             operation_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(4),
+            #[cfg(feature = "faults")]
+            faults: None,
         }
     }
 }

@@ -1,0 +1,79 @@
+//! The program `rfs-flood`: see `rfs-flood --help`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use rdmabox::Address;
+use rfs_fuzz::flood::{Flood, Report};
+
+/// Floods a server with bad input, and looks at its process and at a good client meanwhile.
+#[derive(Debug, Parser)]
+#[command(name = "rfs-flood", version)]
+struct Args {
+    /// The server's TCP port
+    address: Address,
+
+    /// The server's process
+    #[arg(long, value_name = "PID")]
+    process: u32,
+
+    /// The export that is flooded
+    #[arg(long, value_name = "NAME", default_value = "flooded")]
+    export: String,
+
+    /// The export of the good client
+    #[arg(long, value_name = "NAME", default_value = "good")]
+    good: String,
+
+    /// Connections of strangers
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    connections: u64,
+
+    /// Messages of members
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    messages: u64,
+
+    /// Repeats what is sent [default: something else each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let flood = Flood {
+        address: args.address,
+        process: Some(args.process),
+        exports: [args.export, args.good],
+        connections: args.connections,
+        messages: args.messages,
+        seed: args.seed.unwrap_or_else(|| fastrand::u64(..1 << 48)),
+    };
+    println!("seed {}", flood.seed);
+    match flood.run() {
+        Ok(report) => {
+            show(&report);
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            println!("FAILED: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn show(Report { strangers, members, good, usage: [before, after], took }: &Report) {
+    let row = |what: &str, value: String| println!("| {what:<48} | {value:>22} |");
+    row("connections of strangers", strangers.connections.to_string());
+    row("of these answered", strangers.answered.to_string());
+    row("messages of members", members.messages.to_string());
+    row("of these refused with an error", members.refused.to_string());
+    row("of these unreadable, each the end of a session", members.unreadable.to_string());
+    row("sessions of members", members.sessions.to_string());
+    row("operations of the good client, all well", good.operations.to_string());
+    row("bytes that it has read and checked", good.checked.to_string());
+    row("its slowest operation, ms", good.slowest.as_millis().to_string());
+    row("the server's memory, MiB", format!("{} -> {}", before.memory >> 20, after.memory >> 20));
+    row("its descriptors", format!("{} -> {}", before.descriptors, after.descriptors));
+    row("its threads", format!("{} -> {}", before.threads, after.threads));
+    row("seconds", format!("{:.1}", took.as_secs_f64()));
+}

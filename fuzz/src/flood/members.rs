@@ -1,0 +1,110 @@
+//! Sessions that send any message.
+
+use std::{io, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use rdmabox::{CallsBy, ConnectError, ProviderKind, RequestError, Session, SessionOptions};
+use rfs_proto::{Reply, Request, VERSION, decode_reply, decode_request, encode_request};
+
+use super::{Failure, Flood};
+use crate::{mutate::Mutator, targets};
+
+/// Of so many messages that cannot be decoded one is sent: it costs a session.
+const UNREADABLE: usize = 400;
+/// Attempts to get a session: strangers may be in the way for a moment.
+const ATTEMPTS: usize = 20;
+
+/// What members did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Messages.
+    pub messages: u64,
+    /// Of these, those that could not be decoded, each of which ended its session.
+    pub unreadable: u64,
+    /// Those that were answered with an error.
+    pub refused: u64,
+    /// Sessions.
+    pub sessions: u64,
+}
+
+fn connect(flood: &Flood) -> Result<Arc<Session>, Failure> {
+    let options = SessionOptions {
+        provider: Some(ProviderKind::Tcp),
+        queue_pairs: 1,
+        calls: CallsBy::Reply,
+        operation_timeout: Duration::from_secs(20),
+        ..SessionOptions::default()
+    };
+    let mut last = String::new();
+    for _ in 0..ATTEMPTS {
+        match Session::connect(&flood.address, &options) {
+            Ok(session) => return attach(flood, session),
+            Err(ConnectError::Refused { reason, .. }) => last = reason,
+            Err(e) => last = e.to_string(),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Err(Failure::Connect { who: "a member", source: io::Error::other(last) })
+}
+
+fn attach(flood: &Flood, session: Arc<Session>) -> Result<Arc<Session>, Failure> {
+    let (mut message, mut reply) = (Vec::new(), Vec::new());
+    let export = &flood.exports[0];
+    let attach = Request::Attach { version: VERSION, client: "flood", export, keeps: false, alone: false };
+    encode_request(&attach, &mut message);
+    session.call(&message, &mut reply).map_err(|e| Failure::Member(e.to_string()))?;
+    match decode_reply(&reply) {
+        Ok(Reply::Attached(_)) => Ok(session),
+        other => Err(Failure::Member(format!("it is not attached: {other:?}"))),
+    }
+}
+
+/// The first sessions, which make the server take what it keeps.
+pub(super) fn warm_up(flood: &Flood) -> Result<(), Failure> {
+    (0..4).try_for_each(|_| connect(flood).map(|session| session.close()))
+}
+
+/// Whether a message may be sent, and can be decoded. Some are answered when there is something to say.
+fn judge(message: &[u8], random: &mut Rng) -> Option<bool> {
+    match decode_request(message) {
+        Ok(Request::Recalls { .. } | Request::Grants) => None,
+        Ok(_) => Some(true),
+        Err(_) => (random.usize(..UNREADABLE) == 0).then_some(false),
+    }
+}
+
+pub(super) fn run(flood: &Flood) -> Result<Members, Failure> {
+    let seeds = targets::find("message").map_or_else(Vec::new, |target| (target.seeds)());
+    let mutator = Mutator::new(seeds, !flood.seed);
+    let mut random = Rng::with_seed(flood.seed);
+    let (mut did, mut message, mut reply) = (Members::default(), Vec::new(), Vec::new());
+    let mut session = None;
+    let mut number = 0;
+    while did.messages < flood.messages {
+        mutator.input(number, &mut message);
+        number += 1;
+        let Some(readable) = judge(&message, &mut random) else { continue };
+        let member = match session.take() {
+            Some(session) => session,
+            None => {
+                did.sessions += 1;
+                connect(flood)?
+            }
+        };
+        did.messages += 1;
+        match (member.call(&message, &mut reply), readable) {
+            (Ok(()), true) => {
+                match decode_reply(&reply) {
+                    Ok(reply) => did.refused += u64::from(matches!(reply, Reply::Error(_))),
+                    Err(e) => return Err(Failure::Member(format!("{e} as the answer to {message:02x?}"))),
+                }
+                session = Some(member);
+            }
+            (Err(RequestError::Disconnected), false) => did.unreadable += 1,
+            (outcome, _) => {
+                return Err(Failure::Member(format!("{outcome:?}, {reply:02x?} to {message:02x?}")));
+            }
+        }
+    }
+    Ok(did)
+}

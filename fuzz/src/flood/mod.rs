@@ -1,0 +1,156 @@
+//! Bad input on the wire, for a server that lives: strangers that say anything, members that send any message, and beside them a
+//! client that is served as if nothing were.
+//!
+//! Strangers come to the server's TCP port. Members are sessions that have attached to one file system; what they send are messages
+//! with mutations, most of which can be decoded, so that they get to the file system. One that cannot be ends its session, and the
+//! member comes again. The good client has another file system of the same server, and checks every byte.
+//!
+//! Threading: a thread for each kind.
+
+mod good;
+mod members;
+mod strangers;
+
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::Address;
+
+use crate::{drive::MOST_GROWTH, usage::Usage};
+pub use good::Good;
+pub use members::Members;
+pub use strangers::Strangers;
+
+/// Time for what is left of a flood to go.
+const GRACE: Duration = Duration::from_secs(40);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Flood {
+    /// The server's TCP port.
+    pub address: Address,
+    /// Its process; this one if it is `None`.
+    pub process: Option<u32>,
+    /// The file system of the members, and that of the good client.
+    pub exports: [String; 2],
+    /// Connections of strangers.
+    pub connections: u64,
+    /// Messages of members.
+    pub messages: u64,
+    /// Makes other ones.
+    pub seed: u64,
+}
+
+/// What was done.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What the strangers did.
+    pub strangers: Strangers,
+    /// What the members did.
+    pub members: Members,
+    /// What the good client did meanwhile.
+    pub good: Good,
+    /// What the server's process had taken before and after.
+    pub usage: [Usage; 2],
+    /// In this time.
+    pub took: Duration,
+}
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The good client was not served.
+    #[error("the good client: {0}")]
+    Good(String),
+    /// Nobody can connect any more.
+    #[error("{who}: {source}")]
+    Connect {
+        /// Who it was.
+        who: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A member was not answered as it should be.
+    #[error("a member: {0}")]
+    Member(String),
+    /// The server keeps what it should give back.
+    #[error("the server's process had {before:?} before and has {after:?}")]
+    Left {
+        /// Before the flood.
+        before: Usage,
+        /// Some time after it.
+        after: Usage,
+    },
+    /// The server's process is gone, or cannot be looked at.
+    #[error("the server's process: {0}")]
+    Gone(#[from] io::Error),
+}
+
+impl Flood {
+    fn usage(&self) -> io::Result<Usage> {
+        self.process.map_or_else(Usage::now, |process| Usage::of(&process.to_string()))
+    }
+
+    /// Does it all.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn run(&self) -> Result<Report, Failure> {
+        let begun = Instant::now();
+        // What a server makes once is there then.
+        let mut good = good::Client::connect(&self.address, &self.exports[1])?;
+        (0..20).try_for_each(|_| good.round())?;
+        members::warm_up(self)?;
+        let before = self.settled(None)?;
+        let over = AtomicBool::new(false);
+        let (strangers, members, good) = thread::scope(|scope| {
+            let strangers = scope.spawn(|| strangers::run(self));
+            let members = scope.spawn(|| members::run(self));
+            let good = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    good.round()?;
+                }
+                good.finish()
+            });
+            let ended = (strangers.join(), members.join());
+            over.store(true, Ordering::Relaxed);
+            (ended.0, ended.1, good.join())
+        });
+        let unpanicked = "no panic";
+        let (strangers, members) = (strangers.expect(unpanicked)?, members.expect(unpanicked)?);
+        let good = good.expect(unpanicked)?;
+        let after = self.settled(Some(before))?;
+        Ok(Report { strangers, members, good, usage: [before, after], took: begun.elapsed() })
+    }
+
+    /// What is taken when it does not change any more, or is no more than before.
+    fn settled(&self, before: Option<Usage>) -> Result<Usage, Failure> {
+        let give_up = Instant::now() + GRACE;
+        let mut last = self.usage()?;
+        loop {
+            thread::sleep(Duration::from_millis(100));
+            let now = self.usage()?;
+            let calm = match before {
+                None => (now.descriptors, now.threads) == (last.descriptors, last.threads),
+                // The good client has gone meanwhile.
+                Some(before) => {
+                    now.descriptors <= before.descriptors
+                        && now.threads <= before.threads
+                        && now.memory <= before.memory + MOST_GROWTH
+                }
+            };
+            match before {
+                _ if calm => return Ok(now),
+                Some(before) if Instant::now() >= give_up => {
+                    return Err(Failure::Left { before, after: now });
+                }
+                _ if Instant::now() >= give_up => return Ok(now),
+                _ => last = now,
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Devices and protection domains whose objects fail now and then.
+
+use std::{any::Any, io, sync::Arc};
+
+use super::{
+    cq::FaultCq,
+    plan::{Faults, Plan},
+    qp::FaultQp,
+};
+use crate::{
+    memory::Memory,
+    verbs::{
+        Access, CompletionQueue, Device, DeviceAttr, MrHandle, ProtectionDomain, QpInit, QueuePair,
+        VerbsError,
+    },
+};
+
+/// A device with faults.
+#[derive(Debug)]
+pub struct FaultDevice {
+    inner: Arc<dyn Device>,
+    plan: Arc<Plan>,
+}
+
+impl FaultDevice {
+    /// On top of `inner`.
+    pub fn new(inner: Arc<dyn Device>, faults: Faults) -> FaultDevice {
+        FaultDevice { inner, plan: Arc::new(Plan::new(faults)) }
+    }
+}
+
+impl Device for FaultDevice {
+    fn attr(&self) -> &DeviceAttr {
+        self.inner.attr()
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        Ok(Arc::new(FaultPd { inner: self.inner.alloc_pd()?, plan: Arc::clone(&self.plan) }))
+    }
+
+    fn create_cq(&self, depth: usize) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        Ok(Arc::new(FaultCq::new(self.inner.create_cq(depth)?, Arc::clone(&self.plan))))
+    }
+}
+
+/// A protection domain with faults.
+#[derive(Debug)]
+struct FaultPd {
+    inner: Arc<dyn ProtectionDomain>,
+    plan: Arc<Plan>,
+}
+
+fn own(cq: Arc<dyn CompletionQueue>) -> Result<Arc<FaultCq>, VerbsError> {
+    let any: Arc<dyn Any + Send + Sync> = cq;
+    any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))
+}
+
+impl ProtectionDomain for FaultPd {
+    fn register(
+        &self,
+        memory: &Arc<Memory>,
+        offset: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<MrHandle, VerbsError> {
+        self.inner.register(memory, offset, length, access)
+    }
+
+    unsafe fn register_borrowed(
+        &self,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<MrHandle, VerbsError> {
+        if self.plan.refuses() {
+            return Err(VerbsError::os("register (on purpose)", io::ErrorKind::OutOfMemory.into()));
+        }
+        // SAFETY: the caller promises the same to this domain.
+        unsafe { self.inner.register_borrowed(addr, length, access) }
+    }
+
+    fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        // Those for calls take messages.
+        let has_faults = self.plan.faults().calls || init.caps.max_recv_wr <= 1;
+        let (send_cq, recv_cq) = (own(init.send_cq)?, own(init.recv_cq)?);
+        let inner = QpInit { send_cq: send_cq.inner(), recv_cq: recv_cq.inner(), ..init };
+        let qp = self.inner.create_qp(inner)?;
+        if has_faults {
+            send_cq.watch(&qp);
+            recv_cq.watch(&qp);
+        }
+        Ok(Arc::new(FaultQp::new(qp, has_faults.then(|| Arc::clone(&self.plan)))))
+    }
+}

@@ -1,0 +1,94 @@
+//! Queue pairs that take a part of a list, break, or whose connection is cut.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    plan::{Plan, Posting},
+    relay,
+};
+use crate::{
+    memory::Memory,
+    verbs::{
+        Access, DirectOp, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr,
+        Rendezvous, SendWr, VerbsError, WcStatus,
+    },
+};
+
+/// A queue pair with faults, or without if there is no plan.
+#[derive(Debug)]
+pub(super) struct FaultQp {
+    inner: Arc<dyn QueuePair>,
+    plan: Option<Arc<Plan>>,
+}
+
+impl FaultQp {
+    pub(super) fn new(inner: Arc<dyn QueuePair>, plan: Option<Arc<Plan>>) -> FaultQp {
+        FaultQp { inner, plan }
+    }
+}
+
+impl QueuePair for FaultQp {
+    fn qp_num(&self) -> u32 {
+        self.inner.qp_num()
+    }
+
+    fn state(&self) -> QpState {
+        self.inner.state()
+    }
+
+    fn caps(&self) -> QpCaps {
+        self.inner.caps()
+    }
+
+    fn connect(&self, stream: Rendezvous, timeout: Duration) -> Result<(), VerbsError> {
+        let cut = self.plan.as_ref().and_then(|plan| plan.cut());
+        let stream = match (stream, cut) {
+            (Rendezvous::Tcp(stream), Some(cut)) => {
+                let relayed = relay::cut(stream, cut).map_err(|e| VerbsError::os("relay", e))?;
+                Rendezvous::Tcp(relayed)
+            }
+            // Handles to memory cannot be relayed.
+            (stream, _) => stream,
+        };
+        self.inner.connect(stream, timeout)
+    }
+
+    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        match self.plan.as_ref().map_or(Posting::Whole, |plan| plan.posting(list.len())) {
+            Posting::Whole => self.inner.post_send(list),
+            Posting::Part(posted) => {
+                self.inner.post_send(&list[..posted])?;
+                Err(PostError { posted, reason: PostErrorReason::Device(libc::ENOMEM) })
+            }
+            Posting::Broken => {
+                let outcome = self.inner.post_send(list);
+                self.inner.to_error();
+                outcome
+            }
+        }
+    }
+
+    fn post_recv(&self, list: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.inner.post_recv(list)
+    }
+
+    fn to_error(&self) {
+        self.inner.to_error();
+    }
+
+    fn executes_at_post(&self) -> bool {
+        self.inner.executes_at_post()
+    }
+
+    fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+        if self.inner.executes_at_post() && self.plan.as_ref().is_some_and(|plan| plan.breaks()) {
+            self.inner.to_error();
+            return Some(Err(WcStatus::RetryExcErr));
+        }
+        self.inner.execute_now(op)
+    }
+
+    fn map_remote(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {
+        self.inner.map_remote(remote, len, needs)
+    }
+}

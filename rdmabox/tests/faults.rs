@@ -1,0 +1,350 @@
+//! The runtime on a device that fails now and then: every request ends once, what succeeded is there, what failed may be there
+//! or not, and nothing is left behind.
+//!
+//! RDMABOX_FAULT_SEED=N repeats one seed; RDMABOX_FAULT_SEEDS=COUNT takes so many that nobody has seen.
+
+use std::{
+    collections::hash_map::RandomState,
+    fs,
+    hash::{BuildHasher, Hasher},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::{
+    CallsBy, Memory, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, provider::fault::Faults,
+};
+
+mod support;
+
+use support::{Fixture, at, base};
+
+const THREADS: usize = 3;
+/// Requests of each.
+const REQUESTS: usize = 250;
+/// Lengths of what is written and read as a whole, around the limits of inline, staged and registered requests.
+const LENGTHS: [usize; 7] = [1, 8, 220, 221, 4096, 4097, 12_000];
+/// From one place to the next one.
+const STRIDE: usize = 16 << 10;
+/// Bytes of memory of a thread: its places, and behind them a word that it adds to.
+const AREA: usize = (LENGTHS.len() + 1) * STRIDE;
+const WORD: usize = LENGTHS.len() * STRIDE;
+
+/// What a thread of the test does next (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((word ^ word >> 29) % limit as u64) as usize
+    }
+}
+
+/// The byte of a write.
+fn byte(stamp: u64, position: usize) -> u8 {
+    (stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 ^ ((position * 31) >> 3) as u8
+}
+
+fn content(stamp: u64, len: usize) -> Vec<u8> {
+    if stamp == 0 { vec![0; len] } else { (0..len).map(|position| byte(stamp, position)).collect() }
+}
+
+/// What may be in a place: that of the last write that succeeded, and of those that have failed since, of each as much as may be.
+struct Place {
+    len: usize,
+    may_be: Vec<u64>,
+}
+
+impl Place {
+    fn written(&mut self, stamp: u64, outcome: &Result<(), RequestError>) {
+        if outcome.is_ok() {
+            self.may_be.clear();
+        }
+        self.may_be.push(stamp);
+    }
+
+    #[track_caller]
+    fn assert_is(&self, found: &[u8]) {
+        let candidates: Vec<_> = self.may_be.iter().map(|stamp| content(*stamp, self.len)).collect();
+        for (at, byte) in found.iter().enumerate() {
+            assert!(
+                candidates.iter().any(|one| one[at] == *byte),
+                "byte {at} of {}: {:?}",
+                self.len,
+                self.may_be
+            );
+        }
+    }
+}
+
+/// A thread of the test, and what it knows of its memory.
+struct Hand {
+    session: Arc<Session>,
+    base: RemoteAddr,
+    random: Random,
+    stamp: u64,
+    places: Vec<Place>,
+    /// What the word may be.
+    word: (u64, u64),
+    failed: usize,
+}
+
+impl Hand {
+    fn place(&self, place: usize) -> RemoteAddr {
+        at(self.base, place * STRIDE)
+    }
+
+    fn next(&mut self, place: usize) -> (u64, Vec<u8>) {
+        self.stamp += 1;
+        (self.stamp, content(self.stamp, self.places[place].len))
+    }
+
+    fn note(&mut self, outcome: &Result<(), RequestError>) {
+        self.failed += usize::from(outcome.is_err());
+        if let Err(e) = outcome {
+            assert!(!matches!(e, RequestError::Unanswered | RequestError::Cancelled), "{e}");
+        }
+    }
+
+    fn write(&mut self, place: usize) {
+        let (stamp, data) = self.next(place);
+        let to = self.place(place);
+        let outcome = match self.random.below(3) {
+            0 => self.session.write(to, &data),
+            1 => {
+                let (outcome, back) = self.session.start_write(to, data.clone()).wait().expect("no callback");
+                assert!(back == data, "the buffer comes back as it was");
+                outcome
+            }
+            _ => {
+                let (send, receive) = mpsc::channel();
+                let copy = data.clone();
+                self.session.write_then(to, data, move |outcome, back| send.send((outcome, back)).unwrap());
+                let (outcome, back) = receive.recv().expect("it is called");
+                assert!(back == copy && receive.recv().is_err(), "it is called once");
+                outcome
+            }
+        };
+        self.note(&outcome);
+        self.places[place].written(stamp, &outcome);
+    }
+
+    /// Several at once, which may go different ways.
+    fn write_many(&mut self) {
+        let all: Vec<_> = (0..self.places.len()).map(|place| (self.place(place), self.next(place))).collect();
+        let parts: Vec<_> = all.iter().map(|(to, (_, data))| (*to, &data[..])).collect();
+        let outcome = self.session.write_vectored(&parts);
+        self.note(&outcome);
+        for (place, (_, (stamp, _))) in self.places.iter_mut().zip(&all) {
+            place.written(*stamp, &outcome);
+        }
+    }
+
+    fn read(&mut self, place: usize) {
+        let (from, len) = (self.place(place), self.places[place].len);
+        let mut out = vec![0xee; len];
+        let outcome = match self.random.below(2) {
+            0 => self.session.read(from, &mut out),
+            _ => {
+                let (outcome, back) = self.session.start_read(from, out).wait().expect("no callback");
+                out = back;
+                outcome
+            }
+        };
+        self.note(&outcome);
+        if outcome.is_ok() {
+            self.places[place].assert_is(&out);
+        }
+    }
+
+    fn add(&mut self) {
+        let outcome = self.session.fetch_add(at(self.base, WORD), 1);
+        let (least, most) = self.word;
+        match outcome {
+            Ok(old) => {
+                assert!((least..=most).contains(&old), "{old}, and not {least} to {most}");
+                self.word = (old + 1, old + 1);
+            }
+            // It may have been carried out.
+            Err(_) => self.word.1 += 1,
+        }
+        self.note(&outcome.map(drop));
+    }
+
+    fn run(mut self) -> Hand {
+        for _ in 0..REQUESTS {
+            let place = self.random.below(self.places.len());
+            match self.random.below(10) {
+                0..4 => self.write(place),
+                4..8 => self.read(place),
+                8 => self.write_many(),
+                _ => self.add(),
+            }
+        }
+        self
+    }
+
+    /// What is in the host's memory when all is over.
+    fn assert_memory(&self, memory: &Memory, start: usize) {
+        for (at, place) in self.places.iter().enumerate() {
+            let mut found = vec![0; place.len];
+            memory.read(start + at * STRIDE, &mut found);
+            place.assert_is(&found);
+            // Nothing is written beyond it.
+            let mut beyond = vec![0; STRIDE - place.len];
+            memory.read(start + at * STRIDE + place.len, &mut beyond);
+            assert!(beyond.iter().all(|byte| *byte == 0), "beyond {} bytes", place.len);
+        }
+        let word = memory.load_u64(start + WORD);
+        assert!((self.word.0..=self.word.1).contains(&word), "{word}, and not {:?}", self.word);
+    }
+}
+
+fn options(seed: u64, direct: bool, base: &SessionOptions) -> SessionOptions {
+    let polling = ["adaptive", "busy", "event", "event-batch", "hybrid", "shared-cq:2"];
+    let batch = ["hybrid", "single", "merge", "doorbell"];
+    SessionOptions {
+        faults: Some(Faults::varied(seed)),
+        polling: polling[seed as usize / 8 % polling.len()].parse().unwrap(),
+        batch: batch[seed as usize / 3 % batch.len()].parse().unwrap(),
+        queue_pairs: 1 + seed as usize % 3,
+        // Their queue pairs are not replaced.
+        calls: CallsBy::Reply,
+        direct,
+        // What a completion that does not come costs.
+        operation_timeout: Duration::from_millis(300),
+        connect_timeout: Duration::from_secs(30),
+        ..base.clone()
+    }
+}
+
+/// One session; how many of its requests failed.
+fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
+    let mut fixture = Fixture::new(provider);
+    fixture.options = options(seed, direct, &fixture.options);
+    let session = fixture.connect();
+    let place = base(&session);
+    let hands: Vec<_> = thread::scope(|scope| {
+        let start = |number: usize| {
+            let hand = Hand {
+                session: Arc::clone(&session),
+                base: at(place, number * AREA),
+                random: Random(seed ^ (number as u64) << 32),
+                stamp: 0,
+                places: LENGTHS.map(|len| Place { len, may_be: vec![0] }).into(),
+                word: (0, 0),
+                failed: 0,
+            };
+            scope.spawn(move || hand.run())
+        };
+        let threads: Vec<_> = (0..THREADS).map(start).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    assert!(session.is_connected(), "faults of queue pairs for data end no session");
+    let mut reply = Vec::new();
+    session.call(b"abc", &mut reply).unwrap();
+    assert_eq!(reply, b"cba");
+    assert_eq!(session.in_flight().0, 0, "all have ended");
+    let failed = hands.iter().map(|hand| hand.failed).sum();
+    let memory = Arc::clone(&fixture.memory);
+    session.close();
+    // Until then a request that has failed may still be carried out.
+    drop(fixture.running.take());
+    for (number, hand) in hands.iter().enumerate() {
+        hand.assert_memory(&memory, number * AREA);
+    }
+    failed
+}
+
+/// Descriptors and threads of this process.
+fn taken() -> (usize, usize) {
+    let count = |directory| fs::read_dir(directory).map_or(0, Iterator::count);
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+fn seeds() -> Vec<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match (number("RDMABOX_FAULT_SEED"), number("RDMABOX_FAULT_SEEDS")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(count)) => {
+            let first = RandomState::new().build_hasher().finish() >> 16;
+            (first..first + count).collect()
+        }
+        (None, None) => (0..8).collect(),
+    }
+}
+
+#[test]
+fn every_request_ends_once_and_what_succeeded_is_there() {
+    let mut before = None;
+    let mut failed = 0;
+    for seed in seeds() {
+        for (provider, direct) in
+            [(ProviderKind::Shm, true), (ProviderKind::Shm, false), (ProviderKind::Tcp, false)]
+        {
+            eprintln!("RDMABOX_FAULT_SEED={seed} over {provider}, on the spot: {direct}");
+            failed += run(provider, direct, seed);
+            let before = *before.get_or_insert_with(taken);
+            let give_up = Instant::now() + Duration::from_secs(20);
+            while taken().0 > before.0 || taken().1 > before.1 {
+                assert!(Instant::now() < give_up, "{before:?} became {:?}", taken());
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    assert!(failed > 0, "the device has no faults");
+}
+
+/// Calls until one fails; how many were answered.
+fn call_until_it_ends(session: &Session, number: u64) -> usize {
+    let mut reply = Vec::new();
+    for count in 0..400u64 {
+        let request = [number.to_le_bytes(), count.to_le_bytes()].concat();
+        match session.call(&request, &mut reply) {
+            Ok(()) => assert!(reply.iter().rev().eq(&request), "the reply to another call"),
+            Err(e) => {
+                assert!(!matches!(e, RequestError::Unanswered | RequestError::Invalid(_)), "{e}");
+                return count as usize;
+            }
+        }
+    }
+    400
+}
+
+#[test]
+fn a_call_is_answered_rightly_or_not_at_all() {
+    let mut answered = 0;
+    for seed in seeds() {
+        for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+            eprintln!("RDMABOX_FAULT_SEED={seed} over {provider}, calls");
+            let mut fixture = Fixture::new(provider);
+            fixture.options = options(seed, true, &fixture.options);
+            fixture.options.faults = Some(Faults { calls: true, ..Faults::varied(seed) });
+            // Its own connections may be cut, too.
+            let Ok(session) = Session::connect(&fixture.address, &fixture.options) else { continue };
+            answered += thread::scope(|scope| {
+                let threads: Vec<_> = (0..3)
+                    .map(|number| {
+                        scope.spawn({
+                            let session = &session;
+                            move || call_until_it_ends(session, number)
+                        })
+                    })
+                    .collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .sum::<usize>()
+            });
+            drop(session);
+            drop(fixture.running.take());
+            assert_eq!(fixture.service.ended.load(std::sync::atomic::Ordering::SeqCst), 1);
+        }
+    }
+    assert!(answered > 0);
+}

@@ -1,0 +1,182 @@
+//! Files over a device that fails now and then: what was acknowledged is there, for this client and for others, and what failed may
+//! be there or not.
+//!
+//! RDMABOX_FAULT_SEED=N repeats one seed; RDMABOX_FAULT_SEEDS=COUNT takes so many that nobody has seen.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    thread,
+    time::Duration,
+};
+
+use rdmabox::{Address, CallsBy, ProviderKind, SessionOptions, provider::fault::Faults};
+use rfs_fuse::client::{AttachOptions, Client, ClientError, Creator, ReadData};
+use rfs_proto::ROOT_INO;
+use rfs_server::{Config, Server};
+
+const BY: Creator = Creator { uid: 0, gid: 0, umask: 0 };
+const THREADS: usize = 3;
+const OPERATIONS: usize = 150;
+const BLOCK: usize = 4096;
+/// Blocks of a file.
+const BLOCKS: usize = 24;
+/// Most blocks of one operation.
+const MOST: usize = 6;
+
+/// What a thread does next (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((word ^ word >> 29) % limit as u64) as usize
+    }
+}
+
+/// A file of a thread, and of each block the bytes that it may be full of: the last one that was acknowledged, and those of
+/// writes that have failed since.
+struct File {
+    ino: u64,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl File {
+    #[track_caller]
+    fn assert_are(&self, first: usize, found: &[u8]) {
+        for (at, found) in found.chunks(BLOCK).enumerate() {
+            let may_be = &self.blocks[first + at];
+            assert_eq!(found.len(), BLOCK);
+            let wrong = found.iter().find(|byte| !may_be.contains(byte));
+            assert_eq!(wrong, None, "block {} of inode {}: {may_be:?}", first + at, self.ino);
+        }
+    }
+}
+
+fn read(client: &Client, ino: u64, first: usize, blocks: usize) -> Result<Vec<u8>, ClientError> {
+    let (mut buffer, mut found) = (Vec::new(), Vec::new());
+    client.read(ino, (first * BLOCK) as u64, blocks * BLOCK, &mut buffer, |data| match data {
+        ReadData::Bytes(bytes) => found.extend_from_slice(bytes),
+        ReadData::Mapped { memory, offset, len } => {
+            found.resize(len, 0);
+            memory.read(offset, &mut found);
+        }
+    })?;
+    Ok(found)
+}
+
+/// A thread's work; its file, and how often it failed.
+fn work(client: &Client, number: usize, seed: u64) -> (File, usize) {
+    let mut random = Random(seed ^ (number as u64) << 32);
+    let name = format!("file-{number}");
+    let ino = client.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).expect("calls have no faults").ino;
+    let mut file = File { ino, blocks: vec![vec![0]; BLOCKS] };
+    // Until all of it is there: the size is known from then on.
+    while client.write(ino, 0, &[0; BLOCKS * BLOCK]).is_err() {}
+    let mut failed = 0;
+    for step in 0..OPERATIONS {
+        let first = random.below(BLOCKS);
+        let blocks = 1 + random.below(MOST.min(BLOCKS - first));
+        if random.below(2) == 0 {
+            let byte = (step % 255) as u8 + 1;
+            let outcome = client.write(ino, (first * BLOCK) as u64, &vec![byte; blocks * BLOCK]);
+            failed += usize::from(outcome.is_err());
+            for may_be in &mut file.blocks[first..first + blocks] {
+                if outcome.is_ok() {
+                    may_be.clear();
+                }
+                may_be.push(byte);
+            }
+        } else {
+            match read(client, ino, first, blocks) {
+                Ok(found) => {
+                    assert_eq!(found.len(), blocks * BLOCK, "it is not at its end");
+                    file.assert_are(first, &found);
+                }
+                Err(_) => failed += 1,
+            }
+        }
+    }
+    (file, failed)
+}
+
+fn connect(server: &Server, provider: ProviderKind, faults: Option<Faults>, direct: bool) -> Client {
+    let address: &Address = server.addresses().iter().find(|a| a.provider() == provider).unwrap();
+    let options = SessionOptions {
+        provider: Some(provider),
+        calls: CallsBy::Reply,
+        faults,
+        direct,
+        operation_timeout: if faults.is_some() {
+            Duration::from_millis(500)
+        } else {
+            Duration::from_secs(20)
+        },
+        connect_timeout: Duration::from_secs(30),
+        ..SessionOptions::default()
+    };
+    Client::connect(address, &options, &AttachOptions::default()).unwrap()
+}
+
+/// How many operations failed.
+fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
+    let directory = tempfile::tempdir().unwrap();
+    let listen = vec![
+        Address::Unix(directory.path().join("socket")),
+        Address::Tcp { host: "127.0.0.1".into(), port: 0 },
+    ];
+    let server = Server::start(Config { listen, ..Config::new(16 << 20) }).unwrap();
+    let client = connect(&server, provider, Some(Faults::varied(seed)), direct);
+    let done: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| {
+                scope.spawn({
+                    let client = &client;
+                    move || work(client, number, seed)
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    assert!(client.is_connected());
+    drop(client);
+    // The first session is over before anybody opens what it had open.
+    let other = connect(&server, provider, None, true);
+    for (number, (file, _)) in done.iter().enumerate() {
+        let attr = other.lookup(ROOT_INO, format!("file-{number}").as_bytes()).unwrap();
+        assert_eq!((attr.ino, attr.size), (file.ino, (BLOCKS * BLOCK) as u64));
+        other.open(attr.ino, false).unwrap();
+        file.assert_are(0, &read(&other, attr.ino, 0, BLOCKS).unwrap());
+    }
+    done.iter().map(|(_, failed)| failed).sum()
+}
+
+fn seeds() -> Vec<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match (number("RDMABOX_FAULT_SEED"), number("RDMABOX_FAULT_SEEDS")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(count)) => {
+            let first = RandomState::new().build_hasher().finish() >> 16;
+            (first..first + count).collect()
+        }
+        (None, None) => (0..8).collect(),
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there() {
+    let mut failed = 0;
+    for seed in seeds() {
+        for (provider, direct) in
+            [(ProviderKind::Shm, true), (ProviderKind::Shm, false), (ProviderKind::Tcp, false)]
+        {
+            eprintln!("RDMABOX_FAULT_SEED={seed} over {provider}, on the spot: {direct}");
+            failed += run(provider, direct, seed);
+        }
+    }
+    assert!(failed > 0, "the device has no faults");
+}
