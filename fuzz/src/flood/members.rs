@@ -50,7 +50,14 @@ fn connect(flood: &Flood) -> Result<Arc<Session>, Failure> {
 fn attach(flood: &Flood, session: Arc<Session>) -> Result<Arc<Session>, Failure> {
     let (mut message, mut reply) = (Vec::new(), Vec::new());
     let export = &flood.exports[0];
-    let attach = Request::Attach { version: VERSION, client: "flood", export, keeps: false, alone: false };
+    let attach = Request::Attach {
+        version: VERSION,
+        client: "flood",
+        export,
+        keeps: false,
+        alone: false,
+        mount: None,
+    };
     encode_request(&attach, &mut message);
     session.call(&message, &mut reply).map_err(|e| Failure::Member(e.to_string()))?;
     match decode_reply(&reply) {
