@@ -9,6 +9,7 @@ mod clients;
 mod content;
 mod full;
 mod killed;
+mod killed_server;
 mod memory;
 mod report;
 mod stand;
@@ -49,6 +50,12 @@ enum Trial {
     KilledClients {
         /// How many
         #[arg(long, default_value_t = 200)]
+        times: u32,
+    },
+    /// The server is killed at any moment, and started again with the same memory, while mounts are used
+    KilledServer {
+        /// How many times
+        #[arg(long, default_value_t = 500)]
         times: u32,
     },
     /// Two mounts write until there is no space, then everything is read, removed, and written again
@@ -100,6 +107,7 @@ fn run(cli: Cli) -> Result<Report> {
     let plan = Plan { bin_dir, provider: cli.provider, memory: cli.memory, short: cli.short, interrupt };
     match cli.trial {
         Trial::KilledClients { times } => killed::run(&plan, times),
+        Trial::KilledServer { times } => killed_server::run(&plan, times),
         Trial::Full => full::run(&plan),
         Trial::Clients { clients, seconds } => clients::run(&plan, clients, Duration::from_secs(seconds)),
     }

@@ -43,6 +43,8 @@ pub(crate) struct Stand<'a> {
     server: Guarded,
     address: String,
     mounts: u32,
+    /// Where the server keeps its memory, if that outlives it.
+    kept: Option<TempDir>,
     dir: Option<TempDir>,
 }
 
@@ -54,9 +56,47 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
 }
 
+/// Starts a server and waits until it is ready. Gives its address, with the port that it has got.
+fn serve(plan: &Plan, dir: &Path, kept: Option<&TempDir>, listen: String) -> Result<(Guarded, String)> {
+    let mut command = Invocation::new(plan.bin_dir.join("rfs-server")).args([
+        "--memory".to_owned(),
+        plan.memory.to_string(),
+        "--listen".to_owned(),
+        listen,
+    ]);
+    command = match kept {
+        Some(kept) => command.arg("--memory-dir").arg(kept.path()),
+        None => command.arg("--prefault"),
+    };
+    let mut server = Guarded::spawn(&command, dir)?;
+    let address = server.wait_output(&plan.interrupt, START, |said| {
+        said.lines().find(|line| line.starts_with("ready:"))?;
+        said.lines().find_map(|line| line.strip_prefix("listening on ")).map(str::to_owned)
+    })?;
+    Ok((server, address))
+}
+
+/// Kills a program, and waits for its end.
+fn kill(program: &mut Guarded) -> Result<()> {
+    let pid = Pid::from_raw(program.id() as i32).ok_or_else(|| Error::Wrong("no process".into()))?;
+    kill_process(pid, Signal::KILL).map_err(|e| Error::io("SIGKILL")(e.into()))?;
+    program.wait_end(START)?;
+    Ok(())
+}
+
 impl Stand<'_> {
     /// Starts a server that has taken all its memory, so that it grows by nothing but what it keeps.
     pub(crate) fn start(plan: &Plan) -> Result<Stand<'_>> {
+        Stand::start_with(plan, None)
+    }
+
+    /// Starts a server whose memory outlives it.
+    pub(crate) fn start_kept(plan: &Plan) -> Result<Stand<'_>> {
+        let kept = tempfile::Builder::new().prefix("rfs-reliability-").tempdir_in("/dev/shm");
+        Stand::start_with(plan, Some(kept.map_err(Error::io("a directory in memory"))?))
+    }
+
+    fn start_with(plan: &Plan, kept: Option<TempDir>) -> Result<Stand<'_>> {
         let dir = tempfile::Builder::new().prefix("rfs-reliability-").tempdir();
         let dir = dir.map_err(Error::io("temporary directory"))?;
         let open = fs::Permissions::from_mode(0o755);
@@ -65,15 +105,21 @@ impl Stand<'_> {
             "shm" => format!("unix:{}", dir.path().join("socket").display()),
             other => format!("{other}:127.0.0.1:0"),
         };
-        let command = Invocation::new(plan.bin_dir.join("rfs-server"))
-            .args(["--memory".to_owned(), plan.memory.to_string(), "--listen".to_owned(), listen])
-            .arg("--prefault");
-        let mut server = Guarded::spawn(&command, dir.path())?;
-        let address = server.wait_output(&plan.interrupt, START, |said| {
-            said.lines().find(|line| line.starts_with("ready:"))?;
-            said.lines().find_map(|line| line.strip_prefix("listening on ")).map(str::to_owned)
-        })?;
-        Ok(Stand { plan, server, address, mounts: 0, dir: Some(dir) })
+        let (server, address) = serve(plan, dir.path(), kept.as_ref(), listen)?;
+        Ok(Stand { plan, server, address, mounts: 0, kept, dir: Some(dir) })
+    }
+
+    /// Kills the server.
+    pub(crate) fn kill_server(&mut self) -> Result<()> {
+        kill(&mut self.server)
+    }
+
+    /// Starts the next server where the one before was.
+    pub(crate) fn serve_again(&mut self) -> Result<()> {
+        let dir = self.dir.as_ref().ok_or_else(|| Error::Wrong("the stand has ended".into()))?.path();
+        let (server, address) = serve(self.plan, dir, self.kept.as_ref(), self.address.clone())?;
+        (self.server, self.address) = (server, address);
+        Ok(())
     }
 
     /// Mounts it once more.
@@ -129,10 +175,7 @@ impl Mount {
 
     /// Kills the process behind it, and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<()> {
-        let pid = Pid::from_raw(self.fuse.id() as i32).ok_or_else(|| Error::Wrong("no process".into()))?;
-        kill_process(pid, Signal::KILL).map_err(|e| Error::io("SIGKILL")(e.into()))?;
-        self.fuse.wait_end(START)?;
-        Ok(())
+        kill(&mut self.fuse)
     }
 
     /// Unmounts it, which has to go well.

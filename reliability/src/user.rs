@@ -28,12 +28,16 @@ pub(crate) struct Tally {
     pub(crate) operations: u64,
     /// Those that did not, and bytes or names that were wrong.
     pub(crate) errors: u64,
+    /// Bytes or names that were wrong, of those.
+    pub(crate) wrong: u64,
     /// What the first of them were.
     pub(crate) texts: Vec<String>,
     /// The operation that took longest.
     pub(crate) longest: (Duration, &'static str),
     /// How often he has counted the shared counter up.
     pub(crate) counted: u64,
+    /// How often that has failed when he may have done it.
+    pub(crate) perhaps_counted: u64,
 }
 
 impl Tally {
@@ -41,13 +45,21 @@ impl Tally {
     pub(crate) fn add(&mut self, other: &Tally) {
         self.operations += other.operations;
         self.errors += other.errors;
+        self.wrong += other.wrong;
         self.counted += other.counted;
+        self.perhaps_counted += other.perhaps_counted;
         self.longest = self.longest.max(other.longest);
         self.texts.extend(other.texts.iter().take(TOLD - self.texts.len().min(TOLD)).cloned());
     }
 
-    fn error(&mut self, text: String) {
+    /// Whether all has been counted, and nothing twice.
+    pub(crate) fn fits(&self, count: u64) -> bool {
+        (self.counted..=self.counted + self.perhaps_counted).contains(&count)
+    }
+
+    fn error(&mut self, error: &Error, text: String) {
         self.errors += 1;
+        self.wrong += u64::from(matches!(error, Error::Wrong(_)));
         if self.texts.len() < TOLD {
             self.texts.push(text);
         }
@@ -69,6 +81,8 @@ pub(crate) struct User {
     counter: PathBuf,
     random: fastrand::Rng,
     files: Vec<Kept>,
+    /// What the operation under way changes: if it fails, nobody knows what became of it.
+    in_doubt: Vec<PathBuf>,
     next: u64,
     id: u64,
     tally: Tally,
@@ -81,20 +95,49 @@ impl User {
         fs::create_dir(&dir).map_err(Error::io("a user's directory"))?;
         let random = fastrand::Rng::with_seed(id);
         let counter = mount.join("counter");
-        Ok(User { dir, counter, random, files: Vec::new(), next: 0, id, tally: Tally::default() })
+        let (files, in_doubt, tally) = (Vec::new(), Vec::new(), Tally::default());
+        Ok(User { dir, counter, random, files, in_doubt, next: 0, id, tally })
     }
 
     /// Goes on until he is told to stop. What is seen of it meanwhile is given to `look`, now and then.
     pub(crate) fn use_it(mut self, stop: &AtomicBool, look: impl Fn(&Tally)) -> Tally {
         while !stop.load(Ordering::Relaxed) {
             if let Err(error) = self.round() {
-                self.tally.error(format!("user {}: {error}", self.id));
-                // What he had is not known any more.
-                self.begin_anew();
+                self.tell(&error);
+                self.settle(stop);
             }
             look(&self.tally);
         }
         self.tally
+    }
+
+    fn tell(&mut self, error: &Error) {
+        self.tally.error(error, format!("user {}: {error}", self.id));
+    }
+
+    /// After an error: what was in doubt goes, and all else has to be as it was.
+    fn settle(&mut self, stop: &AtomicBool) {
+        while let Err(error) = self.try_to_settle() {
+            self.tell(&error);
+            if matches!(error, Error::Wrong(_)) {
+                self.begin_anew();
+            }
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn try_to_settle(&mut self) -> Result<()> {
+        while let Some(path) = self.in_doubt.last() {
+            match fs::remove_file(path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io("unlink")(e)),
+                _ => self.in_doubt.pop(),
+            };
+        }
+        (0..self.files.len()).try_for_each(|at| self.look_at(at))?;
+        self.list()
     }
 
     fn timed<T>(&mut self, what: &'static str, operation: impl FnOnce() -> io::Result<T>) -> Result<T> {
@@ -115,7 +158,9 @@ impl User {
         if self.files.len() >= FILES {
             let gone = self.files.swap_remove(self.random.usize(..FILES));
             let path = self.dir.join(gone.name);
+            self.in_doubt.push(path.clone());
             self.timed("unlink", || fs::remove_file(path))?;
+            self.in_doubt.clear();
         }
         Ok(())
     }
@@ -125,6 +170,7 @@ impl User {
         let stream = self.id << 40 | self.next;
         let len = self.random.usize(1..LARGEST);
         let (part, name) = (self.dir.join("part"), format!("file{}", self.next));
+        self.in_doubt.extend([part.clone(), self.dir.join(&name)]);
         let mut bytes = vec![0; len];
         content::fill(stream, 0, &mut bytes);
         let file = self.timed("create", || File::create_new(&part))?;
@@ -138,6 +184,7 @@ impl User {
         })?;
         let path = self.dir.join(&name);
         self.timed("rename", || fs::rename(&part, path))?;
+        self.in_doubt.clear();
         self.files.push(Kept { name, stream, len });
         Ok(())
     }
@@ -159,8 +206,9 @@ impl User {
 
     /// Makes a file shorter, and then as long as it was.
     fn change(&mut self, at: usize) -> Result<()> {
-        let Kept { ref name, stream, len } = self.files[at];
-        let path = self.dir.join(name);
+        let Kept { name, stream, len } = self.files.swap_remove(at);
+        let path = self.dir.join(&name);
+        self.in_doubt.push(path.clone());
         let from = self.random.usize(..len);
         let mut bytes = vec![0; len - from];
         content::fill(stream, from as u64, &mut bytes);
@@ -170,7 +218,10 @@ impl User {
         self.timed("close", || {
             drop(file);
             Ok(())
-        })
+        })?;
+        self.in_doubt.clear();
+        self.files.push(Kept { name, stream, len });
+        Ok(())
     }
 
     fn list(&mut self) -> Result<()> {
@@ -193,16 +244,18 @@ impl User {
         let file = self.timed("open", open)?;
         self.timed("lock", || Ok(flock(&file, FlockOperation::LockExclusive)?))?;
         let count = self.timed("read", || read_counter(&file))?;
-        self.timed("write", || file.write_all_at(&(count + 1).to_le_bytes(), 0))?;
-        self.tally.counted += 1;
+        let counted = self.timed("write", || file.write_all_at(&(count + 1).to_le_bytes(), 0));
+        self.tally.counted += u64::from(counted.is_ok());
+        self.tally.perhaps_counted += u64::from(counted.is_err());
+        counted?;
         self.timed("unlock", || Ok(flock(&file, FlockOperation::Unlock)?))
     }
 
     fn begin_anew(&mut self) {
         self.files.clear();
-        if let Err(e) = fs::remove_dir_all(&self.dir).and_then(|()| fs::create_dir(&self.dir)) {
-            self.tally.error(format!("user {}: beginning anew: {e}", self.id));
-            std::thread::sleep(Duration::from_millis(100));
+        let begun = fs::remove_dir_all(&self.dir).and_then(|()| fs::create_dir(&self.dir));
+        if let Err(error) = begun.map_err(Error::io("beginning anew")) {
+            self.tell(&error);
         }
     }
 }
@@ -258,18 +311,38 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_is_in_doubt_and_nothing_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut user = User::new(dir.path(), 1).unwrap();
+        user.make().unwrap();
+        // Half done, and then over.
+        fs::create_dir(dir.path().join("user1/part")).unwrap();
+        assert!(user.make().is_err());
+        fs::remove_dir(dir.path().join("user1/part")).unwrap();
+        fs::write(dir.path().join("user1/file2"), b"half").unwrap();
+        user.try_to_settle().unwrap();
+        assert!(!dir.path().join("user1/file2").exists());
+        fs::remove_file(dir.path().join("user1/file1")).unwrap();
+        assert!(user.try_to_settle().is_err());
+    }
+
+    #[test]
     fn tallies_add_up() {
         let mut all = Tally::default();
         let tally = Tally {
             operations: 2,
             errors: 9,
             texts: vec!["e".into(); 4],
+            wrong: 1,
             counted: 1,
+            perhaps_counted: 1,
             longest: (Duration::from_secs(1), "read"),
         };
         all.add(&tally);
         all.add(&tally);
         assert_eq!((all.operations, all.errors, all.counted, all.texts.len()), (4, 18, 2, TOLD));
+        assert_eq!(all.wrong, 2);
+        assert_eq!([1, 2, 4, 5].map(|count| all.fits(count)), [false, true, true, false]);
         assert_eq!(all.longest, (Duration::from_secs(1), "read"));
     }
 }

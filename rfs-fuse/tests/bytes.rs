@@ -4,7 +4,9 @@ mod common;
 
 use std::{
     fs,
+    io::{self, BufRead, BufReader, Read, Write},
     os::unix::fs::FileExt,
+    process::{Command, Stdio},
     sync::Barrier,
     thread,
     time::{Duration, UNIX_EPOCH},
@@ -114,9 +116,34 @@ fn a_copy_goes_16_mib_at_a_time() {
 }
 
 /// Whether it is unmapped, synchronized, or the file is closed.
+const MAPPER: &str = "RFS_TEST_MAPPER";
+
+/// Maps a file, changes it in memory, and unmaps it, after msync if it is to. Both wait for the bytes to be written back, with the process's
+/// memory locked, and the server must not be in that process then.
+#[test]
+#[ignore = "a helper process of other tests"]
+fn mapper() {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    let Ok(path) = std::env::var(MAPPER) else { return };
+    let file = open(path.as_ref());
+    let flags = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, which nothing refers to after it has been unmapped; the file stays as long as it is.
+    unsafe {
+        let base = mmap(std::ptr::null_mut(), 4096, flags, MapFlags::SHARED, &file, 0).expect("mapped");
+        base.cast::<u8>().write(7);
+        if path.ends_with("msync") {
+            msync(base, 4096, MsyncFlags::SYNC).expect("written back");
+        }
+        munmap(base, 4096).expect("unmapped");
+    }
+    println!("\nunmapped");
+    io::stdout().flush().expect("stdout");
+    // The file stays open until the test has seen it.
+    io::stdin().read_to_end(&mut Vec::new()).ok();
+}
+
 #[test]
 fn what_was_mapped_and_changed_changes_the_times_when_it_is_written_back() {
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     each(16 * MIB, |_, mount| {
         for how in ["munmap", "msync"] {
             let path = mount.path(how);
@@ -125,21 +152,20 @@ fn what_was_mapped_and_changed_changes_the_times_when_it_is_written_back() {
             // Far enough from now for every clock.
             let old = UNIX_EPOCH + Duration::from_secs(1);
             file.set_times(fs::FileTimes::new().set_modified(old).set_accessed(old)).expect("set");
-            let modified = || fs::metadata(&path).expect("attributes").modified().expect("a time");
-            let flags = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a new mapping, which nothing refers to after it has been unmapped; the file stays as long as it is.
-            unsafe {
-                let base =
-                    mmap(std::ptr::null_mut(), 4096, flags, MapFlags::SHARED, &file, 0).expect("mapped");
-                base.cast::<u8>().write(7);
-                if how == "msync" {
-                    msync(base, 4096, MsyncFlags::SYNC).expect("written back");
-                    assert!(modified() > old, "{how}");
-                }
-                munmap(base, 4096).expect("unmapped");
-            }
-            assert!(modified() > old, "{how}");
+            let mut mapper = Command::new(std::env::current_exe().expect("this program"))
+                .args(["mapper", "--exact", "--ignored", "--nocapture"])
+                .env(MAPPER, &path)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a helper process");
+            let mut out = BufReader::new(mapper.stdout.take().expect("piped")).lines().map_while(Result::ok);
+            assert!(out.any(|line| line == "unmapped"));
+            assert!(fs::metadata(&path).expect("attributes").modified().expect("a time") > old, "{how}");
             assert_eq!(fs::read(&path).expect("read")[0], 7);
+            drop(mapper.stdin.take());
+            out.for_each(drop);
+            assert!(mapper.wait().expect("ended").success());
         }
     });
 }

@@ -117,7 +117,7 @@ fn held_still(over: Over) {
                 Err(e) => break e,
             }
         };
-        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
         // So that all of the space that it had is in the new file.
         assert!(len + MIB >= MEMORY, "{len}");
 

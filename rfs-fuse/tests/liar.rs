@@ -42,7 +42,11 @@ impl Service for Liar {
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), String> {
         self.honest.call(peer, request, reply)?;
         if let Some(lie) = *self.lie.lock() {
-            lie(&decode_request(request).map_err(|e| e.to_string())?, reply);
+            let decode = |bytes| decode_request(bytes).map_err(|e| e.to_string());
+            match decode(request)? {
+                Request::Once { request, .. } => lie(&decode(request)?, reply),
+                request => lie(&request, reply),
+            }
         }
         Ok(())
     }

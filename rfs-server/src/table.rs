@@ -73,6 +73,11 @@ impl Table {
         })
     }
 
+    /// Whether a server has opened the record and not published it yet.
+    pub fn is_being_changed(&self, slot: u32) -> bool {
+        self.load(slot, record::VERSION) % 2 == 1
+    }
+
     /// Publishes the record of an inode that the server before has left. What clients wrote stays, but for their appends: nobody
     /// appends.
     pub fn take_over(&self, attr: &Attr, space: &Space) {

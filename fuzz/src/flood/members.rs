@@ -73,10 +73,15 @@ pub(super) fn warm_up(flood: &Flood) -> Result<(), Failure> {
 
 /// Whether a message may be sent, and can be decoded. Some are answered when there is something to say.
 fn judge(message: &[u8], random: &mut Rng) -> Option<bool> {
-    match decode_request(message) {
-        Ok(Request::Recalls { .. } | Request::Grants) => None,
-        Ok(_) => Some(true),
-        Err(_) => (random.usize(..UNREADABLE) == 0).then_some(false),
+    let readable = match decode_request(message) {
+        Ok(Request::Recalls { .. } | Request::Grants) => return None,
+        Ok(Request::Once { request, .. }) => decode_request(request).is_ok(),
+        Ok(_) => true,
+        Err(_) => false,
+    };
+    match readable {
+        true => Some(true),
+        false => (random.usize(..UNREADABLE) == 0).then_some(false),
     }
 }
 

@@ -390,8 +390,8 @@ impl Filesystem for Adapter {
             self.client.append(ino.0, data)
         } else if self.settings.writeback {
             self.client.write_back(ino.0, offset, data).map(|()| offset)
-        } else if from_cache {
-            // Nobody would write the rest.
+        } else if from_cache || OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::DIRECT) {
+            // Nobody would write the rest; and what the kernel has taken apart is EIO to it if one part is short.
             self.client.write(ino.0, offset, data).map(|()| offset)
         } else {
             self.client.write_some(ino.0, offset, data).map(|bytes| {

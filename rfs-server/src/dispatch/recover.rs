@@ -2,11 +2,11 @@
 //! of them, and the rest of the arena is free.
 //!
 //! A server that was killed may have been in the middle of a request that it has not answered. What that has changed of names,
-//! attributes and space is there as a whole or not at all; bytes and sizes may be there in part, as with a write. Files lose what
-//! they would lose when the last session closes them: nobody has them open.
+//! attributes and space is there as a whole or not at all; bytes and sizes may be there in part, as with a write.
 //!
-//! What sessions of before could reach, they may still reach for a while. Until [`Dispatcher::before_is_over`], space that is given up
-//! is handed out to nobody, and inodes without names stay.
+//! What sessions of before could reach, they may still reach for a while, and write to it where they have it mapped. Until
+//! [`Dispatcher::before_is_over`], space that is given up is handed out to nobody, inodes without names stay, and files have
+//! what they lose when nobody has them open any more.
 //!
 //! Threading: a server that starts has everything to itself.
 
@@ -100,10 +100,18 @@ impl Dispatcher {
         // It is one. From here on it is changed.
         let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
         let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
-        if !clean {
-            let zero = |range: Range| arena.zero_present(range.start as usize, range.len as usize);
-            let cut = |(&ino, inode): (&u64, &mut Inode)| close(inode, &table, zero).then_some(ino);
-            let cut: Vec<u64> = inodes.iter_mut().filter_map(cut).collect();
+        let (mut held, mut cut) = (Vec::new(), Vec::new());
+        let zero = |range: Range| arena.zero_present(range.start as usize, range.len as usize);
+        for (&ino, inode) in &mut inodes {
+            // A truncation may have been under way, and the bytes behind the new end must not come back.
+            if !clean && table.is_being_changed(inode.slot) && close(inode, &table, zero) {
+                cut.push(ino);
+            }
+            if inode.nlink == 0 || (!clean && loses_space(inode, &table)) {
+                held.push(ino);
+            }
+        }
+        if !cut.is_empty() {
             journal.describe_or_stop(cut.iter().filter_map(|ino| Some((*ino, inodes.get(ino)?))));
             used = extents(&inodes, arena.len() as u64)?;
         }
@@ -114,12 +122,11 @@ impl Dispatcher {
             table.take_over(&inode.attr(ino), &inode.space());
         }
         let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
-        let orphans: Vec<u64> =
-            inodes.iter().filter(|(_, inode)| inode.nlink == 0).map(|(&ino, _)| ino).collect();
         let space = Arc::new(Space::kept(arena, mode, used, dirt, !clean));
         let store = Store::new(Shards::filled(inodes, last_ino), table, space, Some(journal));
         store.xattrs.add(xattrs);
-        for &ino in &orphans {
+        // Somebody may have had it open, and may be writing to it now, with memory that is mapped.
+        for &ino in &held {
             store.once(Plan::new(&[ino]), None, |meta: &mut Meta<'_>| meta.leases_mut(ino).open(BEFORE, ino));
         }
         let dispatcher = Dispatcher::over(store, clock, started);
@@ -214,6 +221,14 @@ fn check_records(inodes: &mut ByNumber<Inode>, table: &Table) -> Result<(), Dama
         }
     }
     Ok(())
+}
+
+/// Whether a file would lose space, or bytes behind its end, when nobody has it open any more.
+fn loses_space(inode: &Inode, table: &Table) -> bool {
+    let size = table.size(inode.slot);
+    let Body::File(map) = &inode.body else { return false };
+    let keep = block_up(size).max(map.kept_to());
+    map.reaches_beyond(keep) || map.pieces(size, keep).iter().any(|(_, place, _)| place.is_some())
 }
 
 /// What happens when nobody has a file open any more. True if it has lost space.
