@@ -67,6 +67,7 @@ pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
     report.check("wrong bytes, sizes or names", tally.wrong, "none", tally.wrong == 0);
     let failed = tally.errors - tally.wrong;
     report.check_if(!plan.short, "operations that failed", failed, "none", failed == 0);
+    tally.wrong_texts.iter().for_each(|text| report.note("wrong", text));
     tally.texts.iter().for_each(|text| report.note("error", text));
     let found = format!("{count}, of {} to {}", tally.counted, tally.counted + tally.perhaps_counted);
     report.check("counted under a lock", found, "none lost", tally.fits(count));

@@ -30,6 +30,8 @@ pub(crate) struct Tally {
     pub(crate) errors: u64,
     /// Bytes or names that were wrong, of those.
     pub(crate) wrong: u64,
+    /// What the first of these were.
+    pub(crate) wrong_texts: Vec<String>,
     /// What the first of them were.
     pub(crate) texts: Vec<String>,
     /// The operation that took longest.
@@ -50,6 +52,7 @@ impl Tally {
         self.perhaps_counted += other.perhaps_counted;
         self.longest = self.longest.max(other.longest);
         self.texts.extend(other.texts.iter().take(TOLD - self.texts.len().min(TOLD)).cloned());
+        self.wrong_texts.extend(other.wrong_texts.iter().cloned());
     }
 
     /// Whether all has been counted, and nothing twice.
@@ -59,7 +62,12 @@ impl Tally {
 
     fn error(&mut self, error: &Error, text: String) {
         self.errors += 1;
-        self.wrong += u64::from(matches!(error, Error::Wrong(_)));
+        if matches!(error, Error::Wrong(_)) {
+            self.wrong += 1;
+            if self.wrong_texts.len() < TOLD {
+                self.wrong_texts.push(text.clone());
+            }
+        }
         if self.texts.len() < TOLD {
             self.texts.push(text);
         }
@@ -334,6 +342,7 @@ mod tests {
             errors: 9,
             texts: vec!["e".into(); 4],
             wrong: 1,
+            wrong_texts: vec!["w".into()],
             counted: 1,
             perhaps_counted: 1,
             longest: (Duration::from_secs(1), "read"),

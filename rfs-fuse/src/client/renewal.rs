@@ -6,15 +6,19 @@
 //! since he would take what he reads for guarded.
 //!
 //! Threading: runs on the thread that makes sessions, before anybody else uses the new one. All others may be waiting for that with locks of
-//! an inode in hand: what is taken here are only those that are held for moments.
+//! an inode in hand: what is taken here are only those that are held for moments. Meanwhile a second thread acknowledges what is
+//! recalled: other mounts may be opening the same files again, and two would wait for each other.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
 };
 
-use rdmabox::RequestError;
-use rfs_proto::{Attached, Opened, Reply, Request};
+use rdmabox::{Cancel, RequestError};
+use rfs_proto::{Attached, Opened, Recalls, Reply, Request, decode_reply, encode_request};
 
 use super::{
     Remote,
@@ -38,6 +42,21 @@ impl Renew for Renewal {
     fn renew(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
         self.keeping.begin_anew(&self.inodes);
         self.session.store(attached.session, Ordering::Release);
+        let cancel = Cancel::new();
+        thread::scope(|scope| {
+            let acknowledge = || acknowledge_all(remote, &cancel);
+            if let Err(e) = thread::Builder::new().name("renewal".into()).spawn_scoped(scope, acknowledge) {
+                log::warn!("nothing is acknowledged for now: {e}");
+            }
+            let renewed = self.open_all_again(remote, attached, era);
+            cancel.cancel();
+            renewed
+        })
+    }
+}
+
+impl Renewal {
+    fn open_all_again(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
         let (mut files, mut gone, mut locks) = (0, 0, 0);
         for ino in self.inodes.numbers() {
             let Some(inode) = self.inodes.get(ino) else { continue };
@@ -60,6 +79,21 @@ impl Renew for Renewal {
              {locks} open files are lost"
         );
         Ok(())
+    }
+}
+
+/// Acknowledges what is recalled: nothing is kept yet. What comes when this has ended is asked for again by who keeps.
+fn acknowledge_all(remote: &dyn Remote, cancel: &Cancel) {
+    let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
+    loop {
+        encode_request(&Request::Recalls { done }, &mut out);
+        if remote.call_waiting(&out, &mut back, cancel).is_err() {
+            return;
+        }
+        match decode_reply(&back) {
+            Ok(Reply::Recalls(Recalls { number, .. })) => done = number,
+            _ => return,
+        }
     }
 }
 
