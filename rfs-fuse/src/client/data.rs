@@ -368,7 +368,10 @@ impl Client {
         self.was_written(inode);
         let mut times = inode.times.lock();
         match (times.note(self.clock.now()), inode.slot()) {
-            (Some(time), Some(slot)) => self.records.write_time(inode.layout.read().era(), slot, time),
+            (Some(time), Some(slot)) => {
+                let era = inode.layout.read().era();
+                self.records.write_time(era, slot, time)
+            }
             _ => Ok(()),
         }
     }

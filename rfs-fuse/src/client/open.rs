@@ -169,7 +169,10 @@ impl Client {
     fn publish_time(&self, inode: &Inode) -> Result<(), ClientError> {
         let mut times = inode.times.lock();
         match (times.take_pending(), inode.slot()) {
-            (Some(time), Some(slot)) => self.records.write_time(inode.layout.read().era(), slot, time),
+            (Some(time), Some(slot)) => {
+                let era = inode.layout.read().era();
+                self.records.write_time(era, slot, time)
+            }
             _ => Ok(()),
         }
     }
@@ -189,7 +192,8 @@ impl Client {
             inode.open.store(false, Ordering::Release);
             inode.layout.write().clear(0);
             outcome = outcome.and(self.tell_access(&inode));
-            for _ in 0..std::mem::take(&mut *inode.at_server.lock()).opens {
+            let opens = std::mem::take(&mut *inode.at_server.lock()).opens;
+            for _ in 0..opens {
                 // Nobody waits for that, but for who wants to know how much space there is.
                 outcome = outcome.and(self.start(&Request::Close { ino }));
             }

@@ -75,6 +75,12 @@ impl std::fmt::Debug for Recalls {
 impl Recalls {
     /// Obeys recalls from now on.
     pub(super) fn obey(client: Arc<Client>, kernel: KernelLink) -> io::Result<Recalls> {
+        let link = kernel.clone();
+        client.drop_names_by(move || {
+            if let Err(e) = link.drop_names() {
+                log::warn!("this kernel keeps names until it forgets them, and some may be old: {e}");
+            }
+        });
         let shared = Arc::new(Shared {
             client,
             kernel,
@@ -119,12 +125,6 @@ impl Drop for Recalls {
 struct Asking(Arc<Shared>);
 
 impl Keeper for Asking {
-    fn drop_names(&self) {
-        if let Err(e) = self.0.kernel.drop_names() {
-            log::warn!("this kernel keeps names until it forgets them, and some may be old: {e}");
-        }
-    }
-
     fn drop_all(&self, recalls: &[Recall]) {
         let job = |recall: &Recall| Arc::new(Job { recall: recall.clone(), done: AtomicBool::new(false) });
         let jobs: Vec<Arc<Job>> = recalls.iter().map(job).collect();

@@ -15,8 +15,9 @@ mod pages;
 mod recalled;
 
 use std::{
+    fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -45,9 +46,10 @@ pub(crate) use recalled::{Moment, Recalled};
 pub trait Keeper: Send + Sync {
     /// Drops this. On return nothing of it is kept any more, but for what a [change](Changes) that is under way may be holding.
     fn drop_all(&self, recalls: &[Recall]);
-    /// Drops all names, which nobody can list.
-    fn drop_names(&self);
 }
+
+/// Drops all names, which nobody can list. Waits for nobody.
+type DropNames = Box<dyn Fn() + Send + Sync>;
 
 /// The moment before something is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,17 @@ pub(crate) struct Keeping {
     pub(crate) directories: Mutex<Directories>,
     pub(crate) ahead: Mutex<Ahead>,
     changes: Changes,
+    names: Names,
+}
+
+/// Whoever keeps names.
+#[derive(Default)]
+struct Names(OnceLock<DropNames>);
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Names")
+    }
 }
 
 impl Keeping {
@@ -90,6 +103,10 @@ impl Keeping {
             inode.pages.recalled();
             inode.size.lock().distrust();
             inode.listing.lock().recalled();
+        }
+        // Before anybody hears how an operation of before has ended, and looks for what came of it.
+        if let Some(drop_names) = self.names.0.get() {
+            drop_names();
         }
     }
 }
@@ -338,6 +355,12 @@ impl Client {
         outcome
     }
 
+    /// Says who drops all names, when nothing that was known is known any more.
+    pub fn drop_names_by(&self, drop_names: impl Fn() + Send + Sync + 'static) {
+        // It is said once, by whoever obeys.
+        let _ = self.keeping.names.0.set(Box::new(drop_names));
+    }
+
     fn all_pages(&self) -> Vec<Recall> {
         self.inodes.numbers().into_iter().map(|ino| Recall::Pages { ino }).collect()
     }
@@ -351,7 +374,6 @@ impl Client {
                 Err(RequestError::Cancelled) => return Ok(()),
                 Err(RequestError::Disconnected) if self.remote.era() != era && self.is_connected() => {
                     // The server knows nothing of what is kept here.
-                    keeper.drop_names();
                     keeper.drop_all(&self.all_pages());
                     done = 0;
                     continue;

@@ -34,7 +34,6 @@ struct Nobody;
 
 impl Keeper for Nobody {
     fn drop_all(&self, _: &[Recall]) {}
-    fn drop_names(&self) {}
 }
 
 impl Keeping {
