@@ -50,7 +50,7 @@ fn parse(line: &str, exports: &[&str]) -> Result<(KeyId, Opens), String> {
         return Err("a line is a name, a secret, an export, and ro or rw".into());
     };
     let export = exports.iter().position(|export| *export == name);
-    let export = export.ok_or_else(|| format!("there is no export named {name:?}"))?;
+    let export = export.ok_or_else(|| format!("there is no export named {}", rdmabox::shown(name)))?;
     Ok((id, Opens { secret, export, rights: rights.parse()? }))
 }
 

@@ -30,7 +30,7 @@ impl FromStr for Rights {
         match text {
             "ro" => Ok(Rights::Read),
             "rw" => Ok(Rights::Write),
-            _ => Err(format!("{text:?} is no right: ro or rw")),
+            _ => Err(format!("{} is no right: ro or rw", rdmabox::shown(text))),
         }
     }
 }

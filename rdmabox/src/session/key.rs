@@ -15,6 +15,17 @@ const NEW_SECRET: usize = 32;
 /// Longest name of a key, in bytes.
 const MAX_ID: usize = 32;
 
+/// Digits of the shortest secret, as it is written.
+const SECRET_DIGITS: usize = 2 * *SECRET_LEN.start();
+
+/// A word of a file of keys as the text of an error shows it. One that is as long as a secret is not shown: it may be one, in the wrong place.
+pub fn shown(word: &str) -> String {
+    match word.len() {
+        len @ SECRET_DIGITS.. => format!("a word of {len} bytes"),
+        _ => format!("{word:?}"),
+    }
+}
+
 /// The name of a key. It is no secret: clients send it in clear, and logs show it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId([u8; MAX_ID]);
@@ -39,8 +50,10 @@ impl FromStr for KeyId {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<KeyId, KeyError> {
-        let wrong = || KeyError::Id(text.chars().take(MAX_ID).collect());
-        if text.contains('\0') {
+        let wrong = || KeyError::Id(shown(text));
+        // Logs show names, and a secret may have got into the place of one.
+        if text.contains('\0') || (text.len() >= SECRET_DIGITS && text.bytes().all(|b| b.is_ascii_hexdigit()))
+        {
             return Err(wrong());
         }
         let mut bytes = [0; MAX_ID];
@@ -158,7 +171,9 @@ impl Key {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Not the form of a name.
-    #[error("{0:?} is no name of a key: 1 to 32 letters, digits, dots, dashes and underscores")]
+    #[error(
+        "{0} is no name of a key: 1 to 32 letters, digits, dots, dashes and underscores, and not all hexadecimal digits of a secret"
+    )]
     Id(String),
     /// Not the form of a secret.
     #[error("a secret is written as 32 to 128 hexadecimal digits")]
@@ -209,7 +224,10 @@ mod tests {
         let error = |line: &str| Key::from_words(&mut line.split_whitespace()).unwrap_err();
         assert_eq!(error(""), KeyError::Missing);
         assert_eq!(error("k"), KeyError::Missing);
-        assert_eq!(error("k! x"), KeyError::Id("k!".into()));
+        assert_eq!(error("k! x"), KeyError::Id("\"k!\"".into()));
+        // A secret in the place of the name is not shown.
+        assert_eq!(error(&format!("{} x", &digits[..32])), KeyError::Id("a word of 32 bytes".into()));
+        assert_eq!(error(&format!("{}! x", &digits[..32])), KeyError::Id("a word of 33 bytes".into()));
         let long = "0".repeat(130);
         for wrong in [&digits[2..], &digits[1..], &long, "zz112233445566778899aabbccddeeff", "-"] {
             let error = error(&format!("k {wrong}"));

@@ -37,7 +37,7 @@ pub use client::{Op, Session};
 pub use ender::Ender;
 pub use error::{ConnectError, HostError, RequestError};
 pub use host::{Fencing, Host, Running};
-pub use key::{Key, KeyError, KeyId, Secret};
+pub use key::{Key, KeyError, KeyId, Secret, shown};
 pub use key_file::{KeyFile, KeyFileError};
 pub use keyring::{Domain, Grant, Keyring, Limits};
 pub use lender::{Lender, RemoteMemory};
