@@ -4,16 +4,15 @@
 //! RDMABOX_FAULT_SEED=N repeats one seed; RDMABOX_FAULT_SEEDS=COUNT takes so many that nobody has seen.
 
 use std::{
-    collections::hash_map::RandomState,
     fs,
-    hash::{BuildHasher, Hasher},
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use rdmabox::{
-    CallsBy, Memory, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, provider::fault::Faults,
+    CallsBy, Memory, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions,
+    provider::fault::{Chance, Faults, seeds},
 };
 
 mod support;
@@ -30,17 +29,6 @@ const STRIDE: usize = 16 << 10;
 /// Bytes of memory of a thread: its places, and behind them a word that it adds to.
 const AREA: usize = (LENGTHS.len() + 1) * STRIDE;
 const WORD: usize = LENGTHS.len() * STRIDE;
-
-/// What a thread of the test does next (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((word ^ word >> 29) % limit as u64) as usize
-    }
-}
 
 /// The byte of a write.
 fn byte(stamp: u64, position: usize) -> u8 {
@@ -83,7 +71,7 @@ impl Place {
 struct Hand {
     session: Arc<Session>,
     base: RemoteAddr,
-    random: Random,
+    random: Chance,
     stamp: u64,
     places: Vec<Place>,
     /// What the word may be.
@@ -111,7 +99,7 @@ impl Hand {
     fn write(&mut self, place: usize) {
         let (stamp, data) = self.next(place);
         let to = self.place(place);
-        let outcome = match self.random.below(3) {
+        let outcome = match self.random.index(3) {
             0 => self.session.write(to, &data),
             1 => {
                 let (outcome, back) = self.session.start_write(to, data.clone()).wait().expect("no callback");
@@ -145,7 +133,7 @@ impl Hand {
     fn read(&mut self, place: usize) {
         let (from, len) = (self.place(place), self.places[place].len);
         let mut out = vec![0xee; len];
-        let outcome = match self.random.below(2) {
+        let outcome = match self.random.index(2) {
             0 => self.session.read(from, &mut out),
             _ => {
                 let (outcome, back) = self.session.start_read(from, out).wait().expect("no callback");
@@ -175,8 +163,8 @@ impl Hand {
 
     fn run(mut self) -> Hand {
         for _ in 0..REQUESTS {
-            let place = self.random.below(self.places.len());
-            match self.random.below(10) {
+            let place = self.random.index(self.places.len());
+            match self.random.index(10) {
                 0..4 => self.write(place),
                 4..8 => self.read(place),
                 8 => self.write_many(),
@@ -231,7 +219,7 @@ fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
             let hand = Hand {
                 session: Arc::clone(&session),
                 base: at(place, number * AREA),
-                random: Random(seed ^ (number as u64) << 32),
+                random: Chance::new(seed ^ (number as u64) << 32),
                 stamp: 0,
                 places: LENGTHS.map(|len| Place { len, may_be: vec![0] }).into(),
                 word: (0, 0),
@@ -265,18 +253,6 @@ fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
 fn taken() -> (usize, usize) {
     let count = |directory| fs::read_dir(directory).map_or(0, Iterator::count);
     (count("/proc/self/fd"), count("/proc/self/task"))
-}
-
-fn seeds() -> Vec<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    match (number("RDMABOX_FAULT_SEED"), number("RDMABOX_FAULT_SEEDS")) {
-        (Some(seed), _) => vec![seed],
-        (None, Some(count)) => {
-            let first = RandomState::new().build_hasher().finish() >> 16;
-            (first..first + count).collect()
-        }
-        (None, None) => (0..8).collect(),
-    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn os(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
 enum Event {
     Signal(i32),
     /// The kernel is done with the mount, or the session failed.
-    Ended(Result<(), String>),
+    Ended(io::Result<()>),
 }
 
 /// Runs the program, under whatever name.
@@ -251,7 +251,7 @@ fn serve_mounted<F: Filesystem>(
         .name("fuse".into())
         .spawn(move || {
             // Nobody waits any more if this fails.
-            ended.send(Event::Ended(session.run().map_err(|e| e.to_string()))).ok();
+            ended.send(Event::Ended(session.run())).ok();
         })
         .map_err(|e| {
             undo(mounted);
@@ -308,9 +308,10 @@ fn wait_and_unmount(
 ) -> Result<(), RunError> {
     let signal = match events.recv() {
         Ok(Event::Ended(Ok(()))) => return Ok(()),
+        Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(()),
         Ok(Event::Ended(Err(why))) => {
             undo(mounted);
-            return Err(RunError::Ended(why));
+            return Err(RunError::Ended(why.to_string()));
         }
         Ok(Event::Signal(signal)) => signal,
         // The sender is alive as long as this process has its threads.
@@ -334,6 +335,13 @@ fn wait_and_unmount(
     }
     write_back(mounted.path(), client);
     mounted.detach().map_err(os("cannot unmount"))
+}
+
+/// True if a session that failed with this ended because somebody unmounted. fuser takes ENODEV for that; but a thread that has taken a
+/// request out of the queue when the connection ends (one of the last RELEASEs) gets ECONNABORTED. The same number while
+/// the mount is still in the tree means that somebody cut the connection (`/sys/fs/fuse/connections/N/abort`).
+fn is_unmount(error: &io::Error, still_mounted: bool) -> bool {
+    !still_mounted && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
 
 /// Has the kernel write back what it keeps of files that are open here, and what programs changed in memory that they mapped from
@@ -382,5 +390,20 @@ fn report_counters(client: Option<&Client>, placement: &Placement, to_log: bool)
     } else {
         // Nowhere to complain to if stdout is closed.
         writeln!(io::stdout(), "{report:#}").ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_with_the_mount_is_no_failure() {
+        assert!(is_unmount(&Errno::CONNABORTED.into(), false));
+        assert!(!is_unmount(&Errno::CONNABORTED.into(), true));
+        assert!(!is_unmount(&Errno::IO.into(), false));
+        assert!(!is_unmount(&io::ErrorKind::ConnectionAborted.into(), false));
     }
 }

@@ -3,14 +3,12 @@
 //!
 //! RDMABOX_FAULT_SEED=N repeats one seed; RDMABOX_FAULT_SEEDS=COUNT takes so many that nobody has seen.
 
-use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher, Hasher},
-    thread,
-    time::Duration,
-};
+use std::{thread, time::Duration};
 
-use rdmabox::{Address, CallsBy, ProviderKind, SessionOptions, provider::fault::Faults};
+use rdmabox::{
+    Address, CallsBy, ProviderKind, SessionOptions,
+    provider::fault::{Chance, Faults, seeds},
+};
 use rfs_fuse::client::{AttachOptions, Client, ClientError, Creator, ReadData};
 use rfs_proto::ROOT_INO;
 use rfs_server::{Config, Server};
@@ -23,17 +21,6 @@ const BLOCK: usize = 4096;
 const BLOCKS: usize = 24;
 /// Most blocks of one operation.
 const MOST: usize = 6;
-
-/// What a thread does next (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((word ^ word >> 29) % limit as u64) as usize
-    }
-}
 
 /// A file of a thread, and of each block the bytes that it may be full of: the last one that was acknowledged, and those of
 /// writes that have failed since.
@@ -68,7 +55,7 @@ fn read(client: &Client, ino: u64, first: usize, blocks: usize) -> Result<Vec<u8
 
 /// A thread's work; its file, and how often it failed.
 fn work(client: &Client, number: usize, seed: u64) -> (File, usize) {
-    let mut random = Random(seed ^ (number as u64) << 32);
+    let mut random = Chance::new(seed ^ (number as u64) << 32);
     let name = format!("file-{number}");
     let ino = client.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).expect("calls have no faults").ino;
     let mut file = File { ino, blocks: vec![vec![0]; BLOCKS] };
@@ -76,9 +63,9 @@ fn work(client: &Client, number: usize, seed: u64) -> (File, usize) {
     while client.write(ino, 0, &[0; BLOCKS * BLOCK]).is_err() {}
     let mut failed = 0;
     for step in 0..OPERATIONS {
-        let first = random.below(BLOCKS);
-        let blocks = 1 + random.below(MOST.min(BLOCKS - first));
-        if random.below(2) == 0 {
+        let first = random.index(BLOCKS);
+        let blocks = 1 + random.index(MOST.min(BLOCKS - first));
+        if random.index(2) == 0 {
             let byte = (step % 255) as u8 + 1;
             let outcome = client.write(ino, (first * BLOCK) as u64, &vec![byte; blocks * BLOCK]);
             failed += usize::from(outcome.is_err());
@@ -153,18 +140,6 @@ fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
         file.assert_are(0, &read(&other, attr.ino, 0, BLOCKS).unwrap());
     }
     done.iter().map(|(_, failed)| failed).sum()
-}
-
-fn seeds() -> Vec<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    match (number("RDMABOX_FAULT_SEED"), number("RDMABOX_FAULT_SEEDS")) {
-        (Some(seed), _) => vec![seed],
-        (None, Some(count)) => {
-            let first = RandomState::new().build_hasher().finish() >> 16;
-            (first..first + count).collect()
-        }
-        (None, None) => (0..8).collect(),
-    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use parking_lot::Mutex;
 
+use super::Chance;
+
 /// How often what goes wrong, of a thousand times each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
@@ -95,26 +97,21 @@ const LONGEST: u64 = 96 << 10;
 #[derive(Debug)]
 pub(super) struct Plan {
     faults: Faults,
-    state: Mutex<u64>,
+    chance: Mutex<Chance>,
 }
 
 impl Plan {
     pub(super) fn new(faults: Faults) -> Plan {
-        Plan { faults, state: Mutex::new(faults.seed) }
+        Plan { faults, chance: Mutex::new(Chance::new(faults.seed)) }
     }
 
     pub(super) fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// A number below `limit`, which is not zero (SplitMix64).
+    /// A number below `limit`, which is not zero.
     fn below(&self, limit: u64) -> u64 {
-        let mut state = self.state.lock();
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = *state;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ word >> 31) % limit
+        self.chance.lock().below(limit)
     }
 
     fn happens(&self, of_thousand: u16) -> bool {
