@@ -84,7 +84,7 @@ pub struct Args {
     #[arg(long, help_heading = "Kernel")]
     suid: bool,
 
-    /// The kernel never changes times of access
+    /// Reading changes no times of access
     #[arg(long, help_heading = "Kernel")]
     noatime: bool,
 
@@ -92,8 +92,8 @@ pub struct Args {
     #[arg(long, hide = true)]
     nodiratime: bool,
 
-    /// The kernel changes times of access always
-    #[arg(long, hide = true)]
+    /// Every read changes the time of access, not just the first one after a change and one a day
+    #[arg(long, help_heading = "Kernel")]
     strictatime: bool,
 
     /// The same, as mount(8) calls it

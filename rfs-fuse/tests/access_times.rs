@@ -77,12 +77,12 @@ fn what_was_read_while_it_is_open_shows_at_once() {
 }
 
 #[test]
-fn a_day_later_a_read_counts_again() {
+fn a_time_that_was_set_makes_the_next_read_count() {
     each(64 * MIB, |_, mount| {
         let path = mount.path("file");
         fs::write(&path, b"x").expect("written");
         assert!(read_counts(&path));
-        // That sets ctime, too, so that one read counts in any case.
+        // That sets ctime, too, so that one read counts, and no more within the day.
         read_hours_ago(&path, 23);
         assert!(read_counts(&path));
         assert!(!read_counts(&path));

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Lender, Over, each, pairs};
+use common::{Lender, Mount, Over, each, pairs};
 use rustix::{
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::{IoSlice, ReadWriteFlags, pwritev2},
@@ -24,22 +24,32 @@ const LOOKS: u64 = 20;
 /// Longer than the kernel was told to keep anything.
 const LATER: Duration = Duration::from_millis(30);
 
-/// One-sided reads that a mount over TCP with these options makes for looks at a file that nobody changes.
-fn reads_for_looks(options: &[&str]) -> u64 {
-    let lender = Lender::new(16 * MIB);
-    let options = [&["--stats-on-exit"], options].concat();
-    let mut mount = lender.mount(Over::Tcp, &options);
-    fs::write(mount.path("file"), b"x").expect("written");
-    for _ in 0..LOOKS {
-        fs::metadata(mount.path("file")).expect("attributes");
-        thread::sleep(LATER);
-    }
+/// Ends a mount with `--stats-on-exit`; what it counted.
+fn counted(mut mount: Mount, counter: &str) -> u64 {
     mount.signal(Signal::TERM);
     assert_eq!(mount.wait().0.code(), Some(0));
     let said = mount.stdout();
     let report: serde_json::Value =
         serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON");
-    report["counters"]["read_requests"].as_u64().expect("a counter")
+    report["counters"][counter].as_u64().expect("a counter")
+}
+
+/// Looks at a file that nobody changes, again and again.
+fn look(mount: &Mount) {
+    for _ in 0..LOOKS {
+        fs::metadata(mount.path("file")).expect("attributes");
+        thread::sleep(LATER);
+    }
+}
+
+/// One-sided reads that a mount over TCP with these options makes for looks at a file.
+fn reads_for_looks(options: &[&str]) -> u64 {
+    let lender = Lender::new(16 * MIB);
+    let options = [&["--stats-on-exit"], options].concat();
+    let mount = lender.mount(Over::Tcp, &options);
+    fs::write(mount.path("file"), b"x").expect("written");
+    look(&mount);
+    counted(mount, "read_requests")
 }
 
 #[test]
@@ -47,6 +57,41 @@ fn attributes_are_kept_no_longer_than_asked_for() {
     let (kept, bounded) = (reads_for_looks(&[]), reads_for_looks(&["--attr-timeout", "0.01"]));
     assert!(kept < LOOKS / 2, "{kept} reads for {LOOKS} looks at what is kept");
     assert!(bounded >= LOOKS - 1, "{bounded} reads for {LOOKS} looks at what is not");
+}
+
+/// Times that the server was asked for a name, for looks at it.
+fn lookups_for_looks(options: &[&str]) -> u64 {
+    let lender = Lender::new(16 * MIB);
+    let maker = lender.mount(Over::Shm, &[]);
+    fs::write(maker.path("file"), b"x").expect("written");
+    maker.unmount();
+    let lookups = || {
+        let calls = lender.server.stats().calls;
+        calls.iter().filter(|(name, _)| name.starts_with("lookup")).map(|(_, count)| count).sum::<u64>()
+    };
+    let mount = lender.mount(Over::Shm, options);
+    let before = lookups();
+    look(&mount);
+    let made = lookups() - before;
+    mount.unmount();
+    made
+}
+
+#[test]
+fn names_are_kept_no_longer_than_asked_for() {
+    assert_eq!(lookups_for_looks(&[]), 1);
+    assert_eq!(lookups_for_looks(&["--entry-timeout", "0.01"]), LOOKS);
+}
+
+/// RFP: the server answers into its own memory, and the client fetches (over TCP it is faster to be sent the reply).
+#[test]
+fn replies_are_fetched_over_shared_memory() {
+    for (over, fetches) in [(Over::Shm, true), (Over::Tcp, false)] {
+        let lender = Lender::new(16 * MIB);
+        let mount = lender.mount(over, &["--stats-on-exit"]);
+        (0..100).for_each(|i| fs::create_dir(mount.path(&format!("d{i}"))).expect("made"));
+        assert_eq!(counted(mount, "calls_fetched") >= 100, fetches, "{over:?}");
+    }
 }
 
 fn mtime(path: &Path) -> i128 {

@@ -186,6 +186,87 @@ fn mapped_files_share_their_bytes_with_read_and_write() {
 }
 
 #[test]
+fn what_is_mapped_privately_stays_with_the_process() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    each(16 * MIB, |_, mount| {
+        let len = 2 * 4096;
+        let file = open_rw(&mount.path("mapped"));
+        file.write_all_at(&pattern(len, 4), 0).expect("written");
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of a file that stays open and keeps its length until the unmapping below.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::PRIVATE, &file, 0) };
+        let base = base.expect("mapped");
+        // SAFETY: mapped for `len` bytes, and only this thread touches them.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), len) };
+        assert!(bytes == pattern(len, 4));
+        bytes[4096..4100].copy_from_slice(b"mine");
+        file.sync_all().expect("synced");
+        assert!(read_at(&file, 0, len) == pattern(len, 4));
+        file.write_all_at(b"all's", 4096).expect("written");
+        assert_eq!(bytes[4096..4100], *b"mine");
+        // SAFETY: nothing uses the mapping after this.
+        unsafe { munmap(base, len) }.expect("unmapped");
+        assert_eq!(read_at(&file, 4096, 5), *b"all's");
+    });
+}
+
+#[test]
+fn what_is_written_with_o_sync_is_at_the_server() {
+    for over in providers() {
+        let lender = Lender::new(16 * MIB);
+        let mut mount = lender.mount(over, &[]);
+        let sync = OFlags::SYNC.bits() as i32;
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).custom_flags(sync).open(mount.path("file"));
+        let mut file = file.expect("opened");
+        let data = pattern(MIB as usize + 3, 6);
+        file.write_all(&data).expect("written");
+        let written = file.metadata().expect("attributes").modified().expect("a time");
+        // Nobody closes it.
+        mount.signal(rustix::process::Signal::KILL);
+        mount.wait();
+        drop(file);
+        let mount = lender.mount(over, &[]);
+        assert!(fs::read(mount.path("file")).expect("read") == data);
+        let found = fs::metadata(mount.path("file")).expect("attributes").modified().expect("a time");
+        assert_eq!(found, written);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn a_path_may_be_as_long_as_the_kernel_takes_it() {
+    each(16 * MIB, |_, mount| {
+        // 4095 bytes with the mount point, at the most.
+        let mut deep = mount.point.clone();
+        while deep.as_os_str().len() + 1 + 100 + 5 <= 4095 {
+            deep.push("d".repeat(100));
+            fs::create_dir(&deep).expect("made");
+        }
+        assert!(deep.strip_prefix(&mount.point).expect("below it").components().count() >= 39);
+        fs::write(deep.join("file"), b"deep").expect("written");
+        fs::rename(deep.join("file"), mount.path("up")).expect("renamed");
+        fs::rename(mount.path("up"), deep.join("down")).expect("renamed");
+        assert_eq!(names(&deep), ["down".to_owned()].into());
+        assert_eq!(fs::read(deep.join("down")).expect("read"), b"deep");
+        let mut all = 0;
+        let mut at = mount.point.clone();
+        while let Some(entry) = fs::read_dir(&at).expect("listed").next() {
+            let entry = entry.expect("an entry");
+            all += 1;
+            match entry.file_type().expect("a kind").is_dir() {
+                true => at = entry.path(),
+                false => break,
+            }
+        }
+        assert_eq!(at, deep);
+        fs::remove_dir_all(mount.path(&"d".repeat(100))).expect("removed");
+        assert_eq!(names(&mount.point), BTreeSet::new());
+        assert!(all > 39);
+    });
+}
+
+#[test]
 fn a_full_server_says_enospc_and_stays_whole() {
     each(8 * MIB, |lender, mount| {
         fs::write(mount.path("kept"), pattern(MIB as usize, 5)).expect("written");

@@ -36,50 +36,77 @@ impl Meeting {
     }
 }
 
-/// Both mounts make the same name, round after round. Each time exactly one of them may succeed, and takes it away again.
-fn race(
-    attempt: impl Fn(&Mount, &Path) -> io::Result<()> + Sync,
-    undo: impl Fn(&Mount, &Path) -> io::Result<()> + Sync,
-) {
-    // Of two that are as fast as each other, and of a fast and a slow one.
-    race_over([Over::Shm, Over::Shm], &attempt, &undo);
-    race_over([Over::Shm, Over::Tcp], &attempt, &undo);
+type Act = fn(&Mount, &Path) -> io::Result<()>;
+
+/// What both mounts try in the same moment of each round, with the same name.
+struct Race {
+    /// Exactly one may succeed.
+    attempt: Act,
+    /// What the other one is told.
+    lost: io::ErrorKind,
+    /// Done before each round, by the first mount.
+    prepare: Act,
+    /// Done after it, by the one that has won.
+    undo: Act,
 }
 
-fn race_over(
-    over: [Over; 2],
-    attempt: &(impl Fn(&Mount, &Path) -> io::Result<()> + Sync),
-    undo: &(impl Fn(&Mount, &Path) -> io::Result<()> + Sync),
-) {
-    let lender = Lender::new(64 * MIB);
-    let mounts = over.map(|over| lender.mount(over, NONE));
-    for mount in &mounts {
-        fs::write(own(mount), b"").expect("written");
+impl Race {
+    /// Between two that are as fast as each other, and a fast and a slow one; with a kernel that keeps nothing, and with one that
+    /// believes that it knows which names there are.
+    fn run(&self) {
+        self.over([Over::Shm, Over::Shm], NONE, 4000);
+        self.over([Over::Shm, Over::Tcp], NONE, 2000);
+        self.over([Over::Shm, Over::Shm], &[], 2000);
+        self.over([Over::Tcp, Over::Tcp], &[], 2000);
     }
-    let meeting = Meeting::default();
-    let run = |mount: &Mount| -> Vec<Option<io::ErrorKind>> {
-        let round = |round: u32| {
-            let path = mount.path(&format!("race{round}"));
-            meeting.meet(2 * round + 1);
-            let outcome = attempt(mount, &path);
-            meeting.meet(2 * round + 2);
-            if outcome.is_ok() {
-                undo(mount, &path).expect("undone");
-            }
-            outcome.err().map(|e| e.kind())
+
+    fn over(&self, over: [Over; 2], options: &[&str], rounds: u32) {
+        let lender = Lender::new(64 * MIB);
+        let mounts = over.map(|over| lender.mount(over, options));
+        for mount in &mounts {
+            fs::write(own(mount), b"").expect("written");
+        }
+        let meeting = Meeting::default();
+        let run = |mount: &Mount, is_first: bool| -> Vec<Option<io::ErrorKind>> {
+            let round = |round: u32| {
+                let path = mount.path(&format!("race{round}"));
+                if is_first {
+                    (self.prepare)(mount, &path).expect("prepared");
+                }
+                meeting.meet(2 * round + 1);
+                let outcome = (self.attempt)(mount, &path);
+                meeting.meet(2 * round + 2);
+                if outcome.is_ok() {
+                    (self.undo)(mount, &path).expect("undone");
+                }
+                outcome.err().map(|e| e.kind())
+            };
+            (0..rounds).map(round).collect()
         };
-        (0..ROUNDS / 2).map(round).collect()
-    };
-    let [first, second] = thread::scope(|scope| {
-        mounts.each_ref().map(|mount| scope.spawn(|| run(mount))).map(|side| side.join().expect("thread"))
-    });
-    let lost = Some(io::ErrorKind::AlreadyExists);
-    for (round, outcome) in first.iter().zip(&second).enumerate() {
-        assert!([(&None, &lost), (&lost, &None)].contains(&outcome), "round {round}: {outcome:?}");
+        let run = &run;
+        let [first, second] = thread::scope(|scope| {
+            let sides = [(&mounts[0], true), (&mounts[1], false)];
+            sides
+                .map(|(mount, is_first)| scope.spawn(move || run(mount, is_first)))
+                .map(|side| side.join().expect("thread"))
+        });
+        let lost = Some(self.lost);
+        for (round, outcome) in first.iter().zip(&second).enumerate() {
+            assert!([(&None, &lost), (&lost, &None)].contains(&outcome), "round {round}: {outcome:?}");
+        }
+        let wins = first.iter().filter(|outcome| outcome.is_none()).count();
+        eprintln!("{over:?} {options:?}: the first won {wins} of {rounds}");
+        mounts.into_iter().for_each(Mount::unmount);
     }
-    let wins = first.iter().filter(|outcome| outcome.is_none()).count();
-    eprintln!("{over:?}: the first won {wins} of {}", first.len());
-    mounts.into_iter().for_each(Mount::unmount);
+}
+
+/// Both make a name that was not there.
+fn race(attempt: Act, undo: Act) {
+    Race { attempt, lost: io::ErrorKind::AlreadyExists, prepare: nothing, undo }.run();
+}
+
+fn nothing(_: &Mount, _: &Path) -> io::Result<()> {
+    Ok(())
 }
 
 /// A file that only this mount uses, although both see it.
@@ -112,6 +139,28 @@ fn of_two_who_rename_without_replacing_one_wins() {
         |mount, path| Ok(renameat_with(CWD, own(mount), CWD, path, RenameFlags::NOREPLACE)?),
         |mount, path| fs::rename(path, own(mount)),
     );
+}
+
+#[test]
+fn of_two_who_rename_the_same_file_one_wins() {
+    Race {
+        attempt: |mount, path| fs::rename(path, own(mount)),
+        lost: io::ErrorKind::NotFound,
+        prepare: |_, path| File::create_new(path).map(drop),
+        undo: nothing,
+    }
+    .run();
+}
+
+#[test]
+fn of_two_who_unlink_the_same_file_one_wins() {
+    Race {
+        attempt: |_, path| fs::remove_file(path),
+        lost: io::ErrorKind::NotFound,
+        prepare: |_, path| File::create_new(path).map(drop),
+        undo: nothing,
+    }
+    .run();
 }
 
 /// What the file holds in a round: lengths go up and down, and are often the same as before.

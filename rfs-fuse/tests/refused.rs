@@ -5,7 +5,10 @@ mod common;
 use std::{
     fs::{self, File, OpenOptions},
     io::IoSlice,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    os::{
+        fd::{AsRawFd, FromRawFd},
+        unix::fs::MetadataExt,
+    },
 };
 
 use common::{Mount, each, locking, pairs};
@@ -123,6 +126,60 @@ fn locks_in_the_tables_of_proc() {
 fn a_number_of_the_file_system() {
     each(16 * MIB, |_, mount| {
         assert_eq!(statvfs(&mount.point).expect("totals").f_fsid, 0);
+    });
+}
+
+/// With handles in place of descriptors, as whoever watches a whole file system needs them.
+#[test]
+fn fanotify_of_the_whole_file_system() {
+    use nix::libc;
+    each(16 * MIB, |_, mount| {
+        // SAFETY: takes numbers.
+        let group = unsafe {
+            libc::fanotify_init(libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID, libc::O_RDONLY as u32)
+        };
+        assert!(group >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: a descriptor that was just made, and nobody else's.
+        let group = unsafe { std::os::fd::OwnedFd::from_raw_fd(group) };
+        let path = std::ffi::CString::new(mount.point.as_os_str().as_encoded_bytes()).expect("no NUL");
+        let how = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+        // SAFETY: the path ends with a NUL, and is not kept.
+        let marked = unsafe {
+            libc::fanotify_mark(group.as_raw_fd(), how, libc::FAN_CREATE, libc::AT_FDCWD, path.as_ptr())
+        };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((marked, error.raw_os_error()), (-1, Some(libc::ENODEV)));
+    });
+}
+
+#[test]
+fn maps_of_extents() {
+    use nix::libc;
+    /// FS_IOC_FIEMAP.
+    const FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
+    each(16 * MIB, |_, mount| {
+        let file = made(mount, "file");
+        // A struct fiemap that asks for how many there are.
+        let mut ask = [0u64, u64::MAX, 0, 0];
+        // SAFETY: the structure is as long as the number says, and no extents follow it.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP, ask.as_mut_ptr()) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((done, error.raw_os_error()), (-1, Some(libc::EOPNOTSUPP)));
+    });
+}
+
+#[test]
+fn quotas_of_users() {
+    use nix::libc;
+    each(16 * MIB, |_, mount| {
+        let root = File::open(&mount.point).expect("opened");
+        let mut quota = [0u64; 32];
+        let command = (libc::Q_GETQUOTA << 8) | libc::USRQUOTA;
+        // SAFETY: what is written is shorter than what is given.
+        let done =
+            unsafe { libc::syscall(libc::SYS_quotactl_fd, root.as_raw_fd(), command, 0, quota.as_mut_ptr()) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((done, error.raw_os_error()), (-1, Some(libc::ENOSYS)));
     });
 }
 

@@ -10,7 +10,7 @@ use std::{
 use rfs_proto::{FileKind, LockClass, LockKind, LockRange, Recall, XattrSet};
 
 use super::*;
-use crate::dispatch::shards::{Reading, place};
+use crate::dispatch::shards::{Reading, SHARDS, Writing, place};
 use crate::namespace::Body;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -314,4 +314,42 @@ fn what_is_there_fits_together() {
 #[test]
 fn what_is_there_fits_together_though_nothing_is_taken_out_of_order() {
     run(true);
+}
+
+/// With one lock for all, or for the namespace, this never ends.
+#[test]
+fn who_needs_other_shards_does_not_wait() {
+    let fixture = &fixture(64, 64);
+    let shards = &fixture.dispatcher.store.shards;
+    let apart = (0..SHARDS).find(|at| (ROOT_INO..64).all(|ino| place(ino) != *at)).unwrap();
+    let held = shards.wait::<Writing>(apart);
+    let is_looked_at = shards.wait::<Reading>(place(ROOT_INO));
+    let work = || {
+        let client = fixture.client(1);
+        assert!(client.page(ROOT_INO, 0, 10).entries.is_empty());
+        assert_eq!(client.error(Request::Lookup { parent: ROOT_INO, name: b"none" }), Errno::ENOENT);
+        client
+    };
+    let client = thread::scope(|scope| scope.spawn(work).join().unwrap());
+    drop(is_looked_at);
+    let change = || {
+        let directory = client.mkdir(ROOT_INO, "directory");
+        let file = client.create("file").attr;
+        let layout = client.allocate(file.ino, 0, B);
+        client.write(&file, &layout, 0, &[1; 10], 5);
+        client.close(file.ino);
+        assert_eq!(client.truncate(file.ino, 3).size, 3);
+        client.done(Request::Rename {
+            parent: ROOT_INO,
+            name: b"file",
+            new_parent: directory.ino,
+            new_name: b"moved",
+            flags: RenameFlags::default(),
+        });
+        assert_eq!(client.page(directory.ino, 0, 10).entries.len(), 1);
+        assert_eq!(client.stat(file.ino).size, 3);
+        assert!(file.ino.max(directory.ino) < 64);
+    };
+    thread::scope(|scope| scope.spawn(change).join().unwrap());
+    drop(held);
 }

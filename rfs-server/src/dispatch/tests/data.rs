@@ -34,6 +34,24 @@ fn a_file_grows_contiguously() {
 }
 
 #[test]
+fn files_that_grow_side_by_side_are_in_few_pieces() {
+    const BLOCKS: u64 = 16 << 10;
+    let fixture = fixture(8 * BLOCKS, 8);
+    let client = fixture.client(1);
+    let files = ["a", "b"].map(|name| client.create(name).attr.ino);
+    // Each in turn, 128 KiB at a time, as the kernel writes.
+    let step = 32;
+    for at in (0..BLOCKS).step_by(step) {
+        files.iter().for_each(|&ino| drop(client.allocate(ino, at * B, step as u64 * B)));
+    }
+    for ino in files {
+        let layout = client.layout(Request::Layout { ino, offset: 0 });
+        assert!(layout.complete && layout.extents.iter().map(|extent| extent.len).sum::<u64>() >= BLOCKS * B);
+        assert!(layout.extents.len() <= 12, "{:?}", layout.extents);
+    }
+}
+
+#[test]
 fn what_is_ahead_of_need_is_a_hole_when_the_file_is_made_longer() {
     let fixture = fixture(4096, 8);
     let client = fixture.client(1);
