@@ -12,6 +12,11 @@ pub(crate) fn first_wrong(stream: u64, offset: u64, bytes: &[u8]) -> Option<u64>
     (offset..).zip(bytes).find(|(at, byte)| **byte != byte_at(stream, *at)).map(|(at, _)| at)
 }
 
+/// How many bytes are not those of a stream from an offset on.
+pub(crate) fn wrong(stream: u64, offset: u64, bytes: &[u8]) -> u64 {
+    (offset..).zip(bytes).filter(|(at, byte)| **byte != byte_at(stream, *at)).count() as u64
+}
+
 /// Never 0, which is what a hole reads as.
 fn byte_at(stream: u64, at: u64) -> u8 {
     let word = (at ^ stream.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -31,5 +36,6 @@ mod tests {
         assert!(first_wrong(7, 101, &bytes).is_some() && first_wrong(8, 100, &bytes).is_some());
         bytes[77] = 0;
         assert_eq!(first_wrong(7, 100, &bytes), Some(177));
+        assert_eq!(wrong(7, 100, &bytes), 1);
     }
 }

@@ -1,18 +1,27 @@
-//! What happens to rfs when clients are killed, when it is full, and when many use it for long: `rfs-reliability`.
+//! What happens to rfs when clients or servers are killed, servers are stopped, networks lose packets, when it is full, and when many
+//! use it for long: `rfs-reliability`.
 //!
 //! Every trial starts a server and mounts as programs of their own, uses them as programs would, checks each byte that it
-//! reads, and ends with a table of what was found and what is required. Status 1 if anything required does not hold.
+//! reads, and ends with a table of what was found and what is required. Status 1 if anything required does not hold, 77 if this
+//! machine or the user's rights lack what the trial needs.
 //! RELIABILITY.md of rfs-server says what each trial is for.
 #![forbid(unsafe_code)]
 
 mod clients;
 mod content;
+mod cut;
+mod disturbed;
 mod full;
+mod hand;
 mod killed;
 mod killed_server;
 mod memory;
+mod network;
+mod packets;
+mod processes;
 mod report;
 mod stand;
+mod stopped;
 mod user;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
@@ -24,7 +33,7 @@ use rdmabox::size;
 use report::Report;
 use stand::Plan;
 
-/// Tries how reliable rfs is: kills clients, fills the server, has many use it for long.
+/// Tries how reliable rfs is: kills and stops programs, loses packets, fills the server, has many use it for long.
 #[derive(Debug, Parser)]
 #[command(name = "rfs-reliability")]
 struct Cli {
@@ -58,6 +67,36 @@ enum Trial {
         #[arg(long, default_value_t = 500)]
         times: u32,
     },
+    /// The server is stopped for some seconds, again and again, while mounts are used
+    StoppedServer {
+        /// How many times
+        #[arg(long, default_value_t = 20)]
+        times: u32,
+        /// For how long each
+        #[arg(long, value_name = "SECS", default_value_t = 5)]
+        seconds: u64,
+    },
+    /// A network loses packets for some seconds, again and again, while mounts at its other end are used. Needs root, over TCP only
+    Packets {
+        /// How many of a hundred
+        #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100))]
+        lost: u32,
+        /// How many times
+        #[arg(long, default_value_t = 20)]
+        times: u32,
+        /// For how long each
+        #[arg(long, value_name = "SECS", default_value_t = 5)]
+        seconds: u64,
+    },
+    /// A mount is cut off from the network for longer than its lease, and then no more. Needs root, over TCP only
+    Cut {
+        /// How many times
+        #[arg(long, default_value_t = 3)]
+        times: u32,
+        /// The lease [default: the server's]
+        #[arg(long, value_name = "SECS")]
+        lease: Option<u64>,
+    },
     /// Two mounts write until there is no space, then everything is read, removed, and written again
     Full,
     /// Many mounts are used at once
@@ -85,6 +124,9 @@ enum Error {
         /// What came of it.
         source: std::io::Error,
     },
+    /// Something that the trial cannot be made without.
+    #[error("cannot be tried here: {0}")]
+    Missing(String),
     /// What is there is not what it has to be.
     #[error("{0}")]
     Wrong(String),
@@ -97,6 +139,9 @@ impl Error {
     }
 }
 
+/// The status of a trial that cannot be made here.
+const CANNOT_BE_TRIED: u8 = 77;
+
 type Result<T> = std::result::Result<T, Error>;
 
 fn run(cli: Cli) -> Result<Report> {
@@ -108,6 +153,11 @@ fn run(cli: Cli) -> Result<Report> {
     match cli.trial {
         Trial::KilledClients { times } => killed::run(&plan, times),
         Trial::KilledServer { times } => killed_server::run(&plan, times),
+        Trial::StoppedServer { times, seconds } => stopped::run(&plan, times, Duration::from_secs(seconds)),
+        Trial::Packets { lost, times, seconds } => {
+            packets::run(&plan, lost, times, Duration::from_secs(seconds))
+        }
+        Trial::Cut { times, lease } => cut::run(&plan, times, lease.map(Duration::from_secs)),
         Trial::Full => full::run(&plan),
         Trial::Clients { clients, seconds } => clients::run(&plan, clients, Duration::from_secs(seconds)),
     }
@@ -121,7 +171,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("rfs-reliability: {error}");
-            ExitCode::FAILURE
+            if matches!(error, Error::Missing(_)) { CANNOT_BE_TRIED.into() } else { ExitCode::FAILURE }
         }
     }
 }

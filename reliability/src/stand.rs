@@ -16,7 +16,12 @@ use measure::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Error, Result, memory::Memory};
+use crate::{
+    Error, Result,
+    hand::{Hand, Waiting},
+    memory::Memory,
+    network::{Host, Network},
+};
 
 /// How long a program may take to become ready; there may be many at once.
 const START: Duration = Duration::from_secs(60);
@@ -40,7 +45,12 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Stand<'a> {
     plan: &'a Plan,
+    /// Where the server is, and mounts may be, if not on this host as it is.
+    network: Option<&'a Network>,
     server: Guarded,
+    /// Who waits to become the next one.
+    next: Option<Waiting>,
+    hand: Hand,
     address: String,
     mounts: u32,
     /// Where the server keeps its memory, if that outlives it.
@@ -56,82 +66,142 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
 }
 
-/// Starts a server and waits until it is ready. Gives its address, with the port that it has got.
-fn serve(plan: &Plan, dir: &Path, kept: Option<&TempDir>, listen: String) -> Result<(Guarded, String)> {
-    let mut command = Invocation::new(plan.bin_dir.join("rfs-server")).args([
-        "--memory".to_owned(),
-        plan.memory.to_string(),
-        "--listen".to_owned(),
-        listen,
-    ]);
-    command = match kept {
+/// What starts a server.
+fn server(plan: &Plan, kept: Option<&TempDir>, listen: &str) -> Invocation {
+    let (memory, program) = (plan.memory.to_string(), plan.bin_dir.join("rfs-server"));
+    let command = Invocation::new(program).args(["--memory", &memory, "--listen", listen]);
+    match kept {
         Some(kept) => command.arg("--memory-dir").arg(kept.path()),
         None => command.arg("--prefault"),
-    };
-    let mut server = Guarded::spawn(&command, dir)?;
-    let address = server.wait_output(&plan.interrupt, START, |said| {
+    }
+}
+
+/// Waits until a server is ready. Gives its address, with the port that it has got.
+fn address(plan: &Plan, server: &mut Guarded) -> Result<String> {
+    Ok(server.wait_output(&plan.interrupt, START, |said| {
         said.lines().find(|line| line.starts_with("ready:"))?;
         said.lines().find_map(|line| line.strip_prefix("listening on ")).map(str::to_owned)
-    })?;
-    Ok((server, address))
+    })?)
+}
+
+fn send(program: &Guarded, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(program.id() as i32).ok_or_else(|| Error::Wrong("no process".into()))?;
+    kill_process(pid, signal).map_err(|e| Error::io("a signal")(e.into()))
 }
 
 /// Kills a program, and waits for its end.
-fn kill(program: &mut Guarded) -> Result<()> {
-    let pid = Pid::from_raw(program.id() as i32).ok_or_else(|| Error::Wrong("no process".into()))?;
-    kill_process(pid, Signal::KILL).map_err(|e| Error::io("SIGKILL")(e.into()))?;
+pub(crate) fn kill(program: &mut Guarded) -> Result<()> {
+    send(program, Signal::KILL)?;
     program.wait_end(START)?;
     Ok(())
+}
+
+/// Where programs of a trial work and mounts are.
+fn directory() -> Result<TempDir> {
+    let dir = tempfile::Builder::new().prefix("rfs-reliability-").tempdir();
+    let dir = dir.map_err(Error::io("temporary directory"))?;
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(dir.path(), open).map_err(Error::io("temporary directory"))?;
+    Ok(dir)
+}
+
+/// What a server listens on that is on this host as it is.
+fn listen(plan: &Plan, dir: &Path) -> String {
+    match plan.provider.as_str() {
+        "shm" => format!("unix:{}", dir.join("socket").display()),
+        other => format!("{other}:127.0.0.1:0"),
+    }
 }
 
 impl Stand<'_> {
     /// Starts a server that has taken all its memory, so that it grows by nothing but what it keeps.
     pub(crate) fn start(plan: &Plan) -> Result<Stand<'_>> {
-        Stand::start_with(plan, None)
+        let dir = directory()?;
+        let listen = listen(plan, dir.path());
+        Stand::start_with(plan, dir, &server(plan, None, &listen))
+    }
+
+    /// The same at one end of a network, for mounts over TCP. `more` are arguments of the server.
+    pub(crate) fn start_at<'a>(plan: &'a Plan, network: &'a Network, more: &[String]) -> Result<Stand<'a>> {
+        let listen = format!("tcp:{}:0", Host::Server.address());
+        let command = server(plan, None, &listen).arg("--allow-remote-without-secret").args(more);
+        let mut stand = Stand::start_with(plan, directory()?, &network.at(Host::Server, &command))?;
+        stand.network = Some(network);
+        Ok(stand)
     }
 
     /// Starts a server whose memory outlives it.
     pub(crate) fn start_kept(plan: &Plan) -> Result<Stand<'_>> {
         let kept = tempfile::Builder::new().prefix("rfs-reliability-").tempdir_in("/dev/shm");
-        Stand::start_with(plan, Some(kept.map_err(Error::io("a directory in memory"))?))
+        let kept = kept.map_err(Error::io("a directory in memory"))?;
+        let dir = directory()?;
+        let listen = listen(plan, dir.path());
+        let mut stand = Stand::start_with(plan, dir, &server(plan, Some(&kept), &listen))?;
+        stand.kept = Some(kept);
+        Ok(stand)
     }
 
-    fn start_with(plan: &Plan, kept: Option<TempDir>) -> Result<Stand<'_>> {
-        let dir = tempfile::Builder::new().prefix("rfs-reliability-").tempdir();
-        let dir = dir.map_err(Error::io("temporary directory"))?;
-        let open = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(dir.path(), open).map_err(Error::io("temporary directory"))?;
-        let listen = match plan.provider.as_str() {
-            "shm" => format!("unix:{}", dir.path().join("socket").display()),
-            other => format!("{other}:127.0.0.1:0"),
-        };
-        let (server, address) = serve(plan, dir.path(), kept.as_ref(), listen)?;
-        Ok(Stand { plan, server, address, mounts: 0, kept, dir: Some(dir) })
+    fn start_with<'a>(plan: &'a Plan, dir: TempDir, command: &Invocation) -> Result<Stand<'a>> {
+        let mut server = Guarded::spawn(command, dir.path())?;
+        let address = address(plan, &mut server)?;
+        let hand = Hand::start(dir.path())?;
+        let dir = Some(dir);
+        Ok(Stand { plan, network: None, server, next: None, hand, address, mounts: 0, kept: None, dir })
     }
 
-    /// Kills the server.
+    /// The server's process.
+    pub(crate) fn server(&self) -> u32 {
+        self.server.id()
+    }
+
+    /// Sends the server a signal.
+    pub(crate) fn signal_server(&self, signal: Signal) -> Result<()> {
+        send(&self.server, signal)
+    }
+
+    /// Runs a command of the shell, also while mounts do not answer.
+    pub(crate) fn run(&mut self, line: &str) -> Result<()> {
+        self.hand.run(line)
+    }
+
+    /// Kills the server. What is to become the next one is started before: later it would wait for mounts that wait for it.
     pub(crate) fn kill_server(&mut self) -> Result<()> {
+        let command = server(self.plan, self.kept.as_ref(), &self.address);
+        self.next = Some(Waiting::start(self.directory()?, &command)?);
         kill(&mut self.server)
     }
 
-    /// Starts the next server where the one before was.
+    /// Starts the next server where the one before was that was killed.
     pub(crate) fn serve_again(&mut self) -> Result<()> {
-        let dir = self.dir.as_ref().ok_or_else(|| Error::Wrong("the stand has ended".into()))?.path();
-        let (server, address) = serve(self.plan, dir, self.kept.as_ref(), self.address.clone())?;
-        (self.server, self.address) = (server, address);
+        let next = self.next.take().ok_or_else(|| Error::Wrong("no server was killed".into()))?;
+        (self.server, self.address) = next.go(|server| address(self.plan, server))?;
         Ok(())
+    }
+
+    fn directory(&self) -> Result<&Path> {
+        self.dir.as_ref().map(TempDir::path).ok_or_else(|| Error::Wrong("the stand has ended".into()))
     }
 
     /// Mounts it once more.
     pub(crate) fn mount(&mut self) -> Result<Mount> {
+        self.mount_at(Host::Server, &[])
+    }
+
+    /// Mounts it once more, at one end of the network if there is one. `more` are arguments of rfs-fuse.
+    pub(crate) fn mount_at(&mut self, host: Host, more: &[String]) -> Result<Mount> {
         self.mounts += 1;
-        let dir = self.dir.as_ref().ok_or_else(|| Error::Wrong("the stand has ended".into()))?.path();
+        let dir = self.directory()?;
         let point = dir.join(format!("mount{}", self.mounts));
         fs::create_dir(&point).map_err(Error::io("mount point"))?;
-        let command = Invocation::new(self.plan.bin_dir.join("rfs-fuse"))
+        let provider = if self.network.is_some() { "tcp" } else { &self.plan.provider };
+        let mut command = Invocation::new(self.plan.bin_dir.join("rfs-fuse"))
             .arg(&self.address)
             .arg(&point)
-            .args(["--provider", &self.plan.provider]);
+            .args(["--provider", provider])
+            .args(more);
+        if let Some(network) = self.network {
+            command = network.at(host, &command);
+        }
         let mut fuse = Guarded::spawn(&command, dir)?;
         let ready = |said: &str| said.contains(" is mounted on ").then_some(());
         fuse.wait_output(&self.plan.interrupt, START, ready)?;
@@ -173,14 +243,29 @@ impl Mount {
         self.fuse.id()
     }
 
+    /// The last that it has said.
+    pub(crate) fn last_words(&self) -> String {
+        self.fuse.stderr.tail()
+    }
+
     /// Kills the process behind it, and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         kill(&mut self.fuse)
     }
 
     /// Unmounts it, which has to go well.
-    pub(crate) fn unmount(mut self) -> Result<()> {
+    pub(crate) fn unmount(self) -> Result<()> {
         unmount(&self.point)?;
+        self.ends()
+    }
+
+    /// The same while mounts do not answer. It is not busy.
+    pub(crate) fn unmount_by(self, stand: &mut Stand<'_>) -> Result<()> {
+        stand.run(&format!("fusermount3 -u -- '{}'", self.point.display()))?;
+        self.ends()
+    }
+
+    fn ends(mut self) -> Result<()> {
         match self.fuse.wait_end(START)? {
             Some(status) if status.success() => Ok(()),
             _ => Err(self.fuse.failure("does not end as it should").into()),
@@ -189,8 +274,12 @@ impl Mount {
 }
 
 fn unmount(point: &Path) -> Result<()> {
-    let command = Invocation::new("fusermount3").args(["-u", "-z", "--"]).arg(point);
-    let mut child = Guarded::spawn(&command, Path::new("/"))?;
+    succeed(&Invocation::new("fusermount3").args(["-u", "-z", "--"]).arg(point))
+}
+
+/// Runs a program that has to end with success.
+pub(crate) fn succeed(command: &Invocation) -> Result<()> {
+    let mut child = Guarded::spawn(command, Path::new("/"))?;
     child.wait_success(&Interrupt::unset(), START, |_| {})?;
     Ok(())
 }

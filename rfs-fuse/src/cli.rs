@@ -273,7 +273,7 @@ fn cache(text: &str) -> Result<Cache, String> {
 const OTHERS_LEAVE: Duration = Duration::from_secs(1);
 
 /// For how long a server holds a call back while it waits for another client, unless it was told otherwise.
-const RECALL_PATIENCE: Duration = Duration::from_secs(5);
+const RECALL_PATIENCE: Duration = Duration::from_secs(8);
 
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
@@ -497,11 +497,11 @@ mod tests {
     fn a_timeout_below_the_servers_patience_is_doubted() {
         assert_eq!(rfs_server::config::DEFAULT_PATIENCE, RECALL_PATIENCE);
         let said = args("rfs-fuse a:1 /m --timeout 2.5").doubt().expect("a doubt");
-        for word in ["--timeout 2.5: ", "--timeout to more than 5,", "--recall-timeout to less than 2.5"] {
+        for word in ["--timeout 2.5: ", "--timeout to more than 8,", "--recall-timeout to less than 2.5"] {
             assert!(said.contains(word), "{said}");
         }
-        assert!(args("rfs-fuse a:1 /m --timeout 5").doubt().is_some());
-        assert_eq!(args("rfs-fuse a:1 /m --timeout 5.1").doubt(), None);
+        assert!(args("rfs-fuse a:1 /m --timeout 8").doubt().is_some());
+        assert_eq!(args("rfs-fuse a:1 /m --timeout 8.1").doubt(), None);
         assert_eq!(args("rfs-fuse a:1 /m").doubt(), None);
     }
 

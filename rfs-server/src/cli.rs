@@ -108,7 +108,7 @@ pub struct Cli {
     pub lease: u32,
 
     /// A client that is told that something has changed which it keeps, and does not say within so many seconds that it keeps it no
-    /// longer, has lost its session: whoever made the change waits for it meanwhile [default: 5, or half of the lease if that is less]
+    /// longer, has lost its session: whoever made the change waits for it meanwhile [default: 8, or half of the lease if that is less]
     #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub recall_timeout: Option<u32>,
 

@@ -27,8 +27,9 @@ pub const DEFAULT_PORT: u16 = 7440;
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 
 /// How long a session may take to say that it keeps something no longer. Others wait for it meanwhile, and clients give up after ten
-/// seconds.
-pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
+/// seconds. A network that is gone for five seconds, and a server that is stopped for so long, are no fault of the session's: it is
+/// another one or two until it has heard of the recall and has been heard.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(8);
 
 /// Least memory that can be lent.
 pub const MIN_MEMORY: u64 = 1 << 20;

@@ -17,7 +17,7 @@ use rustix::{
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError, ProviderKind};
-use crate::verbs::Rendezvous;
+use crate::{provider::soft::try_often, verbs::Rendezvous};
 
 /// A dead network is noticed after so long with data under way.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -252,7 +252,7 @@ pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStr
     Ok(socket.into())
 }
 
-/// Options that make a dead peer noticed. A system that lacks one goes without.
+/// Options that make a dead peer noticed, and a network that is there again. A system that lacks one goes without.
 fn tune(stream: &TcpStream) {
     let sock = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 5).with_retries(3);
@@ -260,6 +260,7 @@ fn tune(stream: &TcpStream) {
         sock.set_tcp_nodelay(true),
         sock.set_tcp_keepalive(&keepalive),
         sock.set_tcp_user_timeout(Some(USER_TIMEOUT)),
+        try_often(stream),
     ] {
         if let Err(e) = result {
             log::debug!("socket option: {e}");

@@ -23,6 +23,7 @@ mod qp;
 mod regions;
 mod requester;
 mod responder;
+mod retransmission;
 mod rx;
 mod shared_table;
 mod socket;
@@ -31,4 +32,5 @@ mod tx;
 mod wire;
 
 pub use device::SoftDevice;
+pub(crate) use retransmission::try_often;
 pub(crate) use wire::{Header, Opcode};
