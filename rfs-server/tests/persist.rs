@@ -8,11 +8,13 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Stdio},
+    sync::atomic::Ordering,
 };
 
 use common::{Client, attach};
 use rdmabox::{Address, ProviderKind, RemoteAddr, Session, SessionOptions};
 use rfs_proto::{Attr, ROOT_INO, RegionRef, Reply, Request, Value, XattrSet, record};
+use rfs_server::config::Persist;
 
 /// The program, working in a directory.
 struct Program {
@@ -383,4 +385,36 @@ fn a_full_disk_leaves_what_there_was() {
     assert_eq!(names(&client), ["large", "small"]);
     client.ask(Request::Unlink { parent: ROOT_INO, name: b"large" });
     program.snapshot("snapshot 2:");
+}
+
+/// Nobody asks for it, and a client is there.
+#[test]
+fn one_is_made_after_a_while() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut program = Program::start(directory, &["--memory=16M", "--inodes=1000", "--persist-every=1"]);
+    let client = program.connect("");
+    make(&client, "file", b"bytes");
+    for number in 1..=3 {
+        program.says(&format!("snapshot {number}:"));
+    }
+    program.end("KILL");
+    let program = Program::start(directory, &SIZE);
+    assert_eq!(names(&program.connect("")), ["file"]);
+}
+
+/// As by a second signal.
+#[test]
+fn a_last_snapshot_that_is_cut_short_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let persist = Persist { every: None, ..Persist::new(directory.path().join("snapshots")) };
+    for (hurry, snapshots_made) in [(true, 0), (false, 1)] {
+        let server = common::start_with(&directory, |config| config.persist = Some(persist.clone()));
+        let client = common::connect(&server, ProviderKind::Shm, false);
+        make(&client, "file", b"bytes");
+        drop(client);
+        server.hurry().store(hurry, Ordering::Relaxed);
+        server.shutdown();
+        assert_eq!(snapshots(directory.path(), "rfs").len(), snapshots_made);
+    }
 }

@@ -77,6 +77,9 @@ impl Job {
                 log::info!("{}: snapshot {number}: {} after {took:.1?}", self.name, size::show(bytes));
                 self.idle_since = idle_since;
             }
+            Err(SnapshotError::Write(e)) if e.kind() == io::ErrorKind::Interrupted => {
+                log::info!("{}: the snapshot is given up, those of before stay: {e}", self.name);
+            }
             Err(e) => log::error!("{}: no snapshot was made, those of before stay: {e}", self.name),
         }
     }
