@@ -171,7 +171,13 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
         // Memory that can be given back, as that of a server.
         let state = Arc::new(Memory::shared("dispatch-rate", DIRT + 2 * SEGMENT)?);
         let dirt = Dirt::new(Arc::clone(&state), 0);
-        let kept = Kept { log: Log::new(state, DIRT, SEGMENT), state: None, dirt, starts: 1, clean: true };
+        let kept = Kept {
+            log: Some(Log::new(state, DIRT, SEGMENT)),
+            state: None,
+            dirt: Some(dirt),
+            starts: 1,
+            clean: true,
+        };
         Dispatcher::kept((arena, table), ScrubMode::Inline, root, clock, kept)?
     } else {
         let space = Arc::new(Space::new(arena, ScrubMode::Inline));

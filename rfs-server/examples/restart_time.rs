@@ -32,7 +32,13 @@ const ROOT: Root = Root { perm: 0o755, uid: 0, gid: 0 };
 fn take_over(object: &Object) -> Result<Dispatcher> {
     let header = object.header();
     let (log, state) = object.log()?;
-    let kept = Kept { log, state, dirt: object.dirt(), starts: header.starts + 1, clean: header.clean };
+    let kept = Kept {
+        log: Some(log),
+        state,
+        dirt: Some(object.dirt()),
+        starts: header.starts + 1,
+        clean: header.clean,
+    };
     let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
     let dispatcher = Dispatcher::kept(memory, ScrubMode::Background, ROOT, Arc::new(SystemClock), kept)?;
     object.begin();

@@ -8,7 +8,7 @@ use clap::Parser;
 use rdmabox::{Address, Fencing, RdmaOptions, size};
 
 use crate::{
-    config::Config,
+    config::{Config, Persist},
     dispatch::Root,
     export::{ExportArg, ExportConfig, parse_mode, parse_name},
     keys::NewKey,
@@ -19,7 +19,7 @@ use crate::{
 ///
 /// The server keeps the files of its clients in the memory that it lends, for as long as it runs. Clients mount
 /// them with `rfs-fuse ADDRESS MOUNTPOINT`; on the same host they reach the memory itself, from other hosts over
-/// the network. The server runs in the foreground until SIGTERM or Ctrl-C; when it ends, the files are gone, unless there is a --memory-dir.
+/// the network. The server runs in the foreground until SIGTERM or Ctrl-C; when it ends, the files are gone, unless there is a --memory-dir or --persist.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-server",
@@ -41,7 +41,9 @@ use crate::{
         With all memory taken before clients can connect:\n      \
             rfs-server --memory 4G --prefault\n  \
         So that the files outlive the server, though not the machine:\n      \
-            rfs-server --memory 4G --memory-dir /dev/shm/rfs\n\n\
+            rfs-server --memory 4G --memory-dir /dev/shm/rfs\n  \
+        So that they outlive the machine as well, as they were a few minutes before (kill -USR1 makes a snapshot at once):\n      \
+            rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n\n\
         When clients can connect, it prints the addresses that it listens on, one a line, and then a line that \
         begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot start, 2 for a command \
         line that makes no sense. Log lines on standard error tell \
@@ -57,6 +59,22 @@ pub struct Cli {
     /// the machine ends, the files are gone
     #[arg(long, value_name = "DIR")]
     pub memory_dir: Option<PathBuf>,
+
+    /// Keep snapshots of what is lent in this directory, on a disk: when the memory is gone, the next server with this option
+    /// begins with the newest one that is whole. One is made every --persist-every seconds, when the server gets SIGUSR1, and when it
+    /// ends; clients go on meanwhile. Where there is a --memory-dir with memory in it, that is newer, and counts
+    #[arg(long, value_name = "DIR")]
+    pub persist: Option<PathBuf>,
+
+    /// Seconds between the end of one snapshot and the beginning of the next, or none: only when it is asked for, and at the
+    /// end. Each writes all that files have. None is made while nobody has been there since the last one
+    #[arg(long, value_name = "SECS|none", value_parser = parse_every, default_value = "300", requires = "persist")]
+    pub persist_every: Every,
+
+    /// How many snapshots stay. The oldest one goes when a new one is whole and on the disk
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000), default_value = "2",
+        requires = "persist")]
+    pub persist_keep: u16,
 
     /// A file system to lend, instead of --memory and what goes with it: its name and size, how many inodes it has, and the
     /// permissions of its root directory. May be repeated; clients that name none get the first
@@ -133,6 +151,19 @@ pub struct Cli {
     pub allow_remote_without_secret: bool,
 }
 
+/// Time between snapshots, if any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Every(Option<Duration>);
+
+fn parse_every(text: &str) -> Result<Every, String> {
+    let seconds = |seconds: u32| Every(Some(Duration::from_secs(seconds.into())));
+    match (text, text.parse()) {
+        ("none", _) => Ok(Every(None)),
+        (_, Ok(1..)) => text.parse().map(seconds).map_err(|e: std::num::ParseIntError| e.to_string()),
+        _ => Err("it is a number of seconds from 1 on, or none".into()),
+    }
+}
+
 impl Cli {
     /// The configuration that it asks for.
     pub fn into_config(self) -> Config {
@@ -146,6 +177,8 @@ impl Cli {
         config.recall_timeout = self.recall_timeout.map(|seconds| Duration::from_secs(seconds.into()));
         config.inodes = self.inodes;
         config.memory_dir = self.memory_dir;
+        let (every, keep) = (self.persist_every.0, self.persist_keep.into());
+        config.persist = self.persist.map(|dir| Persist { dir, every, keep });
         config.name = self.name;
         config.root.perm = self.root_mode;
         let root = config.root;
@@ -205,6 +238,27 @@ mod tests {
         assert_eq!(plain.patience(), crate::config::DEFAULT_PATIENCE);
         assert!(Cli::try_parse_from(["rfs-server"]).is_err());
         assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
+    }
+
+    #[test]
+    fn snapshots() {
+        let parse = |rest: &[&str]| {
+            Cli::try_parse_from([&["rfs-server", "--memory=1G"], rest].concat())
+                .map(|cli| cli.into_config().persist)
+        };
+        assert_eq!(parse(&[]).unwrap(), None);
+        assert_eq!(parse(&["--persist=/x"]).unwrap(), Some(Persist::new("/x".into())));
+        let persist = |every, keep| Some(Persist { dir: "/x".into(), every, keep });
+        assert_eq!(
+            parse(&["--persist=/x", "--persist-every=none", "--persist-keep=5"]).unwrap(),
+            persist(None, 5)
+        );
+        let minute = Some(Duration::from_secs(60));
+        assert_eq!(parse(&["--persist=/x", "--persist-every=60"]).unwrap(), persist(minute, 2));
+        for wrong in ["--persist-every=0", "--persist-every=x", "--persist-every=-1", "--persist-keep=1"] {
+            assert!(parse(&["--persist=/x", wrong]).is_err(), "{wrong}");
+        }
+        assert!(parse(&["--persist-every=60"]).is_err());
     }
 
     #[test]

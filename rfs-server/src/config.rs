@@ -31,8 +31,32 @@ pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 /// another one or two until it has heard of the recall and has been heard.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(8);
 
+/// Between two snapshots, where there are any. Each writes all that is lent: a disk has to do that in a part of the time only.
+pub const DEFAULT_SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
+
+/// Whole snapshots that stay.
+pub const DEFAULT_SNAPSHOT_KEEP: usize = 2;
+
 /// Least memory that can be lent.
 pub const MIN_MEMORY: u64 = 1 << 20;
+
+/// Snapshots of what is lent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Persist {
+    /// The directory that has them.
+    pub dir: PathBuf,
+    /// Time between the end of one and the beginning of the next. `None`: when they are asked for, and at the end.
+    pub every: Option<Duration>,
+    /// Whole ones that stay.
+    pub keep: usize,
+}
+
+impl Persist {
+    /// In a directory, at the usual intervals.
+    pub fn new(dir: PathBuf) -> Persist {
+        Persist { dir, every: Some(DEFAULT_SNAPSHOT_EVERY), keep: DEFAULT_SNAPSHOT_KEEP }
+    }
+}
 
 /// Configuration of a server.
 #[derive(Clone)]
@@ -43,6 +67,8 @@ pub struct Config {
     pub inodes: Option<u32>,
     /// The directory whose files have the memory, so that the next server goes on with it. `None`: it goes with the server.
     pub memory_dir: Option<PathBuf>,
+    /// Where snapshots go, and when. `None`: there are none.
+    pub persist: Option<Persist>,
     /// What to lend, if it is not one export of `memory`, `inodes`, `name` and `root`. The first is that of clients that name none.
     pub exports: Vec<ExportConfig>,
     /// Where to listen.
@@ -90,6 +116,7 @@ impl Config {
             memory,
             inodes: None,
             memory_dir: None,
+            persist: None,
             exports: Vec::new(),
             listen: default_listen(),
             rdma: RdmaOptions::default(),
@@ -137,6 +164,11 @@ impl Config {
             if exports[..at].iter().any(|other| other.name == export.name) {
                 return Err(StartError::ExportTwice { name: export.name.clone() });
             }
+        }
+        if self.memory_dir.is_some()
+            && self.persist.as_ref().map(|persist| &persist.dir) == self.memory_dir.as_ref()
+        {
+            return Err(StartError::SameDirectory);
         }
         if let Some(lease) = self.fencing.lease.filter(|lease| *lease <= self.patience()) {
             return Err(StartError::Patience { patience: self.patience(), lease });

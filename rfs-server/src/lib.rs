@@ -9,7 +9,8 @@
 //! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
 //! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what and waits for what, and [`grants`] what he
 //! is to be told of that, [`keepers`] who keeps what he was told;
-//! [`durable`] keeps a file system over the end of its server, and [`upkeep`] does what that takes now and then;
+//! [`durable`] keeps a file system over the end of its server, and [`upkeep`] does what that takes now and then; [`persist`] keeps
+//! snapshots of it, over the end of the memory;
 //! [`keys`] says which client may attach to which export, and [`rights`] what it may do there;
 //! [`mounts`] knows which clients come back and what is theirs, [`replies`] what they were answered, and [`absences`] ends the wait for them;
 //! [`recalls`] has what they are to be told, [`waits`] the replies that wait for them, and [`patience`] ends the wait; [`dispatch`] answers requests,
@@ -34,6 +35,7 @@ pub mod mounts;
 pub mod namespace;
 pub mod numbers;
 pub mod patience;
+pub mod persist;
 pub mod prefault;
 pub mod recalls;
 pub mod replies;

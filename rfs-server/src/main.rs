@@ -12,7 +12,7 @@ use rfs_server::{Config, Server, cli::Cli, keys::NewKey};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     iterator::Signals,
 };
 
@@ -54,6 +54,9 @@ fn serve(config: Config) -> Result<(), String> {
         // Otherwise it does what it does to any program.
         wanted.push(SIGHUP);
     }
+    if config.persist.is_some() {
+        wanted.push(SIGUSR1);
+    }
     let mut signals = Signals::new(wanted).map_err(|e| format!("cannot handle signals: {e}"))?;
     let server = Server::start(config).map_err(|e| e.to_string())?;
     if let Err(e) = announce(&server, &mut io::stdout().lock()) {
@@ -62,18 +65,29 @@ fn serve(config: Config) -> Result<(), String> {
     }
     tell_manager(NotifyState::Ready);
     for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
-        }
-        match server.reload_keys() {
-            Ok(Some(count)) => log::info!("keys read again: {count} of them"),
-            Ok(None) => log::info!("SIGHUP: there is no file of keys to be read again"),
-            Err(e) => log::error!("the keys stay as they were: {e}"),
+        match signal {
+            SIGUSR1 => {
+                server.snapshot();
+            }
+            SIGHUP => reload_keys(&server),
+            _ => break,
         }
     }
     tell_manager(NotifyState::Stopping);
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, server.hurry())
+            .map_err(|e| format!("cannot handle signals: {e}"))?;
+    }
     server.shutdown();
     Ok(())
+}
+
+fn reload_keys(server: &Server) {
+    match server.reload_keys() {
+        Ok(Some(count)) => log::info!("keys read again: {count} of them"),
+        Ok(None) => log::info!("SIGHUP: there is no file of keys to be read again"),
+        Err(e) => log::error!("the keys stay as they were: {e}"),
+    }
 }
 
 /// Whether a service manager wants to be told how it goes (sd_notify(3)).

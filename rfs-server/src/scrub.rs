@@ -31,6 +31,9 @@ use crate::{
 /// Most bytes that are zeroed at a time, between two looks at the account.
 const CHUNK: u64 = 4 << 20;
 
+/// Stands for the snapshot that is being copied. No session has this number.
+const SNAPSHOT: u64 = u64::MAX - 1;
+
 /// Up to this much dirt, whoever made it cleans up; beyond it the background thread does.
 const INLINE: u64 = 1 << 20;
 
@@ -50,6 +53,8 @@ struct Account {
     stop: bool,
     /// Sessions of the servers before may reach what files give up.
     before: bool,
+    /// A snapshot has still to copy what lies from here on.
+    held_from: Option<u64>,
     /// Which blocks may hold bytes, where the next server has to know.
     dirt: Option<Dirt>,
 }
@@ -74,19 +79,28 @@ impl Space {
     /// The account over all of `memory`, which is zero.
     pub fn new(memory: Arc<Memory>, mode: ScrubMode) -> Space {
         let arena = Arena::new(memory.len() as u64);
-        Space::over(memory, mode, Account { arena, stop: false, before: false, dirt: None })
+        Space::over(memory, mode, Account { arena, stop: false, before: false, held_from: None, dirt: None })
     }
 
-    /// The account over memory that the server before has left. `used`: the space of files, in order. `before`: sessions of before may
-    /// reach what that server had not zeroed yet, and what files give up, until [`Space::before_is_over`].
-    pub fn kept(memory: Arc<Memory>, mode: ScrubMode, used: Vec<Range>, dirt: Dirt, before: bool) -> Space {
+    /// The account over memory that the server before has left, or that was restored. `used`: the space of files, in order. Without `dirt`
+    /// all else is zero. `before`: sessions of before may reach what that server had not zeroed yet, and what files give up, until
+    /// [`Space::before_is_over`].
+    pub fn kept(
+        memory: Arc<Memory>,
+        mode: ScrubMode,
+        used: Vec<Range>,
+        dirt: Option<Dirt>,
+        before: bool,
+    ) -> Space {
         let len = memory.len() as u64;
         let mut arena = Arena::taken(len);
         let holders: &[u64] = if before { &[BEFORE] } else { &[] };
         let mut at = 0;
         for range in used.into_iter().chain([Range { start: len, len: 0 }]) {
             let free = Range { start: at, len: range.start - at };
-            for (piece, may_hold) in dirt.pieces(free) {
+            for (piece, may_hold) in
+                dirt.as_ref().map_or_else(|| vec![(free, false)], |dirt| dirt.pieces(free))
+            {
                 match may_hold {
                     true => arena.quarantine(0, piece, holders),
                     false => arena.add_clean(piece),
@@ -94,7 +108,7 @@ impl Space {
             }
             at = range.end();
         }
-        let space = Space::over(memory, mode, Account { arena, stop: false, before, dirt: Some(dirt) });
+        let space = Space::over(memory, mode, Account { arena, stop: false, before, held_from: None, dirt });
         space.change(|_| {});
         space
     }
@@ -157,10 +171,29 @@ impl Space {
             return;
         }
         self.change_account(|account| {
-            let mut all = holders.to_vec();
-            all.extend(account.before.then_some(BEFORE));
-            ranges.iter().for_each(|&range| account.arena.quarantine(ino, range, &all));
+            for &range in ranges {
+                let mut all = holders.to_vec();
+                all.extend(account.before.then_some(BEFORE));
+                all.extend(account.held_from.filter(|&from| range.end() > from).map(|_| SNAPSHOT));
+                account.arena.quarantine(ino, range, &all);
+            }
         });
+    }
+
+    /// From now on nobody gets what files give up, for a snapshot that copies it.
+    pub(crate) fn hold(&self) -> Hold<'_> {
+        self.account.lock().held_from = Some(0);
+        Hold(self)
+    }
+
+    /// What of a range is not known to be free and zero, in order.
+    pub(crate) fn not_clean(&self, range: Range) -> Vec<Range> {
+        self.account.lock().arena.not_clean(range)
+    }
+
+    /// The bytes.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// A session cannot reach an inode's space any more; [`Space::tidy`] follows.
@@ -241,6 +274,31 @@ impl Space {
             }
             self.scrub_one();
         }
+    }
+}
+
+/// Keeps what files give up from everybody. Dropping it lets all of it go.
+#[derive(Debug)]
+pub(crate) struct Hold<'a>(&'a Space);
+
+impl Hold<'_> {
+    /// What lies below `end` has been copied.
+    pub(crate) fn copied_to(&self, end: u64) {
+        self.0.change_account(|account| {
+            account.held_from = Some(end);
+            account.arena.let_go_below(SNAPSHOT, end);
+        });
+        self.0.tidy();
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.change_account(|account| {
+            account.held_from = None;
+            account.arena.session_ended(SNAPSHOT);
+        });
+        self.0.tidy();
     }
 }
 
@@ -363,6 +421,43 @@ mod tests {
         assert!(is_zero(&space, got[0][0]));
         drop(scrubber);
         assert_eq!(Arc::strong_count(&space), 1);
+    }
+
+    #[test]
+    fn what_a_snapshot_has_not_copied_waits_for_it() {
+        const M: u64 = 1 << 20;
+        let space = space(4 << 20, ScrubMode::Inline);
+        let whole = use_all(&space, 4 << 20);
+        let part = |at: u64| Range { start: whole.start + at * M, len: M };
+        let hold = space.hold();
+        space.quarantine(1, &[part(0), part(1)], &[]);
+        // A session can reach this one, too.
+        space.quarantine(1, &[part(2)], &[4]);
+        space.tidy();
+        assert_eq!((space.totals().clean, space.totals().quarantined), (0, 3 * M));
+        assert!(!is_zero(&space, part(0)) && !is_zero(&space, part(1)));
+        hold.copied_to(M);
+        assert_eq!((space.totals().clean, space.totals().quarantined), (M, 2 * M));
+        hold.copied_to(3 * M);
+        assert_eq!((space.totals().clean, space.totals().quarantined), (2 * M, M));
+        space.lease_ended(1, 4);
+        space.tidy();
+        assert_eq!((space.totals().clean, space.totals().quarantined), (3 * M, 0));
+        space.quarantine(2, &[part(3)], &[]);
+        assert_eq!(space.totals().quarantined, M);
+        drop(hold);
+        assert_eq!((space.totals().clean, space.totals().quarantined), (4 * M, 0));
+        assert!(is_zero(&space, whole));
+        // What was copied already is free at once.
+        let whole = use_all(&space, 4 << 20);
+        let hold = space.hold();
+        hold.copied_to(2 * M);
+        space.quarantine(3, &[part(1)], &[]);
+        space.tidy();
+        assert_eq!((space.totals().clean, space.totals().quarantined), (M, 0));
+        space.quarantine(3, &[Range { start: whole.start, len: M }], &[]);
+        drop(hold);
+        assert_eq!(space.totals().clean, 2 * M);
     }
 
     #[test]

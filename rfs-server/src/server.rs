@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -22,6 +22,12 @@ use crate::{
     export::ExportConfig,
     keys::{self, Keys},
     patience::{Alarm, Patience},
+    persist::{
+        Directory, PersistError,
+        directory::Snapshots,
+        keeper::{Job, Keeper},
+        restore::{RestoreError, restore},
+    },
     prefault::Prefaulter,
     rights::Rights,
     scrub::{Scrubber, Space},
@@ -105,6 +111,20 @@ pub enum StartError {
         /// What is wrong.
         source: Damage,
     },
+    /// Two things in one place.
+    #[error("--memory-dir and --persist need a directory each")]
+    SameDirectory,
+    /// Snapshots cannot be used, or there is none to begin with.
+    #[error(transparent)]
+    Persist(#[from] PersistError),
+    /// The snapshot to begin with cannot be restored.
+    #[error("cannot restore {path}: {source}", path = .path.display())]
+    Restore {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: RestoreError,
+    },
     /// The system refused the memory.
     #[error("cannot lend memory: {0}")]
     Memory(#[from] MemoryError),
@@ -134,9 +154,14 @@ pub struct Server {
     running: Running,
     _patience: Patience,
     _absences: Absences,
+    keeper: Option<Keeper>,
     exports: Vec<Export>,
     /// Keeps other servers away from the memory.
     _store: Option<ObjectStore>,
+    /// And from the snapshots.
+    _snapshots: Option<Directory>,
+    /// The last snapshots are not to be waited for.
+    hurry: Arc<AtomicBool>,
     service: Arc<FileService>,
     /// Where the keys come from, and those that count.
     keys: Option<(PathBuf, Arc<Keys>)>,
@@ -170,6 +195,7 @@ impl Server {
         if store.is_none() {
             check_memory(&config, system::available_memory())?;
         }
+        let directory = config.persist.as_ref().map(|persist| Directory::open(&persist.dir)).transpose()?;
         let asked = config.exports();
         let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
@@ -178,7 +204,11 @@ impl Server {
         // All of the memory before any of it is touched, and before there are sockets.
         let mut domains = HashMap::new();
         let mut made = Vec::new();
+        let mut jobs = Vec::new();
         for (at, export) in asked.iter().enumerate() {
+            let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
+            let mut snapshots =
+                directory.as_ref().map(|directory| directory.export(&export.name, keep)).transpose()?;
             let own: HashMap<Rights, Domain> = match &book {
                 None => HashMap::new(),
                 Some(_) => [Rights::Read, Rights::Write]
@@ -187,7 +217,11 @@ impl Server {
                     .collect::<Result<_, _>>()?,
             };
             let object = store.as_ref().map(|store| store.object(&export.name, export.shape()).map(Arc::new));
-            made.push(Made::new(&host, export, &own, (&config, object.transpose()?), &alarm)?);
+            let from = From { object: object.transpose()?, snapshots: snapshots.as_mut() };
+            let new = Made::new(&host, export, &own, (&config, from), &alarm)?;
+            let (name, dispatcher) = (export.name.clone(), Arc::clone(&new.lent.dispatcher));
+            jobs.extend(snapshots.map(|snapshots| Job::new(name, dispatcher, export.shape(), snapshots)));
+            made.push(new);
             domains.extend(own.into_iter().map(|(rights, domain)| ((at, rights), domain)));
         }
         let keys = book.map(|book| Arc::new(Keys::new(book, domains)));
@@ -218,12 +252,16 @@ impl Server {
         let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
         let patience = Patience::start(alarm, watched, config.patience(), end).map_err(StartError::Thread)?;
         let keys = config.keys.clone().zip(keys);
+        let keeper = config.persist.as_ref().map(|persist| Keeper::start(jobs, persist.every));
         Ok(Server {
             running,
             _patience: patience,
             _absences: absences,
+            keeper: keeper.transpose().map_err(StartError::Thread)?,
             exports,
             _store: store,
+            _snapshots: directory,
+            hurry: Arc::default(),
             service,
             keys,
         })
@@ -265,8 +303,32 @@ impl Server {
         self.exports.iter().map(|export| (export.name.as_str(), export.dispatcher.statfs()))
     }
 
-    /// Ends all sessions and stops. Returns when no thread of it runs any more.
-    pub fn shutdown(self) {}
+    /// Asks for a snapshot of each export now. False if there are none. What comes of it is said in the log.
+    pub fn snapshot(&self) -> bool {
+        self.keeper.as_ref().inspect(|keeper| keeper.ask()).is_some()
+    }
+
+    /// What is to be set when [`Server::shutdown`] is to come to an end, whatever becomes of the last snapshots.
+    pub fn hurry(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.hurry)
+    }
+
+    /// Ends all sessions, makes the last snapshots, and stops. Returns when no thread of it runs any more.
+    pub fn shutdown(self) {
+        let Server { running, _patience, _absences, mut keeper, hurry, exports, _store, .. } = self;
+        // In this order: nobody is there for whom anything would change.
+        drop((running, _patience, _absences));
+        if let Some(keeper) = keeper.take() {
+            keeper.finish(&hurry);
+        }
+        drop(exports);
+    }
+}
+
+/// What a file system is begun with.
+struct From<'a> {
+    object: Option<Arc<Object>>,
+    snapshots: Option<&'a mut Snapshots>,
 }
 
 /// An export whose memory is there.
@@ -282,12 +344,13 @@ impl Made {
         host: &Host,
         export: &ExportConfig,
         domains: &HashMap<Rights, Domain>,
-        (config, object): (&Config, Option<Arc<Object>>),
+        (config, from): (&Config, From<'_>),
         alarm: &Arc<Alarm>,
     ) -> Result<Made, StartError> {
         let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
             Ok(Arc::new(Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?))
         };
+        let From { object, snapshots } = from;
         let (arena, table) = match &object {
             Some(object) => (Arc::clone(&object.arena), Arc::clone(&object.table)),
             None => (memory("arena", export.arena_len())?, memory("table", export.table_len())?),
@@ -307,9 +370,15 @@ impl Made {
         let keyed = domains.iter().map(|(rights, domain)| Ok((*rights, reach(*domain, *rights)?)));
         let keyed = keyed.collect::<Result<_, HostError>>()?;
         let clock = Arc::clone(&config.clock);
-        let dispatcher = match &object {
-            Some(object) => take_over(object, config, export.root)?,
-            None => {
+        let persisted = snapshots.is_some();
+        let restored = match snapshots {
+            Some(snapshots) => restored(snapshots, object.as_deref(), (&arena, &table), config)?,
+            None => None,
+        };
+        let dispatcher = match (&object, restored) {
+            (_, Some(dispatcher)) => dispatcher,
+            (Some(object), None) => take_over(object, config, export.root)?,
+            (None, None) => {
                 let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
                 // A table has a slot for the root, or the configuration would not have passed.
                 Dispatcher::new(space, table, export.root, clock)
@@ -318,6 +387,7 @@ impl Made {
             }
         };
         let dispatcher = dispatcher.with_alarm(Arc::clone(alarm));
+        let dispatcher = if persisted { dispatcher.with_snapshots() } else { dispatcher };
         let space = Arc::clone(dispatcher.space());
         let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
         let lent = Lent { name, dispatcher, open, keyed };
@@ -349,7 +419,13 @@ fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher,
     let header = object.header();
     let (log, state) = object.log()?;
     let inodes = state.as_ref().map(|state| state.inodes.len());
-    let kept = Kept { log, state, dirt: object.dirt(), starts: header.starts + 1, clean: header.clean };
+    let kept = Kept {
+        log: Some(log),
+        state,
+        dirt: Some(object.dirt()),
+        starts: header.starts + 1,
+        clean: header.clean,
+    };
     let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
     let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
         .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?
@@ -363,6 +439,50 @@ fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher,
         );
     }
     Ok(dispatcher)
+}
+
+/// The file system of the newest snapshot that is whole, in memory that is new. Nothing if there is none, or if there is memory that a server has
+/// worked with: that is newer.
+fn restored(
+    snapshots: &mut Snapshots,
+    object: Option<&Object>,
+    memory: (&Arc<Memory>, &Arc<Memory>),
+    config: &Config,
+) -> Result<Option<Dispatcher>, StartError> {
+    let begin = Instant::now();
+    if let Some(header) = object.map(Object::header).filter(|header| header.starts > 0) {
+        let newest = snapshots.newest_header()?;
+        if let Some(other) =
+            newest.filter(|newest| newest.identity.to_be_bytes() != header.identity.to_be_bytes())
+        {
+            log::warn!(
+                "{}: it is of another memory, or of this one before it was restored: what goes on is the memory that is there",
+                snapshots.file(other.number).display()
+            );
+        }
+        return Ok(None);
+    }
+    let Some(contents) = snapshots.newest()? else { return Ok(None) };
+    let (number, inodes) = (contents.header.number, contents.state.inodes.len());
+    let path = snapshots.file(number);
+    let (log, dirt) = match object {
+        Some(object) => (Some(object.log()?.0), Some(object.dirt())),
+        None => (None, None),
+    };
+    let state = restore(contents, snapshots.open(number)?, memory, dirt.as_ref())
+        .map_err(|source| StartError::Restore { path: path.clone(), source })?;
+    let kept = Kept { log, state: Some(state), dirt, starts: 1, clean: true };
+    let identity = match object {
+        Some(object) => object.header().identity.to_be_bytes(),
+        None => random()?,
+    };
+    let memory = (Arc::clone(memory.0), Arc::clone(memory.1));
+    let root = config.root;
+    let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
+        .map_err(|source| StartError::Damage { path: path.clone(), source })?
+        .with_memory(Identity(identity), 1);
+    log::info!("{}: restored, {inodes} inodes, after {:.1?}", path.display(), begin.elapsed());
+    Ok(Some(dispatcher))
 }
 
 /// Checks that the file system of a directory has room for what its objects have not taken yet.

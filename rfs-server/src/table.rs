@@ -16,6 +16,8 @@ use rfs_proto::{
 };
 use seeded_faults::{Fault, seeded};
 
+use crate::dispatch::Written;
+
 /// More than there can be steps under way at a time: each of them takes a slot at most.
 const UNDER_WAY: u32 = 1024;
 
@@ -189,6 +191,15 @@ impl Table {
     /// The time of the last write by a client, 0 for none since the server set mtime.
     pub fn write_time(&self, slot: u32) -> i64 {
         self.load(slot, record::WRITE_TIME) as i64
+    }
+
+    /// What clients have written of the record in a slot, with whose it is; `None` if it is nobody's, or is being changed.
+    pub fn written(&self, slot: u32) -> Option<Written> {
+        let version = self.load(slot, record::VERSION);
+        let ino = self.load(slot, record::INO);
+        let written = Written { ino, size: self.size(slot), time: self.write_time(slot) };
+        let whole = version.is_multiple_of(2) && version == self.load(slot, record::VERSION);
+        (ino != 0 && whole).then_some(written)
     }
 
     /// Ends an append of a session that can append no more.

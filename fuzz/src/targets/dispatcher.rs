@@ -18,8 +18,8 @@ use rfs_server::{
     sessions::Regions,
 };
 
-const MEMORY: usize = 1 << 20;
-const INODES: usize = 64;
+pub(super) const MEMORY: usize = 1 << 20;
+pub(super) const INODES: usize = 64;
 /// The sessions of an input, of which the last one has not attached.
 const SESSIONS: u64 = 3;
 /// The one that tidies up.
@@ -48,7 +48,17 @@ impl Bench {
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
         let dispatcher = Dispatcher::new(space, Arc::clone(&table), root, clock);
         let dispatcher = dispatcher.unwrap_or_else(|e| panic!("no room for the root: {e}"));
+        Bench::of(dispatcher, arena, table)
+    }
+
+    /// One that is there.
+    pub(super) fn of(dispatcher: Dispatcher, arena: Arc<Memory>, table: Arc<Memory>) -> Bench {
         Bench { dispatcher, arena, table }
+    }
+
+    /// The file system.
+    pub(super) fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
     }
 
     /// A session that may attach.
@@ -72,7 +82,8 @@ impl Bench {
         }
     }
 
-    fn attach(&self, session: u64, keeps: bool) {
+    /// A session that has attached.
+    pub(super) fn attach(&self, session: u64, keeps: bool) {
         self.begin(session);
         let attach = Request::Attach {
             version: VERSION,

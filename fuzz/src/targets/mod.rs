@@ -5,6 +5,7 @@ mod dispatcher;
 mod frames;
 mod host;
 mod proto;
+mod snapshot;
 mod text;
 
 use rdmabox::fuzzing;
@@ -91,6 +92,18 @@ pub const ALL: &[Target] = &[
         about: "requests of three sessions at the file system",
         run: dispatcher::requests,
         seeds: dispatcher::requests_seeds,
+    },
+    Target {
+        name: "snapshot",
+        about: "files of snapshots",
+        run: snapshot::file,
+        seeds: snapshot::file_seeds,
+    },
+    Target {
+        name: "snapshot-frames",
+        about: "snapshots with the right checks",
+        run: snapshot::frames,
+        seeds: snapshot::frames_seeds,
     },
     Target {
         name: "client",

@@ -23,6 +23,21 @@ impl FreeMap {
         self.total
     }
 
+    /// What of a range is not in the set, in order.
+    pub(crate) fn gaps(&self, range: Range) -> Vec<Range> {
+        let before = self.by_start.range(..range.start).next_back();
+        let within = self.by_start.range(range.start..range.end());
+        let mut at = range.start;
+        let mut gaps = Vec::new();
+        for (&start, &len) in before.into_iter().chain(within).chain([(&range.end(), &0)]) {
+            if start > at {
+                gaps.push(Range { start: at, len: start - at });
+            }
+            at = at.max(start + len);
+        }
+        gaps
+    }
+
     #[cfg(test)]
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
         self.by_start.iter().map(|(&start, &len)| Range { start, len })
@@ -133,6 +148,21 @@ mod tests {
         assert_eq!(all(&free), [(10, 2), (15, 5)]);
         assert_eq!(free.take_at(15, 100), Some(range(15, 5)));
         assert_eq!(all(&free), [(10, 2)]);
+    }
+
+    #[test]
+    fn gaps_are_what_is_not_there() {
+        let free = set(&[(10, 10), (30, 5)]);
+        let gaps = |start, end: u64| -> Vec<(u64, u64)> {
+            free.gaps(range(start, end - start)).iter().map(|gap| (gap.start, gap.end())).collect()
+        };
+        assert_eq!(gaps(0, 40), [(0, 10), (20, 30), (35, 40)]);
+        assert_eq!(gaps(5, 10), [(5, 10)]);
+        assert_eq!(gaps(10, 20), []);
+        assert_eq!(gaps(15, 32), [(20, 30)]);
+        assert_eq!(gaps(15, 17), []);
+        assert_eq!(gaps(20, 30), [(20, 30)]);
+        assert_eq!(FreeMap::default().gaps(range(3, 4)), [range(3, 4)]);
     }
 
     #[test]

@@ -119,8 +119,21 @@ impl Arena {
 
     /// A session is over for all inodes.
     pub fn session_ended(&mut self, session: u64) {
-        let inodes: Vec<u64> = self.quarantine.keys().copied().collect();
-        inodes.into_iter().for_each(|ino| self.lease_ended(ino, session));
+        self.let_go(|entry| entry.holders.retain(|&holder| holder != session));
+    }
+
+    /// What of a range is not known to be free and zero, in order.
+    pub fn not_clean(&self, range: Range) -> Vec<Range> {
+        self.clean.gaps(range)
+    }
+
+    /// A holder lets go of all ranges that end at `end` or before.
+    pub fn let_go_below(&mut self, holder: u64, end: u64) {
+        self.let_go(|entry| {
+            if entry.range.end() <= end {
+                entry.holders.retain(|&one| one != holder);
+            }
+        });
     }
 
     /// What there is.
@@ -208,17 +221,24 @@ impl Arena {
     /// A session gave its lease on an inode back, or is dead.
     pub fn lease_ended(&mut self, ino: u64, session: u64) {
         let Some(list) = self.quarantine.get_mut(&ino) else { return };
-        let mut free = Vec::new();
-        list.retain_mut(|entry| {
-            entry.holders.retain(|&holder| holder != session);
-            if entry.holders.is_empty() {
-                free.push(entry.range);
-            }
-            !entry.holders.is_empty()
-        });
+        let free = without_holders(list, |entry| entry.holders.retain(|&holder| holder != session));
         if list.is_empty() {
             self.quarantine.remove(&ino);
         }
+        self.end_quarantine(free);
+    }
+
+    /// Changes the holders of everything that is quarantined.
+    fn let_go(&mut self, mut change: impl FnMut(&mut Quarantined)) {
+        let mut free = Vec::new();
+        self.quarantine.retain(|_, list| {
+            free.extend(without_holders(list, &mut change));
+            !list.is_empty()
+        });
+        self.end_quarantine(free);
+    }
+
+    fn end_quarantine(&mut self, free: Vec<Range>) {
         for range in free {
             self.quarantined -= range.len;
             self.free(range);
@@ -245,4 +265,17 @@ impl Arena {
         self.scrubbing -= range.len;
         self.clean.insert(range);
     }
+}
+
+/// Takes out what nobody holds any more after a change.
+fn without_holders(list: &mut Vec<Quarantined>, mut change: impl FnMut(&mut Quarantined)) -> Vec<Range> {
+    let mut free = Vec::new();
+    list.retain_mut(|entry| {
+        change(entry);
+        if entry.holders.is_empty() {
+            free.push(entry.range);
+        }
+        !entry.holders.is_empty()
+    });
+    free
 }

@@ -57,30 +57,7 @@ impl Journal {
 
     /// Logs what a step has changed. If there is no room for that, it is not to be told as done, nor is anything that it gives up to be
     /// used.
-    pub(super) fn note(&self, namespace: &mut Namespace<Held<'_, Writing>>) -> Result<(), Full> {
-        let changes = namespace.inodes_mut().take_changes();
-        if changes.inodes.is_empty() {
-            return Ok(());
-        }
-        let inodes = namespace.inodes_mut();
-        OPS.with_borrow_mut(|ops| {
-            ops.clear();
-            for ino in changes.inodes {
-                match inodes.passing_mut(ino) {
-                    Ok(inode) => changed(ino, inode, ops),
-                    Err(_) => op::encode(&Op::Gone(ino), ops),
-                }
-            }
-            for (parent, name) in &changes.names {
-                let Some(directory) = inodes.get(*parent).ok().and_then(Inode::directory) else { continue };
-                let entry = directory.get(name).zip(directory.cookie(name));
-                op::encode(&Op::Name(*parent, name, entry), ops);
-            }
-            self.append(ops)
-        })
-    }
-
-    fn append(&self, ops: &[u8]) -> Result<(), Full> {
+    pub(super) fn append(&self, ops: &[u8]) -> Result<(), Full> {
         #[cfg(test)]
         self.witness.look();
         let appended = self.log.append(ops).inspect_err(|full| {
@@ -111,10 +88,15 @@ impl Journal {
     /// Logs all that there is of inodes that nobody changes meanwhile.
     pub(super) fn describe<'a>(&self, inodes: impl Iterator<Item = (u64, &'a Inode)>) -> Result<(), Full> {
         let mut ops = Vec::new();
+        let mut flush = |ops: &mut Vec<u8>| {
+            let result = self.log.append(ops);
+            ops.clear();
+            result
+        };
         for (ino, inode) in inodes {
-            self.describe_one(ino, inode, &mut ops)?;
+            describe_one(ino, inode, &mut ops, &mut flush)?;
         }
-        self.log.append(&ops)
+        flush(&mut ops)
     }
 
     /// Logs all that there is of inodes; without room for it nothing is changed any more.
@@ -131,45 +113,73 @@ impl Journal {
         op::encode(&Op::Counters(last_ino, slots), &mut ops);
         self.log.append(&ops)
     }
+}
 
-    fn describe_one(&self, ino: u64, inode: &Inode, ops: &mut Vec<u8>) -> Result<(), Full> {
-        let add = |op: Op<'_>, ops: &mut Vec<u8>| {
-            op::encode(&op, ops);
-            if ops.len() < CHUNK {
-                return Ok(());
-            }
-            let result = self.log.append(ops);
-            ops.clear();
-            result
-        };
-        add(Op::Inode(ino, replay::attributes(inode)), ops)?;
-        match &inode.body {
-            Body::Directory(directory) => {
-                for (name, entry) in replay::names(directory) {
-                    add(Op::Name(ino, name, Some(entry)), ops)?;
-                }
-            }
-            Body::File(map) => {
-                let all: Vec<Extent> = map.extents().collect();
-                let mut from = 0;
-                let mut rest = &all[..];
-                while from < u64::MAX {
-                    let (now, later) = rest.split_at(rest.len().min(EXTENTS));
-                    let to = later.first().map_or(u64::MAX, |extent| extent.file);
-                    add(Op::Extents(ino, (from, to), now.to_vec()), ops)?;
-                    (from, rest) = (to, later);
-                }
-            }
-            Body::Symlink(_) | Body::Special => {}
-        }
-        let names = inode.xattrs.as_ref().map_or_else(Vec::new, |xattrs| xattrs.names());
-        for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-            if let Some(value) = xattr(inode, name) {
-                add(Op::Xattr(ino, name, Some(serde_bytes::Bytes::new(&value))), ops)?;
-            }
-        }
-        Ok(())
+/// Puts what a step has changed into words: the inodes, and the operations. Nothing if it has changed nothing.
+pub(super) fn in_words<T>(
+    namespace: &mut Namespace<Held<'_, Writing>>,
+    say: impl FnOnce(&Held<'_, Writing>, &[u64], &[u8]) -> T,
+) -> Option<T> {
+    let changes = namespace.inodes_mut().take_changes();
+    if changes.inodes.is_empty() {
+        return None;
     }
+    let inodes = namespace.inodes_mut();
+    OPS.with_borrow_mut(|ops| {
+        ops.clear();
+        for &ino in &changes.inodes {
+            match inodes.passing_mut(ino) {
+                Ok(inode) => changed(ino, inode, ops),
+                Err(_) => op::encode(&Op::Gone(ino), ops),
+            }
+        }
+        for (parent, name) in &changes.names {
+            let Some(directory) = inodes.get(*parent).ok().and_then(Inode::directory) else { continue };
+            let entry = directory.get(name).zip(directory.cookie(name));
+            op::encode(&Op::Name(*parent, name, entry), ops);
+        }
+        Some(say(inodes, &changes.inodes, ops))
+    })
+}
+
+/// Puts all that there is of an inode into words, and hands them to `flush` now and then, which takes them.
+pub(super) fn describe_one<E>(
+    ino: u64,
+    inode: &Inode,
+    ops: &mut Vec<u8>,
+    flush: &mut impl FnMut(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut add = |op: Op<'_>, ops: &mut Vec<u8>| {
+        op::encode(&op, ops);
+        if ops.len() < CHUNK { Ok(()) } else { flush(ops) }
+    };
+    add(Op::Inode(ino, replay::attributes(inode)), ops)?;
+    match &inode.body {
+        Body::Directory(directory) => {
+            for (name, entry) in replay::names(directory) {
+                add(Op::Name(ino, name, Some(entry)), ops)?;
+            }
+        }
+        Body::File(map) => {
+            let all: Vec<Extent> = map.extents().collect();
+            let mut from = 0;
+            let mut rest = &all[..];
+            while from < u64::MAX {
+                let (now, later) = rest.split_at(rest.len().min(EXTENTS));
+                let to = later.first().map_or(u64::MAX, |extent| extent.file);
+                add(Op::Extents(ino, (from, to), now.to_vec()), ops)?;
+                (from, rest) = (to, later);
+            }
+        }
+        Body::Symlink(_) | Body::Special => {}
+    }
+    let names = inode.xattrs.as_ref().map_or_else(Vec::new, |xattrs| xattrs.names());
+    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        if let Some(value) = xattr(inode, name) {
+            add(Op::Xattr(ino, name, Some(serde_bytes::Bytes::new(&value))), ops)?;
+        }
+    }
+    Ok(())
 }
 
 /// What has changed of an inode: its attributes, which are always told, and the extents and extended attributes that were touched.

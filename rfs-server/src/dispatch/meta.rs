@@ -10,6 +10,7 @@ use seeded_faults::{Fault, seeded};
 
 use super::{
     held::{Held, Stop},
+    journal,
     order::Guard,
     pending::{Due, Pending},
     quota::Quota,
@@ -18,10 +19,11 @@ use super::{
 };
 use crate::{
     alloc::Range,
+    durable::log::Full,
     files::{FileMap, block_up},
     leases::Leases,
     locks::Locks,
-    namespace::{Body, Effects, Inode, Namespace, Place},
+    namespace::{Body, Effects, Inode, Inodes, Namespace, Place},
     recalls::Need,
     scrub::Space,
     sessions::Session,
@@ -113,9 +115,7 @@ impl Meta<'_> {
     /// The step is over: logs what it has changed, and gives up what it has given up.
     #[inline]
     pub(super) fn commit(&mut self) {
-        if let Some(journal) = &self.store.journal
-            && journal.note(&mut self.namespace).is_err()
-        {
+        if self.note().is_some_and(|noted| noted.is_err()) {
             // What it has given up stays away from everybody until the next start.
             self.freed = Freed::default();
         }
@@ -125,6 +125,22 @@ impl Meta<'_> {
         for slot in self.freed.slots.drain(..) {
             self.table.release(slot);
         }
+    }
+
+    /// Says what the step has changed, to those who have to know.
+    #[inline]
+    fn note(&mut self) -> Option<Result<(), Full>> {
+        let (journal, tape) = (self.store.journal.as_ref(), self.store.tape.rolling());
+        if journal.is_none() && tape.is_none() {
+            return None;
+        }
+        journal::in_words(&mut self.namespace, |inodes, changed, ops| {
+            if let Some(tape) = tape {
+                let inode = |&ino: &u64| Some((ino, inodes.get(ino).ok()?));
+                tape.say(ops, changed.iter().filter_map(inode), self.table);
+            }
+            journal.map_or(Ok(()), |journal| journal.append(ops))
+        })
     }
 
     /// Publishes what the server owns of an inode's record. Inodes that are gone have none.

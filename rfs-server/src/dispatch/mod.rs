@@ -24,7 +24,9 @@ mod pending;
 mod quota;
 mod recover;
 mod shards;
+mod snapshot;
 mod store;
+mod tape;
 #[cfg(test)]
 mod tests;
 mod xattr;
@@ -58,6 +60,7 @@ pub(crate) use recover::BEFORE;
 pub use recover::{Damage, Kept};
 use shards::{SHARDS, Shards};
 use store::Store;
+pub use tape::{Said, Written};
 
 /// The root directory of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +134,13 @@ impl Dispatcher {
     #[must_use]
     pub fn with_memory(mut self, memory: Identity, starts: u64) -> Dispatcher {
         self.memory = (memory, starts);
+        self
+    }
+
+    /// Can be asked for snapshots.
+    #[must_use]
+    pub fn with_snapshots(mut self) -> Dispatcher {
+        self.store.tape.put_in();
         self
     }
 

@@ -37,15 +37,15 @@ use crate::{
 /// Stands for all sessions of the servers before. No session has this number.
 pub(crate) const BEFORE: u64 = u64::MAX;
 
-/// What a memory object keeps besides the memory that is lent.
+/// What a memory object keeps besides the memory that is lent, or what a snapshot had.
 #[derive(Debug)]
 pub struct Kept {
-    /// The log.
-    pub log: Log,
-    /// What it says; `None` if the object is new.
+    /// The log; `None` if the memory goes with the server.
+    pub log: Option<Log>,
+    /// What it says, or the snapshot; `None` if the object is new.
     pub state: Option<State>,
-    /// Which blocks may hold bytes.
-    pub dirt: Dirt,
+    /// Which blocks may hold bytes; `None` if all that no file has is zero.
+    pub dirt: Option<Dirt>,
     /// The number of this start: larger than those of all servers before.
     pub starts: u64,
     /// The last server has ended in order.
@@ -83,13 +83,13 @@ impl Dispatcher {
     ) -> Result<Dispatcher, Damage> {
         let Kept { log, state, dirt, starts, clean } = kept;
         let started = clock.now();
-        let journal = Journal::new(log);
+        let journal = log.map(Journal::new);
         let Some(State { mut inodes, last_ino, slots }) = state else {
             let table = Table::new(table);
             let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
             let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
             let space = Space::kept(arena, mode, Vec::new(), dirt, false);
-            let store = Store::new(shards, table, Arc::new(space), Some(journal));
+            let store = Store::new(shards, table, Arc::new(space), journal);
             let dispatcher = Dispatcher::over(store, clock, started);
             dispatcher.write_log_anew()?;
             return Ok(dispatcher);
@@ -112,7 +112,9 @@ impl Dispatcher {
             }
         }
         if !cut.is_empty() {
-            journal.describe_or_stop(cut.iter().filter_map(|ino| Some((*ino, inodes.get(ino)?))));
+            if let Some(journal) = &journal {
+                journal.describe_or_stop(cut.iter().filter_map(|ino| Some((*ino, inodes.get(ino)?))));
+            }
             used = extents(&inodes, arena.len() as u64)?;
         }
         for (&ino, inode) in &mut inodes {
@@ -123,7 +125,7 @@ impl Dispatcher {
         }
         let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
         let space = Arc::new(Space::kept(arena, mode, used, dirt, !clean));
-        let store = Store::new(Shards::filled(inodes, last_ino), table, space, Some(journal));
+        let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
         store.xattrs.add(xattrs);
         // Somebody may have had it open, and may be writing to it now, with memory that is mapped.
         for &ino in &held {

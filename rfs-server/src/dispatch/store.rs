@@ -19,6 +19,7 @@ use super::{
     pending::{Due, Pending},
     quota::Quota,
     shards::{Mode, Shards},
+    tape::Tape,
 };
 use crate::{
     grants::Grants,
@@ -36,6 +37,7 @@ use crate::{
 pub(crate) struct Store {
     pub(super) shards: Shards,
     pub(super) journal: Option<Journal>,
+    pub(super) tape: Tape,
     /// Whoever moves a directory to another one: until he is done, all others stay where they are.
     tree: Ordered<()>,
     locks: Ordered<Locks>,
@@ -56,6 +58,7 @@ impl Store {
         Store {
             shards,
             journal,
+            tape: Tape::default(),
             tree: Ordered::new(Rank::Tree, ()),
             locks: Ordered::new(Rank::Locks, Locks::default()),
             locks_touched: AtomicBool::new(false),
@@ -135,7 +138,11 @@ impl Store {
     #[inline]
     fn view<'a, M: Mode>(&'a self, plan: &'a mut Plan, asker: Option<&'a Session>) -> View<'a, M> {
         View {
-            namespace: Namespace::new(Held::new(&self.shards, plan, self.journal.is_some())),
+            namespace: Namespace::new(Held::new(
+                &self.shards,
+                plan,
+                self.journal.is_some() || self.tape.is_there(),
+            )),
             table: &self.table,
             space: &self.space,
             xattrs: &self.xattrs,

@@ -110,30 +110,43 @@ pub struct ObjectStore {
 impl ObjectStore {
     /// Locks a directory; makes it, for this user alone, if just that one is missing.
     pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
-        match fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(os(path, "mkdir")(e)),
-            _ => {}
-        }
-        let lock = File::open(path).map_err(os(path, "open"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(ObjectStore { path: path.to_owned(), _lock: lock }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(ObjectError::Busy { path: path.to_owned() }),
-            Err(e) => Err(os(path, "flock")(e.into())),
-        }
+        Ok(ObjectStore { path: path.to_owned(), _lock: lock_directory(path)? })
     }
 
-    /// The object of an export: the one that is there, or a new one.
+    /// The object of an export: the one that is there, or a new one. One that no server has begun to work with is made anew: whatever was
+    /// about to be put into it may be there in part.
     pub fn object(&self, export: &str, shape: Shape) -> Result<Object, ObjectError> {
         let path = self.path.join(file_name(export));
-        if !path.try_exists().map_err(os(&path, "stat"))? {
-            make(&path, shape)?;
+        if path.try_exists().map_err(os(&path, "stat"))? {
+            let object = Object::open(path.clone(), shape)?;
+            if object.header().starts > 0 {
+                return Ok(object);
+            }
+            drop(object);
+            fs::remove_dir_all(&path).map_err(os(&path, "rmdir"))?;
         }
+        make(&path, shape)?;
         Object::open(path, shape)
     }
 }
 
+/// Locks a directory against other servers, for as long as what is returned is open; makes it, for this user alone, if just that one
+/// is missing.
+pub(crate) fn lock_directory(path: &Path) -> Result<File, ObjectError> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(os(path, "mkdir")(e)),
+        _ => {}
+    }
+    let lock = File::open(path).map_err(os(path, "open"))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(ObjectError::Busy { path: path.to_owned() }),
+        Err(e) => Err(os(path, "flock")(e.into())),
+    }
+}
+
 /// The name of an export as that of a directory: what a name of a file cannot have, or has a meaning here, is written as a number.
-fn file_name(export: &str) -> String {
+pub(crate) fn file_name(export: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
     export.chars().map(|c| if plain(c) { c.to_string() } else { format!("%{:x}", u32::from(c)) }).collect()
 }

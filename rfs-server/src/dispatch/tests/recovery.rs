@@ -1,7 +1,7 @@
 //! Servers that are killed: random requests on a memory object, which is copied as it is at some moment, and what the next server
 //! makes of the copy. All that is visible is compared with what was visible when the last request had been answered.
 
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -13,15 +13,15 @@ use super::{
 };
 use crate::durable::{Dirt, Log, replay::State};
 
-const BLOCKS: u64 = 64;
-const INODES: usize = 200;
+pub(super) const BLOCKS: u64 = 64;
+pub(super) const INODES: usize = 200;
 /// Bytes of a segment of the log, unless a test says another number.
 const SEGMENT: usize = 1 << 18;
 /// Where the log begins.
 const LOG: usize = 64;
 
 /// What outlives a server.
-struct Object {
+pub(super) struct Object {
     arena: Arc<Memory>,
     table: Arc<Memory>,
     state: Arc<Memory>,
@@ -39,7 +39,7 @@ fn bytes(memory: &Memory) -> Vec<u8> {
 }
 
 impl Object {
-    fn new() -> Object {
+    pub(super) fn new() -> Object {
         Object::with_segment(SEGMENT)
     }
 
@@ -67,7 +67,7 @@ impl Object {
     }
 
     /// Starts the `starts`th server on it.
-    fn start(&self, starts: u64, clean: bool) -> Result<Fixture, Damage> {
+    pub(super) fn start(&self, starts: u64, clean: bool) -> Result<Fixture, Damage> {
         let clock = Arc::new(ManualClock::new(1000 * starts as i64));
         let (log, state) = if starts == 1 {
             (Log::new(Arc::clone(&self.state), LOG, self.segment), None)
@@ -76,7 +76,8 @@ impl Object {
             let log = Log::open(Arc::clone(&self.state), LOG, self.segment, |op| state.apply(op)).unwrap();
             (log, Some(state))
         };
-        let kept = Kept { log, state, dirt: Dirt::new(Arc::clone(&self.state), 0), starts, clean };
+        let kept =
+            Kept { log: Some(log), state, dirt: Some(Dirt::new(Arc::clone(&self.state), 0)), starts, clean };
         let (arena, table) = (Arc::clone(&self.arena), Arc::clone(&self.table));
         let memory = (Arc::clone(&arena), Arc::clone(&table));
         let dispatcher =
@@ -86,7 +87,7 @@ impl Object {
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+pub(super) enum Act {
     Names(Step),
     Write(Path, u64, u64),
     Truncate(Path, u64),
@@ -108,7 +109,7 @@ enum Act {
 
 const ACL: &str = "system.posix_acl_default";
 
-fn act() -> impl Strategy<Value = Act> {
+pub(super) fn act() -> impl Strategy<Value = Act> {
     let name = || prop_oneof![Just("user.a"), Just("security.capability"), Just("user.b"), Just(ACL)];
     let flags = prop_oneof![
         Just(FallocateFlags::empty()),
@@ -145,25 +146,28 @@ impl Act {
 }
 
 /// A server with the sessions that act: 1 opens and closes, 2 holds.
-struct World {
-    fixture: Fixture,
-    writes: u8,
+pub(super) struct World {
+    pub(super) fixture: Fixture,
+    writes: Cell<u8>,
+    /// Files get their own number as bytes, and nothing else.
+    pub(super) tagged: bool,
 }
 
 impl World {
-    fn client(&self) -> Client<'_> {
+    pub(super) fn client(&self) -> Client<'_> {
         Client { fixture: &self.fixture, id: 1 }
     }
 
-    fn new(fixture: Fixture) -> World {
+    pub(super) fn new(fixture: Fixture) -> World {
         for id in [1, 2] {
             fixture.client(id);
         }
-        World { fixture, writes: 0 }
+        World { fixture, writes: Cell::new(0), tagged: false }
     }
 
-    fn act(&mut self, act: &Act) {
-        self.writes = self.writes.wrapping_add(1).max(1);
+    pub(super) fn act(&self, act: &Act) {
+        let writes = self.writes.get().wrapping_add(1).max(1);
+        self.writes.set(writes);
         let client = self.client();
         let find = |path: &Path| walk(&client, path).ok();
         match act {
@@ -173,7 +177,8 @@ impl World {
                 let Reply::Opened(opened) = client.ask(Request::Open { ino, write: true }) else { return };
                 if let Reply::Layout(_) = client.ask(Request::Allocate { ino, offset: *at, len: *len }) {
                     let layout = client.layout(Request::Layout { ino, offset: 0 });
-                    let data = vec![self.writes; *len as usize];
+                    let byte = if self.tagged { ino as u8 } else { writes };
+                    let data = vec![byte; *len as usize];
                     client.write(&opened.attr, &layout, *at, &data, self.fixture.clock.now());
                 }
                 client.close(ino);
@@ -216,7 +221,7 @@ impl World {
                         [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &[0xff; 4]].concat()
                     };
                     let acl = [vec![2, 0, 0, 0], full.map(entry).concat()].concat();
-                    let value = if *name == ACL { acl } else { vec![self.writes; *len] };
+                    let value = if *name == ACL { acl } else { vec![writes; *len] };
                     client.ask(Request::SetXattr {
                         ino,
                         name: name.as_bytes(),
@@ -244,12 +249,16 @@ impl World {
                 self.fixture.client(2);
             }
             Act::Anew => self.fixture.dispatcher.write_log_anew().unwrap(),
-            Act::Begin => self.fixture.dispatcher.store.journal.as_ref().unwrap().log().exchange(),
+            Act::Begin => {
+                if let Some(journal) = &self.fixture.dispatcher.store.journal {
+                    journal.log().exchange();
+                }
+            }
         }
     }
 
     /// All that can be seen, by path.
-    fn view(&self) -> View {
+    pub(super) fn view(&self) -> View {
         let client = self.client();
         let mut view = View::new();
         let mut queue: Vec<(Vec<u8>, u64)> = vec![(Vec::new(), ROOT_INO)];
@@ -300,7 +309,7 @@ impl World {
 
     /// When those of before are over, everything that no name leads to is free, and free space is zero. Whatever files get next
     /// is zero, too.
-    fn check_what_is_free(&self, view: &View) {
+    pub(super) fn check_what_is_free(&self, view: &View) {
         self.fixture.dispatcher.before_is_over();
         let inos: BTreeMap<u64, &Seen> = view.values().map(|seen| (seen.attr.ino, seen)).collect();
         assert_eq!(self.fixture.free_inodes(), (INODES - inos.len()) as u64);
@@ -318,17 +327,17 @@ impl World {
     }
 }
 
-type View = BTreeMap<Vec<u8>, Seen>;
+pub(super) type View = BTreeMap<Vec<u8>, Seen>;
 
 /// What can be seen of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
-    attr: Attr,
-    names: Vec<(u64, Vec<u8>, u64)>,
-    list: (u64, Vec<u8>),
-    xattrs: Vec<(u64, Vec<u8>)>,
-    target: Vec<u8>,
-    data: Vec<u8>,
+pub(super) struct Seen {
+    pub(super) attr: Attr,
+    pub(super) names: Vec<(u64, Vec<u8>, u64)>,
+    pub(super) list: (u64, Vec<u8>),
+    pub(super) xattrs: Vec<(u64, Vec<u8>)>,
+    pub(super) target: Vec<u8>,
+    pub(super) data: Vec<u8>,
 }
 
 /// The same without the bytes, size and times of one inode.
@@ -445,7 +454,7 @@ proptest! {
         let mut starts = 1;
         let mut before = None;
         for acts in &runs {
-            let mut world = World::new(object.start(starts, starts == 1).unwrap());
+            let world = World::new(object.start(starts, starts == 1).unwrap());
             if let Some(before) = &before {
                 prop_assert_eq!(&world.view(), before);
                 world.check_what_is_free(before);
@@ -474,7 +483,7 @@ proptest! {
         (which, cut) in any::<(prop::sample::Index, prop::sample::Index)>(),
     ) {
         let object = Arc::new(Object::new());
-        let mut world = World::new(object.start(1, true).unwrap());
+        let world = World::new(object.start(1, true).unwrap());
         acts.iter().for_each(|act| world.act(act));
         let before = world.view();
         let bytes_of = last.bytes_of().and_then(|path| walk(&world.client(), path).ok());
@@ -515,7 +524,7 @@ proptest! {
     #[test]
     fn who_ends_in_order_leaves_everything(acts in proptest::collection::vec(act(), 0..40)) {
         let object = Object::new();
-        let mut world = World::new(object.start(1, true).unwrap());
+        let world = World::new(object.start(1, true).unwrap());
         acts.iter().for_each(|act| world.act(act));
         let before = world.view();
         world.fixture.dispatcher.session_ended(1);

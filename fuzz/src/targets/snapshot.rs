@@ -1,0 +1,101 @@
+//! Snapshots that somebody else has written: as they are, and with checks that are right.
+//!
+//! An input of the second kind is a list of frames, each behind a byte for its kind and two for its length. What is restored is a file
+//! system whose inodes can be asked for, or is refused.
+
+use std::sync::Arc;
+
+use rdmabox::Memory;
+use rfs_proto::{ROOT_INO, Reply, Request, SetAttr, record};
+use rfs_server::{
+    clock::ManualClock,
+    dispatch::{Dispatcher, Kept, Root},
+    persist::{
+        Contents,
+        format::{Frames, Header, Kind, Reader},
+        restore::restore,
+        write::snapshot,
+    },
+    scrub::ScrubMode,
+};
+
+use super::dispatcher::{self, Bench};
+
+const HEADER: Header = Header {
+    arena: dispatcher::MEMORY as u64,
+    inodes: dispatcher::INODES as u32,
+    identity: 1,
+    number: 1,
+    time: 0,
+};
+const KINDS: [Kind; 4] = [Kind::Ops, Kind::Written, Kind::WrittenLater, Kind::Bytes];
+
+/// A file as it is.
+pub(super) fn file(bytes: &[u8]) {
+    let Ok(contents) = Contents::read(bytes) else { return };
+    let memory = |len| Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"));
+    let (arena, table) = (memory(dispatcher::MEMORY), memory(dispatcher::INODES * record::LEN));
+    let Ok(state) = restore(contents, bytes, (&arena, &table), None) else { return };
+    let kept = Kept { log: None, state: Some(state), dirt: None, starts: 1, clean: true };
+    let root = Root { perm: 0o755, uid: 0, gid: 0 };
+    let clock = Arc::new(ManualClock::new(0));
+    let memory = (Arc::clone(&arena), Arc::clone(&table));
+    let Ok(dispatcher) = Dispatcher::kept(memory, ScrubMode::Inline, root, clock, kept) else { return };
+    let bench = Bench::of(dispatcher, arena, table);
+    bench.attach(1, false);
+    for ino in ROOT_INO..ROOT_INO + 20 {
+        for request in [Request::GetAttr { ino }, Request::Open { ino, write: true }] {
+            assert!(bench.ask(1, request, |_: Reply| {}).is_some());
+        }
+    }
+}
+
+/// The same with frames that are whole.
+pub(super) fn frames(mut bytes: &[u8]) {
+    let whole = "a vector takes any number of bytes";
+    let mut frames = Frames::begin(Vec::new(), &HEADER).expect(whole);
+    while let [kind, low, high, rest @ ..] = bytes {
+        let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
+        let (body, rest) = rest.split_at(len);
+        bytes = rest;
+        frames.frame(KINDS[usize::from(*kind) % KINDS.len()], &[body]).expect(whole);
+    }
+    file(&frames.end().expect(whole));
+}
+
+/// One that a server has made, of files without bytes.
+fn made() -> Vec<u8> {
+    let bench = Bench::new();
+    bench.attach(1, false);
+    let (parent, uid, gid) = (ROOT_INO, 0, 0);
+    let create = Request::Create { parent, name: b"file", perm: 0o644, umask: 0, uid, gid, exclusive: true };
+    bench.ask(1, create, |_| {});
+    bench.ask(1, Request::Allocate { ino: 2, offset: 0, len: 5000 }, |_| {});
+    bench.ask(1, Request::Mkdir { parent, name: b"sub", perm: 0o755, umask: 0, uid, gid }, |_| {});
+    bench.ask(1, Request::Symlink { parent, name: b"link", target: b"sub", uid, gid }, |_| {});
+    let changes = SetAttr { size: Some(4500), ..SetAttr::default() };
+    bench.ask(1, Request::SetAttr { ino: 2, changes }, |_| {});
+    let made = snapshot(bench.dispatcher(), &HEADER, Vec::new(), |_| Ok(()));
+    made.unwrap_or_else(|e| panic!("no snapshot: {e}"))
+}
+
+/// A whole file.
+pub(super) fn file_seeds() -> Vec<Vec<u8>> {
+    vec![made()]
+}
+
+/// What it has.
+pub(super) fn frames_seeds() -> Vec<Vec<u8>> {
+    let (file, mut seed) = (made(), Vec::new());
+    let mut add = |kind: Kind, body: &[u8]| {
+        seed.push(KINDS.iter().position(|other| *other == kind).unwrap_or(0) as u8);
+        seed.extend_from_slice(&(body.len() as u16).to_le_bytes());
+        seed.extend_from_slice(body);
+    };
+    let mut reader = Reader::begin(&file[..]).unwrap_or_else(|e| panic!("no snapshot: {e}"));
+    while let Ok(Some((kind, body))) = reader.frame() {
+        add(kind, body);
+    }
+    add(Kind::Bytes, &[&4096u64.to_le_bytes()[..], b"bytes"].concat());
+    vec![seed]
+}

@@ -1,0 +1,149 @@
+//! Snapshots of a file system that is in use, restored into fresh memory. What is restored is compared with what was visible at the moment of the
+//! snapshot. Requests come at fixed points of it: between the descriptions of two shards, and before anything is copied.
+
+use proptest::prelude::*;
+use rfs_proto::FileKind;
+
+use super::{
+    recovery::{Act, BLOCKS, INODES, Object, Seen, View, World, act},
+    *,
+};
+use crate::{
+    durable::{Dirt, Log},
+    persist::{
+        Contents,
+        format::Header,
+        restore::{RestoreError, restore},
+        write::{Progress, snapshot},
+    },
+};
+
+/// What is described before a snapshot's moment has come.
+const DESCRIPTIONS: usize = SHARDS;
+
+fn header() -> Header {
+    Header { arena: BLOCKS * B, inodes: INODES as u32, identity: 7, number: 1, time: 0 }
+}
+
+/// With a log, as over files, or without.
+fn world(logged: bool) -> World {
+    let fixture = match logged {
+        true => Object::new().start(1, true).unwrap(),
+        false => fixture(BLOCKS, INODES),
+    };
+    let Fixture { dispatcher, arena, table, clock } = fixture;
+    World::new(Fixture { dispatcher: dispatcher.with_snapshots(), arena, table, clock })
+}
+
+fn take(world: &World) -> Vec<u8> {
+    interleaved(world, || {})
+}
+
+/// A snapshot, and what is done each time when the thread that makes it lets others go on.
+fn interleaved(world: &World, mut others: impl FnMut()) -> Vec<u8> {
+    let go_on = |_: Progress| {
+        others();
+        Ok(())
+    };
+    snapshot(&world.fixture.dispatcher, &header(), Vec::new(), go_on).unwrap()
+}
+
+/// Another server, with memory of this size.
+fn restored(file: &[u8], blocks: u64, inodes: usize, logged: bool) -> Result<World, RestoreError> {
+    let memory = |len: usize| Arc::new(Memory::private(len).unwrap());
+    let (arena, table) = (memory((blocks * B) as usize), memory(inodes * record::LEN));
+    let dirt = || Dirt::new(memory(4096), 0);
+    let dirt = logged.then(dirt);
+    let contents = Contents::read(file).unwrap();
+    let state = restore(contents, file, (&arena, &table), dirt.as_ref())?;
+    let log = logged.then(|| Log::new(memory(1 << 19), 0, 1 << 18));
+    let kept = Kept { log, state: Some(state), dirt, starts: 1, clean: true };
+    let clock = Arc::new(ManualClock::new(1_000_000));
+    let memory = (Arc::clone(&arena), Arc::clone(&table));
+    let dispatcher =
+        Dispatcher::kept(memory, ScrubMode::Inline, ROOT, Arc::clone(&clock) as Arc<dyn Clock>, kept);
+    Ok(World::new(Fixture { dispatcher: dispatcher.unwrap(), arena, table, clock }))
+}
+
+/// What stays the same although clients write to files.
+fn unwritten(seen: &Seen) -> Seen {
+    let mut seen = seen.clone();
+    if seen.attr.kind == FileKind::Regular {
+        (seen.attr.size, seen.attr.mtime, seen.attr.ctime) = (0, 0, 0);
+        seen.data.clear();
+    }
+    // That somebody has read is not a change that anybody is told of.
+    seen.attr.atime = 0;
+    seen
+}
+
+fn without_data(view: &View) -> View {
+    view.iter().map(|(path, seen)| (path.clone(), unwritten(seen))).collect()
+}
+
+fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
+    proptest::collection::vec(act(), 0..most)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Nothing happens while it is made.
+    #[test]
+    fn what_was_there_is_there_again(
+        before in acts(60),
+        after in acts(20),
+        (logged, again) in any::<(bool, bool)>(),
+    ) {
+        let world = world(logged);
+        before.iter().for_each(|act| world.act(act));
+        let (file, expected) = (take(&world), world.view());
+        after.iter().for_each(|act| world.act(act));
+        let world = restored(&file, BLOCKS, INODES, again).unwrap();
+        prop_assert_eq!(&world.view(), &expected);
+        world.check_what_is_free(&expected);
+        // It goes on from there, with larger memory as well.
+        let bigger = restored(&file, BLOCKS + 300, INODES + 9, again).unwrap();
+        prop_assert_eq!(bigger.view(), expected);
+        after.iter().for_each(|act| world.act(act));
+    }
+
+    /// It goes on while it is made. Names and all that only the server changes are those of one moment. Files have bytes of
+    /// their own only, as far as they reached then at least.
+    #[test]
+    fn what_others_do_meanwhile(
+        before in acts(40),
+        during in proptest::collection::vec((0..DESCRIPTIONS, act()), 0..30),
+        after in acts(40),
+        logged in any::<bool>(),
+    ) {
+        let mut world = world(logged);
+        world.tagged = true;
+        before.iter().for_each(|act| world.act(act));
+        let (mut turn, mut expected) = (0, View::new());
+        let file = interleaved(&world, || {
+            match turn {
+                0..DESCRIPTIONS => {
+                    during.iter().filter(|(at, _)| *at == turn).for_each(|(_, act)| world.act(act));
+                    if turn == DESCRIPTIONS - 1 {
+                        expected = world.view();
+                    }
+                }
+                // The moment has come, and no byte has been copied.
+                DESCRIPTIONS => after.iter().for_each(|act| world.act(act)),
+                _ => {}
+            }
+            turn += 1;
+        });
+        prop_assert!(turn > DESCRIPTIONS);
+        let world = restored(&file, BLOCKS, INODES, false).unwrap();
+        let view = world.view();
+        prop_assert_eq!(without_data(&view), without_data(&expected));
+        for (path, seen) in &view {
+            prop_assert!(seen.attr.size >= expected[path].attr.size);
+            let own = seen.attr.ino as u8;
+            prop_assert!(seen.data.iter().all(|&byte| byte == own || byte == 0), "a stranger's byte");
+        }
+        world.check_what_is_free(&view);
+    }
+}

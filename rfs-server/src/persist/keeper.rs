@@ -1,0 +1,216 @@
+//! Makes the snapshots of a server: at intervals, when it is asked to, and a last one at the end.
+//!
+//! Threading: a thread of its own, of low priority, which sleeps until it has something to do. [`Keeper::finish`] makes the last ones on the
+//! thread that calls it. Dropping the keeper ends a snapshot that is being made, which is then none, and joins the thread.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::{Condvar, Mutex};
+use rdmabox::size;
+use rfs_proto::Identity;
+
+use super::{
+    PersistError,
+    directory::Snapshots,
+    format::Header,
+    write::{Progress, snapshot},
+};
+use crate::{dispatch::Dispatcher, durable::Shape};
+
+/// How much less of a processor the thread gets than others (nice(2)).
+const NICE: i32 = 10;
+/// How often the last snapshot says how far it is.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// Why a snapshot was not made. Those of before are there.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The files.
+    #[error(transparent)]
+    Files(#[from] PersistError),
+    /// The one that was being written.
+    #[error("it cannot be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// An export whose snapshots are made.
+#[derive(Debug)]
+pub struct Job {
+    /// Its name.
+    pub name: String,
+    /// Its file system.
+    pub dispatcher: Arc<Dispatcher>,
+    /// How large it is.
+    pub shape: Shape,
+    /// Where they go.
+    pub snapshots: Snapshots,
+    /// What nobody has changed since the last one, if that can be known.
+    idle_since: Option<u64>,
+}
+
+impl Job {
+    /// One of which there is no snapshot yet that it is known to be the same as.
+    pub fn new(name: String, dispatcher: Arc<Dispatcher>, shape: Shape, snapshots: Snapshots) -> Job {
+        Job { name, dispatcher, shape, snapshots, idle_since: None }
+    }
+
+    /// Nobody can have changed anything since the last snapshot.
+    fn is_idle(&self) -> bool {
+        self.idle_since.is_some() && self.idle_since == self.dispatcher.idle_since()
+    }
+
+    /// Makes a snapshot, and says in the log what came of it.
+    fn make(&mut self, mut go_on: impl FnMut(Progress) -> io::Result<()>) {
+        let begin = Instant::now();
+        let idle_since = self.dispatcher.idle_since();
+        match self.try_make(&mut go_on) {
+            Ok((number, bytes)) => {
+                let took = begin.elapsed();
+                log::info!("{}: snapshot {number}: {} after {took:.1?}", self.name, size::show(bytes));
+                self.idle_since = idle_since;
+            }
+            Err(SnapshotError::Write(e)) if e.kind() == io::ErrorKind::Interrupted => {
+                log::info!("{}: the snapshot is given up, those of before stay: {e}", self.name);
+            }
+            Err(e) => log::error!("{}: no snapshot was made, those of before stay: {e}", self.name),
+        }
+    }
+
+    fn try_make(
+        &mut self,
+        go_on: &mut impl FnMut(Progress) -> io::Result<()>,
+    ) -> Result<(u64, u64), SnapshotError> {
+        let (number, out) = self.snapshots.begin()?;
+        let Shape { arena, inodes } = self.shape;
+        let Identity(identity) = self.dispatcher.identity();
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        let header = Header { arena, inodes, identity: u128::from_be_bytes(identity), number, time };
+        let out = snapshot(&self.dispatcher, &header, out, go_on)?;
+        Ok((number, self.snapshots.finish(out)?))
+    }
+}
+
+/// What the thread is told.
+#[derive(Debug, Default)]
+struct Orders {
+    now: bool,
+    over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    orders: Mutex<Orders>,
+    changed: Condvar,
+    over: AtomicBool,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub struct Keeper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Vec<Job>>>,
+}
+
+impl Keeper {
+    /// Starts it. Between two snapshots it waits for `every`, or until it is asked to make them.
+    pub fn start(jobs: Vec<Job>, every: Option<Duration>) -> io::Result<Keeper> {
+        let shared = Arc::<Shared>::default();
+        let own = Arc::clone(&shared);
+        let work = move || work(&own, jobs, every);
+        let thread = std::thread::Builder::new().name("rfs-persist".into()).spawn(work)?;
+        Ok(Keeper { shared, thread: Some(thread) })
+    }
+
+    /// Asks for a snapshot of each export. Those that are being made are not meant: they were begun before.
+    pub fn ask(&self) {
+        self.shared.orders.lock().now = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// Makes the last ones, for which nobody changes anything any more, unless `cut_short` says to leave it at those of before.
+    pub fn finish(mut self, cut_short: &AtomicBool) {
+        for mut job in self.stop() {
+            if job.is_idle() {
+                log::info!("{}: nothing has changed since the last snapshot", job.name);
+                continue;
+            }
+            let mut next = Instant::now() + REPORT;
+            let name = job.name.clone();
+            job.make(|Progress { done, all }| {
+                if cut_short.load(Ordering::Relaxed) {
+                    return Err(io::Error::new(io::ErrorKind::Interrupted, "a second signal came"));
+                }
+                if Instant::now() >= next {
+                    log::info!("{name}: the last snapshot: {} of {}", size::show(done), size::show(all));
+                    next = Instant::now() + REPORT;
+                }
+                Ok(())
+            });
+        }
+    }
+
+    /// Ends the thread.
+    fn stop(&mut self) -> Vec<Job> {
+        self.shared.orders.lock().over = true;
+        self.shared.over.store(true, Ordering::Relaxed);
+        self.shared.changed.notify_all();
+        let Some(thread) = self.thread.take() else { return Vec::new() };
+        thread.join().unwrap_or_else(|_| {
+            log::error!("the thread that makes snapshots had panicked");
+            Vec::new()
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn work(shared: &Shared, mut jobs: Vec<Job>, every: Option<Duration>) -> Vec<Job> {
+    if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
+        log::debug!("the thread that makes snapshots has the priority of others: {e}");
+    }
+    while let Some(asked) = wait(shared, every) {
+        for job in &mut jobs {
+            if asked || !job.is_idle() {
+                job.make(|_| match shared.over.load(Ordering::Relaxed) {
+                    true => Err(io::Error::new(io::ErrorKind::Interrupted, "the server ends")),
+                    false => Ok(()),
+                });
+            }
+        }
+    }
+    jobs
+}
+
+/// Waits until there is something to do: whether somebody has asked for it. `None` at the end.
+fn wait(shared: &Shared, every: Option<Duration>) -> Option<bool> {
+    let deadline = every.and_then(|every| Instant::now().checked_add(every));
+    let mut orders = shared.orders.lock();
+    loop {
+        if orders.over {
+            return None;
+        }
+        if std::mem::take(&mut orders.now) {
+            return Some(true);
+        }
+        match deadline {
+            Some(deadline) if shared.changed.wait_until(&mut orders, deadline).timed_out() => {
+                return (!orders.over).then(|| std::mem::take(&mut orders.now));
+            }
+            Some(_) => {}
+            None => shared.changed.wait(&mut orders),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a snapshot says, when all of it has been checked.
+//!
+//! Threading: plain values.
+
+use std::io::Read;
+
+use rfs_proto::{BLOCK, Extent, MAX_FILE_SIZE, record};
+
+pub use super::format::ReadError;
+use super::format::{Header, Kind, Reader};
+use crate::{
+    alloc::Range,
+    dispatch::Written,
+    durable::{
+        op::{self, Op},
+        replay::State,
+    },
+    files::block_up,
+    namespace::{Body, Inode},
+    numbers::ByNumber,
+};
+
+/// A file system, but for the bytes of its files.
+#[derive(Debug)]
+pub struct Contents {
+    /// What it is of.
+    pub header: Header,
+    /// The inodes, with their times. Files have the space that they keep when nobody has them open.
+    pub state: State,
+    /// Sizes of the files.
+    pub sizes: ByNumber<u64>,
+    /// Where their bytes lie, in order.
+    pub places: Vec<Range>,
+}
+
+impl Contents {
+    /// Reads a whole file, and checks it. Nothing of it counts before that.
+    pub fn read(input: impl Read) -> Result<Contents, ReadError> {
+        let mut reader = Reader::begin(input)?;
+        let header = reader.header;
+        let mut state = State::default();
+        let (mut written, mut later) = (ByNumber::default(), ByNumber::default());
+        while let Some((kind, body)) = reader.frame()? {
+            match kind {
+                Kind::Ops => {
+                    for op in op::decode(body) {
+                        let op = op.map_err(|_| ReadError::Nonsense)?;
+                        check(&op, &header)?;
+                        state.apply(op).map_err(|_| ReadError::Nonsense)?;
+                    }
+                }
+                Kind::Written => written.extend(all_written(body)?),
+                Kind::WrittenLater => later.extend(all_written(body)?),
+                Kind::Bytes => {
+                    place(body, &header)?;
+                }
+                // They do not come from here.
+                Kind::Header | Kind::End => return Err(ReadError::Nonsense),
+            }
+        }
+        if state.slots > header.inodes {
+            return Err(ReadError::Nonsense);
+        }
+        let (mut sizes, mut places) = (ByNumber::default(), Vec::new());
+        for (&ino, inode) in &mut state.inodes {
+            if let Body::File(_) = inode.body {
+                sizes.insert(ino, settle(inode, written.get(&ino), later.get(&ino), &mut places));
+            }
+        }
+        places.sort_unstable();
+        if places.windows(2).any(|pair| pair[0].end() > pair[1].start) {
+            return Err(ReadError::Nonsense);
+        }
+        Ok(Contents { header, state, sizes, places })
+    }
+
+    /// Reads the file again, which is the same: `visit` gets the bytes of files with their places.
+    pub fn bytes(&self, input: impl Read, mut visit: impl FnMut(u64, &[u8])) -> Result<(), ReadError> {
+        let mut reader = Reader::begin(input)?;
+        if reader.header != self.header {
+            return Err(ReadError::Nonsense);
+        }
+        while let Some((kind, body)) = reader.frame()? {
+            if kind == Kind::Bytes {
+                let (start, bytes) = place(body, &self.header)?;
+                self.visit(start, bytes, &mut visit);
+            }
+        }
+        Ok(())
+    }
+
+    /// What of some bytes is a file's.
+    fn visit(&self, start: u64, bytes: &[u8], visit: &mut impl FnMut(u64, &[u8])) {
+        let end = start + bytes.len() as u64;
+        let first = self.places.partition_point(|place| place.end() <= start);
+        for place in self.places[first..].iter().take_while(|place| place.start < end) {
+            let (from, to) = (place.start.max(start), place.end().min(end));
+            visit(from, &bytes[(from - start) as usize..(to - start) as usize]);
+        }
+    }
+}
+
+/// The place of bytes, and they.
+fn place<'a>(body: &'a [u8], header: &Header) -> Result<(u64, &'a [u8]), ReadError> {
+    let (start, bytes) = body.split_first_chunk().ok_or(ReadError::Nonsense)?;
+    let start = u64::from_le_bytes(*start);
+    let end = start.checked_add(bytes.len() as u64);
+    end.filter(|&end| end <= header.arena).map(|_| (start, bytes)).ok_or(ReadError::Nonsense)
+}
+
+fn all_written(body: &[u8]) -> Result<impl Iterator<Item = (u64, Written)> + '_, ReadError> {
+    let (words, rest) = body.as_chunks::<8>();
+    if !rest.is_empty() || !words.len().is_multiple_of(3) {
+        return Err(ReadError::Nonsense);
+    }
+    let word = |at: usize| u64::from_le_bytes(words[at]);
+    let one = move |at: usize| Written { ino: word(at), size: word(at + 1), time: word(at + 2) as i64 };
+    Ok((0..words.len()).step_by(3).map(one).map(|written| (written.ino, written)))
+}
+
+/// Whether the numbers of an operation are any that there can be. The rest is for those to find who put it together.
+fn check(op: &Op<'_>, header: &Header) -> Result<(), ReadError> {
+    let fits = |extent: &Extent| {
+        let end = u64::saturating_add;
+        let whole = [extent.file, extent.arena, extent.len].iter().all(|number| number.is_multiple_of(BLOCK));
+        whole
+            && extent.len > 0
+            && end(extent.arena, extent.len) <= header.arena
+            && end(extent.file, extent.len) <= block_up(MAX_FILE_SIZE)
+    };
+    match op {
+        Op::Extents(_, _, extents) if !extents.iter().all(fits) => Err(ReadError::Nonsense),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a file the size and the times of its record, and takes the space that it loses with its last close. Its size. Where its bytes
+/// lie goes to `places`.
+fn settle(
+    inode: &mut Inode,
+    written: Option<&Written>,
+    later: Option<&Written>,
+    places: &mut Vec<Range>,
+) -> u64 {
+    let Body::File(map) = &mut inode.body else { return 0 };
+    // What was written later is there as far as it lies in the space of then. A file that has become shorter has its bytes still.
+    let later_size = later.map_or(0, |later| later.size.min(map.end()));
+    let size = written.map_or(0, |written| written.size).max(later_size).min(MAX_FILE_SIZE);
+    let time = later.map_or(0, |later| later.time);
+    let time = if time != 0 { time } else { written.map_or(0, |written| written.time) };
+    let keep = block_up(size).max(map.kept_to());
+    if map.reaches_beyond(keep) {
+        map.cut(keep);
+    }
+    map.take_touched();
+    let pieces = map.pieces(0, size).into_iter();
+    places.extend(pieces.filter_map(|(_, start, len)| Some(Range { start: start?, len })));
+    (inode.mtime, inode.ctime) = record::effective_times(inode.mtime, inode.ctime, time);
+    size
+}

@@ -1,0 +1,122 @@
+//! A snapshot of a file system that is in use.
+//!
+//! First its inodes are described, shard by shard, with what changes meanwhile; when that is over the snapshot's moment has come. Then the
+//! arena is copied from its beginning to its end, without what is known to be free and zero, and without blocks of zeroes. What is free and
+//! not yet zeroed may be copied along; nobody looks at it. Sizes are read before the bytes: a client writes bytes first.
+//!
+//! Threading: one thread, which may be of low priority: requests wait for it no longer than it takes to describe a shard.
+
+use std::io::{self, Write};
+
+use rfs_proto::BLOCK;
+use rustix::io::{Errno, pread};
+
+use super::format::{Frames, Header, Kind};
+use crate::{
+    alloc::Range,
+    dispatch::{Dispatcher, Said, Written},
+};
+
+/// Bytes that are copied at a time.
+const CHUNK: u64 = 1 << 20;
+const ZERO: [u8; BLOCK as usize] = [0; BLOCK as usize];
+/// Sizes and times in a frame.
+const WRITTEN: usize = 32 << 10;
+
+/// How far a snapshot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the arena that have been looked at.
+    pub done: u64,
+    /// All of them.
+    pub all: u64,
+}
+
+/// Writes a snapshot. `go_on` is asked now and then, and ends it by an error.
+pub fn snapshot<W: Write>(
+    dispatcher: &Dispatcher,
+    header: &Header,
+    out: W,
+    mut go_on: impl FnMut(Progress) -> io::Result<()>,
+) -> io::Result<W> {
+    let mut frames = Frames::begin(out, header)?;
+    let all = header.arena;
+    let hold = dispatcher.describe(|said| {
+        describe(&mut frames, &said)?;
+        go_on(Progress { done: 0, all })
+    })?;
+    let mut written = Vec::new();
+    for one in dispatcher.written() {
+        written.push(one);
+        if written.len() == WRITTEN {
+            tell(&mut frames, Kind::WrittenLater, &written)?;
+            written.clear();
+        }
+    }
+    tell(&mut frames, Kind::WrittenLater, &written)?;
+    let mut buffer = Vec::new();
+    let mut at = 0;
+    while at < all {
+        let chunk = Range { start: at, len: CHUNK.min(all - at) };
+        for range in dispatcher.not_clean(chunk) {
+            buffer.resize(range.len as usize, 0);
+            read(dispatcher, range.start, &mut buffer)?;
+            copy(&mut frames, range.start, &buffer)?;
+        }
+        at = chunk.end();
+        hold.copied_to(at);
+        go_on(Progress { done: at, all })?;
+    }
+    frames.end()
+}
+
+fn describe<W: Write>(frames: &mut Frames<W>, said: &Said) -> io::Result<()> {
+    for ops in said.pieces.iter().filter(|ops| !ops.is_empty()) {
+        frames.frame(Kind::Ops, &[ops])?;
+    }
+    said.written.chunks(WRITTEN).try_for_each(|written| tell(frames, Kind::Written, written))
+}
+
+fn tell<W: Write>(frames: &mut Frames<W>, kind: Kind, written: &[Written]) -> io::Result<()> {
+    if written.is_empty() {
+        return Ok(());
+    }
+    let words = written.iter().flat_map(|one| [one.ino, one.size, one.time as u64]);
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    frames.frame(kind, &[&bytes]).map(drop)
+}
+
+/// Reads bytes of the arena. Those of memory that was never touched are not made present by it.
+fn read(dispatcher: &Dispatcher, start: u64, out: &mut [u8]) -> io::Result<()> {
+    let arena = dispatcher.arena();
+    let Some(fd) = arena.fd() else {
+        arena.read(start as usize, out);
+        return Ok(());
+    };
+    let mut done = 0;
+    while done < out.len() {
+        match pread(fd, &mut out[done..], start + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(more) => done += more,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes what is not zero, in runs of blocks.
+fn copy<W: Write>(frames: &mut Frames<W>, start: u64, bytes: &[u8]) -> io::Result<()> {
+    let is_zero = |block: &&[u8]| **block == ZERO[..block.len()];
+    let blocks: Vec<&[u8]> = bytes.chunks(BLOCK as usize).collect();
+    let mut at = 0;
+    for run in blocks.chunk_by(|one, next| is_zero(one) == is_zero(next)) {
+        let len: usize = run.iter().map(|block| block.len()).sum();
+        if !is_zero(&run[0]) {
+            let place = (start + at as u64).to_le_bytes();
+            frames.frame(Kind::Bytes, &[&place, &bytes[at..at + len]])?;
+        }
+        at += len;
+    }
+    Ok(())
+}

@@ -1,0 +1,420 @@
+//! The program with snapshots: what outlives the memory.
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, ChildStderr, Command, Stdio},
+    sync::atomic::Ordering,
+};
+
+use common::{Client, attach};
+use rdmabox::{Address, ProviderKind, RemoteAddr, Session, SessionOptions};
+use rfs_proto::{Attr, ROOT_INO, RegionRef, Reply, Request, Value, XattrSet, record};
+use rfs_server::config::Persist;
+
+/// The program, working in a directory.
+struct Program {
+    child: Child,
+    address: Address,
+    stderr: BufReader<ChildStderr>,
+    said: Vec<String>,
+}
+
+fn command(directory: &Path, rest: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
+    command.arg("--listen").arg(format!("unix:{}", directory.join("sock").display()));
+    command.arg("--persist").arg(directory.join("snapshots")).args(rest);
+    piped(&mut command);
+    command
+}
+
+fn piped(command: &mut Command) {
+    command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+}
+
+impl Program {
+    fn start(directory: &Path, rest: &[&str]) -> Program {
+        Program::spawn(directory, &mut command(directory, rest))
+    }
+
+    fn spawn(directory: &Path, command: &mut Command) -> Program {
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().starts_with("ready:")), "it has not started");
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Program { child, address: Address::Unix(directory.join("sock")), stderr, said: Vec::new() }
+    }
+
+    fn connect(&self, export: &str) -> Client {
+        let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
+        let session = Session::connect(&self.address, &options).unwrap();
+        let Reply::Attached(attached) = attach(&session, export, false) else { panic!("not attached") };
+        Client { session, attached }
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+    }
+
+    /// Reads what it says up to a line with these words.
+    fn says(&mut self, words: &str) {
+        loop {
+            let mut line = String::new();
+            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "{words:?} is not in {:?}", self.said);
+            self.said.push(line);
+            if self.said.last().is_some_and(|line| line.contains(words)) {
+                return;
+            }
+        }
+    }
+
+    /// Asks for a snapshot and waits for it.
+    fn snapshot(&mut self, words: &str) {
+        self.signal("USR1");
+        self.says(words);
+    }
+
+    /// Ends it; what it has said.
+    fn end(mut self, signal: &str) -> String {
+        self.signal(signal);
+        self.child.wait().unwrap();
+        for line in self.stderr.by_ref().lines() {
+            self.said.push(line.unwrap());
+        }
+        self.said.join("\n")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Does not start, and says why in a line with these words.
+fn refuses(directory: &Path, rest: &[&str], words: &[&str]) {
+    let output = command(directory, rest).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(words.iter().all(|word| last.contains(word)), "{words:?} are not in {last:?}");
+}
+
+fn place(region: RegionRef, offset: u64) -> RemoteAddr {
+    RemoteAddr { addr: region.addr + offset, rkey: region.rkey }
+}
+
+/// Writes a part of a file as clients do: past the server, then size and time.
+fn write(client: &Client, attr: &Attr, offset: u64, data: &[u8]) {
+    let request = Request::Allocate { ino: attr.ino, offset, len: data.len() as u64 };
+    let Reply::Layout(layout) = client.ask(request) else { panic!("no space") };
+    let extent = layout.extents.iter().find(|extent| (extent.file..extent.file_end()).contains(&offset));
+    let extent = extent.unwrap();
+    assert!(offset + data.len() as u64 <= extent.file_end());
+    let arena = client.attached.arena;
+    client.session.write(place(arena, extent.arena + offset - extent.file), data).unwrap();
+    let field =
+        |field: usize| place(client.attached.table, u64::from(attr.slot) * record::LEN as u64 + field as u64);
+    let size = offset + data.len() as u64;
+    client.session.write(field(record::SIZE), &size.to_le_bytes()).unwrap();
+    client.session.write(field(record::WRITE_TIME), &77u64.to_le_bytes()).unwrap();
+}
+
+fn make(client: &Client, name: &str, data: &[u8]) -> Attr {
+    let attr = client.create(name.as_bytes()).attr;
+    write(client, &attr, 0, data);
+    client.ask(Request::Close { ino: attr.ino });
+    attr
+}
+
+fn read(client: &Client, attr: &Attr) -> Vec<u8> {
+    let Reply::Opened(opened) = client.ask(Request::Open { ino: attr.ino, write: false }) else {
+        panic!("not open")
+    };
+    let mut data = vec![0; attr.size as usize];
+    for extent in opened.layout.extents {
+        let at = extent.file as usize;
+        let end = data.len().min(at + extent.len as usize);
+        client.session.read(place(client.attached.arena, extent.arena), &mut data[at..end]).unwrap();
+    }
+    client.ask(Request::Close { ino: attr.ino });
+    data
+}
+
+/// All files of the root directory, with their bytes.
+fn files(client: &Client) -> BTreeMap<String, (Attr, Vec<u8>)> {
+    let request = Request::ReadDir { ino: ROOT_INO, cookie: 0, max_entries: 5000 };
+    let Reply::Dir(page) = client.ask(request) else { panic!("no directory") };
+    assert!(page.end);
+    let file = |entry: rfs_proto::DirEntry| {
+        let data =
+            if entry.attr.kind == rfs_proto::FileKind::Regular { read(client, &entry.attr) } else { vec![] };
+        (String::from_utf8(entry.name).unwrap(), (entry.attr, data))
+    };
+    page.entries.into_iter().map(file).collect()
+}
+
+fn names(client: &Client) -> Vec<String> {
+    files(client).into_keys().collect()
+}
+
+fn data(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + seed) as u8).collect()
+}
+
+/// The files of snapshots, the newest one first.
+fn snapshots(directory: &Path, export: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory.join("snapshots").join(export)).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort_unstable_by(|one, other| other.cmp(one));
+    paths
+}
+
+fn damage(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 4;
+    fs::write(path, bytes).unwrap();
+}
+
+const SIZE: [&str; 3] = ["--memory=16M", "--inodes=1000", "--persist-every=none"];
+
+#[test]
+fn everything_is_there_after_the_memory_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut program = Program::start(directory, &SIZE);
+    let client = program.connect("");
+    let first = client.attached.memory;
+    let plain = make(&client, "plain", &data(1, 1_500_000));
+    let sparse = make(&client, "sparse", b"begin");
+    client.ask(Request::Open { ino: sparse.ino, write: true });
+    write(&client, &sparse, 3 << 20, b"end");
+    client.ask(Request::Close { ino: sparse.ino });
+    client.ask(Request::Link { ino: plain.ino, parent: ROOT_INO, name: b"again" });
+    let set = Request::SetXattr {
+        ino: plain.ino,
+        name: b"user.a",
+        value: b"value",
+        how: XattrSet::Any,
+        continued: false,
+        drop_sgid: false,
+    };
+    client.ask(set);
+    let (uid, gid) = (5, 6);
+    client.ask(Request::Symlink { parent: ROOT_INO, name: b"link", target: b"to/here", uid, gid });
+    client.ask(Request::Mkdir { parent: ROOT_INO, name: b"sub", perm: 0o750, umask: 0, uid, gid });
+    // Open, and without a name.
+    let gone = client.create(b"gone").attr;
+    write(&client, &gone, 0, b"nobody's");
+    client.ask(Request::Unlink { parent: ROOT_INO, name: b"gone" });
+    let expected = files(&client);
+    program.snapshot("snapshot 1:");
+    make(&client, "later", b"not in it");
+    program.end("KILL");
+
+    let program = Program::start(directory, &SIZE);
+    let client = program.connect("");
+    assert_ne!(client.attached.memory, first, "it is another memory");
+    let found = files(&client);
+    assert_eq!(found.len(), 5);
+    for (name, (attr, bytes)) in &expected {
+        let (now, data) = &found[name];
+        let shown = |attr: &Attr| {
+            (
+                attr.ino,
+                attr.kind,
+                attr.perm,
+                attr.nlink,
+                attr.uid,
+                attr.gid,
+                attr.size,
+                attr.mtime,
+                attr.blocks,
+            )
+        };
+        assert_eq!((shown(now), data), (shown(attr), bytes), "{name}");
+    }
+    assert_eq!((found["again"].0.ino, found["plain"].0.nlink), (found["plain"].0.ino, 2));
+    assert!(found["sparse"].0.blocks * 512 < 1 << 20);
+    let Reply::Value(Value { bytes, .. }) =
+        client.ask(Request::GetXattr { ino: plain.ino, name: b"user.a", offset: 0 })
+    else {
+        panic!("no value")
+    };
+    assert_eq!(bytes, b"value");
+    assert_eq!(
+        client.ask(Request::Readlink { ino: found["link"].0.ino }),
+        Reply::Target(b"to/here".to_vec())
+    );
+    // At the end there is one more, with what was made since.
+    make(&client, "more", b"more");
+    let said = program.end("TERM");
+    assert!(said.contains("snapshot 2:") && !said.contains("ERROR") && !said.contains("WARN"), "{said}");
+    let program = Program::start(directory, &SIZE);
+    assert!(names(&program.connect("")).contains(&"more".to_owned()));
+    drop(program);
+}
+
+#[test]
+fn a_torn_snapshot_is_named_and_the_one_before_it_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut program = Program::start(directory, &SIZE);
+    let client = program.connect("");
+    for number in 1..=3 {
+        make(&client, &format!("file-{number}"), &data(number, 10_000));
+        program.snapshot(&format!("snapshot {number}:"));
+    }
+    program.end("KILL");
+    let there = snapshots(directory, "rfs");
+    assert_eq!(there.len(), 2);
+    refuses(directory, &["--memory=8M", "--inodes=1000"], &["16777216", "8388608", "--memory"]);
+    refuses(directory, &["--memory=16M", "--inodes=900"], &["1000", "900", "--inodes"]);
+    damage(&there[0]);
+    let mut program = Program::start(directory, &["--memory=32M", "--inodes=2000"]);
+    program.says("is damaged at byte");
+    let client = program.connect("");
+    assert_eq!(names(&client), ["file-1", "file-2"]);
+    assert_eq!(read(&client, &files(&client)["file-2"].0), data(2, 10_000));
+    drop(program);
+    damage(&there[1]);
+    refuses(directory, &SIZE, &["none of the snapshots", "snapshots/rfs"]);
+    assert_eq!(snapshots(directory, "rfs"), there, "they are as they were");
+}
+
+#[test]
+fn memory_that_is_there_counts() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = directory.path();
+    let memory = format!("--memory-dir={}", directory.join("memory").display());
+    let args = [&SIZE[..], &[&memory]].concat();
+    let mut program = Program::start(directory, &args);
+    let client = program.connect("");
+    make(&client, "old", b"old");
+    program.snapshot("snapshot 1:");
+    make(&client, "new", b"new");
+    program.end("KILL");
+    let program = Program::start(directory, &args);
+    let client = program.connect("");
+    assert_eq!(names(&client), ["new", "old"]);
+    let first = client.attached.memory;
+    program.end("KILL");
+    // As after the end of the machine.
+    fs::remove_dir_all(directory.join("memory")).unwrap();
+    let program = Program::start(directory, &args);
+    let client = program.connect("");
+    assert_eq!(names(&client), ["old"]);
+    assert_ne!(client.attached.memory, first);
+    make(&client, "since", b"since");
+    let said = program.end("KILL");
+    assert!(said.contains("restored"), "{said}");
+    // It is kept from here on as any other.
+    let program = Program::start(directory, &args);
+    assert_eq!(names(&program.connect("")), ["old", "since"]);
+    let said = program.end("TERM");
+    assert!(said.contains("of another memory") && said.contains("snapshot 2:"), "{said}");
+    refuses(
+        directory,
+        &[&SIZE[..], &[&format!("--memory-dir={}/snapshots", directory.display())]].concat(),
+        &["each"],
+    );
+}
+
+#[test]
+fn each_export_has_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let args = ["--export=one=8M", "--export=two=8M", "--persist-every=none"];
+    let program = Program::start(directory, &args);
+    for export in ["one", "two"] {
+        make(&program.connect(export), export, export.as_bytes());
+    }
+    refuses(directory, &["--memory=8M", "--listen=unix:/nowhere/sock"], &["another server"]);
+    program.end("TERM");
+    let program = Program::start(directory, &args);
+    for export in ["one", "two"] {
+        assert_eq!(names(&program.connect(export)), [export]);
+        assert_eq!(snapshots(directory, export).len(), 1);
+    }
+}
+
+/// Where nothing was done since the last snapshot there is none at the end.
+#[test]
+fn nothing_new_is_not_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut program = Program::start(directory, &SIZE);
+    program.snapshot("snapshot 1:");
+    let said = program.end("TERM");
+    assert!(said.contains("nothing has changed"), "{said}");
+    assert_eq!(snapshots(directory, "rfs").len(), 1);
+}
+
+/// A disk that is full takes no snapshot: those of before stay, and the server goes on. Needs the right to mount.
+#[test]
+fn a_full_disk_leaves_what_there_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let disk = directory.join("snapshots");
+    fs::create_dir(&disk).unwrap();
+    let server = command(directory, &SIZE);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh", "-c"]);
+    unshare.arg("mount -t tmpfs -o size=4m disk \"$0\" && exec \"$@\"").arg(&disk);
+    unshare.arg(server.get_program()).args(server.get_args());
+    piped(&mut unshare);
+    let mut program = Program::spawn(directory, &mut unshare);
+    let client = program.connect("");
+    make(&client, "small", &data(1, 1 << 20));
+    program.snapshot("snapshot 1:");
+    make(&client, "large", &data(2, 6 << 20));
+    program.snapshot("no snapshot was made");
+    assert!(program.said.last().unwrap().contains("No space left"), "{:?}", program.said);
+    let within = PathBuf::from(format!("/proc/{}/root", program.child.id()))
+        .join(disk.strip_prefix("/").unwrap())
+        .join("rfs");
+    let left: Vec<_> = fs::read_dir(within).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(names(&client), ["large", "small"]);
+    client.ask(Request::Unlink { parent: ROOT_INO, name: b"large" });
+    program.snapshot("snapshot 2:");
+}
+
+/// Nobody asks for it, and a client is there.
+#[test]
+fn one_is_made_after_a_while() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut program = Program::start(directory, &["--memory=16M", "--inodes=1000", "--persist-every=1"]);
+    let client = program.connect("");
+    make(&client, "file", b"bytes");
+    for number in 1..=3 {
+        program.says(&format!("snapshot {number}:"));
+    }
+    program.end("KILL");
+    let program = Program::start(directory, &SIZE);
+    assert_eq!(names(&program.connect("")), ["file"]);
+}
+
+/// As by a second signal.
+#[test]
+fn a_last_snapshot_that_is_cut_short_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let persist = Persist { every: None, ..Persist::new(directory.path().join("snapshots")) };
+    for (hurry, snapshots_made) in [(true, 0), (false, 1)] {
+        let server = common::start_with(&directory, |config| config.persist = Some(persist.clone()));
+        let client = common::connect(&server, ProviderKind::Shm, false);
+        make(&client, "file", b"bytes");
+        drop(client);
+        server.hurry().store(hurry, Ordering::Relaxed);
+        server.shutdown();
+        assert_eq!(snapshots(directory.path(), "rfs").len(), snapshots_made);
+    }
+}
