@@ -5,11 +5,13 @@
 //! of blocks, and space that a file keeps although it does not reach so far; the rest is left dirty for [`Space::tidy`]
 //! after the locks.
 
-use rfs_proto::{Attr, Errno, FileKind, record};
+use rfs_proto::{Attr, Errno, FileKind, Reply, record};
 use seeded_faults::{Fault, seeded};
 
 use super::{
     held::{Held, Stop},
+    journal::{Number, Said},
+    once,
     order::Guard,
     pending::{Due, Pending},
     quota::Quota,
@@ -44,6 +46,8 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) due: Due,
     /// What it gives up.
     pub(super) freed: Freed,
+    /// What it has come to, if that is to be logged.
+    pub(super) said: Option<Said<'a>>,
 }
 
 /// What a step gives up. It is given up when the step is over and its changes are logged: until then the next server would take it for
@@ -53,6 +57,14 @@ pub(super) struct Freed {
     /// Space of an inode, and who can still reach it.
     space: Vec<(u64, Vec<Range>, Vec<u64>)>,
     slots: Vec<u32>,
+}
+
+impl Freed {
+    /// Space that somebody can still reach.
+    pub(super) fn reachable(&self) -> impl Iterator<Item = (u64, &[Range], &[u64])> {
+        let all = self.space.iter().map(|(ino, ranges, holders)| (*ino, &ranges[..], &holders[..]));
+        all.filter(|(_, ranges, holders)| !ranges.is_empty() && !holders.is_empty())
+    }
 }
 
 /// The metadata, to look at.
@@ -110,11 +122,25 @@ impl Meta<'_> {
         &mut self.namespace.inodes_mut().shard_mut(ino).leases
     }
 
+    /// What a session has open of an inode has changed. Only those that come back find it again.
+    pub(super) fn opens_changed(&mut self, session: u64, ino: u64) {
+        if self.asker.is_some_and(|asker| asker.id() == session && asker.comes_back()) {
+            self.namespace.inodes_mut().opens_changed(session, ino);
+        }
+    }
+
+    /// The step comes to this reply, to a request that is carried out once.
+    pub(super) fn say(&mut self, number: Option<Number>, reply: &Reply) {
+        if let (Some(asker), Some(number)) = (self.asker, number) {
+            self.said = Some(Said::new(asker, number, &once::short(reply)));
+        }
+    }
+
     /// The step is over: logs what it has changed, and gives up what it has given up.
     #[inline]
     pub(super) fn commit(&mut self) {
         if let Some(journal) = &self.store.journal
-            && journal.note(&mut self.namespace).is_err()
+            && journal.note(&mut self.namespace, &self.freed, self.said.take()).is_err()
         {
             // What it has given up stays away from everybody until the next start.
             self.freed = Freed::default();
@@ -223,7 +249,7 @@ impl Meta<'_> {
         self.space.lease_ended(ino, session);
         let Ok(inode) = self.namespace.get(ino) else { return };
         if inode.was_locked && !seeded(Fault::LocksOutlive) {
-            self.locks().closed(session, ino);
+            self.store.change_locks(|locks| locks.closed(session, ino));
         }
         self.table.end_append(inode.slot, session);
         if last && inode.nlink == 0 {

@@ -11,6 +11,7 @@ mod model;
 mod names;
 mod once;
 mod recovery;
+mod returning;
 mod xattr;
 
 use std::sync::{atomic::Ordering, mpsc};
