@@ -431,6 +431,9 @@ pub enum Reply {
     Grants(Vec<Granted>),
     /// To `Attach`: the session that the mount had before is being ended. To be asked again.
     Ending,
+    /// To `Grants`: the server has been started again, and knows of nobody who waits. Locks that are waited for are to be asked for
+    /// again, under the same tickets or others.
+    AskAgain,
 }
 
 /// Who keeps a session from attaching.
@@ -478,6 +481,8 @@ pub enum Recall {
         /// Inode.
         ino: u64,
     },
+    /// All that the session keeps: the server has been started again, and does not know what that is.
+    All,
 }
 
 /// What was copied.
@@ -578,11 +583,17 @@ pub struct DirEntry {
 }
 
 impl Recall {
-    /// The inode whose attributes go with it.
-    pub fn inode(&self) -> u64 {
+    /// True if the attributes of an inode go with it.
+    pub fn concerns(&self, inode: u64) -> bool {
+        self.inode().is_none_or(|ino| ino == inode)
+    }
+
+    /// The inode whose attributes go with it; `None` for all.
+    pub fn inode(&self) -> Option<u64> {
         match self {
-            Recall::Name { parent, .. } => *parent,
-            Recall::Names { ino } | Recall::Attr { ino } | Recall::Pages { ino } => *ino,
+            Recall::Name { parent, .. } => Some(*parent),
+            Recall::Names { ino } | Recall::Attr { ino } | Recall::Pages { ino } => Some(*ino),
+            Recall::All => None,
         }
     }
 }

@@ -39,8 +39,8 @@ fn every_variant_is_here() {
     assert_eq!(request_numbers, (0..37).collect::<Vec<u8>>());
     assert_eq!(decode_request(&[37]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(reply_numbers, (0..19).collect::<Vec<u8>>());
-    assert_eq!(decode_reply(&[19]), Err(DecodeError::Malformed));
+    assert_eq!(reply_numbers, (0..20).collect::<Vec<u8>>());
+    assert_eq!(decode_reply(&[20]), Err(DecodeError::Malformed));
 }
 
 #[test]

@@ -105,6 +105,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Waits),
         vec(granted(), 0..10).prop_map(Reply::Grants),
         Just(Reply::Ending),
+        Just(Reply::AskAgain),
     ]
 }
 
@@ -129,6 +130,7 @@ fn recall() -> impl Strategy<Value = Recall> {
         number().prop_map(|ino| Recall::Names { ino }),
         number().prop_map(|ino| Recall::Attr { ino }),
         number().prop_map(|ino| Recall::Pages { ino }),
+        Just(Recall::All),
     ]
 }
 

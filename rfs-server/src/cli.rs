@@ -55,8 +55,8 @@ pub struct Cli {
     pub memory: Option<u64>,
 
     /// Keep the memory in files in this directory, one on a tmpfs such as /dev/shm: whatever ends the server, the next one with this option
-    /// goes on with every file. The directory is made if it is missing; no two servers use it at once. Without this option, or when
-    /// the machine ends, the files are gone
+    /// goes on with every file, and mounts go on with it. The directory is made if it is missing; no two servers use it at once. Without
+    /// this option, or when the machine ends, the files are gone
     #[arg(long, value_name = "DIR")]
     pub memory_dir: Option<PathBuf>,
 

@@ -41,6 +41,23 @@ impl Leases {
         }
     }
 
+    /// How often a session has an inode open, and whether it may write to it.
+    pub fn of(&self, session: u64, ino: u64) -> (u64, bool) {
+        let holder = self.holders(ino).iter().find(|holder| holder.session == session);
+        holder.map_or((0, false), |holder| (holder.opens, holder.writes))
+    }
+
+    /// A session of the server before has an inode open so often, and may write to it or not.
+    pub fn restore(&mut self, session: u64, ino: u64, (opens, writes): (u64, bool)) {
+        self.by_ino.entry(ino).or_default().push(Holder { session, opens, writes });
+        self.by_session.entry(session).or_default().insert(ino);
+    }
+
+    /// Who has what open: sessions and inodes.
+    pub fn all(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_session.iter().flat_map(|(&session, inos)| inos.iter().map(move |&ino| (session, ino)))
+    }
+
     /// A session that has the inode open may write to it from now on, until its last close. True if it might not before.
     pub fn will_write(&mut self, session: u64, ino: u64) -> bool {
         let holders = self.by_ino.get_mut(&ino).map_or(&mut [][..], Vec::as_mut_slice);

@@ -114,6 +114,21 @@ impl Mounts {
         });
     }
 
+    /// One was attached to the server before, and is waited for `until` then. If its session before that had not ended quite, that
+    /// one is to be ended.
+    pub fn was_here(&mut self, claim: Claim, session: u64, until: Instant) -> Option<Attached> {
+        let mount = Mount { claim, session, peer: None, until: Some(until), process: None };
+        Some(self.mounts.insert(claim.mount, mount)?.attached())
+    }
+
+    /// The process of the mount of a connection, if that was not known.
+    pub fn runs_in(&mut self, peer: u64, process: Option<PeerProcess>) {
+        let mount = self.peers.get(&peer).and_then(|identity| self.mounts.get_mut(identity));
+        if let Some(mount) = mount {
+            mount.process = mount.process.take().or(process);
+        }
+    }
+
     /// The connection of a session, if it is one of a mount that is there.
     pub fn peer_of(&self, export: usize, session: u64) -> Option<u64> {
         let mut mounts = self.mounts.values();
@@ -204,6 +219,20 @@ mod tests {
         assert_eq!(mounts.overdue(now + lease), [back]);
         assert_eq!(mounts.arrives(claim(1), 7), Arrival::New);
         assert!(mounts.mounts.is_empty() && mounts.peers.is_empty());
+    }
+
+    #[test]
+    fn a_mount_of_the_server_before_is_waited_for() {
+        let (mut mounts, now) = (Mounts::default(), Instant::now());
+        let until = now + Duration::from_secs(1);
+        let session = |session| Attached { export: 0, rights: Rights::Write, session };
+        assert_eq!(mounts.was_here(claim(1), 5, until), None);
+        assert_eq!(mounts.was_here(claim(1), 6, until), Some(session(5)));
+        assert_eq!(mounts.was_here(claim(2), 7, until), None);
+        assert_eq!(mounts.deadline(now), Some(until));
+        assert_eq!(mounts.arrives(claim(1), 1), Arrival::Back(session(6)));
+        mounts.runs_in(1, None);
+        assert_eq!(mounts.overdue(until), [session(7)]);
     }
 
     #[test]

@@ -41,6 +41,8 @@ struct Queue<A> {
     sent: usize,
     /// Number of the last reply.
     number: u64,
+    /// The replies before were another server's: what the session says first is the number of the last of them.
+    adopts: bool,
     /// Who asks for them.
     asker: Option<A>,
 }
@@ -56,7 +58,7 @@ impl<A> Queue<A> {
             bytes += RECALL_BYTES
                 + match recall {
                     Recall::Name { name, .. } => name.len(),
-                    Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } => 0,
+                    Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } | Recall::All => 0,
                 };
             bytes <= MAX_MESSAGE
         });
@@ -84,7 +86,16 @@ impl<A> Default for Queues<A> {
 impl<A> Queues<A> {
     /// A session began that keeps.
     pub fn begin(&mut self, session: u64) {
-        let queue = Queue { recalls: VecDeque::new(), first: 0, sent: 0, number: 0, asker: None };
+        self.insert(session, false);
+    }
+
+    /// A session began at the server before that keeps.
+    pub fn restore(&mut self, session: u64) {
+        self.insert(session, true);
+    }
+
+    fn insert(&mut self, session: u64, adopts: bool) {
+        let queue = Queue { recalls: VecDeque::new(), first: 0, sent: 0, number: 0, adopts, asker: None };
         self.queues.insert(session, queue);
     }
 
@@ -136,7 +147,13 @@ impl<A> Queues<A> {
     /// A session is done with all replies up to number `done`: the place of its first recall that it is not done with. What was
     /// sent and is not among them is sent again.
     pub fn acknowledge(&mut self, session: u64, done: u64) -> Result<u64, Unknown> {
-        let queue = self.queues.get_mut(&session).filter(|queue| done <= queue.number).ok_or(Unknown)?;
+        let queue = self.queues.get_mut(&session).ok_or(Unknown)?;
+        if std::mem::take(&mut queue.adopts) {
+            queue.number = done;
+        }
+        if done > queue.number {
+            return Err(Unknown);
+        }
         let sent = std::mem::take(&mut queue.sent);
         if done == queue.number {
             queue.recalls.drain(..sent);
@@ -240,7 +257,7 @@ mod tests {
             queues.begin(session);
         }
         let open = |queues: &Queues<()>, but: u64, ino: u64| {
-            let mut needs: Vec<Need> = queues.open(but, |recall| recall.inode() == ino).collect();
+            let mut needs: Vec<Need> = queues.open(but, |recall| recall.concerns(ino)).collect();
             needs.sort();
             needs
         };

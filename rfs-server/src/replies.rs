@@ -3,8 +3,8 @@
 //! A mount numbers its requests in slots, one under way in each. What a slot was answered last is kept; the next number says
 //! that the reply arrived. So the table is as long as the mount has requests at a time, and needs no clock.
 //!
-//! A server that logs what it changes can put slot, number and reply beside it: [`Replies::end`] is the one place where a reply comes in, and it
-//! comes before anybody else sees the change.
+//! Where a log is kept, it has slot, number and reply beside what was changed; what it has of each slot is here as well, for when it
+//! is written anew.
 //!
 //! Threading: none; a lock of the session protects it.
 
@@ -29,6 +29,14 @@ struct Slot<R> {
     sequence: u64,
     /// `None` while it is carried out.
     reply: Option<R>,
+    /// What the log has of the slot last: a number and the bytes of a reply.
+    logged: (u64, Vec<u8>),
+}
+
+impl<R> Default for Slot<R> {
+    fn default() -> Slot<R> {
+        Slot { sequence: 0, reply: None, logged: (0, Vec::new()) }
+    }
 }
 
 /// The slots of one mount.
@@ -49,7 +57,7 @@ impl<R: Clone> Replies<R> {
         }
         let at = slot as usize;
         if self.0.len() <= at {
-            self.0.resize(at + 1, Slot { sequence: 0, reply: None });
+            self.0.resize_with(at + 1, Slot::default);
         }
         let slot = &mut self.0[at];
         if sequence == slot.sequence && sequence > 0 {
@@ -58,7 +66,7 @@ impl<R: Clone> Replies<R> {
         if sequence < slot.sequence || sequence == 0 {
             return Err(OutOfTurn);
         }
-        *slot = Slot { sequence, reply: None };
+        (slot.sequence, slot.reply) = (sequence, None);
         Ok(Turn::First)
     }
 
@@ -68,6 +76,33 @@ impl<R: Clone> Replies<R> {
         if let Some(slot) = slot {
             slot.reply = Some(reply);
         }
+    }
+
+    /// The log has this of a request that is being carried out.
+    pub fn logged(&mut self, slot: u32, sequence: u64, reply: &[u8]) {
+        if let Some(slot) = self.0.get_mut(slot as usize) {
+            slot.logged.0 = sequence;
+            slot.logged.1.clear();
+            slot.logged.1.extend_from_slice(reply);
+        }
+    }
+
+    /// All that the log has: slots, numbers and replies.
+    pub fn all_logged(&self) -> impl Iterator<Item = (u32, u64, &[u8])> {
+        let logged = self.0.iter().map(|slot| (slot.logged.0, &slot.logged.1[..]));
+        (0..)
+            .zip(logged)
+            .filter(|(_, (sequence, _))| *sequence > 0)
+            .map(|(at, (seq, reply))| (at, seq, reply))
+    }
+
+    /// The last request of a slot was answered so, in the time of the server before.
+    pub fn restore(&mut self, slot: u32, sequence: u64, reply: R, logged: Vec<u8>) {
+        let at = slot as usize;
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, Slot::default);
+        }
+        self.0[at] = Slot { sequence, reply: Some(reply), logged: (sequence, logged) };
     }
 }
 

@@ -25,7 +25,7 @@ use seeded_faults::{Fault, seeded};
 use crate::{
     alloc::{Arena, Range, Short, Totals, Want},
     dispatch::BEFORE,
-    durable::Dirt,
+    durable::{Dirt, before::GivenUp},
 };
 
 /// Most bytes that are zeroed at a time, between two looks at the account.
@@ -82,21 +82,30 @@ impl Space {
         Space::over(memory, mode, Account { arena, stop: false, before: false, held_from: None, dirt: None })
     }
 
-    /// The account over memory that the server before has left, or that was restored. `used`: the space of files, in order. Without `dirt`
-    /// all else is zero. `before`: sessions of before may reach what that server had not zeroed yet, and what files give up, until
+    /// The account over memory that the server before has left, or that was restored. `used`: the space of files, in order. `given_up`: what
+    /// sessions can reach that come back. Without `dirt` all else is zero. `before`: others may reach what that server had not zeroed yet,
+    /// and what files give up, until
     /// [`Space::before_is_over`].
     pub fn kept(
         memory: Arc<Memory>,
         mode: ScrubMode,
         used: Vec<Range>,
+        given_up: Vec<GivenUp>,
         dirt: Option<Dirt>,
         before: bool,
     ) -> Space {
         let len = memory.len() as u64;
         let mut arena = Arena::taken(len);
         let holders: &[u64] = if before { &[BEFORE] } else { &[] };
+        let mut taken = used;
+        for GivenUp { range, ino, holders: mut all } in given_up {
+            all.extend(before.then_some(BEFORE));
+            arena.quarantine(ino, range, &all);
+            taken.push(range);
+        }
+        taken.sort_unstable();
         let mut at = 0;
-        for range in used.into_iter().chain([Range { start: len, len: 0 }]) {
+        for range in taken.into_iter().chain([Range { start: len, len: 0 }]) {
             let free = Range { start: at, len: range.start - at };
             for (piece, may_hold) in
                 dirt.as_ref().map_or_else(|| vec![(free, false)], |dirt| dirt.pieces(free))
@@ -194,6 +203,15 @@ impl Space {
     /// The bytes.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// Space that sessions can still reach: of which inode, where, and which sessions.
+    pub fn quarantined(&self) -> Vec<(u64, Range, Vec<u64>)> {
+        let account = self.account.lock();
+        // A snapshot ends with its server.
+        let sessions = |holders: Vec<u64>| holders.into_iter().filter(|&holder| holder != SNAPSHOT).collect();
+        let all = account.arena.quarantined().map(|(ino, range, holders)| (ino, range, sessions(holders)));
+        all.filter(|(_, _, holders): &(u64, Range, Vec<u64>)| !holders.is_empty()).collect()
     }
 
     /// A session cannot reach an inode's space any more; [`Space::tidy`] follows.

@@ -23,7 +23,7 @@ use crate::{
     keys::Keys,
     mounts::{Arrival, Attached, Mounts},
     rights::Rights,
-    sessions::Regions,
+    sessions::{Credentials, Regions},
 };
 
 /// The memory of a file system, as the sessions of one protection domain reach it.
@@ -140,10 +140,13 @@ impl FileService {
         FileService { exports, keys, sessions, keyed, mounts, grace, bell, ender }
     }
 
-    /// Has it wait for mounts that come back, and ring `bell` when one has left. Without this none is waited for.
+    /// Has it wait for mounts that come back, and ring `bell` when one has left. Without this none is waited for, but for those that were
+    /// there before the server.
     #[must_use]
     pub fn waiting(self, grace: Option<Duration>, bell: Arc<Bell>) -> FileService {
-        FileService { grace, bell, ..self }
+        let service = FileService { grace, bell, ..self };
+        service.await_those_of_before();
+        service
     }
 
     /// What ends connections.
@@ -170,8 +173,8 @@ impl FileService {
                 log::warn!("session {session}, which nobody is connected to: ending: {reason}");
                 self.exports[export].dispatcher.session_ended(session);
             }
-            // Without a mount its number is that of its connection.
-            false => self.end_peer(peer.unwrap_or(session), reason),
+            // Without a mount its number has that of its connection.
+            false => self.end_peer(peer.unwrap_or(Dispatcher::connection_of(session)), reason),
         }
     }
 
@@ -190,15 +193,18 @@ impl FileService {
     /// What a session gets that asks for the export `name`.
     fn allowed(&self, peer: &Peer, name: &str) -> Result<Attached, Errno> {
         let place = |name| self.exports.iter().position(|export| export.name == name);
-        let session = peer.id();
+        let session = |export: usize| self.exports[export].dispatcher.session_number(peer.id());
         let Some(key) = peer.key() else {
             let export = if name.is_empty() { Some(0) } else { place(name) };
-            return Ok(Attached { export: export.ok_or(Errno::ENOENT)?, rights: Rights::Write, session });
+            let export = export.ok_or(Errno::ENOENT)?;
+            return Ok(Attached { export, rights: Rights::Write, session: session(export) });
         };
         let opens = self.keys.as_ref().and_then(|keys| keys.opens(key)).ok_or(Errno::EACCES)?;
         // Whether there is an export of that name is nothing for those who have no key to it.
         match name.is_empty() || place(name) == Some(opens.export) {
-            true => Ok(Attached { export: opens.export, rights: opens.rights, session }),
+            true => {
+                Ok(Attached { export: opens.export, rights: opens.rights, session: session(opens.export) })
+            }
             false => Err(Errno::EACCES),
         }
     }
@@ -236,7 +242,9 @@ impl FileService {
         // ended leaves nothing behind.
         let attached = self.sessions.write().choose(peer.id(), wanted, || {
             let export = &self.exports[wanted.export];
-            export.dispatcher.session_began(peer.id(), export.regions(peer, wanted.rights));
+            let credentials = Credentials { key: peer.key().copied(), rights: wanted.rights };
+            let regions = export.regions(peer, wanted.rights);
+            export.dispatcher.session_began_as(wanted.session, regions, credentials);
         });
         match attached {
             Some(attached) => Ok(Chosen::Export(&self.exports[attached.export], attached)),

@@ -6,14 +6,15 @@
 //! taken out, shard by shard. What a session has open is kept in `leases`.
 
 use std::sync::{
-    Arc,
-    atomic::{AtomicU8, Ordering},
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicU8, Ordering},
 };
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use rfs_proto::{InUse, RegionRef};
+use rdmabox::KeyId;
+use rfs_proto::{Identity, InUse, RegionRef};
 
-use crate::{dispatch::KeptReply, numbers::ByNumber, replies::Replies};
+use crate::{dispatch::KeptReply, numbers::ByNumber, replies::Replies, rights::Rights};
 
 /// How a session names the server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,15 @@ const ALONE: u8 = 8;
 /// It belongs to a mount that comes back.
 const RETURNS: u8 = 16;
 
+/// Who attaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// With which key.
+    pub key: Option<KeyId>,
+    /// To do what.
+    pub rights: Rights,
+}
+
 /// How a session attaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Manner {
@@ -52,8 +62,16 @@ pub struct Manner {
     pub keeps: bool,
     /// No others are attached, and none are to be.
     pub alone: bool,
-    /// It belongs to a mount that comes back.
-    pub returns: bool,
+    /// The mount that it belongs to, if that comes back.
+    pub mount: Option<Identity>,
+}
+
+impl Manner {
+    /// The marks of a session that has attached so.
+    fn state(self) -> u8 {
+        let mark = |given, mark| if given { mark } else { 0 };
+        ATTACHED | mark(self.keeps, KEEPS) | mark(self.alone, ALONE) | mark(self.mount.is_some(), RETURNS)
+    }
 }
 
 /// A session.
@@ -61,7 +79,14 @@ pub struct Manner {
 pub struct Session {
     id: u64,
     regions: Regions,
+    credentials: Credentials,
+    /// The mount, once it is attached.
+    mount: OnceLock<Identity>,
     state: AtomicU8,
+    /// It is one of the server before.
+    of_before: bool,
+    /// Those of it who wait for locks have not been told to ask again.
+    asks_again: AtomicBool,
     /// The beginning of a value that comes in parts.
     part: Mutex<Vec<u8>>,
     /// What it asked for once.
@@ -74,6 +99,13 @@ impl Session {
         self.id
     }
 
+    fn is_of(&self, manner: Manner) {
+        if let Some(mount) = manner.mount {
+            // It is said once: whoever is attached attaches no more.
+            let _ = self.mount.set(mount);
+        }
+    }
+
     /// Nothing is open to it any more, not even to attach again.
     pub fn detach(&self) {
         self.state.fetch_or(LOST, Ordering::AcqRel);
@@ -82,6 +114,11 @@ impl Session {
     /// True if it is attached and has not ended.
     pub fn is_attached(&self) -> bool {
         self.state.load(Ordering::Acquire) & (ATTACHED | LOST) == ATTACHED
+    }
+
+    /// True if it has attached once, also if it has ended since.
+    pub fn has_attached(&self) -> bool {
+        self.state.load(Ordering::Acquire) & ATTACHED != 0
     }
 
     /// True if it keeps what it is told.
@@ -99,9 +136,41 @@ impl Session {
         self.replies.lock()
     }
 
-    /// Keeps the beginning of a value for the request that brings the rest.
-    pub fn set_part(&self, part: &[u8]) {
-        *self.part.lock() = part.to_vec();
+    /// Who it is.
+    pub fn credentials(&self) -> Credentials {
+        self.credentials
+    }
+
+    /// Its mount, if that comes back and it is attached.
+    pub fn mount(&self) -> Option<Identity> {
+        self.mount.get().copied()
+    }
+
+    /// How it has attached.
+    pub fn manner(&self) -> Manner {
+        let state = self.state.load(Ordering::Acquire);
+        Manner { keeps: state & KEEPS != 0, alone: state & ALONE != 0, mount: self.mount() }
+    }
+
+    /// True if it began at the server before.
+    pub fn is_of_before(&self) -> bool {
+        self.of_before
+    }
+
+    /// Those of it who wait for locks are to ask for them again: nobody here knows of them.
+    pub fn ask_again(&self) {
+        self.asks_again.store(true, Ordering::Release);
+    }
+
+    /// True once after each time that they are to.
+    pub fn takes_to_ask_again(&self) -> bool {
+        // Mostly it is not so.
+        self.asks_again.load(Ordering::Acquire) && self.asks_again.swap(false, Ordering::AcqRel)
+    }
+
+    /// The beginning of a value that was kept.
+    pub fn part(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.part.lock()
     }
 
     /// Takes the beginning of a value.
@@ -127,10 +196,35 @@ pub struct Sessions {
 
 impl Sessions {
     /// A session came up. Nothing but to attach is open to it.
-    pub fn begin(&self, id: u64, regions: Regions) {
-        let (state, part, replies) = (AtomicU8::new(0), Mutex::default(), Mutex::default());
-        let session = Session { id, regions, state, part, replies };
-        self.stripe(id).write().insert(id, Arc::new(session));
+    pub fn begin(&self, id: u64, regions: Regions, credentials: Credentials) {
+        self.insert(id, regions, credentials, 0);
+    }
+
+    fn insert(&self, id: u64, regions: Regions, credentials: Credentials, state: u8) -> Arc<Session> {
+        let (mount, state, part, replies) =
+            (OnceLock::new(), AtomicU8::new(state), Mutex::default(), Mutex::default());
+        let asks_again = AtomicBool::new(false);
+        let of_before = state.load(Ordering::Relaxed) != 0;
+        let session =
+            Session { id, regions, credentials, mount, state, of_before, asks_again, part, replies };
+        let session = Arc::new(session);
+        self.stripe(id).write().insert(id, Arc::clone(&session));
+        session
+    }
+
+    /// A session of the server before is attached, as it was.
+    pub fn restore(&self, id: u64, credentials: Credentials, manner: Manner) -> Arc<Session> {
+        // It attaches no more, and names the memory when it comes back.
+        let none = RegionRef { addr: 0, len: 0, rkey: 0 };
+        let session = self.insert(id, Regions { arena: none, table: none }, credentials, manner.state());
+        session.is_of(manner);
+        session
+    }
+
+    /// All that there are.
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        let of = |stripe: &Stripe| stripe.0.read().values().cloned().collect::<Vec<_>>();
+        self.stripes.iter().flat_map(of).collect()
     }
 
     /// A session that has begun and not ended.
@@ -149,7 +243,7 @@ impl Sessions {
     /// Attaches a session; `alone` if there are no others and are to be none. One that is lost counts until its end: its one-sided
     /// operations may still arrive.
     pub fn attach(&self, session: &Session, manner: Manner) -> Result<Regions, Refused> {
-        let Manner { keeps, alone, returns } = manner;
+        let alone = manner.alone;
         let _one = self.attaching.lock();
         if session.state.load(Ordering::Acquire) & (ATTACHED | LOST) != 0 {
             return Err(Refused::OutOfTurn);
@@ -158,10 +252,9 @@ impl Sessions {
         if others.alone || (alone && others.sessions > 0) {
             return Err(Refused::InUse(others));
         }
-        let mark = |given, mark| if given { mark } else { 0 };
-        let state = ATTACHED | mark(keeps, KEEPS) | mark(alone, ALONE) | mark(returns, RETURNS);
+        session.is_of(manner);
         // It may be lost meanwhile.
-        let attached = session.state.compare_exchange(0, state, Ordering::AcqRel, Ordering::Acquire);
+        let attached = session.state.compare_exchange(0, manner.state(), Ordering::AcqRel, Ordering::Acquire);
         attached.map(|_| session.regions).map_err(|_| Refused::OutOfTurn)
     }
 
@@ -191,12 +284,12 @@ mod tests {
     }
 
     fn begun(sessions: &Sessions, id: u64) -> Arc<Session> {
-        sessions.begin(id, regions());
+        sessions.begin(id, regions(), Credentials { key: None, rights: Rights::Write });
         sessions.get(id).unwrap()
     }
 
     fn attach(sessions: &Sessions, session: &Session, keeps: bool, alone: bool) -> Result<Regions, Refused> {
-        sessions.attach(session, Manner { keeps, alone, returns: false })
+        sessions.attach(session, Manner { keeps, alone, mount: None })
     }
 
     #[test]
@@ -248,7 +341,7 @@ mod tests {
     fn values_in_parts() {
         let sessions = Sessions::default();
         let session = begun(&sessions, 1);
-        session.set_part(b"abc");
+        session.part().extend_from_slice(b"abc");
         assert_eq!((session.take_part(), session.take_part()), (b"abc".to_vec(), Vec::new()));
     }
 }

@@ -80,14 +80,17 @@ impl Table {
         self.load(slot, record::VERSION) % 2 == 1
     }
 
-    /// Publishes the record of an inode that the server before has left. What clients wrote stays, but for their appends: nobody
-    /// appends.
-    pub fn take_over(&self, attr: &Attr, space: &Space) {
+    /// Publishes the record of an inode that the server before has left. What clients wrote stays, but for appends of sessions that are
+    /// gone.
+    pub fn take_over(&self, attr: &Attr, space: &Space, may_append: impl Fn(u64) -> bool) {
         self.change(attr.slot, attr.ino, |table, version| {
             if attr.kind != FileKind::Regular {
                 table.store(attr.slot, record::SIZE, attr.size);
             }
-            table.store(attr.slot, record::APPENDER, 0);
+            let appender = record::appender_session(table.load(attr.slot, record::APPENDER));
+            if appender > 0 && !may_append(appender) {
+                table.end_append(attr.slot, appender);
+            }
             table.store_server_part(attr, space, version);
         });
     }

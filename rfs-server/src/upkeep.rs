@@ -23,17 +23,17 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Starts it. The sessions of before are over at `deadline`.
+    /// Starts it. Sessions of before that do not come back are over at `deadline`, if there are any.
     pub(crate) fn start(dispatcher: &Arc<Dispatcher>, deadline: Instant) -> io::Result<Upkeep> {
         let watched = Arc::clone(dispatcher);
+        let deadline = watched.waits_for_strangers().then_some(deadline);
         let thread =
             std::thread::Builder::new().name("rfs-upkeep".into()).spawn(move || work(&watched, deadline))?;
         Ok(Upkeep { dispatcher: Arc::clone(dispatcher), thread: Some(thread) })
     }
 }
 
-fn work(dispatcher: &Dispatcher, deadline: Instant) {
-    let mut before = Some(deadline);
+fn work(dispatcher: &Dispatcher, mut before: Option<Instant>) {
     let mut pause = None;
     while dispatcher.await_upkeep(pause.or(before), pause.is_none()) {
         if before.take_if(|deadline| *deadline <= Instant::now()).is_some() {

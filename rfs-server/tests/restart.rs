@@ -12,7 +12,10 @@ use std::{
 
 use common::{Client, ask, attach};
 use rdmabox::{Address, ProviderKind, RemoteAddr, Session, SessionOptions};
-use rfs_proto::{Attr, Layout, ROOT_INO, RegionRef, Reply, Request, SetAttr, record};
+use rfs_proto::{
+    Attr, Errno, Identity, Layout, LockClass, LockKind, LockRange, ROOT_INO, RegionRef, Reply, Request,
+    SetAttr, VERSION, encode_request, record,
+};
 
 /// The program, working in a directory.
 struct Program {
@@ -42,6 +45,17 @@ impl Program {
         let session = Session::connect(&self.address, &options).unwrap();
         let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
         Client { session, attached }
+    }
+
+    /// A session of a mount that comes back, and whether it was there before.
+    fn mount(&self, provider: ProviderKind, mount: u8) -> (Client, bool) {
+        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        let session = Session::connect(&self.address, &options).unwrap();
+        let mount = Some(Identity([mount; 16]));
+        let (client, export) = ("test", "");
+        let attach = Request::Attach { version: VERSION, client, export, keeps: false, alone: false, mount };
+        let Reply::Attached(attached) = ask(&session, attach) else { panic!("not attached") };
+        (Client { session, attached }, attached.resumed)
     }
 
     /// Ends it; what it has said.
@@ -169,6 +183,65 @@ fn a_killed_server_comes_back_to_clients_that_map_its_memory() {
 #[test]
 fn a_server_that_was_ended_comes_back() {
     survives("TERM", ProviderKind::Shm);
+}
+
+fn once(client: &Client, sequence: u64, request: Request<'_>) -> Reply {
+    let mut bytes = Vec::new();
+    encode_request(&request, &mut bytes);
+    client.ask(Request::Once { slot: 0, sequence, request: &bytes })
+}
+
+/// Mounts have at the next server what they had: open files, locks, and replies to what they asked for once.
+fn mounts_go_on(signal: &str, provider: ProviderKind) {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = directory.path();
+    let mut program = Program::start(directory, &SIZE);
+    let (one, two) = (program.mount(provider, 1), program.mount(provider, 2));
+    assert!(!one.1 && !two.1);
+    let sessions = [&one, &two].map(|(client, _)| client.attached.session);
+    let (parent, name) = (ROOT_INO, &b"f"[..]);
+    let create = Request::Create { parent, name, perm: 0o644, umask: 0, uid: 0, gid: 0, exclusive: true };
+    let made = once(&one.0, 1, create);
+    let Reply::Opened(opened) = &made else { panic!("{made:?}") };
+    let ino = opened.attr.ino;
+    let Reply::Opened(_) = once(&two.0, 1, Request::Open { ino, write: true }) else { panic!("not open") };
+    let lock = |kind| {
+        let (class, range) = (LockClass::Flock, LockRange::ALL);
+        Request::Lock { ino, owner: 1, class, kind, range, pid: 1, ticket: None }
+    };
+    let Reply::Locked(_) = once(&one.0, 2, lock(LockKind::Exclusive)) else { panic!("not locked") };
+    assert_eq!(once(&two.0, 2, Request::Unlink { parent, name }), Reply::Done);
+    for _ in 0..3 {
+        drop(program.end(signal));
+        program = Program::start(directory, &SIZE);
+        let (one, two) = (program.mount(provider, 1), program.mount(provider, 2));
+        assert!(one.1 && two.1);
+        assert_eq!([&one, &two].map(|(client, _)| client.attached.session), sessions);
+        // As it was answered then, and not done again.
+        assert_eq!(once(&two.0, 2, Request::Unlink { parent, name }), Reply::Done);
+        assert_eq!(two.0.ask(Request::Lookup { parent, name }), Reply::Error(Errno::ENOENT));
+        assert_eq!(two.0.ask(lock(LockKind::Shared)), Reply::Error(Errno::EAGAIN));
+        let Reply::Layout(_) = one.0.ask(Request::Layout { ino, offset: 0 }) else { panic!("not open") };
+    }
+    let (stranger, was_there) = program.mount(provider, 3);
+    assert!(!was_there && !sessions.contains(&stranger.attached.session));
+    drop(program.end("KILL"));
+    let program = Program::start(directory, &SIZE);
+    let (one, two) = (program.mount(provider, 1).0, program.mount(provider, 2).0);
+    assert_eq!(once(&one, 3, lock(LockKind::Unlock)), Reply::Done);
+    let Reply::Locked(_) = two.ask(lock(LockKind::Exclusive)) else { panic!("not locked") };
+    assert_eq!(once(&one, 4, Request::Close { ino }), Reply::Done);
+    assert_eq!(once(&one, 5, Request::Close { ino }), Reply::Error(Errno::EBADF));
+}
+
+#[test]
+fn mounts_go_on_at_the_next_server() {
+    mounts_go_on("KILL", ProviderKind::Shm);
+}
+
+#[test]
+fn mounts_go_on_after_a_server_that_was_ended() {
+    mounts_go_on("TERM", ProviderKind::Shm);
 }
 
 /// Killed while several sessions make, rename and remove files: what was answered is there.

@@ -93,13 +93,15 @@ impl Client {
         self.locked(wanted.ino, locked)
     }
 
-    /// Waits until something became of locks that are waited for, or until it is cancelled: each of them once. One thread at a time.
-    pub fn grants(&self, cancel: &Cancel) -> Result<Vec<Granted>, ClientError> {
+    /// Waits until something became of locks that are waited for, or until it is cancelled: each of them once. `None`: the server knows of
+    /// nobody who waits, and is to be asked again. One thread at a time.
+    pub fn grants(&self, cancel: &Cancel) -> Result<Option<Vec<Granted>>, ClientError> {
         let (mut out, mut back) = (Vec::new(), Vec::new());
         encode_request(&Request::Grants, &mut out);
         self.remote.call_waiting(&out, &mut back, cancel)?;
         match decode_reply(&back)? {
-            Reply::Grants(granted) => Ok(granted),
+            Reply::Grants(granted) => Ok(Some(granted)),
+            Reply::AskAgain => Ok(None),
             Reply::Error(errno) => Err(errno.into()),
             _ => wrong_kind(),
         }

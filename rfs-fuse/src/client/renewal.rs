@@ -1,5 +1,5 @@
-//! Beginning anew at a server that knows nothing of this mount any more, but has its files: after it was started again, or has given the
-//! mount up because nothing was heard of it for longer than its lease.
+//! Beginning anew at a server that knows nothing of this mount any more, but has its files: it has given the mount up because nothing was
+//! heard of it for longer than its lease.
 //!
 //! What others did meanwhile nobody has told. So all that was kept is forgotten; files that are open here are opened there again, if they are
 //! still there; and locks are lost, as others may have had them since: whoever had one gets EIO from then on for what he had open,

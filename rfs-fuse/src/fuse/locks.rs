@@ -183,8 +183,9 @@ impl Shared {
     fn hear(&self, cancel: &Cancel) {
         let end = loop {
             match self.client.grants(cancel) {
-                Ok(granted) => granted.into_iter().for_each(|granted| self.granted(granted)),
-                // The server has begun anew: it does not know of those who wait.
+                Ok(Some(granted)) => granted.into_iter().for_each(|granted| self.granted(granted)),
+                // The server has been started again, or has begun anew: it does not know of those who wait.
+                Ok(None) => self.ask_again(),
                 Err(ClientError::Request(RequestError::Disconnected)) if self.client.is_connected() => {
                     self.ask_again();
                 }
@@ -210,6 +211,11 @@ impl Shared {
         for (ticket, wanted) in all {
             let asked = self.client.lock(&wanted, Some(ticket));
             if let Ok(Asked::Waits) = asked {
+                // Who has stopped waiting meanwhile has done so before the server heard of it.
+                let waits = self.state.lock().waiting.contains_key(&ticket);
+                if !waits && !matches!(self.client.stop_waiting(ticket), Ok(true)) {
+                    self.client.unlock(&wanted).ok();
+                }
                 continue;
             }
             let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else { continue };

@@ -137,8 +137,10 @@ impl Keeper for Asking {
                 since = Instant::now();
             }
             let none_ends = under_way.count() > 0 && since.elapsed() >= GRACE;
-            let over =
-                |job: &Arc<Job>| job.done.load(Ordering::Acquire) || under_way.changes(job.recall.inode());
+            let over = |job: &Arc<Job>| {
+                job.done.load(Ordering::Acquire)
+                    || job.recall.inode().is_some_and(|ino| under_way.changes(ino))
+            };
             none_ends || self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(over)
         });
     }
@@ -194,6 +196,8 @@ impl Shared {
                 .and_then(|()| self.kernel.drop_name(*parent, name).map(drop)),
             Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
             Recall::Names { ino } | Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
+            // Each inode by itself.
+            Recall::All => Ok(()),
         };
         if let Err(e) = outcome {
             log::warn!("cannot drop what was recalled ({recall:?}): {e}");

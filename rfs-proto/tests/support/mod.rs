@@ -55,7 +55,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false, mount: None },
         ),
         (
-            "00 08 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
+            "00 09 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
                 version: 8,
                 client: "",
@@ -240,7 +240,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             })),
         ),
         (
-            "0e ac02 04 00 01 01 61 01 02 02 05 03 8020",
+            "0e ac02 05 00 01 01 61 01 02 02 05 03 8020 04",
             Reply::Recalls(Recalls {
                 number: 300,
                 recalls: vec![
@@ -248,6 +248,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                     Recall::Names { ino: 2 },
                     Recall::Attr { ino: 5 },
                     Recall::Pages { ino: 4096 },
+                    Recall::All,
                 ],
             }),
         ),
@@ -261,6 +262,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             ]),
         ),
         ("12", Reply::Ending),
+        ("13", Reply::AskAgain),
     ]
 }
 

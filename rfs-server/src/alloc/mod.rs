@@ -218,6 +218,15 @@ impl Arena {
         }
     }
 
+    /// What is quarantined: of which inode, where, and who can reach it.
+    pub fn quarantined(&self) -> impl Iterator<Item = (u64, Range, Vec<u64>)> {
+        let of = |(&ino, list): (&u64, &'_ Vec<Quarantined>)| {
+            let all: Vec<_> = list.iter().map(|entry| (ino, entry.range, entry.holders.clone())).collect();
+            all
+        };
+        self.quarantine.iter().flat_map(of)
+    }
+
     /// A session gave its lease on an inode back, or is dead.
     pub fn lease_ended(&mut self, ino: u64, session: u64) {
         let Some(list) = self.quarantine.get_mut(&ino) else { return };

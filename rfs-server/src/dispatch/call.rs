@@ -4,10 +4,11 @@
 
 use std::cell::RefCell;
 
-use rfs_proto::Errno;
+use rfs_proto::{Errno, Reply};
 
 use super::{
     held::{Plan, Stop},
+    journal::Number,
     meta::{Look, Meta},
     store::Store,
 };
@@ -20,12 +21,46 @@ pub(super) struct Call<'a> {
     pub(super) clock: &'a dyn Clock,
     /// Whose it is.
     pub(super) asker: &'a Session,
+    /// Its number, where the log has to know that it was carried out.
+    pub(super) number: Option<Number>,
     needs: RefCell<Vec<Need>>,
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(store: &'a Store, clock: &'a dyn Clock, asker: &'a Session) -> Call<'a> {
-        Call { store, space: &store.space, clock, asker, needs: RefCell::default() }
+    pub(super) fn new(
+        store: &'a Store,
+        clock: &'a dyn Clock,
+        asker: &'a Session,
+        number: Option<Number>,
+    ) -> Call<'a> {
+        let number = number.filter(|_| store.journal.is_some());
+        Call { store, space: &store.space, clock, asker, number, needs: RefCell::default() }
+    }
+
+    /// The step of a request that changes these inodes and comes to its reply.
+    pub(super) fn answered(
+        &self,
+        inos: &[u64],
+        step: impl FnOnce(&mut Meta<'_>) -> Result<Reply, Errno>,
+    ) -> Result<Reply, Errno> {
+        self.locked(inos, |meta| {
+            let reply = step(meta)?;
+            meta.say(self.number, &reply);
+            Ok(reply)
+        })
+    }
+
+    /// The same for one that asks for more inodes.
+    pub(super) fn answered_changing(
+        &self,
+        inos: &[u64],
+        mut step: impl FnMut(&mut Meta<'_>) -> Result<Reply, Stop>,
+    ) -> Result<Reply, Errno> {
+        self.changing(inos, |meta| {
+            let reply = step(meta)?;
+            meta.say(self.number, &reply);
+            Ok(reply)
+        })
     }
 
     /// A step that changes these inodes.

@@ -25,8 +25,8 @@ pub(super) enum Attempt {
 impl Call<'_> {
     pub(super) fn answer_data(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
-            Request::Open { ino, write } => self.locked(&[ino], |meta| meta.open(session, ino, write)),
-            Request::Close { ino } => self.locked(&[ino], |meta| meta.close(session, ino)),
+            Request::Open { ino, write } => self.answered(&[ino], |meta| meta.open(session, ino, write)),
+            Request::Close { ino } => self.answered(&[ino], |meta| meta.close(session, ino)),
             Request::Layout { ino, offset } => {
                 self.look(&[ino], |look| look.layout_of_open(session, ino, offset)).map(Reply::Layout)
             }
@@ -35,7 +35,7 @@ impl Call<'_> {
             }
             Request::SetAttr { ino, changes } => {
                 let now = self.clock.now();
-                self.locked(&[ino], |meta| meta.set_attr(session, ino, &changes, now))
+                self.answered(&[ino], |meta| meta.set_attr(session, ino, &changes, now))
             }
             Request::Accessed { ino, at } => self.locked(&[ino], |meta| meta.accessed(ino, at)),
             // The others are handled elsewhere.
@@ -77,6 +77,7 @@ impl Meta<'_> {
             return Err(Errno::EPROTO);
         }
         self.leases_mut(ino).open(session, ino);
+        self.opens_changed(session, ino);
         if write {
             self.will_write(session, ino);
         }
@@ -86,6 +87,7 @@ impl Meta<'_> {
 
     fn close(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
         let closed = self.leases_mut(ino).close(session, ino).ok_or(Errno::EBADF)?;
+        self.opens_changed(session, ino);
         if closed.session_done {
             self.lease_ended(session, ino, closed.all_done);
         }

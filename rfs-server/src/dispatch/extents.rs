@@ -32,7 +32,7 @@ impl Call<'_> {
     pub(super) fn answer_extents(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
             Request::Fallocate { ino, offset, len, flags } => {
-                self.fallocate(session, ino, (offset, len), flags).map(Reply::Attr)
+                self.fallocate(session, ino, (offset, len), flags)
             }
             Request::Copy { from, from_offset, to, to_offset, len } => {
                 let copy = Copy { from: (from, from_offset), to: (to, to_offset), len };
@@ -49,7 +49,7 @@ impl Call<'_> {
         ino: u64,
         (offset, len): (u64, u64),
         flags: FallocateFlags,
-    ) -> Result<Attr, Errno> {
+    ) -> Result<Reply, Errno> {
         use FallocateFlags as F;
         if len == 0 {
             return Err(Errno::EINVAL);
@@ -59,7 +59,8 @@ impl Call<'_> {
         match flags - F::KEEP_SIZE {
             F::PUNCH_HOLE if keep_size => {
                 let now = self.clock.now();
-                return self.locked(&[ino], |meta| meta.punch(session, ino, offset, end, now));
+                let punch = |meta: &mut Meta<'_>| meta.punch(session, ino, offset, end, now).map(Reply::Attr);
+                return self.answered(&[ino], punch);
             }
             what if what.is_empty() || what == F::ZERO_RANGE => {}
             _ => return Err(Errno::EOPNOTSUPP),
@@ -74,7 +75,7 @@ impl Call<'_> {
             }
         }
         let now = self.clock.now();
-        self.locked(&[ino], |meta| meta.extend(ino, end, keep_size, now))
+        self.answered(&[ino], |meta| meta.extend(ino, end, keep_size, now).map(Reply::Attr))
     }
 
     /// Sees to it that a range has space, and no more than that.
@@ -101,7 +102,7 @@ impl Call<'_> {
         while bytes < len {
             let step =
                 Copy { from: (from.0, from.1 + bytes), to: (to.0, to.1 + bytes), len: STEP.min(len - bytes) };
-            match self.copy_step(session, step, &mut buffer) {
+            match self.copy_step(session, step, bytes, &mut buffer) {
                 Ok(0) => break,
                 Ok(copied) => bytes += copied,
                 // What was copied so far counts.
@@ -113,7 +114,8 @@ impl Call<'_> {
         Ok(Copied { bytes, attr })
     }
 
-    fn copy_step(&self, session: u64, step: Copy, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+    /// What was copied with this step and `before` is a whole reply: a repetition goes on nowhere, and copies nothing twice.
+    fn copy_step(&self, session: u64, step: Copy, before: u64, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
         let inos = [step.from.0, step.to.0];
         loop {
             // Space first: only for what is not a hole, so that copies of sparse files are sparse.
@@ -121,7 +123,15 @@ impl Call<'_> {
                 self.provide(session, step.to.0, offset, offset + len)?;
             }
             let now = self.clock.now();
-            if let Some(copied) = self.locked(&inos, |meta| meta.copy(session, step, buffer, now))? {
+            let copy = |meta: &mut Meta<'_>| {
+                let copied = meta.copy(session, step, buffer, now)?;
+                if let Some(copied @ 1..) = copied {
+                    let attr = meta.attr(step.to.0)?;
+                    meta.say(self.number, &Reply::Copied(Copied { bytes: before + copied, attr }));
+                }
+                Ok(copied)
+            };
+            if let Some(copied) = self.locked(&inos, copy)? {
                 return Ok(copied);
             }
         }

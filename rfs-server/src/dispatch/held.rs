@@ -91,6 +91,15 @@ pub(super) struct Changes {
     pub(super) inodes: SmallVec<[u64; 4]>,
     /// Directories and names.
     pub(super) names: SmallVec<[(u64, Box<[u8]>); 2]>,
+    /// Inodes that a session has opened or closed, or may write to now.
+    pub(super) opens: SmallVec<[(u64, u64); 2]>,
+}
+
+impl Changes {
+    pub(super) fn is_empty(&self) -> bool {
+        // Names change with their directories.
+        self.inodes.is_empty() && self.opens.is_empty()
+    }
 }
 
 impl Changes {
@@ -161,6 +170,14 @@ impl Held<'_, Writing> {
     /// An inode that was asked for, to change what the next server does not have to know. ESTALE if it is gone.
     pub(super) fn passing_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
         self.shard_mut(ino).inodes.get_mut(&ino).ok_or(Errno::ESTALE)
+    }
+
+    /// What a session has open of an inode has changed.
+    pub(super) fn opens_changed(&mut self, session: u64, ino: u64) {
+        let Changes { noted, opens, .. } = &mut self.changes;
+        if *noted && !opens.contains(&(session, ino)) {
+            opens.push((session, ino));
+        }
     }
 
     /// What has been changed so far.

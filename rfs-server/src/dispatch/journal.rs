@@ -8,17 +8,24 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use rfs_proto::{Extent, Request};
+use parking_lot::Mutex;
+use rfs_proto::{Extent, LockKind, Reply, Request, encode_reply};
 
-use super::{held::Held, shards::Writing};
+use super::{
+    held::{Changes, Held},
+    meta::Freed,
+    shards::Writing,
+};
 use crate::{
     durable::{
         Log,
         log::Full,
-        op::{self, Op},
+        op::{self, Locked, Op},
         replay,
     },
+    leases::Leases,
     namespace::{Body, Inode, Inodes, Namespace, XattrName},
+    sessions::Session,
 };
 
 /// About as many bytes go into a transaction that need not be one.
@@ -29,6 +36,37 @@ const EXTENTS: usize = 1024;
 thread_local! {
     /// For the operations of a step.
     static OPS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The reply that goes with them.
+    static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Slot and number of a request that is carried out once.
+pub(super) type Number = (u32, u64);
+
+/// That a step comes to a reply, which is to be logged with what it changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said<'a> {
+    session: &'a Session,
+    number: Number,
+}
+
+impl<'a> Said<'a> {
+    /// The reply, of the step that the thread is in.
+    pub(super) fn new(session: &'a Session, number: Number, reply: &Reply) -> Said<'a> {
+        REPLY.with_borrow_mut(|bytes| encode_reply(reply, bytes));
+        Said { session, number }
+    }
+
+    fn encode(&self, ops: &mut Vec<u8>) {
+        let (slot, sequence) = self.number;
+        REPLY.with_borrow(|reply| op::encode(&Op::Turn(self.session.id(), slot, sequence, reply), ops));
+    }
+
+    /// It is in the log. Whoever writes that anew finds it before he comes to what else the step has changed.
+    fn logged(&self) {
+        let (slot, sequence) = self.number;
+        REPLY.with_borrow(|reply| self.session.replies().logged(slot, sequence, reply));
+    }
 }
 
 /// The log, as steps write to it.
@@ -37,6 +75,8 @@ pub(super) struct Journal {
     log: Log,
     /// Something was changed that the log had no room for: it has to be written anew before anything else is changed.
     behind: AtomicBool,
+    /// Held while sessions are described, and while it is logged that one came or left.
+    pub(super) sessions: Mutex<()>,
     #[cfg(test)]
     pub(super) witness: tests::Witness,
 }
@@ -46,6 +86,7 @@ impl Journal {
         Journal {
             log,
             behind: AtomicBool::new(false),
+            sessions: Mutex::new(()),
             #[cfg(test)]
             witness: tests::Witness::default(),
         }
@@ -55,9 +96,57 @@ impl Journal {
         &self.log
     }
 
-    /// Logs what a step has changed. If there is no room for that, it is not to be told as done, nor is anything that it gives up to be
+    /// Logs what a step has changed, of which the inodes are in `ops` already, and what it has come to. If there is no room for that, it is not to be told as done, nor is anything that it gives up to be
     /// used.
-    pub(super) fn append(&self, ops: &[u8]) -> Result<(), Full> {
+    pub(super) fn note(
+        &self,
+        inodes: &Held<'_, Writing>,
+        changes: &Changes,
+        freed: &Freed,
+        said: Option<Said<'_>>,
+        ops: &mut Vec<u8>,
+    ) -> Result<(), Full> {
+        for &(session, ino) in &changes.opens {
+            let (times, writes) = inodes.shard(ino).leases.of(session, ino);
+            op::encode(&Op::Open(session, ino, times, writes), ops);
+        }
+        for (ino, ranges, holders) in freed.reachable() {
+            let ranges = ranges.iter().map(|range| (range.start, range.len)).collect();
+            op::encode(&Op::GivenUp(ino, ranges, holders.to_vec()), ops);
+        }
+        self.append_with(ops, said)
+    }
+
+    /// Logs what has changed of locks, and what the step has come to that has changed them. Whoever asks has all locks to himself.
+    pub(super) fn note_locks(&self, changes: &[(u64, Locked)], said: Option<Said<'_>>) -> Result<(), Full> {
+        OPS.with_borrow_mut(|ops| {
+            ops.clear();
+            changes.iter().for_each(|&(ino, locked)| op::encode(&Op::Lock(ino, locked), ops));
+            self.append_with(ops, said)
+        })
+    }
+
+    /// Logs something that is so from now on.
+    pub(super) fn tell(&self, op: &Op<'_>) -> Result<(), Full> {
+        OPS.with_borrow_mut(|ops| {
+            ops.clear();
+            op::encode(op, ops);
+            self.append(ops)
+        })
+    }
+
+    fn append_with(&self, ops: &mut Vec<u8>, said: Option<Said<'_>>) -> Result<(), Full> {
+        if let Some(said) = &said {
+            said.encode(ops);
+        }
+        self.append(ops)?;
+        if let Some(said) = &said {
+            said.logged();
+        }
+        Ok(())
+    }
+
+    fn append(&self, ops: &[u8]) -> Result<(), Full> {
         #[cfg(test)]
         self.witness.look();
         let appended = self.log.append(ops).inspect_err(|full| {
@@ -99,9 +188,32 @@ impl Journal {
         flush(&mut ops)
     }
 
+    /// Logs who has what open of those that come back.
+    pub(super) fn describe_opens(&self, leases: &Leases, returns: impl Fn(u64) -> bool) -> Result<(), Full> {
+        let mut ops = Vec::new();
+        for (session, ino) in leases.all().filter(|(session, _)| returns(*session)) {
+            let (times, writes) = leases.of(session, ino);
+            op::encode(&Op::Open(session, ino, times, writes), &mut ops);
+            if ops.len() >= CHUNK {
+                self.log.append(&ops)?;
+                ops.clear();
+            }
+        }
+        self.log.append(&ops)
+    }
+
     /// Logs all that there is of inodes; without room for it nothing is changed any more.
     pub(super) fn describe_or_stop<'a>(&self, inodes: impl Iterator<Item = (u64, &'a Inode)>) {
-        if let Err(full) = self.describe(inodes) {
+        self.or_stop(self.describe(inodes));
+    }
+
+    /// Logs something that is so; without room for it nothing is changed any more.
+    pub(super) fn tell_or_stop(&self, op: &Op<'_>) {
+        self.or_stop(self.tell(op));
+    }
+
+    fn or_stop(&self, logged: Result<(), Full>) {
+        if let Err(full) = logged {
             log::error!("{full}: nothing can be changed until it is written anew");
             self.behind.store(true, Ordering::Relaxed);
         }
@@ -115,13 +227,15 @@ impl Journal {
     }
 }
 
-/// Puts what a step has changed into words: the inodes, and the operations. Nothing if it has changed nothing.
+/// Puts what a step has changed of inodes into words, and has them said. Nothing if it has changed nothing, and has come to nothing that
+/// is `to_be_said`.
 pub(super) fn in_words<T>(
     namespace: &mut Namespace<Held<'_, Writing>>,
-    say: impl FnOnce(&Held<'_, Writing>, &[u64], &[u8]) -> T,
+    to_be_said: bool,
+    say: impl FnOnce(&Held<'_, Writing>, &Changes, &mut Vec<u8>) -> T,
 ) -> Option<T> {
     let changes = namespace.inodes_mut().take_changes();
-    if changes.inodes.is_empty() {
+    if changes.is_empty() && !to_be_said {
         return None;
     }
     let inodes = namespace.inodes_mut();
@@ -138,7 +252,7 @@ pub(super) fn in_words<T>(
             let entry = directory.get(name).zip(directory.cookie(name));
             op::encode(&Op::Name(*parent, name, entry), ops);
         }
-        Some(say(inodes, &changes.inodes, ops))
+        Some(say(inodes, &changes, ops))
     })
 }
 
@@ -215,6 +329,7 @@ fn adds(request: &Request<'_>) -> bool {
             | Request::SetXattr { .. }
             | Request::Fallocate { .. }
             | Request::Copy { .. }
+            | Request::Lock { kind: LockKind::Shared | LockKind::Exclusive, .. }
     )
 }
 

@@ -62,6 +62,7 @@ impl Meta<'_> {
     /// `session` opens an inode once, or is about to change its bytes in another way: others do not keep them any more.
     pub(super) fn will_write(&mut self, session: u64, ino: u64) {
         if self.leases_mut(ino).will_write(session, ino) {
+            self.opens_changed(session, ino);
             self.pages_changed(session, ino);
         }
     }
@@ -75,6 +76,7 @@ impl Meta<'_> {
             Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
             Recall::Names { ino } => *ino == parent,
             Recall::Attr { .. } | Recall::Pages { .. } => false,
+            Recall::All => true,
         });
     }
 
@@ -83,7 +85,7 @@ impl Meta<'_> {
         for keeper in self.keepers(ino).take(ino, Part::Attr, session) {
             self.recall(keeper, Recall::Attr { ino });
         }
-        self.await_open(session, |recall| recall.inode() == ino);
+        self.await_open(session, |recall| recall.concerns(ino));
     }
 
     /// `session` changed an inode's bytes, or will.
@@ -91,7 +93,7 @@ impl Meta<'_> {
         for keeper in self.keepers(ino).take(ino, Part::Attr, session) {
             self.recall(keeper, Recall::Pages { ino });
         }
-        self.await_open(session, |recall| recall.inode() == ino);
+        self.await_open(session, |recall| recall.concerns(ino));
     }
 
     /// An inode is gone, through what `session` did.
@@ -107,6 +109,8 @@ impl Meta<'_> {
         let unsaid = match recall {
             Recall::Name { .. } | Recall::Names { .. } => seeded(Fault::NameNotRecalled),
             Recall::Attr { .. } | Recall::Pages { .. } => seeded(Fault::AttrNotRecalled),
+            // A server that starts recalls that.
+            Recall::All => false,
         };
         if unsaid {
             return;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     grants::Grants,
-    locks::{Asked, MAX_LOCKS, Wish},
+    locks::{Asked, Locks, MAX_LOCKS, Wish},
 };
 
 impl Call<'_> {
@@ -29,17 +29,24 @@ impl Call<'_> {
                 }
                 let wish = Wish { owner: (session, owner), class, range, pid };
                 meta.namespace.inodes_mut().passing_mut(ino)?.was_locked |= kind != LockKind::Unlock;
-                let asked = meta.locks().set(ino, wish, kind, ticket)?;
-                match (asked, kind) {
-                    (Asked::Waits, _) => Ok(Reply::Waits),
-                    (Asked::Done, LockKind::Unlock) => Ok(Reply::Done),
-                    (Asked::Done, LockKind::Shared | LockKind::Exclusive) => {
-                        meta.granted(session, ino).map(Reply::Locked)
-                    }
+                let store = meta.store;
+                let mut locks = store.locks();
+                let reply = meta.lock(&mut locks, (session, ino), wish, kind, ticket);
+                // The next server knows of nobody who waits, and is asked again.
+                if let Ok(reply) = reply.as_ref()
+                    && *reply != Reply::Waits
+                {
+                    meta.say(self.number, reply);
                 }
+                store.note_locks(&mut locks, &mut meta.said);
+                reply
             }),
-            Request::StopWaiting { ticket } => waits(self.store.locks().stop_waiting((session, ticket))),
-            Request::Insist { ticket } => waits(self.store.locks().insist((session, ticket))),
+            Request::StopWaiting { ticket } => {
+                waits(self.store.change_locks(|locks| locks.stop_waiting((session, ticket))))
+            }
+            Request::Insist { ticket } => {
+                waits(self.store.change_locks(|locks| locks.insist((session, ticket))))
+            }
             Request::TestLock { ino, owner, class, exclusive, range } => self.look(&[ino], |look| {
                 check(look, session, ino, range)?;
                 let wish = Wish { owner: (session, owner), class, range, pid: 0 };
@@ -75,6 +82,23 @@ fn check<M: Mode>(view: &View<'_, M>, session: u64, ino: u64, range: LockRange) 
 }
 
 impl Meta<'_> {
+    fn lock(
+        &mut self,
+        locks: &mut Locks,
+        (session, ino): (u64, u64),
+        wish: Wish,
+        kind: LockKind,
+        ticket: Option<u64>,
+    ) -> Result<Reply, Errno> {
+        match (locks.set(ino, wish, kind, ticket)?, kind) {
+            (Asked::Waits, _) => Ok(Reply::Waits),
+            (Asked::Done, LockKind::Unlock) => Ok(Reply::Done),
+            (Asked::Done, LockKind::Shared | LockKind::Exclusive) => {
+                self.granted(session, ino).map(Reply::Locked)
+            }
+        }
+    }
+
     /// A session has got a lock.
     fn granted(&mut self, session: u64, ino: u64) -> Result<Locked, Errno> {
         let visits = self.visit(session, ino)?;
@@ -85,6 +109,9 @@ impl Meta<'_> {
 impl Dispatcher {
     /// What became of the locks that a session waits for, now or when there is something.
     pub(super) fn answer_grants(&self, session: u64) -> Outcome {
+        if self.sessions.get(session).is_some_and(|session| session.takes_to_ask_again()) {
+            return Outcome::Now(Reply::AskAgain);
+        }
         match self.store.grants.lock().next(session) {
             Some(granted) => Outcome::Now(Reply::Grants(granted)),
             None => Outcome::Later(Promise(Debt::Grants(session))),

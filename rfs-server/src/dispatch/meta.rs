@@ -5,12 +5,13 @@
 //! of blocks, and space that a file keeps although it does not reach so far; the rest is left dirty for [`Space::tidy`]
 //! after the locks.
 
-use rfs_proto::{Attr, Errno, FileKind, record};
+use rfs_proto::{Attr, Errno, FileKind, Reply, record};
 use seeded_faults::{Fault, seeded};
 
 use super::{
     held::{Held, Stop},
-    journal,
+    journal::{self, Number, Said},
+    once,
     order::Guard,
     pending::{Due, Pending},
     quota::Quota,
@@ -46,6 +47,8 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) due: Due,
     /// What it gives up.
     pub(super) freed: Freed,
+    /// What it has come to, if that is to be logged.
+    pub(super) said: Option<Said<'a>>,
 }
 
 /// What a step gives up. It is given up when the step is over and its changes are logged: until then the next server would take it for
@@ -55,6 +58,14 @@ pub(super) struct Freed {
     /// Space of an inode, and who can still reach it.
     space: Vec<(u64, Vec<Range>, Vec<u64>)>,
     slots: Vec<u32>,
+}
+
+impl Freed {
+    /// Space that somebody can still reach.
+    pub(super) fn reachable(&self) -> impl Iterator<Item = (u64, &[Range], &[u64])> {
+        let all = self.space.iter().map(|(ino, ranges, holders)| (*ino, &ranges[..], &holders[..]));
+        all.filter(|(_, ranges, holders)| !ranges.is_empty() && !holders.is_empty())
+    }
 }
 
 /// The metadata, to look at.
@@ -112,6 +123,20 @@ impl Meta<'_> {
         &mut self.namespace.inodes_mut().shard_mut(ino).leases
     }
 
+    /// What a session has open of an inode has changed. Only those that come back find it again.
+    pub(super) fn opens_changed(&mut self, session: u64, ino: u64) {
+        if self.asker.is_some_and(|asker| asker.id() == session && asker.comes_back()) {
+            self.namespace.inodes_mut().opens_changed(session, ino);
+        }
+    }
+
+    /// The step comes to this reply, to a request that is carried out once.
+    pub(super) fn say(&mut self, number: Option<Number>, reply: &Reply) {
+        if let (Some(asker), Some(number)) = (self.asker, number) {
+            self.said = Some(Said::new(asker, number, &once::short(reply)));
+        }
+    }
+
     /// The step is over: logs what it has changed, and gives up what it has given up.
     #[inline]
     pub(super) fn commit(&mut self) {
@@ -127,19 +152,20 @@ impl Meta<'_> {
         }
     }
 
-    /// Says what the step has changed, to those who have to know.
+    /// Says what the step has changed, and what it has come to, to those who have to know.
     #[inline]
     fn note(&mut self) -> Option<Result<(), Full>> {
         let (journal, tape) = (self.store.journal.as_ref(), self.store.tape.rolling());
         if journal.is_none() && tape.is_none() {
             return None;
         }
-        journal::in_words(&mut self.namespace, |inodes, changed, ops| {
-            if let Some(tape) = tape {
+        let (freed, said) = (&self.freed, self.said.take().filter(|_| journal.is_some()));
+        journal::in_words(&mut self.namespace, said.is_some(), |inodes, changes, ops| {
+            if let Some(tape) = tape.filter(|_| !ops.is_empty()) {
                 let inode = |&ino: &u64| Some((ino, inodes.get(ino).ok()?));
-                tape.say(ops, changed.iter().filter_map(inode), self.table);
+                tape.say(ops, changes.inodes.iter().filter_map(inode), self.table);
             }
-            journal.map_or(Ok(()), |journal| journal.append(ops))
+            journal.map_or(Ok(()), |journal| journal.note(inodes, changes, freed, said, ops))
         })
     }
 
@@ -239,7 +265,7 @@ impl Meta<'_> {
         self.space.lease_ended(ino, session);
         let Ok(inode) = self.namespace.get(ino) else { return };
         if inode.was_locked && !seeded(Fault::LocksOutlive) {
-            self.locks().closed(session, ino);
+            self.store.change_locks(|locks| locks.closed(session, ino));
         }
         self.table.end_append(inode.slot, session);
         if last && inode.nlink == 0 {

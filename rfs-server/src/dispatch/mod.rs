@@ -7,6 +7,7 @@
 //!
 //! It does not decode, encode, or move file data.
 
+mod before;
 mod call;
 mod data;
 mod extents;
@@ -17,6 +18,7 @@ mod listing;
 mod locks;
 mod meta;
 mod names;
+mod noting;
 mod once;
 mod order;
 mod outcome;
@@ -36,6 +38,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use rdmabox::Memory;
 use rfs_proto::{Errno, FileKind, Identity, ROOT_INO, Reply, Request, ServerStats, StatFs, VERSION};
 use seeded_faults::{Fault, seeded};
@@ -44,14 +47,16 @@ use crate::{
     clock::Clock,
     namespace::{Inode, New},
     patience::Alarm,
-    rights::changes,
+    rights::{Rights, changes},
     scrub::Space,
-    sessions::{Manner, Refused, Regions, Sessions},
+    sessions::{Credentials, Manner, Refused, Regions, Sessions},
     stats::{Counters, request_name},
     table::Table,
 };
+pub use before::Awaited;
 use call::Call;
 use held::Plan;
+use journal::Number;
 use meta::Meta;
 pub use once::KeptReply;
 use outcome::Debt;
@@ -95,6 +100,8 @@ pub struct Dispatcher {
     started: i64,
     /// Which memory this is, and how many servers it has had.
     memory: (Identity, u64),
+    /// Sessions of the servers before that do not come back, while they may reach something.
+    strangers: Mutex<Vec<u64>>,
 }
 
 impl std::fmt::Debug for Dispatcher {
@@ -120,7 +127,7 @@ impl Dispatcher {
 
     fn over(store: Store, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
         let (sessions, counters, memory) = (Sessions::default(), Counters::default(), (Identity([0; 16]), 1));
-        Dispatcher { store, sessions, counters, clock, started, memory }
+        Dispatcher { store, sessions, counters, clock, started, memory, strangers: Mutex::default() }
     }
 
     /// Has something to wake when anything is recalled.
@@ -144,14 +151,20 @@ impl Dispatcher {
         self
     }
 
-    /// A session came up.
+    /// A session came up, of somebody who needs no key and may do everything.
     pub fn session_began(&self, session: u64, regions: Regions) {
-        self.sessions.begin(session, regions);
+        self.session_began_as(session, regions, Credentials { key: None, rights: Rights::Write });
+    }
+
+    /// A session came up.
+    pub fn session_began_as(&self, session: u64, regions: Regions, credentials: Credentials) {
+        self.sessions.begin(session, regions, credentials);
     }
 
     /// A session is gone, and none of its one-sided operations can arrive any more: everything it had open is
     /// closed.
     pub fn session_ended(&self, session: u64) {
+        let ended = self.sessions.get(session);
         self.sessions.end(session);
         self.keeps_no_longer(session);
         self.end_grants(session);
@@ -163,19 +176,26 @@ impl Dispatcher {
         });
         self.tell_of_locks();
         self.store.space.tidy();
+        if let Some(ended) = ended {
+            self.note_left(&ended);
+        }
     }
 
     /// Handles a request of a session. Errors are there at once; the reply to a change is owed while others keep what it changed,
     /// and that to [`Request::Recalls`] and [`Request::Grants`] until there is one.
     pub fn handle(&self, session: u64, request: Request<'_>) -> Outcome {
+        self.handle_numbered(session, request, None)
+    }
+
+    fn handle_numbered(&self, session: u64, request: Request<'_>, number: Option<Number>) -> Outcome {
         let outcome = match request {
             Request::Recalls { done } => Ok(self.answer_recalls(session, done)),
             Request::Grants => Ok(self.answer_grants(session)),
             Request::Attach { version, client, keeps, alone, mount, .. } => {
-                let manner = Manner { keeps, alone, returns: mount.is_some() };
+                let manner = Manner { keeps, alone, mount };
                 self.attach(session, (version, client), manner).map(Outcome::Now)
             }
-            _ => self.answer(session, request),
+            _ => self.answer(session, request, number),
         };
         // Whoever finds it counted finds it done.
         self.counters.count(session, &request);
@@ -249,7 +269,7 @@ impl Dispatcher {
         }
     }
 
-    fn answer(&self, session: u64, request: Request<'_>) -> Result<Outcome, Errno> {
+    fn answer(&self, session: u64, request: Request<'_>, number: Option<Number>) -> Result<Outcome, Errno> {
         let asker =
             self.sessions.get(session).filter(|session| session.is_attached()).ok_or(Errno::EPROTO)?;
         let journal = self.store.journal.as_ref();
@@ -259,9 +279,10 @@ impl Dispatcher {
         if journal.is_some_and(|journal| journal.is_behind()) && changes(&request) {
             return Err(Errno::EIO);
         }
-        let call = Call::new(&self.store, &*self.clock, &asker);
+        let call = Call::new(&self.store, &*self.clock, &asker, number);
         let mut reply = self.reply(&call, session, request);
-        if journal.is_some_and(|journal| journal.is_behind()) && changes(&request) {
+        let logged = number.is_some() || changes(&request);
+        if journal.is_some_and(|journal| journal.is_behind()) && logged {
             // It may be this one that has not been logged.
             reply = Err(Errno::EIO);
         }
@@ -340,6 +361,11 @@ impl Dispatcher {
                 return Ok(Reply::InUse(others));
             }
         };
+        if self.note_attached(&asker).is_err() {
+            asker.detach();
+            self.keeps_no_longer(session);
+            return Err(Errno::ENOSPC);
+        }
         log::debug!("session {session}: {client:?} attached{}", if manner.alone { ", alone" } else { "" });
         Ok(Reply::Attached(self.attached(session, regions, false)))
     }

@@ -43,7 +43,7 @@ impl Call<'_> {
                 let kind = FileKind::Regular;
                 let new = New { kind, perm, umask, uid, gid, rdev: 0, target: b"", slot: 0 };
                 let place = Place { parent, name };
-                self.changing(&[parent], |meta| create(meta, session, place, (new, exclusive), now))
+                self.answered_changing(&[parent], |meta| create(meta, session, place, (new, exclusive), now))
             }
             Request::Mkdir { parent, name, perm, umask, uid, gid } => {
                 let kind = FileKind::Directory;
@@ -61,19 +61,19 @@ impl Call<'_> {
                 let new = New { kind, perm: 0o777, umask: 0, uid, gid, rdev: 0, target, slot: 0 };
                 self.make(session, Place { parent, name }, new, now)
             }
-            Request::Link { ino, parent, name } => self.locked(&[ino, parent], |meta| {
+            Request::Link { ino, parent, name } => self.answered(&[ino, parent], |meta| {
                 let effects = meta.namespace.link(ino, parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.told_name(session, parent);
                 meta.told(session, ino).map(Reply::Attr)
             }),
-            Request::Unlink { parent, name } => self.changing(&[parent], |meta| {
+            Request::Unlink { parent, name } => self.answered_changing(&[parent], |meta| {
                 let effects = meta.namespace.unlink(parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.told_name(session, parent);
                 Ok(Reply::Done)
             }),
-            Request::Rmdir { parent, name } => self.changing(&[parent], |meta| {
+            Request::Rmdir { parent, name } => self.answered_changing(&[parent], |meta| {
                 let effects = meta.namespace.rmdir(parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.told_name(session, parent);
@@ -82,7 +82,7 @@ impl Call<'_> {
             Request::Rename { parent, name, new_parent, new_name, flags } => {
                 let from = Place { parent, name };
                 let to = Place { parent: new_parent, name: new_name };
-                self.changing(&[parent, new_parent], |meta| {
+                self.answered_changing(&[parent, new_parent], |meta| {
                     let effects = meta.namespace.rename(from, to, flags, now)?;
                     // Of two names of one inode nothing changes.
                     let names = if effects.touched.is_empty() { &[][..] } else { &[from, to] };
@@ -111,7 +111,7 @@ impl Call<'_> {
     }
 
     fn make(&self, session: u64, place: Place<'_>, new: New<'_>, now: i64) -> Result<Reply, Errno> {
-        self.changing(&[place.parent], |meta| make(meta, session, place, new, now)).map(Reply::Attr)
+        self.answered_changing(&[place.parent], |meta| make(meta, session, place, new, now).map(Reply::Attr))
     }
 }
 

@@ -3,7 +3,9 @@
 //! Threading: as the dispatcher. A reply is noted before anybody hears it, also one that is held back until others have dropped what it
 //! changed; a repetition waits for the same.
 
-use rfs_proto::{Attached, Errno, Reply, Request};
+use std::borrow::Cow;
+
+use rfs_proto::{Attached, Errno, Layout, Opened, Reply, Request};
 
 use super::{Dispatcher, Outcome, Promise, outcome::Debt};
 use crate::{
@@ -21,6 +23,32 @@ pub struct KeptReply {
     reply: Reply,
     /// Whom it waits for.
     needs: Vec<Need>,
+    /// It is the server's before: nobody knows for whom it was to wait.
+    before: bool,
+}
+
+/// A reply as it is kept, and logged.
+pub(super) fn short(reply: &Reply) -> Cow<'_, Reply> {
+    match reply {
+        Reply::Opened(opened) if opened.layout.extents.len() > KEPT_EXTENTS => {
+            let extents = opened.layout.extents[..KEPT_EXTENTS].to_vec();
+            let layout = Layout { extents, complete: false, ..opened.layout };
+            Cow::Owned(Reply::Opened(Opened { attr: opened.attr, layout }))
+        }
+        _ => Cow::Borrowed(reply),
+    }
+}
+
+/// Whether the reply to a request may wait for other sessions. Those of the others come at once, whatever became of them: a mount repeats
+/// them before it says of anything that it keeps it no longer.
+fn may_wait(request: &Request<'_>) -> bool {
+    !matches!(
+        request,
+        Request::Close { .. }
+            | Request::Open { write: false, .. }
+            | Request::Lock { .. }
+            | Request::StopWaiting { .. }
+    )
 }
 
 impl KeptReply {
@@ -33,14 +61,12 @@ impl KeptReply {
                 (&Reply::Error(Errno::EPROTO), &[][..])
             }
         };
-        let mut reply = reply.clone();
-        if let Reply::Opened(opened) = &mut reply
-            && opened.layout.extents.len() > KEPT_EXTENTS
-        {
-            opened.layout.extents.truncate(KEPT_EXTENTS);
-            opened.layout.complete = false;
-        }
-        KeptReply { reply, needs: needs.to_vec() }
+        KeptReply { reply: short(reply).into_owned(), needs: needs.to_vec(), before: false }
+    }
+
+    /// One that the server before has logged.
+    pub(super) fn of_before(reply: Reply) -> KeptReply {
+        KeptReply { reply, needs: Vec::new(), before: true }
     }
 
     fn outcome(self) -> Outcome {
@@ -62,9 +88,14 @@ impl Dispatcher {
         let turn = asker.replies().begin(slot, sequence);
         match turn {
             Ok(Turn::First) => {
-                let outcome = self.handle(session, request);
+                let outcome = self.handle_numbered(session, request, Some((slot, sequence)));
                 asker.replies().end(slot, sequence, KeptReply::of(&outcome));
                 outcome
+            }
+            Ok(Turn::Again(kept)) if kept.before => {
+                // Whoever may still have what was changed has to drop it first.
+                let needs = if may_wait(&request) { self.recall_all_but(session) } else { Vec::new() };
+                KeptReply { needs, ..kept }.outcome()
             }
             Ok(Turn::Again(kept)) => kept.outcome(),
             Err(OutOfTurn) => refused(),
@@ -78,6 +109,7 @@ impl Dispatcher {
         }
         // Whoever asked over the connection before hears nothing any more.
         drop(self.store.grants.lock().resume(session));
+        self.back_from_before(session);
         Reply::Attached(self.attached(session, regions, true))
     }
 

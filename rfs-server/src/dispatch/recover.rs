@@ -4,13 +4,13 @@
 //! A server that was killed may have been in the middle of a request that it has not answered. What that has changed of names,
 //! attributes and space is there as a whole or not at all; bytes and sizes may be there in part, as with a write.
 //!
-//! What sessions of before could reach, they may still reach for a while, and write to it where they have it mapped. Until
-//! [`Dispatcher::before_is_over`], space that is given up is handed out to nobody, inodes without names stay, and files have
-//! what they lose when nobody has them open any more.
+//! The sessions of mounts that come back are in the log, with what they have (`before`). What others of before could reach, they may still
+//! reach for a while, and write to it where they have it mapped. If there were any, until [`Dispatcher::before_is_over`] space that is given
+//! up is handed out to nobody, inodes without names stay, and files have what they lose when nobody has them open any more.
 //!
 //! Threading: a server that starts has everything to itself.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use rdmabox::Memory;
 use rfs_proto::{BLOCK, Errno, FileKind, ROOT_INO};
@@ -26,15 +26,16 @@ use super::{
 use crate::{
     alloc::Range,
     clock::Clock,
-    durable::{Dirt, Log, log::Full, replay::State},
+    durable::{Dirt, Log, before::Present, log::Full, op::Op, replay::State},
     files::block_up,
+    locks::Locks,
     namespace::{Body, Inode},
     numbers::ByNumber,
     scrub::{ScrubMode, Space},
     table::Table,
 };
 
-/// Stands for all sessions of the servers before. No session has this number.
+/// Stands for all sessions of the servers before that do not come back. No session has this number.
 pub(crate) const BEFORE: u64 = u64::MAX;
 
 /// What a memory object keeps besides the memory that is lent, or what a snapshot had.
@@ -67,6 +68,9 @@ pub enum Damage {
     /// A name stands for nothing.
     #[error("a name in directory {0} stands for nothing")]
     Name(u64),
+    /// What is said of a session means nothing.
+    #[error("what session {0} has makes no sense")]
+    Session(u64),
     /// There is no room to say so.
     #[error(transparent)]
     Full(#[from] Full),
@@ -84,11 +88,12 @@ impl Dispatcher {
         let Kept { log, state, dirt, starts, clean } = kept;
         let started = clock.now();
         let journal = log.map(Journal::new);
-        let Some(State { mut inodes, last_ino, slots }) = state else {
+        let Some(State { mut inodes, last_ino, slots, mut sessions }) = state else {
             let table = Table::new(table);
             let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
             let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
-            let space = Space::kept(arena, mode, Vec::new(), dirt, false);
+            let space = Space::kept(arena, mode, Vec::new(), Vec::new(), dirt, false);
+            let journal = journal.map(|journal| (journal, Locks::default()));
             let store = Store::new(shards, table, Arc::new(space), journal);
             let dispatcher = Dispatcher::over(store, clock, started);
             dispatcher.write_log_anew()?;
@@ -104,27 +109,50 @@ impl Dispatcher {
         let zero = |range: Range| arena.zero_present(range.start as usize, range.len as usize);
         for (&ino, inode) in &mut inodes {
             // A truncation may have been under way, and the bytes behind the new end must not come back.
-            if !clean && table.is_being_changed(inode.slot) && close(inode, &table, zero) {
-                cut.push(ino);
+            if !clean && table.is_being_changed(inode.slot) {
+                let lost = close(inode, &table, zero);
+                if !lost.is_empty() {
+                    cut.push((ino, lost.iter().map(|range| (range.start, range.len)).collect::<Vec<_>>()));
+                }
             }
             if inode.nlink == 0 || (!clean && loses_space(inode, &table)) {
                 held.push(ino);
             }
         }
+        for (ino, lost) in &cut {
+            let holders = sessions.who_may_reach(*ino);
+            // First, as whatever files have counts.
+            if let Some(journal) = &journal {
+                journal.tell_or_stop(&Op::GivenUp(*ino, lost.clone(), holders.clone()));
+            }
+            sessions.give_up(*ino, lost, &holders).map_err(|_| Damage::Extents(*ino))?;
+        }
         if !cut.is_empty() {
             if let Some(journal) = &journal {
-                journal.describe_or_stop(cut.iter().filter_map(|ino| Some((*ino, inodes.get(ino)?))));
+                journal.describe_or_stop(cut.iter().filter_map(|(ino, _)| Some((*ino, inodes.get(ino)?))));
             }
             used = extents(&inodes, arena.len() as u64)?;
         }
+        let Present { returning, strangers, locks, given_up } = sessions
+            .present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
+        if given_up.last().is_some_and(|given| given.range.end() > arena.len() as u64) {
+            return Err(Damage::Extents(given_up.last().map_or(0, |given| given.ino)));
+        }
+        let open: HashSet<(u64, u64)> =
+            returning.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();
+        let locked: HashSet<u64> = locks.locked_inodes().collect();
         for (&ino, inode) in &mut inodes {
             // More than any server before can have got to.
             inode.layout_generation = starts << 32;
             inode.visits = starts << 32;
-            table.take_over(&inode.attr(ino), &inode.space());
+            inode.was_locked = locked.contains(&ino);
+            // Who was appending, and comes back, goes on.
+            table.take_over(&inode.attr(ino), &inode.space(), |session| open.contains(&(session, ino)));
         }
         let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
-        let space = Arc::new(Space::kept(arena, mode, used, dirt, !clean));
+        let before = !strangers.is_empty();
+        let space = Arc::new(Space::kept(arena, mode, used, given_up, dirt, before));
+        let journal = journal.map(|journal| (journal, locks));
         let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
         store.xattrs.add(xattrs);
         // Somebody may have had it open, and may be writing to it now, with memory that is mapped.
@@ -132,6 +160,10 @@ impl Dispatcher {
             store.once(Plan::new(&[ino]), None, |meta: &mut Meta<'_>| meta.leases_mut(ino).open(BEFORE, ino));
         }
         let dispatcher = Dispatcher::over(store, clock, started);
+        for (id, mount, has) in returning {
+            dispatcher.restore(id, mount, has)?;
+        }
+        dispatcher.wait_for_strangers(strangers)?;
         if dispatcher.has_long_log()
             || dispatcher.store.journal.as_ref().is_some_and(|j| j.log().is_incomplete())
         {
@@ -140,7 +172,7 @@ impl Dispatcher {
                 log::error!("the log cannot be written anew: {e}");
             }
         }
-        if clean {
+        if !before {
             dispatcher.before_is_over();
         }
         Ok(dispatcher)
@@ -151,8 +183,9 @@ impl Dispatcher {
         &self.store.space
     }
 
-    /// The sessions of before can reach nothing any more, and do not come back.
+    /// Those of before that do not come back can reach nothing any more.
     pub fn before_is_over(&self) {
+        self.note_strangers_left();
         self.store.space.before_is_over();
         self.each_shard(|meta| {
             for (ino, last) in meta.namespace.inodes_mut().only().leases.end_session(BEFORE) {
@@ -197,11 +230,15 @@ impl Dispatcher {
         for at in 0..SHARDS {
             let describe = |look: &mut Look<'_>| {
                 let shard = look.namespace.inodes_mut().only();
-                journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))
+                journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))?;
+                let returns =
+                    |session| self.sessions.get(session).is_some_and(|session| session.comes_back());
+                journal.describe_opens(&shard.leases, returns)
             };
             self.store.once(Plan::shard(at), None, describe).0?;
         }
         journal.count(self.store.shards.last_number(), self.store.table.used_slots())?;
+        self.describe_sessions(journal)?;
         journal.log().complete()?;
         journal.caught_up();
         Ok(())
@@ -233,10 +270,10 @@ fn loses_space(inode: &Inode, table: &Table) -> bool {
     map.reaches_beyond(keep) || map.pieces(size, keep).iter().any(|(_, place, _)| place.is_some())
 }
 
-/// What happens when nobody has a file open any more. True if it has lost space.
-fn close(inode: &mut Inode, table: &Table, zero: impl Fn(Range)) -> bool {
+/// What happens when nobody has a file open any more. What space it has lost.
+fn close(inode: &mut Inode, table: &Table, zero: impl Fn(Range)) -> Vec<Range> {
     let size = table.size(inode.slot);
-    let Body::File(map) = &mut inode.body else { return false };
+    let Body::File(map) = &mut inode.body else { return Vec::new() };
     let keep = block_up(size).max(map.kept_to());
     let lost = if map.reaches_beyond(keep) { map.cut(keep) } else { Vec::new() };
     map.take_touched();
@@ -245,7 +282,7 @@ fn close(inode: &mut Inode, table: &Table, zero: impl Fn(Range)) -> bool {
             zero(Range { start, len });
         }
     }
-    !lost.is_empty()
+    lost
 }
 
 /// The space of all files, in order.

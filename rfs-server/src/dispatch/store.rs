@@ -12,7 +12,7 @@ use rfs_proto::Errno;
 
 use super::{
     held::{Held, Lack, Plan, Stop},
-    journal::Journal,
+    journal::{Journal, Said},
     meta::{Freed, View},
     order::{Guard, Ordered, Rank, assert_nothing_held},
     outcome::Sender,
@@ -22,6 +22,7 @@ use super::{
     tape::Tape,
 };
 use crate::{
+    durable::op::Op,
     grants::Grants,
     locks::{Answer, Locks},
     namespace::Namespace,
@@ -53,14 +54,27 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// One of these inodes, which have their slots in the table. What changes goes to the journal, if there is one.
-    pub(super) fn new(shards: Shards, table: Table, space: Arc<Space>, journal: Option<Journal>) -> Store {
+    /// One of these inodes, which have their slots in the table. What changes goes to the journal, if there is one; the locks are those
+    /// that are kept with it.
+    pub(super) fn new(
+        shards: Shards,
+        table: Table,
+        space: Arc<Space>,
+        kept: Option<(Journal, Locks)>,
+    ) -> Store {
+        let (journal, locks) = match kept {
+            Some((journal, mut locks)) => {
+                locks.begin_noting();
+                (Some(journal), locks)
+            }
+            None => (None, Locks::default()),
+        };
         Store {
             shards,
             journal,
             tape: Tape::default(),
             tree: Ordered::new(Rank::Tree, ()),
-            locks: Ordered::new(Rank::Locks, Locks::default()),
+            locks: Ordered::new(Rank::Locks, locks),
             locks_touched: AtomicBool::new(false),
             grants: Ordered::new(Rank::Grants, Grants::default()),
             pending: Pending::default(),
@@ -77,6 +91,37 @@ impl Store {
         // Under the lock, so that who takes the answers after this takes those to what is done now.
         self.locks_touched.store(true, Ordering::Release);
         locks
+    }
+
+    /// Changes file locks, and logs that.
+    pub(super) fn change_locks<T>(&self, change: impl FnOnce(&mut Locks) -> T) -> T {
+        let mut locks = self.locks();
+        let result = change(&mut locks);
+        self.note_locks(&mut locks, &mut None);
+        result
+    }
+
+    /// Logs how file locks have been changed, before anybody else has them; with that what the step has come to, if they have.
+    pub(super) fn note_locks(&self, locks: &mut Locks, said: &mut Option<Said<'_>>) {
+        if let Some(journal) = &self.journal {
+            let changes = locks.take_noted();
+            if !changes.is_empty() && journal.note_locks(&changes, said.take()).is_err() {
+                log::debug!("{} changes of locks are not in the log", changes.len());
+            }
+        }
+    }
+
+    /// Keeps the beginning of a value for the request that brings the rest.
+    pub(super) fn keep_part(&self, session: &Session, value: &[u8]) -> Result<(), Errno> {
+        let mut part = session.part();
+        part.clear();
+        part.extend_from_slice(value);
+        match &self.journal {
+            Some(journal) if session.comes_back() => {
+                journal.tell(&Op::Part(session.id(), &part)).map_err(|_| Errno::ENOSPC)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What has become of those who wait for file locks, if that is known of any since this was asked last.
@@ -152,6 +197,7 @@ impl Store {
             needs: Vec::new(),
             due: Vec::new(),
             freed: Freed::default(),
+            said: None,
         }
     }
 

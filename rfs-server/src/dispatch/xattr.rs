@@ -34,14 +34,14 @@ impl Call<'_> {
                 if value.len() > XATTR_PART {
                     return Err(Errno::E2BIG);
                 }
-                self.asker.set_part(value);
+                self.store.keep_part(self.asker, value)?;
                 Ok(Reply::Done)
             }
             Request::SetXattr { ino, name, value, how, continued, drop_sgid } => {
                 let mut whole = if continued { self.asker.take_part() } else { Vec::new() };
                 whole.extend_from_slice(value);
                 let name = XattrName::parse(name)?;
-                self.locked(&[ino], |meta| {
+                self.answered(&[ino], |meta| {
                     let reply = meta.set_xattr(ino, name, whole, (how, drop_sgid), now)?;
                     meta.attr_changed(session, ino);
                     Ok(reply)
@@ -49,7 +49,7 @@ impl Call<'_> {
             }
             Request::RemoveXattr { ino, name } => {
                 let name = XattrName::parse(name)?;
-                self.locked(&[ino], |meta| {
+                self.answered(&[ino], |meta| {
                     let reply = meta.remove_xattr(ino, name, now)?;
                     meta.attr_changed(session, ino);
                     Ok(reply)

@@ -15,7 +15,9 @@ use super::{hash, words};
 pub const PAGE: usize = 4096;
 
 /// Version of all formats in the object.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
+/// The one before is read as well: its log says nothing of sessions.
+const READ: std::ops::RangeInclusive<u64> = 1..=VERSION;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rfs-mem\0");
 /// Words of a place, its check among them.
@@ -41,6 +43,8 @@ pub struct Header {
     pub segment: u64,
     /// Made at random when the object was, and the same for good.
     pub identity: u128,
+    /// Whether its log says which sessions there are. It does from the first start by this version on.
+    pub knows_sessions: bool,
     /// How many servers have begun to work with it.
     pub starts: u64,
     /// The last of them has ended in order: nobody had anything open by then.
@@ -110,7 +114,7 @@ impl Header {
         if all[0] != MAGIC {
             return Err(HeaderError::Foreign);
         }
-        if all[1] != VERSION {
+        if !READ.contains(&all[1]) {
             return Err(HeaderError::Version(all[1]));
         }
         if all[WORDS - 1] != hash(all[..WORDS - 1].iter().copied()) {
@@ -121,6 +125,7 @@ impl Header {
             shape: Shape { arena: all[3], inodes },
             segment: all[5],
             identity: u128::from(all[6]) | u128::from(all[7]) << 64,
+            knows_sessions: all[1] > 1,
             starts: all[8],
             clean: all[9] == 1,
         };
@@ -136,6 +141,7 @@ mod tests {
         shape: Shape { arena: 1 << 20, inodes: 7 },
         segment: 1 << 16,
         identity: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
+        knows_sessions: true,
         starts: 0,
         clean: true,
     };
@@ -169,11 +175,24 @@ mod tests {
     }
 
     #[test]
+    fn the_version_before_is_read() {
+        let memory = Memory::private(PAGE).unwrap();
+        let turn = HEADER.write(&memory, None);
+        let mut words: Vec<u64> = (0..WORDS).map(|word| memory.load_u64(8 * word)).collect();
+        words[1] = 1;
+        words[WORDS - 1] = hash(words[..WORDS - 1].iter().copied());
+        words.iter().enumerate().for_each(|(at, word)| memory.write(8 * at, &word.to_le_bytes()));
+        assert_eq!(Header::read(&memory), Ok((Header { knows_sessions: false, ..HEADER }, turn)));
+    }
+
+    #[test]
     fn what_is_no_header() {
         let memory = Memory::private(PAGE).unwrap();
         HEADER.write(&memory, None);
-        memory.write(8, &[2]);
-        assert_eq!(Header::read(&memory), Err(HeaderError::Version(2)));
+        for version in [0, 3] {
+            memory.write(8, &[version]);
+            assert_eq!(Header::read(&memory), Err(HeaderError::Version(version.into())));
+        }
         for at in 16..8 * WORDS {
             HEADER.write(&memory, None);
             let mut byte = [0];

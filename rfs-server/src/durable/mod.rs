@@ -6,10 +6,11 @@
 //! nothing is flushed, and what has to hold is the order of stores alone: a change is in the log before its reply is sent, and before
 //! space and records that it gives up are used for anything else. LOG.md has the formats.
 //!
-//! From the bottom up: [`op`] is the language of the log, [`log`] the place of its transactions, [`replay`] what they add up to,
+//! From the bottom up: [`op`] is the language of the log, [`log`] the place of its transactions, [`replay`] what they add up to, [`before`] the sessions among that,
 //! [`dirt`] the blocks that may hold bytes, [`header`] says what an object is, and [`object`] opens and makes it. What a step of a
 //! request has changed is put into words in `dispatch::journal`, and `dispatch::recover` makes a file system of it again.
 
+pub mod before;
 pub mod dirt;
 pub mod header;
 pub mod log;

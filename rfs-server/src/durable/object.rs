@@ -23,6 +23,7 @@ use super::{
     op::Op,
     replay::State,
 };
+use crate::dispatch::BEFORE;
 
 const STATE: &str = "state";
 const ARENA: &str = "arena";
@@ -186,7 +187,8 @@ fn make(path: &Path, shape: Shape) -> Result<(), ObjectError> {
         if name == STATE {
             let memory = Memory::of_file(file).map_err(|source| ObjectError::Memory { path, source })?;
             let identity = u128::from_le_bytes(identity);
-            Header { shape, segment, identity, starts: 0, clean: true }.write(&memory, None);
+            Header { shape, segment, identity, knows_sessions: true, starts: 0, clean: true }
+                .write(&memory, None);
         }
     }
     fs::rename(&new, path).map_err(os(path, "rename"))
@@ -258,7 +260,7 @@ impl Object {
     pub fn begin(&self) {
         self.change(|header| {
             header.starts += 1;
-            header.clean = false;
+            (header.clean, header.knows_sessions) = (false, true);
         });
     }
 
@@ -290,6 +292,9 @@ impl Object {
         let mut state = State::default();
         let log = Log::open(memory, offset, len, |op: Op<'_>| state.apply(op))
             .map_err(|source| ObjectError::Log { path: self.path.join(STATE), source })?;
+        if !header.knows_sessions && !header.clean {
+            state.sessions.come_as_stranger(BEFORE);
+        }
         Ok((log, Some(state)))
     }
 }

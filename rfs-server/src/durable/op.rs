@@ -3,7 +3,7 @@
 //!
 //! Threading: plain values. Encoded with postcard, one after the other; who reads them has checked that the bytes are whole.
 
-use rfs_proto::{Extent, FileKind};
+use rfs_proto::{Extent, FileKind, Identity, LockClass, LockKind, LockRange};
 use serde::{Deserialize, Serialize};
 
 /// What an inode is besides its attributes, as far as each of its records says.
@@ -49,6 +49,38 @@ pub struct Attributes<'a> {
     pub content: Content<'a>,
 }
 
+/// A mount that comes back, as far as the next server has to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount<'a> {
+    /// Version of the protocol that it speaks, which is that of its replies.
+    pub version: u32,
+    /// Which one.
+    pub mount: Identity,
+    /// The name of its key.
+    pub key: Option<&'a str>,
+    /// It may change something.
+    pub writes: bool,
+    /// It keeps what it is told.
+    pub keeps: bool,
+    /// Nobody else may be attached.
+    pub alone: bool,
+}
+
+/// What an owner has locked in a range: nothing else there is his.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locked {
+    /// Session and owner.
+    pub owner: (u64, u64),
+    /// In which of the two worlds.
+    pub class: LockClass,
+    /// How.
+    pub kind: LockKind,
+    /// Where.
+    pub range: LockRange,
+    /// For whoever asks who is in the way.
+    pub pid: u32,
+}
+
 /// Something that is so from here on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op<'a> {
@@ -66,6 +98,22 @@ pub enum Op<'a> {
     Counters(u64, u32),
     /// Everything that there is has been said since the segment began.
     Complete,
+    /// A session is attached, of a mount that comes back.
+    Session(u64, #[serde(borrow)] Mount<'a>),
+    /// A session is attached that does not come back.
+    Stranger(u64),
+    /// There is no such session any more.
+    Left(u64),
+    /// A session has an inode open so many times, and may write to it or not. Not at all: nor has it any locks there.
+    Open(u64, u64, u64, bool),
+    /// Who has what locked of an inode.
+    Lock(u64, Locked),
+    /// The last thing that a session asked for in a slot had this number and this reply, unless there was a higher one.
+    Turn(u64, u32, u64, #[serde(with = "serde_bytes")] &'a [u8]),
+    /// The beginning of a value that a session has sent.
+    Part(u64, #[serde(with = "serde_bytes")] &'a [u8]),
+    /// An inode has given up ranges, first byte and length, that these sessions can reach while they have it open.
+    GivenUp(u64, Vec<(u64, u64)>, Vec<u64>),
 }
 
 /// Appends an operation to bytes.
@@ -128,6 +176,12 @@ mod tests {
                 Op::Inode(a, attributes), Op::Gone(b), Op::Name(a, &bytes, Some((b, a))), Op::Name(b, &bytes, None),
                 Op::Extents(a, (b, a), extents), Op::Xattr(b, &bytes, Some(serde_bytes::Bytes::new(&bytes))),
                 Op::Xattr(b, &bytes, None), Op::Counters(a, slot), Op::Complete,
+                Op::Session(a, Mount { version: perm, mount: Identity([7; 16]), key: Some("k"), writes: true, keeps: false, alone: true }),
+                Op::Stranger(a), Op::Left(b), Op::Open(a, b, a, true), Op::Turn(b, slot, a, &bytes), Op::Part(a, &bytes),
+                Op::Lock(a, Locked {
+                    owner: (a, b), class: LockClass::Flock, kind: LockKind::Shared, range: LockRange::ALL, pid: gid,
+                }),
+                Op::GivenUp(b, vec![(a, b)], vec![a, b]),
             ];
             let mut out = Vec::new();
             ops.iter().for_each(|op| encode(op, &mut out));

@@ -3,6 +3,7 @@
 //! Threading: none; recovery has it to itself.
 
 use super::{
+    before::Before,
     log::LogError,
     op::{Attributes, Content, Op},
 };
@@ -21,6 +22,8 @@ pub struct State {
     pub last_ino: u64,
     /// First slot of the table behind all that have been in use.
     pub slots: u32,
+    /// The sessions, and what they have.
+    pub sessions: Before,
 }
 
 impl State {
@@ -30,6 +33,7 @@ impl State {
             Op::Inode(ino, attributes) => self.set(ino, &attributes)?,
             Op::Gone(ino) => {
                 self.inodes.remove(&ino);
+                self.sessions.gone(ino);
             }
             Op::Name(directory, name, entry) => {
                 let directory = self.inodes.get_mut(&directory).map(|inode| &mut inode.body);
@@ -62,6 +66,16 @@ impl State {
                 self.slots = self.slots.max(slots);
             }
             Op::Complete => {}
+            Op::Session(session, mount) => self.sessions.come(session, &mount),
+            Op::Stranger(session) => self.sessions.come_as_stranger(session),
+            Op::Left(session) => self.sessions.leave(session),
+            Op::Open(session, ino, times, writes) => self.sessions.open(session, ino, (times, writes)),
+            Op::Lock(ino, locked) => self.sessions.lock(ino, &locked),
+            Op::Turn(session, slot, sequence, reply) => {
+                self.sessions.turn(session, (slot, sequence), reply)?;
+            }
+            Op::Part(session, value) => self.sessions.part(session, value),
+            Op::GivenUp(ino, ranges, holders) => self.sessions.give_up(ino, &ranges, &holders)?,
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The locks that are held on one file.
 
-use rfs_proto::{LockClass, LockRange};
+use rfs_proto::{LockClass, LockKind, LockRange};
 use seeded_faults::{Fault, seeded};
 
 use super::Owner;
@@ -16,6 +16,11 @@ pub(super) struct Lock {
 }
 
 impl Lock {
+    /// What was asked for.
+    pub(super) fn kind(&self) -> LockKind {
+        if self.exclusive { LockKind::Exclusive } else { LockKind::Shared }
+    }
+
     /// True if the two cannot be held at the same time.
     pub(super) fn conflicts(&self, other: &Lock) -> bool {
         self.class == other.class
@@ -77,6 +82,16 @@ impl Held {
             !hit
         });
         self.0.extend(rest);
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Lock> {
+        self.0.iter()
+    }
+
+    /// True if an owner has anything in a range.
+    pub(super) fn has_any(&self, Lock { owner, class, range, .. }: &Lock) -> bool {
+        self.0.iter().any(|held| (held.owner, held.class) == (*owner, *class) && held.range.overlaps(range))
     }
 
     /// True if giving up this range leaves two locks of one.

@@ -14,6 +14,7 @@
 
 mod circles;
 mod held;
+mod kept;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use std::{
 use rfs_proto::{Errno, HeldLock, LockClass, LockKind, LockRange};
 use seeded_faults::{Fault, seeded};
 
+use crate::durable::op::Locked;
 use held::{Held, Lock};
 
 /// Most locks that a session has or waits for at a time, give or take the pieces of the last ones; a client takes no more memory
@@ -108,12 +110,14 @@ pub struct Locks {
     /// The tickets of each owner who waits.
     by_owner: HashMap<Owner, Vec<Ticket>>,
     answers: Vec<Answer>,
+    /// What has been locked and unlocked since this was asked last; `None` if nobody asks.
+    noted: Option<Vec<(u64, Locked)>>,
 }
 
 impl Locks {
     /// Locks or unlocks a range, replacing what the owner had there. With a `ticket`, a number of the session's own, it waits for
     /// a lock: until then the owner keeps what he has there, but for one of class flock. EAGAIN if somebody is in the way; EDEADLK
-    /// if it would wait for somebody who waits for it; ENOLCK if the session has too many; EINVAL if the ticket is taken.
+    /// if it would wait for somebody who waits for it; ENOLCK if the session has too many; EINVAL if something else waits under the ticket.
     pub fn set(&mut self, ino: u64, wish: Wish, kind: LockKind, ticket: Option<u64>) -> Result<Asked, Errno> {
         let Wish { owner, class, range, pid } = wish;
         let new = Lock { owner, class, exclusive: kind == LockKind::Exclusive, range, pid };
@@ -132,9 +136,14 @@ impl Locks {
     }
 
     fn ask(&mut self, ino: u64, new: Lock, ticket: Option<u64>) -> Result<Asked, Errno> {
-        let taken = |number| self.tickets.contains_key(&(new.owner.0, number));
-        if ticket.is_some_and(taken) {
-            return Err(Errno::EINVAL);
+        if let Some(number) = ticket
+            && let Some(&taken) = self.tickets.get(&(new.owner.0, number))
+        {
+            // Who asks again for what he waits for goes on waiting.
+            let same = |waiter: &&Waiter| waiter.number == number && waiter.wanted == new;
+            let waits =
+                taken == ino && self.file(ino).is_some_and(|file| file.queue.iter().any(|w| same(&w)));
+            return if waits { Ok(Asked::Waits) } else { Err(Errno::EINVAL) };
         }
         let held_up = self.is_held(ino, &new);
         if !held_up && (ticket.is_none() || !self.is_behind(ino, &new, None)) {
@@ -193,7 +202,7 @@ impl Locks {
         let own = queue.iter().map(Waiter::ticket).filter(|ticket| ticket.0 == session);
         let waiting: Vec<Ticket> = own.collect();
         for owner in owners {
-            self.change(owner, ino, |file| file.held.drop_owner(owner));
+            self.drop_owner(owner, ino);
         }
         for ticket in waiting {
             self.answer(ticket, Err(Errno::EBADF));
@@ -229,6 +238,9 @@ impl Locks {
     }
 
     fn give_up(&mut self, ino: u64, lock: &Lock) {
+        if self.noted.is_some() && self.file(ino).is_some_and(|file| file.held.has_any(lock)) {
+            self.note(ino, lock, LockKind::Unlock);
+        }
         self.change(lock.owner, ino, |file| file.held.give_up(lock));
         self.settle(ino, &lock.range);
     }
@@ -284,6 +296,7 @@ impl Locks {
 
     /// Takes a lock that nobody is in the way of. Where others may get theirs for that.
     fn take(&mut self, ino: u64, lock: Lock) -> Vec<(u64, LockRange)> {
+        self.note(ino, &lock, lock.kind());
         self.change(lock.owner, ino, |file| file.held.take(lock));
         // It may have had a stronger one there.
         let mut changed = vec![(ino, lock.range)];

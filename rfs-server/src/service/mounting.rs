@@ -8,9 +8,11 @@ use rfs_proto::{Errno, Identity, Reply, Request};
 use super::{Chosen, FileService};
 use crate::{
     absences::Absent,
-    dispatch::Outcome,
+    config::DEFAULT_LEASE,
+    dispatch::{Awaited, Outcome},
     mounts::{Arrival, Attached, Claim},
     rights::Rights,
+    sessions::Credentials,
 };
 
 impl FileService {
@@ -18,6 +20,22 @@ impl FileService {
     pub(super) fn arrival(&self, peer: &Peer, mount: Option<Identity>, wanted: Attached) -> Arrival {
         let Some(mount) = mount else { return Arrival::New };
         self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id())
+    }
+
+    /// Waits for the mounts that were attached to the server before.
+    pub(super) fn await_those_of_before(&self) {
+        let until = Instant::now() + self.grace.unwrap_or(DEFAULT_LEASE);
+        for (export, lent) in self.exports.iter().enumerate() {
+            for Awaited { session, mount, credentials: Credentials { key, rights } } in
+                lent.dispatcher.awaited()
+            {
+                let claim = Claim { mount, key, export, rights };
+                if let Some(left) = self.mounts.lock().was_here(claim, session, until) {
+                    self.exports[left.export].dispatcher.session_ended(left.session);
+                }
+                self.bell.left();
+            }
+        }
     }
 
     /// A mount has its session again. The answer says whether that is so: it may have been given up at this moment.
@@ -29,6 +47,7 @@ impl FileService {
             return Chosen::Say(Reply::Error(Errno::EPROTO));
         }
         log::info!("{peer}: session {} goes on", before.session);
+        self.mounts.lock().runs_in(peer.id(), peer.process());
         let mut reply = export.dispatcher.resume(before.session, export.regions(peer, before.rights));
         if let Reply::Attached(attached) = &mut reply {
             attached.read_only = before.rights == Rights::Read;

@@ -316,7 +316,8 @@ impl Client {
         let mut recalled = self.keeping.recalled.write();
         for recall in recalls {
             recalled.note(recall.clone());
-            let ino = recall.inode();
+            // Everything is forgotten at once.
+            let Some(ino) = recall.inode() else { continue };
             let (mut directories, mut ahead) = (self.keeping.directories.lock(), self.keeping.ahead.lock());
             ahead.of_inode(ino);
             match recall {
@@ -328,7 +329,7 @@ impl Client {
                     directories.forget(*ino);
                     ahead.of_directory(*ino);
                 }
-                Recall::Attr { .. } | Recall::Pages { .. } => {}
+                Recall::Attr { .. } | Recall::Pages { .. } | Recall::All => {}
             }
             drop((directories, ahead));
             if let Some(inode) = self.inodes.get(ino) {
@@ -382,8 +383,14 @@ impl Client {
             }
             match decode_reply(&back)? {
                 Reply::Recalls(Recalls { number, recalls }) => {
-                    self.note(&recalls);
-                    keeper.drop_all(&recalls);
+                    if recalls.contains(&Recall::All) {
+                        // The server has been started again. Names first: they are dropped by whoever has them all.
+                        self.keeping.begin_anew(&self.inodes);
+                        keeper.drop_all(&self.all_pages());
+                    } else {
+                        self.note(&recalls);
+                        keeper.drop_all(&recalls);
+                    }
                     done = number;
                 }
                 Reply::Error(errno) => return Err(errno.into()),

@@ -56,17 +56,18 @@ impl Recalled {
             Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
             Recall::Names { ino } => *ino == parent,
             Recall::Attr { .. } | Recall::Pages { .. } => false,
+            Recall::All => true,
         })
     }
 
     /// All names of a directory have been recalled since.
     pub(crate) fn names(&self, since: Moment, dir: u64) -> bool {
-        self.any(since, |recall| matches!(recall, Recall::Names { ino } if *ino == dir))
+        self.any(since, |recall| matches!(recall, Recall::All) || *recall == Recall::Names { ino: dir })
     }
 
     /// The attributes of an inode have been recalled since.
     pub(crate) fn attr(&self, since: Moment, ino: u64) -> bool {
-        self.any(since, |recall| recall.inode() == ino)
+        self.any(since, |recall| recall.concerns(ino))
     }
 }
 

@@ -59,11 +59,12 @@ impl<'a> Hand<'a> {
         self.taken += 1;
         assert_eq!(recalls.number, self.taken);
         for recall in recalls.recalls {
-            self.attrs.remove(&recall.inode());
+            recall.inode().map(|ino| self.attrs.remove(&ino));
             match recall {
                 Recall::Name { parent, name } => drop(self.names.remove(&(parent, name))),
                 Recall::Names { ino } => self.names.retain(|(parent, _), _| *parent != ino),
                 Recall::Attr { .. } | Recall::Pages { .. } => {}
+                Recall::All => panic!("only a server that is started again recalls that"),
             }
         }
         self.recalls = self.client.start(Request::Recalls { done: self.taken });

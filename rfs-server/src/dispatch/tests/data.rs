@@ -277,7 +277,7 @@ fn a_session_that_ended_meanwhile_leaves_no_lease() {
     // As if the check for the session had been passed just before it ended.
     let session = fixture.dispatcher.sessions.get(1).unwrap();
     fixture.dispatcher.session_ended(1);
-    let call = Call::new(&fixture.dispatcher.store, &*fixture.clock, &session);
+    let call = Call::new(&fixture.dispatcher.store, &*fixture.clock, &session, None);
     assert_eq!(call.locked(&[ino], |meta| meta.open(1, ino, true)), Err(Errno::EPROTO));
     assert!(!call.look(&[ino], |look| look.leases(ino).is_open(ino)));
 }

@@ -139,7 +139,8 @@ fn whoever_waits_is_told_late_and_in_turn() {
     let (ino, [one, two, three]) = locked_by_one(&fixture);
     let (to_two, to_three) = (two.start(Request::Grants), three.start(Request::Grants));
     assert_eq!(two.ask(wait(ino, LockKind::Exclusive, 7)), Reply::Waits);
-    assert_eq!(two.error(wait(ino, LockKind::Exclusive, 7)), Errno::EINVAL, "that ticket is taken");
+    assert_eq!(two.ask(wait(ino, LockKind::Exclusive, 7)), Reply::Waits, "it goes on waiting");
+    assert_eq!(two.error(wait(ino, LockKind::Shared, 7)), Errno::EINVAL, "that ticket is taken");
     assert_eq!(three.ask(wait(ino, LockKind::Shared, 7)), Reply::Waits, "numbers are a session's own");
     assert_eq!((to_two.try_recv(), to_three.try_recv()), (NOTHING, NOTHING));
     one.unlock(ino, 5);

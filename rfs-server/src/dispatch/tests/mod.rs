@@ -11,6 +11,7 @@ mod model;
 mod names;
 mod once;
 mod recovery;
+mod returning;
 mod snapshots;
 mod xattr;
 

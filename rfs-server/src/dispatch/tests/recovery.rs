@@ -52,7 +52,7 @@ impl Object {
         }
     }
 
-    fn copy(&self) -> Object {
+    pub(super) fn copy(&self) -> Object {
         let copy = |from: &Memory| {
             let to = memory(from.len());
             to.write(0, &bytes(from));
@@ -360,12 +360,26 @@ fn without_times(view: &View) -> View {
 }
 
 /// Has a copy made of the object at each moment of a step at which it may be torn.
-fn watch(object: &Arc<Object>, fixture: &Fixture) -> Arc<Mutex<Vec<Object>>> {
+pub(super) fn watch(object: &Arc<Object>, fixture: &Fixture) -> Arc<Mutex<Vec<Object>>> {
     let copies = Arc::new(Mutex::new(Vec::new()));
     let (kept, object) = (Arc::clone(&copies), Arc::clone(object));
     let look = move || kept.lock().push(object.copy());
     *fixture.dispatcher.store.journal.as_ref().unwrap().witness.0.lock() = Some(Box::new(look));
     copies
+}
+
+/// The object between two copies, before and after a transaction was logged: that is written in part. How many bytes were to come at last.
+pub(super) fn torn(old: &Object, new: &Object, cut: &prop::sample::Index) -> (Object, usize) {
+    let torn = old.copy();
+    let (old, new) = (bytes(&old.state), bytes(&new.state));
+    let changed: Vec<usize> = (0..old.len()).filter(|&at| old[at] != new[at]).collect();
+    // The first word comes last.
+    let late = changed.first().map_or(0, |first| first / 8 * 8 + 8);
+    let (last, first): (Vec<usize>, Vec<usize>) = changed.into_iter().partition(|&at| at < late);
+    for &at in first.iter().take(cut.index(first.len() + 1)) {
+        torn.state.write(at, &new[at..=at]);
+    }
+    (torn, last.len())
 }
 
 /// Threads change names while the log is written anew, again and again: the next server has what there is.
@@ -495,15 +509,8 @@ proptest! {
             return Ok(());
         }
         let which = which.index(copies.len() / 2) * 2;
-        let (torn, logged) = (copies[which].copy(), &copies[which + 1]);
-        let (old, new) = (bytes(&torn.state), bytes(&logged.state));
-        let changed: Vec<usize> = (0..old.len()).filter(|&at| old[at] != new[at]).collect();
-        // The first word comes last.
-        let late = changed.first().map_or(0, |first| first / 8 * 8 + 8);
-        let (last, first): (Vec<usize>, Vec<usize>) = changed.into_iter().partition(|&at| at < late);
-        for &at in first.iter().take(cut.index(first.len() + 1)) {
-            torn.state.write(at, &new[at..=at]);
-        }
+        let logged = &copies[which + 1];
+        let (torn, late) = torn(&copies[which], logged, &cut);
         let (lost, kept) = (without_bytes(&before, bytes_of), without_bytes(&after, bytes_of));
         let lost = without_times(&lost);
         let world = World::new(torn.start(2, false).unwrap());
@@ -512,7 +519,7 @@ proptest! {
         // Times are published before.
         prop_assert!(which > 0 || without_times(&seen) == lost, "{seen:?} {lost:?} {kept:?}");
         world.check_what_is_free(&view);
-        prop_assert!(last.len() <= 8);
+        prop_assert!(late <= 8);
         let world = World::new(logged.copy().start(2, false).unwrap());
         let view = world.view();
         let seen = without_bytes(&view, bytes_of);

@@ -1,0 +1,105 @@
+//! What the next server has to know of sessions, as it goes to the log: who is attached, what he has open and locked, what his last
+//! requests have led to, and what he can reach of what files have given up.
+//!
+//! Threading: as the dispatcher. What a session has is logged with the step that changes it; that it is there, and that it is gone, under a
+//! lock of the journal, before anybody hears of the former and after all else is done of the latter. A log that is written anew describes all of
+//! it after the inodes: whatever was logged before that began had by then come to where it is found here.
+
+use super::{Dispatcher, journal::Journal};
+use crate::{
+    durable::{
+        log::Full,
+        op::{Mount, Op},
+    },
+    rights::Rights,
+    sessions::Session,
+};
+
+/// Locks in one transaction of those that need not be one.
+const LOCKS: usize = 1024;
+
+impl Dispatcher {
+    /// A session has attached.
+    pub(super) fn note_attached(&self, session: &Session) -> Result<(), Full> {
+        let Some(journal) = &self.store.journal else { return Ok(()) };
+        let _one = journal.sessions.lock();
+        // Its end may have come, and have been logged.
+        match self.sessions.get(session.id()) {
+            Some(_) => describe(journal, session),
+            None => Ok(()),
+        }
+    }
+
+    /// A session has ended, and has nothing any more.
+    pub(super) fn note_left(&self, session: &Session) {
+        if let Some(journal) = &self.store.journal
+            && session.has_attached()
+        {
+            let _one = journal.sessions.lock();
+            if let Err(full) = journal.tell(&Op::Left(session.id())) {
+                log::warn!("{full}: the next server waits for session {}", session.id());
+            }
+        }
+    }
+
+    /// Strangers of before can reach nothing any more.
+    pub(super) fn note_strangers_left(&self) {
+        let Some(journal) = &self.store.journal else { return };
+        let _one = journal.sessions.lock();
+        for session in std::mem::take(&mut *self.strangers.lock()) {
+            if let Err(full) = journal.tell(&Op::Left(session)) {
+                log::warn!("{full}: the next server waits for session {session}");
+            }
+        }
+    }
+
+    /// Logs all that there is of sessions but for what they have open, which is logged with the inodes.
+    pub(super) fn describe_sessions(&self, journal: &Journal) -> Result<(), Full> {
+        {
+            let _one = journal.sessions.lock();
+            for &stranger in &*self.strangers.lock() {
+                journal.tell(&Op::Stranger(stranger))?;
+            }
+            for session in self.sessions.all().into_iter().filter(|session| session.has_attached()) {
+                describe(journal, &session)?;
+            }
+        }
+        {
+            let locks = self.store.locks();
+            let held: Vec<_> = locks.held().collect();
+            held.chunks(LOCKS).try_for_each(|some| journal.note_locks(some, None))?;
+        }
+        for (ino, range, holders) in self.store.space.quarantined() {
+            journal.tell(&Op::GivenUp(ino, vec![(range.start, range.len)], holders))?;
+        }
+        Ok(())
+    }
+}
+
+fn describe(journal: &Journal, session: &Session) -> Result<(), Full> {
+    let (id, manner) = (session.id(), session.manner());
+    let Some(mount) = manner.mount else { return journal.tell(&Op::Stranger(id)) };
+    let credentials = session.credentials();
+    let key = credentials.key.map(|key| key.to_string());
+    journal.tell(&Op::Session(
+        id,
+        Mount {
+            version: rfs_proto::VERSION,
+            mount,
+            key: key.as_deref(),
+            writes: credentials.rights == Rights::Write,
+            keeps: manner.keeps,
+            alone: manner.alone,
+        },
+    ))?;
+    {
+        let part = session.part();
+        if !part.is_empty() {
+            journal.tell(&Op::Part(id, &part))?;
+        }
+    }
+    let replies = session.replies();
+    replies
+        .all_logged()
+        .try_for_each(|(slot, sequence, reply)| journal.tell(&Op::Turn(id, slot, sequence, reply)))
+}
