@@ -90,6 +90,7 @@ pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
         let mut kill_one = |longest: Option<Duration>| -> Result<Option<Duration>> {
             plan.interrupt.check()?;
             thread::sleep(random.u32(..=LONGEST.as_micros() as u32) * Duration::from_micros(1));
+            stand.stand_by()?;
             stand.kill_server()?;
             let began = Instant::now();
             stand.serve_again()?;

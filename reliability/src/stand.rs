@@ -13,7 +13,10 @@ use measure::{
     interrupt::Interrupt,
     process::{Guarded, Invocation},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{CWD, Mode, mkfifoat},
+    process::{Pid, Signal, kill_process},
+};
 use tempfile::TempDir;
 
 use crate::{Error, Result, memory::Memory};
@@ -41,6 +44,8 @@ pub(crate) struct Plan {
 pub(crate) struct Stand<'a> {
     plan: &'a Plan,
     server: Guarded,
+    /// The next one, and the pipe that it waits at.
+    next: Option<(Guarded, PathBuf)>,
     address: String,
     mounts: u32,
     /// Where the server keeps its memory, if that outlives it.
@@ -56,24 +61,30 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
 }
 
-/// Starts a server and waits until it is ready. Gives its address, with the port that it has got.
-fn serve(plan: &Plan, dir: &Path, kept: Option<&TempDir>, listen: String) -> Result<(Guarded, String)> {
-    let mut command = Invocation::new(plan.bin_dir.join("rfs-server")).args([
-        "--memory".to_owned(),
-        plan.memory.to_string(),
-        "--listen".to_owned(),
-        listen,
-    ]);
-    command = match kept {
+/// A server of this memory, at this address.
+fn server(plan: &Plan, kept: Option<&TempDir>, listen: &str) -> Invocation {
+    let command = Invocation::new(plan.bin_dir.join("rfs-server"));
+    let command = command.args(["--memory", &plan.memory.to_string(), "--listen", listen]);
+    match kept {
         Some(kept) => command.arg("--memory-dir").arg(kept.path()),
         None => command.arg("--prefault"),
-    };
-    let mut server = Guarded::spawn(&command, dir)?;
+    }
+}
+
+/// The same, once somebody writes a line to the pipe `go`.
+fn standing_by(server: Invocation, go: &Path) -> Invocation {
+    let Invocation { name, program, args } = server;
+    let waiting = Invocation::new("sh").args(["-c", "read -r _ <\"$0\" && exec \"$@\""]);
+    Invocation { name, ..waiting.arg(go).arg(program).args(args) }
+}
+
+/// Waits until a server is ready. Gives its address, with the port that it has got.
+fn await_ready(plan: &Plan, server: &mut Guarded) -> Result<String> {
     let address = server.wait_output(&plan.interrupt, START, |said| {
         said.lines().find(|line| line.starts_with("ready:"))?;
         said.lines().find_map(|line| line.strip_prefix("listening on ")).map(str::to_owned)
     })?;
-    Ok((server, address))
+    Ok(address)
 }
 
 /// Kills a program, and waits for its end.
@@ -105,8 +116,20 @@ impl Stand<'_> {
             "shm" => format!("unix:{}", dir.path().join("socket").display()),
             other => format!("{other}:127.0.0.1:0"),
         };
-        let (server, address) = serve(plan, dir.path(), kept.as_ref(), listen)?;
-        Ok(Stand { plan, server, address, mounts: 0, kept, dir: Some(dir) })
+        let mut server = Guarded::spawn(&server(plan, kept.as_ref(), &listen), dir.path())?;
+        let address = await_ready(plan, &mut server)?;
+        Ok(Stand { plan, server, next: None, address, mounts: 0, kept, dir: Some(dir) })
+    }
+
+    /// Has the next server stand by. Whoever starts a program closes what he has open, in that, and to close a file of a mount waits for
+    /// its server: so it is started while there is one.
+    pub(crate) fn stand_by(&mut self) -> Result<()> {
+        let dir = self.dir.as_ref().ok_or_else(|| Error::Wrong("the stand has ended".into()))?.path();
+        let go = dir.join(format!("go{}", self.server.id()));
+        mkfifoat(CWD, &go, Mode::RUSR | Mode::WUSR).map_err(|e| Error::io("a pipe")(e.into()))?;
+        let server = server(self.plan, self.kept.as_ref(), &self.address);
+        self.next = Some((Guarded::spawn(&standing_by(server, &go), dir)?, go));
+        Ok(())
     }
 
     /// Kills the server.
@@ -114,11 +137,13 @@ impl Stand<'_> {
         kill(&mut self.server)
     }
 
-    /// Starts the next server where the one before was.
+    /// Has the next server, which stands by, serve where the one before was.
     pub(crate) fn serve_again(&mut self) -> Result<()> {
-        let dir = self.dir.as_ref().ok_or_else(|| Error::Wrong("the stand has ended".into()))?.path();
-        let (server, address) = serve(self.plan, dir, self.kept.as_ref(), self.address.clone())?;
-        (self.server, self.address) = (server, address);
+        let next = self.next.take().ok_or_else(|| Error::Wrong("no server stands by".into()));
+        let (mut server, go) = next?;
+        fs::write(&go, "\n").map_err(Error::io("a pipe"))?;
+        self.address = await_ready(self.plan, &mut server)?;
+        self.server = server;
         Ok(())
     }
 
