@@ -31,4 +31,5 @@ mod tx;
 mod wire;
 
 pub use device::SoftDevice;
+pub(crate) use socket::IoVec;
 pub(crate) use wire::{Header, Opcode};
