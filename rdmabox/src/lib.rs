@@ -49,6 +49,7 @@ pub mod session;
 pub mod size;
 pub mod stats;
 mod sync;
+pub mod tls;
 pub mod verbs;
 
 pub use memory::{Buffer, Memory, MemoryError, PreMrThreshold, RecvBuf, SendBuf};

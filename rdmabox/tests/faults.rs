@@ -209,8 +209,7 @@ fn options(seed: u64, direct: bool, base: &SessionOptions) -> SessionOptions {
 }
 
 /// One session; how many of its requests failed.
-fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
-    let mut fixture = Fixture::new(provider);
+fn run(mut fixture: Fixture, direct: bool, seed: u64) -> usize {
     fixture.options = options(seed, direct, &fixture.options);
     let session = fixture.connect();
     let place = base(&session);
@@ -260,11 +259,15 @@ fn every_request_ends_once_and_what_succeeded_is_there() {
     let mut before = None;
     let mut failed = 0;
     for seed in seeds() {
-        for (provider, direct) in
-            [(ProviderKind::Shm, true), (ProviderKind::Shm, false), (ProviderKind::Tcp, false)]
-        {
-            eprintln!("RDMABOX_FAULT_SEED={seed} over {provider}, on the spot: {direct}");
-            failed += run(provider, direct, seed);
+        let ways: [(&str, fn() -> Fixture, bool); 4] = [
+            ("shm", || Fixture::new(ProviderKind::Shm), true),
+            ("shm", || Fixture::new(ProviderKind::Shm), false),
+            ("tcp", || Fixture::new(ProviderKind::Tcp), false),
+            ("tcp with TLS", Fixture::with_tls, false),
+        ];
+        for (over, fixture, direct) in ways {
+            eprintln!("RDMABOX_FAULT_SEED={seed} over {over}, on the spot: {direct}");
+            failed += run(fixture(), direct, seed);
             let before = *before.get_or_insert_with(taken);
             let give_up = Instant::now() + Duration::from_secs(20);
             while taken().0 > before.0 || taken().1 > before.1 {

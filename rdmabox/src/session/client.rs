@@ -5,8 +5,10 @@ use std::{sync::Arc, time::Instant};
 use smallvec::SmallVec;
 
 use super::{
-    Address, ConnectError, ProviderKind, RequestError, SessionOptions, Transfer, connect, late::LatePlace,
-    lease::Renewal, stream::Stream,
+    Address, ConnectError, ProviderKind, RequestError, SessionOptions, Transfer, connect,
+    late::LatePlace,
+    lease::Renewal,
+    stream::{self, Stream},
 };
 use crate::{
     memory::{self, Buffer, Lent, Memory, RecvBuf, SendBuf},
@@ -72,6 +74,7 @@ pub enum Op<'a> {
 pub struct Session {
     pub(super) address: Address,
     pub(super) provider: ProviderKind,
+    pub(super) tls: bool,
     /// Why the provider is not the one that would have been first choice.
     pub(super) fallback: Option<String>,
     pub(super) runtime: Arc<Runtime>,
@@ -107,6 +110,9 @@ impl Session {
             };
             return Err(refused(format!("provider {kind} needs an address of another kind: give {other}")));
         }
+        if options.tls.is_some() && address.provider() != ProviderKind::Tcp {
+            return Err(stream::no_tls(address));
+        }
         let options = &options.bounded();
         let deadline = Instant::now() + options.connect_timeout;
         let greeting = connect::greet_best(address, options, deadline)?;
@@ -122,6 +128,7 @@ impl Session {
     pub fn description(&self) -> String {
         let what = match self.provider {
             ProviderKind::Shm => "shared memory",
+            ProviderKind::Tcp if self.tls => "TCP with TLS",
             ProviderKind::Tcp => "TCP",
             ProviderKind::Rdma => "RDMA",
         };

@@ -98,6 +98,7 @@ pub(super) fn establish(
         address: address.clone(),
         token: answer.token,
         secret,
+        tls: options.tls.clone(),
         pd: Arc::clone(&pd),
         timeout: options.connect_timeout,
     });
@@ -218,7 +219,8 @@ pub(super) fn establish(
         timeout: options.operation_timeout,
         mend_timeout: options.connect_timeout,
     });
-    Ok(Session { address, provider, fallback, runtime, rpc, late, stats, control, _renewal: renewal })
+    let tls = options.tls.is_some();
+    Ok(Session { address, provider, tls, fallback, runtime, rpc, late, stats, control, _renewal: renewal })
 }
 
 fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<Duration, ConnectError> {
@@ -251,7 +253,7 @@ fn ask(
     options: &SessionOptions,
     deadline: Instant,
 ) -> Result<(Stream, Answer, Option<Secret>), ConnectError> {
-    let mut stream = Stream::connect(address, options.connect_timeout, deadline)?;
+    let mut stream = Stream::connect(address, options.tls.as_ref(), options.connect_timeout, deadline)?;
     let left = time_left(deadline, address, options.connect_timeout)?;
     let failed = |source| failed(address, options.connect_timeout, source);
     stream.set_timeout(Some(left)).map_err(failed)?;
@@ -276,7 +278,8 @@ pub(super) fn greet_best(
     options: &SessionOptions,
     deadline: Instant,
 ) -> Result<Greeting, ConnectError> {
-    if !matches!(address, Address::Tcp { .. }) || options.provider.is_some() {
+    // A client that wants TLS takes no other way.
+    if !matches!(address, Address::Tcp { .. }) || options.provider.is_some() || options.tls.is_some() {
         return greet(address, options, deadline);
     }
     let (_, answer, _) = ask(address, Purpose::Probe, None, options, deadline)?;

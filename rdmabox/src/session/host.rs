@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -28,6 +29,7 @@ use crate::{
     memory::Memory,
     provider::{rdma, soft::SoftDevice},
     rpc::{LATE_DEPTH, QUEUE_DEPTH, RpcServer},
+    tls::TlsServer,
     verbs::{Access, AtomicScope, Device, ProtectionDomain},
 };
 
@@ -62,6 +64,7 @@ pub struct Host {
     fencing: Fencing,
     limits: Limits,
     keys: Option<Arc<dyn Keyring>>,
+    tls: Option<Arc<TlsServer>>,
     exports: Mutex<Vec<(Weak<Exported>, Access)>>,
 }
 
@@ -83,6 +86,7 @@ impl Host {
             fencing: Fencing::default(),
             limits: Limits::default(),
             keys: None,
+            tls: None,
             exports: Mutex::default(),
         })
     }
@@ -112,6 +116,13 @@ impl Host {
     #[must_use]
     pub fn keys(self, keys: Arc<dyn Keyring>) -> Host {
         Host { keys: Some(keys), ..self }
+    }
+
+    /// Takes clients over TCP with TLS only. There must be no addresses for RDMA then: what a device carries is not encrypted. Unix
+    /// sockets, which lead nowhere but to this host, are as without.
+    #[must_use]
+    pub fn tls(self, tls: Arc<TlsServer>) -> Host {
+        Host { tls: Some(tls), ..self }
     }
 
     /// Another protection domain, for the sessions of some [`Grant`](super::Grant)s.
@@ -177,6 +188,11 @@ impl Host {
     pub fn listen(self, addresses: &[Address], service: Arc<dyn Service>) -> Result<Running, HostError> {
         let mut listeners = Vec::new();
         for address in addresses {
+            if self.tls.is_some() && address.provider() == ProviderKind::Rdma {
+                let why = "with TLS there is no RDMA: what a device carries cannot be encrypted by it";
+                let source = io::Error::new(io::ErrorKind::Unsupported, why);
+                return Err(HostError::Listen { address: address.clone(), source });
+            }
             let listener = Listener::bind(address)
                 .map_err(|source| HostError::Listen { address: address.clone(), source })?;
             listeners.push(listener);
@@ -194,6 +210,7 @@ impl Host {
             fencing: self.fencing,
             limits: self.limits,
             keys: self.keys,
+            tls: self.tls,
             service,
             host_id: handshake::host_id(),
             unix: unix.map(|path| path.display().to_string()).unwrap_or_default(),
@@ -296,6 +313,7 @@ pub(super) struct Inner {
     pub(super) fencing: Fencing,
     pub(super) limits: Limits,
     pub(super) keys: Option<Arc<dyn Keyring>>,
+    pub(super) tls: Option<Arc<TlsServer>>,
     pub(super) service: Arc<dyn Service>,
     pub(super) host_id: HostId,
     pub(super) unix: String,

@@ -102,6 +102,11 @@ impl KeyFile {
         }
     }
 
+    /// All of it.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Lines that say something, each with its number counted from 1: those that are not empty and do not begin with `#`.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let numbered = self.text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));

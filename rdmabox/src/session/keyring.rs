@@ -35,7 +35,8 @@ impl Keyring for HashMap<KeyId, Grant> {
 /// What a host spends on clients at most ([`Host::limits`](super::Host::limits)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections that belong to no session yet. Each takes a thread, and 160 bytes of it are read. Where there is no room for one
+    /// Connections that belong to no session yet. Each takes a thread, and 160 bytes of it are read, with TLS those of a
+    /// handshake, of which 64 KiB are kept at most. Where there is no room for one
     /// more, the oldest one gives way that has not shown yet who it is, of the network address that most come
     /// from.
     pub strangers: usize,

@@ -9,6 +9,7 @@ use crate::{
     memory::PreMrThreshold,
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
     rpc::StartedReply,
+    tls::TlsClient,
     verbs::QpCaps,
 };
 
@@ -72,6 +73,9 @@ pub struct SessionOptions {
     pub rdma: RdmaOptions,
     /// The key that this client proves to have, and that the host has to prove to have. `None`: it has none, and takes any host.
     pub key: Option<Key>,
+    /// The server is to prove itself by a certificate, and everything is encrypted: for addresses of TCP, and no other way is taken.
+    /// `None`: nothing is, and a server that wants TLS refuses.
+    pub tls: Option<TlsClient>,
     /// Data queue pairs, 1 to 16, each with its own completion queue.
     pub queue_pairs: usize,
     /// Bytes that may be in flight, both directions together.
@@ -153,6 +157,7 @@ impl Default for SessionOptions {
             provider: None,
             rdma: RdmaOptions::default(),
             key: None,
+            tls: None,
             // Best in the paper (section V-A).
             queue_pairs: 4,
             window_bytes: DEFAULT_WINDOW,

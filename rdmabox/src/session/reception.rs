@@ -20,6 +20,7 @@ use super::{
     strangers::Stranger,
     stream::Stream,
 };
+use crate::tls::TlsStream;
 
 /// What a client has shown.
 pub(super) enum Shown {
@@ -67,9 +68,10 @@ pub(super) fn accept(inner: &Arc<Inner>, listener: &Listener) {
 }
 
 /// Reads a stream's preamble and sends it where it belongs.
-fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
+fn receive(inner: &Arc<Inner>, stream: Stream, stranger: Stranger) {
     let name = stream.peer_name();
     let deadline = Instant::now() + inner.limits.introduction;
+    let Some(mut stream) = secure(inner, stream, &name, deadline) else { return };
     let opening = stream
         .set_timeout(Some(inner.limits.introduction))
         .and_then(|()| handshake::receive_preamble(&mut stream, deadline))
@@ -84,6 +86,7 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
             log::warn!("{name}: connection closed: {}", in_words(&e));
             if e.kind() == io::ErrorKind::Unsupported {
                 refuse(&mut stream, &e.to_string());
+                stream.linger(deadline);
             }
             return;
         }
@@ -112,6 +115,29 @@ fn receive(inner: &Arc<Inner>, mut stream: Stream, stranger: Stranger) {
             }
         }
     }
+}
+
+/// Shakes hands with whoever has come over TCP, if this host has certificates. `None` if there is nobody to go on with.
+fn secure(inner: &Inner, stream: Stream, name: &str, deadline: Instant) -> Option<Stream> {
+    let Some(tls) = &inner.tls else { return Some(stream) };
+    let Stream::Tcp(tcp) = stream else { return Some(stream) };
+    let error = match tls.accept(&tcp, deadline) {
+        Ok(channel) => return Some(Stream::Tls(TlsStream::new(tcp, channel))),
+        Err(e) => e,
+    };
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => log::debug!("{name}: closed before it had shaken hands"),
+        _ => log::warn!("{name}: connection closed: {}", in_words(&error)),
+    }
+    let mut stream = Stream::Tcp(tcp);
+    if error.kind() == io::ErrorKind::Unsupported {
+        // It has no TLS, and is told without.
+        refuse(&mut stream, &error.to_string());
+    }
+    if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidData) {
+        stream.linger(deadline);
+    }
+    None
 }
 
 fn in_words(error: &io::Error) -> String {

@@ -11,7 +11,10 @@ use super::{
     handshake::{self, Token},
     stream::Stream,
 };
-use crate::verbs::{CompletionQueue, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError};
+use crate::{
+    tls::TlsClient,
+    verbs::{CompletionQueue, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError},
+};
 
 /// What it takes to give a session's data queue pairs successors.
 ///
@@ -25,6 +28,8 @@ pub(crate) struct Rejoin {
     pub token: Token,
     /// What both sides prove to know; without one, the token is.
     pub secret: Option<Secret>,
+    /// Each stream of the session has TLS, or none.
+    pub tls: Option<TlsClient>,
     pub pd: Arc<dyn ProtectionDomain>,
     /// For the text of errors: the time that a deadline leaves, as it was asked for.
     pub timeout: Duration,
@@ -74,7 +79,7 @@ impl Rejoin {
         index: usize,
         deadline: Instant,
     ) -> Result<(), ConnectError> {
-        let mut stream = Stream::connect(&self.address, self.timeout, deadline)?;
+        let mut stream = Stream::connect(&self.address, self.tls.as_ref(), self.timeout, deadline)?;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.timed_out());

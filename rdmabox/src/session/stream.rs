@@ -1,4 +1,4 @@
-//! Streams between client and host before they belong to a queue pair: TCP or Unix, with deadlines.
+//! Streams between client and host before they belong to a queue pair: TCP, with TLS or without, or Unix, with deadlines.
 
 use std::{
     fmt,
@@ -17,7 +17,11 @@ use rustix::{
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError, ProviderKind};
-use crate::{provider::soft::try_often, verbs::Rendezvous};
+use crate::{
+    provider::soft::try_often,
+    tls::{TlsClient, TlsStream},
+    verbs::Rendezvous,
+};
 
 /// A dead network is noticed after so long with data under way.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,6 +30,7 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Tls(TlsStream),
     Unix(UnixStream),
     /// Over TCP, to an address for RDMA: the data takes another way.
     Rdma(TcpStream),
@@ -66,8 +71,33 @@ impl Source {
 const NOBODY: u32 = 65534;
 
 impl Stream {
-    /// Connects within `deadline`.
+    /// Connects within `deadline`; with `tls` over TCP, and not without shaking hands.
     pub(crate) fn connect(
+        address: &Address,
+        tls: Option<&TlsClient>,
+        timeout: Duration,
+        deadline: Instant,
+    ) -> Result<Stream, ConnectError> {
+        let Some(tls) = tls else { return Stream::connect_plain(address, timeout, deadline) };
+        let Address::Tcp { host, .. } = address else { return Err(no_tls(address)) };
+        let Stream::Tcp(stream) = Stream::connect_plain(address, timeout, deadline)? else {
+            return Err(no_tls(address));
+        };
+        tls.connect(stream, host, deadline).map(Stream::Tls).map_err(|source| match source.kind() {
+            io::ErrorKind::TimedOut => ConnectError::Timeout { address: address.clone(), timeout },
+            io::ErrorKind::UnexpectedEof => ConnectError::Refused {
+                address: address.clone(),
+                reason: "the server closed the connection instead of shaking hands: does it speak TLS?"
+                    .into(),
+            },
+            io::ErrorKind::InvalidData => {
+                ConnectError::Refused { address: address.clone(), reason: source.to_string() }
+            }
+            _ => ConnectError::Io { address: address.clone(), source },
+        })
+    }
+
+    fn connect_plain(
         address: &Address,
         timeout: Duration,
         deadline: Instant,
@@ -130,7 +160,7 @@ impl Stream {
     /// What carries the requests of a session that this stream belongs to.
     pub(crate) fn provider(&self) -> ProviderKind {
         match self {
-            Stream::Tcp(_) => ProviderKind::Tcp,
+            Stream::Tcp(_) | Stream::Tls(_) => ProviderKind::Tcp,
             Stream::Unix(_) => ProviderKind::Shm,
             Stream::Rdma(_) => ProviderKind::Rdma,
         }
@@ -139,6 +169,7 @@ impl Stream {
     fn sock(&self) -> SockRef<'_> {
         match self {
             Stream::Tcp(stream) | Stream::Rdma(stream) => SockRef::from(stream),
+            Stream::Tls(stream) => SockRef::from(stream.tcp()),
             Stream::Unix(stream) => SockRef::from(stream),
         }
     }
@@ -173,7 +204,38 @@ impl Stream {
 
     /// Sends what the socket takes without waiting.
     pub(crate) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.sock().send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        match self {
+            Stream::Tls(stream) => stream.send_now(bytes),
+            _ => self.sock().send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+        }
+    }
+
+    /// What only the two ends of it know, where it has TLS.
+    pub(crate) fn binding(&self) -> Option<&[u8; 32]> {
+        match self {
+            Stream::Tls(stream) => Some(stream.binding()),
+            _ => None,
+        }
+    }
+
+    /// Says no more, and listens until the peer has closed, `deadline` is over or it has said too much: a stream that is
+    /// closed before all is read takes back what was sent last.
+    pub(crate) fn linger(self, deadline: Instant) {
+        const MOST: usize = 64 << 10;
+        self.shutdown_write();
+        let (mut heard, mut scratch) = (0, [0; 4096]);
+        while heard < MOST {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.set_timeout(Some(left)).is_err() {
+                return;
+            }
+            match (&*self.sock()).read(&mut scratch) {
+                Ok(0) => return,
+                Ok(count) => heard += count,
+                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     /// Makes every read of the peer return; what the peer sends can still be read.
@@ -190,6 +252,7 @@ impl Stream {
     pub(crate) fn is_over(&self) -> bool {
         let fd = match self {
             Stream::Tcp(stream) | Stream::Rdma(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.tcp().as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
         };
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
@@ -199,12 +262,12 @@ impl Stream {
 
     /// Where it comes from.
     pub(crate) fn source(&self) -> Source {
-        match self {
-            Stream::Unix(_) => Source::Local,
-            Stream::Tcp(stream) | Stream::Rdma(stream) => {
-                stream.peer_addr().map_or(Source::Unknown, |address| Source::of(address.ip()))
-            }
-        }
+        let stream = match self {
+            Stream::Unix(_) => return Source::Local,
+            Stream::Tcp(stream) | Stream::Rdma(stream) => stream,
+            Stream::Tls(stream) => stream.tcp(),
+        };
+        stream.peer_addr().map_or(Source::Unknown, |address| Source::of(address.ip()))
     }
 
     /// True if it is a Unix socket's, and at the other end is root or the user that this process runs as, by the kernel's word.
@@ -217,18 +280,21 @@ impl Stream {
 
     /// Who is at the other end, for people.
     pub(crate) fn peer_name(&self) -> String {
-        match self {
-            Stream::Tcp(stream) | Stream::Rdma(stream) => match stream.peer_addr() {
-                Ok(addr) => format!("{}:{addr}", self.provider()),
-                Err(_) => self.provider().to_string(),
-            },
-            Stream::Unix(_) => "this host".into(),
+        let stream = match self {
+            Stream::Tcp(stream) | Stream::Rdma(stream) => stream,
+            Stream::Tls(stream) => stream.tcp(),
+            Stream::Unix(_) => return "this host".into(),
+        };
+        match stream.peer_addr() {
+            Ok(addr) => format!("{}:{addr}", self.provider()),
+            Err(_) => self.provider().to_string(),
         }
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Stream> {
         Ok(match self {
             Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
+            Stream::Tls(stream) => Stream::Tls(stream.try_clone()?),
             Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
             Stream::Rdma(stream) => Stream::Rdma(stream.try_clone()?),
         })
@@ -237,9 +303,20 @@ impl Stream {
     pub(crate) fn into_rendezvous(self) -> Rendezvous {
         match self {
             Stream::Tcp(stream) | Stream::Rdma(stream) => Rendezvous::Tcp(stream),
+            Stream::Tls(stream) => Rendezvous::Tls(stream),
             Stream::Unix(stream) => Rendezvous::Unix(stream),
         }
     }
+}
+
+/// What somebody is told who wants TLS where there is none.
+pub(super) fn no_tls(address: &Address) -> ConnectError {
+    let why = match address {
+        Address::Rdma { .. } => "what an RDMA device carries cannot be encrypted by it: give tcp:host:port",
+        _ => "a Unix socket needs none, and mapped memory cannot be encrypted by it: give tcp:host:port",
+    };
+    let reason = format!("TLS is for addresses of TCP: {why}");
+    ConnectError::Refused { address: address.clone(), reason }
 }
 
 /// Connects within `timeout`, also where the listener's queue is full.
@@ -272,6 +349,7 @@ impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) | Stream::Rdma(stream) => stream.read(buf),
+            Stream::Tls(stream) => stream.read(buf),
             Stream::Unix(stream) => stream.read(buf),
         }
     }
@@ -281,6 +359,7 @@ impl Write for Stream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) | Stream::Rdma(stream) => stream.write(buf),
+            Stream::Tls(stream) => stream.write(buf),
             Stream::Unix(stream) => stream.write(buf),
         }
     }

@@ -9,7 +9,7 @@ use super::{
     mr::Access,
     wr::{DirectOp, RecvWr, RemoteAddr, SendWr},
 };
-use crate::memory::Memory;
+use crate::{memory::Memory, tls::TlsStream};
 
 /// State of a queue pair (spec 10.3.1; SQD and SQE are not used by reliable connections here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +94,8 @@ pub struct QpInit {
 pub enum Rendezvous {
     /// Over the network.
     Tcp(TcpStream),
+    /// Over the network, sealed. Only a provider whose data takes this way, too, connects over it.
+    Tls(TlsStream),
     /// Inside one host.
     Unix(UnixStream),
 }

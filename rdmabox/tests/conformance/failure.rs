@@ -3,7 +3,7 @@
 use rdmabox::verbs::{Access, QpState, WcStatus, WorkCompletion};
 
 use crate::fixture::{
-    Config, Pair, Provider, SEND, Setup, Side, pair, pattern, read, signaled, unsignaled, until, write,
+    Config, Pair, SEND, Setup, Side, pair, pattern, read, signaled, unsignaled, until, write,
 };
 
 conformance! {
@@ -236,7 +236,7 @@ fn a_large_request_is_cut_off(config: Config) {
     let after_return = target.contents();
     let completions = sends(&pair, &pair.a, 2);
     assert_eq!(completions.iter().map(|c| c.0).collect::<Vec<_>>(), [1, 2]);
-    if config.provider == Provider::Tcp {
+    if config.is_tcp() {
         assert_ne!(completions[1].1, WcStatus::Success);
         assert!(target.contents() == after_return, "nothing lands after to_error has returned");
     }

@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     net::{TcpListener, TcpStream},
     os::unix::net::UnixStream,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     thread,
     time::{Duration, Instant},
 };
@@ -19,12 +19,15 @@ use rdmabox::{
         rdma::{self, RdmaOptions},
         soft::SoftDevice,
     },
+    tls::{TlsClient, TlsServer, TlsStream},
     verbs::{
         Access, CompletionQueue, Device, MrHandle, PostError, Progress, ProtectionDomain, QpCaps, QpInit,
         QueuePair, RecvWr, RemoteAddr, Rendezvous, SendFlags, SendOp, SendWr, Sge, VerbsError,
         WorkCompletion,
     },
 };
+
+use crate::tls;
 
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,6 +40,8 @@ const GUARD_BYTE: u8 = 0xa5;
 pub(crate) enum Provider {
     Shm,
     Tcp,
+    /// TCP with TLS.
+    Tls,
     /// An RDMA device of this machine.
     Rdma,
 }
@@ -52,6 +57,8 @@ impl Config {
     pub(crate) const SHM_CALLER: Config = Config { provider: Provider::Shm, progress: Progress::Caller };
     pub(crate) const TCP_ENGINE: Config = Config { provider: Provider::Tcp, progress: Progress::Engine };
     pub(crate) const TCP_CALLER: Config = Config { provider: Provider::Tcp, progress: Progress::Caller };
+    pub(crate) const TLS_ENGINE: Config = Config { provider: Provider::Tls, progress: Progress::Engine };
+    pub(crate) const TLS_CALLER: Config = Config { provider: Provider::Tls, progress: Progress::Caller };
     pub(crate) const RDMA: Config = Config { provider: Provider::Rdma, progress: Progress::Engine };
 
     /// The configuration for RDMA. `None`, with the reason in the output, on a machine without a device, unless
@@ -75,12 +82,21 @@ impl Config {
                 let (a, b) = tcp_pair();
                 (Rendezvous::Tcp(a), Rendezvous::Tcp(b))
             }
+            Provider::Tls => {
+                let (a, b) = tls_pair(tcp_pair());
+                (Rendezvous::Tls(a), Rendezvous::Tls(b))
+            }
         }
+    }
+
+    /// True if everything goes over TCP.
+    pub(crate) fn is_tcp(self) -> bool {
+        matches!(self.provider, Provider::Tcp | Provider::Tls)
     }
 
     /// True if one-sided requests complete without anybody polling on the peer's side.
     pub(crate) fn peer_may_sleep(self) -> bool {
-        self.provider != Provider::Tcp || self.progress == Progress::Engine
+        !self.is_tcp() || self.progress == Progress::Engine
     }
 }
 
@@ -89,6 +105,19 @@ pub(crate) fn tcp_pair() -> (TcpStream, TcpStream) {
     let a = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let (b, _) = listener.accept().expect("accept");
     (a, b)
+}
+
+/// Two who have shaken hands over these.
+pub(crate) fn tls_pair((a, b): (TcpStream, TcpStream)) -> (TlsStream, TlsStream) {
+    // Making certificates takes longer than most tests.
+    static SIDES: LazyLock<(Arc<TlsServer>, TlsClient)> = LazyLock::new(|| tls::pair(&tls::Authority::new()));
+    let (server, client) = &*SIDES;
+    let deadline = Instant::now() + PATIENCE;
+    thread::scope(|scope| {
+        let b = scope.spawn(|| server.accept_stream(b, deadline).expect("accepted"));
+        let a = client.connect(a, "localhost", deadline).expect("connected");
+        (a, b.join().expect("no panic"))
+    })
 }
 
 /// How to make a pair.
@@ -141,7 +170,7 @@ impl Setup {
     /// A side with a device of its own, not connected.
     pub(crate) fn side(&self) -> Side {
         let device: Arc<dyn Device> = match self.config.provider {
-            Provider::Shm | Provider::Tcp => SoftDevice::new().expect("device"),
+            Provider::Shm | Provider::Tcp | Provider::Tls => SoftDevice::new().expect("device"),
             Provider::Rdma => rdma::open(&RdmaOptions::default()).expect("device"),
         };
         let pd = device.alloc_pd().expect("protection domain");

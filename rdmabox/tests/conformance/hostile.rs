@@ -14,7 +14,8 @@ use std::{
 use rdmabox::verbs::{Access, QpState, Rendezvous, WcStatus};
 
 use crate::fixture::{
-    Config, PATIENCE, Pair, Random, SEND, Setup, pattern, read, signaled, tcp_pair, until, write,
+    Config, PATIENCE, Pair, Provider, Random, SEND, Setup, pattern, read, signaled, tcp_pair, tls_pair,
+    until, write,
 };
 
 /// Connects a pair through a relay and gives the relay's two ends: to `a` and to `b`.
@@ -34,8 +35,15 @@ fn relayed(config: Config) -> (Pair, TcpStream, TcpStream) {
                 forward(&to_b, &to_a, |_| {});
             }
         });
-        let other = scope.spawn(|| pair.b.qp.connect(Rendezvous::Tcp(b), PATIENCE));
-        let mine = pair.a.qp.connect(Rendezvous::Tcp(a), PATIENCE);
+        let (a, b) = match config.provider {
+            Provider::Tls => {
+                let (a, b) = tls_pair((a, b));
+                (Rendezvous::Tls(a), Rendezvous::Tls(b))
+            }
+            _ => (Rendezvous::Tcp(a), Rendezvous::Tcp(b)),
+        };
+        let other = scope.spawn(|| pair.b.qp.connect(b, PATIENCE));
+        let mine = pair.a.qp.connect(a, PATIENCE);
         let theirs = other.join().expect("no panic");
         connected.store(true, Ordering::Release);
         relay.join().expect("no panic in the relay");

@@ -6,7 +6,7 @@ use std::{hint::spin_loop, thread};
 use rdmabox::verbs::{Access, QpState, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
 
 use crate::{
-    fixture::{Config, Provider, Setup, pattern, read, signaled, unsignaled, until, write},
+    fixture::{Config, Setup, pattern, read, signaled, unsignaled, until, write},
     raw::{ACK_WANTED, Frame, IMM, MAX_MESSAGE, PLACED, RawPeer, ends, quiet, recvs, sends},
 };
 
@@ -320,7 +320,7 @@ fn frames_that_cannot_be_true_end_the_connection(config: Config) {
 }
 
 fn a_peer_that_shares_memory_cannot_place_everything(config: Config) {
-    if config.provider == Provider::Tcp {
+    if config.is_tcp() {
         return;
     }
     let placed = Frame { flags: IMM | PLACED, imm: 7, ..Frame::write(0) };

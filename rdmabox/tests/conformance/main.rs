@@ -1,5 +1,5 @@
 //! Conformance of the providers with the verbs model: every subject runs on the software device, over mapped memory and over
-//! TCP, each driven by the device's engine and by the callers themselves; and on the machine's RDMA device, if it has one.
+//! TCP, with TLS and without, each driven by the device's engine and by the callers themselves; and on the machine's RDMA device, if it has one.
 //! (`ci/rdma-vm` makes a machine that has; with RDMABOX_TEST_PROVIDERS=rdma a missing one is a failure.)
 //!
 //! A subject is a function of a [`Config`](fixture::Config) and says what any provider has to do; where the traits
@@ -35,6 +35,12 @@ macro_rules! software_conformance {
         mod tcp_caller {
             $(#[test] fn $name() { super::$name(crate::fixture::Config::TCP_CALLER) })+
         }
+        mod tls_engine {
+            $(#[test] fn $name() { super::$name(crate::fixture::Config::TLS_ENGINE) })+
+        }
+        mod tls_caller {
+            $(#[test] fn $name() { super::$name(crate::fixture::Config::TLS_CALLER) })+
+        }
     };
 }
 
@@ -55,4 +61,7 @@ mod queues;
 mod raw;
 mod refusals;
 mod rendezvous;
+#[path = "../support/tls.rs"]
+#[allow(dead_code, missing_docs, unreachable_pub)] // The others that have it use the rest.
+mod tls;
 mod transfer;

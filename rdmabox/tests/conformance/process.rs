@@ -7,15 +7,22 @@ use std::{
         fd::{AsFd, FromRawFd, OwnedFd},
         unix::net::UnixStream,
     },
+    path::PathBuf,
     process::{Child, Command, Stdio},
+    time::Instant,
 };
 
-use rdmabox::verbs::{Access, Progress, QpState, RemoteAddr, Rendezvous, WcStatus};
+use rdmabox::{
+    tls::{TlsClient, TlsServer, TlsServerFiles},
+    verbs::{Access, Progress, QpState, RemoteAddr, Rendezvous, WcStatus},
+};
+use socket2::Socket;
 
 use crate::fixture::{
     Buf, Config, PATIENCE, Provider, SEND, Setup, Side, pattern, read, signaled, tcp_pair, unsignaled, until,
     write,
 };
+use crate::tls::{Authority, NAMES};
 
 conformance! {
     another_process_serves_its_memory,
@@ -25,6 +32,8 @@ conformance! {
 }
 
 const CHILD: &str = "RDMABOX_CONFORMANCE_CHILD";
+/// Where its certificate and its private key are, but for the ends of their names.
+const CERTIFICATE: &str = "RDMABOX_CONFORMANCE_CERTIFICATE";
 const LEN: usize = 8 << 20;
 
 /// The child's part; a test only in order to be found in this binary.
@@ -36,6 +45,8 @@ fn child() {
         "shm_engine" => Config::SHM_ENGINE,
         "shm_caller" => Config::SHM_CALLER,
         "tcp_engine" => Config::TCP_ENGINE,
+        "tls_engine" => Config::TLS_ENGINE,
+        "tls_caller" => Config::TLS_CALLER,
         "rdma" => Config::RDMA,
         _ => Config::TCP_CALLER,
     };
@@ -44,6 +55,13 @@ fn child() {
     let stream = match config.provider {
         Provider::Shm => Rendezvous::Unix(UnixStream::from(socket)),
         Provider::Tcp | Provider::Rdma => Rendezvous::Tcp(TcpStream::from(socket)),
+        Provider::Tls => {
+            let at = |end: &str| PathBuf::from(std::env::var(CERTIFICATE).expect("set") + end);
+            let files = TlsServerFiles { certificate: at(".pem"), key: at(".key"), client_ca: None };
+            let server = TlsServer::load(files).expect("certificates");
+            let accepted = server.accept_stream(TcpStream::from(socket), Instant::now() + PATIENCE);
+            Rendezvous::Tls(accepted.expect("accepted"))
+        }
     };
     let side = Setup::new(config).side();
     let memory = side.buf(LEN, Access::REMOTE_ALL);
@@ -88,32 +106,46 @@ impl Drop for Peer {
 }
 
 fn peer(config: Config) -> (Side, Peer) {
-    let (mine, theirs): (Rendezvous, OwnedFd) = match config.provider {
+    let (mine, theirs): (Socket, OwnedFd) = match config.provider {
         Provider::Shm => {
             let (a, b) = UnixStream::pair().expect("socketpair");
-            (Rendezvous::Unix(a), b.into())
+            (a.into(), b.into())
         }
-        Provider::Tcp | Provider::Rdma => {
+        Provider::Tcp | Provider::Tls | Provider::Rdma => {
             let (a, b) = tcp_pair();
-            (Rendezvous::Tcp(a), b.into())
+            (a.into(), b.into())
         }
     };
+    let authority = (config.provider == Provider::Tls).then(Authority::new);
+    let certificate = authority.as_ref().map(|authority| authority.sign("peer", &NAMES));
     let role = match config {
         Config::SHM_ENGINE => "shm_engine",
         Config::SHM_CALLER => "shm_caller",
         Config::TCP_ENGINE => "tcp_engine",
+        Config::TLS_ENGINE => "tls_engine",
+        Config::TLS_CALLER => "tls_caller",
         Config::RDMA => "rdma",
         _ => "tcp_caller",
     };
     let mut process = Command::new(std::env::current_exe().expect("this binary"))
         .args(["--ignored", "--exact", "--nocapture", "--test-threads=1", "process::child"])
         .env(CHILD, role)
+        .env(CERTIFICATE, certificate.map_or_else(PathBuf::new, |(path, _)| path.with_extension("")))
         .stdin(Stdio::from(theirs.as_fd().try_clone_to_owned().expect("dup")))
         .stdout(Stdio::piped())
         .spawn()
         .expect("spawn");
     drop(theirs);
     let side = Setup::new(config).queues(32, 32).side();
+    let mine = match (config.provider, authority) {
+        (Provider::Tls, Some(authority)) => {
+            let client = TlsClient::load(&authority.client()).expect("certificates");
+            let connected = client.connect(mine.into(), "localhost", Instant::now() + PATIENCE);
+            Rendezvous::Tls(connected.expect("connected"))
+        }
+        (Provider::Shm, _) => Rendezvous::Unix(mine.into()),
+        _ => Rendezvous::Tcp(mine.into()),
+    };
     side.qp.connect(mine, PATIENCE).expect("connect");
     let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
     let (addr, rkey) = loop {

@@ -3,12 +3,14 @@
 
 use std::{
     io::{ErrorKind, IoSlice, Read, Write},
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rdmabox::{
     memory::Memory,
+    tls::TlsStream,
     verbs::{QpState, Rendezvous, WcStatus, WorkCompletion},
 };
 use socket2::{MsgHdr, Socket};
@@ -102,7 +104,16 @@ impl Frame {
 
 /// The other end of a connection.
 #[derive(Debug)]
-pub(crate) struct RawPeer(Socket);
+pub(crate) struct RawPeer {
+    socket: Socket,
+    /// What it says goes into its records.
+    tls: Option<Mutex<TlsStream>>,
+}
+
+/// Both directions of a stream.
+trait Duplex: Read + Write {}
+
+impl<T: Read + Write> Duplex for T {}
 
 impl RawPeer {
     /// Connects `side` to a peer that has no memory to share: everything goes over the socket.
@@ -122,16 +133,21 @@ impl RawPeer {
 
     fn meet_with(config: Config, side: &Side, sharing: bool, buffer: Option<usize>) -> RawPeer {
         let (theirs, mine) = config.streams();
-        let peer = RawPeer(Socket::from(match mine {
-            Rendezvous::Unix(stream) => OwnedFd::from(stream),
-            Rendezvous::Tcp(stream) => OwnedFd::from(stream),
-        }));
+        let peer = match mine {
+            Rendezvous::Unix(stream) => RawPeer { socket: stream.into(), tls: None },
+            Rendezvous::Tcp(stream) => RawPeer { socket: stream.into(), tls: None },
+            Rendezvous::Tls(stream) => {
+                let socket = stream.tcp().try_clone().expect("dup").into();
+                RawPeer { socket, tls: Some(Mutex::new(stream)) }
+            }
+        };
         if let Some(bytes) = buffer {
             let theirs = match &theirs {
                 Rendezvous::Unix(stream) => socket2::SockRef::from(stream),
                 Rendezvous::Tcp(stream) => socket2::SockRef::from(stream),
+                Rendezvous::Tls(stream) => socket2::SockRef::from(stream.tcp()),
             };
-            for socket in [&theirs, &socket2::SockRef::from(&peer.0)] {
+            for socket in [&theirs, &socket2::SockRef::from(&peer.socket)] {
                 socket.set_send_buffer_size(bytes).expect("SO_SNDBUF");
                 socket.set_recv_buffer_size(bytes).expect("SO_RCVBUF");
             }
@@ -146,19 +162,26 @@ impl RawPeer {
         peer.say_with(&hello, &handles);
         side.qp.connect(theirs, PATIENCE).expect("connect");
         let mut hello = [0; HELLO];
-        (&peer.0).read_exact(&mut hello).expect("hello");
+        peer.with(|stream| stream.read_exact(&mut hello)).expect("hello");
         assert_eq!(hello[..12], *b"rdmabox\x01\x01\0\0\0", "the version that these frames are of");
         peer
     }
 
+    fn with<T>(&self, with: impl FnOnce(&mut dyn Duplex) -> T) -> T {
+        match &self.tls {
+            None => with(&mut &self.socket),
+            Some(tls) => with(&mut *tls.lock()),
+        }
+    }
+
     /// Says something that fits the socket.
     pub(crate) fn say(&self, bytes: &[u8]) {
-        (&self.0).write_all(bytes).expect("write");
+        self.with(|stream| stream.write_all(bytes)).expect("write");
     }
 
     /// Says something to an end that may have hung up.
     pub(crate) fn try_say(&self, bytes: &[u8]) -> bool {
-        (&self.0).write_all(bytes).is_ok()
+        self.with(|stream| stream.write_all(bytes)).is_ok()
     }
 
     /// Says something with descriptors attached to its first byte.
@@ -168,6 +191,10 @@ impl RawPeer {
 
     /// The same to an end that may have hung up.
     pub(crate) fn try_say_with(&self, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> bool {
+        if self.tls.is_some() {
+            assert!(handles.is_empty(), "nothing of the kind goes over a network");
+            return self.try_say(bytes);
+        }
         let mut control = Vec::new();
         if !handles.is_empty() {
             let (level, rights) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
@@ -180,7 +207,7 @@ impl RawPeer {
         let buffers = [IoSlice::new(bytes)];
         let message = MsgHdr::new().with_buffers(&buffers);
         let message = if handles.is_empty() { message } else { message.with_control(&control) };
-        match self.0.sendmsg(&message, libc::MSG_NOSIGNAL) {
+        match self.socket.sendmsg(&message, libc::MSG_NOSIGNAL) {
             Ok(sent) => {
                 assert_eq!(sent, bytes.len(), "short messages go as a whole");
                 true
@@ -194,8 +221,8 @@ impl RawPeer {
 
     /// Says as much as goes without waiting.
     pub(crate) fn offer(&self, bytes: &[u8]) -> usize {
-        self.0.set_nonblocking(true).expect("O_NONBLOCK");
-        match (&self.0).write(bytes) {
+        self.socket.set_nonblocking(true).expect("O_NONBLOCK");
+        match self.with(|stream| stream.write(bytes)) {
             Ok(count) => count,
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::WouldBlock, "{e}");
@@ -206,15 +233,20 @@ impl RawPeer {
 
     /// Adds what has arrived to `into`, without waiting. False at the end of the stream.
     pub(crate) fn hear(&self, into: &mut Vec<u8>) -> bool {
-        self.0.set_nonblocking(true).expect("O_NONBLOCK");
+        self.socket.set_nonblocking(true).expect("O_NONBLOCK");
         let mut bytes = [0; 64 << 10];
-        match (&self.0).read(&mut bytes) {
+        // What the socket would not take before goes first, if it goes.
+        let read = self.with(|stream| {
+            let _ = stream.flush();
+            stream.read(&mut bytes)
+        });
+        match read {
             Ok(0) => false,
             Ok(count) => {
                 into.extend_from_slice(&bytes[..count]);
                 true
             }
-            Err(e) if e.kind() == ErrorKind::WouldBlock => true,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => true,
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::ConnectionReset, "{e}");
                 false
@@ -225,7 +257,7 @@ impl RawPeer {
     /// Goes without a farewell: what is still under way is lost, where the transport can lose anything.
     pub(crate) fn reset(self) {
         // Unix sockets know no such thing.
-        let _ = self.0.set_linger(Some(Duration::ZERO));
+        let _ = self.socket.set_linger(Some(Duration::ZERO));
     }
 }
 

@@ -7,9 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::verbs::{Progress, QpState, Rendezvous, VerbsError, WcStatus};
+use rdmabox::{
+    tls::TlsStream,
+    verbs::{Progress, QpState, Rendezvous, VerbsError, WcStatus},
+};
 
-use crate::fixture::{Config, PATIENCE, Provider, SEND, Setup, pair, signaled, tcp_pair};
+use crate::fixture::{Config, PATIENCE, Provider, SEND, Setup, pair, signaled, tcp_pair, tls_pair};
 
 conformance! {
     connecting_moves_both_ends_to_rts,
@@ -26,6 +29,7 @@ conformance! {
 enum Raw {
     Unix(UnixStream),
     Tcp(TcpStream),
+    Tls(TlsStream),
 }
 
 impl Raw {
@@ -39,6 +43,10 @@ impl Raw {
                 let (a, b) = tcp_pair();
                 (Rendezvous::Tcp(a), Raw::Tcp(b))
             }
+            Provider::Tls => {
+                let (a, b) = tls_pair(tcp_pair());
+                (Rendezvous::Tls(a), Raw::Tls(b))
+            }
         }
     }
 
@@ -47,6 +55,7 @@ impl Raw {
         let _ = match self {
             Raw::Unix(stream) => stream.write_all(bytes),
             Raw::Tcp(stream) => stream.write_all(bytes),
+            Raw::Tls(stream) => stream.write_all(bytes),
         };
     }
 }

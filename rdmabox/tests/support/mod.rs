@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)] // Each test crate uses a part of it.
 
 pub mod process;
+pub mod tls;
 
 use std::{
     sync::{
@@ -79,9 +80,23 @@ impl Fixture {
 
     /// One that ends the sessions of clients that are silent.
     pub fn fencing(provider: ProviderKind, memory: Arc<Memory>, fencing: Fencing) -> Fixture {
+        Fixture::of_host(provider, memory, |host| host.fencing(fencing))
+    }
+
+    /// One that speaks TLS, with a client that does.
+    pub fn with_tls() -> Fixture {
+        let (server, client) = tls::pair(&tls::Authority::new());
+        let memory = Arc::new(Memory::shared("test", LEN).unwrap());
+        let mut fixture = Fixture::of_host(ProviderKind::Tcp, memory, |host| host.tls(server));
+        fixture.options.tls = Some(client);
+        fixture
+    }
+
+    /// A host that is told more.
+    pub fn of_host(provider: ProviderKind, memory: Arc<Memory>, tell: impl FnOnce(Host) -> Host) -> Fixture {
         let _ = env_logger::builder().is_test(true).try_init();
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new().unwrap().fencing(fencing);
+        let host = tell(Host::new().unwrap());
         let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
         let service = Arc::new(Echo::default());
         *service.export.lock() = Some(export);

@@ -47,6 +47,10 @@ impl QueuePair for FaultQp {
                 let relayed = relay::cut(stream, cut).map_err(|e| VerbsError::os("relay", e))?;
                 Rendezvous::Tcp(relayed)
             }
+            (Rendezvous::Tls(stream), Some(cut)) => {
+                let relayed = stream.over(|below| relay::cut(below, cut));
+                Rendezvous::Tls(relayed.map_err(|e| VerbsError::os("relay", e))?)
+            }
             // Handles to memory cannot be relayed.
             (stream, _) => stream,
         };

@@ -58,6 +58,7 @@ impl Line {
     fn sock(&self) -> SockRef<'_> {
         match &self.stream {
             Rendezvous::Tcp(stream) => SockRef::from(stream),
+            Rendezvous::Tls(stream) => SockRef::from(stream.tcp()),
             Rendezvous::Unix(stream) => SockRef::from(stream),
         }
     }
@@ -76,6 +77,7 @@ impl Line {
         self.limit().map_err(failed)?;
         match &mut self.stream {
             Rendezvous::Tcp(stream) => stream.write_all(bytes),
+            Rendezvous::Tls(stream) => stream.write_all(bytes),
             Rendezvous::Unix(stream) => stream.write_all(bytes),
         }
         .map_err(failed)
@@ -86,6 +88,7 @@ impl Line {
             self.limit().map_err(failed)?;
             let read = match &mut self.stream {
                 Rendezvous::Tcp(stream) => stream.read(out),
+                Rendezvous::Tls(stream) => stream.read(out),
                 Rendezvous::Unix(stream) => stream.read(out),
             };
             match read {

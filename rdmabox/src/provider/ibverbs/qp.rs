@@ -416,6 +416,7 @@ fn flush(cq: &IbvCq, place: Place, ring: &Ring, wr_id: u64) {
 fn sock(stream: &Rendezvous) -> SockRef<'_> {
     match stream {
         Rendezvous::Tcp(stream) => SockRef::from(stream),
+        Rendezvous::Tls(stream) => SockRef::from(stream.tcp()),
         Rendezvous::Unix(stream) => SockRef::from(stream),
     }
 }
@@ -423,6 +424,7 @@ fn sock(stream: &Rendezvous) -> SockRef<'_> {
 fn fd_of(stream: &Rendezvous) -> BorrowedFd<'_> {
     match stream {
         Rendezvous::Tcp(stream) => stream.as_fd(),
+        Rendezvous::Tls(stream) => stream.tcp().as_fd(),
         Rendezvous::Unix(stream) => stream.as_fd(),
     }
 }
@@ -513,6 +515,12 @@ impl QueuePair for IbvQp {
                 // A word at a time is said.
                 let _ = stream.set_nodelay(true);
                 stream.local_addr().ok().map(|addr| addr.ip())
+            }
+            Rendezvous::Tls(_) => {
+                self.to_error();
+                let why =
+                    "the peers have met over TLS, and what an RDMA device carries cannot be sealed by that";
+                return Err(VerbsError::Protocol(why.into()));
             }
             Rendezvous::Unix(_) => None,
         };

@@ -33,4 +33,5 @@ mod wire;
 
 pub use device::SoftDevice;
 pub(crate) use retransmission::try_often;
+pub(crate) use socket::IoVec;
 pub(crate) use wire::{Header, Opcode};

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
 use super::qp::SoftQp;
@@ -38,6 +38,9 @@ pub(crate) struct PollSet {
     wake: OwnedFd,
     members: RwLock<HashMap<u32, Weak<SoftQp>>>,
     count: AtomicUsize,
+    /// Members to be looked at whatever the system says of their sockets, and how many.
+    again: Mutex<Vec<u32>>,
+    again_count: AtomicUsize,
 }
 
 fn owned(raw: i32, what: &'static str) -> Result<OwnedFd, VerbsError> {
@@ -62,6 +65,8 @@ impl PollSet {
             wake: owned(wake, "eventfd")?,
             members: RwLock::default(),
             count: AtomicUsize::new(0),
+            again: Mutex::default(),
+            again_count: AtomicUsize::new(0),
         };
         set.control(libc::EPOLL_CTL_ADD, set.wake.as_raw_fd(), WAKE, Interest { read: true, write: false })?;
         Ok(set)
@@ -122,6 +127,24 @@ impl PollSet {
         }
     }
 
+    /// Has the current or next look at the sockets include that member's, whatever the system says of it.
+    pub(crate) fn look_again(&self, qp_num: u32) {
+        let mut again = self.again.lock();
+        if !again.contains(&qp_num) {
+            again.push(qp_num);
+            self.again_count.store(again.len(), Ordering::Release);
+        }
+        drop(again);
+        self.wake();
+    }
+
+    /// Those, each once.
+    fn take_again(&self) -> Vec<u32> {
+        let mut again = self.again.lock();
+        self.again_count.store(0, Ordering::Release);
+        std::mem::take(&mut *again)
+    }
+
     /// Makes the current or next wait return.
     pub(crate) fn wake(&self) {
         let one = 1u64.to_ne_bytes();
@@ -167,14 +190,23 @@ impl PollSet {
                 continue;
             }
             any = true;
-            let qp = self.members.read().get(&(token as u32)).and_then(Weak::upgrade);
-            if let Some(qp) = qp {
+            if let Some(qp) = self.member(token as u32) {
                 qp.progress();
                 if event.events & OVER != 0 {
                     qp.hung_up();
                 }
             }
         }
+        if self.again_count.load(Ordering::Acquire) > 0 {
+            any = true;
+            for qp in self.take_again().into_iter().filter_map(|number| self.member(number)) {
+                qp.progress();
+            }
+        }
         Ok(any)
+    }
+
+    fn member(&self, qp_num: u32) -> Option<Arc<SoftQp>> {
+        self.members.read().get(&qp_num).and_then(Weak::upgrade)
     }
 }

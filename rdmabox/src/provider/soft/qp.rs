@@ -178,7 +178,18 @@ impl SoftQp {
         if self.tx_waits.load(Ordering::Acquire) {
             self.flush_tx();
         }
-        rx.pump(self, link)
+        let moved = rx.pump(self, link);
+        drop(rx);
+        self.come_back(link);
+        moved
+    }
+
+    /// Has the sets look here again if there is something to act on that the system does not tell of. Called by whoever has read,
+    /// when others can: who finds the lock taken before that leaves it to this.
+    fn come_back(&self, link: &Link) {
+        if link.socket.holds_input() && !self.must_wait() {
+            self.sets.iter().for_each(|set| set.look_again(self.num));
+        }
     }
 
     /// Sends what waits, and adjusts what the sockets are watched for. The end of a broken connection is seen by
@@ -195,7 +206,7 @@ impl SoftQp {
     /// Sends what waits; false if the connection is broken.
     fn send_pending(&self, link: &Link) -> bool {
         let mut tx = self.tx.lock();
-        if tx.is_empty() {
+        if tx.is_empty() && !link.socket.holds_output() {
             self.tx_waits.store(false, Ordering::Release);
             return true;
         }
@@ -445,6 +456,10 @@ impl QueuePair for SoftQp {
             self.pd.share_with(&self.me);
         }
         self.update_interest();
+        if let Some(link) = self.link.get() {
+            // What came with the last bytes of the handshake.
+            self.come_back(link);
+        }
         Ok(())
     }
 
@@ -510,6 +525,7 @@ impl QueuePair for SoftQp {
             // A message was waiting for this. Whoever holds the lock may have looked before the receive was there.
             self.rx.lock().pump(self, link);
             self.update_interest();
+            self.come_back(link);
         }
         result
     }

@@ -1,4 +1,5 @@
-//! A connected stream socket: vectored, non-blocking, with descriptors on the side over Unix sockets.
+//! A connected stream socket: vectored, non-blocking, with descriptors on the side over Unix sockets, and with TLS on it if it came
+//! with that.
 //!
 //! Thin wrappers around system calls; who may use which memory is decided by the callers.
 
@@ -6,10 +7,14 @@ use std::{
     io,
     net::TcpStream,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use crate::verbs::{Rendezvous, VerbsError};
+use crate::{
+    tls::Channel,
+    verbs::{Rendezvous, VerbsError},
+};
 
 /// A pointer and a length for the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +27,10 @@ unsafe impl Send for IoVec {}
 impl IoVec {
     pub(crate) fn new(ptr: *mut u8, len: usize) -> IoVec {
         IoVec(libc::iovec { iov_base: ptr.cast(), iov_len: len })
+    }
+
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        self.0.iov_base.cast()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -43,23 +52,30 @@ struct ControlBuffer([u8; 64]);
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
-    unix: bool,
+    kind: Kind,
+}
+
+/// What bytes go through on their way to the socket.
+#[derive(Debug)]
+enum Kind {
+    Tcp,
+    Unix,
+    Tls(Arc<Channel>),
 }
 
 impl Socket {
     /// Takes over a rendezvous stream, still blocking, with `timeout` on every call.
     pub(crate) fn new(stream: Rendezvous, timeout: Duration) -> Result<Socket, VerbsError> {
-        let (fd, unix) = match stream {
-            Rendezvous::Tcp(stream) => {
-                stream.set_nodelay(true).map_err(|e| VerbsError::os("setsockopt(TCP_NODELAY)", e))?;
-                if is_inside_host(&stream) {
-                    use_plain_congestion_control(&stream);
-                }
-                (OwnedFd::from(stream), false)
+        let (fd, kind) = match stream {
+            Rendezvous::Tcp(stream) => (tuned(stream)?, Kind::Tcp),
+            Rendezvous::Tls(stream) => {
+                let (stream, channel) = stream.into_parts();
+                channel.widen();
+                (tuned(stream)?, Kind::Tls(channel))
             }
-            Rendezvous::Unix(stream) => (OwnedFd::from(stream), true),
+            Rendezvous::Unix(stream) => (OwnedFd::from(stream), Kind::Unix),
         };
-        let socket = Socket { fd, unix };
+        let socket = Socket { fd, kind };
         socket.set_timeouts(Some(timeout))?;
         Ok(socket)
     }
@@ -80,7 +96,31 @@ impl Socket {
     }
 
     pub(crate) fn is_unix(&self) -> bool {
-        self.unix
+        matches!(self.kind, Kind::Unix)
+    }
+
+    /// True if something has arrived that the system does not tell of.
+    pub(crate) fn holds_input(&self) -> bool {
+        match &self.kind {
+            Kind::Tcp | Kind::Unix => false,
+            Kind::Tls(channel) => channel.holds_input(),
+        }
+    }
+
+    /// True if something that was sent is still to go.
+    pub(crate) fn holds_output(&self) -> bool {
+        match &self.kind {
+            Kind::Tcp | Kind::Unix => false,
+            Kind::Tls(channel) => channel.holds_output(),
+        }
+    }
+
+    /// Sends what was sent and is still to go. False if the system takes no more.
+    pub(crate) fn flush(&self) -> io::Result<bool> {
+        match &self.kind {
+            Kind::Tcp | Kind::Unix => Ok(true),
+            Kind::Tls(channel) => channel.flush(&self.fd),
+        }
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
@@ -96,6 +136,10 @@ impl Socket {
         vectors: &[IoVec],
         descriptor: Option<BorrowedFd<'_>>,
     ) -> io::Result<usize> {
+        if let Kind::Tls(channel) = &self.kind {
+            // SAFETY: the vectors are readable (the caller's promise).
+            return unsafe { channel.send(&self.fd, vectors) };
+        }
         let mut control = ControlBuffer([0; 64]);
         // SAFETY: msghdr is plain data; zero is a valid value for each field.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -128,12 +172,22 @@ impl Socket {
         vectors: &[IoVec],
         descriptors: &mut Vec<OwnedFd>,
     ) -> io::Result<usize> {
+        if let Kind::Tls(channel) = &self.kind {
+            // SAFETY: the vectors are writable, and nobody minds (the caller's promise).
+            let received = unsafe { channel.receive(&self.fd, vectors) };
+            return received.inspect_err(|e| {
+                if e.kind() == io::ErrorKind::InvalidData {
+                    log::warn!("closing a connection: {e}");
+                }
+            });
+        }
+        let unix = self.is_unix();
         let mut control = ControlBuffer([0; 64]);
         // SAFETY: msghdr is plain data; zero is a valid value for each field.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = vectors.as_ptr().cast_mut().cast();
         message.msg_iovlen = vectors.len();
-        if self.unix {
+        if unix {
             message.msg_control = control.0.as_mut_ptr().cast();
             message.msg_controllen = control.0.len();
         }
@@ -142,7 +196,7 @@ impl Socket {
         if received < 0 {
             return Err(io::Error::last_os_error());
         }
-        if self.unix {
+        if unix {
             // SAFETY: the kernel filled the control buffer and set its length; the macros walk inside it, and
             // every descriptor found there is new and ours.
             unsafe {
@@ -173,7 +227,10 @@ impl Socket {
                 Err(e) => return Err(handshake_error("send", e)),
             }
         }
-        Ok(())
+        match self.holds_output() {
+            true => Err(handshake_error("send", io::ErrorKind::WouldBlock.into())),
+            false => Ok(()),
+        }
     }
 
     /// Receives exactly `bytes` by `deadline`, however slowly they trickle in; for the handshake.
@@ -183,8 +240,8 @@ impl Socket {
         fds: &mut Vec<OwnedFd>,
         deadline: Option<Instant>,
     ) -> Result<(), VerbsError> {
-        let mut vector = IoVec::new(bytes.as_mut_ptr(), bytes.len());
-        while vector.len() > 0 {
+        let mut rest = bytes;
+        while !rest.is_empty() {
             if let Some(deadline) = deadline {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -193,13 +250,21 @@ impl Socket {
                 // Zero would mean no limit.
                 self.set_timeouts(Some(left.max(Duration::from_millis(1))))?;
             }
-            // SAFETY: the vector lies inside `bytes`, which is borrowed exclusively.
-            match unsafe { self.receive(&[vector], fds) } {
+            let received = match &self.kind {
+                // It waits once, so that the clock is looked at after each wait.
+                Kind::Tls(channel) => channel.read(&self.fd, rest),
+                Kind::Tcp | Kind::Unix => {
+                    let vector = IoVec::new(rest.as_mut_ptr(), rest.len());
+                    // SAFETY: the vector is `rest`, which is borrowed exclusively.
+                    unsafe { self.receive(&[vector], fds) }
+                }
+            };
+            match received {
                 Ok(0) => return Err(VerbsError::PeerGone),
                 Ok(_) if fds.len() > 1 => {
                     return Err(VerbsError::Protocol("more than one handle with a greeting".into()));
                 }
-                Ok(count) => vector.skip(count),
+                Ok(count) => rest = &mut rest[count..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(handshake_error("receive", e)),
             }
@@ -217,6 +282,15 @@ impl Socket {
     pub(crate) fn shutdown_write(&self) {
         let _ = socket2::SockRef::from(&self.fd).shutdown(std::net::Shutdown::Write);
     }
+}
+
+/// A stream over the network as it should be.
+fn tuned(stream: TcpStream) -> Result<OwnedFd, VerbsError> {
+    stream.set_nodelay(true).map_err(|e| VerbsError::os("setsockopt(TCP_NODELAY)", e))?;
+    if is_inside_host(&stream) {
+        use_plain_congestion_control(&stream);
+    }
+    Ok(OwnedFd::from(stream))
 }
 
 fn is_inside_host(stream: &TcpStream) -> bool {

@@ -120,7 +120,7 @@ impl Tx {
     }
 
     /// Sends until the socket takes no more, or others should have their turn (`Ok(false)`), or nothing is left
-    /// (`Ok(true)`).
+    /// (`Ok(true)`), in the socket's own buffers neither.
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
         let mut budget = BUDGET_BYTES;
         while !self.chunks.is_empty() {
@@ -179,7 +179,7 @@ impl Tx {
             }
         }
         self.small.clear();
-        Ok(true)
+        socket.flush()
     }
 
     /// Forgets the small bytes that were sent, when the queue never runs empty.

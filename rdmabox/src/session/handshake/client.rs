@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Token, invalid,
+    Token, begin, invalid,
     message::{Answer, Message, receive_answer},
     preamble::{Opening, Purpose},
 };
@@ -35,7 +35,7 @@ pub(crate) fn introduce(
     let opening = Opening::new(stream, purpose)?;
     stream.write_all(opening.bytes())?;
     let Some(key) = key else { return Ok((receive_answer(stream, deadline)?, None)) };
-    let mut dialogue = Dialogue::new(key.secret.clone(), opening.bytes());
+    let mut dialogue = begin(key.secret.clone(), stream, &opening);
     if let Some(refusal) = respond(stream, &mut dialogue, deadline)? {
         return Ok((refusal, None));
     }
@@ -65,7 +65,7 @@ pub(crate) fn join(
     let opening = Opening::new(stream, Purpose::Join { token, index, proves: secret.is_some() })?;
     stream.write_all(opening.bytes())?;
     let Some(secret) = secret else { return Ok(()) };
-    let mut dialogue = Dialogue::new(secret.clone(), opening.bytes());
+    let mut dialogue = begin(secret.clone(), stream, &opening);
     match respond(stream, &mut dialogue, deadline)? {
         None => believe(stream, &dialogue, deadline),
         Some(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.text)),

@@ -3,7 +3,7 @@
 use std::{io, time::Instant};
 
 use super::{
-    invalid,
+    begin, invalid,
     message::{Answer, Message},
     preamble::Opening,
 };
@@ -26,7 +26,7 @@ pub(crate) fn challenge(
 ) -> io::Result<Option<Dialogue>> {
     let known = secret.is_some();
     let secret = secret.cloned().map_or_else(Secret::random, Ok)?;
-    let mut dialogue = Dialogue::new(secret, opening.bytes());
+    let mut dialogue = begin(secret, stream, opening);
     let said = Message::Challenge(Nonce::random()?).send(stream)?;
     dialogue.say(&said);
     let heard = Message::receive_short(stream, size_of::<Proof>(), deadline)?;

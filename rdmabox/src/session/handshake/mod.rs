@@ -13,6 +13,9 @@
 //! stream that joins it they prove to each other, in the same way, that they know that one. Without a key the name of the
 //! session is what has to be kept secret.
 //!
+//! Over TCP all this may be inside of TLS, which is then what each stream of a session begins with. Proofs are bound to the TLS
+//! connection that they are made on (RFC 9266).
+//!
 //! Until that end the name stays good: a stream that joins a data queue pair again brings a new one, which takes the
 //! place of the one before. Once the two have proved who they are, the host sends nothing on it, not even the greeting of the new
 //! queue pair, before its side of the old one is in Err, and, where the client has memory mapped, before the client has closed the
@@ -36,6 +39,8 @@ use std::{fmt, io};
 use subtle::ConstantTimeEq;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::{key::Secret, proof::Dialogue, stream::Stream};
+
 pub(crate) use client::{introduce, join};
 pub(crate) use host::{challenge, prove, send_welcome};
 pub(crate) use message::{Answer, receive_answer, send_answer};
@@ -46,6 +51,21 @@ const VERSION: u32 = 4;
 
 /// Identifies a host until it boots again.
 pub(crate) type HostId = [u8; 16];
+
+/// In front of what binds a dialogue to a stream with TLS: no preamble begins like this.
+const BOUND: &[u8] = b"tls-exporter\0";
+
+/// The dialogue that begins with an opening, on the stream that it was said on. With TLS what only the two ends of that know comes
+/// first: whoever stands in between, with two connections and a certificate that is believed, cannot pass a proof on.
+fn begin(secret: Secret, stream: &Stream, opening: &Opening) -> Dialogue {
+    let mut dialogue = Dialogue::new(secret, &[]);
+    if let Some(binding) = stream.binding() {
+        dialogue.say(BOUND);
+        dialogue.say(binding);
+    }
+    dialogue.say(opening.bytes());
+    dialogue
+}
 
 /// Names a session to the streams that join it. Random: it cannot be guessed, nor found out by trying (comparing takes
 /// as long whatever differs), and it is never printed.

@@ -5,7 +5,10 @@ use std::{io, time::Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, byteorder::little_endian::U32};
 
 use super::{MAGIC, Token, VERSION, invalid};
-use crate::session::{ProviderKind, key::KeyId, proof::Nonce, stream::Stream};
+use crate::{
+    session::{ProviderKind, key::KeyId, proof::Nonce, stream::Stream},
+    tls::HANDSHAKE_RECORD,
+};
 
 /// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +136,12 @@ impl RawPreamble {
     /// Whether the first bytes are those of a client of this version.
     fn judge_first(&self) -> io::Result<()> {
         if self.magic != MAGIC {
-            return Err(invalid("not an rdmabox client"));
+            return Err(match self.magic {
+                [HANDSHAKE_RECORD, 3, ..] => {
+                    io::Error::new(io::ErrorKind::Unsupported, "it wants TLS, and this server has none")
+                }
+                _ => invalid("not an rdmabox client"),
+            });
         }
         if self.version.get() != VERSION {
             let version = self.version.get();

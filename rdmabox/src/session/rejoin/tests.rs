@@ -107,12 +107,12 @@ impl Fixture {
         let device = SoftDevice::new().unwrap();
         let pd = device.alloc_pd().unwrap();
         let address = self.address(self.provider);
-        let mut control = Stream::connect(&address, Duration::ZERO, soon()).unwrap();
+        let mut control = Stream::connect(&address, None, Duration::ZERO, soon()).unwrap();
         let purpose = Purpose::Control { queue_pairs: lanes as u32, fetch: false, key: None };
         let (Answer { ok, token, .. }, _) =
             handshake::introduce(&mut control, purpose, None, soon()).unwrap();
         assert!(ok);
-        let rejoin = Rejoin { address, token, secret: None, pd, timeout: Duration::from_secs(60) };
+        let rejoin = Rejoin { address, token, secret: None, tls: None, pd, timeout: Duration::from_secs(60) };
         let rejoin = Joiner { rejoin, device };
         // Nobody calls: it has no receives.
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
@@ -320,7 +320,7 @@ fn hello() -> Vec<u8> {
 
 /// A stream that joins and says no more.
 fn join_raw(rejoin: &Rejoin, index: u32) -> Stream {
-    let mut stream = Stream::connect(&rejoin.address, Duration::ZERO, soon()).unwrap();
+    let mut stream = Stream::connect(&rejoin.address, None, Duration::ZERO, soon()).unwrap();
     handshake::join(&mut stream, (rejoin.token, index), None, soon()).unwrap();
     stream
 }
@@ -337,6 +337,7 @@ fn streams_that_do_not_belong_are_refused_and_nobody_notices() {
                 address,
                 token,
                 secret: None,
+                tls: None,
                 pd: Arc::clone(&right.pd),
                 timeout: right.timeout,
             },

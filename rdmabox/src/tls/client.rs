@@ -1,0 +1,69 @@
+//! The client's end: whom it believes, and who it is.
+
+use std::{fmt, net::TcpStream, path::PathBuf, sync::Arc, time::Instant};
+
+use rustls::{ClientConfig, ClientConnection, client::Resumption, pki_types::ServerName};
+
+use super::{TlsError, TlsStream, files, provider, stream::shake_hands, version};
+
+/// Where a client's certificates are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsClientFiles {
+    /// The authorities that sign the servers' certificates. No others are believed, those of the system neither.
+    pub ca: PathBuf,
+    /// The name that the server's certificate has to have; `None`: that of the address.
+    pub name: Option<String>,
+    /// A certificate of the client's own, and its private key, for servers that ask for one.
+    pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// What a client needs for TLS: with it, it speaks TLS over TCP or not at all.
+#[derive(Clone)]
+pub struct TlsClient {
+    config: Arc<ClientConfig>,
+    name: Option<ServerName<'static>>,
+}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsClient").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl TlsClient {
+    /// Reads the files.
+    pub fn load(files: &TlsClientFiles) -> Result<TlsClient, TlsError> {
+        let name = files.name.as_deref().map(server_name).transpose()?;
+        let roots = files::authorities(&files.ca)?;
+        let builder = version(ClientConfig::builder_with_provider(provider()))?.with_root_certificates(roots);
+        let mut config = match &files.own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => builder
+                .with_client_auth_cert(files::certificates(certificate)?, files::private_key(key)?)
+                .map_err(TlsError::of(certificate.display().to_string()))?,
+        };
+        config.resumption = Resumption::disabled();
+        Ok(TlsClient { config: Arc::new(config), name })
+    }
+
+    /// Shakes hands with a server that was looked for at `host`.
+    ///
+    /// # Errors
+    /// [`InvalidData`](std::io::ErrorKind::InvalidData) for one that is not believed or speaks something else, and with
+    /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) for one that hangs up.
+    pub fn connect(&self, stream: TcpStream, host: &str, deadline: Instant) -> std::io::Result<TlsStream> {
+        let invalid = |text: String| std::io::Error::new(std::io::ErrorKind::InvalidData, text);
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => server_name(host).map_err(|e| invalid(e.to_string()))?,
+        };
+        let connection =
+            ClientConnection::new(Arc::clone(&self.config), name).map_err(|e| super::error::protocol(&e))?;
+        let channel = shake_hands(&stream, connection.into(), &[], deadline)?;
+        Ok(TlsStream::new(stream, channel))
+    }
+}
+
+fn server_name(text: &str) -> Result<ServerName<'static>, TlsError> {
+    ServerName::try_from(text.to_owned()).map_err(|_| TlsError::Name(text.into()))
+}

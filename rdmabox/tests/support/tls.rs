@@ -1,0 +1,96 @@
+//! Certificates for tests, made for each anew.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rdmabox::tls::{TlsClient, TlsClientFiles, TlsServer, TlsServerFiles};
+
+/// An authority, and the directory of the files with what it has signed.
+pub struct Authority {
+    pub dir: tempfile::TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// Who is at the other end, in every test.
+pub const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// A certificate and its private key.
+pub type Pair = (PathBuf, PathBuf);
+
+/// Authorities that this process has made.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+impl Authority {
+    pub fn new() -> Authority {
+        let dir = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        // Two of one name would be taken for each other, until a signature is looked at.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("authority {number} of {}", std::process::id()));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        fs::write(dir.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        Authority { dir, issuer: Issuer::new(params, key) }
+    }
+
+    pub fn ca(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
+    }
+
+    /// A certificate for these names, in files that begin with `file`.
+    pub fn sign(&self, file: &str, names: &[&str]) -> Pair {
+        self.sign_with(file, names, |_| {})
+    }
+
+    /// One that has not been valid for years.
+    pub fn sign_expired(&self, file: &str) -> Pair {
+        self.sign_with(file, &NAMES, |params| {
+            params.not_before = date_time_ymd(2019, 1, 1);
+            params.not_after = date_time_ymd(2020, 1, 1);
+        })
+    }
+
+    fn sign_with(&self, file: &str, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        change(&mut params);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let at = |end: &str| self.dir.path().join(format!("{file}.{end}"));
+        fs::write(at("pem"), certificate.pem()).unwrap();
+        private(&at("key"), &key.serialize_pem());
+        (at("pem"), at("key"))
+    }
+
+    /// What a server needs that asks for no certificates.
+    pub fn server(&self, (certificate, key): Pair) -> TlsServerFiles {
+        TlsServerFiles { certificate, key, client_ca: None }
+    }
+
+    /// What a client needs that has none.
+    pub fn client(&self) -> TlsClientFiles {
+        TlsClientFiles { ca: self.ca(), name: None, own: None }
+    }
+}
+
+/// A file that is its owner's alone.
+pub fn private(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Two who believe each other: a host, and its client.
+pub fn pair(authority: &Authority) -> (Arc<TlsServer>, TlsClient) {
+    let server = TlsServer::load(authority.server(authority.sign("server", &NAMES))).unwrap();
+    (Arc::new(server), TlsClient::load(&authority.client()).unwrap())
+}
