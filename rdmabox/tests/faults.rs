@@ -259,15 +259,15 @@ fn every_request_ends_once_and_what_succeeded_is_there() {
     let mut before = None;
     let mut failed = 0;
     for seed in seeds() {
-        let ways: [(&str, fn() -> Fixture, bool); 4] = [
-            ("shm", || Fixture::new(ProviderKind::Shm), true),
-            ("shm", || Fixture::new(ProviderKind::Shm), false),
-            ("tcp", || Fixture::new(ProviderKind::Tcp), false),
-            ("tcp with TLS", Fixture::with_tls, false),
-        ];
-        for (over, fixture, direct) in ways {
-            eprintln!("RDMABOX_FAULT_SEED={seed} over {over}, on the spot: {direct}");
-            failed += run(fixture(), direct, seed);
+        for (provider, tls, direct) in [
+            (ProviderKind::Shm, false, true),
+            (ProviderKind::Shm, false, false),
+            (ProviderKind::Tcp, false, false),
+            (ProviderKind::Tcp, true, false),
+        ] {
+            eprintln!("RDMABOX_FAULT_SEED={seed} over {provider}, TLS: {tls}, on the spot: {direct}");
+            let fixture = if tls { Fixture::with_tls() } else { Fixture::new(provider) };
+            failed += run(fixture, direct, seed);
             let before = *before.get_or_insert_with(taken);
             let give_up = Instant::now() + Duration::from_secs(20);
             while taken().0 > before.0 || taken().1 > before.1 {

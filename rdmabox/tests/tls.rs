@@ -124,7 +124,7 @@ fn a_session_with_tls_does_what_one_without_does() {
     let description = session.description();
     assert!(description.starts_with("TCP with TLS via tcp:127.0.0.1:"), "{description}");
     let place = base(&session);
-    let bytes: Vec<u8> = (0..LEN).map(|i| (i * 7 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..LEN).map(|i| ((i * 7) >> 3) as u8).collect();
     session.write(place, &bytes).unwrap();
     let mut back = vec![0; LEN];
     session.read(place, &mut back).unwrap();

@@ -11,6 +11,7 @@ use std::{
 use clap::Parser;
 use rdmabox::{
     Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, RdmaOptions, SessionOptions, size,
+    tls::TlsClientFiles,
 };
 use rfs_proto::Identity;
 
@@ -26,6 +27,8 @@ Examples:
   rfs-fuse --daemon 10.0.0.7:7440 /mnt     mount from another host, and go to the background once it answers
   rfs-fuse --provider tcp localhost:7440 /mnt
                                            use TCP although the server is on this host
+  rfs-fuse --tls-ca /etc/rfs/ca.pem --key /etc/rfs/key files.example:7440 /mnt
+                                           encrypted, from a server that has to prove its name
   rfs-fuse rdma:10.0.0.7:7441 /mnt         carry data over an RDMA device of each side
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
@@ -141,6 +144,24 @@ pub struct Args {
     /// server has to prove that it has it, too
     #[arg(long, value_name = "FILE", help_heading = "Session")]
     pub key: Option<PathBuf>,
+
+    /// Speak TLS 1.3 with the server, over TCP, and nothing else: its certificate has to be of one of the authorities in this file
+    /// (PEM), and to have the name or the address that it is looked for at. Shared memory and RDMA devices carry nothing that is
+    /// encrypted: there are no such addresses with it
+    #[arg(long, value_name = "FILE", help_heading = "Session")]
+    tls_ca: Option<PathBuf>,
+
+    /// The name that the server's certificate has to have [default: that of the address]
+    #[arg(long, value_name = "NAME", requires = "tls_ca", help_heading = "Session")]
+    tls_name: Option<String>,
+
+    /// This client's own certificate, for servers that ask for one
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"], help_heading = "Session")]
+    tls_cert: Option<PathBuf>,
+
+    /// The private key of --tls-cert: a file of mode 600
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Session")]
+    tls_key: Option<PathBuf>,
 
     /// Data queue pairs
     #[arg(long, value_name = "N", help_heading = "Session")]
@@ -319,6 +340,9 @@ pub enum UsageError {
     /// Not the form of an address.
     #[error("{0}")]
     Address(String),
+    /// There would be no TLS.
+    #[error("--tls-ca is for servers at tcp:host:port: {0}")]
+    Tls(&'static str),
 }
 
 impl Args {
@@ -332,6 +356,22 @@ impl Args {
             return Err(UsageError::Address(format!("{address:?} is no address")));
         };
         address.parse().map(Some).map_err(|e: <Address as FromStr>::Err| UsageError::Address(e.to_string()))
+    }
+
+    /// The files for TLS, if it is wanted.
+    pub fn tls(&self) -> Result<Option<TlsClientFiles>, UsageError> {
+        let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
+        let over = self.provider.or(self.address()?.map(|address| address.provider()));
+        match over {
+            Some(ProviderKind::Shm) => Err(UsageError::Tls("memory that is mapped cannot be encrypted")),
+            Some(ProviderKind::Rdma) => {
+                Err(UsageError::Tls("what an RDMA device carries cannot be encrypted"))
+            }
+            Some(ProviderKind::Tcp) | None => {
+                let own = self.tls_cert.clone().zip(self.tls_key.clone());
+                Ok(Some(TlsClientFiles { ca, name: self.tls_name.clone(), own }))
+            }
+        }
     }
 
     /// The directory to mount on.
@@ -418,7 +458,7 @@ impl Args {
     /// What is to be said to the server for a mount whose process was killed.
     pub fn farewell(&self, mount: Identity) -> Option<Farewell> {
         let (provider, export, key) = (self.provider, self.export.clone(), self.key.clone());
-        Some(Farewell { address: self.address().ok()??, provider, export, key, mount })
+        Some(Farewell { address: self.address().ok()??, provider, export, key, tls: self.tls().ok()?, mount })
     }
 
     /// Which reads count, as mount(8) has it; on a mount that is read-only there are none that would change anything.
@@ -526,6 +566,25 @@ mod tests {
         assert_eq!((options.pre_mr_threshold, options.max_retry), (PreMrThreshold::Bytes(64 << 10), Some(9)));
         assert_eq!(options.operation_timeout, Duration::from_millis(2500));
         assert_eq!(options.connect_timeout, Duration::from_secs(7));
+    }
+
+    #[test]
+    fn tls_is_for_tcp() {
+        let files = |line: &str| args(line).tls();
+        assert_eq!(files("rfs-fuse a:1 /m"), Ok(None));
+        let plain = TlsClientFiles { ca: "/a".into(), name: None, own: None };
+        assert_eq!(files("rfs-fuse a:1 /m --tls-ca /a"), Ok(Some(plain.clone())));
+        let own = Some(("/c".into(), "/k".into()));
+        let all = "rfs-fuse --provider tcp a:1 /m --tls-ca /a --tls-name n --tls-cert /c --tls-key /k";
+        assert_eq!(files(all), Ok(Some(TlsClientFiles { name: Some("n".into()), own, ..plain })));
+        for line in ["/run/x /m", "unix:x /m", "rdma:a:1 /m", "a:1 /m --provider shm"] {
+            let refused = files(&format!("rfs-fuse {line} --tls-ca /a"));
+            assert!(matches!(refused, Err(UsageError::Tls(_))), "{line}");
+        }
+        for half in ["--tls-name n", "--tls-ca /a --tls-cert /c", "--tls-ca /a --tls-key /k"] {
+            let line = format!("rfs-fuse a:1 /m {half}");
+            assert!(Args::try_parse_from(line.split(' ')).is_err(), "{half}");
+        }
     }
 
     #[test]

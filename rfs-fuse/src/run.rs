@@ -15,7 +15,10 @@ use std::{
 
 use clap::{CommandFactory, Parser};
 use fuser::{Config, Filesystem, Session, SessionACL};
-use rdmabox::{Key, KeyFileError, SessionOptions};
+use rdmabox::{
+    Key, KeyFileError, SessionOptions,
+    tls::{TlsClient, TlsError},
+};
 use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -46,6 +49,8 @@ enum RunError {
     Mount(#[from] MountError),
     #[error(transparent)]
     Key(#[from] KeyFileError),
+    #[error("cannot use TLS: {0}")]
+    Tls(#[from] TlsError),
     #[error(transparent)]
     Attach(#[from] AttachError),
     #[error("{0}: the server took the connection but does not answer")]
@@ -142,7 +147,9 @@ fn run(args: &Args) -> Result<(), RunError> {
         daemon::begin();
     }
     let address = args.address()?;
+    let tls = args.tls()?;
     let key = args.key.as_deref().map(Key::load).transpose()?;
+    let tls = tls.as_ref().map(TlsClient::load).transpose()?;
     let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
@@ -160,7 +167,7 @@ fn run(args: &Args) -> Result<(), RunError> {
         return outcome;
     };
     let client = {
-        let options = SessionOptions { key, ..args.session_options() };
+        let options = SessionOptions { key, tls, ..args.session_options() };
         let (address, attach) = (address.clone(), args.attach_options());
         let limit = options.connect_timeout + attach.patience + ATTACH_SLACK;
         within(limit, move || Client::connect(&address, &options, &attach))

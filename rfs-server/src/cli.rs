@@ -5,7 +5,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
-use rdmabox::{Address, Fencing, RdmaOptions, size};
+use rdmabox::{Address, Fencing, RdmaOptions, size, tls::TlsServerFiles};
 
 use crate::{
     config::{Config, Persist},
@@ -32,7 +32,10 @@ use crate::{
         To other hosts, for those who have a key (of which the first command prints both halves):\n      \
             rfs-server --new-key laptop\n      \
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys\n  \
-        The same over RDMA hardware or Soft-RoCE (they find each other over TCP):\n      \
+        The same, encrypted, to those who know the authority that has signed the server's certificate:\n      \
+            rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys \\\n        \
+                --tls-cert /etc/rfs/server.pem --tls-key /etc/rfs/server.key\n  \
+        Over RDMA hardware or Soft-RoCE (they find each other over TCP):\n      \
             rfs-server --memory 64G --listen rdma:10.0.0.7:7441 --keys /etc/rfs/keys\n  \
         To other hosts of a network where everybody may read and write everything:\n      \
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-remote-without-secret\n  \
@@ -145,6 +148,20 @@ pub struct Cli {
     #[arg(long, value_name = "NAME[,export=NAME][,ro]", value_parser = NewKey::parse)]
     pub new_key: Option<NewKey>,
 
+    /// Over TCP speak TLS 1.3, and nothing else, with the certificate in this file (PEM, with those between it and its
+    /// authority behind it). SIGHUP has it read again. There can be no rdma: addresses then: what such a device carries cannot be
+    /// encrypted. Unix sockets, which lead to this host only, are as without
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key of --tls-cert: a file of mode 600, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Take clients over TCP only that have a certificate of one of the authorities in this file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+
     /// Listen on addresses that other machines can reach without keys, although anybody who connects can then read and
     /// write everything
     #[arg(long, conflicts_with = "keys")]
@@ -189,6 +206,9 @@ impl Cli {
         config.exports = self.exports.into_iter().map(export).collect();
         config.prefault = self.prefault;
         config.keys = self.keys;
+        let client_ca = self.tls_client_ca;
+        let files = |(certificate, key)| TlsServerFiles { certificate, key, client_ca };
+        config.tls = self.tls_cert.zip(self.tls_key).map(files);
         config.allow_remote_without_secret = self.allow_remote_without_secret;
         config
     }
@@ -269,6 +289,20 @@ mod tests {
         assert!(args(&["--memory=1G", "--keys=/k", "--allow-remote-without-secret"]).is_err());
         assert!(args(&["--new-key=tv,ro"]).unwrap().new_key.is_some());
         assert!(args(&["--new-key=t v"]).is_err());
+    }
+
+    #[test]
+    fn a_certificate_comes_with_its_private_key() {
+        let args = |rest: &[&str]| Cli::try_parse_from([&["rfs-server", "--memory=1G"], rest].concat());
+        let tls = |rest: &[&str]| args(rest).unwrap().into_config().tls;
+        let files = |client_ca| TlsServerFiles { certificate: "/c".into(), key: "/k".into(), client_ca };
+        assert_eq!(tls(&[]), None);
+        assert_eq!(tls(&["--tls-cert=/c", "--tls-key=/k"]), Some(files(None)));
+        let all = ["--tls-cert=/c", "--tls-key=/k", "--tls-client-ca=/a"];
+        assert_eq!(tls(&all), Some(files(Some("/a".into()))));
+        for half in [&all[..1], &all[1..2], &all[2..], &all[1..]] {
+            assert!(args(half).is_err(), "{half:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rdmabox::{Address, Fencing, RdmaOptions};
+use rdmabox::{Address, Fencing, RdmaOptions, tls::TlsServerFiles};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -78,6 +78,8 @@ pub struct Config {
     /// The file of the keys that clients are asked for; [`keys`](crate::keys) has its form. Without one everybody who can connect
     /// is a client.
     pub keys: Option<PathBuf>,
+    /// The certificates for TLS over TCP. Without them nothing is encrypted.
+    pub tls: Option<TlsServerFiles>,
     /// Allow TCP listeners that other machines can reach although nobody has to prove who they are.
     pub allow_remote_without_secret: bool,
     /// When a client is lost, and what is done about one that has memory mapped.
@@ -121,6 +123,7 @@ impl Config {
             listen: default_listen(),
             rdma: RdmaOptions::default(),
             keys: None,
+            tls: None,
             allow_remote_without_secret: false,
             fencing: Fencing { lease: Some(DEFAULT_LEASE), kill: true },
             recall_timeout: None,
@@ -182,6 +185,7 @@ impl Config {
             }
             if let Address::Tcp { host, port } | Address::Rdma { host, port } = address
                 && self.keys.is_none()
+                && !self.asks_for_certificates()
                 && !self.allow_remote_without_secret
                 && !is_loopback(host, *port)
                     .map_err(|source| StartError::Resolve { address: address.clone(), source })?
@@ -189,7 +193,26 @@ impl Config {
                 return Err(StartError::Remote { address: address.clone() });
             }
         }
+        if self.tls.is_some() {
+            self.check_tls()?;
+        }
         Ok(())
+    }
+
+    /// True if nobody is let in over TCP who has no certificate.
+    fn asks_for_certificates(&self) -> bool {
+        self.tls.as_ref().is_some_and(|files| files.client_ca.is_some())
+    }
+
+    /// Who wants TLS is not to have addresses without by accident.
+    fn check_tls(&self) -> Result<(), StartError> {
+        if let Some(address) = self.listen.iter().find(|address| matches!(address, Address::Rdma { .. })) {
+            return Err(StartError::TlsRdma { address: address.clone() });
+        }
+        match self.listen.iter().any(|address| matches!(address, Address::Tcp { .. })) {
+            true => Ok(()),
+            false => Err(StartError::TlsNowhere),
+        }
     }
 }
 
@@ -270,6 +293,22 @@ mod tests {
                 "{host}"
             );
         }
+    }
+
+    #[test]
+    fn tls_is_for_tcp() {
+        let tls = |client_ca| Some(TlsServerFiles { certificate: "/c".into(), key: "/k".into(), client_ca });
+        let check =
+            |listen, client_ca| Config { listen, tls: tls(client_ca), ..Config::new(MIN_MEMORY) }.check();
+        let unix = || Address::Unix("/run/x".into());
+        assert!(check(vec![unix(), tcp("127.0.0.1")], None).is_ok());
+        assert!(matches!(check(vec![unix()], None), Err(StartError::TlsNowhere)));
+        let rdma = Address::Rdma { host: "127.0.0.1".into(), port: 1 };
+        let refused = check(vec![tcp("127.0.0.1"), rdma.clone()], None);
+        assert!(matches!(refused, Err(StartError::TlsRdma { address }) if address == rdma));
+        // Whoever is asked for a certificate is no stranger; a certificate of the server's tells nothing of its clients.
+        assert!(check(vec![tcp("192.0.2.1")], Some("/a".into())).is_ok());
+        assert!(matches!(check(vec![tcp("192.0.2.1")], None), Err(StartError::Remote { .. })));
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn raise_descriptor_limit() {
 fn serve(config: Config) -> Result<(), String> {
     raise_descriptor_limit();
     let mut wanted = vec![SIGTERM, SIGINT];
-    if config.keys.is_some() || is_service() {
+    if config.keys.is_some() || config.tls.is_some() || is_service() {
         // Otherwise it does what it does to any program.
         wanted.push(SIGHUP);
     }
@@ -69,7 +69,7 @@ fn serve(config: Config) -> Result<(), String> {
             SIGUSR1 => {
                 server.snapshot();
             }
-            SIGHUP => reload_keys(&server),
+            SIGHUP => reload(&server),
             _ => break,
         }
     }
@@ -82,11 +82,17 @@ fn serve(config: Config) -> Result<(), String> {
     Ok(())
 }
 
-fn reload_keys(server: &Server) {
+/// Reads again what may have changed: each by itself, so that a mistake in one file keeps nothing else as it was.
+fn reload(server: &Server) {
     match server.reload_keys() {
         Ok(Some(count)) => log::info!("keys read again: {count} of them"),
         Ok(None) => log::info!("SIGHUP: there is no file of keys to be read again"),
         Err(e) => log::error!("the keys stay as they were: {e}"),
+    }
+    match server.reload_certificates() {
+        Ok(true) => log::info!("certificates read again"),
+        Ok(false) => {}
+        Err(e) => log::error!("the certificates stay as they were: {e}"),
     }
 }
 

@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::{Access, Address, Domain, Host, HostError, KeyFileError, Memory, MemoryError, Running, size};
+use rdmabox::{
+    Access, Address, Domain, Host, HostError, KeyFileError, Memory, MemoryError, Running, size,
+    tls::{TlsError, TlsServer},
+};
 use rfs_proto::{Identity, ServerStats, StatFs};
 
 use crate::{
@@ -84,6 +87,20 @@ pub enum StartError {
     /// The file with keys is missing, or says nothing that makes sense, or others may read it.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
+    /// TLS would not be what carries the data.
+    #[error(
+        "{address}: with --tls-cert there can be no address for RDMA: what its devices carry cannot be encrypted by TLS"
+    )]
+    TlsRdma {
+        /// The address.
+        address: Address,
+    },
+    /// Nobody would speak it.
+    #[error("--tls-cert is for addresses of TCP, and there is none: give --listen tcp:HOST:PORT")]
+    TlsNowhere,
+    /// Certificates that are missing, or do not fit together.
+    #[error("cannot use TLS: {0}")]
+    Tls(#[from] TlsError),
     /// A host name that means nothing here.
     #[error("cannot resolve {address}: {source}")]
     Resolve {
@@ -165,6 +182,7 @@ pub struct Server {
     service: Arc<FileService>,
     /// Where the keys come from, and those that count.
     keys: Option<(PathBuf, Arc<Keys>)>,
+    tls: Option<Arc<TlsServer>>,
 }
 
 /// A file system that is lent, with the threads that work for it.
@@ -199,6 +217,7 @@ impl Server {
         let asked = config.exports();
         let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
+        let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
         let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing);
         let alarm = Arc::<Alarm>::default();
         // All of the memory before any of it is touched, and before there are sockets.
@@ -241,6 +260,10 @@ impl Server {
             Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
             None => host,
         };
+        let host = match &tls {
+            Some(tls) => host.tls(Arc::clone(tls)),
+            None => host,
+        };
         let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
         service.set_ender(running.ender());
         let absences = Absences::start(bell, Arc::downgrade(&service)).map_err(StartError::Thread)?;
@@ -264,7 +287,16 @@ impl Server {
             hurry: Arc::default(),
             service,
             keys,
+            tls,
         })
+    }
+
+    /// Reads the certificates again, for those who connect from now on. False for a server without.
+    ///
+    /// # Errors
+    /// They are those of before.
+    pub fn reload_certificates(&self) -> Result<bool, TlsError> {
+        self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
     }
 
     /// Reads the file with keys again. Sessions whose key is gone from it, or opens something else now, are ended. How many keys there

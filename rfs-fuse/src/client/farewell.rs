@@ -5,7 +5,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use rdmabox::{Address, Key, ProviderKind, Session, SessionOptions};
+use rdmabox::{
+    Address, Key, ProviderKind, Session, SessionOptions,
+    tls::{TlsClient, TlsClientFiles},
+};
 use rfs_proto::{Identity, Request};
 
 use super::{
@@ -27,6 +30,8 @@ pub struct Farewell {
     pub export: String,
     /// The file with the key, if there is one.
     pub key: Option<PathBuf>,
+    /// The files for TLS, if that is spoken.
+    pub tls: Option<TlsClientFiles>,
     /// Who the mount is.
     pub mount: Identity,
 }
@@ -35,9 +40,24 @@ impl Farewell {
     /// As text, of which `None` is made where it cannot be.
     pub fn to_text(&self) -> Option<String> {
         let provider = self.provider.map_or_else(String::new, |provider| provider.to_string());
-        let key = self.key.as_ref().map(std::path::absolute).transpose().ok()?.unwrap_or_default();
+        let path = |path: Option<&PathBuf>| {
+            let path = path.map(std::path::absolute).transpose().ok()?.unwrap_or_default();
+            path.to_str().map(str::to_owned)
+        };
+        let tls = self.tls.as_ref();
+        let own = tls.and_then(|tls| tls.own.as_ref());
         let Farewell { address, export, mount, .. } = self;
-        let lines = [mount.to_string(), address.to_string(), provider, export.clone(), key.to_str()?.into()];
+        let lines = [
+            mount.to_string(),
+            address.to_string(),
+            provider,
+            export.clone(),
+            path(self.key.as_ref())?,
+            path(tls.map(|tls| &tls.ca))?,
+            tls.and_then(|tls| tls.name.clone()).unwrap_or_default(),
+            path(own.map(|(certificate, _)| certificate))?,
+            path(own.map(|(_, key)| key))?,
+        ];
         // Nothing of it has lines of its own, or it is not for this.
         lines.iter().all(|line| !line.contains(['\n', '\0'])).then(|| lines.join("\n"))
     }
@@ -47,14 +67,17 @@ impl Farewell {
         let mut lines = text.split('\n');
         let mount = u128::from_str_radix(lines.next()?, 16).ok()?;
         let address = lines.next()?.parse().ok()?;
-        let provider = Some(lines.next()?).filter(|line| !line.is_empty());
-        let export = lines.next()?.to_owned();
-        let key = Some(lines.next()?).filter(|line| !line.is_empty()).map(PathBuf::from);
+        // `None`: the text ends too early; `Some(None)`: it says nothing.
+        let mut some = || lines.next().map(|line| Some(line).filter(|line| !line.is_empty()));
+        let (provider, export) = (some()?, some()?.unwrap_or_default().to_owned());
+        let (key, ca, name) = (some()?.map(PathBuf::from), some()?, some()?.map(str::to_owned));
+        let own = some()?.zip(some()?).map(|(certificate, key)| (certificate.into(), key.into()));
         Some(Farewell {
             address,
             provider: provider.map(str::parse).transpose().ok()?,
             export,
             key,
+            tls: ca.map(|ca| TlsClientFiles { ca: ca.into(), name, own }),
             mount: Identity(mount.to_be_bytes()),
         })
     }
@@ -62,9 +85,11 @@ impl Farewell {
     /// Says it. Nothing depends on whether it is heard: the server waits no longer than for the length of a lease.
     pub fn say(&self) {
         let Ok(key) = self.key.as_deref().map(Key::load).transpose() else { return };
+        let Ok(tls) = self.tls.as_ref().map(TlsClient::load).transpose() else { return };
         let options = SessionOptions {
             provider: self.provider,
             key,
+            tls,
             queue_pairs: 1,
             connect_timeout: LIMIT,
             operation_timeout: LIMIT,
@@ -92,6 +117,7 @@ mod tests {
             provider: None,
             export: String::new(),
             key: None,
+            tls: None,
             mount: Identity([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]),
         };
         let all = Farewell {
@@ -100,7 +126,14 @@ mod tests {
             key: Some("/k".into()),
             ..plain.clone()
         };
-        for farewell in [plain.clone(), all] {
+        let believing = TlsClientFiles { ca: "/ca".into(), name: None, own: None };
+        let believed = TlsClientFiles {
+            name: Some("n".into()),
+            own: Some(("/c".into(), "/k".into())),
+            ..believing.clone()
+        };
+        let with = |tls| Farewell { tls: Some(tls), ..plain.clone() };
+        for farewell in [plain.clone(), all, with(believing), with(believed)] {
             assert_eq!(farewell.to_text().and_then(|text| Farewell::from_text(&text)), Some(farewell));
         }
         assert_eq!(Farewell { export: "a\nb".into(), ..plain }.to_text(), None);

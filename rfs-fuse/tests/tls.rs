@@ -1,0 +1,139 @@
+//! Mounts over TLS: what is written is there, and who is refused is told why in one line.
+
+mod common;
+#[path = "../../rdmabox/tests/support/tls.rs"]
+#[allow(dead_code, unreachable_pub, reason = "rdmabox's tests use the rest")]
+mod tls;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use common::{Lender, Over, directory, eventually, is_mounted, program};
+use rdmabox::tls::TlsServerFiles;
+use rustix::process::Signal;
+use tls::{Authority, NAMES, Pair};
+
+const MIB: u64 = 1 << 20;
+
+/// A server with a certificate of an authority.
+struct Secured {
+    lender: Lender,
+    authority: Authority,
+}
+
+impl Secured {
+    fn new(sign: impl FnOnce(&Authority) -> Pair, client_ca: Option<PathBuf>) -> Secured {
+        let authority = Authority::new();
+        let (certificate, key) = sign(&authority);
+        let lender = Lender::with(64 * MIB, |config| {
+            config.listen.retain(|address| address.provider() != Over::Rdma);
+            config.tls = Some(TlsServerFiles { certificate, key, client_ca });
+        });
+        Secured { lender, authority }
+    }
+
+    fn usual() -> Secured {
+        Secured::new(|authority| authority.sign("server", &NAMES), None)
+    }
+
+    fn ca(&self) -> String {
+        text(&self.authority.ca())
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+/// Why there is no mount: one line.
+fn refusal(address: &str, options: &[&str], code: i32) -> String {
+    let point = directory();
+    let out = program().args(options).arg(address).arg(point.path()).stdin(Stdio::null()).output();
+    let out = out.expect("rfs-fuse runs");
+    let said = String::from_utf8(out.stderr).expect("UTF-8");
+    assert_eq!((out.status.code(), said.lines().count()), (Some(code), 1), "{said}");
+    assert!(!is_mounted(point.path()) && said.starts_with("rfs-fuse: "), "{said}");
+    said.trim_end().to_owned()
+}
+
+#[test]
+fn what_is_written_is_there_for_the_next_mount() {
+    let secured = Secured::usual();
+    let bytes = common::pattern(5 << 20, 3);
+    let mount = secured.lender.mount(Over::Tcp, &["--tls-ca", &secured.ca()]);
+    assert!(mount.greeting.contains("(TCP with TLS via tcp:127.0.0.1:"), "{}", mount.greeting);
+    fs::create_dir(mount.path("dir")).expect("made");
+    fs::write(mount.path("dir/file"), &bytes).expect("written");
+    assert!(fs::read(mount.path("dir/file")).expect("read") == bytes);
+    mount.unmount();
+    // It is this host, whose Unix socket a mount without TLS would take.
+    let point = directory();
+    let options = ["--tls-ca", &secured.ca(), "--tls-name", "localhost", "--cache", "none"];
+    let mount = common::Mount::start(&secured.lender.address(Over::Tcp), point.path(), &options);
+    assert!(mount.greeting.contains("(TCP with TLS via "), "{}", mount.greeting);
+    assert!(fs::read(mount.path("dir/file")).expect("read") == bytes);
+    mount.unmount();
+    let mount = secured.lender.mount(Over::Shm, &[]);
+    assert!(fs::read(mount.path("dir/file")).expect("read") == bytes);
+    mount.unmount();
+}
+
+#[test]
+fn who_is_not_believed_and_who_wants_none_is_told() {
+    let secured = Secured::usual();
+    let (address, ca) = (secured.lender.address(Over::Tcp), secured.ca());
+    let other = Authority::new();
+    let said = refusal(&address, &["--tls-ca", &text(&other.ca())], 1);
+    assert!(said.ends_with("certificate is of no authority that is believed here"), "{said}");
+    let said = refusal(&address, &["--tls-ca", &ca, "--tls-name", "files.example"], 1);
+    assert!(said.contains("certificate not valid for name"), "{said}");
+    let said = refusal(&address, &["--provider", "tcp"], 1);
+    assert!(said.contains(": this server takes clients with TLS only"), "{said}");
+    let expired = Secured::new(|authority| authority.sign_expired("server"), None);
+    let said = refusal(&expired.lender.address(Over::Tcp), &["--tls-ca", &expired.ca()], 1);
+    assert!(said.contains("certificate expired"), "{said}");
+    let plain = Lender::new(8 * MIB);
+    let said = refusal(&plain.address(Over::Tcp), &["--tls-ca", &ca], 1);
+    assert!(said.ends_with(": TLS: the other side does not speak it"), "{said}");
+    // What could not be encrypted is refused before anybody connects.
+    for (address, why) in [
+        (plain.address(Over::Shm), "memory that is mapped cannot be encrypted"),
+        ("rdma:127.0.0.1:1".into(), "what an RDMA device carries cannot be encrypted"),
+    ] {
+        let said = refusal(&address, &["--tls-ca", &ca], 2);
+        assert_eq!(said, format!("rfs-fuse: --tls-ca is for servers at tcp:host:port: {why}"));
+    }
+    let said = refusal(&address, &["--tls-ca", "/nowhere/ca.pem"], 1);
+    assert!(said.starts_with("rfs-fuse: cannot use TLS: /nowhere/ca.pem: "), "{said}");
+}
+
+#[test]
+fn a_server_may_ask_for_the_clients_certificate() {
+    let clients = Authority::new();
+    let secured = Secured::new(|authority| authority.sign("server", &NAMES), Some(clients.ca()));
+    let (address, ca) = (secured.lender.address(Over::Tcp), secured.ca());
+    let said = refusal(&address, &["--tls-ca", &ca], 1);
+    assert!(said.ends_with("TLS: a certificate of the client is asked for, and there is none"), "{said}");
+    let (certificate, key) = clients.sign("laptop", &["laptop"]);
+    let list = format!("tls_ca={ca},tls_cert={},tls_key={}", text(&certificate), text(&key));
+    let mount = secured.lender.mount(Over::Tcp, &["-o", &list]);
+    fs::write(mount.path("file"), b"x").expect("written");
+    mount.unmount();
+}
+
+#[test]
+fn a_mount_that_is_killed_takes_leave_through_it() {
+    let secured = Secured::usual();
+    let mut mount = secured.lender.mount(Over::Tcp, &["--tls-ca", &secured.ca()]);
+    let calls = || secured.lender.server.stats().calls;
+    let detached =
+        || calls().iter().filter(|(name, _)| *name == "detach").map(|(_, count)| count).sum::<u64>();
+    let before = detached();
+    mount.signal(Signal::KILL);
+    mount.wait();
+    assert!(eventually(|| detached() > before));
+    assert!(eventually(|| !is_mounted(&mount.point)));
+}

@@ -1,0 +1,119 @@
+//! The program with certificates: what it refuses to start with, and that SIGHUP has them read again.
+
+#[path = "../../rdmabox/tests/support/tls.rs"]
+#[allow(dead_code, unreachable_pub, reason = "rdmabox's tests use the rest")]
+mod tls;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, ChildStderr, Command, Stdio},
+};
+
+use rdmabox::{
+    Session, SessionOptions,
+    tls::{TlsClient, TlsClientFiles},
+};
+use tls::{Authority, NAMES, private};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn program(authority: &Authority, rest: &[&str]) -> Command {
+    let (certificate, key) =
+        (authority.dir.path().join("server.pem"), authority.dir.path().join("server.key"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
+    command.env_remove("RUST_LOG").stdin(Stdio::null()).arg("--memory=4M").args(rest);
+    command.args(["--tls-cert", text(&certificate), "--tls-key", text(&key)]);
+    command
+}
+
+/// Ends at once, with one line that contains these words.
+#[track_caller]
+fn fails(mut command: Command, words: &str) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains(words), "{said}");
+}
+
+#[test]
+fn what_makes_no_sense_with_tls_is_refused_at_the_start() {
+    let authority = Authority::new();
+    let socket = format!("unix:{}", authority.dir.path().join("sock").display());
+    let tcp = ["--listen", "tcp:127.0.0.1:0"];
+    fails(program(&authority, &tcp), "cannot use TLS: ");
+    authority.sign("server", &NAMES);
+    fails(
+        program(&authority, &["--listen", &socket]),
+        "--tls-cert is for addresses of TCP, and there is none",
+    );
+    let both = [&tcp[..], &["--listen", "rdma:127.0.0.1:1"]].concat();
+    fails(program(&authority, &both), "rdma:127.0.0.1:1: with --tls-cert there can be no address for RDMA");
+    let remote = ["--listen", "tcp:0.0.0.0:0"];
+    fails(program(&authority, &remote), "can be reached from other machines");
+}
+
+struct Running {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Running {
+    fn start(authority: &Authority) -> Running {
+        let mut command = program(authority, &["--listen", "tcp:127.0.0.1:0"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines.next().unwrap().unwrap().strip_prefix("listening on ").unwrap().to_owned();
+        assert!(lines.next().unwrap().unwrap().starts_with("ready:"));
+        Running { child, log, address }
+    }
+
+    /// Sends SIGHUP; the line that says what came of the certificates.
+    fn hang_up(&mut self) -> String {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "it has ended");
+            if line.contains("the certificates stay") || line.contains("certificates read again") {
+                return line;
+            }
+        }
+    }
+
+    fn takes(&self, files: &TlsClientFiles) -> bool {
+        let tls = Some(TlsClient::load(files).unwrap());
+        let options = SessionOptions { tls, ..SessionOptions::default() };
+        Session::connect(&self.address.parse().unwrap(), &options).is_ok()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_signal_has_certificates_read_again() {
+    let authority = Authority::new();
+    let (_, key) = authority.sign("server", &NAMES);
+    let mut server = Running::start(&authority);
+    let named = |name: &str| TlsClientFiles { name: Some(name.into()), ..authority.client() };
+    assert!(server.takes(&named("localhost")));
+    let good = fs::read_to_string(&key).unwrap();
+    private(&key, "broken");
+    let said = server.hang_up();
+    assert!(said.contains("ERROR") && said.contains("server.key: there is no private key in it"), "{said}");
+    assert!(server.takes(&named("localhost")));
+    private(&key, &good);
+    authority.sign("server", &["files.example"]);
+    assert!(server.hang_up().contains("certificates read again"));
+    assert!(server.takes(&named("files.example")) && !server.takes(&named("localhost")));
+}
