@@ -117,6 +117,7 @@ impl Meta<'_> {
         let inode = self.namespace.get_mut(ino)?;
         inode.ctime = now;
         if self.store.journal.is_none()
+            && self.store.tape.rolling().is_none()
             && let Some(xattrs) = &mut inode.xattrs
         {
             // Nobody else asks for them, and names that are gone would pile up.

@@ -4,7 +4,7 @@
 //! extents. Requests go on meanwhile: while the inodes are described, what they change goes along, and while bytes are copied nobody else
 //! gets space that was a file's at that moment. So a file has its own bytes, of then or of later, and never those of another one.
 //!
-//! From the bottom up: [`format`] are frames with checks, [`write`] makes a snapshot of a dispatcher, [`read`] looks at one, [`restore`] makes
+//! From the bottom up: [`mod@format`] are frames with checks, [`mod@write`] makes a snapshot of a dispatcher, [`read`] looks at one, [`restore`] makes
 //! memory of it, [`directory`] has the files of an export, and [`keeper`] makes them, on a thread of its own.
 
 pub mod directory;

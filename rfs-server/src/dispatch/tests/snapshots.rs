@@ -1,6 +1,8 @@
 //! Snapshots of a file system that is in use, restored into fresh memory. What is restored is compared with what was visible at the moment of the
 //! snapshot. Requests come at fixed points of it: between the descriptions of two shards, and before anything is copied.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use rfs_proto::FileKind;
 
@@ -85,6 +87,48 @@ fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act(), 0..most)
 }
 
+/// A new file gets all the space that there is, and fills it with its number.
+fn take_all(world: &World) {
+    let client = world.client();
+    let Reply::Opened(Opened { attr, .. }) = client.ask(create(ROOT_INO, "all", true)) else { return };
+    let ask = |at| client.ask(Request::Allocate { ino: attr.ino, offset: at * B, len: B });
+    // As long as there is any.
+    let _taken = (0..BLOCKS).take_while(|&at| matches!(ask(at), Reply::Layout(_))).count();
+    for extent in client.layout(Request::Layout { ino: attr.ino, offset: 0 }).extents {
+        world.fixture.arena.write(extent.arena as usize, &vec![attr.ino as u8; extent.len as usize]);
+    }
+    client.close(attr.ino);
+}
+
+/// A file goes when the moment has come, and another one wants its space before it has been copied.
+#[test]
+fn space_that_is_given_up_is_nobodys_until_it_has_been_copied() {
+    for logged in [false, true] {
+        let world = world(logged);
+        let client = world.client();
+        let old = client.create("old").attr;
+        let data = vec![1; 40 * B as usize];
+        client.write(&old, &client.allocate(old.ino, 0, 40 * B), 0, &data, 5);
+        client.close(old.ino);
+        let (mut turn, mut new) = (0, 0);
+        let file = interleaved(&world, || {
+            if turn == DESCRIPTIONS {
+                client.unlink("old");
+                new = client.create("new").attr.ino;
+                let want = |len| Request::Allocate { ino: new, offset: 0, len };
+                assert_eq!(client.error(want(40 * B)), Errno::ENOSPC);
+                client.layout(want(20 * B));
+            }
+            turn += 1;
+        });
+        client.allocate(new, 0, 40 * B);
+        let view = restored(&file, BLOCKS, INODES, logged).unwrap().view();
+        let paths: Vec<&[u8]> = view.keys().map(Vec::as_slice).collect();
+        assert_eq!(paths, [&b""[..], b"/old"]);
+        assert_eq!(view[&b"/old"[..]].data, data);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -109,7 +153,7 @@ proptest! {
     }
 
     /// It goes on while it is made. Names and all that only the server changes are those of one moment. Files have bytes of
-    /// their own only, as far as they reached then at least.
+    /// their own only, as far as they reached then or later.
     #[test]
     fn what_others_do_meanwhile(
         before in acts(40),
@@ -130,17 +174,24 @@ proptest! {
                     }
                 }
                 // The moment has come, and no byte has been copied.
-                DESCRIPTIONS => after.iter().for_each(|act| world.act(act)),
+                DESCRIPTIONS => {
+                    after.iter().for_each(|act| world.act(act));
+                    take_all(&world);
+                }
                 _ => {}
             }
             turn += 1;
         });
         prop_assert!(turn > DESCRIPTIONS);
+        let later = world.view();
+        let later: BTreeMap<u64, u64> = later.values().map(|seen| (seen.attr.ino, seen.attr.size)).collect();
         let world = restored(&file, BLOCKS, INODES, false).unwrap();
         let view = world.view();
         prop_assert_eq!(without_data(&view), without_data(&expected));
         for (path, seen) in &view {
-            prop_assert!(seen.attr.size >= expected[path].attr.size);
+            // What was cut or removed when the records were read is as long as it was described at least.
+            let then = expected[path].attr.size;
+            prop_assert!(seen.attr.size >= later.get(&seen.attr.ino).map_or(0, |&now| now.min(then)));
             let own = seen.attr.ino as u8;
             prop_assert!(seen.data.iter().all(|&byte| byte == own || byte == 0), "a stranger's byte");
         }
