@@ -5,7 +5,7 @@
 //! connection would have carried. There is no resumption, no early data, and no version before 1.3.
 //!
 //! Threading: certificates may be replaced while other threads shake hands. A stream may be used by any number of threads; see
-//! [`channel`] for what they share.
+//! `channel` for what they share.
 
 mod channel;
 mod client;
