@@ -74,7 +74,7 @@ fn server(plan: &Plan, kept: Option<&TempDir>, listen: &str) -> Invocation {
 /// The same, once somebody writes a line to the pipe `go`.
 fn standing_by(server: Invocation, go: &Path) -> Invocation {
     let Invocation { name, program, args } = server;
-    let waiting = Invocation::new("sh").args(["-c", "read -r _ <\"$0\" && exec \"$@\""]);
+    let waiting = Invocation::new("sh").args(["-c", "echo standing by; read -r _ <\"$0\" && exec \"$@\""]);
     Invocation { name, ..waiting.arg(go).arg(program).args(args) }
 }
 
@@ -128,7 +128,11 @@ impl Stand<'_> {
         let go = dir.join(format!("go{}", self.server.id()));
         mkfifoat(CWD, &go, Mode::RUSR | Mode::WUSR).map_err(|e| Error::io("a pipe")(e.into()))?;
         let server = server(self.plan, self.kept.as_ref(), &self.address);
-        self.next = Some((Guarded::spawn(&standing_by(server, &go), dir)?, go));
+        let mut next = Guarded::spawn(&standing_by(server, &go), dir)?;
+        // It has closed all by the time that it says something.
+        let is_there = |said: &str| said.contains("standing by").then_some(());
+        next.wait_output(&self.plan.interrupt, START, is_there)?;
+        self.next = Some((next, go));
         Ok(())
     }
 
