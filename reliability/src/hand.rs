@@ -56,9 +56,12 @@ impl Waiting {
             _ => Err(Error::io("a fifo")(e)),
         })?;
         let word = fifo(&path)?;
-        let shell = Invocation::new("sh").args(["-c", r#"read -r _ <"$0" && exec "$@""#]).arg(&path);
+        let shell = Invocation::new("sh").args(["-c", r#"echo waiting; read -r _ <"$0" && exec "$@""#]).arg(&path);
         let shell = shell.arg(&command.program).args(&command.args);
-        let program = Guarded::spawn(&Invocation { name: command.name.clone(), ..shell }, dir)?;
+        let mut program = Guarded::spawn(&Invocation { name: command.name.clone(), ..shell }, dir)?;
+        // It has closed all that it was born with by the time that it says something.
+        let is_there = |said: &str| said.contains("waiting").then_some(());
+        program.wait_output(&Interrupt::unset(), LONGEST, is_there)?;
         Ok(Waiting { program, word })
     }
 
@@ -111,11 +114,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for word in ["first", "second"] {
             let waiting = Waiting::start(dir.path(), &Invocation::new("echo").arg(word)).unwrap();
-            assert_eq!(waiting.program.stdout.text(), "");
-            let said = |said: &str| said.ends_with('\n').then(|| said.to_owned());
+            assert_eq!(waiting.program.stdout.text(), "waiting\n");
+            let said = |said: &str| said.lines().nth(1).map(str::to_owned);
             let ready =
                 |program: &mut Guarded| Ok(program.wait_output(&Interrupt::unset(), LONGEST, said)?);
-            assert_eq!(waiting.go(ready).unwrap().1, format!("{word}\n"));
+            assert_eq!(waiting.go(ready).unwrap().1, word);
         }
     }
 }

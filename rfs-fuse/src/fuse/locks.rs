@@ -18,7 +18,7 @@ use std::{
 use fuser::{Errno, ReplyEmpty};
 use parking_lot::{Condvar, Mutex};
 use rdmabox::{Cancel, RequestError};
-use rfs_proto::Granted;
+use rfs_proto::{Granted, Locked};
 
 use super::{
     background::Background,
@@ -48,6 +48,10 @@ struct Waiting {
     reply: ReplyEmpty,
     since: Instant,
     insists: bool,
+    /// The thread that asks for it has not heard yet that it waits: nobody else asks again for it, or answers.
+    asking: bool,
+    /// What has become of it meanwhile.
+    outcome: Option<Result<Locked, rfs_proto::Errno>>,
 }
 
 #[derive(Default)]
@@ -56,6 +60,8 @@ struct State {
     waiting: HashMap<u64, Waiting>,
     /// Locks that are there, of files that the kernel keeps old pages of.
     void: Vec<(LockRequest, ReplyEmpty)>,
+    /// How often all who wait had to ask again.
+    rounds: u64,
     stop: bool,
 }
 
@@ -103,9 +109,19 @@ impl Locks {
     ) -> Result<(), (ClientError, ReplyEmpty)> {
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         // What becomes of it may be there before the reply that it waits.
-        let waiting = Waiting { wanted, tid, reply, since: Instant::now(), insists: false };
-        self.shared.state.lock().waiting.insert(ticket, waiting);
-        let asked = self.shared.client.lock(&wanted, Some(ticket));
+        let (since, insists, asking, outcome) = (Instant::now(), false, true, None);
+        let waiting = Waiting { wanted, tid, reply, since, insists, asking, outcome };
+        let mut rounds = {
+            let mut state = self.shared.state.lock();
+            state.waiting.insert(ticket, waiting);
+            state.rounds
+        };
+        let asked = loop {
+            let asked = self.shared.client.lock(&wanted, Some(ticket));
+            if !matches!(asked, Ok(Asked::Waits)) || self.shared.waits(ticket, &mut rounds) {
+                break asked;
+            }
+        };
         if let Ok(Asked::Waits) = asked {
             if let Err(e) = self.employ() {
                 log::error!("cannot start a thread for locks: {e}");
@@ -170,6 +186,21 @@ impl Shared {
         self.state.lock().waiting.remove(&ticket)
     }
 
+    /// A thread hears that it waits. False if that may be from a server that is no more: it is to ask again.
+    fn waits(&self, ticket: u64, rounds: &mut u64) -> bool {
+        let mut state = self.state.lock();
+        let again = *rounds != state.rounds;
+        *rounds = state.rounds;
+        let Some(waiting) = state.waiting.get_mut(&ticket) else { return true };
+        let outcome = waiting.outcome.take();
+        waiting.asking = again;
+        drop(state);
+        if let Some(outcome) = outcome.filter(|_| !again) {
+            self.granted(Granted { ticket, outcome });
+        }
+        !again
+    }
+
     /// Nobody is there to wait: takes back what was asked for.
     fn give_back(&self, ticket: u64) {
         let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else { return };
@@ -206,8 +237,13 @@ impl Shared {
 
     /// Asks again for all locks that are waited for.
     fn ask_again(&self) {
-        let waiting = |(&ticket, waiting): (&u64, &Waiting)| (ticket, waiting.wanted);
-        let all: Vec<(u64, LockRequest)> = self.state.lock().waiting.iter().map(waiting).collect();
+        let all: Vec<(u64, LockRequest)> = {
+            let mut state = self.state.lock();
+            state.rounds += 1;
+            // Who is asking asks again by himself. Two at once, and a lock could be had again after it was given up.
+            let heard = state.waiting.iter().filter(|(_, waiting)| !waiting.asking);
+            heard.map(|(&ticket, waiting)| (ticket, waiting.wanted)).collect()
+        };
         for (ticket, wanted) in all {
             let asked = self.client.lock(&wanted, Some(ticket));
             if let Ok(Asked::Waits) = asked {
@@ -218,7 +254,13 @@ impl Shared {
                 }
                 continue;
             }
-            let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else { continue };
+            let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else {
+                // He has stopped waiting.
+                if asked.is_ok() {
+                    self.client.unlock(&wanted).ok();
+                }
+                continue;
+            };
             match asked {
                 Ok(Asked::Locked { void: true }) => self.drop_pages(&wanted, reply),
                 Ok(_) => reply.ok(),
@@ -228,9 +270,15 @@ impl Shared {
     }
 
     fn granted(&self, Granted { ticket, outcome }: Granted) {
-        let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else {
+        let mut state = self.state.lock();
+        if let Some(waiting) = state.waiting.get_mut(&ticket).filter(|waiting| waiting.asking) {
+            waiting.outcome = Some(outcome);
+            return;
+        }
+        let Some(Waiting { wanted, reply, .. }) = state.waiting.remove(&ticket) else {
             return log::debug!("a lock that nobody waits for");
         };
+        drop(state);
         match self.client.granted(&wanted, outcome) {
             Ok(true) => self.drop_pages(&wanted, reply),
             Ok(false) => reply.ok(),

@@ -392,7 +392,9 @@ proptest! {
         let mut f = object.start(1, true).unwrap();
         let (mut starts, mut sequence) = (1, 0);
         for f in [&f, &undisturbed] {
-            [1, 2].into_iter().for_each(|id| drop(attach(f, id, false)));
+            for id in [1, 2] {
+                attach(f, id, false);
+            }
         }
         for (ask, id, slot, kill) in steps {
             sequence += 1;
