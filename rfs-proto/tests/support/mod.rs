@@ -57,7 +57,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         (
             "00 09 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
-                version: 8,
+                version: 9,
                 client: "",
                 export: "",
                 keeps: false,
