@@ -56,7 +56,8 @@ impl Waiting {
             _ => Err(Error::io("a fifo")(e)),
         })?;
         let word = fifo(&path)?;
-        let shell = Invocation::new("sh").args(["-c", r#"echo waiting; read -r _ <"$0" && exec "$@""#]).arg(&path);
+        let shell =
+            Invocation::new("sh").args(["-c", r#"echo waiting; read -r _ <"$0" && exec "$@""#]).arg(&path);
         let shell = shell.arg(&command.program).args(&command.args);
         let mut program = Guarded::spawn(&Invocation { name: command.name.clone(), ..shell }, dir)?;
         // It has closed all that it was born with by the time that it says something.
