@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use rfs_proto::{BLOCK, Extent, MAX_EXTENTS, record::Space};
+use rfs_proto::{BLOCK, Extent, MAX_EXTENTS, MAX_FILE_SIZE, record::Space};
 
 use crate::alloc::{Range, Want};
 
@@ -190,7 +190,9 @@ impl FileMap {
         if at < end {
             let mut want = self.want(at, end, before);
             if end >= size.max(self.end()) {
-                want.ahead = self.ahead(end - at, free);
+                // No file gets longer than that.
+                let longest = block_up(MAX_FILE_SIZE).saturating_sub(end);
+                want.ahead = self.ahead(end - at, free).min(longest);
             }
             wants.push((at, want));
         }
@@ -340,6 +342,10 @@ mod tests {
         // Nor in front of its end.
         let sparse = map(&[(0, 0, 1)]).wants(B, 2 * B, 3 * B, free);
         assert_eq!(sparse[0].1.ahead, 0);
+        // Nothing behind the end of the longest file.
+        let last = MAX_FILE_SIZE - 1;
+        assert_eq!(ahead(&map(&[(0, 0, 1)]), last - B, 1, free), B);
+        assert_eq!(ahead(&map(&[(0, 0, 1)]), last, 1, free), 0);
         // Less when space is short.
         assert_eq!(ahead(&map(&[(0, 0, 256)]), 256 * B, B, 33 * B), 2 * B);
         assert_eq!(ahead(&map(&[(0, 0, 256)]), 256 * B, B, 10 * B), 0);

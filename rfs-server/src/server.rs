@@ -222,12 +222,20 @@ impl Server {
         let alarm = Arc::<Alarm>::default();
         // All of the memory before any of it is touched, and before there are sockets.
         let mut domains = HashMap::new();
+        let mut found = Vec::new();
+        for export in &asked {
+            let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
+            let snapshots = directory.as_ref().map(|directory| directory.export(&export.name, keep));
+            let object = store.as_ref().map(|store| store.object(&export.name, export.shape()).map(Arc::new));
+            found.push((object.transpose()?, snapshots.transpose()?));
+        }
+        // Before anything is restored, which takes room.
+        if let Some(path) = &config.memory_dir {
+            check_room(path, found.iter().filter_map(|(object, _)| object.as_deref()))?;
+        }
         let mut made = Vec::new();
         let mut jobs = Vec::new();
-        for (at, export) in asked.iter().enumerate() {
-            let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
-            let mut snapshots =
-                directory.as_ref().map(|directory| directory.export(&export.name, keep)).transpose()?;
+        for ((at, export), (object, mut snapshots)) in asked.iter().enumerate().zip(found) {
             let own: HashMap<Rights, Domain> = match &book {
                 None => HashMap::new(),
                 Some(_) => [Rights::Read, Rights::Write]
@@ -235,8 +243,7 @@ impl Server {
                     .map(|rights| host.domain().map(|domain| (rights, domain)))
                     .collect::<Result<_, _>>()?,
             };
-            let object = store.as_ref().map(|store| store.object(&export.name, export.shape()).map(Arc::new));
-            let from = From { object: object.transpose()?, snapshots: snapshots.as_mut() };
+            let from = From { object, snapshots: snapshots.as_mut() };
             let new = Made::new(&host, export, &own, (&config, from), &alarm)?;
             let (name, dispatcher) = (export.name.clone(), Arc::clone(&new.lent.dispatcher));
             jobs.extend(snapshots.map(|snapshots| Job::new(name, dispatcher, export.shape(), snapshots)));
@@ -244,9 +251,6 @@ impl Server {
             domains.extend(own.into_iter().map(|(rights, domain)| ((at, rights), domain)));
         }
         let keys = book.map(|book| Arc::new(Keys::new(book, domains)));
-        if let Some(path) = &config.memory_dir {
-            check_room(path, made.iter().filter_map(|made| made.object.as_deref()))?;
-        }
         make_socket_directories(&config.listen)?;
         let (mut exports, mut lent) = (Vec::new(), Vec::new());
         for made in made {

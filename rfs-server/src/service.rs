@@ -173,8 +173,15 @@ impl FileService {
                 log::warn!("session {session}, which nobody is connected to: ending: {reason}");
                 self.exports[export].dispatcher.session_ended(session);
             }
-            // Without a mount its number has that of its connection.
-            false => self.end_peer(peer.unwrap_or(Dispatcher::connection_of(session)), reason),
+            false => {
+                // Without a mount its number has that of its connection, if it has come to this server.
+                let connection = Dispatcher::connection_of(session);
+                let is_of_now = self.exports[export].dispatcher.session_number(connection) == session;
+                match peer.or(is_of_now.then_some(connection)) {
+                    Some(peer) => self.end_peer(peer, reason),
+                    None => log::debug!("session {session} of a server before is ending: {reason}"),
+                }
+            }
         }
     }
 

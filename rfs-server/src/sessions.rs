@@ -172,11 +172,6 @@ impl Session {
     pub fn part(&self) -> MutexGuard<'_, Vec<u8>> {
         self.part.lock()
     }
-
-    /// Takes the beginning of a value.
-    pub fn take_part(&self) -> Vec<u8> {
-        std::mem::take(&mut *self.part.lock())
-    }
 }
 
 /// In how many parts the sessions are held, so that threads that serve different ones do not write to the same cache line.
@@ -335,13 +330,5 @@ mod tests {
         assert_eq!(attach(&sessions, &four, true, false), refused(1, true));
         sessions.end(3);
         assert_eq!(attach(&sessions, &four, true, false), Ok(regions()));
-    }
-
-    #[test]
-    fn values_in_parts() {
-        let sessions = Sessions::default();
-        let session = begun(&sessions, 1);
-        session.part().extend_from_slice(b"abc");
-        assert_eq!((session.take_part(), session.take_part()), (b"abc".to_vec(), Vec::new()));
     }
 }

@@ -164,6 +164,14 @@ impl Table {
         });
     }
 
+    /// The same, but that the record is open from now on, until it is published.
+    pub fn begin_times(&self, attr: &Attr, space: &Space) {
+        self.begin(attr.slot);
+        let version = self.load(attr.slot, record::VERSION).wrapping_add(1);
+        self.store_server_part(attr, space, version);
+        self.store(attr.slot, record::WRITE_TIME, 0);
+    }
+
     /// The size, as clients may have raised it. No client can bring it past the limit.
     pub fn size(&self, slot: u32) -> u64 {
         self.load(slot, record::SIZE).min(MAX_FILE_SIZE)

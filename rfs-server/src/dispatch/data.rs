@@ -179,7 +179,10 @@ impl Meta<'_> {
         inode.mtime = changes.mtime.map_or(inode.mtime, time);
         let (attr, space) = (inode.attr(ino), inode.space());
         self.xattrs.give_back(xattr_bytes);
-        if changes.mtime.is_some() || changes.size.is_some() {
+        if changes.size.is_some() && self.store.journal.is_some() {
+            self.table.begin_times(&attr, &space);
+            self.unpublished = Some(ino);
+        } else if changes.mtime.is_some() || changes.size.is_some() {
             self.table.publish_times(&attr, &space);
         } else {
             self.table.publish(&attr, &space);

@@ -327,6 +327,7 @@ fn adds(request: &Request<'_>) -> bool {
             | Request::Rename { .. }
             | Request::Allocate { .. }
             | Request::SetXattr { .. }
+            | Request::XattrPart { .. }
             | Request::Fallocate { .. }
             | Request::Copy { .. }
             | Request::Lock { kind: LockKind::Shared | LockKind::Exclusive, .. }

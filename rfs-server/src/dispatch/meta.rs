@@ -47,6 +47,8 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) due: Due,
     /// What it gives up.
     pub(super) freed: Freed,
+    /// The file that it has given another size. Its record is open until that is logged, so that the next server makes an end of it.
+    pub(super) unpublished: Option<u64>,
     /// What it has come to, if that is to be logged.
     pub(super) said: Option<Said<'a>>,
 }
@@ -143,6 +145,9 @@ impl Meta<'_> {
         if self.note().is_some_and(|noted| noted.is_err()) {
             // What it has given up stays away from everybody until the next start.
             self.freed = Freed::default();
+        }
+        if let Some(ino) = self.unpublished.take() {
+            self.publish(ino);
         }
         for (ino, ranges, holders) in self.freed.space.drain(..) {
             self.space.quarantine(ino, &ranges, &holders);

@@ -166,6 +166,10 @@ impl Dispatcher {
     pub fn session_ended(&self, session: u64) {
         let ended = self.sessions.get(session);
         self.sessions.end(session);
+        // First: a session that lacks some of its locks, or of its space, must not come back.
+        if let Some(ended) = ended {
+            self.note_left(&ended);
+        }
         self.keeps_no_longer(session);
         self.end_grants(session);
         self.each_shard(|meta| {
@@ -176,9 +180,6 @@ impl Dispatcher {
         });
         self.tell_of_locks();
         self.store.space.tidy();
-        if let Some(ended) = ended {
-            self.note_left(&ended);
-        }
     }
 
     /// Handles a request of a session. Errors are there at once; the reply to a change is owed while others keep what it changed,

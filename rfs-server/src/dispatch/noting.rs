@@ -2,7 +2,7 @@
 //! requests have led to, and what he can reach of what files have given up.
 //!
 //! Threading: as the dispatcher. What a session has is logged with the step that changes it; that it is there, and that it is gone, under a
-//! lock of the journal, before anybody hears of the former and after all else is done of the latter. A log that is written anew describes all of
+//! lock of the journal, before anybody hears of the former, and before anything of what it has goes. A log that is written anew describes all of
 //! it after the inodes: whatever was logged before that began had by then come to where it is found here.
 
 use super::{Dispatcher, journal::Journal};
@@ -30,7 +30,7 @@ impl Dispatcher {
         }
     }
 
-    /// A session has ended, and has nothing any more.
+    /// A session has ended. What it has is as good as gone: the next server does not take up what is said of one that has left.
     pub(super) fn note_left(&self, session: &Session) {
         if let Some(journal) = &self.store.journal
             && session.has_attached()

@@ -197,6 +197,7 @@ impl Store {
             needs: Vec::new(),
             due: Vec::new(),
             freed: Freed::default(),
+            unpublished: None,
             said: None,
         }
     }

@@ -38,14 +38,17 @@ impl Call<'_> {
                 Ok(Reply::Done)
             }
             Request::SetXattr { ino, name, value, how, continued, drop_sgid } => {
-                let mut whole = if continued { self.asker.take_part() } else { Vec::new() };
+                // It goes when the reply is logged: until then the request may be repeated at the next server.
+                let mut whole = if continued { self.asker.part().clone() } else { Vec::new() };
                 whole.extend_from_slice(value);
                 let name = XattrName::parse(name)?;
-                self.answered(&[ino], |meta| {
+                let reply = self.answered(&[ino], |meta| {
                     let reply = meta.set_xattr(ino, name, whole, (how, drop_sgid), now)?;
                     meta.attr_changed(session, ino);
                     Ok(reply)
-                })
+                });
+                self.asker.part().clear();
+                reply
             }
             Request::RemoveXattr { ino, name } => {
                 let name = XattrName::parse(name)?;

@@ -92,6 +92,11 @@ impl Directory {
     }
 }
 
+/// The name of the file of a number.
+fn file_of(number: u64) -> String {
+    format!("{NAME}{number:020}")
+}
+
 /// The snapshots of an export.
 #[derive(Debug)]
 pub struct Snapshots {
@@ -114,15 +119,19 @@ impl Snapshots {
     /// The numbers, the newest one first.
     fn numbers(&self) -> Result<Vec<u64>, PersistError> {
         let names = self.names()?;
-        let mut numbers: Vec<u64> =
-            names.iter().filter_map(|name| name.strip_prefix(NAME)?.parse().ok()).collect();
+        let number = |name: &String| {
+            let number = name.strip_prefix(NAME)?.parse().ok()?;
+            // Whoever has put another one there may have meant the same number.
+            (*name == file_of(number)).then_some(number)
+        };
+        let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();
         numbers.sort_unstable_by(|one, other| other.cmp(one));
         Ok(numbers)
     }
 
     /// The file of a number.
     pub fn file(&self, number: u64) -> PathBuf {
-        self.path.join(format!("{NAME}{number:020}"))
+        self.path.join(file_of(number))
     }
 
     /// Opens one to be read.
@@ -145,7 +154,9 @@ impl Snapshots {
             match Contents::read(self.open(number)?) {
                 Ok(contents) => return Ok(Some(contents)),
                 // It may be whole, and newer than all others.
-                Err(source @ ReadError::Version(_)) => return Err(PersistError::Read { path, source }),
+                Err(source @ (ReadError::Version(_) | ReadError::Io(_))) => {
+                    return Err(PersistError::Read { path, source });
+                }
                 Err(why) => {
                     log::warn!("{}: {why}: the snapshot before it is used", path.display());
                     self.torn.push(number);

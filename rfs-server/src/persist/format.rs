@@ -47,6 +47,19 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// No frame of this kind is longer, of an arena that long: a length that is not true is to cost little. Operations may be those of one
+    /// step, which at worst has changed the extents of all blocks.
+    fn longest(self, arena: u64) -> u64 {
+        const MIB: u64 = 1 << 20;
+        match self {
+            Kind::Header | Kind::End => 1 << 10,
+            Kind::Written | Kind::WrittenLater | Kind::Bytes => 2 * MIB,
+            Kind::Ops => 64 * MIB + arena / 64,
+        }
+    }
+}
+
 /// What a snapshot is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
@@ -193,6 +206,10 @@ impl<R: Read> Reader<R> {
         let mut len = [0; 8];
         len.copy_from_slice(&front[4..]);
         let len = u64::from_le_bytes(len);
+        let kind = Kind::of(le_u32(front)).ok_or(ReadError::Damaged(self.at))?;
+        if len > kind.longest(self.header.arena) {
+            return Err(ReadError::Damaged(self.at));
+        }
         self.body.clear();
         while (self.body.len() as u64) < len {
             let step = STEP.min(len - self.body.len() as u64);
@@ -201,8 +218,9 @@ impl<R: Read> Reader<R> {
             }
         }
         let found = check(self.seed, self.count, front, &[&self.body]);
-        let kind = Kind::of(le_u32(front)).filter(|_| found == le_u32(expected));
-        let kind = kind.ok_or(ReadError::Damaged(self.at))?;
+        if found != le_u32(expected) {
+            return Err(ReadError::Damaged(self.at));
+        }
         self.count += 1;
         self.checks = crc32c_append(self.checks, expected);
         self.at += FRONT as u64 + len;

@@ -126,7 +126,7 @@ fn check(op: &Op<'_>, header: &Header) -> Result<(), ReadError> {
         whole
             && extent.len > 0
             && end(extent.arena, extent.len) <= header.arena
-            && end(extent.file, extent.len) <= block_up(MAX_FILE_SIZE)
+            && end(extent.file, extent.len) < u64::MAX
     };
     match op {
         Op::Extents(_, _, extents) if !extents.iter().all(fits) => Err(ReadError::Nonsense),

@@ -212,10 +212,11 @@ impl SoftQp {
         }
         match tx.flush(&link.socket) {
             Ok(done) => {
-                self.tx_waits.store(!done, Ordering::Release);
+                // Before the other: whoever looks between the two has to find that it waits for something.
                 if tx.answers() < MAX_ANSWERS / 2 {
                     self.throttled.store(false, Ordering::Release);
                 }
+                self.tx_waits.store(!done, Ordering::Release);
                 true
             }
             Err(e) => {
