@@ -175,9 +175,9 @@ fn quotas_of_users() {
         let root = File::open(&mount.point).expect("opened");
         let mut quota = [0u64; 32];
         let command = (libc::Q_GETQUOTA << 8) | libc::USRQUOTA;
+        let (root, quota) = (root.as_raw_fd(), quota.as_mut_ptr());
         // SAFETY: what is written is shorter than what is given.
-        let done =
-            unsafe { libc::syscall(libc::SYS_quotactl_fd, root.as_raw_fd(), command, 0, quota.as_mut_ptr()) };
+        let done = unsafe { libc::syscall(libc::SYS_quotactl_fd, root, command, 0, quota) };
         let error = std::io::Error::last_os_error();
         assert_eq!((done, error.raw_os_error()), (-1, Some(libc::ENOSYS)));
     });

@@ -30,15 +30,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const ROOT: Root = Root { perm: 0o755, uid: 0, gid: 0 };
 
 fn take_over(object: &Object) -> Result<Dispatcher> {
-    let header = object.header();
-    let (log, state) = object.log()?;
-    let kept = Kept {
-        log: Some(log),
-        state,
-        dirt: Some(object.dirt()),
-        starts: header.starts + 1,
-        clean: header.clean,
-    };
+    let kept = Kept::of(object)?;
     let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
     let dispatcher = Dispatcher::kept(memory, ScrubMode::Background, ROOT, Arc::new(SystemClock), kept)?;
     object.begin();

@@ -55,11 +55,7 @@ impl<R: Clone> Replies<R> {
         if slot >= SLOTS {
             return Err(OutOfTurn);
         }
-        let at = slot as usize;
-        if self.0.len() <= at {
-            self.0.resize_with(at + 1, Slot::default);
-        }
-        let slot = &mut self.0[at];
+        let slot = self.at(slot);
         if sequence == slot.sequence && sequence > 0 {
             return slot.reply.clone().map(Turn::Again).ok_or(OutOfTurn);
         }
@@ -78,6 +74,15 @@ impl<R: Clone> Replies<R> {
         }
     }
 
+    /// A slot, which need not have been used.
+    fn at(&mut self, slot: u32) -> &mut Slot<R> {
+        let at = slot as usize;
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, Slot::default);
+        }
+        &mut self.0[at]
+    }
+
     /// The log has this of a request that is being carried out.
     pub fn logged(&mut self, slot: u32, sequence: u64, reply: &[u8]) {
         if let Some(slot) = self.0.get_mut(slot as usize) {
@@ -89,20 +94,13 @@ impl<R: Clone> Replies<R> {
 
     /// All that the log has: slots, numbers and replies.
     pub fn all_logged(&self) -> impl Iterator<Item = (u32, u64, &[u8])> {
-        let logged = self.0.iter().map(|slot| (slot.logged.0, &slot.logged.1[..]));
-        (0..)
-            .zip(logged)
-            .filter(|(_, (sequence, _))| *sequence > 0)
-            .map(|(at, (seq, reply))| (at, seq, reply))
+        let logged = (0..).zip(&self.0).map(|(at, slot)| (at, slot.logged.0, &slot.logged.1[..]));
+        logged.filter(|(_, sequence, _)| *sequence > 0)
     }
 
     /// The last request of a slot was answered so, in the time of the server before.
     pub fn restore(&mut self, slot: u32, sequence: u64, reply: R, logged: Vec<u8>) {
-        let at = slot as usize;
-        if self.0.len() <= at {
-            self.0.resize_with(at + 1, Slot::default);
-        }
-        self.0[at] = Slot { sequence, reply: Some(reply), logged: (sequence, logged) };
+        *self.at(slot) = Slot { sequence, reply: Some(reply), logged: (sequence, logged) };
     }
 }
 

@@ -3,166 +3,44 @@
 //! Threading: [`Server::start`] returns once the server answers. Dropping the server ends all sessions, removes its
 //! Unix sockets and joins its threads. It installs no signal handlers and prints nothing: that is the program's.
 
+mod error;
+mod made;
+
 use std::{
     collections::HashMap,
     fs, io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
-    time::{Duration, Instant},
 };
 
 use rdmabox::{
-    Access, Address, Domain, Host, HostError, KeyFileError, Memory, MemoryError, Running, size,
+    Address, Domain, Host, KeyFileError, Running,
     tls::{TlsError, TlsServer},
 };
-use rfs_proto::{Identity, ServerStats, StatFs};
+use rfs_proto::{ServerStats, StatFs};
 
 use crate::{
     absences::{Absences, Bell},
-    config::{Config, DEFAULT_LEASE, MIN_MEMORY},
-    dispatch::{Damage, Dispatcher, Kept, Root},
-    durable::{Object, ObjectError, ObjectStore},
+    config::Config,
+    dispatch::Dispatcher,
+    durable::{Object, ObjectStore},
     export::ExportConfig,
     keys::{self, Keys},
     patience::{Alarm, Patience},
     persist::{
-        Directory, PersistError,
-        directory::Snapshots,
+        Directory,
         keeper::{Job, Keeper},
-        restore::{RestoreError, restore},
     },
     prefault::Prefaulter,
     rights::Rights,
-    scrub::{Scrubber, Space},
-    service::{FileService, Lent, Reach},
+    scrub::Scrubber,
+    service::FileService,
     stats,
     system::{self, Bound},
     upkeep::Upkeep,
 };
-
-/// Why a server did not start. Nothing of it is left behind.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Not worth a file system.
-    #[error("cannot lend {}: the least is {}", size::show(*.asked), size::show(MIN_MEMORY))]
-    TooLittle {
-        /// Bytes asked for.
-        asked: u64,
-    },
-    /// The root directory needs one.
-    #[error("a file system needs at least one inode")]
-    NoInodes,
-    /// One name twice.
-    #[error("the export {name:?} is given twice")]
-    ExportTwice {
-        /// The name.
-        name: String,
-    },
-    /// Clients would lose their sessions for other reasons first.
-    #[error("--recall-timeout {patience:?} has to be less than --lease {lease:?}")]
-    Patience {
-        /// How long a client may take to say that it keeps something no longer.
-        patience: Duration,
-        /// How long a client that is not heard of keeps its session.
-        lease: Duration,
-    },
-    /// Nobody could ever connect.
-    #[error("no address to listen on")]
-    NoListener,
-    /// One address twice.
-    #[error("{address} is given twice")]
-    ListenTwice {
-        /// The address.
-        address: Address,
-    },
-    /// A listener that anyone on the network could use.
-    #[error(
-        "{address} can be reached from other machines, and whoever connects could read and write everything: give keys \
-         (--keys FILE), or say --allow-remote-without-secret if that is what you want"
-    )]
-    Remote {
-        /// The address.
-        address: Address,
-    },
-    /// The file with keys is missing, or says nothing that makes sense, or others may read it.
-    #[error(transparent)]
-    Keys(#[from] KeyFileError),
-    /// TLS would not be what carries the data.
-    #[error(
-        "{address}: with --tls-cert there can be no address for RDMA: what its devices carry cannot be encrypted by TLS"
-    )]
-    TlsRdma {
-        /// The address.
-        address: Address,
-    },
-    /// Nobody would speak it.
-    #[error("--tls-cert is for addresses of TCP, and there is none: give --listen tcp:HOST:PORT")]
-    TlsNowhere,
-    /// Certificates that are missing, or do not fit together.
-    #[error("cannot use TLS: {0}")]
-    Tls(#[from] TlsError),
-    /// A host name that means nothing here.
-    #[error("cannot resolve {address}: {source}")]
-    Resolve {
-        /// The address.
-        address: Address,
-        /// Why.
-        source: io::Error,
-    },
-    /// More than there is.
-    #[error("cannot lend {}: {} leaves {}", size::show(*.asked), .bound.what, size::show(.bound.bytes))]
-    NotEnough {
-        /// Bytes needed.
-        asked: u64,
-        /// What stands in the way.
-        bound: Bound,
-    },
-    /// The files that have the memory cannot be used.
-    #[error("cannot use memory in files: {0}")]
-    Object(#[from] ObjectError),
-    /// What is kept there is no file system.
-    #[error("cannot use memory in files: {path}: {source}", path = .path.display())]
-    Damage {
-        /// The directory of the export.
-        path: PathBuf,
-        /// What is wrong.
-        source: Damage,
-    },
-    /// Two things in one place.
-    #[error("--memory-dir and --persist need a directory each")]
-    SameDirectory,
-    /// Snapshots cannot be used, or there is none to begin with.
-    #[error(transparent)]
-    Persist(#[from] PersistError),
-    /// The snapshot to begin with cannot be restored.
-    #[error("cannot restore {path}: {source}", path = .path.display())]
-    Restore {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: RestoreError,
-    },
-    /// The system refused the memory.
-    #[error("cannot lend memory: {0}")]
-    Memory(#[from] MemoryError),
-    /// The directory of a Unix socket could not be made.
-    #[error("cannot create {path}: {source}", path = .path.display())]
-    SocketDirectory {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// No thread.
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
-    /// No random numbers.
-    #[error("there are no random numbers: {0}")]
-    Random(io::Error),
-    /// An address in use, or another network error.
-    #[error(transparent)]
-    Host(#[from] HostError),
-}
+pub use error::StartError;
+use made::{From, Made, check_room};
 
 /// A running server.
 #[derive(Debug)]
@@ -222,9 +100,9 @@ impl Server {
         let alarm = Arc::<Alarm>::default();
         // All of the memory before any of it is touched, and before there are sockets.
         let mut domains = HashMap::new();
+        let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
         let mut found = Vec::new();
         for export in &asked {
-            let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
             let snapshots = directory.as_ref().map(|directory| directory.export(&export.name, keep));
             let object = store.as_ref().map(|store| store.object(&export.name, export.shape()).map(Arc::new));
             found.push((object.transpose()?, snapshots.transpose()?));
@@ -359,197 +237,6 @@ impl Server {
         }
         drop(exports);
     }
-}
-
-/// What a file system is begun with.
-struct From<'a> {
-    object: Option<Arc<Object>>,
-    snapshots: Option<&'a mut Snapshots>,
-}
-
-/// An export whose memory is there.
-struct Made {
-    lent: Lent,
-    space: Arc<Space>,
-    arena: Arc<Memory>,
-    object: Option<Arc<Object>>,
-}
-
-impl Made {
-    fn new(
-        host: &Host,
-        export: &ExportConfig,
-        domains: &HashMap<Rights, Domain>,
-        (config, from): (&Config, From<'_>),
-        alarm: &Arc<Alarm>,
-    ) -> Result<Made, StartError> {
-        let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
-            Ok(Arc::new(Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?))
-        };
-        let From { object, snapshots } = from;
-        let (arena, table) = match &object {
-            Some(object) => (Arc::clone(&object.arena), Arc::clone(&object.table)),
-            None => (memory("arena", export.arena_len())?, memory("table", export.table_len())?),
-        };
-        let reach = |domain, rights| -> Result<Reach, HostError> {
-            let (data, records) = match rights {
-                Rights::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
-                Rights::Write => {
-                    let data = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-                    (data, data | Access::REMOTE_ATOMIC)
-                }
-            };
-            let arena = host.export_in(domain, &arena, data)?;
-            Ok(Reach { arena, table: host.export_in(domain, &table, records)? })
-        };
-        let open = reach(Domain::default(), Rights::Write)?;
-        let keyed = domains.iter().map(|(rights, domain)| Ok((*rights, reach(*domain, *rights)?)));
-        let keyed = keyed.collect::<Result<_, HostError>>()?;
-        let clock = Arc::clone(&config.clock);
-        let persisted = snapshots.is_some();
-        let restored = match snapshots {
-            Some(snapshots) => restored(snapshots, object.as_deref(), (&arena, &table), config)?,
-            None => None,
-        };
-        let dispatcher = match (&object, restored) {
-            (_, Some(dispatcher)) => dispatcher,
-            (Some(object), None) => take_over(object, config, export.root)?,
-            (None, None) => {
-                let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
-                // A table has a slot for the root, or the configuration would not have passed.
-                Dispatcher::new(space, table, export.root, clock)
-                    .map_err(|_| StartError::NoInodes)?
-                    .with_memory(Identity(random()?), 1)
-            }
-        };
-        let dispatcher = dispatcher.with_alarm(Arc::clone(alarm));
-        let dispatcher = if persisted { dispatcher.with_snapshots() } else { dispatcher };
-        let space = Arc::clone(dispatcher.space());
-        let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
-        let lent = Lent { name, dispatcher, open, keyed };
-        Ok(Made { lent, space, arena, object })
-    }
-
-    /// Starts the threads that work for it.
-    fn work(&self, config: &Config) -> Result<Export, StartError> {
-        if let Some(object) = &self.object {
-            object.begin();
-        }
-        let grace = config.fencing.lease.unwrap_or(DEFAULT_LEASE);
-        let upkeep =
-            || Upkeep::start(&self.lent.dispatcher, Instant::now() + grace).map_err(StartError::Thread);
-        Ok(Export {
-            upkeep: self.object.as_ref().map(|_| upkeep()).transpose()?,
-            object: self.object.clone(),
-            name: self.lent.name.clone(),
-            _scrubber: Scrubber::start(&self.space).map_err(StartError::Thread)?,
-            _prefaulter: Prefaulter::start(&self.arena, config.prefault).map_err(StartError::Thread)?,
-            dispatcher: Arc::clone(&self.lent.dispatcher),
-        })
-    }
-}
-
-/// The file system that a memory object keeps.
-fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher, StartError> {
-    let begin = Instant::now();
-    let header = object.header();
-    let (log, state) = object.log()?;
-    let inodes = state.as_ref().map(|state| state.inodes.len());
-    let kept = Kept {
-        log: Some(log),
-        state,
-        dirt: Some(object.dirt()),
-        starts: header.starts + 1,
-        clean: header.clean,
-    };
-    let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
-    let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
-        .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?
-        .with_memory(Identity(header.identity.to_be_bytes()), header.starts + 1);
-    if let Some(inodes) = inodes {
-        let how = if header.clean { "" } else { ", left by a server that did not end in order" };
-        log::info!(
-            "{}: {inodes} inodes are there{how}, after {:?}",
-            object.path().display(),
-            begin.elapsed()
-        );
-    }
-    Ok(dispatcher)
-}
-
-/// The file system of the newest snapshot that is whole, in memory that is new. Nothing if there is none, or if there is memory that a server has
-/// worked with: that is newer.
-fn restored(
-    snapshots: &mut Snapshots,
-    object: Option<&Object>,
-    memory: (&Arc<Memory>, &Arc<Memory>),
-    config: &Config,
-) -> Result<Option<Dispatcher>, StartError> {
-    let begin = Instant::now();
-    if let Some(header) = object.map(Object::header).filter(|header| header.starts > 0) {
-        let newest = snapshots.newest_header()?;
-        if let Some(other) =
-            newest.filter(|newest| newest.identity.to_be_bytes() != header.identity.to_be_bytes())
-        {
-            log::warn!(
-                "{}: it is of another memory, or of this one before it was restored: what goes on is the memory that is there",
-                snapshots.file(other.number).display()
-            );
-        }
-        return Ok(None);
-    }
-    let Some(contents) = snapshots.newest()? else { return Ok(None) };
-    let (number, inodes) = (contents.header.number, contents.state.inodes.len());
-    let path = snapshots.file(number);
-    let (log, dirt) = match object {
-        Some(object) => (Some(object.log()?.0), Some(object.dirt())),
-        None => (None, None),
-    };
-    let state = restore(contents, snapshots.open(number)?, memory, dirt.as_ref())
-        .map_err(|source| StartError::Restore { path: path.clone(), source })?;
-    let kept = Kept { log, state: Some(state), dirt, starts: 1, clean: true };
-    let identity = match object {
-        Some(object) => object.header().identity.to_be_bytes(),
-        None => random()?,
-    };
-    let memory = (Arc::clone(memory.0), Arc::clone(memory.1));
-    let root = config.root;
-    let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
-        .map_err(|source| StartError::Damage { path: path.clone(), source })?
-        .with_memory(Identity(identity), 1);
-    log::info!("{}: restored, {inodes} inodes, after {:.1?}", path.display(), begin.elapsed());
-    Ok(Some(dispatcher))
-}
-
-/// Checks that the file system of a directory has room for what its objects have not taken yet.
-fn check_room<'a>(path: &Path, objects: impl Iterator<Item = &'a Object>) -> Result<(), StartError> {
-    let lent = |object: &Object| {
-        (object.arena.len() as u64 + object.table.len() as u64).saturating_sub(object.present)
-    };
-    let asked = objects.map(lent).sum();
-    // What cannot tell has to be trusted.
-    let Ok(there) = rustix::fs::statvfs(path) else { return Ok(()) };
-    let bytes = there.f_bavail.saturating_mul(there.f_frsize);
-    match bytes < asked {
-        true => {
-            Err(StartError::NotEnough { asked, bound: Bound { bytes, what: path.display().to_string() } })
-        }
-        false => Ok(()),
-    }
-}
-
-/// For an identity that nothing else has.
-fn random() -> Result<[u8; 16], StartError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|e| StartError::Random(io::Error::other(e.to_string())))?;
-    Ok(bytes)
-}
-
-fn in_memory(bytes: u64) -> Result<usize, StartError> {
-    usize::try_from(bytes).map_err(|_| StartError::NotEnough {
-        asked: bytes,
-        bound: Bound { bytes: usize::MAX as u64, what: "the address space".into() },
-    })
 }
 
 fn check_memory(config: &Config, bound: Option<Bound>) -> Result<(), StartError> {

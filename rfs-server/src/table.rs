@@ -157,19 +157,14 @@ impl Table {
 
     /// Publishes what the server owns, with an mtime that the server set: no client has written since.
     pub fn publish_times(&self, attr: &Attr, space: &Space) {
-        self.change(attr.slot, attr.ino, |table, version| {
-            // In this order: whoever finds the server's part in part has the time of the last write to go by.
-            table.store_server_part(attr, space, version);
-            table.store(attr.slot, record::WRITE_TIME, 0);
-        });
+        self.change(attr.slot, attr.ino, |table, version| table.store_times(attr, space, version));
     }
 
     /// The same, but that the record is open from now on, until it is published.
     pub fn begin_times(&self, attr: &Attr, space: &Space) {
         self.begin(attr.slot);
         let version = self.load(attr.slot, record::VERSION).wrapping_add(1);
-        self.store_server_part(attr, space, version);
-        self.store(attr.slot, record::WRITE_TIME, 0);
+        self.store_times(attr, space, version);
     }
 
     /// The size, as clients may have raised it. No client can bring it past the limit.
@@ -241,6 +236,13 @@ impl Table {
             le.copy_from_slice(bytes);
             self.store(attr.slot, record::MTIME + 8 * word, u64::from_le_bytes(le));
         }
+    }
+
+    /// The same, with an mtime that the server set.
+    fn store_times(&self, attr: &Attr, space: &Space, version: u64) {
+        // In this order: whoever finds the server's part in part has the time of the last write to go by.
+        self.store_server_part(attr, space, version);
+        self.store(attr.slot, record::WRITE_TIME, 0);
     }
 
     fn store(&self, slot: u32, field: usize, value: u64) {

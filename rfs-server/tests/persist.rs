@@ -7,18 +7,21 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
-    process::{Child, ChildStderr, Command, Stdio},
+    process::{ChildStderr, Command},
     sync::atomic::Ordering,
 };
 
-use common::{Client, attach};
-use rdmabox::{Address, ProviderKind, RemoteAddr, Session, SessionOptions};
-use rfs_proto::{Attr, ROOT_INO, RegionRef, Reply, Request, Value, XattrSet, record};
+use common::{
+    Client, attach,
+    program::{self, Running, place, read},
+};
+use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rfs_proto::{Attr, ROOT_INO, Reply, Request, Value, XattrSet};
 use rfs_server::config::Persist;
 
 /// The program, working in a directory.
 struct Program {
-    child: Child,
+    child: Running,
     address: Address,
     stderr: BufReader<ChildStderr>,
     said: Vec<String>,
@@ -28,12 +31,8 @@ fn command(directory: &Path, rest: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
     command.arg("--listen").arg(format!("unix:{}", directory.join("sock").display()));
     command.arg("--persist").arg(directory.join("snapshots")).args(rest);
-    piped(&mut command);
+    program::piped(&mut command);
     command
-}
-
-fn piped(command: &mut Command) {
-    command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
 }
 
 impl Program {
@@ -42,10 +41,8 @@ impl Program {
     }
 
     fn spawn(directory: &Path, command: &mut Command) -> Program {
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().starts_with("ready:")), "it has not started");
-        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut child = Running::start(command);
+        let stderr = BufReader::new(child.0.stderr.take().unwrap());
         Program { child, address: Address::Unix(directory.join("sock")), stderr, said: Vec::new() }
     }
 
@@ -57,8 +54,7 @@ impl Program {
     }
 
     fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        self.child.signal(signal);
     }
 
     /// Reads what it says up to a line with these words.
@@ -82,7 +78,7 @@ impl Program {
     /// Ends it; what it has said.
     fn end(mut self, signal: &str) -> String {
         self.signal(signal);
-        self.child.wait().unwrap();
+        self.child.0.wait().unwrap();
         for line in self.stderr.by_ref().lines() {
             self.said.push(line.unwrap());
         }
@@ -90,24 +86,9 @@ impl Program {
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Does not start, and says why in a line with these words.
 fn refuses(directory: &Path, rest: &[&str], words: &[&str]) {
-    let output = command(directory, rest).output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    let last = stderr.lines().last().unwrap();
-    assert!(words.iter().all(|word| last.contains(word)), "{words:?} are not in {last:?}");
-}
-
-fn place(region: RegionRef, offset: u64) -> RemoteAddr {
-    RemoteAddr { addr: region.addr + offset, rkey: region.rkey }
+    program::refuses(&mut command(directory, rest), words);
 }
 
 /// Writes a part of a file as clients do: past the server, then size and time.
@@ -119,11 +100,7 @@ fn write(client: &Client, attr: &Attr, offset: u64, data: &[u8]) {
     assert!(offset + data.len() as u64 <= extent.file_end());
     let arena = client.attached.arena;
     client.session.write(place(arena, extent.arena + offset - extent.file), data).unwrap();
-    let field =
-        |field: usize| place(client.attached.table, u64::from(attr.slot) * record::LEN as u64 + field as u64);
-    let size = offset + data.len() as u64;
-    client.session.write(field(record::SIZE), &size.to_le_bytes()).unwrap();
-    client.session.write(field(record::WRITE_TIME), &77u64.to_le_bytes()).unwrap();
+    client.publish(attr, offset + data.len() as u64);
 }
 
 fn make(client: &Client, name: &str, data: &[u8]) -> Attr {
@@ -131,20 +108,6 @@ fn make(client: &Client, name: &str, data: &[u8]) -> Attr {
     write(client, &attr, 0, data);
     client.ask(Request::Close { ino: attr.ino });
     attr
-}
-
-fn read(client: &Client, attr: &Attr) -> Vec<u8> {
-    let Reply::Opened(opened) = client.ask(Request::Open { ino: attr.ino, write: false }) else {
-        panic!("not open")
-    };
-    let mut data = vec![0; attr.size as usize];
-    for extent in opened.layout.extents {
-        let at = extent.file as usize;
-        let end = data.len().min(at + extent.len as usize);
-        client.session.read(place(client.attached.arena, extent.arena), &mut data[at..end]).unwrap();
-    }
-    client.ask(Request::Close { ino: attr.ino });
-    data
 }
 
 /// All files of the root directory, with their bytes.
@@ -369,7 +332,7 @@ fn a_full_disk_leaves_what_there_was() {
     unshare.args(["--map-root-user", "--mount", "sh", "-c"]);
     unshare.arg("mount -t tmpfs -o size=4m disk \"$0\" && exec \"$@\"").arg(&disk);
     unshare.arg(server.get_program()).args(server.get_args());
-    piped(&mut unshare);
+    program::piped(&mut unshare);
     let mut program = Program::spawn(directory, &mut unshare);
     let client = program.connect("");
     make(&client, "small", &data(1, 1 << 20));
@@ -377,7 +340,7 @@ fn a_full_disk_leaves_what_there_was() {
     make(&client, "large", &data(2, 6 << 20));
     program.snapshot("no snapshot was made");
     assert!(program.said.last().unwrap().contains("No space left"), "{:?}", program.said);
-    let within = PathBuf::from(format!("/proc/{}/root", program.child.id()))
+    let within = PathBuf::from(format!("/proc/{}/root", program.child.0.id()))
         .join(disk.strip_prefix("/").unwrap())
         .join("rfs");
     let left: Vec<_> = fs::read_dir(within).unwrap().map(|entry| entry.unwrap().file_name()).collect();

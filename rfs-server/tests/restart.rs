@@ -2,30 +2,27 @@
 
 mod common;
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Read},
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Instant,
-};
+use std::{fs, io::Read, path::Path, process::Command, time::Instant};
 
-use common::{Client, ask, attach};
-use rdmabox::{Address, ProviderKind, RemoteAddr, Session, SessionOptions};
+use common::{
+    Client, ask, attach,
+    program::{self, Running, place, read},
+};
+use rdmabox::{Address, ProviderKind, Session, SessionOptions};
 use rfs_proto::{
-    Attr, Errno, Identity, Layout, LockClass, LockKind, LockRange, ROOT_INO, RegionRef, Reply, Request,
-    SetAttr, VERSION, encode_request, record,
+    Attr, Errno, Identity, Layout, LockClass, LockKind, LockRange, ROOT_INO, Reply, Request, SetAttr,
+    VERSION, encode_request,
 };
 
 /// The program, working in a directory.
 struct Program {
-    child: Child,
+    child: Running,
     address: Address,
 }
 
 fn command(directory: &Path, rest: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
-    command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    program::piped(&mut command);
     command.arg("--listen").arg(format!("unix:{}", directory.join("sock").display()));
     command.arg("--memory-dir").arg(directory.join("memory")).args(rest);
     command
@@ -33,10 +30,7 @@ fn command(directory: &Path, rest: &[&str]) -> Command {
 
 impl Program {
     fn start(directory: &Path, rest: &[&str]) -> Program {
-        let mut child = command(directory, rest).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines.any(|line| line.unwrap().starts_with("ready:"));
-        assert!(ready, "it has not started");
+        let child = Running::start(&mut command(directory, rest));
         Program { child, address: Address::Unix(directory.join("sock")) }
     }
 
@@ -60,33 +54,17 @@ impl Program {
 
     /// Ends it; what it has said.
     fn end(mut self, signal: &str) -> String {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
-        self.child.wait().unwrap();
+        self.child.signal(signal);
+        self.child.0.wait().unwrap();
         let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        self.child.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         said
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
 /// Does not start, and says why in a line with these words.
 fn refuses(directory: &Path, rest: &[&str], words: &[&str]) {
-    let output = command(directory, rest).output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    let last = stderr.lines().last().unwrap();
-    assert!(words.iter().all(|word| last.contains(word)), "{words:?} are not in {last:?}");
-}
-
-fn place(region: RegionRef, offset: u64) -> RemoteAddr {
-    RemoteAddr { addr: region.addr + offset, rkey: region.rkey }
+    program::refuses(&mut command(directory, rest), words);
 }
 
 fn layout(client: &Client, request: Request<'_>) -> Layout {
@@ -102,10 +80,7 @@ fn write(client: &Client, name: &[u8], data: &[u8]) -> Attr {
     let layout = layout(client, Request::Allocate { ino: attr.ino, offset: 0, len: data.len() as u64 });
     let [extent] = layout.extents[..] else { panic!("{layout:?}") };
     client.session.write(place(client.attached.arena, extent.arena), data).unwrap();
-    let field =
-        |field: usize| place(client.attached.table, u64::from(attr.slot) * record::LEN as u64 + field as u64);
-    client.session.write(field(record::SIZE), &(data.len() as u64).to_le_bytes()).unwrap();
-    client.session.write(field(record::WRITE_TIME), &77u64.to_le_bytes()).unwrap();
+    client.publish(&attr, data.len() as u64);
     attr
 }
 
@@ -114,20 +89,6 @@ fn lookup(client: &Client, name: &[u8]) -> Attr {
         Reply::Attr(attr) => attr,
         other => panic!("{other:?}"),
     }
-}
-
-fn read(client: &Client, attr: &Attr) -> Vec<u8> {
-    let Reply::Opened(opened) = client.ask(Request::Open { ino: attr.ino, write: false }) else {
-        panic!("not open")
-    };
-    let mut data = vec![0; attr.size as usize];
-    for extent in opened.layout.extents {
-        let at = extent.file as usize;
-        let end = data.len().min(at + extent.len as usize);
-        client.session.read(place(client.attached.arena, extent.arena), &mut data[at..end]).unwrap();
-    }
-    client.ask(Request::Close { ino: attr.ino });
-    data
 }
 
 fn data(seed: usize, len: usize) -> Vec<u8> {
@@ -293,7 +254,7 @@ fn killed_under_load() {
             while begin.elapsed().as_millis() < 200 {
                 std::thread::yield_now();
             }
-            let pid = program.child.id().to_string();
+            let pid = program.child.0.id().to_string();
             assert!(Command::new("kill").args(["-s", "KILL", &pid]).status().unwrap().success());
             workers.into_iter().map(|worker| worker.join().unwrap()).unzip()
         });

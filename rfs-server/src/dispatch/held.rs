@@ -100,9 +100,7 @@ impl Changes {
         // Names change with their directories.
         self.inodes.is_empty() && self.opens.is_empty()
     }
-}
 
-impl Changes {
     #[inline]
     fn inode(&mut self, ino: u64) {
         if self.noted && !self.inodes.contains(&ino) {
@@ -113,6 +111,12 @@ impl Changes {
     fn name(&mut self, directory: u64, name: &[u8]) {
         if self.noted {
             self.names.push((directory, name.into()));
+        }
+    }
+
+    fn open(&mut self, session: u64, ino: u64) {
+        if self.noted && !self.opens.contains(&(session, ino)) {
+            self.opens.push((session, ino));
         }
     }
 }
@@ -174,10 +178,7 @@ impl Held<'_, Writing> {
 
     /// What a session has open of an inode has changed.
     pub(super) fn opens_changed(&mut self, session: u64, ino: u64) {
-        let Changes { noted, opens, .. } = &mut self.changes;
-        if *noted && !opens.contains(&(session, ino)) {
-            opens.push((session, ino));
-        }
+        self.changes.open(session, ino);
     }
 
     /// What has been changed so far.

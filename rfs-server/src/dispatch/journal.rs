@@ -96,8 +96,8 @@ impl Journal {
         &self.log
     }
 
-    /// Logs what a step has changed, of which the inodes are in `ops` already, and what it has come to. If there is no room for that, it is not to be told as done, nor is anything that it gives up to be
-    /// used.
+    /// Logs what a step has changed, of which the inodes are in `ops` already, and what it has come to. If there is no room for that, it is
+    /// not to be told as done, nor is anything that it gives up to be used.
     pub(super) fn note(
         &self,
         inodes: &Held<'_, Writing>,

@@ -65,7 +65,7 @@ pub(crate) use recover::BEFORE;
 pub use recover::{Damage, Kept};
 use shards::{SHARDS, Shards};
 use store::Store;
-pub use tape::{Said, Written};
+pub use tape::{Told, Written};
 
 /// The root directory of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

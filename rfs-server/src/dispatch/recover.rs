@@ -26,7 +26,7 @@ use super::{
 use crate::{
     alloc::Range,
     clock::Clock,
-    durable::{Dirt, Log, before::Present, log::Full, op::Op, replay::State},
+    durable::{Dirt, Log, Object, ObjectError, before::Present, log::Full, op::Op, replay::State},
     files::block_up,
     locks::Locks,
     namespace::{Body, Inode},
@@ -51,6 +51,19 @@ pub struct Kept {
     pub starts: u64,
     /// The last server has ended in order.
     pub clean: bool,
+}
+
+impl Kept {
+    /// What an object keeps for the next server.
+    ///
+    /// # Errors
+    /// Its log makes no sense. Nothing is changed.
+    pub fn of(object: &Object) -> Result<Kept, ObjectError> {
+        let header = object.header();
+        let (log, state) = object.log()?;
+        let (log, dirt) = (Some(log), Some(object.dirt()));
+        Ok(Kept { log, state, dirt, starts: header.starts + 1, clean: header.clean })
+    }
 }
 
 /// Why what is kept makes no file system.
@@ -135,8 +148,8 @@ impl Dispatcher {
         }
         let Present { returning, strangers, locks, given_up } = sessions
             .present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
-        if given_up.last().is_some_and(|given| given.range.end() > arena.len() as u64) {
-            return Err(Damage::Extents(given_up.last().map_or(0, |given| given.ino)));
+        if let Some(beyond) = given_up.last().filter(|given| given.range.end() > arena.len() as u64) {
+            return Err(Damage::Extents(beyond.ino));
         }
         let open: HashSet<(u64, u64)> =
             returning.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();

@@ -15,7 +15,7 @@ use super::{
     journal,
     meta::Look,
     shards::SHARDS,
-    tape::{Said, Written},
+    tape::{Told, Written},
 };
 use crate::{
     alloc::Range,
@@ -26,7 +26,7 @@ use crate::{
 impl Dispatcher {
     /// Tells `sink` of all inodes, in pieces, as they are at the moment at which it is told the last one. From then on
     /// nothing of the space that they have then is given to anybody, until what is returned lets it go.
-    pub(crate) fn describe<E>(&self, mut sink: impl FnMut(Said) -> Result<(), E>) -> Result<Hold<'_>, E> {
+    pub(crate) fn describe<E>(&self, mut sink: impl FnMut(Told) -> Result<(), E>) -> Result<Hold<'_>, E> {
         let tape = &self.store.tape;
         tape.start();
         for at in 0..SHARDS {

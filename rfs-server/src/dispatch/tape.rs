@@ -31,14 +31,14 @@ pub struct Written {
 
 /// What was said.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct Told {
     /// Operations, encoded as in the log: whole ones in each piece, to be read in order.
     pub pieces: Vec<Vec<u8>>,
     /// Sizes and times. The last one of a file counts.
     pub written: Vec<Written>,
 }
 
-impl Said {
+impl Told {
     fn add(&mut self, ops: &[u8]) {
         match self.pieces.last_mut() {
             Some(piece) if piece.len() + ops.len() <= PIECE => piece.extend_from_slice(ops),
@@ -52,7 +52,7 @@ impl Said {
 pub(super) struct Tape {
     there: bool,
     rolls: AtomicBool,
-    said: Mutex<Said>,
+    said: Mutex<Told>,
 }
 
 impl Tape {
@@ -74,7 +74,7 @@ impl Tape {
 
     /// Starts it, for one snapshot at a time.
     pub(super) fn start(&self) {
-        *self.said.lock() = Said::default();
+        *self.said.lock() = Told::default();
         self.rolls.store(true, Ordering::Release);
     }
 
@@ -94,12 +94,12 @@ impl Tape {
     }
 
     /// What was said since this was asked last.
-    pub(super) fn take(&self) -> Said {
+    pub(super) fn take(&self) -> Told {
         std::mem::take(&mut *self.said.lock())
     }
 
     /// Stops it. What it has told with this is how things are at this moment.
-    pub(super) fn stop(&self) -> Said {
+    pub(super) fn stop(&self) -> Told {
         let mut said = self.said.lock();
         self.rolls.store(false, Ordering::Relaxed);
         std::mem::take(&mut *said)

@@ -160,15 +160,6 @@ impl Before {
         Ok(())
     }
 
-    /// An inode is gone: nobody has it open.
-    pub fn gone(&mut self, ino: u64) {
-        for (&session, has) in &mut self.sessions {
-            if has.opens.remove(&ino).is_some() {
-                self.locks.forget(session, ino);
-            }
-        }
-    }
-
     /// A range is somebody's again: whoever had it before does not reach it any more.
     fn reuse(&mut self, range: Range) {
         let before = self.given_up.range(..range.end()).rev();

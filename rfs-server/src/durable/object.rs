@@ -131,13 +131,18 @@ impl ObjectStore {
     }
 }
 
+/// Makes a directory, for this user alone, if just that one is missing.
+pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
 /// Locks a directory against other servers, for as long as what is returned is open; makes it, for this user alone, if just that one
 /// is missing.
 pub(crate) fn lock_directory(path: &Path) -> Result<File, ObjectError> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(os(path, "mkdir")(e)),
-        _ => {}
-    }
+    make_directory(path).map_err(os(path, "mkdir"))?;
     let lock = File::open(path).map_err(os(path, "open"))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),

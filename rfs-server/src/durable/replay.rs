@@ -31,10 +31,8 @@ impl State {
     pub fn apply(&mut self, op: Op<'_>) -> Result<(), LogError> {
         match op {
             Op::Inode(ino, attributes) => self.set(ino, &attributes)?,
-            Op::Gone(ino) => {
-                self.inodes.remove(&ino);
-                self.sessions.gone(ino);
-            }
+            // Who has had it open is asked in the end, of those that are there.
+            Op::Gone(ino) => drop(self.inodes.remove(&ino)),
             Op::Name(directory, name, entry) => {
                 let directory = self.inodes.get_mut(&directory).map(|inode| &mut inode.body);
                 let Some(Body::Directory(directory)) = directory else { return Err(LogError::Nonsense) };

@@ -7,7 +7,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufReader, BufWriter, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -17,7 +17,7 @@ use super::{
     Contents, ReadError,
     format::{Header, Reader},
 };
-use crate::durable::object::{ObjectError, file_name, lock_directory};
+use crate::durable::object::{ObjectError, file_name, lock_directory, make_directory};
 
 const NAME: &str = "snapshot-";
 const UNFINISHED: &str = ".new";
@@ -79,10 +79,7 @@ impl Directory {
     /// The snapshots of an export, of which `keep` whole ones are to stay. What was not finished goes.
     pub fn export(&self, export: &str, keep: usize) -> Result<Snapshots, PersistError> {
         let path = self.path.join(file_name(export));
-        match fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(os(&path)(e)),
-            _ => {}
-        }
+        make_directory(&path).map_err(os(&path))?;
         let snapshots = Snapshots { path, keep, torn: Vec::new() };
         for name in snapshots.names()?.iter().filter(|name| name.ends_with(UNFINISHED)) {
             let path = snapshots.path.join(name);

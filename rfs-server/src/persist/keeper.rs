@@ -110,7 +110,6 @@ struct Orders {
 struct Shared {
     orders: Mutex<Orders>,
     changed: Condvar,
-    over: AtomicBool,
 }
 
 /// The thread.
@@ -161,7 +160,6 @@ impl Keeper {
     /// Ends the thread.
     fn stop(&mut self) -> Vec<Job> {
         self.shared.orders.lock().over = true;
-        self.shared.over.store(true, Ordering::Relaxed);
         self.shared.changed.notify_all();
         let Some(thread) = self.thread.take() else { return Vec::new() };
         thread.join().unwrap_or_else(|_| {
@@ -184,7 +182,7 @@ fn work(shared: &Shared, mut jobs: Vec<Job>, every: Option<Duration>) -> Vec<Job
     while let Some(asked) = wait(shared, every) {
         for job in &mut jobs {
             if asked || !job.is_idle() {
-                job.make(|_| match shared.over.load(Ordering::Relaxed) {
+                job.make(|_| match shared.orders.lock().over {
                     true => Err(io::Error::new(io::ErrorKind::Interrupted, "the server ends")),
                     false => Ok(()),
                 });

@@ -14,7 +14,7 @@ use rustix::io::{Errno, pread};
 use super::format::{Frames, Header, Kind};
 use crate::{
     alloc::Range,
-    dispatch::{Dispatcher, Said, Written},
+    dispatch::{Dispatcher, Told, Written},
 };
 
 /// Bytes that are copied at a time.
@@ -70,7 +70,7 @@ pub fn snapshot<W: Write>(
     frames.end()
 }
 
-fn describe<W: Write>(frames: &mut Frames<W>, said: &Said) -> io::Result<()> {
+fn describe<W: Write>(frames: &mut Frames<W>, said: &Told) -> io::Result<()> {
     for ops in said.pieces.iter().filter(|ops| !ops.is_empty()) {
         frames.frame(Kind::Ops, &[ops])?;
     }

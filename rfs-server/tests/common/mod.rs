@@ -1,6 +1,8 @@
 //! A server and sessions with it, for the tests of the server's front.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
+pub mod program;
+
 use std::sync::Arc;
 
 use rdmabox::{Address, ProviderKind, Session, SessionOptions};

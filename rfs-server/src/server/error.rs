@@ -1,0 +1,137 @@
+//! Why a server does not start.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use rdmabox::{Address, HostError, KeyFileError, MemoryError, size, tls::TlsError};
+
+use crate::{
+    config::MIN_MEMORY,
+    dispatch::Damage,
+    durable::ObjectError,
+    persist::{PersistError, restore::RestoreError},
+    system::Bound,
+};
+
+/// Why a server did not start. Nothing of it is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Not worth a file system.
+    #[error("cannot lend {}: the least is {}", size::show(*.asked), size::show(MIN_MEMORY))]
+    TooLittle {
+        /// Bytes asked for.
+        asked: u64,
+    },
+    /// The root directory needs one.
+    #[error("a file system needs at least one inode")]
+    NoInodes,
+    /// One name twice.
+    #[error("the export {name:?} is given twice")]
+    ExportTwice {
+        /// The name.
+        name: String,
+    },
+    /// Clients would lose their sessions for other reasons first.
+    #[error("--recall-timeout {patience:?} has to be less than --lease {lease:?}")]
+    Patience {
+        /// How long a client may take to say that it keeps something no longer.
+        patience: Duration,
+        /// How long a client that is not heard of keeps its session.
+        lease: Duration,
+    },
+    /// Nobody could ever connect.
+    #[error("no address to listen on")]
+    NoListener,
+    /// One address twice.
+    #[error("{address} is given twice")]
+    ListenTwice {
+        /// The address.
+        address: Address,
+    },
+    /// A listener that anyone on the network could use.
+    #[error(
+        "{address} can be reached from other machines, and whoever connects could read and write everything: give keys \
+         (--keys FILE), or say --allow-remote-without-secret if that is what you want"
+    )]
+    Remote {
+        /// The address.
+        address: Address,
+    },
+    /// The file with keys is missing, or says nothing that makes sense, or others may read it.
+    #[error(transparent)]
+    Keys(#[from] KeyFileError),
+    /// TLS would not be what carries the data.
+    #[error(
+        "{address}: with --tls-cert there can be no address for RDMA: what its devices carry cannot be encrypted by TLS"
+    )]
+    TlsRdma {
+        /// The address.
+        address: Address,
+    },
+    /// Nobody would speak it.
+    #[error("--tls-cert is for addresses of TCP, and there is none: give --listen tcp:HOST:PORT")]
+    TlsNowhere,
+    /// Certificates that are missing, or do not fit together.
+    #[error("cannot use TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// A host name that means nothing here.
+    #[error("cannot resolve {address}: {source}")]
+    Resolve {
+        /// The address.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// More than there is.
+    #[error("cannot lend {}: {} leaves {}", size::show(*.asked), .bound.what, size::show(.bound.bytes))]
+    NotEnough {
+        /// Bytes needed.
+        asked: u64,
+        /// What stands in the way.
+        bound: Bound,
+    },
+    /// The files that have the memory cannot be used.
+    #[error("cannot use memory in files: {0}")]
+    Object(#[from] ObjectError),
+    /// What is kept there is no file system.
+    #[error("cannot use memory in files: {path}: {source}", path = .path.display())]
+    Damage {
+        /// The directory of the export.
+        path: PathBuf,
+        /// What is wrong.
+        source: Damage,
+    },
+    /// Two things in one place.
+    #[error("--memory-dir and --persist need a directory each")]
+    SameDirectory,
+    /// Snapshots cannot be used, or there is none to begin with.
+    #[error(transparent)]
+    Persist(#[from] PersistError),
+    /// The snapshot to begin with cannot be restored.
+    #[error("cannot restore {path}: {source}", path = .path.display())]
+    Restore {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: RestoreError,
+    },
+    /// The system refused the memory.
+    #[error("cannot lend memory: {0}")]
+    Memory(#[from] MemoryError),
+    /// The directory of a Unix socket could not be made.
+    #[error("cannot create {path}: {source}", path = .path.display())]
+    SocketDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// No random numbers.
+    #[error("there are no random numbers: {0}")]
+    Random(io::Error),
+    /// An address in use, or another network error.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}

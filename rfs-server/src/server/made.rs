@@ -1,0 +1,210 @@
+//! A file system of an export: in new memory, in that of an object as the server before has left it, or as a snapshot has it.
+//!
+//! Threading: a server that starts has everything to itself.
+
+use std::{collections::HashMap, io, path::Path, sync::Arc, time::Instant};
+
+use rdmabox::{Access, Domain, Host, HostError, Memory};
+use rfs_proto::Identity;
+
+use super::{Export, StartError};
+use crate::{
+    config::{Config, DEFAULT_LEASE},
+    dispatch::{Dispatcher, Kept, Root},
+    durable::Object,
+    export::ExportConfig,
+    patience::Alarm,
+    persist::{directory::Snapshots, restore::restore},
+    prefault::Prefaulter,
+    rights::Rights,
+    scrub::{Scrubber, Space},
+    service::{Lent, Reach},
+    system::Bound,
+    upkeep::Upkeep,
+};
+
+/// What a file system is begun with.
+pub(super) struct From<'a> {
+    pub(super) object: Option<Arc<Object>>,
+    pub(super) snapshots: Option<&'a mut Snapshots>,
+}
+
+/// An export whose memory is there.
+pub(super) struct Made {
+    pub(super) lent: Lent,
+    space: Arc<Space>,
+    arena: Arc<Memory>,
+    object: Option<Arc<Object>>,
+}
+
+impl Made {
+    pub(super) fn new(
+        host: &Host,
+        export: &ExportConfig,
+        domains: &HashMap<Rights, Domain>,
+        (config, from): (&Config, From<'_>),
+        alarm: &Arc<Alarm>,
+    ) -> Result<Made, StartError> {
+        let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
+            Ok(Arc::new(Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?))
+        };
+        let From { object, snapshots } = from;
+        let (arena, table) = match &object {
+            Some(object) => (Arc::clone(&object.arena), Arc::clone(&object.table)),
+            None => (memory("arena", export.arena_len())?, memory("table", export.table_len())?),
+        };
+        let reach = |domain, rights| -> Result<Reach, HostError> {
+            let (data, records) = match rights {
+                Rights::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
+                Rights::Write => {
+                    let data = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+                    (data, data | Access::REMOTE_ATOMIC)
+                }
+            };
+            let arena = host.export_in(domain, &arena, data)?;
+            Ok(Reach { arena, table: host.export_in(domain, &table, records)? })
+        };
+        let open = reach(Domain::default(), Rights::Write)?;
+        let keyed = domains.iter().map(|(rights, domain)| Ok((*rights, reach(*domain, *rights)?)));
+        let keyed = keyed.collect::<Result<_, HostError>>()?;
+        let clock = Arc::clone(&config.clock);
+        let persisted = snapshots.is_some();
+        let restored = match snapshots {
+            Some(snapshots) => restored(snapshots, object.as_deref(), (&arena, &table), config)?,
+            None => None,
+        };
+        let dispatcher = match (&object, restored) {
+            (_, Some(dispatcher)) => dispatcher,
+            (Some(object), None) => take_over(object, config, export.root)?,
+            (None, None) => {
+                let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
+                // A table has a slot for the root, or the configuration would not have passed.
+                Dispatcher::new(space, table, export.root, clock)
+                    .map_err(|_| StartError::NoInodes)?
+                    .with_memory(Identity(random()?), 1)
+            }
+        };
+        let dispatcher = dispatcher.with_alarm(Arc::clone(alarm));
+        let dispatcher = if persisted { dispatcher.with_snapshots() } else { dispatcher };
+        let space = Arc::clone(dispatcher.space());
+        let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
+        let lent = Lent { name, dispatcher, open, keyed };
+        Ok(Made { lent, space, arena, object })
+    }
+
+    /// Starts the threads that work for it.
+    pub(super) fn work(&self, config: &Config) -> Result<Export, StartError> {
+        if let Some(object) = &self.object {
+            object.begin();
+        }
+        let grace = config.fencing.lease.unwrap_or(DEFAULT_LEASE);
+        let upkeep =
+            || Upkeep::start(&self.lent.dispatcher, Instant::now() + grace).map_err(StartError::Thread);
+        Ok(Export {
+            upkeep: self.object.as_ref().map(|_| upkeep()).transpose()?,
+            object: self.object.clone(),
+            name: self.lent.name.clone(),
+            _scrubber: Scrubber::start(&self.space).map_err(StartError::Thread)?,
+            _prefaulter: Prefaulter::start(&self.arena, config.prefault).map_err(StartError::Thread)?,
+            dispatcher: Arc::clone(&self.lent.dispatcher),
+        })
+    }
+}
+
+/// The file system that a memory object keeps.
+fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher, StartError> {
+    let begin = Instant::now();
+    let (header, kept) = (object.header(), Kept::of(object)?);
+    let (starts, inodes) = (kept.starts, kept.state.as_ref().map(|state| state.inodes.len()));
+    let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
+    let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
+        .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?
+        .with_memory(Identity(header.identity.to_be_bytes()), starts);
+    if let Some(inodes) = inodes {
+        let how = if header.clean { "" } else { ", left by a server that did not end in order" };
+        log::info!(
+            "{}: {inodes} inodes are there{how}, after {:?}",
+            object.path().display(),
+            begin.elapsed()
+        );
+    }
+    Ok(dispatcher)
+}
+
+/// The file system of the newest snapshot that is whole, in memory that is new. Nothing if there is none, or if there is memory that a server has
+/// worked with: that is newer.
+fn restored(
+    snapshots: &mut Snapshots,
+    object: Option<&Object>,
+    memory: (&Arc<Memory>, &Arc<Memory>),
+    config: &Config,
+) -> Result<Option<Dispatcher>, StartError> {
+    let begin = Instant::now();
+    if let Some(header) = object.map(Object::header).filter(|header| header.starts > 0) {
+        let newest = snapshots.newest_header()?;
+        if let Some(other) =
+            newest.filter(|newest| newest.identity.to_be_bytes() != header.identity.to_be_bytes())
+        {
+            log::warn!(
+                "{}: it is of another memory, or of this one before it was restored: what goes on is the memory that is there",
+                snapshots.file(other.number).display()
+            );
+        }
+        return Ok(None);
+    }
+    let Some(contents) = snapshots.newest()? else { return Ok(None) };
+    let (number, inodes) = (contents.header.number, contents.state.inodes.len());
+    let path = snapshots.file(number);
+    let (log, dirt) = match object {
+        Some(object) => (Some(object.log()?.0), Some(object.dirt())),
+        None => (None, None),
+    };
+    let state = restore(contents, snapshots.open(number)?, memory, dirt.as_ref())
+        .map_err(|source| StartError::Restore { path: path.clone(), source })?;
+    let kept = Kept { log, state: Some(state), dirt, starts: 1, clean: true };
+    let identity = match object {
+        Some(object) => object.header().identity.to_be_bytes(),
+        None => random()?,
+    };
+    let memory = (Arc::clone(memory.0), Arc::clone(memory.1));
+    let root = config.root;
+    let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
+        .map_err(|source| StartError::Damage { path: path.clone(), source })?
+        .with_memory(Identity(identity), 1);
+    log::info!("{}: restored, {inodes} inodes, after {:.1?}", path.display(), begin.elapsed());
+    Ok(Some(dispatcher))
+}
+
+/// Checks that the file system of a directory has room for what its objects have not taken yet.
+pub(super) fn check_room<'a>(
+    path: &Path,
+    objects: impl Iterator<Item = &'a Object>,
+) -> Result<(), StartError> {
+    let lent = |object: &Object| {
+        (object.arena.len() as u64 + object.table.len() as u64).saturating_sub(object.present)
+    };
+    let asked = objects.map(lent).sum();
+    // What cannot tell has to be trusted.
+    let Ok(there) = rustix::fs::statvfs(path) else { return Ok(()) };
+    let bytes = there.f_bavail.saturating_mul(there.f_frsize);
+    match bytes < asked {
+        true => {
+            Err(StartError::NotEnough { asked, bound: Bound { bytes, what: path.display().to_string() } })
+        }
+        false => Ok(()),
+    }
+}
+
+/// For an identity that nothing else has.
+fn random() -> Result<[u8; 16], StartError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| StartError::Random(io::Error::other(e.to_string())))?;
+    Ok(bytes)
+}
+
+fn in_memory(bytes: u64) -> Result<usize, StartError> {
+    usize::try_from(bytes).map_err(|_| StartError::NotEnough {
+        asked: bytes,
+        bound: Bound { bytes: usize::MAX as u64, what: "the address space".into() },
+    })
+}
