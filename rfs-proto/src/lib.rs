@@ -26,7 +26,7 @@ pub use message::{
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

@@ -481,8 +481,17 @@ pub enum Recall {
         /// Inode.
         ino: u64,
     },
-    /// All that the session keeps: the server has been started again, and does not know what that is.
+    /// All that the session keeps: the server has been started again, and does not know what that is. Layouts that came from the server
+    /// before are not in use any more once it is acknowledged.
     All,
+    /// An inode's layout of a generation before this one: the file has given up space that it names. Once it is acknowledged, no operation on
+    /// such a layout is under way any more.
+    Layout {
+        /// Inode.
+        ino: u64,
+        /// The first generation that is not meant.
+        generation: u64,
+    },
 }
 
 /// What was copied.
@@ -585,14 +594,21 @@ pub struct DirEntry {
 impl Recall {
     /// True if the attributes of an inode go with it.
     pub fn concerns(&self, inode: u64) -> bool {
-        self.inode().is_none_or(|ino| ino == inode)
+        match self {
+            Recall::All => true,
+            Recall::Layout { .. } => false,
+            kept => kept.inode() == Some(inode),
+        }
     }
 
-    /// The inode whose attributes go with it; `None` for all.
+    /// The inode that it is about; `None` for all.
     pub fn inode(&self) -> Option<u64> {
         match self {
             Recall::Name { parent, .. } => Some(*parent),
-            Recall::Names { ino } | Recall::Attr { ino } | Recall::Pages { ino } => Some(*ino),
+            Recall::Names { ino }
+            | Recall::Attr { ino }
+            | Recall::Pages { ino }
+            | Recall::Layout { ino, .. } => Some(*ino),
             Recall::All => None,
         }
     }

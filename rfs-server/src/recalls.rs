@@ -58,7 +58,11 @@ impl<A> Queue<A> {
             bytes += RECALL_BYTES
                 + match recall {
                     Recall::Name { name, .. } => name.len(),
-                    Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } | Recall::All => 0,
+                    Recall::Names { .. }
+                    | Recall::Attr { .. }
+                    | Recall::Pages { .. }
+                    | Recall::Layout { .. }
+                    | Recall::All => 0,
                 };
             bytes <= MAX_MESSAGE
         });
@@ -87,6 +91,15 @@ impl<A> Queues<A> {
     /// A session began that keeps.
     pub fn begin(&mut self, session: u64) {
         self.insert(session, false);
+    }
+
+    /// A session that keeps nothing asks for recalls: from now on it is told of layouts. True if it has not asked before.
+    pub fn asks(&mut self, session: u64) -> bool {
+        let new = !self.queues.contains_key(&session);
+        if new {
+            self.insert(session, true);
+        }
+        new
     }
 
     /// A session began at the server before that keeps.
@@ -144,9 +157,14 @@ impl<A> Queues<A> {
         self.queues.get(&need.session).is_some_and(|queue| queue.first <= need.place)
     }
 
-    /// A session is done with all replies up to number `done`: the place of its first recall that it is not done with. What was
-    /// sent and is not among them is sent again.
-    pub fn acknowledge(&mut self, session: u64, done: u64) -> Result<u64, Unknown> {
+    /// A session is done with all replies up to number `done`: the place of its first recall that it is not done with, after `each` has had
+    /// those that it is done with now. What was sent and is not among them is sent again.
+    pub fn acknowledge(
+        &mut self,
+        session: u64,
+        done: u64,
+        mut each: impl FnMut(&Recall),
+    ) -> Result<u64, Unknown> {
         let queue = self.queues.get_mut(&session).ok_or(Unknown)?;
         // None has got as far as that.
         if std::mem::take(&mut queue.adopts) && done < u64::MAX {
@@ -157,7 +175,7 @@ impl<A> Queues<A> {
         }
         let sent = std::mem::take(&mut queue.sent);
         if done == queue.number {
-            queue.recalls.drain(..sent);
+            queue.recalls.drain(..sent).map(|(recall, _)| recall).for_each(|recall| each(&recall));
             queue.first += sent as u64;
             self.open -= sent;
         }
@@ -214,6 +232,10 @@ mod tests {
 
     use super::*;
 
+    fn acknowledge<A>(queues: &mut Queues<A>, session: u64, done: u64) -> Result<u64, Unknown> {
+        queues.acknowledge(session, done, |_| {})
+    }
+
     fn attr(ino: u64) -> Recall {
         Recall::Attr { ino }
     }
@@ -227,24 +249,24 @@ mod tests {
         let mut queues = Queues::default();
         let now = Instant::now();
         assert_eq!(queues.push(1, attr(5), now), None);
-        assert_eq!(queues.acknowledge(1, 0), Err(Unknown));
+        assert_eq!(acknowledge(&mut queues, 1, 0), Err(Unknown));
         assert_eq!(queues.wait(1, 'x'), Some('x'));
         queues.begin(1);
-        assert_eq!((queues.acknowledge(1, 0), queues.acknowledge(1, 1)), (Ok(0), Err(Unknown)));
+        assert_eq!((acknowledge(&mut queues, 1, 0), acknowledge(&mut queues, 1, 1)), (Ok(0), Err(Unknown)));
         assert_eq!((queues.wait(1, 'a'), queues.answer(1)), (None, None));
         let need = queues.push(1, attr(5), now).unwrap();
         assert_eq!(queues.answer(1), Some(('a', reply(1, &[5]))));
         let later = queues.push(1, attr(6), now).unwrap();
         assert_eq!((queues.next(1), queues.answer(1)), (None, None));
         assert!(queues.is_open(need) && queues.is_open(later));
-        assert_eq!(queues.acknowledge(1, 1), Ok(1));
+        assert_eq!(acknowledge(&mut queues, 1, 1), Ok(1));
         assert!(!queues.is_open(need) && queues.is_open(later));
         assert_eq!(queues.next(1), Some(reply(2, &[6])));
         // It says that it has not got that: it gets it again.
-        assert_eq!(queues.acknowledge(1, 1), Ok(1));
+        assert_eq!(acknowledge(&mut queues, 1, 1), Ok(1));
         assert_eq!(queues.next(1), Some(reply(3, &[6])));
-        assert_eq!(queues.acknowledge(1, 4), Err(Unknown));
-        assert_eq!(queues.acknowledge(1, 3), Ok(2));
+        assert_eq!(acknowledge(&mut queues, 1, 4), Err(Unknown));
+        assert_eq!(acknowledge(&mut queues, 1, 3), Ok(2));
         assert_eq!((queues.next(1), queues.wait(1, 'b'), queues.wait(1, 'c')), (None, None, Some('b')));
         assert_eq!((queues.take_asker(1), queues.take_asker(1)), (Some('c'), None));
         assert!(queues.end(1) && !queues.end(1) && !queues.is_open(later));
@@ -271,7 +293,7 @@ mod tests {
         assert_eq!(open(&queues, 3, 7), []);
         let number = queues.next(1).unwrap().number;
         assert_eq!(open(&queues, 3, 5), [last, other], "told is not done");
-        queues.acknowledge(1, number).unwrap();
+        acknowledge(&mut queues, 1, number).unwrap();
         assert_eq!(open(&queues, 3, 5), [other]);
     }
 
@@ -291,7 +313,7 @@ mod tests {
         queues.next(2);
         // Being told is not being done.
         assert_eq!(queues.overdue(second, start + second), [2]);
-        queues.acknowledge(2, 1).unwrap();
+        acknowledge(&mut queues, 2, 1).unwrap();
         assert_eq!(queues.overdue(second, start + 2 * second), [1]);
         assert_eq!(queues.deadline(second), Some(start + 2 * second));
     }
@@ -318,12 +340,12 @@ mod tests {
                     rfs_proto::encode_reply(&rfs_proto::Reply::Recalls(reply.clone()), &mut bytes);
                     prop_assert!(bytes.len() <= MAX_MESSAGE);
                     told.extend(reply.recalls);
-                    prop_assert_eq!(queues.acknowledge(1, reply.number), Ok(told.len() as u64));
+                    prop_assert_eq!(acknowledge(&mut queues, 1, reply.number), Ok(told.len() as u64));
                 }
             }
             while let Some(reply) = queues.next(1) {
                 told.extend(reply.recalls);
-                prop_assert_eq!(queues.acknowledge(1, reply.number), Ok(told.len() as u64));
+                prop_assert_eq!(acknowledge(&mut queues, 1, reply.number), Ok(told.len() as u64));
             }
             prop_assert_eq!(told, asked);
         }

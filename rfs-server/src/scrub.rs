@@ -19,7 +19,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use rdmabox::Memory;
-use rfs_proto::BLOCK;
+use rfs_proto::{BLOCK, Recall};
 use seeded_faults::{Fault, seeded};
 
 use crate::{
@@ -100,7 +100,7 @@ impl Space {
         let mut taken = used;
         for GivenUp { range, ino, holders: mut all } in given_up {
             all.extend(before.then_some(BEFORE));
-            arena.quarantine(ino, range, &all);
+            arena.quarantine((ino, 0), range, &all);
             taken.push(range);
         }
         taken.sort_unstable();
@@ -111,7 +111,7 @@ impl Space {
                 dirt.as_ref().map_or_else(|| vec![(free, false)], |dirt| dirt.pieces(free))
             {
                 match may_hold {
-                    true => arena.quarantine(0, piece, holders),
+                    true => arena.quarantine((0, 0), piece, holders),
                     false => arena.add_clean(piece),
                 }
             }
@@ -174,8 +174,9 @@ impl Space {
         self.change(|arena| arena.session_ended(BEFORE));
     }
 
-    /// Takes space of an inode back that `holders` can still reach; [`Space::tidy`] follows, outside of other locks.
-    pub fn quarantine(&self, ino: u64, ranges: &[Range], holders: &[u64]) {
+    /// Takes space of an inode back that `holders` can still reach by layouts before this generation; [`Space::tidy`] follows, outside of
+    /// other locks.
+    pub fn quarantine(&self, (ino, generation): (u64, u64), ranges: &[Range], holders: &[u64]) {
         if ranges.is_empty() {
             return;
         }
@@ -184,7 +185,7 @@ impl Space {
                 let mut all = holders.to_vec();
                 all.extend(account.before.then_some(BEFORE));
                 all.extend(account.held_from.filter(|&from| range.end() > from).map(|_| SNAPSHOT));
-                account.arena.quarantine(ino, range, &all);
+                account.arena.quarantine((ino, generation), range, &all);
             }
         });
     }
@@ -219,6 +220,17 @@ impl Space {
         // What of this inode's is quarantined has been since before its shard was locked for this.
         if self.quarantined.load(Ordering::Relaxed) > 0 {
             self.change(|arena| arena.lease_ended(ino, session));
+        }
+    }
+
+    /// A session has acknowledged a recall, which may have been one of layouts; [`Space::tidy`] follows.
+    pub fn acknowledged(&self, session: u64, recall: &Recall) {
+        match *recall {
+            Recall::Layout { ino, generation } => {
+                self.change(|arena| arena.layouts_returned(ino, session, generation));
+            }
+            Recall::All => self.change(|arena| arena.old_layouts_returned(session)),
+            Recall::Name { .. } | Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } => {}
         }
     }
 
@@ -385,7 +397,7 @@ mod tests {
     fn inline_mode_cleans_at_once() {
         let space = space(8 << 20, ScrubMode::Inline);
         let range = use_all(&space, 8 << 20);
-        space.quarantine(1, &[range], &[]);
+        space.quarantine((1, 1), &[range], &[]);
         assert_eq!(space.allocate(&[want(1)]), Err(Short::Dirty));
         space.tidy();
         assert_eq!(space.totals().clean, 8 << 20);
@@ -396,7 +408,7 @@ mod tests {
     fn little_dirt_is_cleaned_at_once_in_background_mode_too() {
         let space = space(1 << 20, ScrubMode::Background);
         let range = use_all(&space, 1 << 20);
-        space.quarantine(1, &[range], &[]);
+        space.quarantine((1, 1), &[range], &[]);
         space.tidy();
         assert_eq!(space.totals().clean, 1 << 20);
         assert!(is_zero(&space, range));
@@ -406,7 +418,7 @@ mod tests {
     fn an_allocation_cleans_what_it_needs() {
         let space = space(16 << 20, ScrubMode::Background);
         let range = use_all(&space, 16 << 20);
-        space.quarantine(1, &[range], &[]);
+        space.quarantine((1, 1), &[range], &[]);
         // No thread was started: the allocation has to do it.
         space.tidy();
         assert_eq!(space.totals().clean, 0);
@@ -428,7 +440,7 @@ mod tests {
         let space = space(32 << 20, ScrubMode::Background);
         let range = use_all(&space, 32 << 20);
         let scrubber = Scrubber::start(&space).unwrap();
-        space.quarantine(1, &[range], &[]);
+        space.quarantine((1, 1), &[range], &[]);
         space.tidy();
         let got = loop {
             match space.allocate(&[want(32 << 20)]) {
@@ -448,9 +460,9 @@ mod tests {
         let whole = use_all(&space, 4 << 20);
         let part = |at: u64| Range { start: whole.start + at * M, len: M };
         let hold = space.hold();
-        space.quarantine(1, &[part(0), part(1)], &[]);
+        space.quarantine((1, 1), &[part(0), part(1)], &[]);
         // A session can reach this one, too.
-        space.quarantine(1, &[part(2)], &[4]);
+        space.quarantine((1, 1), &[part(2)], &[4]);
         space.tidy();
         assert_eq!((space.totals().clean, space.totals().quarantined), (0, 3 * M));
         assert!(!is_zero(&space, part(0)) && !is_zero(&space, part(1)));
@@ -461,7 +473,7 @@ mod tests {
         space.lease_ended(1, 4);
         space.tidy();
         assert_eq!((space.totals().clean, space.totals().quarantined), (3 * M, 0));
-        space.quarantine(2, &[part(3)], &[]);
+        space.quarantine((2, 1), &[part(3)], &[]);
         assert_eq!(space.totals().quarantined, M);
         drop(hold);
         assert_eq!((space.totals().clean, space.totals().quarantined), (4 * M, 0));
@@ -470,10 +482,10 @@ mod tests {
         let whole = use_all(&space, 4 << 20);
         let hold = space.hold();
         hold.copied_to(2 * M);
-        space.quarantine(3, &[part(1)], &[]);
+        space.quarantine((3, 1), &[part(1)], &[]);
         space.tidy();
         assert_eq!((space.totals().clean, space.totals().quarantined), (M, 0));
-        space.quarantine(3, &[Range { start: whole.start, len: M }], &[]);
+        space.quarantine((3, 1), &[Range { start: whole.start, len: M }], &[]);
         drop(hold);
         assert_eq!(space.totals().clean, 2 * M);
     }
@@ -482,7 +494,7 @@ mod tests {
     fn quarantined_space_comes_back_with_the_lease() {
         let space = space(1 << 20, ScrubMode::Inline);
         let range = use_all(&space, 1 << 20);
-        space.quarantine(9, &[range], &[4]);
+        space.quarantine((9, 1), &[range], &[4]);
         assert_eq!(space.allocate(&[want(1)]), Err(Short::Full));
         space.lease_ended(9, 4);
         space.tidy();

@@ -80,6 +80,7 @@ faults! {
         SlotLeaked "slot-leaked" "the record of an inode that is gone is never free again"
 
         // Leases, and what clients keep.
+        LayoutNotRecalled "layout-not-recalled" "who can reach what a file has given up is not asked to let go of it"
         NameNotRecalled "name-not-recalled" "who keeps a name is not told that it changed"
         AttrNotRecalled "attr-not-recalled" "who keeps attributes is not told that they changed"
         RecallNotAwaited "recall-not-awaited" "a change is answered before others have given up what they keep of it"

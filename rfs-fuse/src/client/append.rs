@@ -126,11 +126,13 @@ impl Client {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
         self.follow_generation(inode, generation)?;
-        let (parts, of) = loop {
+        let (places, (parts, of)) = loop {
+            let places = inode.places.read();
             match self.targets(inode, offset, data)? {
-                Some(found) => break found,
-                None => self.allocate(inode, offset, len)?,
+                Some(found) => break (places, found),
+                None => drop(places),
             }
+            self.allocate(inode, offset, len)?;
         };
         if of != generation {
             return Ok(None);
@@ -164,6 +166,7 @@ impl Client {
         inode.size.lock().raise(end);
         let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
         let now = seen.map_or_else(|| self.look(inode), |seen| Ok(seen.glimpse()))?;
+        drop(places);
         // A truncation. If the file is shorter now, it came after this append. If not, it may have come before, and the file
         // been grown to the very size again: then the bytes went to space that the file had.
         if now.generation != generation {

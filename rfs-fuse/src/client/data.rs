@@ -69,6 +69,7 @@ impl Client {
         let _counted = (!self.records.is_mapped()).then(|| self.one_read());
         let end = offset.saturating_add(len as u64);
         for attempt in 1..=TRIES {
+            let _places = inode.places.read();
             if let Some(map) = &self.arena_map
                 && self.records.is_mapped()
             {
@@ -223,7 +224,9 @@ impl Client {
         data: &[u8],
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
+            let places = inode.places.read();
             let Some((parts, generation)) = self.targets(inode, offset, data)? else {
+                drop(places);
                 self.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };

@@ -1,6 +1,6 @@
 //! What the client remembers of inodes.
 //!
-//! Lock order within one inode, outermost first: `opens`, `io`, `append`, `layout_calls`, then any one of `layout`, `size`,
+//! Lock order within one inode, outermost first: `opens`, `io`, `append`, `places`, `layout_calls`, then any one of `layout`, `size`,
 //! `at_server`, `severed`, `times`, `lease`, `listing`, `pages_as_of`, `told`, `as_directory` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another.
 
@@ -154,8 +154,11 @@ pub(crate) struct Inode {
     pub(crate) open: AtomicBool,
     /// Reads and writes share it, a change of size excludes them.
     pub(crate) io: RwLock<()>,
-    /// Reads that share it without holding it.
+    /// Reads that share it, and `places`, without holding them.
     pub(crate) started: Started,
+    /// Shared by whoever uses places that the layout names, from the look at it to the end; whoever gives them back excludes those. Nothing
+    /// that others have to agree to is waited for with it.
+    pub(crate) places: RwLock<()>,
     /// Held over an append, so that this session has one at a time.
     pub(crate) append: Mutex<()>,
     /// Held over calls that fetch or extend the layout.
@@ -197,6 +200,7 @@ impl Inode {
             open: AtomicBool::new(false),
             io: RwLock::default(),
             started: Started::default(),
+            places: RwLock::default(),
             append: Mutex::default(),
             layout_calls: Mutex::default(),
             layout: RwLock::default(),
@@ -219,6 +223,13 @@ impl Inode {
         let alone = self.io.write();
         self.started.wait();
         alone
+    }
+
+    /// Waits for those who use places of the layout, and keeps others from it.
+    pub(crate) fn unused(&self) -> RwLockWriteGuard<'_, ()> {
+        let unused = self.places.write();
+        self.started.wait();
+        unused
     }
 
     /// Where its attribute record is, once any attributes were seen.

@@ -67,7 +67,7 @@ impl Started {
 struct OneStarted(Arc<Inode>);
 
 impl OneStarted {
-    /// To be called with the inode's `io` held.
+    /// To be called with the inode's `io` and `places` held.
     fn new(inode: &Arc<Inode>) -> OneStarted {
         *inode.started.count.lock() += 1;
         OneStarted(Arc::clone(inode))
@@ -103,7 +103,9 @@ impl Client {
             return Err(answer);
         }
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
-        let Some(_shared) = inode.io.try_read() else { return Err(answer) };
+        let (Some(_shared), Some(_places)) = (inode.io.try_read(), inode.places.try_read()) else {
+            return Err(answer);
+        };
         let end = offset.saturating_add(len as u64);
         let known = {
             let size = inode.size.lock();

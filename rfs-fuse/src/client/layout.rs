@@ -112,6 +112,22 @@ impl LayoutCache {
         self.extents.push(extent);
     }
 
+    /// Takes in what was fetched. False, and nothing done, if that was recalled meanwhile.
+    pub(crate) fn renew(&mut self, fresh: LayoutCache) -> bool {
+        let good = fresh.generation >= self.generation || fresh.era != self.era;
+        if good {
+            *self = fresh;
+        }
+        good
+    }
+
+    /// What is of a generation before this one is void.
+    pub(crate) fn recalled(&mut self, generation: u64) {
+        if self.generation < generation {
+            self.clear(generation);
+        }
+    }
+
     /// Forgets everything; `generation` is the one to fetch.
     pub(crate) fn clear(&mut self, generation: u64) {
         *self = LayoutCache { generation, era: self.era, ..LayoutCache::default() };
@@ -189,6 +205,26 @@ mod tests {
     use super::*;
 
     const B: u64 = BLOCK;
+
+    #[test]
+    fn what_was_recalled_while_it_was_fetched_is_not_taken_in() {
+        let fetched = || {
+            let mut fresh = LayoutCache::default();
+            fresh.replace(&layout(&[extent(0, 5, 2)], true), 1);
+            fresh
+        };
+        let mut cache = LayoutCache::default();
+        assert!(cache.renew(fetched()) && cache.covers(0, 2 * B));
+        cache.recalled(7);
+        assert!(cache.covers(0, 2 * B), "it is of that generation");
+        cache.recalled(8);
+        assert!(!cache.covers(0, 1) && cache.known_to() == 0);
+        assert!(!cache.renew(fetched()) && !cache.covers(0, 1));
+        // Another server counts anew, and begins higher; but one that has lost everything does not.
+        let mut of_another = fetched();
+        of_another.era = 2;
+        assert!(cache.renew(of_another));
+    }
 
     fn extent(file: u64, arena: u64, len: u64) -> Extent {
         Extent { file: file * B, arena: arena * B, len: len * B }

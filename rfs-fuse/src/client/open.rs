@@ -12,7 +12,7 @@ use super::{
     Client, ClientError, Creator,
     inode::{Inode, Opens},
     keeping::Since,
-    layout::validate,
+    layout::{LayoutCache, validate},
     names::{check_name, with_pending},
     space::TRIES,
 };
@@ -148,8 +148,16 @@ impl Client {
         }
         self.answered(since, inode, &attr);
         if opens.local == 0 || inode.layout.read().era() != era {
-            inode.layout.write().replace(&layout, era);
-            inode.size.lock().set(attr.size);
+            let mut fresh = LayoutCache::default();
+            fresh.replace(&layout, era);
+            let now = inode.layout.write().renew(fresh);
+            {
+                let mut size = inode.size.lock();
+                size.set(attr.size);
+                if !now {
+                    size.distrust();
+                }
+            }
             inode.open.store(true, Ordering::Release);
         }
         Ok(with_pending(inode, attr))

@@ -1,6 +1,6 @@
 //! Keeping the layout of an open file: looking whether it still holds, fetching it, asking for space.
 
-use rfs_proto::{BLOCK, Errno, Layout, Reply, Request};
+use rfs_proto::{BLOCK, Errno, Layout, Recall, Reply, Request};
 
 use super::{
     Client, ClientError,
@@ -113,8 +113,9 @@ impl Client {
                 }
             }
             fresh.set_stamp(stamp);
-            *inode.layout.write() = fresh;
-            return Ok(());
+            if inode.layout.write().renew(fresh) {
+                return Ok(());
+            }
         }
         Err(ClientError::Unstable)
     }
@@ -135,6 +136,26 @@ impl Client {
         };
         // A reply may hold only a part of the extents of a file in many pieces.
         if all { Ok(()) } else { self.fetch_layout(inode, None) }
+    }
+
+    /// On return no operation uses what these recalls take from layouts.
+    pub(crate) fn give_layouts_back(&self, recalls: &[Recall]) {
+        for recall in recalls {
+            match *recall {
+                Recall::Layout { ino, generation } => {
+                    let Some(inode) = self.inodes.get(ino) else { continue };
+                    let _unused = inode.unused();
+                    inode.layout.write().recalled(generation);
+                    inode.size.lock().distrust();
+                }
+                // Operations look at the generation, or at the era, before they use a place.
+                Recall::All => {
+                    let all = self.inodes.numbers().into_iter().filter_map(|ino| self.inodes.get(ino));
+                    all.for_each(|inode| drop(inode.unused()));
+                }
+                Recall::Name { .. } | Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } => {}
+            }
+        }
     }
 
     fn call_layout(&self, request: &Request<'_>) -> Result<Layout, ClientError> {

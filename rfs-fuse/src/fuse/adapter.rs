@@ -67,17 +67,14 @@ pub struct Adapter {
     complained: Arc<AtomicBool>,
     /// Something was not written back.
     unwritten: AtomicBool,
-    _recalls: Option<Recalls>,
+    _recalls: Recalls,
 }
 
 impl Adapter {
     /// An adapter; `kernel` is connected once there is a mount. With [`Settings::keeps`] the client has to be attached so that it
-    /// keeps.
+    /// keeps. What is recalled is obeyed in any case: layouts are without that, too.
     pub fn new(client: Arc<Client>, settings: Settings, kernel: KernelLink) -> io::Result<Adapter> {
-        let recalls = match settings.keeps {
-            true => Some(Recalls::obey(client.clone(), kernel.clone())?),
-            false => None,
-        };
+        let recalls = Recalls::obey(client.clone(), kernel.clone())?;
         Ok(Adapter {
             locks: Locks::new(client.clone(), kernel.clone()),
             lock_flags: LockFlags::new(),

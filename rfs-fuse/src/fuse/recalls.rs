@@ -127,7 +127,12 @@ struct Asking(Arc<Shared>);
 impl Keeper for Asking {
     fn drop_all(&self, recalls: &[Recall]) {
         let job = |recall: &Recall| Arc::new(Job { recall: recall.clone(), done: AtomicBool::new(false) });
-        let jobs: Vec<Arc<Job>> = recalls.iter().map(job).collect();
+        // The kernel knows no layouts.
+        let kept = recalls.iter().filter(|recall| !matches!(recall, Recall::Layout { .. }));
+        let jobs: Vec<Arc<Job>> = kept.map(job).collect();
+        if jobs.is_empty() {
+            return;
+        }
         self.0.queue.lock().jobs.extend(jobs.iter().cloned());
         let (mut ended, mut since) = (None, Instant::now());
         let at_most = |under_way: &UnderWay| (under_way.count() > 0).then_some(GRACE);
@@ -197,7 +202,7 @@ impl Shared {
             Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
             Recall::Names { ino } | Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
             // Each inode by itself.
-            Recall::All => Ok(()),
+            Recall::Layout { .. } | Recall::All => Ok(()),
         };
         if let Err(e) = outcome {
             log::warn!("cannot drop what was recalled ({recall:?}): {e}");

@@ -55,9 +55,9 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false, mount: None },
         ),
         (
-            "00 09 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
+            "00 0a 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
-                version: 9,
+                version: 10,
                 client: "",
                 export: "",
                 keeps: false,
@@ -240,7 +240,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             })),
         ),
         (
-            "0e ac02 05 00 01 01 61 01 02 02 05 03 8020 04",
+            "0e ac02 06 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02",
             Reply::Recalls(Recalls {
                 number: 300,
                 recalls: vec![
@@ -249,6 +249,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                     Recall::Attr { ino: 5 },
                     Recall::Pages { ino: 4096 },
                     Recall::All,
+                    Recall::Layout { ino: 5, generation: 300 },
                 ],
             }),
         ),

@@ -74,6 +74,8 @@ impl Totals {
 #[derive(Debug)]
 struct Quarantined {
     range: Range,
+    /// The first generation of the inode's layout without it; 0 if the server before saw to that.
+    generation: u64,
     holders: Vec<u64>,
 }
 
@@ -207,14 +209,15 @@ impl Arena {
         }
     }
 
-    /// Takes space of an inode back that the sessions in `holders` can still reach. It becomes free when the last of
-    /// them gave its lease on the inode back.
-    pub fn quarantine(&mut self, ino: u64, range: Range, holders: &[u64]) {
+    /// Takes space of an inode back that the sessions in `holders` can still reach by layouts before `generation`. It becomes free when the
+    /// last of them gave such layouts back, or its lease on the inode.
+    pub fn quarantine(&mut self, (ino, generation): (u64, u64), range: Range, holders: &[u64]) {
         if holders.is_empty() || seeded(Fault::QuarantineSkipped) {
             self.free(range);
         } else if range.len > 0 {
             self.quarantined += range.len;
-            self.quarantine.entry(ino).or_default().push(Quarantined { range, holders: holders.to_vec() });
+            let entry = Quarantined { range, generation, holders: holders.to_vec() };
+            self.quarantine.entry(ino).or_default().push(entry);
         }
     }
 
@@ -229,8 +232,26 @@ impl Arena {
 
     /// A session gave its lease on an inode back, or is dead.
     pub fn lease_ended(&mut self, ino: u64, session: u64) {
+        self.layouts_returned(ino, session, u64::MAX);
+    }
+
+    /// A session uses no layouts that come from the server before.
+    pub fn old_layouts_returned(&mut self, session: u64) {
+        self.let_go(|entry| {
+            if entry.generation == 0 {
+                entry.holders.retain(|&holder| holder != session);
+            }
+        });
+    }
+
+    /// A session uses no layouts of an inode that are of a generation before this one.
+    pub fn layouts_returned(&mut self, ino: u64, session: u64, generation: u64) {
         let Some(list) = self.quarantine.get_mut(&ino) else { return };
-        let free = without_holders(list, |entry| entry.holders.retain(|&holder| holder != session));
+        let free = without_holders(list, |entry| {
+            if entry.generation <= generation {
+                entry.holders.retain(|&holder| holder != session);
+            }
+        });
         if list.is_empty() {
             self.quarantine.remove(&ino);
         }

@@ -58,9 +58,9 @@ fn all_or_nothing() {
 fn quarantine_ends_with_the_last_holder() {
     let mut arena = Arena::new(10);
     arena.allocate(&[want(10)]).unwrap();
-    arena.quarantine(7, range(0, 4), &[1, 2]);
-    arena.quarantine(7, range(4, 2), &[2]);
-    arena.quarantine(7, range(6, 1), &[]);
+    arena.quarantine((7, 1), range(0, 4), &[1, 2]);
+    arena.quarantine((7, 1), range(4, 2), &[2]);
+    arena.quarantine((7, 1), range(6, 1), &[]);
     assert_eq!(arena.totals(), Totals { len: 10, clean: 0, dirty: 1, quarantined: 6 });
     arena.lease_ended(8, 1);
     arena.lease_ended(7, 1);
@@ -172,7 +172,7 @@ fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
             holders.sort_unstable();
             holders.dedup();
             let range = model.used.swap_remove(pick % model.used.len());
-            arena.quarantine(ino, range, &holders);
+            arena.quarantine((ino, 1), range, &holders);
             let to = if holders.is_empty() { Cell::Dirty } else { Cell::Quarantined(ino, holders) };
             model.paint(range, &Cell::Used, &to);
         }

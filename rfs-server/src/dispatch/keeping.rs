@@ -75,7 +75,7 @@ impl Meta<'_> {
         self.await_open(session, |recall| match recall {
             Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
             Recall::Names { ino } => *ino == parent,
-            Recall::Attr { .. } | Recall::Pages { .. } => false,
+            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Layout { .. } => false,
             Recall::All => true,
         });
     }
@@ -105,10 +105,19 @@ impl Meta<'_> {
         self.keepers(ino).forget(ino);
     }
 
+    /// An inode has given up space that these sessions can reach by layouts before a generation: it is nobody's until they have
+    /// given those back.
+    pub(super) fn recall_layout(&mut self, (ino, generation): (u64, u64), holders: &[u64]) {
+        for &holder in holders {
+            self.recall(holder, Recall::Layout { ino, generation });
+        }
+    }
+
     fn recall(&mut self, keeper: u64, recall: Recall) {
         let unsaid = match recall {
             Recall::Name { .. } | Recall::Names { .. } => seeded(Fault::NameNotRecalled),
             Recall::Attr { .. } | Recall::Pages { .. } => seeded(Fault::AttrNotRecalled),
+            Recall::Layout { .. } => seeded(Fault::LayoutNotRecalled),
             // A server that starts recalls that.
             Recall::All => false,
         };

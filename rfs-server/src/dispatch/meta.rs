@@ -57,15 +57,15 @@ pub(crate) struct View<'a, M: Mode> {
 /// what it was.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
-    /// Space of an inode, and who can still reach it.
-    space: Vec<(u64, Vec<Range>, Vec<u64>)>,
+    /// Space of an inode, with the first generation of its layout without that, and who can still reach it.
+    space: Vec<((u64, u64), Vec<Range>, Vec<u64>)>,
     slots: Vec<u32>,
 }
 
 impl Freed {
     /// Space that somebody can still reach.
     pub(super) fn reachable(&self) -> impl Iterator<Item = (u64, &[Range], &[u64])> {
-        let all = self.space.iter().map(|(ino, ranges, holders)| (*ino, &ranges[..], &holders[..]));
+        let all = self.space.iter().map(|((ino, _), ranges, holders)| (*ino, &ranges[..], &holders[..]));
         all.filter(|(_, ranges, holders)| !ranges.is_empty() && !holders.is_empty())
     }
 }
@@ -149,8 +149,9 @@ impl Meta<'_> {
         if let Some(ino) = self.unpublished.take() {
             self.publish(ino);
         }
-        for (ino, ranges, holders) in self.freed.space.drain(..) {
-            self.space.quarantine(ino, &ranges, &holders);
+        for (of, ranges, holders) in std::mem::take(&mut self.freed.space) {
+            self.space.quarantine(of, &ranges, &holders);
+            self.recall_layout(of, &holders);
         }
         for slot in self.freed.slots.drain(..) {
             self.table.release(slot);
@@ -242,14 +243,17 @@ impl Meta<'_> {
                 changed = true;
             }
         }
-        // Also where no space goes: what was zeroed may have been under somebody's write.
-        if changed {
-            // The next server begins with a higher one.
-            self.namespace.inodes_mut().passing_mut(ino)?.layout_generation += 1;
+        if !changed {
+            return Ok(());
         }
+        // Also where no space goes: what was zeroed may have been under somebody's write.
+        let inode = self.namespace.inodes_mut().passing_mut(ino)?;
+        // The next server begins with a higher one.
+        inode.layout_generation += 1;
+        let of = (ino, inode.layout_generation);
         if !given_up.is_empty() {
             let holders = self.leases(ino).others(session, ino);
-            self.freed.space.push((ino, given_up.to_vec(), holders));
+            self.freed.space.push((of, given_up.to_vec(), holders));
         }
         Ok(())
     }
@@ -293,13 +297,13 @@ impl Meta<'_> {
         self.inode_gone(session, ino);
         let Some(inode) = self.namespace.remove_inode(ino) else { return };
         self.xattrs.give_back(inode.xattr_bytes());
-        let Inode { slot, body, .. } = inode;
+        let Inode { slot, body, layout_generation, .. } = inode;
         if let Body::File(mut map) = body {
             let mut ranges = map.cut(0);
             if seeded(Fault::SpaceLeaked) {
                 ranges.pop();
             }
-            self.freed.space.push((ino, ranges, Vec::new()));
+            self.freed.space.push(((ino, layout_generation), ranges, Vec::new()));
         }
         self.freed.slots.push(slot);
     }

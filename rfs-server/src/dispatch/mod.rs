@@ -40,7 +40,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::Memory;
-use rfs_proto::{Errno, FileKind, Identity, ROOT_INO, Reply, Request, ServerStats, StatFs, VERSION};
+use rfs_proto::{Errno, FileKind, Identity, ROOT_INO, Recall, Reply, Request, ServerStats, StatFs, VERSION};
 use seeded_faults::{Fault, seeded};
 
 use crate::{
@@ -61,6 +61,7 @@ use meta::Meta;
 pub use once::KeptReply;
 use outcome::Debt;
 pub use outcome::{Outcome, Promise, Sender};
+use pending::State;
 pub(crate) use recover::BEFORE;
 pub use recover::{Damage, Kept};
 use shards::{SHARDS, Shards};
@@ -327,7 +328,12 @@ impl Dispatcher {
     fn answer_recalls(&self, session: u64, done: u64) -> Outcome {
         let mut due = Vec::new();
         let outcome = self.store.pending.locked(|state| {
-            let Ok(first) = state.recalls.acknowledge(session, done) else {
+            self.asks_for_recalls(session, state);
+            // Under the lock, so that who finds it acknowledged finds the space given back.
+            let space = &self.store.space;
+            let Ok(first) =
+                state.recalls.acknowledge(session, done, |recall| space.acknowledged(session, recall))
+            else {
                 return Outcome::Now(Reply::Error(Errno::EPROTO));
             };
             due = state.waits.acknowledged(session, first);
@@ -337,7 +343,18 @@ impl Dispatcher {
             }
         });
         self.store.send(due);
+        self.store.space.tidy();
         outcome
+    }
+
+    /// Somebody who keeps nothing may ask, too: he hears of layouts then. What ends his session comes past `state` after that.
+    fn asks_for_recalls(&self, session: u64, state: &mut State) {
+        if let Some(session) = self.sessions.get(session).filter(|session| session.is_attached())
+            && state.recalls.asks(session.id())
+            && session.is_of_before()
+        {
+            state.recalls.push(session.id(), Recall::All, Instant::now());
+        }
     }
 
     fn attach(&self, session: u64, (version, client): (u32, &str), manner: Manner) -> Result<Reply, Errno> {

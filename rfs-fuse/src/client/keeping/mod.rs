@@ -316,6 +316,10 @@ impl Client {
         let mut recalled = self.keeping.recalled.write();
         for recall in recalls {
             recalled.note(recall.clone());
+            // Nothing of it is kept.
+            if matches!(recall, Recall::Layout { .. }) {
+                continue;
+            }
             // Everything is forgotten at once.
             let Some(ino) = recall.inode() else { continue };
             let (mut directories, mut ahead) = (self.keeping.directories.lock(), self.keeping.ahead.lock());
@@ -329,7 +333,7 @@ impl Client {
                     directories.forget(*ino);
                     ahead.of_directory(*ino);
                 }
-                Recall::Attr { .. } | Recall::Pages { .. } | Recall::All => {}
+                Recall::Attr { .. } | Recall::Pages { .. } | Recall::Layout { .. } | Recall::All => {}
             }
             drop((directories, ahead));
             if let Some(inode) = self.inodes.get(ino) {
@@ -391,6 +395,7 @@ impl Client {
                         self.note(&recalls);
                         keeper.drop_all(&recalls);
                     }
+                    self.give_layouts_back(&recalls);
                     done = number;
                 }
                 Reply::Error(errno) => return Err(errno.into()),

@@ -55,7 +55,7 @@ impl Recalled {
         self.any(since, |recall| match recall {
             Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
             Recall::Names { ino } => *ino == parent,
-            Recall::Attr { .. } | Recall::Pages { .. } => false,
+            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Layout { .. } => false,
             Recall::All => true,
         })
     }

@@ -1,6 +1,9 @@
 //! What is kept, what is recalled, and what comes in between.
 
-use std::{sync::atomic::AtomicU64, thread};
+use std::{
+    sync::{atomic::AtomicU64, mpsc},
+    thread,
+};
 
 use rdmabox::Cancel;
 use rfs_proto::{Recall, Request, encode_request};
@@ -295,6 +298,58 @@ fn pages_are_good_under_a_lease() {
     assert!(!open(12));
     k.client.used(ino, 12);
     assert!(open(16), "the open asked for a lease");
+}
+
+#[test]
+fn a_layout_is_given_back_when_nobody_uses_it() {
+    const OLD: &[u8] = b"before";
+    let k = Keeping::with(Fake::new(256, false));
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    k.client.open(ino, true).expect("opened");
+    k.client.write(ino, 0, OLD).expect("written");
+    assert_eq!(read(&k.client, ino, 0, 100), OLD);
+    k.meddler.hold_reads();
+    let other = k.client.one_read();
+    let (send, answered) = mpsc::channel();
+    let answer = move |data: Result<ReadData<'_>, ClientError>| {
+        let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
+        send.send(bytes.to_vec()).expect("somebody listens");
+    };
+    assert!(k.client.read_later(ino, 0, OLD.len(), answer).is_ok());
+    drop(other);
+    // Another client makes the file anew, in other space.
+    let another = client(&k.server);
+    another.open(ino, true).expect("opened");
+    let generation = another.setattr(ino, &TRUNCATE).expect("truncated").layout_generation;
+    another.write(ino, 0, b"after").expect("written");
+    let recall = || k.recall(Recall::Layout { ino, generation });
+    thread::scope(|scope| {
+        let recalled = scope.spawn(recall);
+        (0..1000).for_each(|_| thread::yield_now());
+        assert!(!recalled.is_finished(), "a read of the old space is under way");
+        k.meddler.release_reads(&Ok(()));
+        recalled.join().expect("no panic");
+    });
+    assert_eq!(answered.recv().expect("answered"), OLD);
+    // At once, although the size was looked at a moment ago.
+    assert_eq!(read(&k.client, ino, 0, 100), b"after");
+    // One that is under way is waited for as well if it is a write.
+    let (client, written) = (Arc::clone(&k.client), Arc::new(AtomicU64::new(0)));
+    let (began, begins) = mpsc::channel();
+    let counts = Arc::clone(&written);
+    k.meddler.once(What::Write, move || {
+        began.send(()).expect("somebody listens");
+        (0..1000).for_each(|_| thread::yield_now());
+        counts.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    let writing = thread::spawn(move || client.write(ino, 0, b"AFTER"));
+    begins.recv().expect("it begins");
+    recall();
+    assert_eq!(written.load(Ordering::Relaxed), 1);
+    writing.join().expect("no panic").expect("written");
+    assert_eq!(read(&k.client, ino, 0, 100), b"AFTER");
 }
 
 #[test]

@@ -59,11 +59,13 @@ impl<'a> Hand<'a> {
         self.taken += 1;
         assert_eq!(recalls.number, self.taken);
         for recall in recalls.recalls {
-            recall.inode().map(|ino| self.attrs.remove(&ino));
+            if !matches!(recall, Recall::Layout { .. }) {
+                recall.inode().map(|ino| self.attrs.remove(&ino));
+            }
             match recall {
                 Recall::Name { parent, name } => drop(self.names.remove(&(parent, name))),
                 Recall::Names { ino } => self.names.retain(|(parent, _), _| *parent != ino),
-                Recall::Attr { .. } | Recall::Pages { .. } => {}
+                Recall::Attr { .. } | Recall::Pages { .. } | Recall::Layout { .. } => {}
                 Recall::All => panic!("only a server that is started again recalls that"),
             }
         }

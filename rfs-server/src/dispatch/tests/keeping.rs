@@ -208,7 +208,7 @@ fn who_does_not_keep_is_told_nothing_and_marked_nothing() {
     let fixture = fixture(64, 32);
     let (plain, keeper) = (fixture.client(1), fixture.attached(2, true));
     assert!(!plain.keep(create(ROOT_INO, "f", true)));
-    assert_eq!(plain.error(Request::Recalls { done: 0 }), Errno::EPROTO);
+    let told_nothing = plain.recalls(0);
     plain.page(ROOT_INO, 0, 10);
     keeper.done(rename((ROOT_INO, "f"), (ROOT_INO, "g"), RenameFlags::empty()));
     // And it changes what others keep.
@@ -216,6 +216,54 @@ fn who_does_not_keep_is_told_nothing_and_marked_nothing() {
     let changed = plain.start(Request::Unlink { parent: ROOT_INO, name: b"g" });
     assert_eq!(told(&asked).recalls, [name(ROOT_INO, "g")]);
     assert!(changed.try_recv().is_err());
+    assert!(told_nothing.try_recv().is_err());
+    // No session that is attached: nobody who could be told.
+    fixture.dispatcher.session_began(3, regions());
+    assert_eq!(Client { fixture: &fixture, id: 3 }.error(Request::Recalls { done: 0 }), Errno::EPROTO);
+}
+
+/// Whether or not they keep anything else.
+#[test]
+fn what_a_file_gives_up_is_free_when_its_openers_have_let_go_of_it() {
+    for keeps in [false, true] {
+        let fixture = fixture(16, 8);
+        let (one, two) = (fixture.attached(1, keeps), fixture.client(2));
+        let ino = one.create("f").attr.ino;
+        one.allocate(ino, 0, 8 * B);
+        one.truncate(ino, 8 * B);
+        let mut asked = one.recalls(0);
+        let opened = two.start(Request::Open { ino, write: true });
+        if keeps {
+            assert_eq!(told(&asked).recalls, [pages(ino)]);
+            asked = one.recalls(1);
+        }
+        assert!(matches!(opened.try_recv(), Ok(Reply::Opened(_))));
+        let free = fixture.free_blocks();
+        let truncate = |size| {
+            let changes = SetAttr { size: Some(size), ..SetAttr::default() };
+            two.start(Request::SetAttr { ino, changes })
+        };
+        let generation = || one.stat(ino).layout_generation;
+        // Twice: one may acknowledge the first before it has heard of the second.
+        let first = truncate(4 * B);
+        let before = generation();
+        let second = truncate(0);
+        assert!(first.try_recv().is_err() && second.try_recv().is_err());
+        let recalls = told(&asked);
+        assert_eq!(recalls.recalls, [Recall::Layout { ino, generation: before }]);
+        assert_eq!(fixture.free_blocks(), free);
+        let asked = one.recalls(recalls.number);
+        assert!(matches!(first.try_recv(), Ok(Reply::Attr(_))) && second.try_recv().is_err());
+        assert_eq!(fixture.free_blocks(), free + 4);
+        let recalls = told(&asked);
+        assert_eq!(recalls.recalls, [Recall::Layout { ino, generation: generation() }]);
+        one.recalls(recalls.number);
+        assert!(matches!(second.try_recv(), Ok(Reply::Attr(_))));
+        assert_eq!(fixture.free_blocks(), 16);
+        // It has it open still, and what it wrote is nobody else's.
+        one.allocate(ino, 0, B);
+        one.close(ino);
+    }
 }
 
 #[test]

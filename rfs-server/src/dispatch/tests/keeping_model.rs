@@ -141,6 +141,7 @@ impl<'a> Keeper<'a> {
                     self.attrs.remove(&ino);
                 }
                 Recall::Attr { ino } | Recall::Pages { ino } => drop(self.attrs.remove(&ino)),
+                Recall::Layout { .. } => {}
                 Recall::All => panic!("only a server that is started again recalls that"),
             }
         }

@@ -156,6 +156,33 @@ fn space_waits_for_those_who_can_reach_it_and_for_nobody_else() {
 }
 
 #[test]
+fn who_has_come_back_gives_back_the_layouts_of_before() {
+    for keeps in [false, true] {
+        let object = Object::new();
+        let f = object.start(1, true).unwrap();
+        let (one, two) = (attach(&f, 1, keeps), attach(&f, 2, false));
+        let free = f.free_blocks();
+        let ino = two.create("f").attr.ino;
+        two.allocate(ino, 0, 3 * B);
+        two.truncate(ino, 3 * B);
+        one.opened(Request::Open { ino, write: false });
+        let truncated =
+            two.start(Request::SetAttr { ino, changes: SetAttr { size: Some(0), ..SetAttr::default() } });
+        // Who does not ask is not asked, and keeps others from it until he closes.
+        assert_eq!((truncated.try_recv().is_ok(), f.free_blocks()), (!keeps, free - 3));
+        let (_object, f) = killed(&object, &f, 2, false);
+        let one = back(&f, 1);
+        assert_eq!(f.free_blocks(), free - 3);
+        let Reply::Recalls(Recalls { number, recalls }) = one.ask(Request::Recalls { done: 0 }) else {
+            panic!()
+        };
+        assert_eq!(recalls, [Recall::All]);
+        drop(one.start(Request::Recalls { done: number }));
+        assert_eq!(f.free_blocks(), free);
+    }
+}
+
+#[test]
 fn locks_are_held_and_who_waits_is_to_ask_again() {
     for anew in [false, true] {
         let object = Object::new();
