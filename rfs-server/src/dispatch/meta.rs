@@ -57,15 +57,24 @@ pub(crate) struct View<'a, M: Mode> {
 /// what it was.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
-    /// Space of an inode, with the first generation of its layout without that, and who can still reach it.
-    space: Vec<((u64, u64), Vec<Range>, Vec<u64>)>,
+    space: Vec<Ranges>,
     slots: Vec<u32>,
+}
+
+/// Space of an inode.
+#[derive(Debug)]
+struct Ranges {
+    /// The inode, and the first generation of its layout without them.
+    of: (u64, u64),
+    ranges: Vec<Range>,
+    /// The sessions that can still reach them.
+    holders: Vec<u64>,
 }
 
 impl Freed {
     /// Space that somebody can still reach.
     pub(super) fn reachable(&self) -> impl Iterator<Item = (u64, &[Range], &[u64])> {
-        let all = self.space.iter().map(|((ino, _), ranges, holders)| (*ino, &ranges[..], &holders[..]));
+        let all = self.space.iter().map(|given| (given.of.0, &given.ranges[..], &given.holders[..]));
         all.filter(|(_, ranges, holders)| !ranges.is_empty() && !holders.is_empty())
     }
 }
@@ -149,7 +158,7 @@ impl Meta<'_> {
         if let Some(ino) = self.unpublished.take() {
             self.publish(ino);
         }
-        for (of, ranges, holders) in std::mem::take(&mut self.freed.space) {
+        for Ranges { of, ranges, holders } in std::mem::take(&mut self.freed.space) {
             self.space.quarantine(of, &ranges, &holders);
             self.recall_layout(of, &holders);
         }
@@ -253,7 +262,7 @@ impl Meta<'_> {
         let of = (ino, inode.layout_generation);
         if !given_up.is_empty() {
             let holders = self.leases(ino).others(session, ino);
-            self.freed.space.push((of, given_up.to_vec(), holders));
+            self.freed.space.push(Ranges { of, ranges: given_up.to_vec(), holders });
         }
         Ok(())
     }
@@ -303,7 +312,7 @@ impl Meta<'_> {
             if seeded(Fault::SpaceLeaked) {
                 ranges.pop();
             }
-            self.freed.space.push(((ino, layout_generation), ranges, Vec::new()));
+            self.freed.space.push(Ranges { of: (ino, layout_generation), ranges, holders: Vec::new() });
         }
         self.freed.slots.push(slot);
     }
