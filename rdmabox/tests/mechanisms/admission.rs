@@ -1,0 +1,187 @@
+//! The window, and policies of one's own.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rdmabox::{
+    BatchMode,
+    admission::{AdmissionPolicy, LatencyWindow, LatencyWindowOptions},
+};
+
+use crate::{
+    offsets, on_four_threads, submit,
+    support::{Fixture, at, base, on_each_that_posts, pattern, providers},
+};
+
+#[test]
+fn the_window_is_never_exceeded() {
+    for provider in providers() {
+        for batch in BatchMode::ALL {
+            let mut f = Fixture::new(provider);
+            (f.options.batch, f.options.window_bytes) = (batch, 32 * 1024);
+            let session = f.connect();
+            let base = base(&session);
+            std::thread::scope(|scope| {
+                for thread in 0..4usize {
+                    let session = &session;
+                    scope.spawn(move || {
+                        for round in 0..40usize {
+                            let start = thread << 20;
+                            let writes: Vec<_> = (0..12)
+                                .map(|i| {
+                                    session
+                                        .start_write(at(base, start + i * 6000), pattern(1 + round * 100, i))
+                                })
+                                .collect();
+                            let places = offsets(base, (0..6).map(|i| start + (1 << 19) + i * 5000));
+                            submit(session, round % 2 == 0, &places, 2000);
+                            writes.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
+                        }
+                    });
+                }
+            });
+            let (now, peak) = session.in_flight();
+            assert_eq!(now, 0);
+            assert!((4096..=32 * 1024).contains(&peak), "{provider} {batch}: {peak}");
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_the_window_can_still_be_merged() {
+    on_each_that_posts(|mut f| {
+        (f.options.window_bytes, f.options.queue_pairs) = (4096, 1);
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        let own = Arc::clone(&session);
+        session.write_then(at(base, 1 << 20), vec![1; 8], move |result, _| {
+            assert_eq!(result, Ok(()));
+            let before = own.stats();
+            // In a callback nothing is polled: the first one fills the window until it has ended.
+            let started: Vec<_> = [0, 8192, 9216, 10_240, 11_264]
+                .into_iter()
+                .map(|offset| {
+                    own.start_write(at(base, offset), vec![2; if offset == 0 { 4096 } else { 1024 }])
+                })
+                .collect();
+            send.send((before, started)).unwrap();
+        });
+        let (before, started) = receive.recv().unwrap();
+        started.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
+        let took = session.stats().since(&before);
+        assert_eq!((took.wqes, took.merged, took.write_requests), (2, 3, 5));
+        assert!(took.window_waits > 0);
+        assert_eq!(session.in_flight().1, 4096);
+    });
+}
+
+/// One at a time, and remembers what it was told.
+#[derive(Debug, Default)]
+struct OneByOne {
+    asked: AtomicU64,
+    completed: Mutex<Vec<u64>>,
+}
+
+impl AdmissionPolicy for OneByOne {
+    fn admit(&self, in_flight: u64, _: u64) -> bool {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        assert_ne!(in_flight, 0, "with nothing in flight it is not asked");
+        false
+    }
+
+    fn on_complete(&self, bytes: u64, _: Duration) {
+        self.completed.lock().push(bytes);
+    }
+}
+
+#[test]
+fn a_policy_of_ones_own_decides() {
+    on_each_that_posts(|mut f| {
+        let policy = Arc::new(OneByOne::default());
+        f.options.admission = Some(Arc::<OneByOne>::clone(&policy));
+        let session = f.connect();
+        let base = base(&session);
+        let took = submit(&session, true, &offsets(base, (0..20).map(|i| i * 10_000)), 5000);
+        assert_eq!((took.wqes, took.doorbells), (20, 20));
+        assert!(took.window_waits > 0 && policy.asked.load(Ordering::SeqCst) > 0);
+        submit(&session, false, &[base], 5000);
+        session.fetch_add(base, 1).unwrap();
+        assert_eq!(session.in_flight(), (0, 8192));
+        let expected = std::iter::repeat_n(5000, 21).chain([8]).collect::<Vec<_>>();
+        assert_eq!(*policy.completed.lock(), expected);
+    });
+}
+
+/// A [`LatencyWindow`] that counts what it is told.
+#[derive(Debug)]
+struct Counted {
+    window: LatencyWindow,
+    asked: AtomicU64,
+    completed: AtomicU64,
+}
+
+impl AdmissionPolicy for Counted {
+    fn admit(&self, in_flight: u64, request: u64) -> bool {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.window.admit(in_flight, request)
+    }
+
+    fn on_complete(&self, bytes: u64, latency: Duration) {
+        self.completed.fetch_add(bytes, Ordering::SeqCst);
+        self.window.on_complete(bytes, latency);
+    }
+}
+
+#[test]
+fn a_window_that_follows_latency_admits_everything_in_the_end() {
+    const PART: usize = 4096;
+    on_each_that_posts(|mut f| {
+        let bounds = LatencyWindowOptions {
+            min: 2 * PART as u64,
+            max: 16 * PART as u64,
+            start: 4 * PART as u64,
+            step: PART as u64,
+            ..LatencyWindowOptions::default()
+        };
+        let policy = Arc::new(Counted {
+            window: LatencyWindow::new(bounds),
+            asked: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+        });
+        f.options.admission = Some(Arc::<Counted>::clone(&policy));
+        let session = f.connect();
+        let base = base(&session);
+        // Two parts apart, so that none is merged. The last four of a round are one submission.
+        let place = |thread: usize, i: usize| at(base, (thread << 20) + i * 2 * PART);
+        on_four_threads(|thread| {
+            for round in 0..10 {
+                let start = |i| session.start_write(place(thread, i), pattern(PART, thread + round + i));
+                let writes: Vec<_> = (0..60).map(start).collect();
+                submit(&session, round % 2 == 0, &offsets(place(thread, 60), [0, 8192, 16384, 24576]), PART);
+                writes.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
+                assert!((bounds.min..=bounds.max).contains(&policy.window.bytes()));
+            }
+        });
+        for (thread, i) in (0..4).flat_map(|thread| (0..60).map(move |i| (thread, i))) {
+            let mut found = vec![0; PART];
+            f.memory.read((thread << 20) + i * 2 * PART, &mut found);
+            assert!(found == pattern(PART, thread + 9 + i), "{thread} {i}");
+        }
+        let (now, peak) = session.in_flight();
+        assert_eq!(now, 0);
+        assert!((2 * PART as u64..=bounds.max).contains(&peak), "{peak}");
+        assert_eq!(policy.completed.load(Ordering::SeqCst), 4 * 10 * 64 * PART as u64);
+        // Of each submission of four, all but a first one that finds nothing in flight.
+        assert!(policy.asked.load(Ordering::SeqCst) > 0);
+        let stats = session.stats();
+        assert_eq!((stats.merged, stats.errors), (0, 0));
+    });
+}

@@ -1,0 +1,261 @@
+//! Merging and chaining.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmabox::{
+    Access, BatchMode, Export, Host, Memory, Peer, RemoteAddr, Reply, Service, Session, SessionOptions,
+    stats::StatsSnapshot,
+};
+
+use crate::{
+    offsets, on_four_threads, submit,
+    support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers, while_full},
+    wqes_doorbells_merged,
+};
+
+#[test]
+fn a_request_alone_is_one_work_request_and_one_doorbell() {
+    on_each_that_posts(|mut f| {
+        for batch in BatchMode::ALL {
+            f.options.batch = batch;
+            let session = f.connect();
+            let base = base(&session);
+            for write in [true, false] {
+                assert_eq!(
+                    wqes_doorbells_merged(&submit(&session, write, &[base], 512)),
+                    (1, 1, 0),
+                    "{batch}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn what_each_mode_makes_of_adjacent_disjoint_and_mixed_requests() {
+    const N: u64 = 16;
+    on_each_that_posts(|mut f| {
+        for batch in BatchMode::ALL {
+            f.options.batch = batch;
+            let session = f.connect();
+            let base = base(&session);
+            let adjacent = offsets(base, (0..16).map(|i| i * 256));
+            let disjoint = offsets(base, (0..16).map(|i| i * 4096));
+            // Four runs of four, in an order that is not theirs.
+            let mixed = offsets(base, (0..16).map(|i| i % 4 * 65_536 + i / 4 * 256));
+            let (adjacent_is, disjoint_is, mixed_is) = match batch {
+                BatchMode::Single => ((N, N, 0), (N, N, 0), (N, N, 0)),
+                BatchMode::Merge => ((1, 1, N - 1), (N, N, 0), (4, 4, 12)),
+                BatchMode::Doorbell => ((N, 1, 0), (N, 1, 0), (N, 1, 0)),
+                BatchMode::Hybrid => ((1, 1, N - 1), (N, 1, 0), (4, 1, 12)),
+            };
+            for write in [true, false] {
+                for (places, expected) in
+                    [(&adjacent, adjacent_is), (&disjoint, disjoint_is), (&mixed, mixed_is)]
+                {
+                    let took = submit(&session, write, places, 256);
+                    assert_eq!(wqes_doorbells_merged(&took), expected, "{batch} {write}");
+                    assert_eq!(took.chain_lengths.iter().sum::<u64>(), took.doorbells);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn table_one() {
+    on_each_that_posts(|mut f| {
+        let totals: Vec<StatsSnapshot> = BatchMode::ALL
+            .into_iter()
+            .map(|batch| {
+                f.options.batch = batch;
+                let session = f.connect();
+                let base = base(&session);
+                let before = session.stats();
+                for round in 1..20usize {
+                    let places = offsets(base, (0..48).map(|i| (i / round * (round + 1) + i % round) * 512));
+                    submit(&session, round % 2 == 0, &places, 512);
+                }
+                session.stats().since(&before)
+            })
+            .collect();
+        let [single, merge, doorbell, hybrid] = &totals[..] else { panic!("four modes") };
+        assert!(hybrid.wqes < single.wqes && merge.wqes < single.wqes);
+        assert_eq!((doorbell.wqes, hybrid.wqes), (single.wqes, merge.wqes));
+        assert!(doorbell.doorbells < single.doorbells && hybrid.doorbells < single.doorbells);
+        assert!(totals.iter().all(|s| s.merged + s.wqes == single.wqes && s.errors == 0));
+    });
+}
+
+/// Tells where its exports are.
+struct Several(Mutex<Vec<Export>>);
+
+impl Service for Several {
+    fn call(&self, peer: &Peer, _: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+        for export in &*self.0.lock() {
+            let remote = peer.remote_addr(export);
+            reply.extend_from_slice(&remote.to_le_bytes());
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn requests_to_two_regions_are_never_merged() {
+    for provider in providers() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new().unwrap();
+        let memory = Arc::new(Memory::shared("twice", 1 << 16).unwrap());
+        let exports = (0..2).map(|_| host.export(&memory, Access::REMOTE_ALL).unwrap()).collect();
+        let listen = addresses(provider, dir.path());
+        let running = host.listen(&listen, Arc::new(Several(Mutex::new(exports)))).unwrap();
+        let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
+        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        let session = Session::connect(address, &options).unwrap();
+        let mut reply = Vec::new();
+        session.call(b"", &mut reply).unwrap();
+        let regions: Vec<RemoteAddr> =
+            reply.chunks(12).map(|place| RemoteAddr::from_le_bytes(place.try_into().unwrap())).collect();
+        let [one, two] = regions[..] else { panic!("two regions") };
+        assert_ne!(one.rkey, two.rkey);
+        // The same bytes under two keys: adjacent addresses all the same.
+        let two = RemoteAddr { addr: one.addr, ..two };
+        let places = [at(one, 0), at(two, 512), at(one, 1024), at(two, 1536)];
+        for write in [true, false] {
+            assert_eq!(
+                wqes_doorbells_merged(&submit(&session, write, &places, 512)),
+                (4, 1, 0),
+                "{provider}"
+            );
+        }
+        // Each region's own are merged.
+        let places = [at(one, 0), at(two, 1024), at(one, 512), at(two, 1536)];
+        for write in [true, false] {
+            assert_eq!(
+                wqes_doorbells_merged(&submit(&session, write, &places, 512)),
+                (2, 1, 2),
+                "{provider}"
+            );
+        }
+    }
+}
+
+#[test]
+fn merges_and_chains_keep_to_the_limits_of_the_device() {
+    on_each_that_posts(|mut f| {
+        f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Bytes(0);
+        f.options.max_inline = 0;
+        let session = f.connect();
+        let base = base(&session);
+        for write in [true, false] {
+            // 30 elements a work request: 30 + 30 + 4 parts that are not gathered by copying.
+            let took = submit(&session, write, &offsets(base, (0..64).map(|i| i * 512)), 512);
+            assert_eq!(wqes_doorbells_merged(&took), (3, 1, 61));
+            // Half a queue of 256 a doorbell, and a queue's worth a queue pair.
+            let took = submit(&session, write, &offsets(base, (0..300).map(|i| i * 1024)), 512);
+            assert_eq!(wqes_doorbells_merged(&took), (300, 3, 0));
+            assert_eq!((took.chains, took.chain_length_sum), (3, 300));
+            assert_eq!((took.chain_lengths[7], took.chain_lengths[6]), (2, 1));
+        }
+    });
+}
+
+#[test]
+fn ordered_lists_are_one_chain_whatever_the_mode() {
+    use rdmabox::Op;
+    on_each_that_posts(|mut f| {
+        for batch in BatchMode::ALL {
+            f.options.batch = batch;
+            let session = f.connect();
+            let base = base(&session);
+            let before = session.stats();
+            let mut old = 0;
+            session
+                .execute(&mut [
+                    Op::Write { remote: base, data: &[0; 8] },
+                    Op::Write { remote: at(base, 8), data: &[0; 8] },
+                    Op::FetchAdd { remote: base, add: 1, old: &mut old },
+                ])
+                .unwrap();
+            assert_eq!(wqes_doorbells_merged(&session.stats().since(&before)), (3, 1, 0), "{batch}");
+        }
+    });
+}
+
+#[test]
+fn adjacent_requests_of_several_threads_are_one_work_request() {
+    const PART: usize = 4096;
+    on_each_that_posts(|mut f| {
+        (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
+        let session = f.connect();
+        let base = base(&session);
+        let (before, writes) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
+            on_four_threads(|i| session.start_write(at(base, i * PART), pattern(PART, i)))
+        });
+        writes.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
+        let took = session.stats().since(&before);
+        assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
+        assert_eq!((took.write_requests, took.bytes_written), (5, 8 * PART as u64));
+        for i in 0..4 {
+            let mut found = vec![0; PART];
+            f.memory.read(i * PART, &mut found);
+            assert!(found == pattern(PART, i), "{i}");
+        }
+        let (before, reads) = while_full(&session, at(base, 1 << 20), 4 * PART, move |session| {
+            on_four_threads(|i| session.start_read(at(base, i * PART), vec![0; PART]))
+        });
+        for (i, read) in reads.into_iter().enumerate() {
+            let (result, found) = read.wait().unwrap();
+            assert_eq!(result, Ok(()));
+            assert!(found == pattern(PART, i), "{i}");
+        }
+        let took = session.stats().since(&before);
+        assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
+        assert_eq!((took.read_requests, took.bytes_read), (4, 4 * PART as u64));
+        assert_eq!(session.in_flight(), (0, 4 * PART as u64));
+    });
+}
+
+#[test]
+fn adjacent_requests_to_two_hosts_are_never_merged() {
+    const PART: usize = 4096;
+    on_each_that_posts(|mut f| {
+        // Both export the same memory: what goes to one is adjacent to what goes to the other.
+        let mut g = Fixture::of(f.address.provider(), Arc::clone(&f.memory));
+        (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
+        g.options = f.options.clone();
+        let sessions = [f.connect(), g.connect()];
+        let bases = [base(&sessions[0]), base(&sessions[1])];
+        assert_eq!(bases[0].addr, bases[1].addr);
+        for write in [true, false] {
+            // By turns, while both windows are full. A callback must not wait, so that the other one has a thread.
+            let both = sessions.clone();
+            let start_all = move || {
+                let start = |i: usize| {
+                    let (session, place) = (&both[i % 2], at(bases[i % 2], i * PART));
+                    match write {
+                        true => session.start_write(place, pattern(PART, i)),
+                        false => session.start_read(place, vec![0; PART]),
+                    }
+                };
+                (0..6).map(start).collect::<Vec<_>>()
+            };
+            let second = Arc::clone(&sessions[1]);
+            let second_full =
+                move || while_full(&second, at(bases[1], 1 << 21), 4 * PART, move |_| start_all());
+            let (before_first, (before_second, started)) =
+                while_full(&sessions[0], at(bases[0], 1 << 20), 4 * PART, move |_| {
+                    std::thread::spawn(second_full).join().unwrap()
+                });
+            for (i, transfer) in started.into_iter().enumerate() {
+                let (result, bytes) = transfer.wait().unwrap();
+                assert_eq!(result, Ok(()));
+                assert!(bytes == pattern(PART, i), "{i}");
+            }
+            for (session, before) in sessions.iter().zip([before_first, before_second]) {
+                assert_eq!(wqes_doorbells_merged(&session.stats().since(&before)), (4, 2, 0));
+            }
+        }
+    });
+}

@@ -1,0 +1,52 @@
+//! What the RDMAbox paper promises of each mechanism, counted, on every provider.
+
+mod admission;
+mod batching;
+mod completions;
+mod registration;
+#[path = "../support/mod.rs"]
+mod support;
+
+use rdmabox::{BatchMode, PollingMode, RemoteAddr, Session, SessionOptions, stats::StatsSnapshot};
+use support::{at, pattern};
+
+/// Makes requests of `len` bytes at these places in one submission, and gives what that took.
+pub(crate) fn submit(session: &Session, write: bool, places: &[RemoteAddr], len: usize) -> StatsSnapshot {
+    let before = session.stats();
+    if write {
+        let data = pattern(len, 1);
+        let parts: Vec<_> = places.iter().map(|place| (*place, &data[..])).collect();
+        session.write_vectored(&parts).unwrap();
+    } else {
+        let mut out = vec![vec![0; len]; places.len()];
+        let mut parts: Vec<_> =
+            places.iter().zip(&mut out).map(|(place, out)| (*place, &mut out[..])).collect();
+        session.read_vectored(&mut parts).unwrap();
+    }
+    session.stats().since(&before)
+}
+
+pub(crate) fn wqes_doorbells_merged(s: &StatsSnapshot) -> (u64, u64, u64) {
+    (s.wqes, s.doorbells, s.merged)
+}
+
+pub(crate) fn offsets(base: RemoteAddr, offsets: impl IntoIterator<Item = usize>) -> Vec<RemoteAddr> {
+    offsets.into_iter().map(|offset| at(base, offset)).collect()
+}
+
+/// Has each of four threads start its own one, and waits until all have.
+pub(crate) fn on_four_threads<T: Send>(start: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let start = &start;
+        let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || start(i))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn the_defaults_are_those_of_the_paper() {
+    let options = SessionOptions::default();
+    assert_eq!((options.queue_pairs, options.window_bytes), (4, 7 << 20));
+    assert_eq!((options.batch, options.polling), (BatchMode::Hybrid, PollingMode::Adaptive));
+    assert!(options.admission.is_none());
+}
