@@ -35,7 +35,7 @@ pub(super) struct Bench {
 /// The regions as sessions name them.
 pub(super) fn regions(arena: &Memory, table: &Memory) -> Regions {
     let region = |memory: &Memory, rkey| RegionRef { addr: memory.addr(), len: memory.len() as u64, rkey };
-    Regions { arena: region(arena, 1), table: region(table, 2) }
+    Regions { arena: region(arena, 1), table: region(table, 2), sums: None }
 }
 
 impl Bench {

@@ -71,7 +71,7 @@ impl Dispatcher {
 
     /// The bytes of the files.
     pub(crate) fn arena(&self) -> &Memory {
-        self.store.space.memory()
+        self.store.space.bytes().memory()
     }
 
     /// What of a range of them is not known to be free and zero, in order.
