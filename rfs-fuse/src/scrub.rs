@@ -36,7 +36,7 @@ const FAILED: u8 = 3;
     after_help = "Exit status: 0 if nothing is bad, 1 if something is, 2 for a command line that makes no sense, 3 if not \
                   everything could be compared."
 )]
-pub struct ScrubArgs {
+pub(crate) struct ScrubArgs {
     /// The server's address, as for a mount
     #[arg(value_name = "ADDRESS")]
     address: Address,

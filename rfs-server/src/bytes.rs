@@ -18,6 +18,9 @@ use seeded_faults::{Fault, seeded};
 
 use crate::alloc::Range;
 
+/// Looks at a block that others may be changing, before it is taken as it is.
+const TRIES: usize = 64;
+
 /// A block as a buffer.
 type Block = [u8; BLOCK as usize];
 
@@ -212,6 +215,37 @@ impl Bytes {
         match word.fits(bytes) || seeded(Fault::MismatchIgnored) {
             true => Ok(()),
             false => Err(Bad { place: block, expected: word.check(), found: check(bytes) }),
+        }
+    }
+
+    /// Looks through a copy of whole blocks that was made while others may have been changing them: what does not fit is copied again. Which
+    /// are bad for certain.
+    pub fn mend(&self, start: u64, copy: &mut [u8]) -> Vec<Bad> {
+        let Some(words) = self.words.as_deref() else { return Vec::new() };
+        let whole = copy.chunks_exact_mut(BLOCK as usize).zip((start..).step_by(BLOCK as usize));
+        let at_rest = |(copy, block): (&mut [u8], u64)| {
+            let mut word = load(words, block);
+            for _ in 0..TRIES {
+                if word.fits(copy) {
+                    return None;
+                }
+                self.arena.read(block as usize, copy);
+                let now = load(words, block);
+                // What was read between two looks at the same even version was at rest.
+                if now == word && !word.is_open() && !word.fits(copy) {
+                    return Some(Bad { place: block, expected: word.check(), found: check(copy) });
+                }
+                word = now;
+            }
+            None
+        };
+        whole.filter_map(at_rest).collect()
+    }
+
+    /// What was said to be the check of a block, for one that was bad elsewhere already.
+    pub fn expect(&self, block: u64, expected: u32) {
+        if let Some(words) = self.words.as_deref() {
+            store(words, block, load(words, block).opened().closed(expected));
         }
     }
 

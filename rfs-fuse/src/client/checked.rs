@@ -142,7 +142,8 @@ impl Client {
         let first = offset / BLOCK * BLOCK;
         let stop = end.min(size);
         let now = if stop > offset {
-            let len = stop.next_multiple_of(BLOCK) - first;
+            let behind = stop.checked_next_multiple_of(BLOCK);
+            let len = behind.ok_or(ClientError::Protocol("a file without end"))? - first;
             let pieces = self.readable(inode, first, len)?;
             let era = inode.layout.read().era();
             let buffer = room(buffer, len as usize);

@@ -153,3 +153,25 @@ fn a_block_is_open_while_it_changes() {
     bytes.zero(all());
     assert_eq!(version(0), 6);
 }
+
+/// A copy that was made while a block was half written, and one of a block that is bad.
+#[test]
+fn a_copy_is_mended_and_what_is_bad_is_named() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 4 * B as usize], false).unwrap();
+    let mut copy = vec![7; 3 * B as usize];
+    copy[B as usize..][..9].fill(1);
+    flip(&bytes, 3 * B);
+    assert_eq!(bytes.mend(0, &mut copy), []);
+    assert!(copy.iter().all(|&byte| byte == 7));
+    let mut copy = vec![6; 2 * B as usize];
+    let bad = bytes.mend(2 * B, &mut copy);
+    let expected = check(&[7; B as usize]);
+    assert_eq!(bad, [Bad { place: 3 * B, expected, found: check(&copy[B as usize..]) }]);
+    assert_eq!(copy[..B as usize + 2], [&[7; B as usize][..], &[6, 7]].concat());
+    // In other memory, where it would get a check that fits.
+    let other = self::bytes();
+    other.write(2 * B, &copy, true).unwrap();
+    other.expect(3 * B, expected);
+    assert_eq!(other.bad(all()), bad);
+}

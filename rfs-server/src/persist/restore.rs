@@ -60,11 +60,16 @@ pub fn restore(
         }
     }
     // Places lie within the arena of the snapshot, as was checked.
-    contents.bytes(again, |place, data| {
+    let write = |place, data: &[u8]| {
         if bytes.write(place, data, true).is_err() {
             log::error!("what was restored at {place} of the arena is bad already");
         }
-    })?;
+    };
+    let bad = |block, expected| {
+        log::error!("the block at {block} of the arena was bad when the snapshot was made, and is so still");
+        bytes.expect(block, expected);
+    };
+    contents.bytes(again, write, bad)?;
     for (&ino, inode) in &contents.state.inodes {
         let mut attr = inode.attr(ino);
         if attr.kind == FileKind::Regular {

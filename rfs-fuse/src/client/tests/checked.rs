@@ -95,13 +95,12 @@ fn what_is_being_written_is_read_again() {
     }
     // It changes with each of the first reads, and never fits.
     let versions = Arc::clone(&server);
-    let mut left = 8;
+    let mut left: u32 = 8;
     meddler.each(What::Read, move || {
-        left -= 1;
+        left = left.saturating_sub(1);
         match left {
             0 => versions.put(place, &[8; B as usize]),
             1.. => versions.set_word(place, versions.word(place).opened().closed(left)),
-            _ => {}
         }
     });
     assert_eq!(read(&client, ino, 0, 4), [8; 4]);
