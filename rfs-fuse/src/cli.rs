@@ -30,6 +30,7 @@ Examples:
   rfs-fuse --tls-ca /etc/rfs/ca.pem --key /etc/rfs/key files.example:7440 /mnt
                                            encrypted, from a server that has to prove its name
   rfs-fuse rdma:10.0.0.7:7441 /mnt         carry data over an RDMA device of each side
+  rfs-fuse scrub /run/rfs.sock             have a server with --checksum compare all files with their checksums
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
 An address is unix:/path/to/socket, tcp:host:port or rdma:host:port; /path/to/socket and host:port mean the first two.
@@ -195,6 +196,11 @@ pub struct Args {
     /// Connecting to the server takes no longer, apart from looking up its name
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
     connect_timeout: Option<Duration>,
+
+    /// Mount only if the server compares what it keeps with checksums (rfs-server --checksum). Where it does, mounts do so in any
+    /// case; this makes certain of it
+    #[arg(long, help_heading = "Session")]
+    checksum: bool,
 
     /// When the session with the server is lost, let everything fail from then on, instead of coming back to it
     #[arg(long, help_heading = "Session")]
@@ -448,6 +454,7 @@ impl Args {
             export: self.export.clone(),
             keeps,
             alone: writeback,
+            checked: self.checksum,
             patience: OTHERS_LEAVE,
             returns: !self.no_return,
             access_times: self.access_times(self.noatime),

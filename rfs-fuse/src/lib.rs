@@ -14,3 +14,4 @@ pub mod mount;
 pub mod mount8;
 pub mod null;
 pub mod run;
+mod scrub;

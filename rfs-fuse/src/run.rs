@@ -33,6 +33,7 @@ use crate::{
     mount::{self, Caretaker, Ground, Look, MountError, Mounted, Unmounted, within},
     mount8::{self, Invocation},
     null::NullFs,
+    scrub,
 };
 
 /// Connecting and attaching take so much longer at most than connecting may.
@@ -108,6 +109,9 @@ fn remount(point: &Path, arguments: &[OsString]) -> u8 {
 
 /// Runs it as rfs-fuse; the exit code.
 fn plain(arguments: &[OsString]) -> u8 {
+    if let Some(arguments) = scrub::asked(arguments) {
+        return scrub::main(arguments);
+    }
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(e) => {

@@ -73,7 +73,11 @@ fn mount(over: Over, lie: Option<Lie>) -> Lying {
     let (arena, table) = (memory("liar-arena", MIB), memory("liar-table", INODES * RECORD));
     let data = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
     let export = |memory, access| host.export_in(Domain::default(), memory, access).expect("exported");
-    let open = Reach { arena: export(&arena, data), table: export(&table, data | Access::REMOTE_ATOMIC) };
+    let open = Reach {
+        arena: export(&arena, data),
+        table: export(&table, data | Access::REMOTE_ATOMIC),
+        sums: None,
+    };
     let config = Config::new(MIB);
     let space = Arc::new(Space::new(arena, config.scrub));
     let dispatcher = Dispatcher::new(space, table, config.root, config.clock).expect("room for the root");

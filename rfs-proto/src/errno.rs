@@ -52,6 +52,7 @@ errnos! {
     ENOSYS = 38 "not implemented",
     ENOTEMPTY = 39 "directory not empty",
     EPROTO = 71 "protocol error",
+    EBADMSG = 74 "damaged on the way",
     ENODATA = 61 "no such attribute",
     EOVERFLOW = 75 "value too large",
     EOPNOTSUPP = 95 "operation not supported",

@@ -1,11 +1,12 @@
 //! What rfs clients and rfs-server say to each other: messages, versions, limits.
 //!
 //! Wire types only: no I/O and no `unsafe`. `PROTOCOL.md` beside this crate describes every byte; the golden
-//! tests hold the two together. File data never travels in these messages: it moves one-sidedly, to and from
-//! the places that [`Extent`]s name, and so do sizes and times, in [`record`]s.
+//! tests hold the two together. File data moves one-sidedly, to and from the places that [`Extent`]s name, and so do sizes and
+//! times, in [`record`]s. Only where memory has [`checksum`]s what is written travels in messages.
 #![forbid(unsafe_code)]
 
 mod attr;
+pub mod checksum;
 mod codec;
 mod errno;
 mod extent;
@@ -21,8 +22,8 @@ pub use extent::{Extent, RegionRef};
 pub use identity::Identity;
 pub use lock::{Granted, HeldLock, LockClass, LockKind, LockRange, Locked};
 pub use message::{
-    Attached, Copied, DirEntry, DirPage, FallocateFlags, InUse, Layout, Opened, Recall, Recalls, RenameFlags,
-    Reply, Request, ServerStats, Value, XattrSet,
+    Attached, BadBlock, Copied, DirEntry, DirPage, FallocateFlags, Growth, InUse, Layout, Opened, Recall,
+    Recalls, RenameFlags, Reply, Request, ServerStats, Value, Verified, XattrSet,
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
@@ -52,8 +53,14 @@ pub const XATTR_PART: usize = 48 * 1024;
 /// Most extents in one [`Layout`]; the client asks again for the rest.
 pub const MAX_EXTENTS: usize = 2048;
 
+/// Most bytes that one [`Request::Write`] has: whole blocks, so that what is longer is cut at blocks.
+pub const WRITE_PART: usize = 60 * 1024;
+
 /// Requests that a mount which comes back can have under way at a time ([`Request::Once`]).
 pub const SLOTS: u32 = 256;
+
+/// Most bytes of a path in a [`BadBlock`].
+pub const MAX_SHOWN_PATH: usize = 512;
 
 /// Largest file, in bytes: offsets stay positive in a signed 64-bit number.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;

@@ -33,6 +33,17 @@ bitflags::bitflags! {
     }
 }
 
+/// What a write makes of the size of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Growth {
+    /// It stays: the write is a part of a longer one, of which the last part sets it.
+    Stay,
+    /// It reaches the end of what is written, if it did not before.
+    Reach,
+    /// The same, if it has been this before. Otherwise EAGAIN, and nothing is written.
+    From(u64),
+}
+
 /// What a client asks. Names are bytes without `/` and NUL, 1 to [`MAX_NAME`](crate::MAX_NAME) long.
 /// Permission is checked by the client's kernel; the server trusts an attached client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -388,6 +399,29 @@ pub enum Request<'a> {
     },
     /// The mount does not come back after this session. → `Done`
     Detach,
+    /// Writes to an inode that this session has open, and gives it space where it lacks some: for memory with
+    /// [`checksum`](crate::checksum)s, which clients do not write one-sidedly. ENOSPC and EBADMSG change nothing. → `Done`
+    Write {
+        /// Inode.
+        ino: u64,
+        /// First byte.
+        offset: u64,
+        /// CRC-32C of the data, which the server compares with what has arrived: EBADMSG if they differ.
+        check: u32,
+        /// What becomes of the size.
+        growth: Growth,
+        /// 1 to [`WRITE_PART`](crate::WRITE_PART) bytes.
+        #[serde(with = "serde_bytes")]
+        data: &'a [u8],
+    },
+    /// Compares blocks of files with their checksums, from a place on: about a mebibyte, so that nobody is held up. EOPNOTSUPP if there are
+    /// none. → `Verified`
+    Verify {
+        /// Where the last reply ended; 0 to begin.
+        ino: u64,
+        /// The same.
+        offset: u64,
+    },
 }
 
 /// What the server answers.
@@ -434,6 +468,37 @@ pub enum Reply {
     /// To `Grants`: the server has been started again, and knows of nobody who waits. Locks that are waited for are to be asked for
     /// again, under the same tickets or others.
     AskAgain,
+    /// To `Verify`.
+    Verified(Verified),
+}
+
+/// What a comparison of blocks with their checksums has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verified {
+    /// Blocks that were compared.
+    pub blocks: u64,
+    /// Where to go on: inode and offset. `None` at the end.
+    pub next: Option<(u64, u64)>,
+    /// Those that differ.
+    pub bad: Vec<BadBlock>,
+}
+
+/// A block that is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadBlock {
+    /// Whose it is.
+    pub ino: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// And in the arena.
+    pub arena: u64,
+    /// The check of what was written.
+    pub expected: u32,
+    /// That of what is there.
+    pub found: u32,
+    /// A path of the file from the root directory on, or its last [`MAX_SHOWN_PATH`](crate::MAX_SHOWN_PATH) bytes; empty if it has none.
+    #[serde(with = "serde_bytes")]
+    pub path: Vec<u8>,
 }
 
 /// Who keeps a session from attaching.
@@ -533,6 +598,8 @@ pub struct Attached {
     pub arena: RegionRef,
     /// Attribute [`record`](crate::record)s, by slot.
     pub table: RegionRef,
+    /// The words of the arena's blocks, if the memory has [`checksum`](crate::checksum)s; then the arena can only be read.
+    pub sums: Option<RegionRef>,
     /// The server's clock, in nanoseconds since 1970, so that a client can write times on it.
     pub now: i64,
     /// The session's number, never 0, for [`record::appender`](crate::record::appender).

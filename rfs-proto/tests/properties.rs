@@ -8,10 +8,10 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted, HeldLock,
-    Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks, Opened, Recall,
-    Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
-    decode_reply, decode_request, encode_reply, encode_request, record,
+    Attached, Attr, BadBlock, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted,
+    Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks,
+    Opened, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs,
+    Value, Verified, XattrSet, decode_reply, decode_request, encode_reply, encode_request, record,
 };
 
 /// Numbers of all lengths.
@@ -69,9 +69,27 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         any::<u16>().prop_map(|n| Reply::Error(Errno(n))),
         Just(Reply::Done),
-        (region(), region(), any::<i64>(), number(), any::<bool>(), identity(), number(), any::<bool>())
-            .prop_map(|(arena, table, now, session, read_only, memory, starts, resumed)| {
-                Reply::Attached(Attached { arena, table, now, session, read_only, memory, starts, resumed })
+        (
+            (region(), region(), prop::option::of(region())),
+            any::<i64>(),
+            number(),
+            any::<bool>(),
+            identity(),
+            number(),
+            any::<bool>()
+        )
+            .prop_map(|((arena, table, sums), now, session, read_only, memory, starts, resumed)| {
+                Reply::Attached(Attached {
+                    arena,
+                    table,
+                    sums,
+                    now,
+                    session,
+                    read_only,
+                    memory,
+                    starts,
+                    resumed,
+                })
             }),
         attr().prop_map(Reply::Attr),
         (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),
@@ -106,7 +124,15 @@ fn reply() -> impl Strategy<Value = Reply> {
         vec(granted(), 0..10).prop_map(Reply::Grants),
         Just(Reply::Ending),
         Just(Reply::AskAgain),
+        (number(), prop::option::of((number(), number())), vec(bad_block(), 0..5))
+            .prop_map(|(blocks, next, bad)| Reply::Verified(Verified { blocks, next, bad })),
     ]
+}
+
+fn bad_block() -> impl Strategy<Value = BadBlock> {
+    (number(), number(), number(), small(), small(), vec(any::<u8>(), 0..100)).prop_map(
+        |(ino, offset, arena, expected, found, path)| BadBlock { ino, offset, arena, expected, found, path },
+    )
 }
 
 fn identity() -> impl Strategy<Value = Identity> {
@@ -190,6 +216,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
     let class = [LockClass::Record, LockClass::Flock][uid as usize % 2];
     let kind = [LockKind::Shared, LockKind::Exclusive, LockKind::Unlock][gid as usize % 3];
     let range = LockRange { first: offset, last: len };
+    let growth = [Growth::Stay, Growth::Reach, Growth::From(len)][uid as usize % 3];
     let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][uid as usize % 3];
     vec![
         Request::Attach {
@@ -236,6 +263,8 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Insist { ticket: len },
         Request::Once { slot: perm, sequence: len, request: target },
         Request::Detach,
+        Request::Write { ino, offset, check: perm, growth, data: target },
+        Request::Verify { ino, offset },
     ]
 }
 

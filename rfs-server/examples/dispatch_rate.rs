@@ -185,7 +185,7 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
     };
     let attach = |session, keeps| {
         let region = RegionRef { addr: 0, len: 0, rkey: 0 };
-        dispatcher.session_began(session, Regions { arena: region, table: region });
+        dispatcher.session_began(session, Regions { arena: region, table: region, sums: None });
         ask(
             &dispatcher,
             session,

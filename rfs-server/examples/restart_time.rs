@@ -48,7 +48,7 @@ fn ask(dispatcher: &Dispatcher, request: Request<'_>) -> Reply {
 fn fill(object: &Object, files: usize, len: u64) -> Result<()> {
     let dispatcher = take_over(object)?;
     let region = RegionRef { addr: 0, len: 0, rkey: 0 };
-    dispatcher.session_began(1, Regions { arena: region, table: region });
+    dispatcher.session_began(1, Regions { arena: region, table: region, sums: None });
     ask(
         &dispatcher,
         Request::Attach { version: VERSION, client: "", export: "", keeps: false, alone: false, mount: None },
@@ -97,9 +97,9 @@ fn main() -> Result<()> {
     let mut number = |default: u64| args.next().map_or(Ok(default), |arg| arg.parse());
     let (gib, files, kib) = (number(4)?, number(100_000)?, number(16)?);
     let export = ExportConfig { name: "rfs".into(), memory: gib << 30, inodes: None, root: ROOT };
-    fill(&ObjectStore::open(&path)?.object(&export.name, export.shape())?, files as usize, kib << 10)?;
+    fill(&ObjectStore::open(&path)?.object(&export.name, export.shape(false))?, files as usize, kib << 10)?;
     let begin = Instant::now();
-    let object = ObjectStore::open(&path)?.object(&export.name, export.shape())?;
+    let object = ObjectStore::open(&path)?.object(&export.name, export.shape(false))?;
     let dispatcher = take_over(&object)?;
     let taken: Duration = begin.elapsed();
     let statfs = dispatcher.statfs();

@@ -67,6 +67,8 @@ pub struct Config {
     pub inodes: Option<u32>,
     /// The directory whose files have the memory, so that the next server goes on with it. `None`: it goes with the server.
     pub memory_dir: Option<PathBuf>,
+    /// Each block has a checksum, which those who read compare it with.
+    pub checksum: bool,
     /// Where snapshots go, and when. `None`: there are none.
     pub persist: Option<Persist>,
     /// What to lend, if it is not one export of `memory`, `inodes`, `name` and `root`. The first is that of clients that name none.
@@ -118,6 +120,7 @@ impl Config {
             memory,
             inodes: None,
             memory_dir: None,
+            checksum: false,
             persist: None,
             exports: Vec::new(),
             listen: default_listen(),

@@ -5,7 +5,7 @@
 //! Threading: plain values.
 
 use rdmabox::size;
-use rfs_proto::{BLOCK, record};
+use rfs_proto::{BLOCK, checksum, record};
 
 use crate::{dispatch::Root, durable::Shape};
 
@@ -40,9 +40,14 @@ impl ExportConfig {
         self.memory / BLOCK * BLOCK
     }
 
-    /// The size of a memory object for it.
-    pub fn shape(&self) -> Shape {
-        Shape { arena: self.arena_len(), inodes: self.inode_count() }
+    /// What a memory object for it is like: with checksums, or without.
+    pub fn shape(&self, checked: bool) -> Shape {
+        Shape { arena: self.arena_len(), inodes: self.inode_count(), checked }
+    }
+
+    /// Bytes of the checksums, if it is to have any.
+    pub fn sums_len(&self) -> u64 {
+        checksum::region_len(self.arena_len())
     }
 
     /// Bytes of the attribute table.

@@ -19,6 +19,7 @@
 
 pub mod absences;
 pub mod alloc;
+pub mod bytes;
 pub mod cli;
 pub mod clock;
 pub mod config;

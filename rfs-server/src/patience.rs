@@ -140,7 +140,7 @@ mod tests {
             let [silent, other] = [1, 2].map(|half| 2 * round as u64 + half);
             for session in [silent, other] {
                 let region = RegionRef { addr: 0, len: 0, rkey: 0 };
-                dispatcher.session_began(session, Regions { arena: region, table: region });
+                dispatcher.session_began(session, Regions { arena: region, table: region, sums: None });
                 let attach = Request::Attach {
                     version: VERSION,
                     client: "",

@@ -63,6 +63,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::RemoveXattr { .. }
         | Request::Fallocate { .. }
         | Request::Accessed { .. }
+        | Request::Write { .. }
         | Request::Copy { .. } => true,
         Request::Attach { alone: false, .. }
         | Request::Lookup { .. }
@@ -83,6 +84,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         // The request in it is looked at.
         | Request::Once { .. }
         | Request::Detach
+        | Request::Verify { .. }
         | Request::TestLock { .. }
         | Request::LookupAhead { .. }
         | Request::Recalls { .. } => false,

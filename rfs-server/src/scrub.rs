@@ -18,12 +18,12 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rdmabox::Memory;
 use rfs_proto::{BLOCK, Recall};
 use seeded_faults::{Fault, seeded};
 
 use crate::{
     alloc::{Arena, Range, Short, Totals, Want},
+    bytes::{Bad, Bytes},
     dispatch::BEFORE,
     durable::{Dirt, before::GivenUp},
 };
@@ -71,15 +71,16 @@ pub struct Space {
     dirt: Condvar,
     /// Scrubbed space has become clean.
     clean: Condvar,
-    memory: Arc<Memory>,
+    bytes: Bytes,
     mode: ScrubMode,
 }
 
 impl Space {
-    /// The account over all of `memory`, which is zero.
-    pub fn new(memory: Arc<Memory>, mode: ScrubMode) -> Space {
-        let arena = Arena::new(memory.len() as u64);
-        Space::over(memory, mode, Account { arena, stop: false, before: false, held_from: None, dirt: None })
+    /// The account over all of `bytes`, which are zero.
+    pub fn new(bytes: impl Into<Bytes>, mode: ScrubMode) -> Space {
+        let bytes = bytes.into();
+        let arena = Arena::new(bytes.len());
+        Space::over(bytes, mode, Account { arena, stop: false, before: false, held_from: None, dirt: None })
     }
 
     /// The account over memory that the server before has left, or that was restored. `used`: the space of files, in order. `given_up`: what
@@ -87,14 +88,14 @@ impl Space {
     /// and what files give up, until
     /// [`Space::before_is_over`].
     pub fn kept(
-        memory: Arc<Memory>,
+        bytes: Bytes,
         mode: ScrubMode,
         used: Vec<Range>,
         given_up: Vec<GivenUp>,
         dirt: Option<Dirt>,
         before: bool,
     ) -> Space {
-        let len = memory.len() as u64;
+        let len = bytes.len();
         let mut arena = Arena::taken(len);
         let holders: &[u64] = if before { &[BEFORE] } else { &[] };
         let mut taken = used;
@@ -117,19 +118,19 @@ impl Space {
             }
             at = range.end();
         }
-        let space = Space::over(memory, mode, Account { arena, stop: false, before, held_from: None, dirt });
+        let space = Space::over(bytes, mode, Account { arena, stop: false, before, held_from: None, dirt });
         space.change(|_| {});
         space
     }
 
-    fn over(memory: Arc<Memory>, mode: ScrubMode, account: Account) -> Space {
+    fn over(bytes: Bytes, mode: ScrubMode, account: Account) -> Space {
         Space {
             account: Mutex::new(account),
             waiting_dirty: AtomicU64::new(0),
             quarantined: AtomicU64::new(0),
             dirt: Condvar::new(),
             clean: Condvar::new(),
-            memory,
+            bytes,
             mode,
         }
     }
@@ -202,8 +203,8 @@ impl Space {
     }
 
     /// The bytes.
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
     }
 
     /// Space that sessions can still reach: of which inode, where, and which sessions.
@@ -236,19 +237,28 @@ impl Space {
 
     /// Zeroes a range that is in use, such as what lies behind the end of a file in its last block.
     pub fn zero(&self, range: Range) {
-        // Ranges come from the account, which lies within the memory; so they fit a usize.
-        self.memory.zero_present(range.start as usize, range.len as usize);
+        self.bytes.zero(range);
     }
 
     /// Copies between ranges that are in use, by way of `buffer`.
-    pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) {
-        buffer.resize(from.len as usize, 0);
+    ///
+    /// # Errors
+    /// A block of either is bad.
+    pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) -> Result<(), Bad> {
         let start = match seeded(Fault::CopyMisplaced) {
             true => from.start.saturating_sub(BLOCK),
             false => from.start,
         };
-        self.memory.read(start as usize, buffer);
-        self.memory.write(to as usize, buffer);
+        self.bytes.read(Range { start, ..from }, buffer)?;
+        self.bytes.write(to, buffer, false)
+    }
+
+    /// Writes to a range that is in use; [`Bytes::write`] has the rest.
+    ///
+    /// # Errors
+    /// A block is bad.
+    pub fn write(&self, place: u64, data: &[u8], is_nothing: bool) -> Result<(), Bad> {
+        self.bytes.write(place, data, is_nothing)
     }
 
     /// Sees to it that dirty space gets clean: here if it is little, else in the background.
@@ -371,6 +381,8 @@ impl Drop for Scrubber {
 
 #[cfg(test)]
 mod tests {
+    use rdmabox::Memory;
+
     use super::*;
 
     fn space(len: usize, mode: ScrubMode) -> Arc<Space> {
@@ -383,13 +395,13 @@ mod tests {
 
     fn is_zero(space: &Space, range: Range) -> bool {
         let mut bytes = vec![1; range.len as usize];
-        space.memory.read(range.start as usize, &mut bytes);
+        space.bytes.memory().read(range.start as usize, &mut bytes);
         bytes.iter().all(|&byte| byte == 0)
     }
 
     fn use_all(space: &Space, len: u64) -> Range {
         let range = space.allocate(&[want(len)]).unwrap()[0][0];
-        space.memory.write(range.start as usize, &vec![0xa5; len as usize]);
+        space.bytes.memory().write(range.start as usize, &vec![0xa5; len as usize]);
         range
     }
 

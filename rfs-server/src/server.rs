@@ -104,7 +104,9 @@ impl Server {
         let mut found = Vec::new();
         for export in &asked {
             let snapshots = directory.as_ref().map(|directory| directory.export(&export.name, keep));
-            let object = store.as_ref().map(|store| store.object(&export.name, export.shape()).map(Arc::new));
+            let object = store
+                .as_ref()
+                .map(|store| store.object(&export.name, export.shape(config.checksum)).map(Arc::new));
             found.push((object.transpose()?, snapshots.transpose()?));
         }
         // Before anything is restored, which takes room.
@@ -124,7 +126,10 @@ impl Server {
             let from = From { object, snapshots: snapshots.as_mut() };
             let new = Made::new(&host, export, &own, (&config, from), &alarm)?;
             let (name, dispatcher) = (export.name.clone(), Arc::clone(&new.lent.dispatcher));
-            jobs.extend(snapshots.map(|snapshots| Job::new(name, dispatcher, export.shape(), snapshots)));
+            jobs.extend(
+                snapshots
+                    .map(|snapshots| Job::new(name, dispatcher, export.shape(config.checksum), snapshots)),
+            );
             made.push(new);
             domains.extend(own.into_iter().map(|(rights, domain)| ((at, rights), domain)));
         }
@@ -240,7 +245,10 @@ impl Server {
 }
 
 fn check_memory(config: &Config, bound: Option<Bound>) -> Result<(), StartError> {
-    let each = |export: &ExportConfig| export.arena_len().saturating_add(export.table_len());
+    let each = |export: &ExportConfig| {
+        let sums = if config.checksum { export.sums_len() } else { 0 };
+        export.arena_len().saturating_add(export.table_len()).saturating_add(sums)
+    };
     let asked = config.exports().iter().map(each).fold(0, u64::saturating_add);
     match bound {
         Some(bound) if bound.bytes < asked => Err(StartError::NotEnough { asked, bound }),

@@ -33,6 +33,8 @@ pub struct Reach {
     pub arena: Export,
     /// Attribute records.
     pub table: Export,
+    /// Checksums, if there are any.
+    pub sums: Option<Export>,
 }
 
 impl Reach {
@@ -41,7 +43,11 @@ impl Reach {
             let RemoteAddr { addr, rkey } = peer.remote_addr(export);
             RegionRef { addr, len: export.memory().len() as u64, rkey }
         };
-        Regions { arena: region(&self.arena), table: region(&self.table) }
+        Regions {
+            arena: region(&self.arena),
+            table: region(&self.table),
+            sums: self.sums.as_ref().map(region),
+        }
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Regions {
     pub arena: RegionRef,
     /// Attribute records.
     pub table: RegionRef,
+    /// Checksums, if there are any.
+    pub sums: Option<RegionRef>,
 }
 
 /// What keeps a session from attaching.
@@ -211,7 +213,8 @@ impl Sessions {
     pub fn restore(&self, id: u64, credentials: Credentials, manner: Manner) -> Arc<Session> {
         // It attaches no more, and names the memory when it comes back.
         let none = RegionRef { addr: 0, len: 0, rkey: 0 };
-        let session = self.insert(id, Regions { arena: none, table: none }, credentials, manner.state());
+        let session =
+            self.insert(id, Regions { arena: none, table: none, sums: None }, credentials, manner.state());
         session.is_of(manner);
         session
     }
@@ -275,7 +278,7 @@ mod tests {
 
     fn regions() -> Regions {
         let region = |addr| RegionRef { addr, len: 1, rkey: 2 };
-        Regions { arena: region(1), table: region(2) }
+        Regions { arena: region(1), table: region(2), sums: Some(region(3)) }
     }
 
     fn begun(sessions: &Sessions, id: u64) -> Arc<Session> {

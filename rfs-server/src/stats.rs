@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 37] = [
+const NAMES: [&str; 39] = [
     "attach",
     "lookup",
     "getattr",
@@ -46,6 +46,8 @@ const NAMES: [&str; 37] = [
     "insist",
     "once",
     "detach",
+    "write",
+    "verify",
 ];
 
 /// In how many places each is counted, so that threads that serve different sessions do not write to the same cache line.
@@ -134,6 +136,8 @@ fn index(request: &Request<'_>) -> usize {
         Request::Insist { .. } => 34,
         Request::Once { .. } => 35,
         Request::Detach => 36,
+        Request::Write { .. } => 37,
+        Request::Verify { .. } => 38,
     }
 }
 

@@ -77,6 +77,8 @@ faults! {
         SpaceLeaked "space-leaked" "the last extent of a file that is removed is never free again"
         QuarantineSkipped "quarantine-skipped" "space goes to another file while sessions can still write to it"
         CopyMisplaced "copy-misplaced" "a copy within the server takes bytes of the block before"
+        WordNotZeroed "word-not-zeroed" "space that is zeroed keeps its old checksums"
+        MismatchIgnored "mismatch-ignored" "the server does not look whether a block fits its checksum"
         SlotLeaked "slot-leaked" "the record of an inode that is gone is never free again"
 
         // Leases, and what clients keep.

@@ -1,17 +1,19 @@
 //! The file system, and sessions that send it any requests.
 //!
 //! An input is a list of messages, each behind a byte for its session and two for its length. In the end all sessions are over,
-//! everything is removed, and as much is free as in the beginning.
+//! everything is removed, as much is free as in the beginning, and every block fits its checksum.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdmabox::Memory;
 use rfs_proto::{
-    DirPage, FallocateFlags, FileKind, LockClass, LockKind, LockRange, MAX_MESSAGE, MAX_NAME, ROOT_INO,
-    RegionRef, RenameFlags, Reply, Request, SetAttr, StatFs, VERSION, XattrSet, decode_reply, decode_request,
-    encode_reply, encode_request, record,
+    DirPage, FallocateFlags, FileKind, Growth, LockClass, LockKind, LockRange, MAX_MESSAGE, MAX_NAME,
+    ROOT_INO, RegionRef, RenameFlags, Reply, Request, SetAttr, StatFs, VERSION, XattrSet, checksum,
+    decode_reply, decode_request, encode_reply, encode_request, record,
 };
 use rfs_server::{
+    alloc::Range,
+    bytes::Bytes,
     clock::ManualClock,
     dispatch::{Dispatcher, Outcome, Root, Sender},
     scrub::{ScrubMode, Space},
@@ -25,6 +27,10 @@ const SESSIONS: u64 = 3;
 /// The one that tidies up.
 const TIDY: u64 = 9;
 
+fn memory(len: usize) -> Arc<Memory> {
+    Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"))
+}
+
 /// A file system of its own for an input.
 pub(super) struct Bench {
     dispatcher: Dispatcher,
@@ -35,15 +41,19 @@ pub(super) struct Bench {
 /// The regions as sessions name them.
 pub(super) fn regions(arena: &Memory, table: &Memory) -> Regions {
     let region = |memory: &Memory, rkey| RegionRef { addr: memory.addr(), len: memory.len() as u64, rkey };
-    Regions { arena: region(arena, 1), table: region(table, 2) }
+    Regions { arena: region(arena, 1), table: region(table, 2), sums: None }
 }
 
 impl Bench {
     /// An empty one.
     pub(super) fn new() -> Bench {
-        let memory = |len| Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"));
-        let (arena, table) = (memory(MEMORY), memory(INODES * record::LEN));
-        let space = Arc::new(Space::new(Arc::clone(&arena), ScrubMode::Inline));
+        let arena = memory(MEMORY);
+        Bench::over(Arc::clone(&arena).into(), arena)
+    }
+
+    fn over(bytes: Bytes, arena: Arc<Memory>) -> Bench {
+        let table = memory(INODES * record::LEN);
+        let space = Arc::new(Space::new(bytes, ScrubMode::Inline));
         let root = Root { perm: 0o755, uid: 0, gid: 0 };
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
         let dispatcher = Dispatcher::new(space, Arc::clone(&table), root, clock);
@@ -142,7 +152,9 @@ fn check(reply: &Reply, bytes: &mut Vec<u8>) {
 
 /// Takes an input.
 pub(super) fn requests(mut bytes: &[u8]) {
-    let bench = Bench::new();
+    let arena = memory(MEMORY);
+    let all = Bytes::new(Arc::clone(&arena), Some(memory(checksum::region_len(MEMORY as u64) as usize)));
+    let bench = Bench::over(all.clone(), arena);
     let free = bench.dispatcher.statfs();
     bench.attach(1, true);
     bench.attach(2, false);
@@ -161,6 +173,7 @@ pub(super) fn requests(mut bytes: &[u8]) {
         }
     }
     bench.tidy(free);
+    assert_eq!(all.bad(Range { start: 0, len: all.len() }), [], "blocks that do not fit their checksums");
     for reply in &*late.lock().unwrap_or_else(PoisonError::into_inner) {
         check(reply, &mut encoded);
     }
@@ -201,6 +214,10 @@ pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let resize =
         |size| Request::SetAttr { ino: 2, changes: SetAttr { size: Some(size), ..SetAttr::default() } };
+    let write = |offset, growth, data| {
+        let check = checksum::check_data(data);
+        Request::Write { ino: 2, offset, check, growth, data }
+    };
     let rename = |new_name, flags| Request::Rename { parent, name: b"a", new_parent: 3, new_name, flags };
     let of = |requests: &[(u8, Request<'_>)]| {
         requests.iter().flat_map(|(session, request)| step(*session, *request)).collect::<Vec<u8>>()
@@ -230,6 +247,19 @@ pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
             (1, Request::Copy { from: 2, from_offset: 0, to: 3, to_offset: 0, len: 100_000 }),
             (0, resize(5)),
             (0, Request::StatFs),
+        ]),
+        of(&[
+            (0, create(b"a")),
+            (0, write(5000, Growth::Stay, &[7; 9000])),
+            (0, write(0, Growth::Reach, &[8; 100])),
+            (0, write(100, Growth::From(100), &[9; 4000])),
+            (0, space(50, 5000, punch)),
+            (0, resize(7000)),
+            (1, Request::Open { ino: 2, write: true }),
+            (1, write(7000, Growth::From(7000), &[1])),
+            (0, write(0, Growth::Reach, &[])),
+            (1, Request::Verify { ino: 0, offset: 0 }),
+            (0, Request::Verify { ino: 2, offset: 4096 }),
         ]),
         of(&[
             (0, create(b"a")),

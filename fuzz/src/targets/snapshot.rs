@@ -35,7 +35,7 @@ pub(super) fn file(bytes: &[u8]) {
     let Ok(contents) = Contents::read(bytes) else { return };
     let memory = |len| Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"));
     let (arena, table) = (memory(dispatcher::MEMORY), memory(dispatcher::INODES * record::LEN));
-    let Ok(state) = restore(contents, bytes, (&arena, &table), None) else { return };
+    let Ok(state) = restore(contents, bytes, (&Arc::clone(&arena).into(), &table), None) else { return };
     let kept = Kept { log: None, state: Some(state), dirt: None, starts: 1, clean: true };
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
     let clock = Arc::new(ManualClock::new(0));

@@ -381,6 +381,23 @@ impl Session {
         self.after_call(result)
     }
 
+    /// Makes several calls, as many at once as there is room for, and waits for the replies to all, which replace what `replies` held.
+    ///
+    /// No more than half of the session's places for calls are taken by this and others like it: one call always finds one. The host
+    /// carries them out in any order.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); which of them were carried out is unknown.
+    pub fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
+        refuse_in_callback()?;
+        if !self.runtime.is_alive() {
+            return Err(RequestError::Disconnected);
+        }
+        replies.resize_with(requests.len(), Vec::new);
+        let result = self.rpc.call_all(requests, replies);
+        self.after_call(result)
+    }
+
     /// Calls the host's service and waits for its reply for as long as the session lives, or until `cancel` ends the wait.
     ///
     /// The service has the operation timeout to answer, or to say that it will [later](crate::Reply::later). From then on

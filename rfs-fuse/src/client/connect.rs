@@ -16,6 +16,7 @@ use rfs_proto::{
 use super::{
     AccessTimes, Client, ClientError, Remote,
     again::{SessionAgain, random_identity},
+    checked::Sums,
     clock::{ServerClock, local_now},
     inode::InodeTable,
     keeping::{Effect, Keeping},
@@ -39,6 +40,8 @@ pub struct AttachOptions {
     pub directory_access_times: AccessTimes,
     /// Nobody else may use the file system as long as the session lasts.
     pub alone: bool,
+    /// The memory has to have checksums.
+    pub checked: bool,
     /// For how long to ask again while others keep this session out.
     pub patience: Duration,
     /// When the session is lost, come back and go on. Until then operations wait, no longer than they may take in any case.
@@ -90,6 +93,17 @@ pub enum AttachError {
         export: String,
         /// How many.
         sessions: u64,
+    },
+    /// Memory without checksums.
+    #[error(
+        "{address}: {} has no checksums, which --checksum asks for: start the server with --checksum",
+        named(export)
+    )]
+    Unchecked {
+        /// The server's address.
+        address: Address,
+        /// What was asked for.
+        export: String,
     },
     /// Another one has it to itself.
     #[error(
@@ -209,6 +223,7 @@ impl Client {
                 AttachError::Export { address, export: attach.export.clone() }
             }
             ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: attach.export.clone() },
+            ClientError::Unchecked => AttachError::Unchecked { address, export: attach.export.clone() },
             ClientError::InUse(InUse { alone: true, .. }) => {
                 AttachError::Taken { address, export: attach.export.clone() }
             }
@@ -232,10 +247,10 @@ impl Client {
     /// A client of a session that is attached.
     fn attached(
         remote: Arc<dyn Remote>,
-        AttachOptions { keeps, alone, access_times, directory_access_times, .. }: &AttachOptions,
+        AttachOptions { keeps, alone, checked, access_times, directory_access_times, .. }: &AttachOptions,
         Introduced { attached, clock }: Introduced,
     ) -> Result<Client, ClientError> {
-        let Attached { arena, table, session, read_only, .. } = attached;
+        let Attached { arena, table, sums, session, read_only, .. } = attached;
         if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
             return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
         }
@@ -247,10 +262,15 @@ impl Client {
         let inodes = Arc::<InodeTable>::default();
         // Everybody knows the root directory, without a lookup.
         inodes.acquire(ROOT_INO);
+        let sums = sums.map(|sums| Sums::new(&remote, sums, &arena)).transpose()?;
+        if *checked && sums.is_none() {
+            return Err(ClientError::Unchecked);
+        }
         Ok(Client {
             arena,
             arena_map: Mapped::of(&*remote, &arena),
             records: Records::new(Arc::clone(&remote), table),
+            sums,
             remote,
             clock,
             inodes,

@@ -9,8 +9,10 @@
 //! | rdmabox found the request impossible | EIO |
 //! | a message or layout that makes no sense, a reply of the wrong kind | EPROTO |
 //! | the file's space kept changing under an operation | EIO |
+//! | a block is not what its checksum says | EIO |
 //! | another client was appending all the time | ETIMEDOUT |
 //! | the file system is not to be shared | EBUSY |
+//! | there are no checksums | EOPNOTSUPP |
 
 use rdmabox::{RequestError, WcStatus};
 use rfs_proto::{DecodeError, Errno, InUse};
@@ -36,9 +38,28 @@ pub enum ClientError {
     /// The space of a file kept changing while it was read or written.
     #[error("the file was truncated again and again during the operation")]
     Unstable,
+    /// Bytes of a file are not those that were written.
+    #[error(
+        "inode {ino}: the block at {offset}, at {arena} in the arena, is bad: its check is {found:08x}, not {expected:08x}"
+    )]
+    Bad {
+        /// Whose.
+        ino: u64,
+        /// Where it begins in the file.
+        offset: u64,
+        /// And in the arena.
+        arena: u64,
+        /// The check of what was written.
+        expected: u32,
+        /// That of what is there.
+        found: u32,
+    },
     /// Others are attached, and one of them, or this one, is not to have any beside it.
     #[error("{} others are attached", .0.sessions)]
     InUse(InUse),
+    /// The memory has no checksums, and they were insisted on.
+    #[error("the server's memory has no checksums")]
+    Unchecked,
     /// Another client holds the end of the file, and does not get on.
     #[error("session {0} has been appending to the file for too long")]
     Appending(u64),
@@ -57,9 +78,10 @@ impl ClientError {
                 | DecodeError::Malformed,
             ) => Errno::EPROTO,
             ClientError::Protocol(_) => Errno::EPROTO,
-            ClientError::Unstable => Errno::EIO,
+            ClientError::Unstable | ClientError::Bad { .. } => Errno::EIO,
             ClientError::Appending(_) => Errno::ETIMEDOUT,
             ClientError::InUse(_) => Errno::EBUSY,
+            ClientError::Unchecked => Errno::EOPNOTSUPP,
         }
     }
 }
@@ -114,6 +136,7 @@ mod tests {
             (DecodeError::Malformed.into(), Errno::EPROTO),
             (ClientError::Protocol("x"), Errno::EPROTO),
             (ClientError::Unstable, Errno::EIO),
+            (ClientError::Bad { ino: 1, offset: 0, arena: 0, expected: 1, found: 2 }, Errno::EIO),
             (ClientError::Appending(3), Errno::ETIMEDOUT),
             (ClientError::InUse(InUse { sessions: 1, alone: true }), Errno::EBUSY),
         ];

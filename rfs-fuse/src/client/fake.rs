@@ -12,8 +12,10 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
-    Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Identity, InUse, Layout, Marks,
-    Opened, RegionRef, Reply, Request, SetTime, decode_request, encode_reply,
+    Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Growth, Identity, InUse, Layout,
+    Marks, Opened, RegionRef, Reply, Request, SetTime,
+    checksum::{self, Word},
+    decode_request, encode_reply,
     record::{self, Space},
 };
 
@@ -23,6 +25,7 @@ mod recalls;
 
 const ARENA_KEY: u32 = 1;
 const TABLE_KEY: u32 = 2;
+const SUMS_KEY: u32 = 3;
 const SLOTS: usize = 4096;
 
 #[derive(Debug)]
@@ -47,6 +50,7 @@ struct State {
 pub(crate) struct Fake {
     arena: Arc<Memory>,
     table: Arc<Memory>,
+    sums: Option<Arc<Memory>>,
     state: Mutex<State>,
     mapped: bool,
     /// Longest run of blocks handed out, to make files of many extents.
@@ -60,6 +64,8 @@ pub(crate) struct Fake {
     keeps: AtomicBool,
     /// Others that keep a client out which would be alone; one of them leaves each time that it asks.
     pub(crate) others: AtomicU64,
+    /// Writes that arrive damaged.
+    pub(crate) damaged_on_the_way: AtomicU64,
     pub(crate) recalls: recalls::Pending,
 }
 
@@ -69,6 +75,7 @@ impl Fake {
         Arc::new(Fake {
             arena: Arc::new(Memory::private((blocks * BLOCK) as usize).expect("memory")),
             table: Arc::new(Memory::private(SLOTS * record::LEN).expect("memory")),
+            sums: None,
             state: Mutex::new(State { last_ino: 1, ..State::default() }),
             mapped,
             run: AtomicU64::new(u64::MAX),
@@ -79,8 +86,55 @@ impl Fake {
             connected: AtomicBool::new(true),
             keeps: AtomicBool::new(false),
             others: AtomicU64::new(0),
+            damaged_on_the_way: AtomicU64::new(0),
             recalls: recalls::Pending::default(),
         })
+    }
+
+    /// One whose memory has checksums.
+    pub(crate) fn checked(blocks: u64, mapped: bool) -> Arc<Fake> {
+        let mut fake = Arc::into_inner(Fake::new(blocks, mapped)).expect("nobody else has it");
+        let len = checksum::region_len(fake.arena.len() as u64) as usize;
+        fake.sums = Some(Arc::new(Memory::private(len).expect("memory")));
+        Arc::new(fake)
+    }
+
+    /// Changes bytes of the arena, and has their words fit.
+    pub(crate) fn put(&self, place: u64, data: &[u8]) {
+        self.arena.write(place as usize, data);
+        let Some(sums) = &self.sums else { return };
+        let mut block = [0; BLOCK as usize];
+        let first = place / BLOCK * BLOCK;
+        for at in (first..place + data.len() as u64).step_by(BLOCK as usize) {
+            self.arena.read(at as usize, &mut block);
+            let word = self.word(at).opened().closed(checksum::check(&block));
+            sums.write(checksum::place(at) as usize, &word.0.to_le_bytes());
+        }
+    }
+
+    /// Changes bytes of the arena behind everybody's back.
+    pub(crate) fn damage(&self, place: u64, data: &[u8]) {
+        self.arena.write(place as usize, data);
+    }
+
+    /// The word of a block.
+    pub(crate) fn word(&self, arena: u64) -> Word {
+        let sums = self.sums.as_ref().expect("checksums");
+        Word(sums.load_u64(checksum::place(arena) as usize))
+    }
+
+    /// Sets it.
+    pub(crate) fn set_word(&self, arena: u64, Word(word): Word) {
+        let sums = self.sums.as_ref().expect("checksums");
+        sums.write(checksum::place(arena) as usize, &word.to_le_bytes());
+    }
+
+    /// Where a byte of a file lies.
+    pub(crate) fn place(&self, ino: u64, offset: u64) -> u64 {
+        let state = self.state.lock();
+        let mut extents = state.files[&ino].extents.iter();
+        let extent = extents.find(|e| e.file <= offset && offset < e.file_end()).expect("data");
+        extent.arena + offset - extent.file
     }
 
     pub(crate) fn calls(&self) -> u64 {
@@ -114,7 +168,11 @@ impl Fake {
     }
 
     fn memory(&self, remote: RemoteAddr, len: usize) -> Result<(&Arc<Memory>, usize), RequestError> {
-        let memory = if remote.rkey == ARENA_KEY { &self.arena } else { &self.table };
+        let memory = match (remote.rkey, &self.sums) {
+            (ARENA_KEY, _) => &self.arena,
+            (SUMS_KEY, Some(sums)) => sums,
+            _ => &self.table,
+        };
         let offset = remote.addr.checked_sub(memory.addr()).map(|o| o as usize);
         offset
             .filter(|o| o + len <= memory.len())
@@ -191,7 +249,7 @@ impl Fake {
             }
             if let Some(last) = file.extents.iter().find(|e| e.file < size && size < e.file_end()) {
                 let at = last.arena + (size - last.file);
-                self.arena.zero(at as usize, (last.file_end() - size) as usize);
+                self.put(at, &vec![0; (last.file_end() - size) as usize]);
             }
         }
         file.attr.size = size;
@@ -213,6 +271,7 @@ impl Fake {
                 Ok(Reply::Attached(Attached {
                     arena: region(&self.arena, ARENA_KEY),
                     table: region(&self.table, TABLE_KEY),
+                    sums: self.sums.as_ref().map(|sums| region(sums, SUMS_KEY)),
                     now: super::clock::local_now(),
                     session: 1 + self.sessions.fetch_add(1, Ordering::Relaxed),
                     read_only: false,
@@ -277,6 +336,31 @@ impl Fake {
                 self.fold(file);
                 self.publish(file);
                 Ok(Reply::Layout(self.layout(file, offset)))
+            }
+            Request::Write { ino, offset, check, growth, data } => {
+                let damaged = self.damaged_on_the_way.load(Ordering::Relaxed);
+                if checksum::check_data(data) != check || damaged > 0 {
+                    self.damaged_on_the_way.store(damaged.saturating_sub(1), Ordering::Relaxed);
+                    return Err(Errno::EBADMSG);
+                }
+                let end = offset + data.len() as u64;
+                let size = self.size_and_time(ino).0;
+                if matches!(growth, Growth::From(was) if was != size) {
+                    return Err(Errno::EAGAIN);
+                }
+                self.allocate(state, ino, offset, data.len() as u64)?;
+                let file = state.files.get_mut(&ino).ok_or(Errno::EBADF)?;
+                self.fold(file);
+                for (at, &byte) in (offset..).zip(data) {
+                    let extent = file.extents.iter().find(|e| e.file <= at && at < e.file_end());
+                    let extent = extent.ok_or(Errno::EIO)?;
+                    self.put(extent.arena + at - extent.file, &[byte]);
+                }
+                if growth != Growth::Stay {
+                    file.attr.size = file.attr.size.max(end);
+                }
+                self.publish(file);
+                Ok(Reply::Done)
             }
             Request::Accessed { ino, at } => {
                 let file = state.files.get_mut(&ino).ok_or(Errno::ENOENT)?;
@@ -501,6 +585,16 @@ impl Meddler {
                 act = later;
                 Ok(())
             }
+        });
+    }
+
+    /// Before each operation of this kind.
+    pub(crate) fn each(&self, kind: What, mut act: impl FnMut() + Send + 'static) {
+        *self.hook.lock() = Box::new(move |what| {
+            if what == kind {
+                act();
+            }
+            Ok(())
         });
     }
 

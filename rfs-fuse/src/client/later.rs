@@ -99,7 +99,7 @@ impl Client {
     where
         A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
     {
-        if len as u64 > LARGEST || !self.reads.any() || self.records.is_mapped() {
+        if len as u64 > LARGEST || !self.reads.any() || self.records.is_mapped() || self.sums.is_some() {
             return Err(answer);
         }
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };

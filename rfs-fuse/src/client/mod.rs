@@ -1,7 +1,8 @@
 //! Files without FUSE: the client of an rfs-server.
 //!
 //! A [`Client`] is one session with one server. Names, opening and space are calls to the server; data, sizes and
-//! times move one-sidedly, so that reading and writing an open file with space runs no server code.
+//! times move one-sidedly, so that reading and writing an open file with space runs no server code. Where memory has checksums
+//! what is written goes to the server in calls.
 //!
 //! Every method may be called from any number of threads. Reads and writes of one inode run side by side; a change
 //! of its size excludes them. Every wait ends within the session's timeouts. An inode that a method returned is
@@ -14,6 +15,8 @@
 mod access;
 mod again;
 mod append;
+mod by_server;
+mod checked;
 mod clock;
 mod connect;
 mod data;
@@ -74,6 +77,8 @@ pub struct Client {
     /// The arena in place, where the provider maps it.
     arena_map: Option<remote::Mapped>,
     records: Records,
+    /// Checksums of what is in the arena, if it has any.
+    sums: Option<checked::Sums>,
     clock: ServerClock,
     inodes: Arc<InodeTable>,
     reads: Reads,

@@ -2,7 +2,7 @@
 
 use rfs_proto::{
     Attr, DirPage, Errno, FileKind, MAX_NAME, MAX_SYMLINK, Marks, ROOT_INO, RenameFlags, Reply, Request,
-    ServerStats, SetAttr, StatFs,
+    ServerStats, SetAttr, StatFs, Verified,
 };
 
 use super::{
@@ -246,6 +246,14 @@ impl Client {
         self.remote.finish_calls()?;
         match self.call(&Request::StatFs)? {
             Reply::StatFs(totals) => Ok(totals),
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Has the server compare blocks of files with their checksums, from a place on. EOPNOTSUPP if there are none.
+    pub fn verify(&self, (ino, offset): (u64, u64)) -> Result<Verified, ClientError> {
+        match self.call(&Request::Verify { ino, offset })? {
+            Reply::Verified(verified) => Ok(verified),
             _ => wrong_kind(),
         }
     }

@@ -19,6 +19,12 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         self.call(request, reply)
     }
+    /// Sends all requests, several at a time and in any order, and fills `replies` with those to each. They may be carried out more than
+    /// once.
+    fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
+        replies.resize_with(requests.len(), Vec::new);
+        requests.iter().zip(replies).try_for_each(|(request, reply)| self.call(request, reply))
+    }
     /// Sends `request` and does not wait for the reply, which is of no interest unless it is an error. It may be carried out after a
     /// later one.
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError>;
@@ -66,6 +72,10 @@ pub trait Remote: Send + Sync + fmt::Debug {
 impl Remote for Session {
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         Session::call(self, request, reply)
+    }
+
+    fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
+        Session::call_all(self, requests, replies)
     }
 
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {

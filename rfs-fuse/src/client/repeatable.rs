@@ -1,6 +1,6 @@
 //! Which requests can be sent again by whoever does not know whether they were carried out.
 
-use rfs_proto::Request;
+use rfs_proto::{Growth, Request};
 
 /// True for requests that can be carried out any number of times, as they change nothing, or lead to the same each time.
 pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
@@ -25,6 +25,8 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::Accessed { .. }
         // It is about the envelope, and not in one.
         | Request::Once { .. }
+        | Request::Write { growth: Growth::Stay | Growth::Reach, .. }
+        | Request::Verify { .. }
         | Request::Detach => true,
         Request::SetAttr { .. }
         | Request::Mknod { .. }
@@ -41,6 +43,7 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::RemoveXattr { .. }
         | Request::Fallocate { .. }
         | Request::Copy { .. }
+        | Request::Write { growth: Growth::From(_), .. }
         | Request::Lock { .. }
         | Request::StopWaiting { .. } => false,
     }

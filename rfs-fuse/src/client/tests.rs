@@ -1,6 +1,7 @@
 //! The client against a server in memory, with its memory mapped and without.
 
 mod append;
+mod checked;
 mod keeping;
 mod later;
 mod writeback;

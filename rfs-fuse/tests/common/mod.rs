@@ -45,6 +45,11 @@ fn has_rdma() -> bool {
     rdmabox::provider::rdma::open(&RdmaOptions::default()).is_ok()
 }
 
+/// Whether servers have checksums, which is asked for by RFS_TEST_CHECKSUM: so all tests can be run with them.
+pub(crate) fn checked() -> bool {
+    std::env::var_os("RFS_TEST_CHECKSUM").is_some()
+}
+
 pub(crate) fn require_fuse() {
     assert!(Path::new("/dev/fuse").exists(), "this test mounts, and there is no /dev/fuse here");
     assert!(
@@ -82,6 +87,7 @@ impl Lender {
             config.listen.push(Address::Rdma { host: host(), port: 0 });
         }
         config.root.perm = 0o777;
+        config.checksum = checked();
         configure(&mut config);
         Lender { server: Server::start(config).expect("server"), dir }
     }

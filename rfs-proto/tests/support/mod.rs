@@ -1,9 +1,10 @@
 //! One of each message, with values that need varints of one byte and of several.
 
 use rfs_proto::{
-    Attached, Attr, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted, HeldLock,
-    Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall, Recalls,
-    RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, XattrSet,
+    Attached, Attr, BadBlock, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted,
+    Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall,
+    Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, Verified,
+    XattrSet,
 };
 
 /// Attributes that use every field.
@@ -177,6 +178,19 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("22 ac02", Request::Insist { ticket: 300 }),
         ("23 07 ac02 03 0a0000", Request::Once { slot: 7, sequence: 300, request: &[10, 0, 0] }),
         ("24", Request::Detach),
+        (
+            "25 05 8020 e7e4dfbf02 00 02 7600",
+            Request::Write { ino: 5, offset: 4096, check: 0x27f7_f267, growth: Growth::Stay, data: b"v\0" },
+        ),
+        (
+            "25 05 00 01 01 02 7600",
+            Request::Write { ino: 5, offset: 0, check: 1, growth: Growth::Reach, data: b"v\0" },
+        ),
+        (
+            "25 05 8020 01 02 8020 02 7600",
+            Request::Write { ino: 5, offset: 4096, check: 1, growth: Growth::From(4096), data: b"v\0" },
+        ),
+        ("26 05 8020", Request::Verify { ino: 5, offset: 4096 }),
     ]
 }
 
@@ -188,10 +202,11 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
         ("00 8f01", Reply::Error(Errno(143))),
         ("01", Reply::Done),
         (
-            "02 8010 8020 01 8020 8020 ffffffff0f 8080d0e2c6bfce972f ac02 01 000102030405060708090a0b0c0d0eff 03 01",
+            "02 8010 8020 01 8020 8020 ffffffff0f 01 8040 8020 07 8080d0e2c6bfce972f ac02 01 000102030405060708090a0b0c0d0eff 03 01",
             Reply::Attached(Attached {
                 arena: region(2048, 1),
                 table: region(4096, u32::MAX),
+                sums: Some(region(8192, 7)),
                 now: 1_700_000_000_000_000_000,
                 session: 300,
                 read_only: true,
@@ -264,6 +279,25 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
         ),
         ("12", Reply::Ending),
         ("13", Reply::AskAgain),
+        (
+            "14 8002 01 05 8020 00",
+            Reply::Verified(Verified { blocks: 256, next: Some((5, 4096)), bad: vec![] }),
+        ),
+        (
+            "14 07 00 01 05 8020 8040 ac02 ffffffff0f 02 2f61",
+            Reply::Verified(Verified {
+                blocks: 7,
+                next: None,
+                bad: vec![BadBlock {
+                    ino: 5,
+                    offset: 4096,
+                    arena: 8192,
+                    expected: 300,
+                    found: u32::MAX,
+                    path: b"/a".to_vec(),
+                }],
+            }),
+        ),
     ]
 }
 

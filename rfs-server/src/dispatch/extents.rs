@@ -12,7 +12,7 @@ use super::{
     meta::{Meta, View},
     shards::Mode,
 };
-use crate::alloc::Range;
+use crate::{alloc::Range, bytes::Bad};
 
 /// Bytes that are zeroed or copied at a time.
 const STEP: u64 = 256 << 10;
@@ -165,6 +165,17 @@ impl<M: Mode> View<'_, M> {
     }
 }
 
+impl<M: Mode> View<'_, M> {
+    /// Says in the log that a block of one of two files is bad.
+    fn bad_of_two(&self, (one, other): (u64, u64), bad: Bad) -> Errno {
+        let has = |ino| {
+            let mut extents = self.file(ino).into_iter().flat_map(|map| map.extents());
+            extents.any(|extent| (extent.arena..extent.arena + extent.len).contains(&bad.place))
+        };
+        self.bad(if has(one) { one } else { other }, bad)
+    }
+}
+
 impl Meta<'_> {
     /// Takes the space of whole blocks away, and zeroes the rest.
     fn punch(&mut self, session: u64, ino: u64, offset: u64, end: u64, now: i64) -> Result<Attr, Errno> {
@@ -238,7 +249,10 @@ impl Meta<'_> {
             let mut from = place;
             for (_, to, len) in self.file(step.to.0)?.pieces(at, at + len) {
                 match (from, to) {
-                    (Some(start), Some(to)) => self.space.copy(Range { start, len }, to, buffer),
+                    (Some(start), Some(to)) => {
+                        let copied = self.space.copy(Range { start, len }, to, buffer);
+                        copied.map_err(|bad| self.bad_of_two((step.from.0, step.to.0), bad))?;
+                    }
                     (None, Some(start)) => self.space.zero(Range { start, len }),
                     (_, None) => {}
                 }

@@ -28,6 +28,7 @@ mod recover;
 mod shards;
 mod snapshot;
 mod store;
+mod sums;
 mod tape;
 #[cfg(test)]
 mod tests;
@@ -315,6 +316,7 @@ impl Dispatcher {
             | Request::Insist { .. }
             | Request::TestLock { .. } => call.answer_locks(session, request),
             Request::Fallocate { .. } | Request::Copy { .. } => call.answer_extents(session, request),
+            Request::Write { .. } | Request::Verify { .. } => call.answer_sums(session, request),
             Request::Open { .. }
             | Request::Close { .. }
             | Request::Layout { .. }

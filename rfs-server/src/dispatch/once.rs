@@ -121,11 +121,11 @@ impl Dispatcher {
     pub(super) fn attached(
         &self,
         session: u64,
-        Regions { arena, table }: Regions,
+        Regions { arena, table, sums }: Regions,
         resumed: bool,
     ) -> Attached {
         let (memory, starts) = self.memory;
         let now = self.clock.now();
-        Attached { arena, table, now, session, read_only: false, memory, starts, resumed }
+        Attached { arena, table, sums, now, session, read_only: false, memory, starts, resumed }
     }
 }

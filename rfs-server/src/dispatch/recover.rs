@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     alloc::Range,
+    bytes::Bytes,
     clock::Clock,
     durable::{Dirt, Log, Object, ObjectError, before::Present, log::Full, op::Op, replay::State},
     files::block_up,
@@ -92,20 +93,20 @@ pub enum Damage {
 impl Dispatcher {
     /// The file system that is kept in a memory object, or a new one in a new object. Dirty space is cleaned as `mode` says.
     pub fn kept(
-        (arena, table): (Arc<Memory>, Arc<Memory>),
+        (bytes, table): (impl Into<Bytes>, Arc<Memory>),
         mode: ScrubMode,
         root: Root,
         clock: Arc<dyn Clock>,
         kept: Kept,
     ) -> Result<Dispatcher, Damage> {
         let Kept { log, state, dirt, starts, clean } = kept;
-        let started = clock.now();
+        let (bytes, started): (Bytes, i64) = (bytes.into(), clock.now());
         let journal = log.map(Journal::new);
         let Some(State { mut inodes, last_ino, slots, mut sessions }) = state else {
             let table = Table::new(table);
             let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
             let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
-            let space = Space::kept(arena, mode, Vec::new(), Vec::new(), dirt, false);
+            let space = Space::kept(bytes, mode, Vec::new(), Vec::new(), dirt, false);
             let journal = journal.map(|journal| (journal, Locks::default()));
             let store = Store::new(shards, table, Arc::new(space), journal);
             let dispatcher = Dispatcher::over(store, clock, started);
@@ -114,12 +115,20 @@ impl Dispatcher {
         };
         check_records(&mut inodes, &Table::new(Arc::clone(&table)))?;
         check_names(&inodes)?;
-        let mut used = extents(&inodes, arena.len() as u64)?;
+        let mut used = extents(&inodes, bytes.len())?;
         // It is one. From here on it is changed.
         let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
         let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
         let (mut held, mut cut) = (Vec::new(), Vec::new());
-        let zero = |range: Range| arena.zero_present(range.start as usize, range.len as usize);
+        if !clean {
+            let settled = bytes.settle();
+            if settled > 0 {
+                log::warn!(
+                    "{settled} blocks were being changed when the server before ended: their checksums say what is there now"
+                );
+            }
+        }
+        let zero = |range: Range| bytes.zero(range);
         for (&ino, inode) in &mut inodes {
             // A truncation may have been under way, and the bytes behind the new end must not come back.
             if !clean && table.is_being_changed(inode.slot) {
@@ -144,11 +153,11 @@ impl Dispatcher {
             if let Some(journal) = &journal {
                 journal.describe_or_stop(cut.iter().filter_map(|(ino, _)| Some((*ino, inodes.get(ino)?))));
             }
-            used = extents(&inodes, arena.len() as u64)?;
+            used = extents(&inodes, bytes.len())?;
         }
         let Present { returning, strangers, locks, given_up } = sessions
             .present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
-        if let Some(beyond) = given_up.last().filter(|given| given.range.end() > arena.len() as u64) {
+        if let Some(beyond) = given_up.last().filter(|given| given.range.end() > bytes.len()) {
             return Err(Damage::Extents(beyond.ino));
         }
         let open: HashSet<(u64, u64)> =
@@ -164,7 +173,7 @@ impl Dispatcher {
         }
         let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
         let before = !strangers.is_empty();
-        let space = Arc::new(Space::kept(arena, mode, used, given_up, dirt, before));
+        let space = Arc::new(Space::kept(bytes, mode, used, given_up, dirt, before));
         let journal = journal.map(|journal| (journal, locks));
         let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
         store.xattrs.add(xattrs);

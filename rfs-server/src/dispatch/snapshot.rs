@@ -6,7 +6,6 @@
 
 use std::convert::Infallible;
 
-use rdmabox::Memory;
 use rfs_proto::Identity;
 
 use super::{
@@ -19,6 +18,7 @@ use super::{
 };
 use crate::{
     alloc::Range,
+    bytes::Bytes,
     durable::op::{self, Op},
     scrub::Hold,
 };
@@ -70,8 +70,8 @@ impl Dispatcher {
     }
 
     /// The bytes of the files.
-    pub(crate) fn arena(&self) -> &Memory {
-        self.store.space.memory()
+    pub(crate) fn bytes(&self) -> &Bytes {
+        self.store.space.bytes()
     }
 
     /// What of a range of them is not known to be free and zero, in order.

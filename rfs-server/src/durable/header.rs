@@ -15,8 +15,9 @@ use super::{hash, words};
 pub const PAGE: usize = 4096;
 
 /// Version of all formats in the object.
-pub const VERSION: u64 = 2;
-/// The one before is read as well: its log says nothing of sessions.
+pub const VERSION: u64 = 3;
+/// Those before are read as well. Version 1: its log says nothing of sessions. Version 2 knows no checksums, and is what an object without
+/// them has still.
 const READ: std::ops::RangeInclusive<u64> = 1..=VERSION;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rfs-mem\0");
@@ -25,13 +26,15 @@ const WORDS: usize = 16;
 /// Where the places are.
 const PLACES: [usize; 2] = [0, PAGE / 2];
 
-/// How large an object is. Another size is another object.
+/// How large an object is, and what there is in it. Another one is another object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of the arena.
     pub arena: u64,
     /// Inodes, and records of the table.
     pub inodes: u32,
+    /// Whether each block of the arena has a checksum.
+    pub checked: bool,
 }
 
 /// The header.
@@ -84,7 +87,7 @@ impl Header {
         let identity = [self.identity as u64, (self.identity >> 64) as u64];
         let fields = [
             MAGIC,
-            VERSION,
+            if self.shape.checked { VERSION } else { 2 },
             turn,
             self.shape.arena,
             u64::from(self.shape.inodes),
@@ -93,6 +96,7 @@ impl Header {
             identity[1],
             self.starts,
             u64::from(self.clean),
+            u64::from(self.shape.checked),
         ];
         let at = PLACES[(turn % 2) as usize];
         let mut place = [0u64; WORDS];
@@ -122,7 +126,7 @@ impl Header {
         }
         let inodes = u32::try_from(all[4]).map_err(|_| HeaderError::Damaged)?;
         let header = Header {
-            shape: Shape { arena: all[3], inodes },
+            shape: Shape { arena: all[3], inodes, checked: all[10] == 1 },
             segment: all[5],
             identity: u128::from(all[6]) | u128::from(all[7]) << 64,
             knows_sessions: all[1] > 1,
@@ -138,7 +142,7 @@ mod tests {
     use super::*;
 
     const HEADER: Header = Header {
-        shape: Shape { arena: 1 << 20, inodes: 7 },
+        shape: Shape { arena: 1 << 20, inodes: 7, checked: true },
         segment: 1 << 16,
         identity: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
         knows_sessions: true,
@@ -186,10 +190,20 @@ mod tests {
     }
 
     #[test]
+    fn one_without_checksums_is_as_before() {
+        let memory = Memory::private(PAGE).unwrap();
+        let header = Header { shape: Shape { checked: false, ..HEADER.shape }, ..HEADER };
+        header.write(&memory, None);
+        assert_eq!((memory.load_u64(8), Header::read(&memory).unwrap().0), (2, header));
+        HEADER.write(&memory, None);
+        assert_eq!((memory.load_u64(8), Header::read(&memory).unwrap().0), (3, HEADER));
+    }
+
+    #[test]
     fn what_is_no_header() {
         let memory = Memory::private(PAGE).unwrap();
         HEADER.write(&memory, None);
-        for version in [0, 3] {
+        for version in [0, 4] {
             memory.write(8, &[version]);
             assert_eq!(Header::read(&memory), Err(HeaderError::Version(version.into())));
         }

@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{Memory, MemoryError};
-use rfs_proto::record;
+use rfs_proto::{checksum, record};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
@@ -28,6 +28,7 @@ use crate::dispatch::BEFORE;
 const STATE: &str = "state";
 const ARENA: &str = "arena";
 const TABLE: &str = "table";
+const SUMS: &str = "sums";
 
 /// Why a memory object cannot be used. It is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -48,10 +49,10 @@ pub enum ObjectError {
         /// The directory.
         path: PathBuf,
     },
-    /// It has another size.
+    /// It has another size, or checksums, or none.
     #[error(
-        "{path}: it has {} bytes and {} inodes, asked for are {} and {}: they have to be the same, or it has to go first",
-        .there.arena, .there.inodes, .asked.arena, .asked.inodes, path = .path.display()
+        "{path}: it has {} bytes and {} inodes, {}, asked for are {} and {}, {}: they have to be the same, or it has to go first",
+        .there.arena, .there.inodes, checksums(.there), .asked.arena, .asked.inodes, checksums(.asked), path = .path.display()
     )]
     Shape {
         /// The object.
@@ -95,6 +96,11 @@ pub enum ObjectError {
         /// Why.
         source: MemoryError,
     },
+}
+
+/// For people.
+fn checksums(shape: &Shape) -> &'static str {
+    if shape.checked { "with checksums (--checksum)" } else { "without checksums" }
 }
 
 fn os(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> ObjectError {
@@ -157,10 +163,12 @@ pub(crate) fn file_name(export: &str) -> String {
     export.chars().map(|c| if plain(c) { c.to_string() } else { format!("%{:x}", u32::from(c)) }).collect()
 }
 
-/// The lengths of the three files.
-fn lengths(shape: Shape, segment: u64) -> [(&'static str, u64); 3] {
+/// The lengths of the files that there are.
+fn lengths(shape: Shape, segment: u64) -> impl Iterator<Item = (&'static str, u64)> {
     let state = log_offset(shape) + 2 * segment;
-    [(ARENA, shape.arena), (TABLE, u64::from(shape.inodes) * record::LEN as u64), (STATE, state)]
+    let table = u64::from(shape.inodes) * record::LEN as u64;
+    let sums = shape.checked.then(|| (SUMS, checksum::region_len(shape.arena)));
+    [(ARENA, shape.arena), (TABLE, table)].into_iter().chain(sums).chain([(STATE, state)])
 }
 
 /// Where the log begins in the file of the state: behind the header and the bits of dirt.
@@ -207,6 +215,8 @@ pub struct Object {
     pub arena: Arc<Memory>,
     /// Attribute records.
     pub table: Arc<Memory>,
+    /// The words of the checksums, if it has any.
+    pub sums: Option<Arc<Memory>>,
     state: Arc<Memory>,
     header: Mutex<(Header, Turn)>,
     /// Bytes of it that the file system has taken already.
@@ -248,7 +258,8 @@ impl Object {
             }
         }
         let (arena, table) = (mapped(opened(ARENA)?)?, mapped(opened(TABLE)?)?);
-        Ok(Object { path, arena, table, state, header: Mutex::new((header, turn)), present })
+        let sums = header.shape.checked.then(|| opened(SUMS).and_then(mapped)).transpose()?;
+        Ok(Object { path, arena, table, sums, state, header: Mutex::new((header, turn)), present })
     }
 
     /// The directory.
@@ -308,7 +319,7 @@ impl Object {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { arena: 1 << 20, inodes: 100 };
+    const SHAPE: Shape = Shape { arena: 1 << 20, inodes: 100, checked: false };
 
     #[test]
     fn an_object_is_made_once_and_opened_again() {
@@ -345,7 +356,12 @@ mod tests {
         let store = ObjectStore::open(directory.path()).unwrap();
         store.object("a", SHAPE).unwrap();
         let open = |shape| store.object("a", shape).map(drop);
-        for shape in [Shape { arena: 2 << 20, ..SHAPE }, Shape { inodes: 101, ..SHAPE }] {
+        let others = [
+            Shape { arena: 2 << 20, ..SHAPE },
+            Shape { inodes: 101, ..SHAPE },
+            Shape { checked: true, ..SHAPE },
+        ];
+        for shape in others {
             assert!(matches!(open(shape), Err(ObjectError::Shape { there: SHAPE, .. })));
         }
         let path = directory.path().join("a");
@@ -362,6 +378,25 @@ mod tests {
         assert!(matches!(open(SHAPE), Err(ObjectError::Header { source: HeaderError::Foreign, .. })));
         fs::remove_file(path.join(STATE)).unwrap();
         assert!(matches!(open(SHAPE), Err(ObjectError::Os { .. })));
+    }
+
+    #[test]
+    fn checksums_are_a_file_of_their_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = ObjectStore::open(directory.path()).unwrap();
+        let checked = Shape { checked: true, ..SHAPE };
+        let object = store.object("a", checked).unwrap();
+        assert_eq!(object.sums.as_ref().unwrap().len() as u64, SHAPE.arena / 4096 * 8);
+        object.begin();
+        object.sums.as_ref().unwrap().write(8, b"x");
+        drop(object);
+        let mut byte = [0];
+        store.object("a", checked).unwrap().sums.unwrap().read(8, &mut byte);
+        assert_eq!(byte, *b"x");
+        let refused = store.object("a", SHAPE).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("100 inodes, with checksums (--checksum), asked for"), "{refused}");
+        assert!(refused.contains("100, without checksums"), "{refused}");
+        assert!(store.object("b", SHAPE).unwrap().sums.is_none());
     }
 
     #[test]

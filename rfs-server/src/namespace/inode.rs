@@ -129,6 +129,14 @@ impl Inode {
         }
     }
 
+    /// The extents of a regular file.
+    pub fn file(&self) -> Option<&FileMap> {
+        match &self.body {
+            Body::File(map) => Some(map),
+            _ => None,
+        }
+    }
+
     /// The directory in it.
     pub fn directory(&self) -> Option<&Directory> {
         match &self.body {

@@ -36,12 +36,14 @@ pub enum Kind {
     Bytes = 5,
     /// How many frames there are in front of it, and a check over their checks; the last one.
     End = 6,
+    /// Blocks that were bad: places in the arena, each with the check that they should have had. Behind their bytes. Only where there are any.
+    Bad = 7,
 }
 
 impl Kind {
     fn of(number: u32) -> Option<Kind> {
         use Kind as K;
-        [K::Header, K::Ops, K::Written, K::WrittenLater, K::Bytes, K::End]
+        [K::Header, K::Ops, K::Written, K::WrittenLater, K::Bytes, K::End, K::Bad]
             .into_iter()
             .find(|kind| *kind as u32 == number)
     }
@@ -54,7 +56,7 @@ impl Kind {
         const MIB: u64 = 1 << 20;
         match self {
             Kind::Header | Kind::End => 1 << 10,
-            Kind::Written | Kind::WrittenLater | Kind::Bytes => 2 * MIB,
+            Kind::Written | Kind::WrittenLater | Kind::Bytes | Kind::Bad => 2 * MIB,
             Kind::Ops => 64 * MIB + arena / 64,
         }
     }

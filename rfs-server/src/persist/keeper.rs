@@ -89,7 +89,7 @@ impl Job {
         go_on: &mut impl FnMut(Progress) -> io::Result<()>,
     ) -> Result<(u64, u64), SnapshotError> {
         let (number, out) = self.snapshots.begin()?;
-        let Shape { arena, inodes } = self.shape;
+        let Shape { arena, inodes, .. } = self.shape;
         let Identity(identity) = self.dispatcher.identity();
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);

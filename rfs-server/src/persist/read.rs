@@ -54,6 +54,7 @@ impl Contents {
                 Kind::Bytes => {
                     place(body, &header)?;
                 }
+                Kind::Bad => drop(bad_blocks(body, &header)?),
                 // They do not come from here.
                 Kind::Header | Kind::End => return Err(ReadError::Nonsense),
             }
@@ -74,16 +75,33 @@ impl Contents {
         Ok(Contents { header, state, sizes, places })
     }
 
-    /// Reads the file again, which is the same: `visit` gets the bytes of files with their places.
-    pub fn bytes(&self, input: impl Read, mut visit: impl FnMut(u64, &[u8])) -> Result<(), ReadError> {
+    /// Reads the file again, which is the same: `visit` gets the bytes of files with their places, and `bad` blocks of files that were bad,
+    /// with the check that they should have had.
+    pub fn bytes(
+        &self,
+        input: impl Read,
+        mut visit: impl FnMut(u64, &[u8]),
+        mut bad: impl FnMut(u64, u32),
+    ) -> Result<(), ReadError> {
         let mut reader = Reader::begin(input)?;
         if reader.header != self.header {
             return Err(ReadError::Nonsense);
         }
         while let Some((kind, body)) = reader.frame()? {
-            if kind == Kind::Bytes {
-                let (start, bytes) = place(body, &self.header)?;
-                self.visit(start, bytes, &mut visit);
+            match kind {
+                Kind::Bytes => {
+                    let (start, bytes) = place(body, &self.header)?;
+                    self.visit(start, bytes, &mut visit);
+                }
+                Kind::Bad => {
+                    for (block, expected) in bad_blocks(body, &self.header)? {
+                        let at = self.places.partition_point(|place| place.end() <= block);
+                        if self.places.get(at).is_some_and(|place| place.start < block + BLOCK) {
+                            bad(block, expected);
+                        }
+                    }
+                }
+                _ => {}
             }
         }
         Ok(())
@@ -106,6 +124,22 @@ fn place<'a>(body: &'a [u8], header: &Header) -> Result<(u64, &'a [u8]), ReadErr
     let start = u64::from_le_bytes(*start);
     let end = start.checked_add(bytes.len() as u64);
     end.filter(|&end| end <= header.arena).map(|_| (start, bytes)).ok_or(ReadError::Nonsense)
+}
+
+/// Blocks, and their checks.
+fn bad_blocks(body: &[u8], header: &Header) -> Result<Vec<(u64, u32)>, ReadError> {
+    let (words, rest) = body.as_chunks::<8>();
+    let pairs = words.chunks(2).map(|pair| match *pair {
+        [place, expected] => {
+            let (place, expected) = (u64::from_le_bytes(place), u64::from_le_bytes(expected));
+            let end = place.checked_add(BLOCK).filter(|&end| end <= header.arena);
+            let expected = u32::try_from(expected).ok();
+            let block = place.is_multiple_of(BLOCK).then_some(place);
+            end.and(block).zip(expected).ok_or(ReadError::Nonsense)
+        }
+        _ => Err(ReadError::Nonsense),
+    });
+    if rest.is_empty() { pairs.collect() } else { Err(ReadError::Nonsense) }
 }
 
 fn all_written(body: &[u8]) -> Result<impl Iterator<Item = (u64, Written)> + '_, ReadError> {

@@ -10,6 +10,7 @@ use rfs_proto::FileKind;
 use super::{Contents, ReadError};
 use crate::{
     alloc::Range,
+    bytes::Bytes,
     durable::{Dirt, replay::State},
     namespace::Body,
     table::Table,
@@ -38,17 +39,17 @@ pub enum RestoreError {
     },
 }
 
-/// Puts what a snapshot has into memory that is zero: the bytes into `arena`, the records into `table`. Which blocks may hold bytes then is
+/// Puts what a snapshot has into memory that is zero: the bytes into `bytes`, the records into `table`. Which blocks may hold bytes then is
 /// noted in `dirt`. What is left of it is for [`Dispatcher::kept`](crate::dispatch::Dispatcher::kept).
 pub fn restore(
     contents: Contents,
     again: impl Read,
-    (arena, table): (&Arc<Memory>, &Arc<Memory>),
+    (bytes, table): (&Bytes, &Arc<Memory>),
     dirt: Option<&Dirt>,
 ) -> Result<State, RestoreError> {
     let header = contents.header;
     let records = Table::new(Arc::clone(table));
-    let (lent, slots) = (arena.len() as u64, records.slots());
+    let (lent, slots) = (bytes.len(), records.slots());
     if header.arena > lent || header.inodes > slots {
         return Err(RestoreError::Larger { arena: header.arena, inodes: header.inodes, lent, slots });
     }
@@ -59,7 +60,16 @@ pub fn restore(
         }
     }
     // Places lie within the arena of the snapshot, as was checked.
-    contents.bytes(again, |place, bytes| arena.write(place as usize, bytes))?;
+    let write = |place, data: &[u8]| {
+        if bytes.write(place, data, true).is_err() {
+            log::error!("what was restored at {place} of the arena is bad already");
+        }
+    };
+    let bad = |block, expected| {
+        log::error!("the block at {block} of the arena was bad when the snapshot was made, and is so still");
+        bytes.expect(block, expected);
+    };
+    contents.bytes(again, write, bad)?;
     for (&ino, inode) in &contents.state.inodes {
         let mut attr = inode.attr(ino);
         if attr.kind == FileKind::Regular {

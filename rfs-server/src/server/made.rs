@@ -9,6 +9,7 @@ use rfs_proto::Identity;
 
 use super::{Export, StartError};
 use crate::{
+    bytes::Bytes,
     config::{Config, DEFAULT_LEASE},
     dispatch::{Dispatcher, Kept, Root},
     durable::Object,
@@ -53,16 +54,27 @@ impl Made {
             Some(object) => (Arc::clone(&object.arena), Arc::clone(&object.table)),
             None => (memory("arena", export.arena_len())?, memory("table", export.table_len())?),
         };
+        let sums = match &object {
+            Some(object) => object.sums.clone(),
+            None => config.checksum.then(|| memory("sums", export.sums_len())).transpose()?,
+        };
+        let bytes = Bytes::new(Arc::clone(&arena), sums.clone());
         let reach = |domain, rights| -> Result<Reach, HostError> {
+            let write = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
             let (data, records) = match rights {
                 Rights::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
-                Rights::Write => {
-                    let data = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-                    (data, data | Access::REMOTE_ATOMIC)
-                }
+                // Bytes with checksums are changed by the server alone.
+                Rights::Write if bytes.are_checked() => (Access::REMOTE_READ, write | Access::REMOTE_ATOMIC),
+                Rights::Write => (write, write | Access::REMOTE_ATOMIC),
             };
-            let arena = host.export_in(domain, &arena, data)?;
-            Ok(Reach { arena, table: host.export_in(domain, &table, records)? })
+            Ok(Reach {
+                arena: host.export_in(domain, &arena, data)?,
+                table: host.export_in(domain, &table, records)?,
+                sums: sums
+                    .as_ref()
+                    .map(|sums| host.export_in(domain, sums, Access::REMOTE_READ))
+                    .transpose()?,
+            })
         };
         let open = reach(Domain::default(), Rights::Write)?;
         let keyed = domains.iter().map(|(rights, domain)| Ok((*rights, reach(*domain, *rights)?)));
@@ -70,14 +82,14 @@ impl Made {
         let clock = Arc::clone(&config.clock);
         let persisted = snapshots.is_some();
         let restored = match snapshots {
-            Some(snapshots) => restored(snapshots, object.as_deref(), (&arena, &table), config)?,
+            Some(snapshots) => restored(snapshots, object.as_deref(), (&bytes, &table), config)?,
             None => None,
         };
         let dispatcher = match (&object, restored) {
             (_, Some(dispatcher)) => dispatcher,
             (Some(object), None) => take_over(object, config, export.root)?,
             (None, None) => {
-                let space = Arc::new(Space::new(Arc::clone(&arena), config.scrub));
+                let space = Arc::new(Space::new(bytes.clone(), config.scrub));
                 // A table has a slot for the root, or the configuration would not have passed.
                 Dispatcher::new(space, table, export.root, clock)
                     .map_err(|_| StartError::NoInodes)?
@@ -116,7 +128,8 @@ fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher,
     let begin = Instant::now();
     let (header, kept) = (object.header(), Kept::of(object)?);
     let (starts, inodes) = (kept.starts, kept.state.as_ref().map(|state| state.inodes.len()));
-    let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
+    let bytes = Bytes::new(Arc::clone(&object.arena), object.sums.clone());
+    let memory = (bytes, Arc::clone(&object.table));
     let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
         .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?
         .with_memory(Identity(header.identity.to_be_bytes()), starts);
@@ -136,7 +149,7 @@ fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher,
 fn restored(
     snapshots: &mut Snapshots,
     object: Option<&Object>,
-    memory: (&Arc<Memory>, &Arc<Memory>),
+    memory: (&Bytes, &Arc<Memory>),
     config: &Config,
 ) -> Result<Option<Dispatcher>, StartError> {
     let begin = Instant::now();
@@ -166,7 +179,7 @@ fn restored(
         Some(object) => object.header().identity.to_be_bytes(),
         None => random()?,
     };
-    let memory = (Arc::clone(memory.0), Arc::clone(memory.1));
+    let memory = (memory.0.clone(), Arc::clone(memory.1));
     let root = config.root;
     let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
         .map_err(|source| StartError::Damage { path: path.clone(), source })?
@@ -181,7 +194,8 @@ pub(super) fn check_room<'a>(
     objects: impl Iterator<Item = &'a Object>,
 ) -> Result<(), StartError> {
     let lent = |object: &Object| {
-        (object.arena.len() as u64 + object.table.len() as u64).saturating_sub(object.present)
+        let sums = object.sums.as_ref().map_or(0, |sums| sums.len() as u64);
+        (object.arena.len() as u64 + object.table.len() as u64 + sums).saturating_sub(object.present)
     };
     let asked = objects.map(lent).sum();
     // What cannot tell has to be trusted.

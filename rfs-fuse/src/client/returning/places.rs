@@ -7,21 +7,23 @@
 use rdmabox::{Op, RemoteAddr};
 use rfs_proto::{Attached, RegionRef};
 
-/// A session's names for the two regions.
+/// A session's names for the regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Regions {
     arena: RegionRef,
     table: RegionRef,
+    sums: Option<RegionRef>,
 }
 
 impl Regions {
     pub(super) fn of(attached: &Attached) -> Regions {
-        Regions { arena: attached.arena, table: attached.table }
+        Regions { arena: attached.arena, table: attached.table, sums: attached.sums }
     }
 
-    /// True if both are as long as those.
+    /// True if there are the same, and they are as long.
     pub(super) fn are_as_long_as(&self, others: &Regions) -> bool {
-        (self.arena.len, self.table.len) == (others.arena.len, others.table.len)
+        let lengths = |all: &Regions| (all.arena.len, all.table.len, all.sums.map(|sums| sums.len));
+        lengths(self) == lengths(others)
     }
 }
 
@@ -36,7 +38,8 @@ impl Places {
     /// Where the client knows of that many eras.
     pub(super) fn new(first: Regions, era: u32, now: Regions) -> Places {
         let of_era = |region: RegionRef| RegionRef { rkey: region.rkey.wrapping_add(era), ..region };
-        let first = Regions { arena: of_era(first.arena), table: of_era(first.table) };
+        let first =
+            Regions { arena: of_era(first.arena), table: of_era(first.table), sums: first.sums.map(of_era) };
         Places { first, now }
     }
 
@@ -52,7 +55,8 @@ impl Places {
             (place.rkey == region.rkey && offset < region.len).then_some(offset)
         };
         let pairs = [(&self.first.arena, &self.now.arena), (&self.first.table, &self.now.table)];
-        let mut found = pairs.into_iter().filter_map(|(first, now)| {
+        let sums = self.first.sums.as_ref().zip(self.now.sums.as_ref());
+        let mut found = pairs.into_iter().chain(sums).filter_map(|(first, now)| {
             Some(RemoteAddr { addr: now.addr.wrapping_add(within(first)?), rkey: now.rkey })
         });
         found.next()
@@ -75,7 +79,8 @@ mod tests {
 
     fn regions(arena: u64, table: u64, rkey: u32) -> Regions {
         let region = |addr, rkey| RegionRef { addr, len: 0x1000, rkey };
-        Regions { arena: region(arena, rkey), table: region(table, rkey + 1) }
+        let sums = Some(region(table + 0x1_0000, rkey + 2));
+        Regions { arena: region(arena, rkey), table: region(table, rkey + 1), sums }
     }
 
     #[test]
@@ -89,10 +94,12 @@ mod tests {
         assert_eq!(places.of(at(0x10_0000, 1)), Some(at(0x7000, 8)));
         assert_eq!(places.of(at(0x10_0fff, 1)), Some(at(0x7fff, 8)));
         assert_eq!(places.of(at(0x20_0008, 2)), Some(at(0x10_0008, 9)));
+        assert_eq!(places.of(at(0x21_0008, 3)), Some(at(0x11_0008, 10)));
         for outside in [at(0x10_1000, 1), at(0x10_0000, 2), at(5, 1), at(u64::MAX, 2)] {
             assert_eq!(places.of(outside), None);
         }
         assert!(!places.are_the_same() && Places::new(first, 0, first).are_the_same());
         assert!(first.are_as_long_as(&now));
+        assert!(!first.are_as_long_as(&Regions { sums: None, ..now }));
     }
 }

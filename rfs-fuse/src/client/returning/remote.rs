@@ -30,6 +30,11 @@ impl Remote for Returning {
         self.call_until(Instant::now() + self.timeout, false, |remote| remote.call(request, reply))
     }
 
+    fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
+        let deadline = Instant::now() + self.timeout;
+        self.call_until(deadline, false, |remote| remote.call_all(requests, replies))
+    }
+
     fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
         let number = self.take_number(deadline)?;

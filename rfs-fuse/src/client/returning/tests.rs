@@ -51,7 +51,17 @@ impl Server {
         };
         let memory = Identity([if self.empty.load(Ordering::SeqCst) { 2 } else { 1 }; 16]);
         let (arena, table) = (region(ARENA), region(TABLE));
-        Attached { arena, table, now: 0, session: 1, read_only: false, memory, starts: 1, resumed }
+        Attached {
+            arena,
+            table,
+            sums: None,
+            now: 0,
+            session: 1,
+            read_only: false,
+            memory,
+            starts: 1,
+            resumed,
+        }
     }
 
     fn carry_out(&self, request: &[u8]) {

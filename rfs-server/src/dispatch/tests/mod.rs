@@ -13,6 +13,7 @@ mod once;
 mod recovery;
 mod returning;
 mod snapshots;
+mod sums;
 mod xattr;
 
 use std::sync::{atomic::Ordering, mpsc};
@@ -49,6 +50,7 @@ fn regions() -> Regions {
     Regions {
         arena: RegionRef { addr: 0x1000, len: 7, rkey: 1 },
         table: RegionRef { addr: 0x2000, len: 8, rkey: 2 },
+        sums: None,
     }
 }
 
@@ -64,8 +66,8 @@ impl Fixture {
         let attached = client.attach(keeps, false);
         // Other threads may have looked at the clock meanwhile: each look moves it by one.
         assert!(
-            matches!(attached, Reply::Attached(Attached { arena, table, now, session, read_only: false, resumed: false, .. })
-            if (Regions { arena, table }) == regions() && (before..self.clock.peek()).contains(&now) && session == id)
+            matches!(attached, Reply::Attached(Attached { arena, table, sums, now, session, read_only: false, resumed: false, .. })
+            if (Regions { arena, table, sums }) == regions() && (before..self.clock.peek()).contains(&now) && session == id)
         );
         client
     }

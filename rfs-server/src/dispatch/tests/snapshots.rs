@@ -57,7 +57,7 @@ fn restored(file: &[u8], blocks: u64, inodes: usize, logged: bool) -> Result<Wor
     let dirt = || Dirt::new(memory(4096), 0);
     let dirt = logged.then(dirt);
     let contents = Contents::read(file).unwrap();
-    let state = restore(contents, file, (&arena, &table), dirt.as_ref())?;
+    let state = restore(contents, file, (&Arc::clone(&arena).into(), &table), dirt.as_ref())?;
     let log = logged.then(|| Log::new(memory(1 << 19), 0, 1 << 18));
     let kept = Kept { log, state: Some(state), dirt, starts: 1, clean: true };
     let clock = Arc::new(ManualClock::new(1_000_000));

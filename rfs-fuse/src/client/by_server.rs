@@ -1,0 +1,145 @@
+//! Writing where memory has checksums: by calls, as it is the server that places the bytes and says their checks.
+//!
+//! What is longer than a message goes in parts, several of which are under way at once. All but the last one leave the size as it is; that one
+//! follows when the others have been answered, so that the size comes after the bytes, as with writes that are one-sided. Each part has
+//! the check of its data as it was here, which the server compares with what has arrived.
+
+use rfs_proto::{BLOCK, Errno, Growth, Reply, Request, WRITE_PART, checksum, decode_reply, encode_request};
+
+use super::{Client, ClientError, inode::Inode, names::wrong_kind, space::TRIES};
+
+/// So often a part is sent again that arrives damaged.
+const DAMAGED: usize = 3;
+/// Parts under way at once.
+const AT_ONCE: usize = 4;
+
+/// What is written, in parts that end at blocks.
+fn parts(offset: u64, mut data: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let room = WRITE_PART - (at % BLOCK) as usize;
+        let (part, rest) = data.split_at(room.min(data.len()));
+        let begin = at;
+        (at, data) = (at + part.len() as u64, rest);
+        (!part.is_empty()).then_some((begin, part))
+    })
+}
+
+fn request(ino: u64, (offset, data): (u64, &[u8]), growth: Growth) -> Request<'_> {
+    Request::Write { ino, offset, check: checksum::check_data(data), growth, data }
+}
+
+impl Client {
+    /// Writes up to `end` into a file that stays open meanwhile.
+    pub(super) fn write_by_server(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        end: u64,
+        data: &[u8],
+    ) -> Result<(), ClientError> {
+        for _ in 0..TRIES {
+            let era = self.remote.era();
+            self.send(inode, offset, data, Growth::Reach)?;
+            // Where the server knew nothing of this session in between, what lay behind the end of the file has gone with it.
+            if self.remote.era() == era {
+                inode.size.lock().raise(end);
+                return Ok(());
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Appends at the end of the file, which is `offset` and is held. False to begin anew: the file has got another size.
+    pub(super) fn append_by_server(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        end: u64,
+        data: &[u8],
+    ) -> Result<bool, ClientError> {
+        let era = self.remote.era();
+        match self.send(inode, offset, data, Growth::From(offset)) {
+            Err(ClientError::Errno(Errno::EAGAIN)) => return Ok(false),
+            sent => sent?,
+        }
+        inode.size.lock().raise(end);
+        if self.remote.era() != era {
+            // As above; the size is right.
+            self.write_by_server(inode, offset, end, data)?;
+        }
+        Ok(true)
+    }
+
+    fn send(&self, inode: &Inode, offset: u64, data: &[u8], growth: Growth) -> Result<(), ClientError> {
+        let mut all = parts(offset, data).peekable();
+        let Some(mut part) = all.next() else { return Ok(()) };
+        if all.peek().is_some() {
+            // All of the space at once, so that it is in one piece, or nothing is written.
+            self.allocate(inode, offset, data.len() as u64)?;
+        }
+        let (mut requests, mut replies) = (Vec::new(), Vec::new());
+        while all.peek().is_some() {
+            let mut together = Vec::with_capacity(AT_ONCE);
+            while together.len() < AT_ONCE
+                && let Some(next) = all.next()
+            {
+                together.push(std::mem::replace(&mut part, next));
+            }
+            requests.resize_with(together.len(), Vec::new);
+            for (&part, bytes) in together.iter().zip(&mut requests) {
+                encode_request(&request(inode.ino, part, Growth::Stay), bytes);
+            }
+            self.remote.call_all(&requests, &mut replies)?;
+            for (part, reply) in together.into_iter().zip(&replies) {
+                match decode_reply(reply)? {
+                    Reply::Done => {}
+                    // By itself it is told from the others, and may be waited for.
+                    Reply::Error(Errno::EBADMSG | Errno::ENOSPC) => {
+                        self.send_one(inode.ino, part, Growth::Stay)?;
+                    }
+                    Reply::Error(errno) => return Err(errno.into()),
+                    _ => return wrong_kind(),
+                }
+            }
+        }
+        self.send_one(inode.ino, part, growth)
+    }
+
+    fn send_one(&self, ino: u64, part: (u64, &[u8]), growth: Growth) -> Result<(), ClientError> {
+        for _ in 0..DAMAGED {
+            match self.call(&request(ino, part, growth)) {
+                Ok(Reply::Done) => return Ok(()),
+                Ok(_) => return wrong_kind(),
+                Err(ClientError::Errno(Errno::EBADMSG)) => {
+                    log::warn!("inode {ino}: what was written at {} came damaged", part.0);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::EIO.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn parts_are_all_of_it_and_end_at_blocks(offset in 0..1_u64 << 20, len in 1..1_usize << 18) {
+            let data: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            let (mut at, mut back) = (offset, Vec::new());
+            for (begin, part) in parts(offset, &data) {
+                prop_assert_eq!(begin, at);
+                prop_assert!(part.len() <= WRITE_PART);
+                at += part.len() as u64;
+                prop_assert!(at.is_multiple_of(BLOCK) || at == offset + len as u64);
+                back.extend_from_slice(part);
+            }
+            prop_assert!(back == data);
+        }
+    }
+}

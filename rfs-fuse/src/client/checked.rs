@@ -1,0 +1,327 @@
+//! Reading from memory that has checksums: whole blocks with their words, compared here, so that nothing damaged is handed on.
+//!
+//! A block that does not fit its word may be just being written, and is read again. That it is bad is certain when three reads in a row found
+//! the same even version: the bytes of the second one were read between two looks at a word that has not changed, in whatever order a
+//! list fetched them. As long as versions change, or one is odd, somebody is writing; who has the processor while the writer waits
+//! for it lets it go, and after a while sleeps.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::{Op, RemoteAddr};
+use rfs_proto::{
+    BLOCK, RegionRef,
+    checksum::{self, Word, check},
+    record,
+};
+use smallvec::SmallVec;
+
+use super::{
+    Client, ClientError,
+    data::{LIST, Ops, room},
+    inode::Inode,
+    layout::Piece,
+    record::{Glimpse, RawRecord, Seen},
+    remote::{Mapped, Remote, at},
+};
+
+/// Reads of one block that find the same, and so are certain.
+const CERTAIN: u32 = 3;
+/// Reads of a block that is being written without a pause.
+const SPINS: u32 = 64;
+/// Pauses after that.
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Words of a read as they come over the network, mostly of no more than a few blocks.
+type RawWords = SmallVec<[u8; 256]>;
+
+/// Where the words are.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    region: RegionRef,
+    map: Option<Mapped>,
+}
+
+/// A run of whole blocks of a file, in the caller's buffer.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    arena: u64,
+    /// Where it begins in the buffer.
+    at: usize,
+    len: usize,
+}
+
+/// Mostly one or two.
+type Runs = SmallVec<[Run; 4]>;
+
+/// Whether a block is bad, or only being written.
+#[derive(Debug, Default)]
+struct Suspicion {
+    last: Option<Word>,
+    same: u32,
+}
+
+impl Suspicion {
+    /// A read found that it does not fit. True if that is certain.
+    fn grows(&mut self, word: Word) -> bool {
+        self.same = match self.last {
+            Some(last) if last == word && !word.is_open() => self.same + 1,
+            _ => 1,
+        };
+        self.last = Some(word);
+        !word.is_open() && self.same >= CERTAIN
+    }
+}
+
+impl Sums {
+    /// The words of an arena. An error if there are not enough of them.
+    pub(crate) fn new(
+        remote: &Arc<dyn Remote>,
+        region: RegionRef,
+        arena: &RegionRef,
+    ) -> Result<Sums, ClientError> {
+        if region.len < checksum::region_len(arena.len) || !region.addr.is_multiple_of(8) {
+            return Err(ClientError::Protocol("checksums that are not aligned, or too few"));
+        }
+        Ok(Sums { region, map: Mapped::of(&**remote, &region) })
+    }
+
+    fn remote(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
+        at(&self.region, era, checksum::place(arena), len / BLOCK * checksum::LEN)
+            .ok_or(ClientError::Protocol("an extent without checksums"))
+    }
+}
+
+/// Where in the words of a read that of the block is which begins at `at` of the buffer.
+fn word_at(at: usize) -> Range<usize> {
+    let first = checksum::place(at as u64) as usize;
+    first..first + checksum::LEN as usize
+}
+
+fn word_of(words: &[u8], at: usize) -> Word {
+    let mut word = [0; checksum::LEN as usize];
+    word.copy_from_slice(&words[word_at(at)]);
+    Word(u64::from_le_bytes(word))
+}
+
+impl Client {
+    /// Reads up to `end` into `buffer`, and checks it: where in the buffer the bytes are. `None` to begin anew. `accept` takes an end
+    /// of file that may have moved on during this read.
+    pub(crate) fn read_checked(
+        &self,
+        sums: &Sums,
+        inode: &Inode,
+        (offset, end): (u64, u64),
+        buffer: &mut Vec<u8>,
+        accept: bool,
+    ) -> Result<Option<Range<usize>>, ClientError> {
+        let (mut size, changes, recent) = {
+            let view = inode.size.lock();
+            (view.size(), view.changes(), view.is_recent())
+        };
+        let generation = inode.layout.read().generation();
+        // Where records are mapped one looks at them first, else with the bytes, and not each time.
+        let mapped = self.records.is_mapped();
+        if mapped {
+            let now = self.look(inode)?;
+            if generation != now.generation {
+                self.follow_generation(inode, now.generation)?;
+                return Ok(None);
+            }
+            size = now.size;
+        }
+        let looks = !mapped && !(recent && end <= size);
+        let first = offset / BLOCK * BLOCK;
+        let stop = end.min(size);
+        let now = if stop > offset {
+            let behind = stop.checked_next_multiple_of(BLOCK);
+            let len = behind.ok_or(ClientError::Protocol("a file without end"))? - first;
+            let pieces = self.readable(inode, first, len)?;
+            let era = inode.layout.read().era();
+            let buffer = room(buffer, len as usize);
+            let mut runs = Runs::new();
+            let mut at = 0;
+            for piece in pieces {
+                let len = piece.len() as usize;
+                match piece {
+                    Piece::Data { arena, .. } => runs.push(Run { arena, at, len }),
+                    Piece::Hole { .. } => buffer[at..at + len].fill(0),
+                }
+                at += len;
+            }
+            let mut words = RawWords::from_elem(0, checksum::region_len(len) as usize);
+            let record = looks.then_some((inode, changes));
+            let now = self.fetch(sums, era, &runs, (buffer, &mut words), record)?;
+            for run in &runs {
+                for at in (run.at..run.at + run.len).step_by(BLOCK as usize) {
+                    let block = &mut buffer[at..at + BLOCK as usize];
+                    let word = word_of(&words, at);
+                    if word.fits(block) {
+                        continue;
+                    }
+                    let run = Run { arena: run.arena + (at - run.at) as u64, at: 0, len: BLOCK as usize };
+                    if let Some(word) = self.settle(sums, era, run, block, word)? {
+                        return self.bad(inode, generation, first + at as u64, (word, run.arena), block);
+                    }
+                }
+            }
+            now
+        } else {
+            looks.then(|| self.look(inode)).transpose()?
+        };
+        if let Some(now) = now {
+            if now.generation != generation {
+                self.follow_generation(inode, now.generation)?;
+                return Ok(None);
+            }
+            if now.size > size && end > size && !accept {
+                return Ok(None);
+            }
+            size = size.min(now.size);
+        }
+        let skip = (offset - first) as usize;
+        Ok(Some(match end.min(size).saturating_sub(offset) as usize {
+            0 => 0..0,
+            len => skip..skip + len,
+        }))
+    }
+
+    /// Fetches runs of blocks and their words, without a look at what came; the record behind them in the same list, if it is asked
+    /// for.
+    fn fetch(
+        &self,
+        sums: &Sums,
+        era: u32,
+        runs: &[Run],
+        (buffer, words): (&mut [u8], &mut [u8]),
+        record: Option<(&Inode, u64)>,
+    ) -> Result<Option<Glimpse>, ClientError> {
+        if let Some((arena, map)) = self.arena_map.as_ref().zip(sums.map.as_ref()) {
+            self.remote.ready()?;
+            for run in runs {
+                // Layouts were checked to lie inside the arena; it and its words are mapped whole.
+                arena.memory.read(arena.offset + run.arena as usize, &mut buffer[run.at..run.at + run.len]);
+                fence(Ordering::SeqCst);
+                for at in (run.at..run.at + run.len).step_by(BLOCK as usize) {
+                    let place = checksum::place(run.arena + (at - run.at) as u64) as usize;
+                    let word = map.memory.load_u64(map.offset + place);
+                    words[word_at(at)].copy_from_slice(&word.to_le_bytes());
+                }
+            }
+            return record.map(|(inode, _)| self.look(inode)).transpose();
+        }
+        let mut parts: SmallVec<[(RemoteAddr, &mut [u8]); 4]> = SmallVec::new();
+        let (mut at, mut data, mut checks) = (0, buffer, words);
+        for run in runs {
+            let (_, behind) = data.split_at_mut(run.at - at);
+            let (_, words_behind) = checks.split_at_mut(word_at(run.at).start - word_at(at).start);
+            let (block, behind) = behind.split_at_mut(run.len);
+            let (word, words_behind) = words_behind.split_at_mut(word_at(run.len).start);
+            (at, data, checks) = (run.at + run.len, behind, words_behind);
+            parts.push((sums.remote(era, run.arena, run.len as u64)?, word));
+            parts.push((self.arena_addr(era, run.arena, run.len as u64)?, block));
+        }
+        let Some((inode, changes)) = record else {
+            self.remote.read_vectored(&mut parts)?;
+            return Ok(None);
+        };
+        let (slot, record_addr) = self.record_of(inode)?;
+        let mut raw: RawRecord = [0; record::LEN];
+        if parts.len() >= LIST {
+            self.remote.read_vectored(&mut parts)?;
+            parts.clear();
+        }
+        let mut ops: Ops<'_> = parts.into_iter().map(|(remote, out)| Op::Read { remote, out }).collect();
+        ops.push(Op::Read { remote: record_addr, out: &mut raw });
+        self.remote.execute(&mut ops)?;
+        drop(ops);
+        match Seen::decode(&raw, inode.ino, slot) {
+            Some(seen) => {
+                inode.size.lock().observe(seen.attr.size, changes);
+                Ok(Some(seen.glimpse()))
+            }
+            None => self.look(inode).map(Some),
+        }
+    }
+
+    /// Reads one block until it fits its word, or is certain not to: its word then.
+    fn settle(
+        &self,
+        sums: &Sums,
+        era: u32,
+        run: Run,
+        block: &mut [u8],
+        mut word: Word,
+    ) -> Result<Option<Word>, ClientError> {
+        let mut suspicion = Suspicion::default();
+        let give_up = Instant::now() + self.patience;
+        let (mut tries, mut pause) = (0, FIRST_PAUSE);
+        while !suspicion.grows(word) {
+            if tries > SPINS {
+                // Nobody writes one block for so long without letting others see it.
+                if Instant::now() >= give_up {
+                    break;
+                }
+                thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            } else if tries > 1 {
+                thread::yield_now();
+            }
+            tries += 1;
+            let mut raw = [0; checksum::LEN as usize];
+            self.fetch(sums, era, &[run], (&mut *block, &mut raw), None)?;
+            word = Word(u64::from_le_bytes(raw));
+            if word.fits(block) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(word))
+    }
+
+    /// A block is not what its word says. Unless the file has it no more, that is an error.
+    fn bad<T>(
+        &self,
+        inode: &Inode,
+        generation: u64,
+        offset: u64,
+        (word, arena): (Word, u64),
+        block: &[u8],
+    ) -> Result<Option<T>, ClientError> {
+        let now = self.look(inode)?;
+        if now.generation != generation {
+            self.follow_generation(inode, now.generation)?;
+            return Ok(None);
+        }
+        let (expected, found) = (word.check(), check(block));
+        let bad = ClientError::Bad { ino: inode.ino, offset, arena, expected, found };
+        log::error!("{bad}");
+        Err(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is being written is not bad, however long that takes.
+    #[test]
+    fn three_looks_at_the_same_even_version_are_certain() {
+        let certain = |words: &[(u32, u32)]| {
+            let mut suspicion = Suspicion::default();
+            let words = words.iter().map(|&(check, version)| Word::new(check, version));
+            words.map(|word| suspicion.grows(word)).collect::<Vec<bool>>()
+        };
+        assert_eq!(certain(&[(7, 2), (7, 2), (7, 2)]), [false, false, true]);
+        assert_eq!(certain(&[(7, 3); 9]), [false; 9]);
+        assert_eq!(certain(&[(7, 2), (7, 2), (7, 4), (7, 4), (7, 4)]), [false, false, false, false, true]);
+        assert_eq!(certain(&[(7, 2), (7, 3), (7, 2), (7, 2)]), [false; 4]);
+    }
+}

@@ -1,0 +1,236 @@
+//! `rfs-fuse scrub ADDRESS`: has a server compare all that its files have with the checksums, and says what is bad.
+//!
+//! The server compares a mebibyte at a time; between two of them this program pauses for as long as the last one took, so that nobody who
+//! uses the files is held up by more than one.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use rdmabox::{
+    Address, Key, KeyFileError, ProviderKind, RdmaOptions, SessionOptions, size,
+    tls::{TlsClient, TlsClientFiles, TlsError},
+};
+use rfs_proto::{BLOCK, BadBlock};
+
+use crate::client::{AttachError, AttachOptions, Client, ClientError};
+
+/// Something is bad.
+const BAD: u8 = 1;
+/// Not everything could be compared.
+const FAILED: u8 = 3;
+
+/// Has a server compare what its files have with the checksums (rfs-server --checksum), and names every block that is bad.
+///
+/// Files can be used meanwhile. A bad block is one that has changed since it was written: reading it fails with EIO. Writing the block
+/// again, or the whole file, heals it.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "rfs-fuse scrub",
+    max_term_width = 110,
+    after_help = "Exit status: 0 if nothing is bad, 1 if something is, 2 for a command line that makes no sense, 3 if not \
+                  everything could be compared."
+)]
+pub(crate) struct ScrubArgs {
+    /// The server's address, as for a mount
+    #[arg(value_name = "ADDRESS")]
+    address: Address,
+
+    /// Which of the server's file systems [default: its first]
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    export: String,
+
+    /// Do not pause between two steps
+    #[arg(long)]
+    full_speed: bool,
+
+    /// Carry the session over shm, tcp or rdma, and fail rather than take another
+    #[arg(long, value_name = "shm|tcp|rdma")]
+    provider: Option<ProviderKind>,
+
+    /// RDMA device for rdma: addresses
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Port of the RDMA device, counted from 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    port: Option<u8>,
+
+    /// Entry of the port's GID table
+    #[arg(long, value_name = "N")]
+    gid_index: Option<u8>,
+
+    /// The key that the server asks for; one that may only read will do
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+
+    /// Speak TLS 1.3: the authority of the server's certificate
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+
+    /// The name that the server's certificate has to have
+    #[arg(long, value_name = "NAME", requires = "tls_ca")]
+    tls_name: Option<String>,
+
+    /// This client's own certificate
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+
+    /// The private key of --tls-cert
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+/// Why it has not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum ScrubError {
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    #[error("cannot use TLS: {0}")]
+    Tls(#[from] TlsError),
+    #[error("{0}")]
+    Attach(#[from] AttachError),
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// What a scrub has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    blocks: u64,
+    bad: u64,
+}
+
+/// The arguments of a scrub, if that is what a command line asks for.
+pub(crate) fn asked(arguments: &[OsString]) -> Option<&[OsString]> {
+    arguments.get(1).filter(|first| *first == "scrub").map(|_| &arguments[1..])
+}
+
+/// Runs it; the exit code.
+pub(crate) fn main(arguments: &[OsString]) -> u8 {
+    let args = match ScrubArgs::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(e) => {
+            // Help goes to stdout; there is nowhere to complain to if that is closed.
+            e.print().ok();
+            return u8::try_from(e.exit_code()).unwrap_or(2);
+        }
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    match run(args, &mut io::stdout().lock()) {
+        Ok(Outcome { bad: 0, .. }) => 0,
+        Ok(_) => BAD,
+        Err(e) => {
+            eprintln!("rfs-fuse scrub: {e}");
+            FAILED
+        }
+    }
+}
+
+fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
+    let key = args.key.as_deref().map(Key::load).transpose()?;
+    let own = args.tls_cert.zip(args.tls_key);
+    let tls = args.tls_ca.map(|ca| TlsClientFiles { ca, name: args.tls_name, own });
+    let tls = tls.as_ref().map(TlsClient::load).transpose()?;
+    let options = SessionOptions {
+        provider: args.provider,
+        rdma: RdmaOptions { device: args.device, port: args.port, gid_index: args.gid_index },
+        key,
+        tls,
+        queue_pairs: 1,
+        ..SessionOptions::default()
+    };
+    let attach = AttachOptions { export: args.export, checked: true, ..AttachOptions::default() };
+    let client = Client::connect(&args.address, &options, &attach)?;
+    let totals = client.statfs()?;
+    let used = totals.blocks.saturating_sub(totals.blocks_free);
+    let shows = io::stderr().is_terminal();
+    let mut outcome = Outcome::default();
+    let mut at = Some((0, 0));
+    let mut shown = Instant::now();
+    while let Some(place) = at {
+        let begun = Instant::now();
+        let part = client.verify(place)?;
+        outcome.blocks += part.blocks;
+        outcome.bad += part.bad.len() as u64;
+        for bad in &part.bad {
+            writeln!(out, "{}", describe(bad))?;
+        }
+        at = part.next;
+        if shows && shown.elapsed() > Duration::from_millis(500) {
+            eprint!("\r{}", progress(outcome, used));
+            shown = Instant::now();
+        }
+        if !args.full_speed {
+            thread::sleep(begun.elapsed());
+        }
+    }
+    if shows {
+        eprint!("\r{:60}\r", "");
+    }
+    writeln!(out, "{}", summary(outcome))?;
+    client.close_session();
+    Ok(outcome)
+}
+
+fn describe(bad: &BadBlock) -> String {
+    let BadBlock { ino, offset, arena, expected, found, path } = bad;
+    let path = String::from_utf8_lossy(path);
+    // What a name has of control characters is not for a terminal.
+    let name = if path.is_empty() { "a file without a name".into() } else { path.escape_debug().to_string() };
+    format!(
+        "{name}: bytes {offset} to {} are bad (inode {ino}, {arena} in the arena, check {found:08x} instead of {expected:08x})",
+        offset + (BLOCK - 1)
+    )
+}
+
+fn progress(Outcome { blocks, bad }: Outcome, used: u64) -> String {
+    let percent = (blocks * 100).checked_div(used).unwrap_or(100).min(100);
+    format!("{percent:3} % of {}, {bad} blocks bad", size::show(used * BLOCK))
+}
+
+fn summary(Outcome { blocks, bad }: Outcome) -> String {
+    let compared = format!("compared {} ({blocks} blocks)", size::show(blocks * BLOCK));
+    match bad {
+        0 => format!("{compared}: nothing is bad"),
+        1 => format!("{compared}: 1 block is bad"),
+        _ => format!("{compared}: {bad} blocks are bad"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_well_formed() {
+        use clap::CommandFactory;
+        ScrubArgs::command().debug_assert();
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(asked(&words("rfs-fuse scrub a:1")), Some(&words("scrub a:1")[..]));
+        assert_eq!(asked(&words("rfs-fuse a:1 scrub")), None);
+        assert!(ScrubArgs::try_parse_from(words("scrub a:1 --key k --export e")).is_ok());
+    }
+
+    #[test]
+    fn what_it_says() {
+        let bad =
+            BadBlock { ino: 7, offset: 8192, arena: 4096, expected: 1, found: 2, path: b"/a\x1b".to_vec() };
+        assert_eq!(
+            describe(&bad),
+            "/a\\u{1b}: bytes 8192 to 12287 are bad (inode 7, 4096 in the arena, check 00000002 instead of 00000001)"
+        );
+        assert!(describe(&BadBlock { path: vec![], ..bad }).starts_with("a file without a name: bytes"));
+        assert_eq!(progress(Outcome { blocks: 1, bad: 1 }, 4), " 25 % of 16 KiB, 1 blocks bad");
+        assert_eq!(progress(Outcome::default(), 0), "100 % of 0 B, 0 blocks bad");
+        assert_eq!(summary(Outcome { blocks: 256, bad: 0 }), "compared 1 MiB (256 blocks): nothing is bad");
+        assert!(summary(Outcome { blocks: 1, bad: 1 }).ends_with("1 block is bad"));
+    }
+}

@@ -1,0 +1,177 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const B: u64 = BLOCK;
+const BLOCKS: u64 = 4;
+
+fn bytes() -> Bytes {
+    let words = Memory::private(checksum::region_len(BLOCKS * B) as usize).unwrap();
+    Bytes::new(Arc::new(Memory::private((BLOCKS * B) as usize).unwrap()), Some(Arc::new(words)))
+}
+
+fn all() -> Range {
+    Range { start: 0, len: BLOCKS * B }
+}
+
+fn flip(bytes: &Bytes, at: u64) {
+    let mut byte = [0];
+    bytes.arena.read(at as usize, &mut byte);
+    bytes.arena.write(at as usize, &[byte[0] ^ 1]);
+}
+
+fn bad_blocks(bytes: &Bytes) -> Vec<u64> {
+    bytes.bad(all()).iter().map(|bad| bad.place / B).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Zero(u64, u64),
+    Write(u64, Vec<u8>),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Edges of blocks more often than other places.
+    let place = || prop_oneof![0..BLOCKS * B, (0..BLOCKS, 0..3u64).prop_map(|(b, at)| b * B + at)];
+    let len = prop_oneof![1..3 * B, Just(B), Just(2 * B)];
+    prop_oneof![
+        (place(), len.clone()).prop_map(|(at, len)| Step::Zero(at, len.min(BLOCKS * B - at))),
+        (place(), len, any::<u8>())
+            .prop_map(|(at, len, byte)| Step::Write(at, vec![byte; len.min(BLOCKS * B - at) as usize])),
+    ]
+}
+
+proptest! {
+    /// A word that is not updated, or for the wrong bytes.
+    #[test]
+    fn every_change_leaves_words_that_fit(steps in prop::collection::vec(step(), 1..30)) {
+        let bytes = bytes();
+        let mut model = vec![0; (BLOCKS * B) as usize];
+        for step in steps {
+            match step {
+                Step::Zero(at, len) => {
+                    bytes.zero(Range { start: at, len });
+                    model[at as usize..(at + len) as usize].fill(0);
+                }
+                Step::Write(at, data) => {
+                    bytes.write(at, &data, false).unwrap();
+                    model[at as usize..at as usize + data.len()].copy_from_slice(&data);
+                }
+            }
+            prop_assert_eq!(bytes.bad(all()), vec![]);
+        }
+        let mut there = Vec::new();
+        bytes.read(all(), &mut there).unwrap();
+        prop_assert!(there == model);
+    }
+
+    /// A change of a part that makes a bad block look good.
+    #[test]
+    fn a_bad_block_stays_bad_until_it_is_written_as_a_whole(
+        flipped in 0..B, (from, len) in (0..B, 1..B),
+    ) {
+        let bytes = bytes();
+        bytes.write(0, &[7; 3 * B as usize], false).unwrap();
+        flip(&bytes, B + flipped);
+        prop_assert_eq!(bad_blocks(&bytes), [1]);
+        let len = len.min(B - from);
+        bytes.zero(Range { start: B + from, len });
+        prop_assert_eq!(bad_blocks(&bytes), [1]);
+        let refused = bytes.write(B + from, &vec![1; len as usize], false);
+        prop_assert_eq!(refused.unwrap_err().place, B);
+        prop_assert_eq!(bytes.read(Range { start: B + from, len }, &mut Vec::new()).unwrap_err().place, B);
+        prop_assert_eq!(bad_blocks(&bytes), [1]);
+        bytes.write(B, &[1; B as usize], false).unwrap();
+        prop_assert_eq!(bytes.bad(all()), vec![]);
+    }
+}
+
+#[test]
+fn what_lies_behind_the_data_may_be_nothing() {
+    let bytes = bytes();
+    bytes.write(B, &[7; 100], false).unwrap();
+    flip(&bytes, 2 * B - 1);
+    // Only who begins with the block writes all of it.
+    assert!(bytes.write(B + 1, &[8; 99], true).is_err());
+    assert!(bytes.write(B, &[8; 100], false).is_err());
+    bytes.write(B, &[8; 100], true).unwrap();
+    assert_eq!(bytes.bad(all()), []);
+    let mut there = Vec::new();
+    bytes.read(Range { start: B, len: B }, &mut there).unwrap();
+    assert!(there[..100] == [8; 100] && there[100..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn zeroing_a_whole_block_puts_it_in_order() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 2 * B as usize], false).unwrap();
+    flip(&bytes, 5);
+    flip(&bytes, 3 * B);
+    bytes.zero(all());
+    assert_eq!(bytes.bad(all()), []);
+}
+
+#[test]
+fn a_write_says_which_block_is_bad_and_keeps_what_is_behind() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 4 * B as usize], false).unwrap();
+    flip(&bytes, 2 * B + 100);
+    // The first block in part, the second as a whole, the third in part.
+    let bad = bytes.write(10, &[9; 2 * B as usize], false).unwrap_err();
+    assert_eq!((bad.place, bad.expected), (2 * B, check(&[7; B as usize])));
+    let mut there = Vec::new();
+    bytes.read(Range { start: 0, len: 2 * B }, &mut there).unwrap();
+    assert!(there[..10] == [7; 10] && there[10..].iter().all(|&byte| byte == 9));
+}
+
+/// A server that is killed while it changes blocks.
+#[test]
+fn only_open_words_are_settled() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 3 * B as usize], false).unwrap();
+    let words = bytes.words.as_deref().unwrap();
+    store(words, B, load(words, B).opened());
+    flip(&bytes, B);
+    flip(&bytes, 2 * B);
+    assert_eq!(bad_blocks(&bytes), [1, 2]);
+    assert_eq!(bytes.settle(), 1);
+    // What was at rest, and is damaged, stays so.
+    assert_eq!(bad_blocks(&bytes), [2]);
+    assert_eq!(bytes.settle(), 0);
+}
+
+#[test]
+fn a_block_is_open_while_it_changes() {
+    let bytes = bytes();
+    let version = |block| load(bytes.words.as_deref().unwrap(), block).version();
+    bytes.write(0, &[1; 10], false).unwrap();
+    assert_eq!([version(0), version(B)], [2, 0]);
+    bytes.zero(Range { start: 5, len: 5 });
+    bytes.zero(all());
+    assert_eq!([version(0), version(B)], [6, 0]);
+    // It says that it is zero.
+    bytes.zero(all());
+    assert_eq!(version(0), 6);
+}
+
+/// A copy that was made while a block was half written, and one of a block that is bad.
+#[test]
+fn a_copy_is_mended_and_what_is_bad_is_named() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 4 * B as usize], false).unwrap();
+    let mut copy = vec![7; 3 * B as usize];
+    copy[B as usize..][..9].fill(1);
+    flip(&bytes, 3 * B);
+    assert_eq!(bytes.mend(0, &mut copy), []);
+    assert!(copy.iter().all(|&byte| byte == 7));
+    let mut copy = vec![6; 2 * B as usize];
+    let bad = bytes.mend(2 * B, &mut copy);
+    let expected = check(&[7; B as usize]);
+    assert_eq!(bad, [Bad { place: 3 * B, expected, found: check(&copy[B as usize..]) }]);
+    assert_eq!(copy[..B as usize + 2], [&[7; B as usize][..], &[6, 7]].concat());
+    // In other memory, where it would get a check that fits.
+    let other = self::bytes();
+    other.write(2 * B, &copy, true).unwrap();
+    other.expect(3 * B, expected);
+    assert_eq!(other.bad(all()), bad);
+}
