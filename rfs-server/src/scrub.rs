@@ -205,13 +205,22 @@ impl Space {
         &self.memory
     }
 
-    /// Space that sessions can still reach: of which inode, where, and which sessions.
-    pub fn quarantined(&self) -> Vec<(u64, Range, Vec<u64>)> {
-        let account = self.account.lock();
-        // A snapshot ends with its server.
-        let sessions = |holders: Vec<u64>| holders.into_iter().filter(|&holder| holder != SNAPSHOT).collect();
-        let all = account.arena.quarantined().map(|(ino, range, holders)| (ino, range, sessions(holders)));
-        all.filter(|(_, _, holders): &(u64, Range, Vec<u64>)| !holders.is_empty()).collect()
+    /// Tells of space that sessions can still reach: of which inode, where, and which sessions can reach some of that. It is told under the
+    /// lock: nothing of it can be let go, given to another file and given up by that one before it is told.
+    pub fn tell_quarantined<E>(
+        &self,
+        mut tell: impl FnMut(u64, &[Range], &[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let all = self.account.lock().arena.quarantined_of();
+        for ino in all {
+            let account = self.account.lock();
+            // A snapshot ends with its server.
+            let (ranges, holders) = account.arena.quarantined(ino, |holder| holder != SNAPSHOT);
+            if !holders.is_empty() {
+                tell(ino, &ranges, &holders)?;
+            }
+        }
+        Ok(())
     }
 
     /// A session cannot reach an inode's space any more; [`Space::tidy`] follows.
@@ -487,5 +496,29 @@ mod tests {
         space.lease_ended(9, 4);
         space.tidy();
         assert_eq!(space.totals().clean, 1 << 20);
+    }
+
+    /// Told after the lock is let go it could be old news that hides what another file has given up there since.
+    #[test]
+    fn what_is_quarantined_is_told_under_the_lock_and_in_few_words() {
+        let space = space(1 << 20, ScrubMode::Inline);
+        let whole = use_all(&space, 1 << 20);
+        let part = |at: u64, len: u64| Range { start: whole.start + at * BLOCK, len: len * BLOCK };
+        space.quarantine(7, &[part(3, 1)], &[5, 4]);
+        space.quarantine(7, &[part(1, 2)], &[6]);
+        space.quarantine(8, &[part(9, 1)], &[4]);
+        let _hold = space.hold();
+        // In reach of the snapshot alone.
+        space.quarantine(8, &[part(10, 1)], &[]);
+        space.quarantine(9, &[part(20, 1)], &[]);
+        let mut told = Vec::new();
+        let tell = |ino, ranges: &[Range], holders: &[u64]| {
+            assert!(space.account.is_locked());
+            told.push((ino, ranges.to_vec(), holders.to_vec()));
+            Ok::<(), ()>(())
+        };
+        space.tell_quarantined(tell).unwrap();
+        told.sort_unstable();
+        assert_eq!(told, [(7, vec![part(1, 3)], vec![4, 5, 6]), (8, vec![part(9, 1)], vec![4])]);
     }
 }

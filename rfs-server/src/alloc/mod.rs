@@ -10,7 +10,7 @@ mod free;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 pub(crate) use free::FreeMap;
 use seeded_faults::{Fault, seeded};
@@ -218,13 +218,29 @@ impl Arena {
         }
     }
 
-    /// What is quarantined: of which inode, where, and who can reach it.
-    pub fn quarantined(&self) -> impl Iterator<Item = (u64, Range, Vec<u64>)> {
-        let of = |(&ino, list): (&u64, &'_ Vec<Quarantined>)| {
-            let all: Vec<_> = list.iter().map(|entry| (ino, entry.range, entry.holders.clone())).collect();
-            all
-        };
-        self.quarantine.iter().flat_map(of)
+    /// The inodes that have given up what is quarantined.
+    pub fn quarantined_of(&self) -> Vec<u64> {
+        self.quarantine.keys().copied().collect()
+    }
+
+    /// What is quarantined of an inode, as far as holders that `count` can reach it: where, in order and in as few pieces as can be, and all
+    /// who can reach some of it.
+    pub fn quarantined(&self, ino: u64, count: impl Fn(u64) -> bool) -> (Vec<Range>, Vec<u64>) {
+        let (mut ranges, mut all) = (Vec::new(), BTreeSet::new());
+        for entry in self.quarantine.get(&ino).into_iter().flatten() {
+            let mut holders = entry.holders.iter().copied().filter(|&holder| count(holder)).peekable();
+            ranges.extend(holders.peek().map(|_| entry.range));
+            all.extend(holders);
+        }
+        ranges.sort_unstable();
+        let mut pieces: Vec<Range> = Vec::new();
+        for range in ranges {
+            match pieces.last_mut() {
+                Some(last) if last.end() == range.start => last.len += range.len,
+                _ => pieces.push(range),
+            }
+        }
+        (pieces, all.into_iter().collect())
     }
 
     /// A session gave its lease on an inode back, or is dead.

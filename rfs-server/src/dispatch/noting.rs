@@ -69,10 +69,10 @@ impl Dispatcher {
             let held: Vec<_> = locks.held().collect();
             held.chunks(LOCKS).try_for_each(|some| journal.note_locks(some, None))?;
         }
-        for (ino, range, holders) in self.store.space.quarantined() {
-            journal.tell(&Op::GivenUp(ino, vec![(range.start, range.len)], holders))?;
-        }
-        Ok(())
+        self.store.space.tell_quarantined(|ino, ranges, holders| {
+            let ranges = ranges.iter().map(|range| (range.start, range.len)).collect();
+            journal.tell(&Op::GivenUp(ino, ranges, holders.to_vec()))
+        })
     }
 }
 
