@@ -10,7 +10,7 @@ use seeded_faults::{Fault, seeded};
 
 use super::{
     held::{Held, Stop},
-    journal::{self, Number, Said},
+    journal::{self, Journal, Number, Said},
     once,
     order::Guard,
     pending::{Due, Pending},
@@ -130,6 +130,11 @@ impl Meta<'_> {
         if self.asker.is_some_and(|asker| asker.id() == session && asker.comes_back()) {
             self.namespace.inodes_mut().opens_changed(session, ino);
         }
+    }
+
+    /// The log and the asker, if that says what he has open.
+    pub(super) fn asker_in_log(&self) -> Option<(&Journal, &Session)> {
+        Some((self.store.journal.as_ref()?, self.asker.filter(|asker| asker.comes_back())?))
     }
 
     /// The step comes to this reply, to a request that is carried out once.

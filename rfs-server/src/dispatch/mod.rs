@@ -25,6 +25,7 @@ mod outcome;
 mod pending;
 mod quota;
 mod recover;
+mod room;
 mod shards;
 mod snapshot;
 mod store;
@@ -63,6 +64,7 @@ use outcome::Debt;
 pub use outcome::{Outcome, Promise, Sender};
 pub(crate) use recover::BEFORE;
 pub use recover::{Damage, Kept};
+pub(crate) use room::Told as RoomTold;
 use shards::{SHARDS, Shards};
 use store::Store;
 pub use tape::{Told, Written};
@@ -167,8 +169,8 @@ impl Dispatcher {
         let ended = self.sessions.get(session);
         self.sessions.end(session);
         // First: a session that lacks some of its locks, or of its space, must not come back.
-        if let Some(ended) = ended {
-            self.note_left(&ended);
+        if let Some(ended) = &ended {
+            self.note_left(ended);
         }
         self.keeps_no_longer(session);
         self.end_grants(session);
@@ -180,6 +182,9 @@ impl Dispatcher {
         });
         self.tell_of_locks();
         self.store.space.tidy();
+        if let (Some(journal), Some(ended)) = (&self.store.journal, &ended) {
+            journal.room.end(ended.told());
+        }
     }
 
     /// Handles a request of a session. Errors are there at once; the reply to a change is owed while others keep what it changed,

@@ -239,6 +239,8 @@ impl Dispatcher {
     /// at a time. An error leaves both the old log and what there is of the new one, which say everything together.
     pub fn write_log_anew(&self) -> Result<(), Full> {
         let Some(journal) = &self.store.journal else { return Ok(()) };
+        // Whoever has not been logged by now has what he changed locked until it can be described.
+        let behind = journal.times_behind();
         journal.log().exchange();
         for at in 0..SHARDS {
             let describe = |look: &mut Look<'_>| {
@@ -253,7 +255,7 @@ impl Dispatcher {
         journal.count(self.store.shards.last_number(), self.store.table.used_slots())?;
         self.describe_sessions(journal)?;
         journal.log().complete()?;
-        journal.caught_up();
+        journal.caught_up(behind);
         Ok(())
     }
 }
