@@ -15,7 +15,7 @@ use super::{
     journal,
     meta::Look,
     shards::SHARDS,
-    tape::{Told, Written},
+    tape::{TapeFull, Told, Written},
 };
 use crate::{
     alloc::Range,
@@ -26,33 +26,32 @@ use crate::{
 impl Dispatcher {
     /// Tells `sink` of all inodes, in pieces, as they are at the moment at which it is told the last one. From then on
     /// nothing of the space that they have then is given to anybody, until what is returned lets it go.
-    pub(crate) fn describe<E>(&self, mut sink: impl FnMut(Told) -> Result<(), E>) -> Result<Hold<'_>, E> {
-        let tape = &self.store.tape;
-        tape.start();
+    pub(crate) fn describe<E: From<TapeFull>>(
+        &self,
+        mut sink: impl FnMut(Told) -> Result<(), E>,
+    ) -> Result<Hold<'_>, E> {
+        let tape = self.store.tape.start();
         for at in 0..SHARDS {
             let describe = |look: &mut Look<'_>| {
                 let (table, mut ops) = (look.table, Vec::new());
                 let shard = look.namespace.inodes_mut().only();
                 for (&ino, inode) in &shard.inodes {
                     let mut flush = |ops: &mut Vec<u8>| -> Result<(), Infallible> {
-                        tape.say(ops, std::iter::empty(), table);
+                        tape.describe(ops, std::iter::empty(), table);
                         ops.clear();
                         Ok(())
                     };
                     let Ok(()) = journal::describe_one(ino, inode, &mut ops, &mut flush);
-                    tape.say(&ops, std::iter::once((ino, inode)), table);
+                    tape.describe(&ops, std::iter::once((ino, inode)), table);
                     ops.clear();
                 }
             };
             self.store.once(Plan::shard(at), None, describe);
-            if let Err(e) = sink(tape.take()) {
-                tape.stop();
-                return Err(e);
-            }
+            sink(tape.take()?)?;
         }
         // Before the end of the tape: what a step gives up whose change is not on it is not there for others yet.
         let hold = self.store.space.hold();
-        let mut said = tape.stop();
+        let mut said = tape.stop()?;
         let mut counters = Vec::new();
         op::encode(
             &Op::Counters(self.store.shards.last_number(), self.store.table.used_slots()),

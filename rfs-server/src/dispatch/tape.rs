@@ -6,9 +6,13 @@
 //! Threading: any thread that has the shards of what it tells of. A step looks whether the tape rolls while it has its shards: so it
 //! is either told of, or over before they are described. One lock, after all others, for the length of a copy.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
+use rdmabox::size;
 
 use crate::{
     namespace::{Body, Inode},
@@ -17,6 +21,9 @@ use crate::{
 
 /// Bytes of operations that are kept together, unless one step has more.
 const PIECE: usize = 1 << 20;
+
+/// Bytes that are kept of what steps tell between two looks of whoever writes it down: a disk may hang for hours, and requests go on.
+const MOST: usize = 64 << 20;
 
 /// What clients had written of a file's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +46,16 @@ pub struct Told {
 }
 
 impl Told {
+    fn tell<'a>(&mut self, ops: &[u8], inodes: impl Iterator<Item = (u64, &'a Inode)>, table: &Table) {
+        self.add(ops);
+        let files = inodes.filter(|(_, inode)| matches!(inode.body, Body::File(_)));
+        self.written.extend(files.map(|(ino, inode)| Written {
+            ino,
+            size: table.size(inode.slot),
+            time: table.write_time(inode.slot),
+        }));
+    }
+
     fn add(&mut self, ops: &[u8]) {
         match self.pieces.last_mut() {
             Some(piece) if piece.len() + ops.len() <= PIECE => piece.extend_from_slice(ops),
@@ -47,12 +64,40 @@ impl Told {
     }
 }
 
+/// More was changed than is kept in memory until it is taken: the snapshot is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {} was changed while what was there was being written", size::show(MOST as u64))]
+pub struct TapeFull;
+
+impl From<TapeFull> for io::Error {
+    fn from(full: TapeFull) -> io::Error {
+        io::Error::other(full)
+    }
+}
+
 /// The tape.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
     there: bool,
     rolls: AtomicBool,
-    said: Mutex<Told>,
+    said: Mutex<Said>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    told: Told,
+    /// Bytes that steps have told since this was taken last.
+    of_steps: usize,
+    /// They were too many.
+    full: bool,
+}
+
+impl Said {
+    fn take(&mut self) -> Result<Told, TapeFull> {
+        let Said { told, full, .. } = std::mem::take(self);
+        self.full = full;
+        if full { Err(TapeFull) } else { Ok(told) }
+    }
 }
 
 impl Tape {
@@ -73,35 +118,128 @@ impl Tape {
     }
 
     /// Starts it, for one snapshot at a time.
-    pub(super) fn start(&self) {
-        *self.said.lock() = Told::default();
+    pub(super) fn start(&self) -> Recording<'_> {
+        *self.said.lock() = Said::default();
         self.rolls.store(true, Ordering::Release);
+        Recording(self)
     }
 
-    /// Operations about inodes, which are as they say. Nothing is added when the tape has been stopped.
+    /// Operations of a step about inodes, which are as they say. Nothing is added when the tape has been stopped. It stops by itself when
+    /// nobody takes what steps tell it.
     pub(super) fn say<'a>(&self, ops: &[u8], inodes: impl Iterator<Item = (u64, &'a Inode)>, table: &Table) {
         let mut said = self.said.lock();
         if !self.rolls.load(Ordering::Relaxed) {
             return;
         }
-        said.add(ops);
-        let files = inodes.filter(|(_, inode)| matches!(inode.body, Body::File(_)));
-        said.written.extend(files.map(|(ino, inode)| Written {
-            ino,
-            size: table.size(inode.slot),
-            time: table.write_time(inode.slot),
-        }));
+        let written = said.told.written.len();
+        said.told.tell(ops, inodes, table);
+        said.of_steps += ops.len() + (said.told.written.len() - written) * size_of::<Written>();
+        if said.of_steps > MOST {
+            self.rolls.store(false, Ordering::Relaxed);
+            *said = Said { full: true, ..Said::default() };
+            drop(said);
+            log::error!("the snapshot is given up: {TapeFull}");
+        }
+    }
+}
+
+/// A tape that has been started. It is stopped when this goes, in whatever way.
+#[derive(Debug)]
+pub(super) struct Recording<'a>(&'a Tape);
+
+impl Recording<'_> {
+    /// Operations that describe inodes, which are as they say.
+    pub(super) fn describe<'a>(
+        &self,
+        ops: &[u8],
+        inodes: impl Iterator<Item = (u64, &'a Inode)>,
+        table: &Table,
+    ) {
+        let mut said = self.0.said.lock();
+        if !said.full {
+            said.told.tell(ops, inodes, table);
+        }
     }
 
     /// What was said since this was asked last.
-    pub(super) fn take(&self) -> Told {
-        std::mem::take(&mut *self.said.lock())
+    pub(super) fn take(&self) -> Result<Told, TapeFull> {
+        self.0.said.lock().take()
     }
 
     /// Stops it. What it has told with this is how things are at this moment.
-    pub(super) fn stop(&self) -> Told {
-        let mut said = self.said.lock();
-        self.rolls.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *said)
+    pub(super) fn stop(self) -> Result<Told, TapeFull> {
+        let mut said = self.0.said.lock();
+        self.0.rolls.store(false, Ordering::Relaxed);
+        said.take()
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        let mut said = self.0.said.lock();
+        self.0.rolls.store(false, Ordering::Relaxed);
+        *said = Said::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rdmabox::Memory;
+    use rfs_proto::record;
+
+    use super::*;
+
+    fn table() -> Table {
+        Table::new(Arc::new(Memory::private(record::LEN).unwrap()))
+    }
+
+    fn say(tape: &Tape, bytes: usize) {
+        if let Some(tape) = tape.rolling() {
+            tape.say(&vec![1; bytes], std::iter::empty(), &table());
+        }
+    }
+
+    fn len(told: &Told) -> usize {
+        told.pieces.iter().map(Vec::len).sum()
+    }
+
+    /// Memory for the changes of hours, while a disk hangs.
+    #[test]
+    fn what_nobody_takes_has_an_end() {
+        let tape = Tape::default();
+        let recording = tape.start();
+        say(&tape, MOST);
+        // What is taken is over, and descriptions are as long as there are inodes in a shard.
+        assert_eq!(len(&recording.take().unwrap()), MOST);
+        recording.describe(&vec![2; MOST], std::iter::empty(), &table());
+        say(&tape, MOST);
+        assert!(tape.rolling().is_some());
+        say(&tape, 1);
+        assert!(tape.rolling().is_none());
+        assert_eq!(len(&tape.said.lock().told), 0);
+        recording.describe(&[2], std::iter::empty(), &table());
+        assert!(matches!(recording.take(), Err(TapeFull)));
+        assert!(matches!(recording.take(), Err(TapeFull)));
+        assert!(matches!(recording.stop(), Err(TapeFull)));
+        // The next one is another one.
+        let recording = tape.start();
+        say(&tape, 5);
+        assert_eq!(len(&recording.stop().unwrap()), 5);
+    }
+
+    /// Nobody takes anything from it any more.
+    #[test]
+    fn it_stops_with_whoever_has_started_it() {
+        let tape = Tape::default();
+        let ends = std::panic::AssertUnwindSafe(|| {
+            let _recording = tape.start();
+            say(&tape, 5);
+            panic!("as a thread that has failed");
+        });
+        std::panic::catch_unwind(ends).unwrap_err();
+        assert!(tape.rolling().is_none());
+        assert_eq!(len(&tape.said.lock().told), 0);
     }
 }
