@@ -230,6 +230,7 @@ impl Meta<'_> {
     /// record is open until the caller publishes it.
     fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
         let slot = self.namespace.get(ino)?.slot;
+        self.loses(ino, slot);
         let old = self.table.set_size(slot, size);
         if size < old && seeded(Fault::SizeKept) {
             self.table.set_size(slot, old);

@@ -9,6 +9,7 @@ use std::sync::{
 };
 
 use rfs_proto::Errno;
+use smallvec::SmallVec;
 
 use super::{
     held::{Held, Lack, Plan, Stop},
@@ -202,6 +203,7 @@ impl Store {
             due: Vec::new(),
             freed: Freed::default(),
             unpublished: None,
+            lost: SmallVec::new(),
             said: None,
         }
     }

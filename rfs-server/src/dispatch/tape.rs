@@ -3,12 +3,15 @@
 //! Both are operations of the log, in the order in which the locks of shards let them come. Together they say how everything is at the moment
 //! at which the tape is stopped. What clients write of a record, size and time, is told besides for each file that is in the words.
 //!
+//! Clients go on writing past the server, so that all records are looked at afterwards. Until that is over steps tell of files that they
+//! cut or remove how large those had been.
+//!
 //! Threading: any thread that has the shards of what it tells of. A step looks whether the tape rolls while it has its shards: so it
 //! is either told of, or over before they are described. One lock, after all others, for the length of a copy.
 
 use std::{
     io,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicU8, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -75,11 +78,23 @@ impl From<TapeFull> for io::Error {
     }
 }
 
+/// What a tape is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    Nothing,
+    /// All that steps change.
+    Steps,
+    /// What they lose of records.
+    Losses,
+}
+
 /// The tape.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
     there: bool,
-    rolls: AtomicBool,
+    /// As a [`Phase`].
+    phase: AtomicU8,
     said: Mutex<Said>,
 }
 
@@ -114,32 +129,60 @@ impl Tape {
     #[inline]
     pub(super) fn rolling(&self) -> Option<&Tape> {
         // Whoever comes to a shard after it was described has its lock from the thread that had started the tape before.
-        self.rolls.load(Ordering::Acquire).then_some(self)
+        (self.phase.load(Ordering::Acquire) == Phase::Steps as u8).then_some(self)
+    }
+
+    /// Whether a step has to remember what it loses of records: its end may come after the moment.
+    #[inline]
+    pub(super) fn is_in_use(&self) -> bool {
+        self.phase.load(Ordering::Acquire) != Phase::Nothing as u8
     }
 
     /// Starts it, for one snapshot at a time.
     pub(super) fn start(&self) -> Recording<'_> {
         *self.said.lock() = Said::default();
-        self.rolls.store(true, Ordering::Release);
+        self.phase.store(Phase::Steps as u8, Ordering::Release);
         Recording(self)
     }
 
     /// Operations of a step about inodes, which are as they say. Nothing is added when the tape has been stopped. It stops by itself when
-    /// nobody takes what steps tell it.
-    pub(super) fn say<'a>(&self, ops: &[u8], inodes: impl Iterator<Item = (u64, &'a Inode)>, table: &Table) {
+    /// nobody takes what steps tell it. True if that was before the moment.
+    pub(super) fn say<'a>(
+        &self,
+        ops: &[u8],
+        inodes: impl Iterator<Item = (u64, &'a Inode)>,
+        table: &Table,
+    ) -> bool {
+        self.tell(Phase::Steps, |told| {
+            let written = told.written.len();
+            told.tell(ops, inodes, table);
+            ops.len() + (told.written.len() - written) * size_of::<Written>()
+        })
+    }
+
+    /// A step that is over had cut or removed these files, whose records were so before.
+    pub(super) fn lose(&self, lost: &[Written]) {
+        self.tell(Phase::Losses, |told| {
+            told.written.extend_from_slice(lost);
+            size_of_val(lost)
+        });
+    }
+
+    /// Is told something by `tell`, which says how many bytes that is. False if this is not the time for it.
+    fn tell(&self, phase: Phase, tell: impl FnOnce(&mut Told) -> usize) -> bool {
         let mut said = self.said.lock();
-        if !self.rolls.load(Ordering::Relaxed) {
-            return;
+        if self.phase.load(Ordering::Relaxed) != phase as u8 {
+            return false;
         }
-        let written = said.told.written.len();
-        said.told.tell(ops, inodes, table);
-        said.of_steps += ops.len() + (said.told.written.len() - written) * size_of::<Written>();
+        let bytes = tell(&mut said.told);
+        said.of_steps += bytes;
         if said.of_steps > MOST {
-            self.rolls.store(false, Ordering::Relaxed);
+            self.phase.store(Phase::Nothing as u8, Ordering::Relaxed);
             *said = Said { full: true, ..Said::default() };
             drop(said);
             log::error!("the snapshot is given up: {TapeFull}");
         }
+        true
     }
 }
 
@@ -166,18 +209,26 @@ impl Recording<'_> {
         self.0.said.lock().take()
     }
 
-    /// Stops it. What it has told with this is how things are at this moment.
-    pub(super) fn stop(self) -> Result<Told, TapeFull> {
+    /// What was said last: that is how things are at this moment. From now on it is told of losses.
+    pub(super) fn stop(&self) -> Result<Told, TapeFull> {
         let mut said = self.0.said.lock();
-        self.0.rolls.store(false, Ordering::Relaxed);
-        said.take()
+        let told = said.take()?;
+        self.0.phase.store(Phase::Losses as u8, Ordering::Relaxed);
+        Ok(told)
+    }
+
+    /// What files had that were cut or removed since, the first loss of each last.
+    pub(super) fn losses(self) -> Result<Vec<Written>, TapeFull> {
+        let mut lost = self.take()?.written;
+        lost.reverse();
+        Ok(lost)
     }
 }
 
 impl Drop for Recording<'_> {
     fn drop(&mut self) {
         let mut said = self.0.said.lock();
-        self.0.rolls.store(false, Ordering::Relaxed);
+        self.0.phase.store(Phase::Nothing as u8, Ordering::Relaxed);
         *said = Said::default();
     }
 }
@@ -227,6 +278,24 @@ mod tests {
         let recording = tape.start();
         say(&tape, 5);
         assert_eq!(len(&recording.stop().unwrap()), 5);
+        assert!(tape.is_in_use());
+        drop(recording);
+        assert!(!tape.is_in_use());
+    }
+
+    #[test]
+    fn of_losses_the_first_one_comes_last_and_those_before_the_moment_do_not_count() {
+        let written = |ino, size| Written { ino, size, time: 1 };
+        let tape = Tape::default();
+        tape.lose(&[written(1, 1)]);
+        let recording = tape.start();
+        tape.lose(&[written(1, 2)]);
+        assert_eq!(recording.stop().unwrap().written, []);
+        say(&tape, 5);
+        tape.lose(&[written(1, 3), written(2, 4)]);
+        tape.lose(&[written(1, 5)]);
+        assert_eq!(recording.losses(), Ok(vec![written(1, 5), written(2, 4), written(1, 3)]));
+        assert!(!tape.is_in_use());
     }
 
     /// Nobody takes anything from it any more.
