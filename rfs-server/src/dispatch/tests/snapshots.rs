@@ -9,10 +9,13 @@ use super::{
     *,
 };
 use crate::{
-    durable::{Dirt, Log},
+    durable::{
+        Dirt, Log,
+        op::{self, Op},
+    },
     persist::{
-        Contents,
-        format::Header,
+        Contents, ReadError,
+        format::{Frames, Header, Kind, Reader},
         restore::{RestoreError, restore},
         write::{Progress, snapshot},
     },
@@ -125,6 +128,54 @@ fn space_that_is_given_up_is_nobodys_until_it_has_been_copied() {
         assert_eq!(paths, [&b""[..], b"/old"]);
         assert_eq!(view[&b"/old"[..]].data, data);
     }
+}
+
+/// The first log of a restored memory has to say everything: nothing else does, and the next server would have nothing.
+#[test]
+fn a_restored_memory_has_a_whole_log_or_is_none() {
+    let world = world(false);
+    (0..150).for_each(|at| world.client().close(world.client().create(&format!("file-{at}")).attr.ino));
+    let file = take(&world);
+    let start = |segment: usize| {
+        let memory = |len: usize| Arc::new(Memory::private(len).unwrap());
+        let (arena, table) = (memory((BLOCKS * B) as usize), memory(INODES * record::LEN));
+        let contents = Contents::read(&file[..]).unwrap();
+        let state = restore(contents, &file[..], (&arena, &table), None).unwrap();
+        let log = Some(Log::new(memory(2 * segment), 0, segment));
+        let kept = Kept { log, state: Some(state), dirt: None, starts: 1, clean: true };
+        let clock = Arc::new(ManualClock::new(1));
+        Dispatcher::kept((arena, table), ScrubMode::Inline, ROOT, clock, kept).map(drop)
+    };
+    assert_eq!(start(1 << 18), Ok(()));
+    assert!(matches!(start(1 << 12), Err(Damage::Full(_))));
+}
+
+/// Checks are right, and directories lie in each other.
+#[test]
+fn a_snapshot_whose_directories_make_no_tree_is_none() {
+    let world = world(false);
+    let client = world.client();
+    let (one, other) = (client.mkdir(ROOT_INO, "one").ino, client.mkdir(ROOT_INO, "other").ino);
+    client.mkdir(other, "below");
+    let file = take(&world);
+    Contents::read(&file[..]).unwrap();
+    let mut reader = Reader::begin(&file[..]).unwrap();
+    let mut frames = Frames::begin(Vec::new(), &header()).unwrap();
+    while let Some((kind, body)) = reader.frame().unwrap() {
+        frames.frame(kind, &[body]).unwrap();
+    }
+    let mut ops = Vec::new();
+    for (directory, name, entry) in [
+        (ROOT_INO, "one", None),
+        (ROOT_INO, "other", None),
+        (one, "a", Some((other, 9))),
+        (other, "b", Some((one, 9))),
+    ] {
+        op::encode(&Op::Name(directory, name.as_bytes(), entry), &mut ops);
+    }
+    frames.frame(Kind::Ops, &[&ops]).unwrap();
+    let torn = frames.end().unwrap();
+    assert!(matches!(Contents::read(&torn[..]), Err(ReadError::Nonsense)));
 }
 
 /// A client writes past the server, and nothing says so but the record, which is gone or another one when it is looked at.
