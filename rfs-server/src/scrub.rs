@@ -9,6 +9,7 @@
 //! asks that, and mostly there is not. It does not know inodes other than as labels of quarantined space.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -47,14 +48,23 @@ pub enum ScrubMode {
     Inline,
 }
 
+/// What waits for a snapshot.
+#[derive(Debug, Default)]
+struct Held {
+    /// It has copied what lies before this.
+    from: u64,
+    /// What files have given up behind it: end and beginning, and the inode.
+    waits: BTreeMap<(u64, u64), u64>,
+}
+
 #[derive(Debug)]
 struct Account {
     arena: Arena,
     stop: bool,
     /// Sessions of the servers before may reach what files give up.
     before: bool,
-    /// A snapshot has still to copy what lies from here on.
-    held_from: Option<u64>,
+    /// What a snapshot has still to copy.
+    held: Option<Held>,
     /// Which blocks may hold bytes, where the next server has to know.
     dirt: Option<Dirt>,
 }
@@ -79,7 +89,7 @@ impl Space {
     /// The account over all of `memory`, which is zero.
     pub fn new(memory: Arc<Memory>, mode: ScrubMode) -> Space {
         let arena = Arena::new(memory.len() as u64);
-        Space::over(memory, mode, Account { arena, stop: false, before: false, held_from: None, dirt: None })
+        Space::over(memory, mode, Account { arena, stop: false, before: false, held: None, dirt: None })
     }
 
     /// The account over memory that the server before has left, or that was restored. `used`: the space of files, in order. `given_up`: what
@@ -117,7 +127,7 @@ impl Space {
             }
             at = range.end();
         }
-        let space = Space::over(memory, mode, Account { arena, stop: false, before, held_from: None, dirt });
+        let space = Space::over(memory, mode, Account { arena, stop: false, before, held: None, dirt });
         space.change(|_| {});
         space
     }
@@ -183,7 +193,10 @@ impl Space {
             for &range in ranges {
                 let mut all = holders.to_vec();
                 all.extend(account.before.then_some(BEFORE));
-                all.extend(account.held_from.filter(|&from| range.end() > from).map(|_| SNAPSHOT));
+                if let Some(held) = account.held.as_mut().filter(|held| range.end() > held.from) {
+                    all.push(SNAPSHOT);
+                    held.waits.insert((range.end(), range.start), ino);
+                }
                 account.arena.quarantine(ino, range, &all);
             }
         });
@@ -191,7 +204,7 @@ impl Space {
 
     /// From now on nobody gets what files give up, for a snapshot that copies it.
     pub(crate) fn hold(&self) -> Hold<'_> {
-        self.account.lock().held_from = Some(0);
+        self.account.lock().held = Some(Held::default());
         Hold(self)
     }
 
@@ -312,8 +325,13 @@ impl Hold<'_> {
     /// What lies below `end` has been copied.
     pub(crate) fn copied_to(&self, end: u64) {
         self.0.change_account(|account| {
-            account.held_from = Some(end);
-            account.arena.let_go_below(SNAPSHOT, end);
+            let Some(held) = &mut account.held else { return };
+            held.from = end;
+            // Only what goes is looked at: a snapshot says this for each MiB, and requests wait meanwhile.
+            while let Some(first) = held.waits.first_entry().filter(|first| first.key().0 <= end) {
+                let ((_, start), ino) = first.remove_entry();
+                account.arena.let_go_at(ino, start, SNAPSHOT);
+            }
         });
         self.0.tidy();
     }
@@ -322,8 +340,9 @@ impl Hold<'_> {
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         self.0.change_account(|account| {
-            account.held_from = None;
-            account.arena.session_ended(SNAPSHOT);
+            for ((_, start), ino) in account.held.take().unwrap_or_default().waits {
+                account.arena.let_go_at(ino, start, SNAPSHOT);
+            }
         });
         self.0.tidy();
     }

@@ -10,7 +10,7 @@ mod free;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 pub(crate) use free::FreeMap;
 use seeded_faults::{Fault, seeded};
@@ -85,8 +85,8 @@ pub struct Arena {
     dirty: VecDeque<Range>,
     dirty_bytes: u64,
     scrubbing: u64,
-    /// By inode.
-    quarantine: HashMap<u64, Vec<Quarantined>>,
+    /// By inode, and first byte.
+    quarantine: HashMap<u64, BTreeMap<u64, Quarantined>>,
     quarantined: u64,
 }
 
@@ -127,13 +127,19 @@ impl Arena {
         self.clean.gaps(range)
     }
 
-    /// A holder lets go of all ranges that end at `end` or before.
-    pub fn let_go_below(&mut self, holder: u64, end: u64) {
-        self.let_go(|entry| {
-            if entry.range.end() <= end {
-                entry.holders.retain(|&one| one != holder);
+    /// A holder lets go of the range that an inode has given up at `start`.
+    pub fn let_go_at(&mut self, ino: u64, start: u64, holder: u64) {
+        let Some(list) = self.quarantine.get_mut(&ino) else { return };
+        let Some(entry) = list.get_mut(&start) else { return };
+        entry.holders.retain(|&one| one != holder);
+        if entry.holders.is_empty() {
+            let range = entry.range;
+            list.remove(&start);
+            if list.is_empty() {
+                self.quarantine.remove(&ino);
             }
-        });
+            self.end_quarantine(vec![range]);
+        }
     }
 
     /// What there is.
@@ -214,7 +220,8 @@ impl Arena {
             self.free(range);
         } else if range.len > 0 {
             self.quarantined += range.len;
-            self.quarantine.entry(ino).or_default().push(Quarantined { range, holders: holders.to_vec() });
+            let quarantined = Quarantined { range, holders: holders.to_vec() };
+            self.quarantine.entry(ino).or_default().insert(range.start, quarantined);
         }
     }
 
@@ -226,13 +233,12 @@ impl Arena {
     /// What is quarantined of an inode, as far as holders that `count` can reach it: where, in order and in as few pieces as can be, and all
     /// who can reach some of it.
     pub fn quarantined(&self, ino: u64, count: impl Fn(u64) -> bool) -> (Vec<Range>, Vec<u64>) {
-        let (mut ranges, mut all) = (Vec::new(), BTreeSet::new());
-        for entry in self.quarantine.get(&ino).into_iter().flatten() {
+        let (mut ranges, mut all): (Vec<Range>, _) = (Vec::new(), BTreeSet::new());
+        for entry in self.quarantine.get(&ino).into_iter().flat_map(BTreeMap::values) {
             let mut holders = entry.holders.iter().copied().filter(|&holder| count(holder)).peekable();
             ranges.extend(holders.peek().map(|_| entry.range));
             all.extend(holders);
         }
-        ranges.sort_unstable();
         let mut pieces: Vec<Range> = Vec::new();
         for range in ranges {
             match pieces.last_mut() {
@@ -293,9 +299,12 @@ impl Arena {
 }
 
 /// Takes out what nobody holds any more after a change.
-fn without_holders(list: &mut Vec<Quarantined>, mut change: impl FnMut(&mut Quarantined)) -> Vec<Range> {
+fn without_holders(
+    list: &mut BTreeMap<u64, Quarantined>,
+    mut change: impl FnMut(&mut Quarantined),
+) -> Vec<Range> {
     let mut free = Vec::new();
-    list.retain_mut(|entry| {
+    list.retain(|_, entry| {
         change(entry);
         if entry.holders.is_empty() {
             free.push(entry.range);
