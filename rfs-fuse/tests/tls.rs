@@ -11,7 +11,7 @@ use std::{
     process::Stdio,
 };
 
-use common::{Lender, Over, directory, eventually, is_mounted, program};
+use common::{Lender, Over, directory, eventually, is_mounted, program, proxy::Proxy};
 use rdmabox::tls::TlsServerFiles;
 use rustix::process::Signal;
 use tls::{Authority, NAMES, Pair};
@@ -122,6 +122,36 @@ fn a_server_may_ask_for_the_clients_certificate() {
     let mount = secured.lender.mount(Over::Tcp, &["-o", &list]);
     fs::write(mount.path("file"), b"x").expect("written");
     mount.unmount();
+}
+
+#[test]
+fn certificates_are_renewed_without_a_new_mount() {
+    let secured = Secured::usual();
+    let proxy = Proxy::to(secured.lender.address(Over::Tcp).trim_start_matches("tcp:").to_owned());
+    let point = directory();
+    let ca = secured.ca();
+    let options = ["--provider", "tcp", "--tls-ca", &ca, "--timeout", "60"];
+    let mut mount = common::Mount::start(proxy.address(), point.path(), &options);
+    fs::write(mount.path("file"), b"before").expect("written");
+    // Another authority has signed the server's certificate from now on.
+    let new = Authority::new();
+    let (certificate, key) = new.sign("server", &NAMES);
+    for (from, to) in [(certificate, "server.pem"), (key, "server.key"), (new.ca(), "ca.pem")] {
+        fs::copy(from, secured.authority.dir.path().join(to)).expect("replaced");
+    }
+    assert!(secured.lender.server.reload_certificates().expect("read"));
+    proxy.cut();
+    fs::write(mount.path("file"), b"after").expect("written");
+    // What cannot be read leaves those of before.
+    fs::write(&ca, b"no certificate").expect("written");
+    proxy.cut();
+    assert_eq!(fs::read(mount.path("file")).expect("read"), b"after");
+    fs::write(mount.path("other"), b"x").expect("written");
+    mount.signal(Signal::TERM);
+    let (status, said) = mount.wait();
+    assert!(status.success(), "{said}");
+    let warnings = said.lines().filter(|line| line.contains("the certificates of before are used: "));
+    assert_eq!(warnings.count(), 1, "{said}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Ends the sessions of mounts that do not come back.
 //!
-//! Threading: one thread for all exports. It sleeps until a mount has left, and then until the first one has been waited for long
-//! enough; more often where the process of one that is waited for may end.
+//! Threading: one thread for all exports. It sleeps until a mount has left, and then, looking at the time now and then, until the first one has
+//! been waited for long enough. Times are those of [`awake`]: nobody can come back to a server that stands still.
 
 use std::{
     io,
@@ -11,6 +11,8 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::awake;
 
 #[derive(Debug, Default)]
 struct State {
@@ -32,12 +34,13 @@ impl Bell {
         self.changed.notify_one();
     }
 
-    /// Sleeps until a mount has left, or `deadline`. False if the end has come.
+    /// Sleeps until a mount has left, or until it is time to look for `deadline`. False if the end has come.
     fn sleep(&self, deadline: Option<Instant>) -> bool {
+        let look = deadline.map(awake::wake_for);
         let mut state = self.state.lock();
         while !state.stop && !state.left {
-            match deadline {
-                Some(deadline) if self.changed.wait_until(&mut state, deadline).timed_out() => break,
+            match look {
+                Some(look) if self.changed.wait_until(&mut state, look).timed_out() => break,
                 Some(_) => {}
                 None => self.changed.wait(&mut state),
             }
@@ -68,7 +71,7 @@ impl Absences {
             let mut deadline = None;
             while rung.sleep(deadline) {
                 let Some(absent) = absent.upgrade() else { return };
-                deadline = absent.give_up(Instant::now());
+                deadline = absent.give_up(awake::now());
             }
         };
         let thread = std::thread::Builder::new().name("rfs-absences".into()).spawn(watch)?;

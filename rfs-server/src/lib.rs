@@ -13,12 +13,14 @@
 //! snapshots of it, over the end of the memory;
 //! [`keys`] says which client may attach to which export, and [`rights`] what it may do there;
 //! [`mounts`] knows which clients come back and what is theirs, [`replies`] what they were answered, and [`absences`] ends the wait for them;
-//! [`recalls`] has what they are to be told, [`waits`] the replies that wait for them, and [`patience`] ends the wait; [`dispatch`] answers requests,
+//! [`recalls`] has what they are to be told, [`waits`] the replies that wait for them, and [`patience`] ends the wait, by a clock
+//! that stands still when the server does (`awake`); [`dispatch`] answers requests,
 //! [`service`] brings them from rdmabox, and [`server`] puts it all together.
 #![forbid(unsafe_code)]
 
 pub mod absences;
 pub mod alloc;
+pub(crate) mod awake;
 pub mod bytes;
 pub mod cli;
 pub mod clock;

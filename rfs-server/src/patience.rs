@@ -1,7 +1,7 @@
 //! Who takes too long to say that it keeps something no longer: its session ends, and those who wait for it go on.
 //!
-//! Threading: one thread for all exports. It sleeps until something is recalled, and then until the first session runs out of
-//! patience; where all acknowledge in time it wakes up once in the length of that.
+//! Threading: one thread for all exports. It sleeps until something is recalled, and then, looking at the time now and then, until
+//! the first session runs out of patience. Times are those of [`awake`]: nobody has to answer a server that stands still.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::dispatch::Dispatcher;
+use crate::{awake, dispatch::Dispatcher};
 
 #[derive(Debug, Default)]
 struct State {
@@ -37,13 +37,11 @@ impl Alarm {
         }
     }
 
-    /// Sleeps until `deadline`, or without one until something is recalled. False if the end has come.
+    /// Sleeps until it is time to look for `deadline`, or without one until something is recalled. False if the end has come.
     fn sleep(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
-        match deadline {
-            Some(deadline) => {
-                while !state.stop && !self.changed.wait_until(&mut state, deadline).timed_out() {}
-            }
+        match deadline.map(awake::wake_for) {
+            Some(look) => while !state.stop && !self.changed.wait_until(&mut state, look).timed_out() {},
             None => {
                 while !state.stop && !state.recalled {
                     self.changed.wait(&mut state);
@@ -74,7 +72,7 @@ impl Patience {
         let watched = Arc::clone(&alarm);
         let watch = move || {
             while watched.sleep(dispatchers.iter().filter_map(|d| d.deadline(patience)).min()) {
-                let now = Instant::now();
+                let now = awake::now();
                 for (export, dispatcher) in dispatchers.iter().enumerate() {
                     dispatcher.give_up(patience, now).into_iter().for_each(|session| end(export, session));
                 }

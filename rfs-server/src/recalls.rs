@@ -18,6 +18,9 @@ const RECALL_BYTES: usize = 24;
 /// More than the rest of the reply takes.
 const REPLY_BYTES: usize = 32;
 
+/// No server has sent as many replies.
+const MOST_ADOPTED: u64 = u64::MAX / 2;
+
 /// A recall that somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Need {
@@ -167,7 +170,7 @@ impl<A> Queues<A> {
     ) -> Result<u64, Unknown> {
         let queue = self.queues.get_mut(&session).ok_or(Unknown)?;
         // None has got as far as that.
-        if std::mem::take(&mut queue.adopts) && done < u64::MAX {
+        if std::mem::take(&mut queue.adopts) && done <= MOST_ADOPTED {
             queue.number = done;
         }
         if done > queue.number {

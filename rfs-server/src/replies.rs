@@ -74,6 +74,12 @@ impl<R: Clone> Replies<R> {
         }
     }
 
+    /// How many slots there are to be that there are not yet, for this one to be used.
+    pub fn lacks(&self, slot: u32) -> u64 {
+        // One that there cannot be is refused.
+        (u64::from(slot.min(SLOTS - 1)) + 1).saturating_sub(self.0.len() as u64)
+    }
+
     /// A slot, which need not have been used.
     fn at(&mut self, slot: u32) -> &mut Slot<R> {
         let at = slot as usize;

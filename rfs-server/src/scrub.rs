@@ -9,6 +9,7 @@
 //! asks that, and mostly there is not. It does not know inodes other than as labels of quarantined space.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -47,14 +48,23 @@ pub enum ScrubMode {
     Inline,
 }
 
+/// What waits for a snapshot.
+#[derive(Debug, Default)]
+struct Held {
+    /// It has copied what lies before this.
+    from: u64,
+    /// What files have given up behind it: end and beginning, and the inode.
+    waits: BTreeMap<(u64, u64), u64>,
+}
+
 #[derive(Debug)]
 struct Account {
     arena: Arena,
     stop: bool,
     /// Sessions of the servers before may reach what files give up.
     before: bool,
-    /// A snapshot has still to copy what lies from here on.
-    held_from: Option<u64>,
+    /// What a snapshot has still to copy.
+    held: Option<Held>,
     /// Which blocks may hold bytes, where the next server has to know.
     dirt: Option<Dirt>,
 }
@@ -80,7 +90,7 @@ impl Space {
     pub fn new(bytes: impl Into<Bytes>, mode: ScrubMode) -> Space {
         let bytes = bytes.into();
         let arena = Arena::new(bytes.len());
-        Space::over(bytes, mode, Account { arena, stop: false, before: false, held_from: None, dirt: None })
+        Space::over(bytes, mode, Account { arena, stop: false, before: false, held: None, dirt: None })
     }
 
     /// The account over memory that the server before has left, or that was restored. `used`: the space of files, in order. `given_up`: what
@@ -118,7 +128,7 @@ impl Space {
             }
             at = range.end();
         }
-        let space = Space::over(bytes, mode, Account { arena, stop: false, before, held_from: None, dirt });
+        let space = Space::over(bytes, mode, Account { arena, stop: false, before, held: None, dirt });
         space.change(|_| {});
         space
     }
@@ -185,7 +195,10 @@ impl Space {
             for &range in ranges {
                 let mut all = holders.to_vec();
                 all.extend(account.before.then_some(BEFORE));
-                all.extend(account.held_from.filter(|&from| range.end() > from).map(|_| SNAPSHOT));
+                if let Some(held) = account.held.as_mut().filter(|held| range.end() > held.from) {
+                    all.push(SNAPSHOT);
+                    held.waits.insert((range.end(), range.start), ino);
+                }
                 account.arena.quarantine((ino, generation), range, &all);
             }
         });
@@ -193,7 +206,7 @@ impl Space {
 
     /// From now on nobody gets what files give up, for a snapshot that copies it.
     pub(crate) fn hold(&self) -> Hold<'_> {
-        self.account.lock().held_from = Some(0);
+        self.account.lock().held = Some(Held::default());
         Hold(self)
     }
 
@@ -207,13 +220,27 @@ impl Space {
         &self.bytes
     }
 
-    /// Space that sessions can still reach: of which inode, where, and which sessions.
-    pub fn quarantined(&self) -> Vec<(u64, Range, Vec<u64>)> {
-        let account = self.account.lock();
-        // A snapshot ends with its server.
-        let sessions = |holders: Vec<u64>| holders.into_iter().filter(|&holder| holder != SNAPSHOT).collect();
-        let all = account.arena.quarantined().map(|(ino, range, holders)| (ino, range, sessions(holders)));
-        all.filter(|(_, _, holders): &(u64, Range, Vec<u64>)| !holders.is_empty()).collect()
+    /// Tells of space that sessions can still reach: of which inode, where, and which sessions can reach some of that. It is told under the
+    /// lock: nothing of it can be let go, given to another file and given up by that one before it is told.
+    pub fn tell_quarantined<E>(
+        &self,
+        mut tell: impl FnMut(u64, &[Range], &[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let all = self.account.lock().arena.quarantined_of();
+        for ino in all {
+            let account = self.account.lock();
+            // A snapshot ends with its server.
+            let (ranges, holders) = account.arena.quarantined(ino, |holder| holder != SNAPSHOT);
+            if !holders.is_empty() {
+                tell(ino, &ranges, &holders)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The inodes of which a session can reach something that they have given up, with the first generation of their layouts without it.
+    pub fn quarantined_for(&self, session: u64) -> Vec<(u64, u64)> {
+        self.account.lock().arena.quarantined_for(session)
     }
 
     /// A session cannot reach an inode's space any more; [`Space::tidy`] follows.
@@ -325,8 +352,13 @@ impl Hold<'_> {
     /// What lies below `end` has been copied.
     pub(crate) fn copied_to(&self, end: u64) {
         self.0.change_account(|account| {
-            account.held_from = Some(end);
-            account.arena.let_go_below(SNAPSHOT, end);
+            let Some(held) = &mut account.held else { return };
+            held.from = end;
+            // Only what goes is looked at: a snapshot says this for each MiB, and requests wait meanwhile.
+            while let Some(first) = held.waits.first_entry().filter(|first| first.key().0 <= end) {
+                let ((_, start), ino) = first.remove_entry();
+                account.arena.let_go_at(ino, start, SNAPSHOT);
+            }
         });
         self.0.tidy();
     }
@@ -335,8 +367,9 @@ impl Hold<'_> {
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         self.0.change_account(|account| {
-            account.held_from = None;
-            account.arena.session_ended(SNAPSHOT);
+            for ((_, start), ino) in account.held.take().unwrap_or_default().waits {
+                account.arena.let_go_at(ino, start, SNAPSHOT);
+            }
         });
         self.0.tidy();
     }
@@ -511,5 +544,29 @@ mod tests {
         space.lease_ended(9, 4);
         space.tidy();
         assert_eq!(space.totals().clean, 1 << 20);
+    }
+
+    /// Told after the lock is let go it could be old news that hides what another file has given up there since.
+    #[test]
+    fn what_is_quarantined_is_told_under_the_lock_and_in_few_words() {
+        let space = space(1 << 20, ScrubMode::Inline);
+        let whole = use_all(&space, 1 << 20);
+        let part = |at: u64, len: u64| Range { start: whole.start + at * BLOCK, len: len * BLOCK };
+        space.quarantine((7, 1), &[part(3, 1)], &[5, 4]);
+        space.quarantine((7, 1), &[part(1, 2)], &[6]);
+        space.quarantine((8, 1), &[part(9, 1)], &[4]);
+        let _hold = space.hold();
+        // In reach of the snapshot alone.
+        space.quarantine((8, 1), &[part(10, 1)], &[]);
+        space.quarantine((9, 1), &[part(20, 1)], &[]);
+        let mut told = Vec::new();
+        let tell = |ino, ranges: &[Range], holders: &[u64]| {
+            assert!(space.account.is_locked());
+            told.push((ino, ranges.to_vec(), holders.to_vec()));
+            Ok::<(), ()>(())
+        };
+        space.tell_quarantined(tell).unwrap();
+        told.sort_unstable();
+        assert_eq!(told, [(7, vec![part(1, 3)], vec![4, 5, 6]), (8, vec![part(9, 1)], vec![4])]);
     }
 }

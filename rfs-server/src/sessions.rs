@@ -14,7 +14,12 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use rdmabox::KeyId;
 use rfs_proto::{Identity, InUse, RegionRef};
 
-use crate::{dispatch::KeptReply, numbers::ByNumber, replies::Replies, rights::Rights};
+use crate::{
+    dispatch::{KeptReply, RoomTold},
+    numbers::ByNumber,
+    replies::Replies,
+    rights::Rights,
+};
 
 /// How a session names the server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +98,8 @@ pub struct Session {
     part: Mutex<Vec<u8>>,
     /// What it asked for once.
     replies: Mutex<Replies<KeptReply>>,
+    /// The room that it takes in the log.
+    told: RoomTold,
 }
 
 impl Session {
@@ -170,6 +177,11 @@ impl Session {
         self.asks_again.load(Ordering::Acquire) && self.asks_again.swap(false, Ordering::AcqRel)
     }
 
+    /// The room that it takes in the log.
+    pub(crate) fn told(&self) -> &RoomTold {
+        &self.told
+    }
+
     /// The beginning of a value that was kept.
     pub fn part(&self) -> MutexGuard<'_, Vec<u8>> {
         self.part.lock()
@@ -200,10 +212,10 @@ impl Sessions {
     fn insert(&self, id: u64, regions: Regions, credentials: Credentials, state: u8) -> Arc<Session> {
         let (mount, state, part, replies) =
             (OnceLock::new(), AtomicU8::new(state), Mutex::default(), Mutex::default());
-        let asks_again = AtomicBool::new(false);
+        let (asks_again, told) = (AtomicBool::new(false), RoomTold::default());
         let of_before = state.load(Ordering::Relaxed) != 0;
         let session =
-            Session { id, regions, credentials, mount, state, of_before, asks_again, part, replies };
+            Session { id, regions, credentials, mount, state, of_before, asks_again, part, replies, told };
         let session = Arc::new(session);
         self.stripe(id).write().insert(id, Arc::clone(&session));
         session

@@ -21,6 +21,10 @@ use crate::dispatch::Written;
 /// More than there can be steps under way at a time: each of them takes a slot at most.
 const UNDER_WAY: u32 = 1024;
 
+/// A record is being changed, which is or was this inode's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BeingChanged(pub u64);
+
 /// The table.
 #[derive(Debug)]
 pub struct Table {
@@ -199,13 +203,19 @@ impl Table {
         self.load(slot, record::WRITE_TIME) as i64
     }
 
-    /// What clients have written of the record in a slot, with whose it is; `None` if it is nobody's, or is being changed.
-    pub fn written(&self, slot: u32) -> Option<Written> {
+    /// What clients have written of the record in a slot, with whose it is; `None` if it is nobody's. Of one that is being changed only whose it
+    /// was.
+    pub fn written(&self, slot: u32) -> Result<Option<Written>, BeingChanged> {
         let version = self.load(slot, record::VERSION);
         let ino = self.load(slot, record::INO);
         let written = Written { ino, size: self.size(slot), time: self.write_time(slot) };
         let whole = version.is_multiple_of(2) && version == self.load(slot, record::VERSION);
-        (ino != 0 && whole).then_some(written)
+        match ino {
+            // A new file has nothing written yet, and one that is gone nothing to keep.
+            0 => Ok(None),
+            _ if whole => Ok(Some(written)),
+            _ => Err(BeingChanged(ino)),
+        }
     }
 
     /// Ends an append of a session that can append no more.
@@ -322,6 +332,23 @@ mod tests {
         let before = version();
         table.change(slot, 9, |_, next| assert_eq!((version(), next), (before + 1, before + 2)));
         assert_eq!((before % 2, version()), (0, before + 2));
+    }
+
+    #[test]
+    fn what_was_written_is_not_passed_over() {
+        let table = table(1);
+        let slot = table.take().unwrap();
+        assert_eq!(table.written(slot), Ok(None));
+        table.publish_all(&attr(9, slot, 3), &SPACE);
+        client(&table, slot, record::WRITE_TIME, 77);
+        let written = Written { ino: 9, size: 5000, time: 77 };
+        assert_eq!(table.written(slot), Ok(Some(written)));
+        table.begin(slot);
+        assert_eq!(table.written(slot), Err(BeingChanged(9)));
+        table.publish(&attr(9, slot, 4), &SPACE);
+        assert_eq!(table.written(slot), Ok(Some(written)));
+        table.release(slot);
+        assert_eq!(table.written(slot), Ok(None));
     }
 
     #[test]

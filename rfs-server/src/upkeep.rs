@@ -40,11 +40,12 @@ fn work(dispatcher: &Dispatcher, mut before: Option<Instant>) {
             dispatcher.before_is_over();
         }
         pause = None;
-        if dispatcher.has_long_log()
-            && let Err(e) = dispatcher.write_log_anew()
-        {
-            log::error!("the log cannot be written anew: {e}");
-            pause = Some(Instant::now() + PAUSE);
+        // Again if something has been changed meanwhile that there was no room for.
+        while pause.is_none() && dispatcher.has_long_log() {
+            if let Err(e) = dispatcher.write_log_anew() {
+                log::error!("the log cannot be written anew: {e}");
+                pause = Some(Instant::now() + PAUSE);
+            }
         }
     }
 }

@@ -2,7 +2,13 @@
 
 mod common;
 
-use std::{fs, io::Read, path::Path, process::Command, time::Instant};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use common::{
     Client, ask, attach,
@@ -134,6 +140,26 @@ fn survives(signal: &str, provider: ProviderKind) {
     fs::write(&state, &damaged).unwrap();
     refuses(directory, &SIZE, &["damaged"]);
     assert_eq!(fs::read(&state).unwrap(), damaged);
+}
+
+/// A server that was stopped, or its machine suspended, finds the time of those over who could not come back to it.
+#[test]
+fn who_could_not_come_back_while_the_server_stood_still_still_can() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = directory.path();
+    let mut program = Program::start(directory, &["--memory=16M", "--inodes=1000", "--lease=3"]);
+    drop(program.mount(ProviderKind::Shm, 7));
+    let stderr = BufReader::new(program.child.0.stderr.take().unwrap());
+    let mut said = stderr.lines();
+    assert!(said.any(|line| line.unwrap().contains("waits for its mount")), "it does not wait");
+    program.child.signal("STOP");
+    std::thread::sleep(Duration::from_secs(4));
+    program.child.signal("CONT");
+    assert!(program.mount(ProviderKind::Shm, 7).1, "it was given up");
+    // One that could and does not is.
+    drop(program.mount(ProviderKind::Shm, 7));
+    assert!(said.any(|line| line.unwrap().contains("has not come back")));
+    assert!(!program.mount(ProviderKind::Shm, 7).1);
 }
 
 #[test]

@@ -16,6 +16,8 @@ use super::stream::Stream;
 
 /// Renewals in the length of a lease: a client that is late twice keeps it.
 const RENEWALS: u32 = 3;
+/// Looks of the host in the length of a lease.
+const LOOKS: u32 = 4;
 
 /// Keeps a session's lease. Dropping it ends the renewals.
 #[derive(Debug)]
@@ -54,19 +56,30 @@ pub(super) enum End {
 }
 
 /// Returns when the session of a control stream is to end. Without a lease that is when the stream ends.
+///
+/// A host that is stopped, or whose machine is suspended, can hear nothing, and what clients send meanwhile may take a while to arrive when it goes on.
+/// So it listens several times in the length of a lease, and a time in which it stood still counts as no more than one of them.
 pub(super) fn watch(control: &mut Stream, lease: Option<Duration>) -> End {
     let lease = lease.filter(|_| !seeded(Fault::LeaseNotExpired));
-    if control.set_timeout(lease).is_err() {
+    if control.set_timeout(lease.map(|lease| lease / LOOKS)).is_err() {
         return End::Closed;
     }
-    let mut renewals = [0; 64];
+    end_of(|renewals| control.read(renewals))
+}
+
+fn end_of(mut listen: impl FnMut(&mut [u8]) -> io::Result<usize>) -> End {
+    let (mut renewals, mut silent) = ([0; 64], 0);
     loop {
-        match control.read(&mut renewals) {
+        match listen(&mut renewals) {
             Ok(0) => return End::Closed,
-            Ok(_) => {}
+            Ok(_) => silent = 0,
+            // As when the process goes on after it was stopped.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                return End::Expired;
+                silent += 1;
+                if silent == LOOKS {
+                    return End::Expired;
+                }
             }
             Err(_) => return End::Closed,
         }
@@ -95,6 +108,22 @@ mod tests {
         drop(client);
         assert_eq!(watch(&mut host, Some(LONG)), End::Closed);
         assert_eq!(watch(&mut host, None), End::Closed);
+    }
+
+    /// The first thing that a host hears that stood still is that the time is over, whatever lies on its way.
+    #[test]
+    fn one_look_in_vain_is_no_silence() {
+        let heard = |all: &[Result<usize, io::ErrorKind>]| {
+            let mut all = all.iter().copied();
+            let end = end_of(|_| all.next().unwrap().map_err(io::Error::from));
+            (end, all.len())
+        };
+        let (nothing, stopped) = (Err(io::ErrorKind::WouldBlock), Err(io::ErrorKind::Interrupted));
+        let late = [nothing, nothing, nothing, Ok(1), nothing, nothing, stopped, nothing, Ok(2), Ok(0)];
+        assert_eq!(heard(&late), (End::Closed, 0));
+        let silent = [Ok(1), nothing, Err(io::ErrorKind::TimedOut), stopped, nothing, nothing, Ok(1)];
+        assert_eq!(heard(&silent), (End::Expired, 1));
+        assert_eq!(heard(&[Err(io::ErrorKind::ConnectionReset)]), (End::Closed, 0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::TcpStream, path::PathBuf, sync::Arc, time::Instant};
 
+use parking_lot::RwLock;
 use rustls::{ClientConfig, ClientConnection, client::Resumption, pki_types::ServerName};
 
 use super::{TlsError, TlsStream, files, provider, stream::shake_hands, version};
@@ -17,10 +18,33 @@ pub struct TlsClientFiles {
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
-/// What a client needs for TLS: with it, it speaks TLS over TCP or not at all.
+impl TlsClientFiles {
+    fn read(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        let roots = files::authorities(&self.ca)?;
+        let builder = version(ClientConfig::builder_with_provider(provider()))?.with_root_certificates(roots);
+        let mut config = match &self.own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => builder
+                .with_client_auth_cert(files::certificates(certificate)?, files::private_key(key)?)
+                .map_err(TlsError::of(certificate.display().to_string()))?,
+        };
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
+    /// The same, wherever the process works by then.
+    fn absolute(&self) -> TlsClientFiles {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let own = self.own.as_ref().map(|(certificate, key)| (absolute(certificate), absolute(key)));
+        TlsClientFiles { ca: absolute(&self.ca), name: self.name.clone(), own }
+    }
+}
+
+/// What a client needs for TLS: with it, it speaks TLS over TCP or not at all. Clones have the same certificates.
 #[derive(Clone)]
 pub struct TlsClient {
-    config: Arc<ClientConfig>,
+    files: TlsClientFiles,
+    config: Arc<RwLock<Arc<ClientConfig>>>,
     name: Option<ServerName<'static>>,
 }
 
@@ -34,16 +58,18 @@ impl TlsClient {
     /// Reads the files.
     pub fn load(files: &TlsClientFiles) -> Result<TlsClient, TlsError> {
         let name = files.name.as_deref().map(server_name).transpose()?;
-        let roots = files::authorities(&files.ca)?;
-        let builder = version(ClientConfig::builder_with_provider(provider()))?.with_root_certificates(roots);
-        let mut config = match &files.own {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => builder
-                .with_client_auth_cert(files::certificates(certificate)?, files::private_key(key)?)
-                .map_err(TlsError::of(certificate.display().to_string()))?,
-        };
-        config.resumption = Resumption::disabled();
-        Ok(TlsClient { config: Arc::new(config), name })
+        let config = Arc::new(RwLock::new(files.read()?));
+        Ok(TlsClient { files: files.absolute(), config, name })
+    }
+
+    /// Reads the files again, for connections that are made from now on; those that there are go on.
+    ///
+    /// # Errors
+    /// The certificates are those of before.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let config = self.files.read()?;
+        *self.config.write() = config;
+        Ok(())
     }
 
     /// Shakes hands with a server that was looked for at `host`.
@@ -57,8 +83,8 @@ impl TlsClient {
             Some(name) => name.clone(),
             None => server_name(host).map_err(|e| invalid(e.to_string()))?,
         };
-        let connection =
-            ClientConnection::new(Arc::clone(&self.config), name).map_err(|e| super::error::protocol(&e))?;
+        let config = Arc::clone(&*self.config.read());
+        let connection = ClientConnection::new(config, name).map_err(|e| super::error::protocol(&e))?;
         let channel = shake_hands(&stream, connection.into(), &[], deadline)?;
         Ok(TlsStream::new(stream, channel))
     }

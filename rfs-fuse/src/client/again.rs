@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use rdmabox::{Address, Session, SessionOptions};
 use rfs_proto::{Attached, Identity};
 
@@ -27,6 +28,8 @@ pub(super) struct SessionAgain {
     options: SessionOptions,
     attach: AttachOptions,
     mount: Identity,
+    /// What was wrong with the certificates when they were read last.
+    complaint: Mutex<Option<String>>,
 }
 
 impl SessionAgain {
@@ -39,12 +42,30 @@ impl SessionAgain {
         // A network that was cut may be there again while an attempt of before waits: several short ones.
         let connect_timeout = options.connect_timeout.min(ATTEMPT);
         let options = SessionOptions { connect_timeout, ..options.clone() };
-        SessionAgain { address: address.clone(), options, attach: attach.clone(), mount }
+        SessionAgain {
+            address: address.clone(),
+            options,
+            attach: attach.clone(),
+            mount,
+            complaint: Mutex::default(),
+        }
+    }
+
+    /// Reads the certificates again: they may have been renewed while the mount was there. Those of before are as good as nothing else.
+    fn renew_certificates(&self) {
+        let Some(tls) = &self.options.tls else { return };
+        let complaint = tls.reload().err().map(|e| e.to_string());
+        let mut before = self.complaint.lock();
+        if let Some(why) = complaint.as_ref().filter(|_| *before != complaint) {
+            log::warn!("the certificates of before are used: {why}");
+        }
+        *before = complaint;
     }
 }
 
 impl Again for SessionAgain {
     fn again(&self) -> Result<(Arc<dyn Remote>, Attached), Answer> {
+        self.renew_certificates();
         let session = Session::connect(&self.address, &self.options);
         let session = session.map_err(|e| Answer::Later(e.to_string()))?;
         match introduce(&*session, &self.attach, Some(self.mount), ENDING) {

@@ -30,7 +30,9 @@ impl Client {
     ) -> Result<Attr, ClientError> {
         let inode = self.opened(ino)?;
         let _alone = inode.alone();
-        let attr = self.call_attr(&Request::Fallocate { ino, offset, len, flags })?;
+        let request = Request::Fallocate { ino, offset, len, flags };
+        // Where it fails it may have been done all the same, or be done yet.
+        let attr = self.call_attr(&request).inspect_err(|_| inode.forget_layout())?;
         Ok(self.changed_at_server(&inode, attr))
     }
 

@@ -112,6 +112,13 @@ impl Fake {
         }
     }
 
+    /// What the arena has there.
+    pub(crate) fn bytes(&self, place: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.arena.read(place as usize, &mut bytes);
+        bytes
+    }
+
     /// Changes bytes of the arena behind everybody's back.
     pub(crate) fn damage(&self, place: u64, data: &[u8]) {
         self.arena.write(place as usize, data);
@@ -456,7 +463,13 @@ impl Remote for Fake {
         self.alive()
     }
 
-    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
+    fn call_waiting(
+        &self,
+        _: u32,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+    ) -> Result<(), RequestError> {
         let Ok(Request::Recalls { done }) = decode_request(request) else { panic!("no recalls") };
         self.recalls.next(done, reply, cancel, || self.alive())
     }
@@ -638,8 +651,14 @@ impl Remote for Meddler {
         self.inner.finish_calls()
     }
 
-    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
-        self.inner.call_waiting(request, reply, cancel)
+    fn call_waiting(
+        &self,
+        era: u32,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+    ) -> Result<(), RequestError> {
+        self.inner.call_waiting(era, request, reply, cancel)
     }
 
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {

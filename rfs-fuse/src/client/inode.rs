@@ -225,6 +225,18 @@ impl Inode {
         alone
     }
 
+    /// In an era, layouts before a generation are void.
+    pub(crate) fn layout_recalled(&self, era: u32, generation: u64) {
+        self.layout.write().recalled(era, generation);
+        self.size.lock().distrust();
+    }
+
+    /// The layout may be any by now: what is known of it is forgotten.
+    pub(crate) fn forget_layout(&self) {
+        self.layout.write().clear(0);
+        self.size.lock().distrust();
+    }
+
     /// Waits for those who use places of the layout, and keeps others from it.
     pub(crate) fn unused(&self) -> RwLockWriteGuard<'_, ()> {
         let unused = self.places.write();
@@ -285,6 +297,8 @@ pub(crate) struct InodeTable {
     inodes: RwLock<HashMap<u64, Arc<Inode>>>,
     /// How many have been forgotten.
     forgotten: AtomicU64,
+    /// How often layouts that were asked for before have become void, of whichever inode.
+    voids: AtomicU64,
 }
 
 impl InodeTable {
@@ -315,6 +329,25 @@ impl InodeTable {
             inodes.remove(&ino);
             self.forgotten.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts up when layouts that are under way may be void.
+    pub(crate) fn voids(&self) -> u64 {
+        self.voids.load(Ordering::Acquire)
+    }
+
+    /// Whatever layout was asked for until now is void once it comes.
+    pub(crate) fn void_what_comes(&self) {
+        self.voids.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// An inode whose layout is void. Nobody who makes it known after this takes in a layout that he asked for before.
+    pub(crate) fn get_or_void(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.get(ino).or_else(|| {
+            // It may just be being opened by its name.
+            self.void_what_comes();
+            self.get(ino)
+        })
     }
 
     /// How many have been known, and are no longer.

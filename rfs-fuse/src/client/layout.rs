@@ -40,6 +40,8 @@ pub(crate) struct LayoutCache {
     generation: u64,
     /// When it was fetched: places of an earlier era are void.
     era: u32,
+    /// Layouts that were recalled: of this era those before this generation, and all of earlier eras.
+    recalled: (u32, u64),
     /// Sorted by file offset, neither overlapping nor joinable.
     extents: Vec<Extent>,
     /// Everything below is known: what no extent covers there is a hole.
@@ -75,7 +77,7 @@ pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static s
 impl LayoutCache {
     /// What the server says of the whole file from its first byte on.
     pub(crate) fn replace(&mut self, layout: &Layout, era: u32) {
-        *self = LayoutCache { generation: layout.generation, era, ..LayoutCache::default() };
+        *self = self.empty(layout.generation, era);
         self.merge(0, layout);
     }
 
@@ -114,23 +116,30 @@ impl LayoutCache {
 
     /// Takes in what was fetched. False, and nothing done, if that was recalled meanwhile.
     pub(crate) fn renew(&mut self, fresh: LayoutCache) -> bool {
-        let good = fresh.generation >= self.generation || fresh.era != self.era;
+        let of = (fresh.era, fresh.generation);
+        let good = of >= self.recalled && of >= (self.era, self.generation);
         if good {
-            *self = fresh;
+            *self = LayoutCache { recalled: self.recalled, ..fresh };
         }
         good
     }
 
-    /// What is of a generation before this one is void.
-    pub(crate) fn recalled(&mut self, generation: u64) {
-        if self.generation < generation {
-            self.clear(generation);
+    /// In an era, what is of a generation before this one is void, also what comes later.
+    pub(crate) fn recalled(&mut self, era: u32, generation: u64) {
+        self.recalled = self.recalled.max((era, generation));
+        if (self.era, self.generation) < self.recalled {
+            *self = self.empty(generation, era);
         }
+    }
+
+    /// Knows nothing yet.
+    fn empty(&self, generation: u64, era: u32) -> LayoutCache {
+        LayoutCache { generation, era, recalled: self.recalled, ..LayoutCache::default() }
     }
 
     /// Forgets everything; `generation` is the one to fetch.
     pub(crate) fn clear(&mut self, generation: u64) {
-        *self = LayoutCache { generation, era: self.era, ..LayoutCache::default() };
+        *self = self.empty(generation, self.era);
     }
 
     pub(crate) fn era(&self) -> u32 {
@@ -215,15 +224,23 @@ mod tests {
         };
         let mut cache = LayoutCache::default();
         assert!(cache.renew(fetched()) && cache.covers(0, 2 * B));
-        cache.recalled(7);
+        cache.recalled(1, 7);
         assert!(cache.covers(0, 2 * B), "it is of that generation");
-        cache.recalled(8);
+        cache.recalled(1, 8);
         assert!(!cache.covers(0, 1) && cache.known_to() == 0);
         assert!(!cache.renew(fetched()) && !cache.covers(0, 1));
-        // Another server counts anew, and begins higher; but one that has lost everything does not.
-        let mut of_another = fetched();
-        of_another.era = 2;
-        assert!(cache.renew(of_another));
+        // Not after a close, either.
+        cache.clear(0);
+        assert!(!cache.renew(fetched()));
+        // In another era generations may have begun anew.
+        let of_era = |era| LayoutCache { era, ..fetched() };
+        assert!(cache.renew(of_era(2)) && cache.covers(0, 2 * B));
+        cache.recalled(2, 8);
+        assert!(!cache.renew(fetched()) && !cache.renew(of_era(2)));
+        // One that has never been open here, and was recalled while its first open was answered.
+        let mut cache = LayoutCache::default();
+        cache.recalled(2, 8);
+        assert!(!cache.renew(of_era(2)));
     }
 
     fn extent(file: u64, arena: u64, len: u64) -> Extent {

@@ -98,7 +98,7 @@ impl Client {
     pub fn grants(&self, cancel: &Cancel) -> Result<Option<Vec<Granted>>, ClientError> {
         let (mut out, mut back) = (Vec::new(), Vec::new());
         encode_request(&Request::Grants, &mut out);
-        self.remote.call_waiting(&out, &mut back, cancel)?;
+        self.remote.call_waiting(self.remote.era(), &out, &mut back, cancel)?;
         match decode_reply(&back)? {
             Reply::Grants(granted) => Ok(Some(granted)),
             Reply::AskAgain => Ok(None),

@@ -133,7 +133,8 @@ impl Client {
         let since = self.since();
         let attr = if changes.size.is_some() {
             let _alone = inode.alone();
-            let attr = self.call_attr(&request)?;
+            // Where it fails it may have been done all the same, or be done yet.
+            let attr = self.call_attr(&request).inspect_err(|_| inode.forget_layout())?;
             inode.size.lock().set(attr.size);
             let mut layout = inode.layout.write();
             if layout.generation() != attr.layout_generation {

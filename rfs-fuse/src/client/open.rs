@@ -17,7 +17,20 @@ use super::{
     space::TRIES,
 };
 
+/// The moment before an open.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    since: Since,
+    era: u32,
+    /// How many layouts had become void.
+    voids: u64,
+}
+
 impl Client {
+    fn asked(&self) -> Asked {
+        Asked { era: self.remote.era(), voids: self.inodes.voids(), since: self.since() }
+    }
+
     /// Opens a regular file: it can be read, and with `write` written, until [`close`](Self::close). Returns its attributes now.
     pub fn open(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
         let inode = self.inodes.acquire(ino);
@@ -44,14 +57,14 @@ impl Client {
     fn open_there(&self, inode: &Inode, opens: &mut Opens, write: bool) -> Result<Attr, ClientError> {
         let request = Request::Open { ino: inode.ino, write };
         for _ in 0..TRIES {
-            let (era, since) = (self.remote.era(), self.since());
+            let asked = self.asked();
             match self.call_opened(&request) {
                 Err(ClientError::Request(RequestError::Disconnected))
-                    if self.remote.era() != era && self.is_connected() => {}
+                    if self.remote.era() != asked.era && self.is_connected() => {}
                 opened => {
-                    let attr = self.adopt(inode, opens, opened?, (since, era), write)?;
+                    let attr = self.adopt(inode, opens, opened?, asked, write)?;
                     // Whoever begins an era after this look finds it open.
-                    if self.remote.era() == era {
+                    if self.remote.era() == asked.era {
                         return Ok(attr);
                     }
                 }
@@ -79,15 +92,15 @@ impl Client {
         exclusive: bool,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
-        let (era, since) = (self.remote.era(), self.since());
+        let asked = self.asked();
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
         let ino = opened.attr.ino;
         let inode = self.acquire(&opened.attr);
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        let adopted = match self.adopt(&inode, &mut opens, opened, (since, era), true) {
-            Ok(_) if self.remote.era() != era => self.open_there(&inode, &mut opens, true),
+        let adopted = match self.adopt(&inode, &mut opens, opened, asked, true) {
+            Ok(_) if self.remote.era() != asked.era => self.open_there(&inode, &mut opens, true),
             adopted => adopted,
         };
         match adopted {
@@ -131,7 +144,7 @@ impl Client {
         inode: &Inode,
         opens: &mut Opens,
         opened: Opened,
-        (since, era): (Since, u32),
+        Asked { since, era, voids }: Asked,
         write: bool,
     ) -> Result<Attr, ClientError> {
         let Opened { attr, layout } = opened;
@@ -150,7 +163,10 @@ impl Client {
         if opens.local == 0 || inode.layout.read().era() != era {
             let mut fresh = LayoutCache::default();
             fresh.replace(&layout, era);
-            let now = inode.layout.write().renew(fresh);
+            let now = self.take_in(inode, fresh, voids);
+            if !now {
+                inode.layout.write().clear(0);
+            }
             {
                 let mut size = inode.size.lock();
                 size.set(attr.size);

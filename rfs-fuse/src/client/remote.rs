@@ -30,8 +30,15 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError>;
     /// Waits until all calls that were started have been answered.
     fn finish_calls(&self) -> Result<(), RequestError>;
-    /// As [`call`](Self::call), but waits for as long as the session lives, or until it is cancelled.
-    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError>;
+    /// As [`call`](Self::call), but waits for as long as the session lives, or until it is cancelled. Disconnected if it is not of this
+    /// [era](Self::era), or another one begins.
+    fn call_waiting(
+        &self,
+        era: u32,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+    ) -> Result<(), RequestError>;
     /// Writes independent pieces; returns when all are placed.
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError>;
     /// Reads independent pieces.
@@ -86,7 +93,13 @@ impl Remote for Session {
         Session::finish_calls(self)
     }
 
-    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
+    fn call_waiting(
+        &self,
+        _: u32,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+    ) -> Result<(), RequestError> {
         Session::call_waiting(self, request, reply, cancel)
     }
 

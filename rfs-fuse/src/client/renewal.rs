@@ -18,7 +18,7 @@ use std::{
 };
 
 use rdmabox::{Cancel, RequestError};
-use rfs_proto::{Attached, Opened, Recalls, Reply, Request, decode_reply, encode_request};
+use rfs_proto::{Attached, Opened, Recall, Recalls, Reply, Request, decode_reply, encode_request};
 
 use super::{
     Remote,
@@ -26,7 +26,7 @@ use super::{
     error::ClientError,
     inode::{Inode, InodeTable},
     keeping::Keeping,
-    layout::validate,
+    layout::{LayoutCache, validate},
     returning::Renew,
 };
 
@@ -44,7 +44,7 @@ impl Renew for Renewal {
         self.session.store(attached.session, Ordering::Release);
         let cancel = Cancel::new();
         thread::scope(|scope| {
-            let acknowledge = || acknowledge_all(remote, &cancel);
+            let acknowledge = || self.acknowledge_all(remote, era, &cancel);
             if let Err(e) = thread::Builder::new().name("renewal".into()).spawn_scoped(scope, acknowledge) {
                 log::warn!("nothing is acknowledged for now: {e}");
             }
@@ -80,19 +80,25 @@ impl Renewal {
         );
         Ok(())
     }
-}
 
-/// Acknowledges what is recalled: nothing is kept yet. What comes when this has ended is asked for again by who keeps.
-fn acknowledge_all(remote: &dyn Remote, cancel: &Cancel) {
-    let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
-    loop {
-        encode_request(&Request::Recalls { done }, &mut out);
-        if remote.call_waiting(&out, &mut back, cancel).is_err() {
-            return;
-        }
-        match decode_reply(&back) {
-            Ok(Reply::Recalls(Recalls { number, .. })) => done = number,
-            _ => return,
+    /// Acknowledges what is recalled: nothing is kept yet but layouts of files that are open again, which nobody uses. What comes when this
+    /// has ended is asked for again by who keeps.
+    fn acknowledge_all(&self, remote: &dyn Remote, era: u32, cancel: &Cancel) {
+        let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
+        loop {
+            encode_request(&Request::Recalls { done }, &mut out);
+            if remote.call_waiting(remote.era(), &out, &mut back, cancel).is_err() {
+                return;
+            }
+            let Ok(Reply::Recalls(Recalls { number, recalls })) = decode_reply(&back) else { return };
+            for recall in recalls {
+                if let Recall::Layout { ino, generation } = recall
+                    && let Some(inode) = self.inodes.get_or_void(ino)
+                {
+                    inode.layout_recalled(era, generation);
+                }
+            }
+            done = number;
         }
     }
 }
@@ -120,7 +126,10 @@ fn open_again(remote: &dyn Remote, inode: &Inode, arena: u64, era: u32) -> Resul
         return Ok(false);
     }
     inode.set_slot(attr.slot);
-    inode.layout.write().replace(&layout, era);
+    let mut fresh = LayoutCache::default();
+    fresh.replace(&layout, era);
+    // If it was recalled already it is fetched again by who needs it.
+    inode.layout.write().renew(fresh);
     inode.size.lock().distrust();
     Ok(true)
 }

@@ -100,7 +100,7 @@ impl Client {
     pub(super) fn fetch_layout(&self, inode: &Inode, stamp: Option<u64>) -> Result<(), ClientError> {
         'anew: for _ in 0..TRIES {
             let mut fresh = LayoutCache::default();
-            let era = self.remote.era();
+            let (era, voids) = (self.remote.era(), self.inodes.voids());
             fresh.replace(&self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?, era);
             while fresh.known_to() != u64::MAX {
                 let offset = fresh.known_to();
@@ -113,11 +113,18 @@ impl Client {
                 }
             }
             fresh.set_stamp(stamp);
-            if inode.layout.write().renew(fresh) {
+            if self.take_in(inode, fresh, voids) {
                 return Ok(());
             }
         }
         Err(ClientError::Unstable)
+    }
+
+    /// Takes in a layout that was asked for when so many had become void. False, and nothing done, if it has, too.
+    pub(super) fn take_in(&self, inode: &Inode, fresh: LayoutCache, voids: u64) -> bool {
+        // Counted before it is cleared, which waits for this.
+        let mut layout = inode.layout.write();
+        self.inodes.voids() == voids && layout.renew(fresh)
     }
 
     /// Makes sure that a range has space. ENOSPC changes nothing.
@@ -126,11 +133,12 @@ impl Client {
         if inode.layout.read().covers(offset, len) {
             return Ok(());
         }
-        let era = self.remote.era();
+        let (era, voids) = (self.remote.era(), self.inodes.voids());
         let reply = self.call_layout(&Request::Allocate { ino: inode.ino, offset, len })?;
         let all = {
             let mut layout = inode.layout.write();
             layout.era() == era
+                && self.inodes.voids() == voids
                 && layout.merge(offset, &reply)
                 && layout.known_to() >= offset.saturating_add(len)
         };
@@ -138,20 +146,21 @@ impl Client {
         if all { Ok(()) } else { self.fetch_layout(inode, None) }
     }
 
-    /// On return no operation uses what these recalls take from layouts.
-    pub(crate) fn give_layouts_back(&self, recalls: &[Recall]) {
+    /// On return no operation uses what these recalls, which came in an era, take from layouts, and none will.
+    pub(crate) fn give_layouts_back(&self, era: u32, recalls: &[Recall]) {
         for recall in recalls {
             match *recall {
                 Recall::Layout { ino, generation } => {
-                    let Some(inode) = self.inodes.get(ino) else { continue };
+                    let Some(inode) = self.inodes.get_or_void(ino) else { continue };
                     let _unused = inode.unused();
-                    inode.layout.write().recalled(generation);
-                    inode.size.lock().distrust();
+                    inode.layout_recalled(era, generation);
                 }
-                // Operations look at the generation, or at the era, before they use a place.
                 Recall::All => {
-                    let all = self.inodes.numbers().into_iter().filter_map(|ino| self.inodes.get(ino));
-                    all.for_each(|inode| drop(inode.unused()));
+                    self.inodes.void_what_comes();
+                    for inode in self.inodes.numbers().into_iter().filter_map(|ino| self.inodes.get(ino)) {
+                        let _unused = inode.unused();
+                        inode.forget_layout();
+                    }
                 }
                 Recall::Name { .. } | Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } => {}
             }

@@ -10,7 +10,7 @@ mod free;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 pub(crate) use free::FreeMap;
 use seeded_faults::{Fault, seeded};
@@ -87,8 +87,8 @@ pub struct Arena {
     dirty: VecDeque<Range>,
     dirty_bytes: u64,
     scrubbing: u64,
-    /// By inode.
-    quarantine: HashMap<u64, Vec<Quarantined>>,
+    /// By inode, and first byte.
+    quarantine: HashMap<u64, BTreeMap<u64, Quarantined>>,
     quarantined: u64,
 }
 
@@ -129,13 +129,19 @@ impl Arena {
         self.clean.gaps(range)
     }
 
-    /// A holder lets go of all ranges that end at `end` or before.
-    pub fn let_go_below(&mut self, holder: u64, end: u64) {
-        self.let_go(|entry| {
-            if entry.range.end() <= end {
-                entry.holders.retain(|&one| one != holder);
+    /// A holder lets go of the range that an inode has given up at `start`.
+    pub fn let_go_at(&mut self, ino: u64, start: u64, holder: u64) {
+        let Some(list) = self.quarantine.get_mut(&ino) else { return };
+        let Some(entry) = list.get_mut(&start) else { return };
+        entry.holders.retain(|&one| one != holder);
+        if entry.holders.is_empty() {
+            let range = entry.range;
+            list.remove(&start);
+            if list.is_empty() {
+                self.quarantine.remove(&ino);
             }
-        });
+            self.end_quarantine(vec![range]);
+        }
     }
 
     /// What there is.
@@ -217,17 +223,41 @@ impl Arena {
         } else if range.len > 0 {
             self.quarantined += range.len;
             let entry = Quarantined { range, generation, holders: holders.to_vec() };
-            self.quarantine.entry(ino).or_default().push(entry);
+            self.quarantine.entry(ino).or_default().insert(range.start, entry);
         }
     }
 
-    /// What is quarantined: of which inode, where, and who can reach it.
-    pub fn quarantined(&self) -> impl Iterator<Item = (u64, Range, Vec<u64>)> {
-        let of = |(&ino, list): (&u64, &'_ Vec<Quarantined>)| {
-            let all: Vec<_> = list.iter().map(|entry| (ino, entry.range, entry.holders.clone())).collect();
-            all
+    /// The inodes that have given up what is quarantined.
+    pub fn quarantined_of(&self) -> Vec<u64> {
+        self.quarantine.keys().copied().collect()
+    }
+
+    /// The inodes of which a session can reach what is quarantined, with the first generation of their layouts without it.
+    pub fn quarantined_for(&self, session: u64) -> Vec<(u64, u64)> {
+        let of = |(&ino, list): (&u64, &BTreeMap<u64, Quarantined>)| {
+            let held = list.values().filter(|entry| entry.holders.contains(&session));
+            Some((ino, held.map(|entry| entry.generation).max()?))
         };
-        self.quarantine.iter().flat_map(of)
+        self.quarantine.iter().filter_map(of).filter(|&(_, generation)| generation > 0).collect()
+    }
+
+    /// What is quarantined of an inode, as far as holders that `count` can reach it: where, in order and in as few pieces as can be, and all
+    /// who can reach some of it.
+    pub fn quarantined(&self, ino: u64, count: impl Fn(u64) -> bool) -> (Vec<Range>, Vec<u64>) {
+        let (mut ranges, mut all): (Vec<Range>, _) = (Vec::new(), BTreeSet::new());
+        for entry in self.quarantine.get(&ino).into_iter().flat_map(BTreeMap::values) {
+            let mut holders = entry.holders.iter().copied().filter(|&holder| count(holder)).peekable();
+            ranges.extend(holders.peek().map(|_| entry.range));
+            all.extend(holders);
+        }
+        let mut pieces: Vec<Range> = Vec::new();
+        for range in ranges {
+            match pieces.last_mut() {
+                Some(last) if last.end() == range.start => last.len += range.len,
+                _ => pieces.push(range),
+            }
+        }
+        (pieces, all.into_iter().collect())
     }
 
     /// A session gave its lease on an inode back, or is dead.
@@ -298,9 +328,12 @@ impl Arena {
 }
 
 /// Takes out what nobody holds any more after a change.
-fn without_holders(list: &mut Vec<Quarantined>, mut change: impl FnMut(&mut Quarantined)) -> Vec<Range> {
+fn without_holders(
+    list: &mut BTreeMap<u64, Quarantined>,
+    mut change: impl FnMut(&mut Quarantined),
+) -> Vec<Range> {
     let mut free = Vec::new();
-    list.retain_mut(|entry| {
+    list.retain(|_, entry| {
         change(entry);
         if entry.holders.is_empty() {
             free.push(entry.range);

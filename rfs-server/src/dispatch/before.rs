@@ -8,7 +8,13 @@ use std::sync::Arc;
 
 use rfs_proto::{Identity, Recall, decode_reply};
 
-use super::{BEFORE, Dispatcher, KeptReply, held::Plan, meta::Meta, recover::Damage};
+use super::{
+    BEFORE, Dispatcher, KeptReply,
+    held::Plan,
+    meta::Meta,
+    recover::Damage,
+    room::{OPEN, SESSION, SLOT},
+};
 use crate::{
     durable::{
         before::{Returning, Session},
@@ -55,6 +61,15 @@ impl Dispatcher {
         let rights = if writes { Rights::Write } else { Rights::Read };
         let manner = Manner { keeps, alone, mount: Some(mount) };
         let session = self.sessions.restore(id, Credentials { key, rights }, manner);
+        if let Some(journal) = &self.store.journal {
+            // Whatever there was room for.
+            let slots = has.turns.keys().next_back().map_or(0, |&slot| u64::from(slot) + 1);
+            let room = SESSION + SLOT * slots + OPEN * has.opens.len() as u64;
+            journal.room.take(session.told(), room);
+            if !has.part.is_empty() {
+                journal.room.take_part(session.told(), has.part.len());
+            }
+        }
         *session.part() = has.part;
         for (slot, (sequence, logged)) in has.turns {
             let reply = decode_reply(&logged).map_err(|_| damage())?;

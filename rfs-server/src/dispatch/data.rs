@@ -9,6 +9,7 @@ use seeded_faults::{Fault, seeded};
 use super::{
     call::Call,
     meta::{Meta, View},
+    room::OPEN,
     shards::Mode,
 };
 use crate::{
@@ -72,9 +73,28 @@ impl Meta<'_> {
     /// Counts an open, and tells the file's attributes and layout.
     pub(super) fn open(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
         self.file(ino)?;
+        if !self.leases(ino).holds(session, ino) {
+            self.may_open_one_more()?;
+        }
+        self.open_made(session, ino, write)
+    }
+
+    /// Whether the next server can be told of one more file that the asker has open. Only those that come back have them then.
+    pub(super) fn may_open_one_more(&self) -> Result<(), Errno> {
+        match self.asker_in_log() {
+            Some((journal, asker)) if !journal.room.is_due(asker.told(), OPEN) => Err(Errno::ENFILE),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for a file that has just been made, which was [asked for](Meta::may_open_one_more) before.
+    pub(super) fn open_made(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
         // A session may end while its request is on the way here. It must not leave a lease behind.
         if !self.asker.is_some_and(|asker| asker.id() == session && asker.is_attached()) {
             return Err(Errno::EPROTO);
+        }
+        if let (Some((journal, asker)), false) = (self.asker_in_log(), self.leases(ino).holds(session, ino)) {
+            journal.room.take(asker.told(), OPEN);
         }
         self.leases_mut(ino).open(session, ino);
         self.opens_changed(session, ino);
@@ -88,6 +108,9 @@ impl Meta<'_> {
     fn close(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
         let closed = self.leases_mut(ino).close(session, ino).ok_or(Errno::EBADF)?;
         self.opens_changed(session, ino);
+        if let (Some((journal, asker)), true) = (self.asker_in_log(), closed.session_done) {
+            journal.room.give_back(asker.told(), OPEN);
+        }
         if closed.session_done {
             self.lease_ended(session, ino, closed.all_done);
         }
@@ -207,6 +230,7 @@ impl Meta<'_> {
     /// record is open until the caller publishes it.
     fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
         let slot = self.namespace.get(ino)?.slot;
+        self.loses(ino, slot);
         let old = self.table.set_size(slot, size);
         if size < old && seeded(Fault::SizeKept) {
             self.table.set_size(slot, old);

@@ -5,7 +5,7 @@
 
 use std::{
     cell::RefCell,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -14,6 +14,7 @@ use rfs_proto::{Extent, LockKind, Reply, Request, encode_reply};
 use super::{
     held::{Changes, Held},
     meta::Freed,
+    room::Room,
     shards::Writing,
 };
 use crate::{
@@ -73,8 +74,11 @@ impl<'a> Said<'a> {
 #[derive(Debug)]
 pub(super) struct Journal {
     log: Log,
-    /// Something was changed that the log had no room for: it has to be written anew before anything else is changed.
-    behind: AtomicBool,
+    /// How often something was changed that the log had no room for, since it had everything: it has to be written anew before anything
+    /// else is changed.
+    behind: AtomicU64,
+    /// For what the log says of sessions.
+    pub(super) room: Room,
     /// Held while sessions are described, and while it is logged that one came or left.
     pub(super) sessions: Mutex<()>,
     #[cfg(test)]
@@ -84,8 +88,9 @@ pub(super) struct Journal {
 impl Journal {
     pub(super) fn new(log: Log) -> Journal {
         Journal {
+            room: Room::new(log.room_for_sessions()),
             log,
-            behind: AtomicBool::new(false),
+            behind: AtomicU64::new(0),
             sessions: Mutex::new(()),
             #[cfg(test)]
             witness: tests::Witness::default(),
@@ -149,24 +154,33 @@ impl Journal {
     fn append(&self, ops: &[u8]) -> Result<(), Full> {
         #[cfg(test)]
         self.witness.look();
-        let appended = self.log.append(ops).inspect_err(|full| {
-            if !self.behind.swap(true, Ordering::Relaxed) {
-                log::error!("{full}: nothing can be changed until it is written anew");
-            }
-        });
+        let appended = self.log.append(ops).inspect_err(|&full| self.falls_behind(full));
         #[cfg(test)]
         self.witness.look();
         appended
     }
 
+    fn falls_behind(&self, full: Full) {
+        if self.behind.fetch_add(1, Ordering::Relaxed) == 0 {
+            log::error!("{full}: nothing can be changed until it is written anew");
+        }
+    }
+
     /// Something has been changed that is not in the log.
     pub(super) fn is_behind(&self) -> bool {
+        self.times_behind() > 0
+    }
+
+    /// How often that was so.
+    pub(super) fn times_behind(&self) -> u64 {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// Everything is in the log again.
-    pub(super) fn caught_up(&self) {
-        self.behind.store(false, Ordering::Relaxed);
+    /// Everything is in the log again that had not been by then. What was changed since may be missing still, and what depends on it
+    /// would contradict the rest.
+    pub(super) fn caught_up(&self, then: u64) {
+        // An error means that it was behind again.
+        self.behind.compare_exchange(then, 0, Ordering::Relaxed, Ordering::Relaxed).ok();
     }
 
     /// Whether there is no room for what a request may add.
@@ -178,7 +192,7 @@ impl Journal {
     pub(super) fn describe<'a>(&self, inodes: impl Iterator<Item = (u64, &'a Inode)>) -> Result<(), Full> {
         let mut ops = Vec::new();
         let mut flush = |ops: &mut Vec<u8>| {
-            let result = self.log.append(ops);
+            let result = self.log.describe(ops);
             ops.clear();
             result
         };
@@ -195,11 +209,20 @@ impl Journal {
             let (times, writes) = leases.of(session, ino);
             op::encode(&Op::Open(session, ino, times, writes), &mut ops);
             if ops.len() >= CHUNK {
-                self.log.append(&ops)?;
+                self.log.describe(&ops)?;
                 ops.clear();
             }
         }
-        self.log.append(&ops)
+        self.log.describe(&ops)
+    }
+
+    /// Logs what is so, as a part of all that there is.
+    pub(super) fn describe_ops<'a>(&self, said: impl IntoIterator<Item = Op<'a>>) -> Result<(), Full> {
+        OPS.with_borrow_mut(|ops| {
+            ops.clear();
+            said.into_iter().for_each(|op| op::encode(&op, ops));
+            self.log.describe(ops)
+        })
     }
 
     /// Logs all that there is of inodes; without room for it nothing is changed any more.
@@ -214,8 +237,7 @@ impl Journal {
 
     fn or_stop(&self, logged: Result<(), Full>) {
         if let Err(full) = logged {
-            log::error!("{full}: nothing can be changed until it is written anew");
-            self.behind.store(true, Ordering::Relaxed);
+            self.falls_behind(full);
         }
     }
 
@@ -223,7 +245,7 @@ impl Journal {
     pub(super) fn count(&self, last_ino: u64, slots: u32) -> Result<(), Full> {
         let mut ops = Vec::new();
         op::encode(&Op::Counters(last_ino, slots), &mut ops);
-        self.log.append(&ops)
+        self.log.describe(&ops)
     }
 }
 

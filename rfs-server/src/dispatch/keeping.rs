@@ -6,8 +6,6 @@
 //! Threading: belongs to a step, which has the shards of what is changed or told. Whoever tells has it to read, whoever changes has it
 //! to himself; so that who becomes a keeper while the old state is told is found when it changes.
 
-use std::time::Instant;
-
 use rfs_proto::{Attr, Errno, Marks, Recall};
 use seeded_faults::{Fault, seeded};
 
@@ -16,6 +14,7 @@ use super::{
     shards::Mode,
 };
 use crate::{
+    awake,
     keepers::{Keepers, Part},
     namespace::Place,
 };
@@ -124,7 +123,7 @@ impl Meta<'_> {
         if unsaid {
             return;
         }
-        self.needs.extend(self.pending.locked(|state| state.recalls.push(keeper, recall, Instant::now())));
+        self.needs.extend(self.pending.locked(|state| state.recalls.push(keeper, recall, awake::now())));
     }
 
     /// Has `session` wait for recalls that others caused: who has not acknowledged one may keep what was before, though he is no

@@ -7,16 +7,18 @@
 
 use rfs_proto::{Attr, Errno, FileKind, Reply, record};
 use seeded_faults::{Fault, seeded};
+use smallvec::SmallVec;
 
 use super::{
     held::{Held, Stop},
-    journal::{self, Number, Said},
+    journal::{self, Journal, Number, Said},
     once,
     order::Guard,
     pending::{Due, Pending},
     quota::Quota,
     shards::{Mode, Reading, Writing},
     store::Store,
+    tape::Written,
 };
 use crate::{
     alloc::Range,
@@ -49,6 +51,8 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) freed: Freed,
     /// The file that it has given another size. Its record is open until that is logged, so that the next server makes an end of it.
     pub(super) unpublished: Option<u64>,
+    /// What clients had written of files that it has cut or removed, if a snapshot may have to know.
+    pub(super) lost: SmallVec<[Written; 1]>,
     /// What it has come to, if that is to be logged.
     pub(super) said: Option<Said<'a>>,
 }
@@ -141,6 +145,11 @@ impl Meta<'_> {
         }
     }
 
+    /// The log and the asker, if that says what he has open.
+    pub(super) fn asker_in_log(&self) -> Option<(&Journal, &Session)> {
+        Some((self.store.journal.as_ref()?, self.asker.filter(|asker| asker.comes_back())?))
+    }
+
     /// The step comes to this reply, to a request that is carried out once.
     pub(super) fn say(&mut self, number: Option<Number>, reply: &Reply) {
         if let (Some(asker), Some(number)) = (self.asker, number) {
@@ -154,6 +163,9 @@ impl Meta<'_> {
         if self.note().is_some_and(|noted| noted.is_err()) {
             // What it has given up stays away from everybody until the next start.
             self.freed = Freed::default();
+        }
+        if !self.lost.is_empty() {
+            self.store.tape.lose(&self.lost);
         }
         if let Some(ino) = self.unpublished.take() {
             self.publish(ino);
@@ -174,11 +186,15 @@ impl Meta<'_> {
         if journal.is_none() && tape.is_none() {
             return None;
         }
+        let lost = &mut self.lost;
         let (freed, said) = (&self.freed, self.said.take().filter(|_| journal.is_some()));
         journal::in_words(&mut self.namespace, said.is_some(), |inodes, changes, ops| {
             if let Some(tape) = tape.filter(|_| !ops.is_empty()) {
                 let inode = |&ino: &u64| Some((ino, inodes.get(ino).ok()?));
-                tape.say(ops, changes.inodes.iter().filter_map(inode), self.table);
+                if tape.say(ops, changes.inodes.iter().filter_map(inode), self.table) {
+                    // It was before the moment.
+                    lost.clear();
+                }
             }
             journal.map_or(Ok(()), |journal| journal.note(inodes, changes, freed, said, ops))
         })
@@ -235,6 +251,14 @@ impl Meta<'_> {
         let rest = if seeded(Fault::TailNotZeroed) { Vec::new() } else { map.pieces(size, keep) };
         let given_up = if map.reaches_beyond(keep) { self.file_mut(ino)?.cut(keep) } else { Vec::new() };
         self.give_up(session, ino, &given_up, &rest)
+    }
+
+    /// A file is about to be cut or removed.
+    pub(super) fn loses(&mut self, ino: u64, slot: u32) {
+        if self.store.tape.is_in_use() {
+            let (size, time) = (self.table.size(slot), self.table.write_time(slot));
+            self.lost.push(Written { ino, size, time });
+        }
     }
 
     /// Hands space back that a file lost, and zeroes pieces that it keeps.
@@ -308,6 +332,7 @@ impl Meta<'_> {
         self.xattrs.give_back(inode.xattr_bytes());
         let Inode { slot, body, layout_generation, .. } = inode;
         if let Body::File(mut map) = body {
+            self.loses(ino, slot);
             let mut ranges = map.cut(0);
             if seeded(Fault::SpaceLeaked) {
                 ranges.pop();

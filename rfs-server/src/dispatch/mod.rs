@@ -25,6 +25,7 @@ mod outcome;
 mod pending;
 mod quota;
 mod recover;
+mod room;
 mod shards;
 mod snapshot;
 mod store;
@@ -65,6 +66,7 @@ pub use outcome::{Outcome, Promise, Sender};
 use pending::State;
 pub(crate) use recover::BEFORE;
 pub use recover::{Damage, Kept};
+pub(crate) use room::Told as RoomTold;
 use shards::{SHARDS, Shards};
 use store::Store;
 pub use tape::{Told, Written};
@@ -169,8 +171,8 @@ impl Dispatcher {
         let ended = self.sessions.get(session);
         self.sessions.end(session);
         // First: a session that lacks some of its locks, or of its space, must not come back.
-        if let Some(ended) = ended {
-            self.note_left(&ended);
+        if let Some(ended) = &ended {
+            self.note_left(ended);
         }
         self.keeps_no_longer(session);
         self.end_grants(session);
@@ -182,6 +184,9 @@ impl Dispatcher {
         });
         self.tell_of_locks();
         self.store.space.tidy();
+        if let (Some(journal), Some(ended)) = (&self.store.journal, &ended) {
+            journal.room.end(ended.told());
+        }
     }
 
     /// Handles a request of a session. Errors are there at once; the reply to a change is owed while others keep what it changed,
@@ -355,7 +360,12 @@ impl Dispatcher {
             && state.recalls.asks(session.id())
             && session.is_of_before()
         {
-            state.recalls.push(session.id(), Recall::All, Instant::now());
+            let mut push = |recall| state.recalls.push(session.id(), recall, Instant::now());
+            push(Recall::All);
+            // Given up before anybody could tell it.
+            for (ino, generation) in self.store.space.quarantined_for(session.id()) {
+                push(Recall::Layout { ino, generation });
+            }
         }
     }
 

@@ -142,7 +142,11 @@ fn create(
             meta.told_name(session, place.parent);
             existing
         }
-        None => make(meta, session, place, new, now)?.ino,
+        None => {
+            meta.may_open_one_more()?;
+            let ino = make(meta, session, place, new, now)?.ino;
+            return Ok(meta.open_made(session, ino, true)?);
+        }
     };
     match meta.namespace.get(ino)?.kind {
         FileKind::Regular => Ok(meta.open(session, ino, true)?),

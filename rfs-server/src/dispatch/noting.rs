@@ -5,7 +5,11 @@
 //! lock of the journal, before anybody hears of the former, and before anything of what it has goes. A log that is written anew describes all of
 //! it after the inodes: whatever was logged before that began had by then come to where it is found here.
 
-use super::{Dispatcher, journal::Journal};
+use super::{
+    Dispatcher,
+    journal::Journal,
+    room::{SESSION, STRANGER},
+};
 use crate::{
     durable::{
         log::Full,
@@ -25,7 +29,15 @@ impl Dispatcher {
         let _one = journal.sessions.lock();
         // Its end may have come, and have been logged.
         match self.sessions.get(session.id()) {
-            Some(_) => describe(journal, session),
+            Some(_) => {
+                let room = if session.comes_back() { SESSION } else { STRANGER };
+                if !journal.room.is_left(room) {
+                    log::warn!("session {}: there are too many: no room to log what they have", session.id());
+                    return Err(Full);
+                }
+                journal.room.take(session.told(), room);
+                describe(session, &mut |op| journal.tell(&op))
+            }
             None => Ok(()),
         }
     }
@@ -57,31 +69,31 @@ impl Dispatcher {
     pub(super) fn describe_sessions(&self, journal: &Journal) -> Result<(), Full> {
         {
             let _one = journal.sessions.lock();
-            for &stranger in &*self.strangers.lock() {
-                journal.tell(&Op::Stranger(stranger))?;
-            }
+            journal.describe_ops(self.strangers.lock().iter().map(|&stranger| Op::Stranger(stranger)))?;
             for session in self.sessions.all().into_iter().filter(|session| session.has_attached()) {
-                describe(journal, &session)?;
+                describe(&session, &mut |op| journal.describe_ops([op]))?;
             }
         }
         {
             let locks = self.store.locks();
             let held: Vec<_> = locks.held().collect();
-            held.chunks(LOCKS).try_for_each(|some| journal.note_locks(some, None))?;
+            let ops =
+                |some: &[_]| journal.describe_ops(some.iter().map(|&(ino, locked)| Op::Lock(ino, locked)));
+            held.chunks(LOCKS).try_for_each(ops)?;
         }
-        for (ino, range, holders) in self.store.space.quarantined() {
-            journal.tell(&Op::GivenUp(ino, vec![(range.start, range.len)], holders))?;
-        }
-        Ok(())
+        self.store.space.tell_quarantined(|ino, ranges, holders| {
+            let ranges = ranges.iter().map(|range| (range.start, range.len)).collect();
+            journal.describe_ops([Op::GivenUp(ino, ranges, holders.to_vec())])
+        })
     }
 }
 
-fn describe(journal: &Journal, session: &Session) -> Result<(), Full> {
+fn describe(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
     let (id, manner) = (session.id(), session.manner());
-    let Some(mount) = manner.mount else { return journal.tell(&Op::Stranger(id)) };
+    let Some(mount) = manner.mount else { return tell(Op::Stranger(id)) };
     let credentials = session.credentials();
     let key = credentials.key.map(|key| key.to_string());
-    journal.tell(&Op::Session(
+    tell(Op::Session(
         id,
         Mount {
             version: rfs_proto::VERSION,
@@ -95,11 +107,9 @@ fn describe(journal: &Journal, session: &Session) -> Result<(), Full> {
     {
         let part = session.part();
         if !part.is_empty() {
-            journal.tell(&Op::Part(id, &part))?;
+            tell(Op::Part(id, &part))?;
         }
     }
     let replies = session.replies();
-    replies
-        .all_logged()
-        .try_for_each(|(slot, sequence, reply)| journal.tell(&Op::Turn(id, slot, sequence, reply)))
+    replies.all_logged().try_for_each(|(slot, sequence, reply)| tell(Op::Turn(id, slot, sequence, reply)))
 }

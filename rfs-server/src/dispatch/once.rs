@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use rfs_proto::{Attached, Errno, Layout, Opened, Reply, Request};
 
-use super::{Dispatcher, Outcome, Promise, outcome::Debt};
+use super::{Dispatcher, Outcome, Promise, outcome::Debt, room::SLOT};
 use crate::{
     recalls::Need,
     replies::{OutOfTurn, Turn},
@@ -85,7 +85,18 @@ impl Dispatcher {
         let Some(asker) = self.sessions.get(session).filter(|s| s.comes_back() && s.is_attached()) else {
             return refused();
         };
-        let turn = asker.replies().begin(slot, sequence);
+        let turn = {
+            let mut replies = asker.replies();
+            if let Some(journal) = &self.store.journal {
+                let room = SLOT * replies.lacks(slot);
+                if !journal.room.is_left(room) {
+                    log::warn!("session {session}: no room to log replies of slot {slot}");
+                    return Outcome::Now(Reply::Error(Errno::ENOSPC));
+                }
+                journal.room.take(asker.told(), room);
+            }
+            replies.begin(slot, sequence)
+        };
         match turn {
             Ok(Turn::First) => {
                 let outcome = self.handle_numbered(session, request, Some((slot, sequence)));

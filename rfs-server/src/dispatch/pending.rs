@@ -4,10 +4,7 @@
 //! recall is queued under the lock of the shard of its inode, which whoever changes that inode next takes after; so that he
 //! finds what was queued, unless it is acknowledged.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Instant,
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rfs_proto::{Errno, Recall, Reply};
 
@@ -16,6 +13,7 @@ use super::{
     outcome::Sender,
 };
 use crate::{
+    awake,
     recalls::{Need, Queues},
     waits::Waits,
 };
@@ -37,7 +35,7 @@ impl State {
     pub(super) fn recall_all(&mut self, which: impl Fn(u64) -> bool) {
         let told = self.unknown.extract_if(.., |session| which(*session));
         for session in told {
-            self.recalls.push(session, Recall::All, Instant::now());
+            self.recalls.push(session, Recall::All, awake::now());
         }
     }
 

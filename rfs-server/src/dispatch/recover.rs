@@ -27,7 +27,13 @@ use crate::{
     alloc::Range,
     bytes::Bytes,
     clock::Clock,
-    durable::{Dirt, Log, Object, ObjectError, before::Present, log::Full, op::Op, replay::State},
+    durable::{
+        Dirt, Log, Object, ObjectError,
+        before::Present,
+        log::Full,
+        op::Op,
+        replay::{NoTree, State},
+    },
     files::block_up,
     locks::Locks,
     namespace::{Body, Inode},
@@ -73,15 +79,15 @@ pub enum Damage {
     /// It has no root directory.
     #[error("there is no root directory")]
     NoRoot,
+    /// Its directories make no tree.
+    #[error(transparent)]
+    Tree(#[from] NoTree),
     /// Two inodes have one record, or one has none.
     #[error("the record of inode {0} is not its own")]
     Record(u64),
     /// Extents lie outside of the arena, or over each other.
     #[error("the extents of inode {0} are not its own")]
     Extents(u64),
-    /// A name stands for nothing.
-    #[error("a name in directory {0} stands for nothing")]
-    Name(u64),
     /// What is said of a session means nothing.
     #[error("what session {0} has makes no sense")]
     Session(u64),
@@ -101,8 +107,10 @@ impl Dispatcher {
     ) -> Result<Dispatcher, Damage> {
         let Kept { log, state, dirt, starts, clean } = kept;
         let (bytes, started): (Bytes, i64) = (bytes.into(), clock.now());
+        // From a snapshot: the log of the first server is a new one.
+        let restored = starts == 1;
         let journal = log.map(Journal::new);
-        let Some(State { mut inodes, last_ino, slots, mut sessions }) = state else {
+        let Some(state) = state else {
             let table = Table::new(table);
             let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
             let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
@@ -113,8 +121,9 @@ impl Dispatcher {
             dispatcher.write_log_anew()?;
             return Ok(dispatcher);
         };
+        state.check_tree()?;
+        let State { mut inodes, last_ino, slots, mut sessions } = state;
         check_records(&mut inodes, &Table::new(Arc::clone(&table)))?;
-        check_names(&inodes)?;
         let mut used = extents(&inodes, bytes.len())?;
         // It is one. From here on it is changed.
         let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
@@ -189,9 +198,12 @@ impl Dispatcher {
         if dispatcher.has_long_log()
             || dispatcher.store.journal.as_ref().is_some_and(|j| j.log().is_incomplete())
         {
-            // Where there is no room for it, files can be read all the same.
-            if let Err(e) = dispatcher.write_log_anew() {
-                log::error!("the log cannot be written anew: {e}");
+            match dispatcher.write_log_anew() {
+                // Nothing else says what there is.
+                Err(e) if restored => return Err(e.into()),
+                // Where there is no room for it, files can be read all the same.
+                Err(e) => log::error!("the log cannot be written anew: {e}"),
+                Ok(()) => {}
             }
         }
         if !before {
@@ -248,6 +260,8 @@ impl Dispatcher {
     /// at a time. An error leaves both the old log and what there is of the new one, which say everything together.
     pub fn write_log_anew(&self) -> Result<(), Full> {
         let Some(journal) = &self.store.journal else { return Ok(()) };
+        // Whoever has not been logged by now has what he changed locked until it can be described.
+        let behind = journal.times_behind();
         journal.log().exchange();
         for at in 0..SHARDS {
             let describe = |look: &mut Look<'_>| {
@@ -262,17 +276,13 @@ impl Dispatcher {
         journal.count(self.store.shards.last_number(), self.store.table.used_slots())?;
         self.describe_sessions(journal)?;
         journal.log().complete()?;
-        journal.caught_up();
+        journal.caught_up(behind);
         Ok(())
     }
 }
 
 /// Each inode has a record of its own, and gets the times that were published there last.
 fn check_records(inodes: &mut ByNumber<Inode>, table: &Table) -> Result<(), Damage> {
-    let root = inodes.get(&ROOT_INO).and_then(Inode::directory);
-    if root.is_none_or(|root| root.parent != ROOT_INO) {
-        return Err(Damage::NoRoot);
-    }
     for (&ino, inode) in inodes {
         if table.owner(inode.slot) != Some(ino) {
             return Err(Damage::Record(ino));
@@ -325,14 +335,4 @@ fn extents(inodes: &ByNumber<Inode>, len: u64) -> Result<Vec<Range>, Damage> {
         end = range.end();
     }
     Ok(all.into_iter().map(|(range, _)| range).collect())
-}
-
-fn check_names(inodes: &ByNumber<Inode>) -> Result<(), Damage> {
-    for (&ino, inode) in inodes.iter().filter(|(_, inode)| inode.kind == FileKind::Directory) {
-        let mut names = inode.directory().into_iter().flat_map(|directory| directory.after(0));
-        if names.any(|(_, _, child)| !inodes.contains_key(&child)) {
-            return Err(Damage::Name(ino));
-        }
-    }
-    Ok(())
 }

@@ -14,45 +14,72 @@ use super::{
     journal,
     meta::Look,
     shards::SHARDS,
-    tape::{Told, Written},
+    tape::{Recording, TapeFull, Told, Written},
 };
 use crate::{
     alloc::Range,
     bytes::Bytes,
     durable::op::{self, Op},
     scrub::Hold,
+    table::BeingChanged,
 };
+
+/// The moment of a snapshot, of which everything has been told but for what clients have written.
+pub(crate) struct Moment<'a> {
+    dispatcher: &'a Dispatcher,
+    tape: Recording<'a>,
+    hold: Hold<'a>,
+}
+
+impl<'a> Moment<'a> {
+    /// Tells `sink` what clients have written of all records by now; at last, of files that were cut or removed since the moment, what they had
+    /// written by then.
+    pub(crate) fn written<E: From<TapeFull>>(
+        self,
+        mut sink: impl FnMut(Written) -> Result<(), E>,
+    ) -> Result<Hold<'a>, E> {
+        let Moment { dispatcher, tape, hold } = self;
+        for slot in 0..dispatcher.store.table.used_slots() {
+            dispatcher.written(slot).map_or(Ok(()), &mut sink)?;
+        }
+        // Steps that have cut a file by now have told so when their shards are free.
+        for at in 0..SHARDS {
+            dispatcher.store.once(Plan::shard(at), None, |_: &mut Look<'_>| {});
+        }
+        tape.losses()?.into_iter().try_for_each(sink)?;
+        Ok(hold)
+    }
+}
 
 impl Dispatcher {
     /// Tells `sink` of all inodes, in pieces, as they are at the moment at which it is told the last one. From then on
     /// nothing of the space that they have then is given to anybody, until what is returned lets it go.
-    pub(crate) fn describe<E>(&self, mut sink: impl FnMut(Told) -> Result<(), E>) -> Result<Hold<'_>, E> {
-        let tape = &self.store.tape;
-        tape.start();
+    pub(crate) fn describe<E: From<TapeFull>>(
+        &self,
+        mut sink: impl FnMut(Told) -> Result<(), E>,
+    ) -> Result<Moment<'_>, E> {
+        let tape = self.store.tape.start();
         for at in 0..SHARDS {
             let describe = |look: &mut Look<'_>| {
                 let (table, mut ops) = (look.table, Vec::new());
                 let shard = look.namespace.inodes_mut().only();
                 for (&ino, inode) in &shard.inodes {
                     let mut flush = |ops: &mut Vec<u8>| -> Result<(), Infallible> {
-                        tape.say(ops, std::iter::empty(), table);
+                        tape.describe(ops, std::iter::empty(), table);
                         ops.clear();
                         Ok(())
                     };
                     let Ok(()) = journal::describe_one(ino, inode, &mut ops, &mut flush);
-                    tape.say(&ops, std::iter::once((ino, inode)), table);
+                    tape.describe(&ops, std::iter::once((ino, inode)), table);
                     ops.clear();
                 }
             };
             self.store.once(Plan::shard(at), None, describe);
-            if let Err(e) = sink(tape.take()) {
-                tape.stop();
-                return Err(e);
-            }
+            sink(tape.take()?)?;
         }
         // Before the end of the tape: what a step gives up whose change is not on it is not there for others yet.
         let hold = self.store.space.hold();
-        let mut said = tape.stop();
+        let mut said = tape.stop()?;
         let mut counters = Vec::new();
         op::encode(
             &Op::Counters(self.store.shards.last_number(), self.store.table.used_slots()),
@@ -60,13 +87,18 @@ impl Dispatcher {
         );
         said.pieces.push(counters);
         sink(said)?;
-        Ok(hold)
+        Ok(Moment { dispatcher: self, tape, hold })
     }
 
-    /// What clients have written of all records by now, of those that are not just being changed.
-    pub(crate) fn written(&self) -> impl Iterator<Item = Written> + '_ {
-        let table = &self.store.table;
-        (0..table.used_slots()).filter_map(|slot| table.written(slot))
+    /// What clients have written of a record by now. One that is being changed is looked at again when the step is over that does that.
+    fn written(&self, slot: u32) -> Option<Written> {
+        let mut seen = self.store.table.written(slot);
+        // Each time it is another one's: the slot of a file that goes may be given to the next one.
+        while let Err(BeingChanged(ino)) = seen {
+            let look = |look: &mut Look<'_>| look.table.written(slot);
+            seen = self.store.once(Plan::new(&[ino]), None, look).0;
+        }
+        seen.ok().flatten()
     }
 
     /// The bytes of the files.

@@ -9,6 +9,7 @@ use std::sync::{
 };
 
 use rfs_proto::Errno;
+use smallvec::SmallVec;
 
 use super::{
     held::{Held, Lack, Plan, Stop},
@@ -18,6 +19,7 @@ use super::{
     outcome::Sender,
     pending::{Due, Pending},
     quota::Quota,
+    room::Room,
     shards::{Mode, Shards},
     tape::Tape,
 };
@@ -65,6 +67,7 @@ impl Store {
         let (journal, locks) = match kept {
             Some((journal, mut locks)) => {
                 locks.begin_noting();
+                locks.limit_to(Room::locks(journal.log().room_for_sessions()));
                 (Some(journal), locks)
             }
             None => (None, Locks::default()),
@@ -114,12 +117,14 @@ impl Store {
     /// Keeps the beginning of a value for the request that brings the rest.
     pub(super) fn keep_part(&self, session: &Session, value: &[u8]) -> Result<(), Errno> {
         let mut part = session.part();
+        let journal = self.journal.as_ref().filter(|_| session.comes_back());
+        if journal.is_some_and(|journal| !journal.room.take_part(session.told(), value.len())) {
+            return Err(Errno::ENOSPC);
+        }
         part.clear();
         part.extend_from_slice(value);
-        match &self.journal {
-            Some(journal) if session.comes_back() => {
-                journal.tell(&Op::Part(session.id(), &part)).map_err(|_| Errno::ENOSPC)
-            }
+        match journal {
+            Some(journal) => journal.tell(&Op::Part(session.id(), &part)).map_err(|_| Errno::ENOSPC),
             _ => Ok(()),
         }
     }
@@ -198,6 +203,7 @@ impl Store {
             due: Vec::new(),
             freed: Freed::default(),
             unpublished: None,
+            lost: SmallVec::new(),
             said: None,
         }
     }

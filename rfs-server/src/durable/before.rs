@@ -5,7 +5,7 @@
 //!
 //! Threading: none; recovery has it to itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rfs_proto::{Identity, SLOTS, VERSION};
 
@@ -68,8 +68,42 @@ pub struct GivenUp {
 pub struct Before {
     sessions: BTreeMap<u64, Session>,
     locks: Locks,
+    given_up: AllGivenUp,
+}
+
+/// All that was given up.
+#[derive(Debug, Default)]
+struct AllGivenUp {
     /// By first byte; none lies over another.
-    given_up: BTreeMap<u64, GivenUp>,
+    all: BTreeMap<u64, GivenUp>,
+    /// Inodes, and where what they gave up begins.
+    by_ino: BTreeSet<(u64, u64)>,
+}
+
+impl AllGivenUp {
+    fn insert(&mut self, given: GivenUp) {
+        self.by_ino.insert((given.ino, given.range.start));
+        self.all.insert(given.range.start, given);
+    }
+
+    fn remove(&mut self, start: u64) -> Option<GivenUp> {
+        let given = self.all.remove(&start)?;
+        self.by_ino.remove(&(given.ino, start));
+        Some(given)
+    }
+
+    /// A session reaches nothing any more of what an inode has given up so far.
+    fn let_go(&mut self, session: u64, ino: u64) {
+        let starts: Vec<u64> =
+            self.by_ino.range((ino, 0)..=(ino, u64::MAX)).map(|(_, start)| *start).collect();
+        for start in starts {
+            let Some(given) = self.all.get_mut(&start) else { continue };
+            given.holders.retain(|&holder| holder != session);
+            if given.holders.is_empty() {
+                self.remove(start);
+            }
+        }
+    }
 }
 
 /// What there is in the end.
@@ -116,6 +150,8 @@ impl Before {
             0 => {
                 opens.remove(&ino);
                 self.locks.forget(session, ino);
+                // If it opens the inode again it finds another layout.
+                self.given_up.let_go(session, ino);
             }
             _ => drop(opens.insert(ino, open)),
         }
@@ -155,23 +191,23 @@ impl Before {
             start.checked_add(len).ok_or(LogError::Nonsense)?;
             let range = Range { start, len };
             self.reuse(range);
-            self.given_up.insert(start, GivenUp { range, ino, holders: holders.to_vec() });
+            self.given_up.insert(GivenUp { range, ino, holders: holders.to_vec() });
         }
         Ok(())
     }
 
     /// A range is somebody's again: whoever had it before does not reach it any more.
     fn reuse(&mut self, range: Range) {
-        let before = self.given_up.range(..range.end()).rev();
+        let before = self.given_up.all.range(..range.end()).rev();
         let hit = before.take_while(|(_, given)| given.range.end() > range.start);
         let hit: Vec<u64> = hit.map(|(&start, _)| start).collect();
         for start in hit {
-            let Some(given) = self.given_up.remove(&start) else { continue };
+            let Some(given) = self.given_up.remove(start) else { continue };
             let end = given.range.end();
             let rest = [(start, range.start.max(start)), (range.end().min(end), end)];
             for (start, end) in rest.into_iter().filter(|(start, end)| start < end) {
                 let range = Range { start, len: end - start };
-                self.given_up.insert(start, GivenUp { range, ..given.clone() });
+                self.given_up.insert(GivenUp { range, ..given.clone() });
             }
         }
     }
@@ -194,7 +230,7 @@ impl Before {
         };
         self.locks.retain(open);
         present.locks = self.locks;
-        for mut given in self.given_up.into_values() {
+        for mut given in self.given_up.all.into_values() {
             // What strangers can reach is kept from everybody in any case.
             given.holders.retain(|&session| open(session, given.ino));
             if !given.holders.is_empty() {
@@ -272,5 +308,26 @@ mod tests {
         };
         let expected = [given(0, 3, 7, &[1]), given(3, 1, 7, &[1]), given(6, 2, 7, &[1])];
         assert_eq!(present.given_up, expected);
+    }
+
+    /// What was out of reach by its last close would be kept from everybody for as long as it has the inode open again.
+    #[test]
+    fn who_has_closed_and_opens_again_does_not_reach_what_was_given_up_before() {
+        let mut before = Before::default();
+        for session in [1, 2] {
+            before.come(session, &mount(VERSION));
+            before.open(session, 7, (1, true));
+        }
+        before.open(1, 8, (1, true));
+        before.give_up(7, &[(0, B), (2 * B, B)], &[1]).unwrap();
+        before.give_up(7, &[(4 * B, 2 * B)], &[1, 2]).unwrap();
+        before.give_up(8, &[(8 * B, B)], &[1]).unwrap();
+        before.open(1, 7, (0, false));
+        before.open(1, 7, (1, true));
+        before.give_up(7, &[(5 * B, B)], &[1]).unwrap();
+        let given =
+            |start, ino, holders: &[u64]| GivenUp { range: range(start, 1), ino, holders: holders.to_vec() };
+        let expected = [given(4, 7, &[2]), given(5, 7, &[1]), given(8, 8, &[1])];
+        assert_eq!(before.present(&[], |_| true).given_up, expected);
     }
 }

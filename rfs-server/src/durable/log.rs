@@ -9,6 +9,10 @@
 //! inode, while requests go on. Until that is [`Op::Complete`] both are read, the older one first; afterwards
 //! the older one is given back.
 //!
+//! There is no third segment, so that all that there is has to fit, whatever requests add meanwhile. What a segment has said says at least as
+//! much: so requests leave as much room in the next one as this one has taken, until it is said. That is at most [`ADDS`] for what
+//! requests have added and [`SESSIONS`] for what sessions have.
+//!
 //! Threading: any thread. It does not know what the transactions say.
 
 use std::{
@@ -38,8 +42,14 @@ const FRONT: usize = 16;
 const LEAST: usize = 1 << 20;
 /// How many times longer than all that there is a segment may get.
 const GROWTH: usize = 3;
-/// The part of a segment that is kept free for what takes something away.
-const RESERVE: usize = 8;
+/// Eighths of a segment behind which nothing is added any more, but what takes something away or is said of sessions.
+const ADDS: usize = 6;
+/// Eighths that sessions may take when everything is said. The rest is for what is said meanwhile.
+const SESSIONS: usize = 1;
+/// From so many eighths on a segment is exchanged for little: soon nothing can be added.
+const HURRY: usize = 5;
+/// That is, for this part of it.
+const LITTLE: usize = 16;
 
 /// The log has no room for a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +81,10 @@ struct Tail {
     at: usize,
     /// Where everything had been said in the segment; 0 before that.
     complete: usize,
+    /// Bytes of it that said what there was. The rest is what it has grown by.
+    said: usize,
+    /// Room for what has still to be said there of all that there is.
+    owed: usize,
 }
 
 /// The log.
@@ -100,8 +114,12 @@ impl Log {
     /// Bytes of a segment that is never too short for what an export of this shape can hold, but for names by the million of
     /// one inode. It is mostly a hole.
     pub fn len_for(shape: Shape) -> u64 {
-        // An inode with a name of usual length, twice; a block as an extent of its own, twice; extended attributes at their limit, twice.
-        (4 << 20) + u64::from(shape.inodes) * 1024 + shape.arena / BLOCK * 64 + (shape.arena / 8).max(2 << 20)
+        // An inode with a name of usual length, twice; a block as an extent of its own, twice; extended attributes at their limit, twice;
+        // and something for the sessions of small ones.
+        (32 << 20)
+            + u64::from(shape.inodes) * 1024
+            + shape.arena / BLOCK * 64
+            + (shape.arena / 8).max(2 << 20)
     }
 
     /// A log of nothing, at `offset` of a memory: two segments of `len` bytes, multiples of 8. What is logged next has to say everything.
@@ -116,7 +134,7 @@ impl Log {
             memory,
             offset,
             len,
-            tail: Mutex::new(Tail { segment: 0, next: 1, at: 0, complete: 0 }),
+            tail: Mutex::new(Tail { segment: 0, next: 1, at: 0, complete: 0, said: 0, owed: 0 }),
             nearly_full: AtomicBool::new(false),
             watch: Mutex::default(),
             changed: Condvar::new(),
@@ -138,7 +156,9 @@ impl Log {
         if complete == 0 {
             log.scan(older.ok_or(LogError::Missing)?, &mut visit)?;
         }
-        let tail = log.scan(newest, &mut visit)?;
+        let mut tail = log.scan(newest, &mut visit)?;
+        // How much of that would be said again nobody knows. Where much depends on it, that is found out.
+        tail.said = if tail.complete > len / 8 * HURRY { 0 } else { tail.complete.saturating_sub(BEGIN) };
         *log.tail.lock() = tail;
         log.note_room(&tail);
         Ok(log)
@@ -147,7 +167,23 @@ impl Log {
     /// Appends a transaction of these operations, which are encoded.
     pub fn append(&self, ops: &[u8]) -> Result<(), Full> {
         let mut tail = self.tail.lock();
-        self.write(&mut tail, ops)
+        let limit = self.len - tail.owed;
+        self.write(&mut tail, ops, limit)
+    }
+
+    /// Appends a transaction that says a part of all that there is.
+    pub fn describe(&self, ops: &[u8]) -> Result<(), Full> {
+        let mut tail = self.tail.lock();
+        let before = tail.at;
+        self.write(&mut tail, ops, self.len)?;
+        tail.said += tail.at - before;
+        tail.owed = tail.owed.saturating_sub(tail.at - before);
+        Ok(())
+    }
+
+    /// Bytes that sessions may take when everything is said.
+    pub fn room_for_sessions(&self) -> u64 {
+        (self.len / 8 * SESSIONS) as u64
     }
 
     /// Too little is left for anything but what takes something away.
@@ -161,8 +197,9 @@ impl Log {
     }
 
     fn is_long_with(&self, tail: &Tail) -> bool {
-        let limit = LEAST.max(GROWTH * tail.complete).min(self.len / 2);
-        tail.complete > 0 && tail.at - tail.complete > limit
+        let hurry = tail.at > self.len / 8 * HURRY;
+        let limit = LEAST.max(GROWTH * tail.said).min(if hurry { self.len / LITTLE } else { self.len / 2 });
+        tail.complete > 0 && tail.at - BEGIN - tail.said > limit
     }
 
     /// Waits until it has grown long, if that is asked for, or until `deadline`. False if the end has come.
@@ -194,7 +231,10 @@ impl Log {
     pub fn exchange(&self) {
         let mut tail = self.tail.lock();
         if tail.complete > 0 {
+            let most = self.len / 8 * (ADDS + SESSIONS);
+            let owed = tail.at.min(most);
             self.begin(&mut tail);
+            tail.owed = owed;
         }
     }
 
@@ -203,8 +243,8 @@ impl Log {
         let mut ops = Vec::new();
         op::encode(&Op::Complete, &mut ops);
         let mut tail = self.tail.lock();
-        self.write(&mut tail, &ops)?;
-        tail.complete = tail.at;
+        self.write(&mut tail, &ops, self.len)?;
+        (tail.complete, tail.owed) = (tail.at, 0);
         // Still under the lock: nobody begins a segment there meanwhile. Where it cannot be given back it stays, and is written over.
         let other = self.place(tail.segment + 1);
         if let Err(e) = self.memory.discard(other, self.len) {
@@ -213,10 +253,11 @@ impl Log {
         Ok(())
     }
 
-    fn write(&self, tail: &mut Tail, ops: &[u8]) -> Result<(), Full> {
+    fn write(&self, tail: &mut Tail, ops: &[u8], limit: usize) -> Result<(), Full> {
         let was_long = self.is_long_with(tail);
         let end = tail.at + FRONT + ops.len().next_multiple_of(8);
-        if end > self.len {
+        if end > limit {
+            self.wake();
             return Err(Full);
         }
         let at = self.place(tail.segment) + tail.at;
@@ -227,20 +268,25 @@ impl Log {
         tail.next += 1;
         self.note_room(tail);
         if !was_long && self.is_long_with(tail) {
-            self.watch.lock().long = true;
-            self.changed.notify_all();
+            self.wake();
         }
         Ok(())
     }
 
+    /// It has to be written anew.
+    fn wake(&self) {
+        self.watch.lock().long = true;
+        self.changed.notify_all();
+    }
+
     fn note_room(&self, tail: &Tail) {
-        let nearly_full = tail.at > self.len - self.len / RESERVE;
+        let nearly_full = tail.at > self.len / 8 * ADDS;
         self.nearly_full.store(nearly_full, Ordering::Relaxed);
     }
 
     /// Begins the next segment.
     fn begin(&self, tail: &mut Tail) {
-        *tail = Tail { segment: tail.segment + 1, at: BEGIN, complete: 0, ..*tail };
+        *tail = Tail { segment: tail.segment + 1, at: BEGIN, complete: 0, said: 0, owed: 0, ..*tail };
         let at = self.place(tail.segment);
         self.store(at, 0);
         self.store(at + 8, tail.segment);
@@ -261,7 +307,7 @@ impl Log {
         (segment, next): (u64, u64),
         visit: &mut impl FnMut(Op<'_>) -> Result<(), LogError>,
     ) -> Result<Tail, LogError> {
-        let mut tail = Tail { segment, next, at: BEGIN, complete: 0 };
+        let mut tail = Tail { segment, next, at: BEGIN, complete: 0, said: 0, owed: 0 };
         let mut ops = Vec::new();
         while tail.at + FRONT <= self.len {
             let at = self.place(segment) + tail.at;
@@ -381,6 +427,60 @@ mod tests {
         log.exchange();
         assert!(!log.is_nearly_full());
         log.append(&gone(7)).unwrap();
+    }
+
+    /// Without room for what there is, the log could never be written anew: there is no third segment.
+    #[test]
+    fn requests_leave_room_for_all_that_there_is() {
+        let memory = memory();
+        let log = Log::new(Arc::clone(&memory), 8, LEN);
+        let mut all = 0;
+        while !log.is_nearly_full() {
+            log.append(&gone(all)).unwrap();
+            all += 1;
+        }
+        log.complete().unwrap();
+        log.exchange();
+        let mut meanwhile = 0;
+        while log.append(&gone(1000 + meanwhile)) != Err(Full) {
+            meanwhile += 1;
+        }
+        assert!(meanwhile > 10, "{meanwhile}");
+        (0..all).for_each(|ino| log.describe(&gone(ino)).unwrap());
+        // Those that were said leave their room to nobody else before the rest is.
+        assert_eq!(log.append(&gone(7)), Err(Full));
+        log.complete().unwrap();
+        assert_eq!(read(&memory).unwrap().len() as u64, meanwhile + all);
+    }
+
+    /// A log of which a large part is needed grows by less than half of it until it is full.
+    #[test]
+    fn who_writes_it_anew_is_woken_in_time() {
+        let log = Log::new(memory(), 8, LEN);
+        while log.tail.lock().at < LEN * 5 / 8 {
+            log.describe(&gone(1)).unwrap();
+        }
+        log.complete().unwrap();
+        assert!(!log.is_long() && !log.watch.lock().long);
+        while !log.is_nearly_full() {
+            log.append(&gone(1)).unwrap();
+        }
+        assert!(log.is_long() && log.watch.lock().long);
+        // What requests add while all is said is growth, too.
+        log.exchange();
+        while log.append(&gone(1)).is_ok() {}
+        while log.tail.lock().at < LEN * 11 / 16 {
+            log.describe(&gone(1)).unwrap();
+        }
+        log.complete().unwrap();
+        assert!(log.is_long());
+        log.exchange();
+        log.complete().unwrap();
+        assert!(!log.is_long());
+        // And when it is full, whatever it has grown by.
+        log.watch.lock().long = false;
+        log.append(&[0; LEN]).unwrap_err();
+        assert!(log.watch.lock().long);
     }
 
     proptest! {

@@ -2,6 +2,8 @@
 //!
 //! Threading: none; recovery has it to itself.
 
+use rfs_proto::ROOT_INO;
+
 use super::{
     before::Before,
     log::LogError,
@@ -24,6 +26,20 @@ pub struct State {
     pub slots: u32,
     /// The sessions, and what they have.
     pub sessions: Before,
+}
+
+/// Why directories make no tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoTree {
+    /// There is no root.
+    #[error("there is no root directory")]
+    Root,
+    /// A name stands for nothing.
+    #[error("a name in directory {0} stands for nothing")]
+    Name(u64),
+    /// A directory lies nowhere, in several places, or in itself.
+    #[error("directory {0} does not lie below the root directory, at one place")]
+    Place(u64),
 }
 
 impl State {
@@ -78,6 +94,44 @@ impl State {
         Ok(())
     }
 
+    /// Whether directories make a tree: there is a root, names stand for inodes, and each directory has one name, in the one that it lies in, and
+    /// the root above it. What is above one is looked for without end where it is not so.
+    pub fn check_tree(&self) -> Result<(), NoTree> {
+        let directory = |ino: &u64| self.inodes.get(ino).and_then(Inode::directory);
+        if directory(&ROOT_INO).is_none_or(|root| root.parent != ROOT_INO) {
+            return Err(NoTree::Root);
+        }
+        let mut named = ByNumber::<()>::default();
+        for (&ino, inode) in &self.inodes {
+            for (_, _, child) in inode.directory().into_iter().flat_map(|directory| directory.after(0)) {
+                if !self.inodes.contains_key(&child) {
+                    return Err(NoTree::Name(ino));
+                }
+                if let Some(below) = directory(&child)
+                    && (child == ROOT_INO || below.parent != ino || named.insert(child, ()).is_some())
+                {
+                    return Err(NoTree::Place(child));
+                }
+            }
+        }
+        // Each is below one that is, so that only circles are left to be found.
+        let mut below_root: ByNumber<()> = [(ROOT_INO, ())].into_iter().collect();
+        for (&ino, _) in self.inodes.iter().filter(|(ino, _)| directory(ino).is_some()) {
+            let (mut at, mut path) = (ino, Vec::new());
+            while !below_root.contains_key(&at) {
+                path.push(at);
+                match directory(&at) {
+                    Some(one) if named.contains_key(&at) && path.len() <= self.inodes.len() => {
+                        at = one.parent
+                    }
+                    _ => return Err(NoTree::Place(ino)),
+                }
+            }
+            below_root.extend(path.into_iter().map(|ino| (ino, ())));
+        }
+        Ok(())
+    }
+
     fn set(&mut self, ino: u64, attributes: &Attributes<'_>) -> Result<(), LogError> {
         let &Attributes { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, .. } = attributes;
         self.last_ino = self.last_ino.max(ino);
@@ -124,4 +178,59 @@ pub fn attributes(inode: &Inode) -> Attributes<'_> {
 /// The names of a directory, as operations take them.
 pub fn names(directory: &Directory) -> impl Iterator<Item = (&[u8], (u64, u64))> + '_ {
     directory.after(0).map(|(cookie, name, ino)| (name, (ino, cookie)))
+}
+
+#[cfg(test)]
+mod tests {
+    use rfs_proto::FileKind;
+
+    use super::*;
+
+    /// Directories with what they lie in, and names: directory, name, inode.
+    fn state(directories: &[(u64, u64)], names: &[(u64, &str, u64)]) -> State {
+        let mut state = State::default();
+        for (slot, &(ino, parent)) in directories.iter().enumerate() {
+            let (kind, content) = (FileKind::Directory, Content::Directory(parent, 9));
+            let slot = slot as u32;
+            let (perm, nlink, uid, gid, rdev, atime, mtime, ctime) = (0o755, 2, 0, 0, 0, 0, 0, 0);
+            let attributes = Attributes {
+                kind,
+                perm,
+                nlink,
+                uid,
+                gid,
+                rdev,
+                atime,
+                mtime,
+                ctime,
+                slot,
+                xattr_version: 0,
+                content,
+            };
+            state.apply(Op::Inode(ino, attributes)).unwrap();
+        }
+        for (cookie, (directory, name, ino)) in (3..).zip(names) {
+            state.apply(Op::Name(*directory, name.as_bytes(), Some((*ino, cookie)))).unwrap();
+        }
+        state
+    }
+
+    /// A directory that lies in itself has the server look for the root for ever, under the lock of the tree.
+    #[test]
+    fn directories_make_a_tree() {
+        let check = |directories: &[_], names: &[_]| state(directories, names).check_tree();
+        assert_eq!(check(&[(1, 1), (2, 1), (3, 2)], &[(1, "a", 2), (2, "b", 3)]), Ok(()));
+        assert_eq!(check(&[(2, 2)], &[]), Err(NoTree::Root));
+        assert_eq!(check(&[(1, 2), (2, 1)], &[(1, "a", 2), (2, "b", 1)]), Err(NoTree::Root));
+        assert_eq!(check(&[(1, 1)], &[(1, "a", 2)]), Err(NoTree::Name(1)));
+        // A circle beside the root.
+        let circle = check(&[(1, 1), (2, 3), (3, 2)], &[(2, "a", 3), (3, "b", 2)]);
+        assert!(matches!(circle, Err(NoTree::Place(2 | 3))), "{circle:?}");
+        assert_eq!(check(&[(1, 1), (2, 2)], &[(2, "a", 2)]), Err(NoTree::Place(2)));
+        assert_eq!(check(&[(1, 1), (2, 1)], &[(1, "a", 2), (1, "b", 2)]), Err(NoTree::Place(2)), "two names");
+        assert_eq!(check(&[(1, 1), (2, 1)], &[(1, "a", 2), (2, "b", 1)]), Err(NoTree::Place(1)));
+        assert_eq!(check(&[(1, 1), (2, 1)], &[]), Err(NoTree::Place(2)), "no name");
+        let elsewhere = check(&[(1, 1), (2, 1), (3, 1)], &[(1, "a", 2), (2, "b", 3)]);
+        assert_eq!(elsewhere, Err(NoTree::Place(3)));
+    }
 }

@@ -18,6 +18,11 @@ impl Locks {
         self.noted = Some(Vec::new());
     }
 
+    /// There is room for so many in the log.
+    pub fn limit_to(&mut self, most: usize) {
+        self.most = Some(most);
+    }
+
     /// What has changed since this was asked last, in order: inodes, and what is locked of them now.
     pub fn take_noted(&mut self) -> Vec<(u64, Locked)> {
         self.noted.as_mut().map_or_else(Vec::new, std::mem::take)

@@ -103,6 +103,10 @@ pub struct Locks {
     files: HashMap<u64, File>,
     /// How many each session has and waits for.
     counts: HashMap<u64, usize>,
+    /// How many there are and are waited for in all.
+    total: usize,
+    /// How many there may be.
+    most: Option<usize>,
     /// How many each owner has.
     holding: HashMap<Owner, usize>,
     /// The inode that each ticket is for.
@@ -121,7 +125,7 @@ impl Locks {
     pub fn set(&mut self, ino: u64, wish: Wish, kind: LockKind, ticket: Option<u64>) -> Result<Asked, Errno> {
         let Wish { owner, class, range, pid } = wish;
         let new = Lock { owner, class, exclusive: kind == LockKind::Exclusive, range, pid };
-        let full = self.count(owner.0) >= MAX_LOCKS;
+        let full = self.count(owner.0) >= self.most_of_one();
         match kind {
             LockKind::Unlock if full && self.file(ino).is_some_and(|file| file.held.would_split(&new)) => {
                 Err(Errno::ENOLCK)
@@ -219,6 +223,12 @@ impl Locks {
         self.files.get(&ino)
     }
 
+    /// How many a session may have. Where not all fit, no more than are left for the others afterwards: whoever takes what he can get is
+    /// refused first.
+    fn most_of_one(&self) -> usize {
+        self.most.map_or(MAX_LOCKS, |most| most.saturating_sub(self.total + 1).min(MAX_LOCKS))
+    }
+
     /// How many locks a session has or waits for.
     fn count(&self, session: u64) -> usize {
         self.counts.get(&session).copied().unwrap_or(0)
@@ -233,6 +243,7 @@ impl Locks {
         if held_now + waiting_now == 0 {
             self.files.remove(&ino);
         }
+        self.total = (self.total + held_now + waiting_now).saturating_sub(held + waiting);
         recount(&mut self.holding, owner, held, held_now);
         recount(&mut self.counts, owner.0, held + waiting, held_now + waiting_now);
     }

@@ -59,6 +59,19 @@ pub enum PersistError {
     },
 }
 
+/// Makes a directory, for this user alone, if just that one is missing, and has its name on the disk: whatever is kept in it would be
+/// lost with that. One that was there may have been made by a server that did not get so far.
+fn make_lasting_directory(path: &Path) -> io::Result<()> {
+    make_directory(path)?;
+    // The one above as the system finds it, whatever the path looks like.
+    sync_directory(&path.join(".."))
+}
+
+/// Names that were given in a directory stay.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
 fn os(path: &Path) -> impl FnOnce(io::Error) -> PersistError {
     move |source| PersistError::Os { path: path.to_owned(), source }
 }
@@ -73,13 +86,14 @@ pub struct Directory {
 impl Directory {
     /// Locks a directory; makes it, for this user alone, if just that one is missing.
     pub fn open(path: &Path) -> Result<Directory, PersistError> {
+        make_lasting_directory(path).map_err(os(path))?;
         Ok(Directory { path: path.to_owned(), _lock: lock_directory(path)? })
     }
 
     /// The snapshots of an export, of which `keep` whole ones are to stay. What was not finished goes.
     pub fn export(&self, export: &str, keep: usize) -> Result<Snapshots, PersistError> {
         let path = self.path.join(file_name(export));
-        make_directory(&path).map_err(os(&path))?;
+        make_lasting_directory(&path).map_err(os(&path))?;
         let snapshots = Snapshots { path, keep, torn: Vec::new() };
         for name in snapshots.names()?.iter().filter(|name| name.ends_with(UNFINISHED)) {
             let path = snapshots.path.join(name);
@@ -193,7 +207,7 @@ impl Snapshots {
 
     /// Names that were given stay.
     fn sync(&self) -> Result<(), PersistError> {
-        File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(os(&self.path))
+        sync_directory(&self.path).map_err(os(&self.path))
     }
 }
 
@@ -255,14 +269,37 @@ impl Write for Spill {
 
 #[cfg(test)]
 mod tests {
+    use rfs_proto::{FileKind, ROOT_INO};
+
     use super::*;
-    use crate::persist::format::Frames;
+    use crate::{
+        durable::{
+            op::{self, Op},
+            replay,
+        },
+        namespace::{Inode, New},
+        persist::format::{Frames, Kind},
+    };
 
     const HEADER: Header = Header { arena: 1 << 20, inodes: 7, identity: 5, number: 0, time: 0 };
 
     fn make(snapshots: &Snapshots) -> u64 {
         let (number, mut out) = snapshots.begin().unwrap();
-        Frames::begin(&mut out, &Header { number, ..HEADER }).unwrap().end().unwrap();
+        let mut frames = Frames::begin(&mut out, &Header { number, ..HEADER }).unwrap();
+        let new = New {
+            kind: FileKind::Directory,
+            perm: 0,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: b"",
+            slot: 0,
+        };
+        let mut root = Vec::new();
+        op::encode(&Op::Inode(ROOT_INO, replay::attributes(&Inode::new(new, ROOT_INO, 0))), &mut root);
+        frames.frame(Kind::Ops, &[&root]).unwrap();
+        frames.end().unwrap();
         snapshots.finish(out).unwrap();
         number
     }

@@ -59,7 +59,7 @@ impl Contents {
                 Kind::Header | Kind::End => return Err(ReadError::Nonsense),
             }
         }
-        if state.slots > header.inodes {
+        if state.slots > header.inodes || state.check_tree().is_err() {
             return Err(ReadError::Nonsense);
         }
         let (mut sizes, mut places) = (ByNumber::default(), Vec::new());

@@ -42,18 +42,19 @@ pub fn snapshot<W: Write>(
 ) -> io::Result<W> {
     let mut frames = Frames::begin(out, header)?;
     let all = header.arena;
-    let hold = dispatcher.describe(|said| {
+    let moment = dispatcher.describe(|said| {
         describe(&mut frames, &said)?;
         go_on(Progress { done: 0, all })
     })?;
     let mut written = Vec::new();
-    for one in dispatcher.written() {
+    let hold = moment.written(|one| -> io::Result<()> {
         written.push(one);
         if written.len() == WRITTEN {
             tell(&mut frames, Kind::WrittenLater, &written)?;
             written.clear();
         }
-    }
+        Ok(())
+    })?;
     tell(&mut frames, Kind::WrittenLater, &written)?;
     let mut buffer = Vec::new();
     let mut at = 0;

@@ -8,6 +8,7 @@ use rfs_proto::{Errno, Identity, Reply, Request};
 use super::{Chosen, FileService};
 use crate::{
     absences::Absent,
+    awake,
     config::DEFAULT_LEASE,
     dispatch::{Awaited, Outcome},
     mounts::{Arrival, Attached, Claim},
@@ -24,7 +25,7 @@ impl FileService {
 
     /// Waits for the mounts that were attached to the server before.
     pub(super) fn await_those_of_before(&self) {
-        let until = Instant::now() + self.grace.unwrap_or(DEFAULT_LEASE);
+        let until = awake::now() + self.grace.unwrap_or(DEFAULT_LEASE);
         for (export, lent) in self.exports.iter().enumerate() {
             for Awaited { session, mount, credentials: Credentials { key, rights } } in
                 lent.dispatcher.awaited()
@@ -58,7 +59,7 @@ impl FileService {
     /// A connection is over. True if its mount is waited for.
     fn leaves(&self, peer: &Peer) -> bool {
         let Some(grace) = self.grace else { return false };
-        let waited_for = self.mounts.lock().leaves(peer.id(), Instant::now() + grace);
+        let waited_for = self.mounts.lock().leaves(peer.id(), awake::now() + grace);
         if waited_for {
             self.bell.left();
         }

@@ -372,12 +372,14 @@ impl Client {
 
     fn obey_on(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
+        // What is acknowledged is of this era. If another one begins meanwhile, its recalls are counted anew.
+        let mut era = self.remote.era();
         loop {
             encode_request(&Request::Recalls { done }, &mut out);
-            let era = self.remote.era();
-            match self.remote.call_waiting(&out, &mut back, cancel) {
+            match self.remote.call_waiting(era, &out, &mut back, cancel) {
                 Err(RequestError::Cancelled) => return Ok(()),
                 Err(RequestError::Disconnected) if self.remote.era() != era && self.is_connected() => {
+                    era = self.remote.era();
                     // The server knows nothing of what is kept here.
                     keeper.drop_all(&self.all_pages());
                     done = 0;
@@ -395,7 +397,7 @@ impl Client {
                         self.note(&recalls);
                         keeper.drop_all(&recalls);
                     }
-                    self.give_layouts_back(&recalls);
+                    self.give_layouts_back(era, &recalls);
                     done = number;
                 }
                 Reply::Error(errno) => return Err(errno.into()),

@@ -192,7 +192,7 @@ impl Returning {
         }
     }
 
-    /// Makes a call until a session has carried it out; if it `changes` something, one of the same era.
+    /// Makes a call until a session has carried it out; if it `changes` something, one of the same era. It is not made again after `deadline`.
     fn call_until(
         &self,
         deadline: Instant,
@@ -202,7 +202,10 @@ impl Returning {
         let mut sent = None;
         loop {
             let link = self.up(deadline)?;
-            if changes && *sent.get_or_insert(link.era) != link.era {
+            if sent.is_some() && Instant::now() >= deadline {
+                return Err(RequestError::Disconnected);
+            }
+            if *sent.get_or_insert(link.era) != link.era && changes {
                 return Err(RequestError::Disconnected);
             }
             match call(&*link.remote) {
@@ -216,17 +219,17 @@ impl Returning {
         }
     }
 
-    /// Repeats a one-sided operation until a session has carried it out.
+    /// Repeats a one-sided operation until a session has carried it out, as long as it may take.
     fn repeat(
         &self,
         mut operation: impl FnMut(&Link) -> Result<Result<(), RequestError>, Stale>,
     ) -> Result<(), RequestError> {
-        let mut deadline = None;
+        // The time until it is known that the session is lost counts, too.
+        let deadline = Instant::now() + self.timeout;
         loop {
             let mut link = Arc::clone(&self.link.read());
-            // Who is not held up does not look at the clock.
             if link.lost.load(Ordering::Acquire) {
-                link = self.up(*deadline.get_or_insert_with(|| Instant::now() + self.timeout))?;
+                link = self.up(deadline)?;
             }
             let Ok(outcome) = operation(&link) else { return Err(RequestError::Disconnected) };
             let mending = match &outcome {
@@ -241,11 +244,10 @@ impl Returning {
                 _ => return outcome,
             };
             self.repeats.fetch_add(1, Ordering::Release);
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.timeout);
+            if Instant::now() >= deadline {
+                return outcome;
+            }
             if mending {
-                if Instant::now() >= deadline {
-                    return outcome;
-                }
                 thread::sleep(MENDING);
             }
         }

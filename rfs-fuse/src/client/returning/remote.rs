@@ -77,15 +77,20 @@ impl Remote for Returning {
         Ok(())
     }
 
-    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, cancel: &Cancel) -> Result<(), RequestError> {
-        let era = self.era();
+    fn call_waiting(
+        &self,
+        era: u32,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+    ) -> Result<(), RequestError> {
         loop {
             let link = self.up_at_last(cancel)?;
             if link.era != era {
                 // Who asks has to ask for something else.
                 return Err(RequestError::Disconnected);
             }
-            match link.remote.call_waiting(request, reply, cancel) {
+            match link.remote.call_waiting(link.remote.era(), request, reply, cancel) {
                 Err(RequestError::Disconnected | RequestError::Timeout(_)) => self.lost(&link),
                 outcome => return outcome,
             }

@@ -9,6 +9,7 @@ use rfs_proto::{RegionRef, Request, decode_request, encode_request};
 use super::{places::place_of, *};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(50);
 const ARENA: RegionRef = RegionRef { addr: 0x1_0000, len: 0x1000, rkey: 5 };
 const TABLE: RegionRef = RegionRef { addr: 0x8_0000, len: 0x1000, rkey: 6 };
 
@@ -20,6 +21,8 @@ enum Fate {
     Lost,
     /// It is done, and the session ends before the client hears so.
     Unheard,
+    /// It does not get there, which the client hears when its time is over.
+    Late,
 }
 
 /// The server.
@@ -102,8 +105,10 @@ impl Line {
             return Err(RequestError::Disconnected);
         }
         let fate = self.server.fates.lock().pop().unwrap_or(Fate::Done);
-        if fate != Fate::Lost {
-            act();
+        match fate {
+            Fate::Done | Fate::Unheard => act(),
+            Fate::Lost => {}
+            Fate::Late => thread::sleep(SHORT),
         }
         if fate != Fate::Done {
             self.up.store(false, Ordering::SeqCst);
@@ -133,7 +138,7 @@ impl Remote for Line {
         self.meets(|| {})
     }
 
-    fn call_waiting(&self, _: &[u8], _: &mut Vec<u8>, _: &Cancel) -> Result<(), RequestError> {
+    fn call_waiting(&self, _: u32, _: &[u8], _: &mut Vec<u8>, _: &Cancel) -> Result<(), RequestError> {
         self.meets(|| {})
     }
 
@@ -197,9 +202,13 @@ impl Renew for Eras {
 }
 
 fn returning(server: &Arc<Server>) -> Arc<Returning> {
+    returning_within(server, TIMEOUT)
+}
+
+fn returning_within(server: &Arc<Server>, timeout: Duration) -> Arc<Returning> {
     let lines = Lines(Arc::clone(server));
     let (line, attached) = (lines.line(), server.attached(false));
-    Returning::new(line, &attached, TIMEOUT, Box::new(lines)).unwrap()
+    Returning::new(line, &attached, timeout, Box::new(lines)).unwrap()
 }
 
 fn bytes(request: &Request<'_>) -> Vec<u8> {
@@ -264,6 +273,34 @@ fn one_sided_operations_are_repeated_where_the_memory_is_now() {
     remote.close();
 }
 
+/// The time in which nobody knows that the session is lost is a part of what an operation may take: whoever waits for it gets its error then, and
+/// not after as long again.
+#[test]
+fn what_is_lost_too_late_is_not_repeated() {
+    let server = Arc::new(Server::default());
+    let remote = returning_within(&server, SHORT);
+    let late = || *server.fates.lock() = vec![Fate::Late];
+    late();
+    assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
+    // Once it is back, and in time, all is well.
+    while remote.write_vectored(&[(place(0, 0), b"x")]).is_err() {}
+    let done = server.places.lock().len();
+    late();
+    assert_eq!(remote.ready(), Ok(()));
+    assert_eq!(remote.execute(&mut []), Err(RequestError::Disconnected));
+    assert_eq!(server.places.lock().len(), done);
+    while remote.call(&bytes(&Request::StatFs), &mut Vec::new()).is_err() {}
+    server.effects.lock().clear();
+    late();
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Err(RequestError::Disconnected));
+    while remote.write_vectored(&[(place(0, 0), b"x")]).is_err() {}
+    late();
+    let unlink = bytes(&Request::Unlink { parent: 1, name: b"a" });
+    assert_eq!(remote.call_once(&unlink, &mut Vec::new()), Err(RequestError::Disconnected));
+    assert!(server.effects.lock().is_empty());
+    remote.close();
+}
+
 #[test]
 fn a_new_era_makes_places_void_and_repeats_no_changes() {
     let server = Arc::new(Server::default());
@@ -287,9 +324,9 @@ fn a_new_era_makes_places_void_and_repeats_no_changes() {
     assert_eq!(remote.era(), 2);
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
-    let news = remote.call_waiting(&[], &mut Vec::new(), &Cancel::new());
+    let news = remote.call_waiting(remote.era(), &[], &mut Vec::new(), &Cancel::new());
     assert_eq!(news, Err(RequestError::Disconnected));
-    assert_eq!(remote.call_waiting(&[], &mut Vec::new(), &Cancel::new()), Ok(()));
+    assert_eq!(remote.call_waiting(remote.era(), &[], &mut Vec::new(), &Cancel::new()), Ok(()));
     remote.close();
     assert!(server.detached.load(Ordering::SeqCst));
 }

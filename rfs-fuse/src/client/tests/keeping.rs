@@ -3,6 +3,7 @@
 use std::{
     sync::{atomic::AtomicU64, mpsc},
     thread,
+    time::Duration,
 };
 
 use rdmabox::Cancel;
@@ -350,6 +351,54 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
     assert_eq!(written.load(Ordering::Relaxed), 1);
     writing.join().expect("no panic").expect("written");
     assert_eq!(read(&k.client, ino, 0, 100), b"AFTER");
+}
+
+/// Another server has no generation of before, and cannot say which layouts it means.
+#[test]
+fn no_layout_is_good_once_all_is_recalled() {
+    for mapped in [false, true] {
+        let k = Keeping::with(Fake::new(256, mapped));
+        k.elsewhere("f");
+        let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+        k.client.open(ino, true).expect("opened");
+        k.client.write(ino, 0, b"before").expect("written");
+        assert_eq!(read(&k.client, ino, 0, 100), b"before");
+        let old = k.server.place(ino, 0);
+        let another = client(&k.server);
+        another.open(ino, true).expect("opened");
+        another.setattr(ino, &TRUNCATE).expect("truncated");
+        another.write(ino, 0, b"after").expect("written");
+        k.recall(Recall::All);
+        // Somebody else's by now.
+        k.server.put(old, b"theirs");
+        k.client.write(ino, 0, b"AFT").expect("written");
+        assert_eq!(read(&k.client, ino, 0, 100), b"AFTer");
+        assert_eq!(k.server.bytes(old, 6), b"theirs");
+        // One that was on its way when it became void.
+        let client = Arc::clone(&k.client);
+        k.client.close(ino).expect("closed");
+        k.meddler.once(What::Reply, move || {
+            client.give_layouts_back(0, &[Recall::All]);
+            Ok(())
+        });
+        k.client.open(ino, true).expect("opened");
+        assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"AFTer")), 1, "it is fetched again");
+    }
+}
+
+/// It may have been done, or be done later, and give up what the layout names.
+#[test]
+fn a_layout_is_void_after_a_change_of_size_that_failed() {
+    let k = Keeping::with(Fake::new(256, false));
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    k.client.open(ino, true).expect("opened");
+    k.client.write(ino, 0, b"bytes").expect("written");
+    assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"bytes")), 0);
+    k.meddler.once(What::Reply, || Err(RequestError::Timeout(Duration::ZERO)));
+    assert!(k.client.setattr(ino, &TRUNCATE).is_err());
+    assert!(k.calls(|c| c.write(ino, 0, b"b").expect("written")) > 0);
+    assert_eq!(read(&k.client, ino, 0, 100), b"b");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod names;
 mod once;
 mod recovery;
 mod returning;
+mod room;
 mod snapshots;
 mod sums;
 mod xattr;

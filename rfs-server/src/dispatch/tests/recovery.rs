@@ -43,7 +43,7 @@ impl Object {
         Object::with_segment(SEGMENT)
     }
 
-    fn with_segment(segment: usize) -> Object {
+    pub(super) fn with_segment(segment: usize) -> Object {
         Object {
             segment,
             arena: memory((BLOCKS * B) as usize),

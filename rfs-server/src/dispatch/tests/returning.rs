@@ -8,7 +8,7 @@ use super::{
     *,
 };
 
-fn attach(f: &Fixture, id: u64, keeps: bool) -> Client<'_> {
+pub(super) fn attach(f: &Fixture, id: u64, keeps: bool) -> Client<'_> {
     f.dispatcher.session_began(id, regions());
     let client = Client { fixture: f, id };
     let mount = Some(Identity([id as u8; 16]));
@@ -18,7 +18,7 @@ fn attach(f: &Fixture, id: u64, keeps: bool) -> Client<'_> {
 }
 
 /// The same mount at another server.
-fn back(f: &Fixture, id: u64) -> Client<'_> {
+pub(super) fn back(f: &Fixture, id: u64) -> Client<'_> {
     let reply = f.dispatcher.resume(id, regions());
     assert!(
         matches!(reply, Reply::Attached(Attached { resumed: true, session, .. }) if session == id),
@@ -27,7 +27,7 @@ fn back(f: &Fixture, id: u64) -> Client<'_> {
     Client { fixture: f, id }
 }
 
-fn once(client: &Client<'_>, number: (u32, u64), request: Request<'_>) -> Reply {
+pub(super) fn once(client: &Client<'_>, number: (u32, u64), request: Request<'_>) -> Reply {
     match client.fixture.dispatcher.handle_once(client.id, number, request) {
         Outcome::Now(reply) => reply,
         Outcome::Later(_) => panic!("{request:?} has to wait"),
