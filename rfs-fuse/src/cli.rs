@@ -30,7 +30,7 @@ Examples:
   rfs-fuse --tls-ca /etc/rfs/ca.pem --key /etc/rfs/key files.example:7440 /mnt
                                            encrypted, from a server that has to prove its name
   rfs-fuse rdma:10.0.0.7:7441 /mnt         carry data over an RDMA device of each side
-  rfs-fuse scrub /run/rfs.sock             have a server with --checksum compare all files with their checksums
+  rfs-fuse scrub /run/rfs.sock             have a server with --checksum look for files that have gone bad
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
 An address is unix:/path/to/socket, tcp:host:port or rdma:host:port; /path/to/socket and host:port mean the first two.

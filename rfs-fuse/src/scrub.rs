@@ -32,6 +32,7 @@ const FAILED: u8 = 3;
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-fuse scrub",
+    override_usage = "rfs-fuse scrub [OPTIONS] ADDRESS",
     max_term_width = 110,
     after_help = "Exit status: 0 if nothing is bad, 1 if something is, 2 for a command line that makes no sense, 3 if not \
                   everything could be compared."

@@ -218,7 +218,9 @@ fn who_insists_on_checksums_gets_them_or_an_error() {
     assert_eq!(scrubbed.status.code(), Some(3));
     assert!(text(&scrubbed.stderr).contains("has no checksums"), "{}", text(&scrubbed.stderr));
     let checked = Lender::with(16 * MIB, |config| config.checksum = true);
-    checked.mount(Over::Shm, &["--checksum"]).unmount();
+    let mount = checked.mount(Over::Shm, &["--checksum"]);
+    assert!(mount.greeting.trim_end().ends_with(", with checksums)"), "{}", mount.greeting);
+    mount.unmount();
     let usage = program().arg("scrub").output().expect("rfs-fuse starts");
     assert_eq!(usage.status.code(), Some(2));
 }

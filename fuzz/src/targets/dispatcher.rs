@@ -250,9 +250,9 @@ pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
         ]),
         of(&[
             (0, create(b"a")),
-            (0, write(5000, Growth::Stay, &[7; 9000])),
+            (0, write(4000, Growth::Stay, &[7; 900])),
             (0, write(0, Growth::Reach, &[8; 100])),
-            (0, write(100, Growth::From(100), &[9; 4000])),
+            (0, write(100, Growth::From(100), &[9; 400])),
             (0, space(50, 5000, punch)),
             (0, resize(7000)),
             (1, Request::Open { ino: 2, write: true }),

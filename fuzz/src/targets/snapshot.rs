@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use rdmabox::Memory;
-use rfs_proto::{ROOT_INO, Reply, Request, SetAttr, record};
+use rfs_proto::{ROOT_INO, Reply, Request, SetAttr, checksum, record};
 use rfs_server::{
+    bytes::Bytes,
     clock::ManualClock,
     dispatch::{Dispatcher, Kept, Root},
     persist::{
@@ -28,18 +29,20 @@ const HEADER: Header = Header {
     number: 1,
     time: 0,
 };
-const KINDS: [Kind; 4] = [Kind::Ops, Kind::Written, Kind::WrittenLater, Kind::Bytes];
+const KINDS: [Kind; 5] = [Kind::Ops, Kind::Written, Kind::WrittenLater, Kind::Bytes, Kind::Bad];
 
 /// A file as it is.
 pub(super) fn file(bytes: &[u8]) {
     let Ok(contents) = Contents::read(bytes) else { return };
     let memory = |len| Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"));
     let (arena, table) = (memory(dispatcher::MEMORY), memory(dispatcher::INODES * record::LEN));
-    let Ok(state) = restore(contents, bytes, (&Arc::clone(&arena).into(), &table), None) else { return };
+    let words = memory(checksum::region_len(dispatcher::MEMORY as u64) as usize);
+    let checked = Bytes::new(Arc::clone(&arena), Some(words));
+    let Ok(state) = restore(contents, bytes, (&checked, &table), None) else { return };
     let kept = Kept { log: None, state: Some(state), dirt: None, starts: 1, clean: true };
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
     let clock = Arc::new(ManualClock::new(0));
-    let memory = (Arc::clone(&arena), Arc::clone(&table));
+    let memory = (checked, Arc::clone(&table));
     let Ok(dispatcher) = Dispatcher::kept(memory, ScrubMode::Inline, root, clock, kept) else { return };
     let bench = Bench::of(dispatcher, arena, table);
     bench.attach(1, false);
@@ -97,5 +100,6 @@ pub(super) fn frames_seeds() -> Vec<Vec<u8>> {
         add(kind, body);
     }
     add(Kind::Bytes, &[&4096u64.to_le_bytes()[..], b"bytes"].concat());
+    add(Kind::Bad, &[4096u64, 7].map(u64::to_le_bytes).concat());
     vec![seed]
 }

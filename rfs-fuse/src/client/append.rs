@@ -121,13 +121,14 @@ impl Client {
         &self,
         inode: &Inode,
         hold: u64,
-        Glimpse { size: offset, generation, .. }: Glimpse,
+        now: Glimpse,
         data: &[u8],
     ) -> Result<Option<u64>, ClientError> {
+        let Glimpse { size: offset, generation, .. } = now;
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
         if self.sums.is_some() {
-            let appended = self.append_by_server(inode, offset, end, data)?;
+            let appended = self.append_by_server(inode, now, end, data)?;
             // What is left of a hold is free for this session, and for others when it ends.
             self.give_back(inode, hold).ok();
             return Ok(appended.then_some(offset));

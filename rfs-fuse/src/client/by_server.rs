@@ -6,7 +6,7 @@
 
 use rfs_proto::{BLOCK, Errno, Growth, Reply, Request, WRITE_PART, checksum, decode_reply, encode_request};
 
-use super::{Client, ClientError, inode::Inode, names::wrong_kind, space::TRIES};
+use super::{Client, ClientError, inode::Inode, names::wrong_kind, record::Glimpse, space::TRIES};
 
 /// So often a part is sent again that arrives damaged.
 const DAMAGED: usize = 3;
@@ -39,22 +39,42 @@ impl Client {
         data: &[u8],
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
-            let era = self.remote.era();
+            let (era, generation) = (self.remote.era(), inode.layout.read().generation());
             self.send(inode, offset, data, Growth::Reach)?;
-            // Where the server knew nothing of this session in between, what lay behind the end of the file has gone with it.
-            if self.remote.era() == era {
-                inode.size.lock().raise(end);
+            inode.size.lock().raise(end);
+            if self.is_whole(inode, offset, data, era, generation)? {
                 return Ok(());
             }
         }
         Err(ClientError::Unstable)
     }
 
-    /// Appends at the end of the file, which is `offset` and is held. False to begin anew: the file has got another size.
-    pub(super) fn append_by_server(
+    /// Whether all parts of a write are in the file as it is now. One part is, as the server has the inode to itself for that. What lay behind
+    /// the end of the file before the last one came goes with a truncation, and where the server knew nothing of this session in
+    /// between.
+    fn is_whole(
         &self,
         inode: &Inode,
         offset: u64,
+        data: &[u8],
+        era: u32,
+        generation: u64,
+    ) -> Result<bool, ClientError> {
+        if parts(offset, data).nth(1).is_none() {
+            return Ok(true);
+        }
+        let now = self.look(inode)?.generation;
+        if now != generation {
+            self.follow_generation(inode, now)?;
+        }
+        Ok(now == generation && self.remote.era() == era)
+    }
+
+    /// Appends at the end of the file, which is the size of that look at it, and is held. False to begin anew: the file has got another size.
+    pub(super) fn append_by_server(
+        &self,
+        inode: &Inode,
+        Glimpse { size: offset, generation, .. }: Glimpse,
         end: u64,
         data: &[u8],
     ) -> Result<bool, ClientError> {
@@ -64,8 +84,8 @@ impl Client {
             sent => sent?,
         }
         inode.size.lock().raise(end);
-        if self.remote.era() != era {
-            // As above; the size is right.
+        // If the file is shorter now, that came after this append.
+        if !self.is_whole(inode, offset, data, era, generation)? && self.look(inode)?.size >= end {
             self.write_by_server(inode, offset, end, data)?;
         }
         Ok(true)

@@ -138,7 +138,8 @@ impl Client {
             }
             size = now.size;
         }
-        let looks = !mapped && !(recent && end <= size);
+        let trusts = recent && end <= size;
+        let looks = !(mapped || trusts);
         let first = offset / BLOCK * BLOCK;
         let stop = end.min(size);
         let now = if stop > offset {

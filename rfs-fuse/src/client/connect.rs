@@ -330,9 +330,10 @@ impl Client {
         self.read_only
     }
 
-    /// What the session runs on, for people.
+    /// What the session runs on, and whether what it reads is compared, for people.
     pub fn description(&self) -> String {
-        self.remote.description()
+        let compares = if self.sums.is_some() { ", with checksums" } else { "" };
+        self.remote.description() + compares
     }
 
     /// The session's counters, by name.

@@ -190,3 +190,30 @@ fn checksums_can_be_insisted_on() {
     let refused = Client::attach(Fake::new(16, true), &insists).map(drop);
     assert_eq!(refused.unwrap_err(), ClientError::Unchecked);
 }
+
+/// A file is cut while a write of several parts is under way: the parts that were there by then are written again.
+#[test]
+fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
+    for append in [false, true] {
+        let server = Fake::checked(256, false);
+        let meddler = Meddler::new(&server);
+        let client = Client::attach(meddler.clone(), &AttachOptions::default()).unwrap();
+        let other = self::client(&server);
+        let ino = create(&client, "a");
+        other.open(ino, true).unwrap();
+        client.write(ino, 0, b"there is something to be cut").unwrap();
+        let data = pattern(3 * WRITE_PART as u64 + 5);
+        // It asks for space first; two parts are there.
+        meddler.later(3, What::Call, move || {
+            let cut = move || other.setattr(ino, &TRUNCATE).map(drop);
+            std::thread::spawn(cut).join().unwrap().unwrap();
+            Ok(())
+        });
+        match append {
+            false => client.write(ino, 0, &data).unwrap(),
+            // The end is another one now.
+            true => assert_eq!(client.append(ino, &data), Ok(0)),
+        }
+        assert!(read(&client, ino, 0, data.len() + 1) == data, "{append}");
+    }
+}
