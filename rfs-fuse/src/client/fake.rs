@@ -504,16 +504,6 @@ impl Meddler {
         });
     }
 
-    /// Before every operation of this kind.
-    pub(crate) fn each_time(&self, kind: What, mut act: impl FnMut() + Send + 'static) {
-        *self.hook.lock() = Box::new(move |what| {
-            if what == kind {
-                act();
-            }
-            Ok(())
-        });
-    }
-
     /// Reads that are started from now on wait to be released.
     pub(crate) fn hold_reads(&self) {
         *self.held.lock() = Some(Vec::new());

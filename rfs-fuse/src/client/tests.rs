@@ -209,27 +209,6 @@ fn a_write_that_a_truncation_overtook_is_done_again() {
     });
 }
 
-/// Nobody tries for ever.
-#[test]
-fn a_write_that_truncations_overtake_again_and_again_fails() {
-    both(|server| {
-        let meddler = Meddler::new(&server);
-        let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
-        let b = client(&server);
-        let ino = create(&a, "f");
-        a.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
-        b.lookup(1, b"f").expect("found");
-        b.open(ino, true).expect("opened");
-        meddler.each_time(What::Execute, move || {
-            b.write(ino, 5 * BLOCK, b"longer").expect("written by another client");
-            b.setattr(ino, &TRUNCATE).expect("truncated");
-        });
-        let outcome = a.write(ino, 3 * BLOCK, b"never");
-        assert!(matches!(outcome, Err(ClientError::Unstable)), "{outcome:?}");
-        assert_eq!(ClientError::Unstable.errno(), Errno::EIO);
-    });
-}
-
 fn server_is_mapped(server: &Arc<Fake>) -> bool {
     client(server).arena_map.is_some()
 }
