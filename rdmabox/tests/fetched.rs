@@ -82,6 +82,13 @@ fn every_call_has_its_own_answer_with_any_number_of_threads() {
             assert_eq!((stats.calls, stats.errors), (60 * (1 + 2 + 3 + 7 + 16 + 24), 0));
             // What was not fetched was rung for, and some of that may have been fetched all the same.
             assert!(stats.calls_fetched + stats.calls_rung >= stats.calls, "{stats:?}");
+            println!(
+                "{}: of {} calls with {polling} {} were fetched, {} rung for",
+                f.options.provider.unwrap(),
+                stats.calls,
+                stats.calls_fetched,
+                stats.calls_rung
+            );
             assert_eq!(stats.call_latency.count(), stats.calls);
         }
     });
@@ -94,7 +101,13 @@ fn answers_are_fetched_from_shared_memory_unless_it_is_told_otherwise() {
         (ProviderKind::Shm, CallsBy::Reply, false),
         (ProviderKind::Tcp, CallsBy::Auto, false),
         (ProviderKind::Tcp, CallsBy::Fetch, true),
+        (ProviderKind::Rdma, CallsBy::Auto, false),
+        (ProviderKind::Rdma, CallsBy::Reply, false),
+        (ProviderKind::Rdma, CallsBy::Fetch, true),
     ] {
+        if provider == ProviderKind::Rdma && !providers().contains(&provider) {
+            continue;
+        }
         let mut f = Fixture::new(provider);
         f.options.calls = calls;
         let session = f.connect();

@@ -10,8 +10,8 @@ use std::{
 
 use clap::Parser;
 use rdmabox::{
-    Address, BatchMode, PollingMode, PreMrThreshold, ProviderKind, RdmaOptions, SessionOptions, size,
-    tls::TlsClientFiles,
+    Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, ProviderKind, RdmaOptions, SessionOptions,
+    size, tls::TlsClientFiles,
 };
 use rfs_proto::Identity;
 
@@ -184,6 +184,11 @@ pub struct Args {
     /// How completions are waited for: busy, event, event-batch, hybrid, adaptive or shared-cq:M
     #[arg(long, value_name = "MODE", value_parser = parsed::<PollingMode>, help_heading = "Session")]
     polling: Option<PollingMode>,
+
+    /// How the server's answers to calls come: reply (as messages), fetch (they are read from its memory) or auto: fetched over
+    /// shared memory
+    #[arg(long, value_name = "reply|fetch|auto", value_parser = parsed::<CallsBy>, help_heading = "Session")]
+    calls: Option<CallsBy>,
 
     /// Polls without success before adaptive polling sleeps
     #[arg(long, value_name = "N", help_heading = "Session")]
@@ -492,6 +497,9 @@ impl Args {
         }
         if let Some(threshold) = self.pre_mr_threshold {
             options.pre_mr_threshold = threshold;
+        }
+        if let Some(calls) = self.calls {
+            options.calls = calls;
         }
         if let Some(polling) = self.polling {
             options.polling = polling;

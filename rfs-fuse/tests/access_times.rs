@@ -7,6 +7,7 @@ use std::{
     io::{Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
+    process::Command,
     time::{Duration, SystemTime},
 };
 
@@ -18,7 +19,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// Times of last access, change of contents, change of attributes.
 fn times(path: &Path) -> [i128; 3] {
-    let attr = fs::metadata(path).expect("attributes");
+    let attr = fs::symlink_metadata(path).expect("attributes");
     [(attr.atime(), attr.atime_nsec()), (attr.mtime(), attr.mtime_nsec()), (attr.ctime(), attr.ctime_nsec())]
         .map(|(s, ns)| i128::from(s) * 1_000_000_000 + i128::from(ns))
 }
@@ -187,4 +188,31 @@ fn who_wants_all_of_them_has_all() {
     fs::write(&path, b"x").expect("written");
     assert!(read_counts(&path) && read_counts(&path) && read_counts(&path));
     mount.unmount();
+}
+
+#[test]
+fn reading_a_link_counts_nothing() {
+    each(64 * MIB, |_, mount| {
+        let link = mount.path("link");
+        std::os::unix::fs::symlink("target", &link).expect("made");
+        let before = times(&link);
+        assert_eq!(fs::read_link(&link).expect("read"), Path::new("target"));
+        assert_eq!(times(&link), before);
+    });
+}
+
+/// It is rfs-fuse that counts, as it was told when it was started.
+#[test]
+fn remounting_changes_nothing_of_it() {
+    each(64 * MIB, |_, mount| {
+        for option in ["noatime", "strictatime", "relatime"] {
+            let mut remount = Command::new("mount");
+            remount.args(["--internal-only", "-o", &format!("remount,{option}")]).arg(&mount.point);
+            assert!(remount.status().expect("mount").success(), "{option}");
+            let path = mount.path(option);
+            fs::write(&path, b"x").expect("written");
+            assert!(read_counts(&path), "{option}");
+            assert!(!read_counts(&path), "{option}");
+        }
+    });
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
@@ -12,7 +13,7 @@ use std::{
     time::Instant,
 };
 
-use common::{Lender, NOBODY, Over, PATIENCE, each, pairs, providers, shell_as};
+use common::{Lender, Mount, NOBODY, Over, PATIENCE, each, pairs, providers, shell_as};
 use rdmabox::{Op, RemoteAddr, Session, SessionOptions};
 use rfs_proto::{
     Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request,
@@ -275,4 +276,71 @@ fn a_killed_client_leaves_whole_records_and_holds_up_nobody() {
         assert_eq!(living, 400);
         mount.unmount();
     }
+}
+
+/// A buffer of so many bytes, each of which says who wrote it.
+fn of_writer(writer: usize, number: usize, len: usize) -> Vec<u8> {
+    common::pattern(len, number as u64).iter().map(|byte| byte & 0x7f | (writer as u8) << 7).collect()
+}
+
+/// Takes apart what two writers have appended in buffers of `len` bytes: the lengths of the pieces that each buffer is in.
+fn pieces(log: &[u8], len: usize) -> Vec<Vec<usize>> {
+    let (mut next, mut at, mut found) = ([0; 2], 0, BTreeMap::<_, Vec<usize>>::new());
+    while at < log.len() {
+        let writer = usize::from(log[at] >> 7);
+        let (number, offset) = (next[writer] / len, next[writer] % len);
+        let expected = &of_writer(writer, number, len)[offset..];
+        let count = log[at..]
+            .iter()
+            .take(expected.len())
+            .take_while(|byte| usize::from(**byte >> 7) == writer)
+            .count();
+        assert!(log[at..at + count] == expected[..count], "buffer {number} of {writer} at {offset}");
+        found.entry((writer, number)).or_default().push(count);
+        next[writer] += count;
+        at += count;
+    }
+    assert_eq!(next[0], next[1], "all of both");
+    found.into_values().collect()
+}
+
+/// Up to a request of the kernel less a page they are whole, wherever they begin in memory; longer ones go in pieces of that at
+/// least, each of them whole.
+#[test]
+fn a_buffer_that_is_longer_than_a_request_goes_in_whole_pieces() {
+    const REQUEST: usize = 64 << 10;
+    const WHOLE: usize = REQUEST - 4096;
+    const BUFFERS: usize = 16;
+    let append = |mount: &Mount, writer: usize, name: &str, (len, shift): (usize, usize)| {
+        let file = for_append(&mount.path(name));
+        let mut bytes = vec![0; len + 2 * 4096];
+        let start = bytes.as_ptr().align_offset(4096) + shift;
+        for number in 0..BUFFERS {
+            bytes[start..start + len].copy_from_slice(&of_writer(writer, number, len));
+            assert_eq!(write(&file, &bytes[start..start + len]), Ok(len));
+        }
+    };
+    pairs(64 * MIB, &["--max-write", "64K"], |_, a, b| {
+        for len in [WHOLE, WHOLE + 1, REQUEST + 1, 3 * REQUEST + 77] {
+            // What a request has room for depends on where the buffer begins in a page.
+            for shift in [0, 1] {
+                let name = format!("{len}.{shift}");
+                thread::scope(|scope| {
+                    for (writer, mount) in [a, b].into_iter().enumerate() {
+                        let name = &name;
+                        scope.spawn(move || append(mount, writer, name, (len, shift)));
+                    }
+                });
+                let log = fs::read(b.path(&name)).expect("read");
+                let found = pieces(&log, len);
+                assert_eq!(found.len(), 2 * BUFFERS);
+                for pieces in found {
+                    let but_the_last = &pieces[..pieces.len() - 1];
+                    assert!(but_the_last.iter().all(|piece| *piece >= WHOLE), "{len} bytes in {pieces:?}");
+                    assert!(len > WHOLE || pieces == [len], "{len} bytes in {pieces:?}");
+                }
+                fs::remove_file(a.path(&name)).expect("removed");
+            }
+        }
+    });
 }

@@ -12,27 +12,16 @@ use std::{
     time::Duration,
 };
 
-use common::{Lender, Mount, Over, each, pairs};
+use common::{Lender, Mount, Over, each, pairs, providers};
 use rustix::{
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::{IoSlice, ReadWriteFlags, pwritev2},
-    process::Signal,
 };
 
 const MIB: u64 = 1 << 20;
 const LOOKS: u64 = 20;
 /// Longer than the kernel was told to keep anything.
 const LATER: Duration = Duration::from_millis(30);
-
-/// Ends a mount with `--stats-on-exit`; what it counted under any of these names.
-fn counted(mut mount: Mount, counters: &[&str]) -> u64 {
-    mount.signal(Signal::TERM);
-    assert_eq!(mount.wait().0.code(), Some(0));
-    let said = mount.stdout();
-    let report: serde_json::Value =
-        serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON");
-    counters.iter().map(|name| report["counters"][name].as_u64().expect("a counter")).sum()
-}
 
 /// Looks at a file that nobody changes, again and again.
 fn look(mount: &Mount) {
@@ -49,7 +38,8 @@ fn reads_for_looks(options: &[&str]) -> u64 {
     let mount = lender.mount(Over::Tcp, &options);
     fs::write(mount.path("file"), b"x").expect("written");
     look(&mount);
-    counted(mount, &["read_requests"])
+    let [reads] = mount.counted(["read_requests"]);
+    reads
 }
 
 #[test]
@@ -83,15 +73,25 @@ fn names_are_kept_no_longer_than_asked_for() {
     assert_eq!(lookups_for_looks(&["--entry-timeout", "0.01"]), LOOKS);
 }
 
-/// RFP: the server answers into its own memory, and the client fetches, and rings for what takes longer (over TCP it is faster to be sent
-/// the reply).
+/// RFP: the server answers into its own memory, and the client fetches, and rings for what takes longer. Where nobody chooses, over
+/// shared memory only: over TCP it is faster to be sent the reply.
 #[test]
-fn replies_are_fetched_over_shared_memory() {
-    for (over, fetches) in [(Over::Shm, true), (Over::Tcp, false)] {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, &["--stats-on-exit"]);
-        (0..100).for_each(|i| fs::create_dir(mount.path(&format!("d{i}"))).expect("made"));
-        assert_eq!(counted(mount, &["calls_fetched", "calls_rung"]) >= 100, fetches, "{over:?}");
+fn replies_are_fetched_over_shared_memory_and_where_it_is_asked_for() {
+    for over in providers() {
+        let auto = over == Over::Shm;
+        for (options, fetches) in
+            [(&[][..], auto), (&["--calls", "fetch"], true), (&["--calls", "reply"], false)]
+        {
+            let lender = Lender::new(16 * MIB);
+            let mount = lender.mount(over, &[options, &["--stats-on-exit"]].concat());
+            // Made, looked at by nobody who has it in his memory, listed, and removed.
+            (0..100).for_each(|i| fs::create_dir(mount.path(&format!("d{i}"))).expect("made"));
+            assert_eq!(fs::read_dir(&mount.point).expect("listed").count(), 100);
+            (0..100).for_each(|i| fs::remove_dir(mount.path(&format!("d{i}"))).expect("removed"));
+            let counted: u64 = mount.counted(["calls_fetched", "calls_rung"]).iter().sum();
+            assert_eq!(counted >= 200, fetches, "{counted} over {over:?} with {options:?}");
+            assert!(fetches || counted == 0, "{counted} over {over:?} with {options:?}");
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use common::{Mount, each, locking::open, pairs};
+use common::{Mount, each, locking::open, mapped::Mapped, pairs};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 
 const MIB: u64 = 1 << 20;
@@ -123,19 +123,14 @@ const MAPPER: &str = "RFS_TEST_MAPPER";
 #[test]
 #[ignore = "a helper process of other tests"]
 fn mapper() {
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     let Ok(path) = std::env::var(MAPPER) else { return };
     let file = open(path.as_ref());
-    let flags = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, which nothing refers to after it has been unmapped; the file stays as long as it is.
-    unsafe {
-        let base = mmap(std::ptr::null_mut(), 4096, flags, MapFlags::SHARED, &file, 0).expect("mapped");
-        base.cast::<u8>().write(7);
-        if path.ends_with("msync") {
-            msync(base, 4096, MsyncFlags::SYNC).expect("written back");
-        }
-        munmap(base, 4096).expect("unmapped");
+    let mut mapped = Mapped::new(&file, 4096);
+    mapped.write(0, &[7]);
+    if path.ends_with("msync") {
+        mapped.sync();
     }
+    drop(mapped);
     println!("\nunmapped");
     io::stdout().flush().expect("stdout");
     // The file stays open until the test has seen it.
@@ -172,27 +167,15 @@ fn what_was_mapped_and_changed_changes_the_times_when_it_is_written_back() {
 
 #[test]
 fn what_was_mapped_and_changed_is_data_after_msync() {
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     each(16 * MIB, |_, mount| {
         let file = open(&mount.path("file"));
         file.set_len(MIB).expect("a hole");
         assert_eq!(seek(&file, SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO));
         let len = MIB as usize;
-        // SAFETY: a new mapping, which nothing refers to after it has been unmapped; the file stays as long as it is.
-        unsafe {
-            let base = mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-            .expect("mapped");
-            base.cast::<u8>().add(len / 2).write(7);
-            msync(base, len, MsyncFlags::SYNC).expect("written back");
-            munmap(base, len).expect("unmapped");
-        }
+        let mut mapped = Mapped::new(&file, len);
+        mapped.write(len / 2, &[7]);
+        mapped.sync();
+        drop(mapped);
         assert_eq!(seek(&file, SeekFrom::Data(0)), Ok(MIB / 2));
         assert_eq!(seek(&file, SeekFrom::Hole(MIB / 2)), Ok(MIB / 2 + 4096));
     });

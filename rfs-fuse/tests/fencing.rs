@@ -156,3 +156,46 @@ fn a_mount_that_is_held_still_harms_nobody_when_it_goes_on() {
         }
     });
 }
+
+/// Over shared memory a mount has the memory mapped, and a server that may not kill it can only wait: nothing of what the mount had open
+/// goes to anybody else before it has ended.
+#[test]
+fn a_straggler_that_is_kept_has_what_it_had_open_until_it_ends() {
+    if !providers().contains(&Over::Shm) {
+        return;
+    }
+    let lender = Lender::with(MEMORY as u64, |config| {
+        config.fencing = Fencing { lease: Some(Duration::from_secs(2)), kill: false };
+    });
+    let mut held = lender.mount(Over::Shm, &[]);
+    let other = lender.mount(Over::Shm, &[]);
+    // Made before: a new process closes what this one has open, and that would wait for who is held still.
+    let clocks = [0; 2].map(|_| lender.mount(Over::Tcp, &[]));
+    let old = direct(&held.path("old"));
+    (0..OLD / MIB)
+        .for_each(|block| old.write_all_at(&vec![ITS; MIB], (block * MIB) as u64).expect("written"));
+    let free = lender.free_blocks();
+    stop(held.pid());
+    std::fs::remove_file(other.path("old")).expect("removed");
+    // Two that are stopped one after the other, and are no stragglers: it has been away for longer than both.
+    for clock in &clocks {
+        let sessions = lender.server.stats().sessions;
+        stop(clock.pid());
+        assert!(eventually(|| lender.server.stats().sessions < sessions));
+        clock.signal(Signal::KILL);
+    }
+    assert!(held.is_running(), "it is not killed");
+    assert_eq!(lender.free_blocks(), free, "its space is its own");
+    // Others take all the rest.
+    let mut new = direct(&other.path("new"));
+    while new.write(&vec![OURS; MIB]).is_ok() {}
+    held.signal(Signal::KILL);
+    held.wait();
+    assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64), "it has ended");
+    let len = new.metadata().expect("attributes").len() as usize;
+    let mut back = vec![0; len];
+    new.read_exact_at(&mut back, 0).expect("read");
+    assert!(back.iter().all(|byte| *byte == OURS));
+    drop((old, new, clocks));
+    other.unmount();
+}

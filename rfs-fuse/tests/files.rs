@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use common::{Lender, NOBODY, each, eventually, pattern, providers, shell_as};
+use common::{Lender, NOBODY, each, eventually, locking::open, mapped::Mapped, pattern, providers, shell_as};
 use rustix::{
     fs::{CWD, OFlags, RenameFlags, renameat_with},
     io::Errno,
@@ -26,10 +26,6 @@ fn read_at(file: &File, offset: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     file.read_exact_at(&mut out, offset).expect("read");
     out
-}
-
-fn open_rw(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
 }
 
 fn names(path: &Path) -> BTreeSet<String> {
@@ -67,7 +63,7 @@ fn every_byte_and_name_survives_the_mount() {
 fn an_unlinked_file_lives_as_long_as_it_is_open() {
     each(64 * MIB, |lender, mount| {
         let free = lender.free_blocks();
-        let mut file = open_rw(&mount.path("gone"));
+        let mut file = open(&mount.path("gone"));
         file.write_all(&pattern(3 * MIB as usize, 2)).expect("written");
         fs::remove_file(mount.path("gone")).expect("unlinked");
         assert_eq!(fs::metadata(mount.path("gone")).expect_err("no name").kind(), io::ErrorKind::NotFound);
@@ -134,7 +130,7 @@ fn holes_and_what_was_cut_off_read_as_zero() {
     each(64 * MIB, |lender, mount| {
         let free = lender.free_blocks();
         let path = mount.path("sparse");
-        let file = open_rw(&path);
+        let file = open(&path);
         file.write_all_at(b"end", 1 << 40).expect("written far away");
         assert_eq!(file.metadata().expect("attributes").len(), (1 << 40) + 3);
         assert_eq!(read_at(&file, (1 << 40) - 5, 8), b"\0\0\0\0\0end");
@@ -161,51 +157,38 @@ fn holes_and_what_was_cut_off_read_as_zero() {
 
 #[test]
 fn mapped_files_share_their_bytes_with_read_and_write() {
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     each(16 * MIB, |_, mount| {
         let len = 3 * 4096;
-        let file = open_rw(&mount.path("mapped"));
+        let file = open(&mount.path("mapped"));
         file.write_all_at(&pattern(len, 4), 0).expect("written");
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of a file that stays open and keeps its length until the unmapping below.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::SHARED, &file, 0) };
-        let base = base.expect("mapped");
-        // SAFETY: mapped for `len` bytes, and only this thread touches them.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), len) };
-        assert!(bytes == pattern(len, 4));
-        bytes[5000..5004].copy_from_slice(b"mmap");
-        // SAFETY: the range is the mapping.
-        unsafe { msync(base, len, MsyncFlags::SYNC) }.expect("written back");
+        let mut mapped = Mapped::new(&file, len);
+        assert!(mapped.read(0, len) == pattern(len, 4));
+        mapped.write(5000, b"mmap");
+        mapped.sync();
         assert_eq!(read_at(&file, 4998, 8)[2..6], *b"mmap");
-        bytes[0..4].copy_from_slice(b"late");
-        // SAFETY: nothing uses the mapping after this.
-        unsafe { munmap(base, len) }.expect("unmapped");
-        drop(file);
+        file.write_all_at(b"file", 9000).expect("written");
+        assert_eq!(mapped.read(9000, 4), b"file");
+        mapped.write(0, b"late");
+        assert_eq!(read_at(&file, 0, 4), b"late", "before it is written back");
+        drop((mapped, file));
         assert_eq!(fs::read(mount.path("mapped")).expect("read")[..4], *b"late");
     });
 }
 
 #[test]
 fn what_is_mapped_privately_stays_with_the_process() {
-    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     each(16 * MIB, |_, mount| {
         let len = 2 * 4096;
-        let file = open_rw(&mount.path("mapped"));
+        let file = open(&mount.path("mapped"));
         file.write_all_at(&pattern(len, 4), 0).expect("written");
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of a file that stays open and keeps its length until the unmapping below.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::PRIVATE, &file, 0) };
-        let base = base.expect("mapped");
-        // SAFETY: mapped for `len` bytes, and only this thread touches them.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), len) };
-        assert!(bytes == pattern(len, 4));
-        bytes[4096..4100].copy_from_slice(b"mine");
+        let mut mapped = Mapped::private(&file, len);
+        assert!(mapped.read(0, len) == pattern(len, 4));
+        mapped.write(4096, b"mine");
         file.sync_all().expect("synced");
         assert!(read_at(&file, 0, len) == pattern(len, 4));
         file.write_all_at(b"all's", 4096).expect("written");
-        assert_eq!(bytes[4096..4100], *b"mine");
-        // SAFETY: nothing uses the mapping after this.
-        unsafe { munmap(base, len) }.expect("unmapped");
+        assert_eq!(mapped.read(4096, 4), b"mine");
+        drop(mapped);
         assert_eq!(read_at(&file, 4096, 5), *b"all's");
     });
 }
@@ -271,7 +254,7 @@ fn a_full_server_says_enospc_and_stays_whole() {
     each(8 * MIB, |lender, mount| {
         fs::write(mount.path("kept"), pattern(MIB as usize, 5)).expect("written");
         let free = lender.free_blocks();
-        let mut file = open_rw(&mount.path("big"));
+        let mut file = open(&mount.path("big"));
         let mut written = 0;
         let full = loop {
             match file.write(&pattern(256 << 10, written)) {
@@ -296,7 +279,7 @@ fn a_full_server_says_enospc_and_stays_whole() {
         assert!(eventually(|| lender.free_blocks() == free), "all space comes back");
 
         // And nobody sees old bytes in it.
-        let file = open_rw(&mount.path("fresh"));
+        let file = open(&mount.path("fresh"));
         for i in 0..(free * 4096 / MIB).saturating_sub(1) {
             file.write_all_at(b"!", i * MIB + MIB / 2).expect("written");
         }
@@ -312,7 +295,7 @@ fn threads_write_append_and_read_side_by_side() {
     const THREADS: u64 = 4;
     const CHUNK: usize = 30_000;
     each(128 * MIB, |_, mount| {
-        let shared = open_rw(&mount.path("shared"));
+        let shared = open(&mount.path("shared"));
         std::thread::scope(|scope| {
             for t in 0..THREADS {
                 let shared = &shared;
@@ -346,7 +329,7 @@ fn reads_and_writes_of_an_open_file_with_space_run_no_server_code() {
         return;
     }
     each(64 * MIB, |lender, mount| {
-        let file = open_rw(&mount.path("file"));
+        let file = open(&mount.path("file"));
         file.write_all_at(&pattern(8 * MIB as usize, 6), 0).expect("written");
         let before = lender.server.stats().calls;
         for i in 0..8 {
@@ -371,7 +354,7 @@ fn growing_asks_for_space_seldom() {
     for over in providers() {
         let lender = Lender::new(128 * MIB);
         let mount = lender.mount(over, &["--direct-io"]);
-        let file = open_rw(&mount.path("file"));
+        let file = open(&mount.path("file"));
         let before = lender.calls();
         for i in 0..2048 {
             file.write_all_at(&[i as u8; 4096], i * 4096).expect("written");
@@ -386,7 +369,7 @@ fn growing_asks_for_space_seldom() {
 fn times_follow_writes_and_can_be_set() {
     each(16 * MIB, |_, mount| {
         let path = mount.path("file");
-        let file = open_rw(&path);
+        let file = open(&path);
         let modified = || fs::metadata(&path).expect("attributes").modified().expect("mtime");
         let old = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_234_567_890_123_456_789);
         file.set_modified(old).expect("set");
@@ -543,7 +526,7 @@ fn direct_io_is_the_same_file_system() {
         let data = pattern(3 * MIB as usize + 5, 8);
         fs::write(mount.path("file"), &data).expect("written");
         assert!(fs::read(mount.path("file")).expect("read") == data);
-        let file = open_rw(&mount.path("file"));
+        let file = open(&mount.path("file"));
         assert_eq!(file.read_at(&mut [0; 10], data.len() as u64).expect("at the end"), 0);
         assert_eq!(file.read_at(&mut [0; 10], data.len() as u64 - 3).expect("near the end"), 3);
         drop(file);

@@ -4,13 +4,17 @@ mod common;
 
 use std::{
     fs, io,
+    os::unix::fs::FileExt,
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use common::{Lender, Mount, Over, directory, eventually, exit_of, is_mounted};
-use rustix::process::{Pid, Signal};
+use common::{Lender, Mount, Over, directory, eventually, exit_of, is_mounted, locking::open};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Pid, Signal, kill_process},
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -106,4 +110,77 @@ fn a_thread_that_waits_for_a_lock_of_the_kernel_is_no_reason_to_stay() {
     assert!(exit_of(&mut recalls).success());
     drop(stopped);
     other.unmount();
+}
+
+/// The process that takes care of a mount.
+fn caretaker(mount: &Mount) -> Pid {
+    let pid = mount.pid().as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("procfs");
+    let mut named = children.split_whitespace().filter(|child| {
+        fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name == "rfs-caretaker\n")
+    });
+    let found = named.next().expect("there is one").parse().ok().and_then(Pid::from_raw);
+    assert_eq!(named.next(), None);
+    found.expect("a number")
+}
+
+/// With nobody to clean up behind it a dead mount stays, until the next one comes. Over shared memory the server sees the end of the process;
+/// elsewhere nobody tells it, so that what the mount had is its own until its lease is over.
+#[test]
+fn a_mount_that_is_killed_with_its_caretaker_stays_dead_until_the_next_one() {
+    for over in common::providers() {
+        let lease = Duration::from_secs(6);
+        let lender = Lender::with(16 * MIB, |config| config.fencing.lease = Some(lease));
+        let point = directory();
+        let mut mount = Mount::start(&lender.address(over), point.path(), &["--provider", &over.to_string()]);
+        let other = lender.mount(over, &[]);
+        let file = open(&mount.path("file"));
+        flock(&file, FlockOperation::LockExclusive).expect("locked");
+        // Opened before, so that nothing has to be recalled from who does not answer any more.
+        let there = open(&other.path("file"));
+        kill_process(caretaker(&mount), Signal::KILL).expect("signal sent");
+        mount.signal(Signal::KILL);
+        mount.wait();
+        // Whoever looks now does not find the directory below.
+        let dead = error_of(fs::metadata(point.path()));
+        assert_eq!(dead, Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+        assert_eq!(error_of(file.set_len(1)), dead);
+        let lock = || flock(&there, FlockOperation::NonBlockingLockExclusive).is_ok();
+        assert!(over == Over::Shm || !lock(), "nobody has told the server over {over:?}");
+        assert!(eventually(lock), "its lease is over");
+        assert!(is_mounted(point.path()), "nobody has cleaned up");
+        drop(file);
+        let next = Mount::start(&lender.address(over), point.path(), &[]);
+        assert!(next.path("file").exists());
+        next.unmount();
+        assert!(!is_mounted(point.path()), "nor is the dead one there any more");
+        other.unmount();
+    }
+}
+
+/// Also where nobody has closed or synchronized it.
+#[test]
+fn what_was_written_is_at_the_server_when_write_returns() {
+    let lender = Lender::new(16 * MIB);
+    for over in common::providers() {
+        for options in [&[][..], &["--cache", "none"]] {
+            let (mut mount, other) = (lender.mount(over, options), lender.mount(over, &[]));
+            let file = open(&mount.path("file"));
+            let bytes = common::pattern(300_001, 1);
+            // A hole before it, and some of it twice.
+            file.write_all_at(&bytes, 5000).expect("written");
+            file.write_all_at(&bytes[..9000], 100_000).expect("written");
+            mount.signal(Signal::KILL);
+            mount.wait();
+            let mut expected = [vec![0; 5000], bytes.clone()].concat();
+            expected[100_000..109_000].copy_from_slice(&bytes[..9000]);
+            assert!(
+                fs::read(other.path("file")).expect("read") == expected,
+                "over {over:?} with {options:?}"
+            );
+            drop(file);
+            fs::remove_file(other.path("file")).expect("removed");
+            other.unmount();
+        }
+    }
 }

@@ -5,10 +5,14 @@ mod common;
 use std::{
     fs::{self, File},
     io,
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt},
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::AsRawFd,
+        unix::{
+            fs::{FileTypeExt, MetadataExt},
+            net::{UnixListener, UnixStream},
+        },
     },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
@@ -82,5 +86,54 @@ fn what_the_other_side_removed_is_stale() {
         fs::remove_file(b.path("file")).expect("removed");
         let error = rustix::fs::fstat(&entry).map(drop);
         assert_eq!(error, Err(Errno::STALE));
+    });
+}
+
+/// What was looked up under a name, and has been replaced by the other side before it is opened: through the descriptor of what was
+/// found no name can be looked up again.
+#[test]
+fn what_the_other_side_replaced_between_the_look_and_the_opening_is_stale() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        let path = a.path("file");
+        fs::write(&path, b"old").expect("written");
+        let found = open(&path, OFlags::PATH, Mode::empty()).expect("found");
+        fs::write(b.path("new"), b"new").expect("written");
+        fs::rename(b.path("new"), b.path("file")).expect("replaced");
+        let through = format!("/proc/self/fd/{}", found.as_raw_fd());
+        for flags in [OFlags::RDONLY, OFlags::RDWR, OFlags::RDWR | OFlags::TRUNC] {
+            assert_eq!(open(&through, flags, Mode::empty()).map(drop), Err(Errno::STALE));
+        }
+        // By its name it is the new one.
+        assert_eq!(fs::read(&path).expect("read"), b"new");
+    });
+}
+
+/// While the other side replaces a name over and over, whoever opens it gets one of the files, whole, or is told to look again.
+#[test]
+fn a_name_that_is_replaced_over_and_over_is_opened_or_stale() {
+    const ROUNDS: u32 = 300;
+    pairs(16 * MIB, &[], |_, a, b| {
+        let content = |round: u32| vec![round as u8; 5000];
+        fs::write(b.path("name"), content(0)).expect("written");
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let replaces = scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    fs::write(b.path("next"), content(round)).expect("written");
+                    fs::rename(b.path("next"), b.path("name")).expect("replaced");
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+            while !over.load(Ordering::SeqCst) {
+                match fs::read(a.path("name")) {
+                    Ok(bytes) => {
+                        assert!(bytes.len() == 5000 && bytes.iter().all(|byte| *byte == bytes[0]));
+                    }
+                    Err(e) => assert_eq!(e.raw_os_error(), Some(Errno::STALE.raw_os_error())),
+                }
+            }
+            replaces.join().expect("thread");
+        });
+        assert_eq!(fs::read(a.path("name")).expect("read"), content(ROUNDS));
     });
 }

@@ -12,10 +12,9 @@ use std::{
     thread,
 };
 
-use common::{Lender, Mount, Over, each, eventually, pattern};
+use common::{Lender, Mount, Over, each, eventually, mapped::Mapped, pattern};
 use rustix::{
     fs::{CWD, RenameFlags, XattrFlags, renameat_with},
-    mm::{MapFlags, ProtFlags},
     process::Signal,
 };
 
@@ -34,20 +33,15 @@ fn missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
-/// Calls of this kind so far.
-fn calls_of(lender: &Lender, name: &str) -> u64 {
-    lender.server.stats().calls.iter().filter(|(n, _)| n == name).map(|(_, count)| *count).sum()
-}
-
 /// Waits until all files that were opened are closed at the server, but for so many: files are released behind close(2).
 fn all_closed_but(open: u64, lender: &Lender) {
-    let opens = || calls_of(lender, "open") + calls_of(lender, "create");
-    assert!(eventually(|| opens() == calls_of(lender, "close") + open));
+    let opens = || lender.handled("open") + lender.handled("create");
+    assert!(eventually(|| opens() == lender.handled("close") + open));
 }
 
 /// Calls that `act` has the server answer, but for those that ask for recalls.
 fn calls(lender: &Lender, act: impl FnOnce()) -> u64 {
-    let count = || lender.calls() - calls_of(lender, "recalls") - calls_of(lender, "stats");
+    let count = || lender.calls() - lender.handled("recalls") - lender.handled("stats");
     let before = count();
     act();
     count() - before
@@ -247,26 +241,18 @@ fn mapped_pages_change() {
         // As long as the server has it open to write, nobody else keeps its pages.
         all_closed_but(0, lender);
         let file = File::open(&there).expect("opened");
-        // SAFETY: a mapping of its own, read through the pointer below while it is there.
-        let map = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), 8192, ProtFlags::READ, MapFlags::SHARED, &file, 0)
-        }
-        .expect("mapped")
-        .cast::<u8>();
-        // SAFETY: inside the mapping.
-        let byte = |at: usize| unsafe { map.add(at).read_volatile() };
-        assert_eq!((byte(0), byte(5000)), (1, 1));
+        let mapped = Mapped::read_only(&file, 8192);
+        assert_eq!(mapped.read(0, 8192), [1; 8192]);
         for round in 2..20 {
             // The open for writing takes the pages; what is written then is what is mapped anew.
             let writer = OpenOptions::new().write(true).open(&here).expect("opened");
             writer.write_all_at(&[round; 8192], 0).expect("written");
-            assert_eq!((byte(0), byte(5000)), (round, round));
+            assert_eq!(mapped.read(0, 8192), [round; 8192]);
             drop(writer);
             all_closed_but(1, lender);
             assert_eq!(fs::read(&there).expect("read"), [round; 8192], "and kept again");
         }
-        // SAFETY: nobody uses it any more.
-        unsafe { rustix::mm::munmap(map.cast(), 8192) }.expect("unmapped");
+        drop(mapped);
         fs::remove_file(&here).expect("removed");
     });
 }
@@ -355,7 +341,7 @@ fn a_warm_tree_needs_no_call() {
     each(64 * MIB, |lender, mount| {
         let root = mount.path("tree");
         tree(&root, 10, 50);
-        assert!(eventually(|| calls_of(lender, "close") == 500));
+        assert!(eventually(|| lender.handled("close") == 500));
         stat_all(&root, 10, 50);
         assert_eq!(calls(lender, || stat_all(&root, 10, 50)), 0);
         let absent = || assert!((0..50).all(|i| missing(&root.join(format!("d{}/nothing{i}", i % 10)))));
@@ -385,12 +371,12 @@ fn a_known_directory_is_changed_with_one_call_a_change() {
         fs::create_dir(&dir).expect("made");
         let path = |i: u32| dir.join(format!("f{i}"));
         File::create_new(path(0)).expect("made");
-        assert!(eventually(|| calls_of(lender, "close") == 1));
+        assert!(eventually(|| lender.handled("close") == 1));
         let closes = 1;
         let made = calls(lender, || {
             (1..=100).for_each(|i| drop(File::create_new(path(i)).expect("made")));
             // Files are released behind close(2).
-            assert!(eventually(|| calls_of(lender, "close") >= closes + 100));
+            assert!(eventually(|| lender.handled("close") >= closes + 100));
         });
         assert_eq!(made, 200, "one to make it, one to close it");
         let removed = calls(lender, || (0..=100).for_each(|i| fs::remove_file(path(i)).expect("removed")));
@@ -426,3 +412,31 @@ for i in 1 2 3 4 5 6 7 8; do
 done
 rm -r d; ! test -e d
 "#;
+
+/// The kernel keeps where a link leads, which does not change, and no values of extended attributes, for which it has no place.
+#[test]
+fn targets_are_asked_for_once_and_values_each_time() {
+    const LOOKS: u64 = 20;
+    for over in common::providers() {
+        let lender = Lender::new(64 * MIB);
+        let maker = lender.mount(over, &[]);
+        symlink("target", maker.path("link")).expect("made");
+        fs::write(maker.path("file"), b"x").expect("written");
+        rustix::fs::setxattr(maker.path("file"), "user.a", b"value", XattrFlags::empty()).expect("set");
+        maker.unmount();
+        let mount = lender.mount(over, &[]);
+        let asked = |name: &str, look: &dyn Fn()| {
+            let before = lender.handled(name);
+            (0..LOOKS).for_each(|_| look());
+            lender.handled(name) - before
+        };
+        let link = || assert_eq!(fs::read_link(mount.path("link")).expect("read"), Path::new("target"));
+        assert_eq!(asked("readlink", &link), 1);
+        let value = || {
+            let mut value = [0; 16];
+            assert_eq!(rustix::fs::getxattr(mount.path("file"), "user.a", &mut value[..]), Ok(5));
+        };
+        assert_eq!(asked("getxattr", &value), LOOKS);
+        mount.unmount();
+    }
+}

@@ -78,12 +78,9 @@ fn remove(dir: &Path, of: impl IntoIterator<Item = u32>) {
 
 /// Listings that the server has been asked for.
 fn asked(lender: &Lender, act: impl FnOnce()) -> u64 {
-    let count = || -> u64 {
-        lender.server.stats().calls.iter().filter(|(n, _)| n == "readdir").map(|(_, count)| *count).sum()
-    };
-    let before = count();
+    let before = lender.handled("readdir");
     act();
-    count() - before
+    lender.handled("readdir") - before
 }
 
 /// For every combination, in both directions, in a directory of its own.

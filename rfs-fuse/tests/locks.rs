@@ -14,6 +14,7 @@ use std::{
 use common::{
     Lender, Mount, eventually, exit_of,
     locking::{Lock, WAYS, begins_to_wait, ofd_lock, open},
+    mapped::Mapped,
     pairs, providers,
 };
 use nix::{
@@ -317,6 +318,26 @@ fn the_order_of_locks_is_the_order_of_data() {
                 bytes.chunks(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("whole"))).collect();
             let expected: Vec<u64> = (1..=4 * TIMES).collect();
             assert_eq!((numbers[0], &numbers[1..]), (4 * TIMES, &expected[..]), "{way}");
+        }
+    });
+}
+
+/// What was changed in mapped memory and synchronized before unlocking is what the next holder finds, in his mapped memory, too.
+#[test]
+fn what_was_mapped_and_synchronized_before_unlocking_is_there_for_the_next_holder() {
+    pairs(16 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
+        let files = [open(&a.path("file")), open(&b.path("file"))];
+        files[0].write_all_at(&[0; 8192], 0).expect("written");
+        let mut mapped = files.each_ref().map(|file| Mapped::new(file, 8192));
+        for round in 0..40_u64 {
+            let holder = (round % 2) as usize;
+            flock(&files[holder], Op::LockExclusive).expect("locked");
+            // On a page fault the kernel asks nobody where the file ends now.
+            assert_eq!(files[holder].metadata().expect("attributes").len(), 8192);
+            assert_eq!(mapped[holder].read(5000, 8), round.to_le_bytes());
+            mapped[holder].write(5000, &(round + 1).to_le_bytes());
+            mapped[holder].sync();
+            flock(&files[holder], Op::Unlock).expect("unlocked");
         }
     });
 }

@@ -13,7 +13,6 @@ use std::{
 use common::{Lender, Mount, Over, directory, eventually, program};
 use rustix::{
     fs::{FlockOperation, flock},
-    process::Signal,
     thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity},
 };
 
@@ -88,13 +87,8 @@ fn stay_on(core: usize) {
 }
 
 /// What the mount counted about placement, after its end.
-fn counters(mut mount: Mount) -> serde_json::Value {
-    mount.signal(Signal::INT);
-    assert_eq!(mount.wait().0.code(), Some(0));
-    let said = mount.stdout();
-    let start = said.find('{').expect("JSON");
-    let mut report: serde_json::Value = serde_json::from_str(&said[start..]).expect("JSON");
-    report["placement"].take()
+fn counters(mount: Mount) -> serde_json::Value {
+    mount.report()["placement"].take()
 }
 
 fn null(options: &[&str]) -> (Mount, tempfile::TempDir) {

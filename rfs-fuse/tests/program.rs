@@ -19,7 +19,8 @@ use std::{
 };
 
 use common::{
-    Lender, Mount, NOBODY, Over, directory, eventually, exit_of, is_mounted, pattern, program, providers,
+    Lender, Mount, NOBODY, Over, directory, eventually, exit_of, is_mounted, mapped::Mapped, pattern,
+    program, providers,
 };
 use rustix::process::{Pid, Signal};
 
@@ -188,6 +189,28 @@ fn a_busy_mount_is_detached_and_it_says_so() {
     }
 }
 
+/// What was changed in mapped memory is written back before a signal detaches the mount.
+#[test]
+fn what_was_mapped_and_changed_before_a_signal_is_written_back() {
+    for over in common::providers() {
+        let lender = Lender::new(16 * MIB);
+        let mut mount = lender.mount(over, &[]);
+        let file = common::locking::open(&mount.path("file"));
+        file.set_len(MIB).expect("extended");
+        let mut mapped = Mapped::new(&file, MIB as usize);
+        let bytes = pattern(MIB as usize, 8);
+        mapped.write(0, &bytes);
+        mount.signal(Signal::TERM);
+        let (status, said) = mount.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(said.contains("busy") && !said.contains("written back"), "{said}");
+        drop((mapped, file));
+        let mount = lender.mount(over, &[]);
+        assert!(fs::read(mount.path("file")).expect("read") == bytes);
+        mount.unmount();
+    }
+}
+
 /// Processes whose arguments contain the path.
 fn processes(path: &Path) -> usize {
     let path = path.to_str().expect("UTF-8").as_bytes();
@@ -297,13 +320,9 @@ fn counters_are_printed_at_the_end() {
         return;
     }
     let lender = Lender::new(16 * MIB);
-    let mut mount = lender.mount(Over::Tcp, &["--stats-on-exit"]);
+    let mount = lender.mount(Over::Tcp, &["--stats-on-exit"]);
     fs::write(mount.path("file"), pattern(MIB as usize, 1)).expect("written");
-    mount.signal(Signal::TERM);
-    assert_eq!(mount.wait().0.code(), Some(0));
-    let said = mount.stdout();
-    let start = said.find('{').expect("JSON");
-    let report: serde_json::Value = serde_json::from_str(&said[start..]).expect("JSON");
+    let report = mount.report();
     let counters = report["counters"].as_object().expect("counters");
     assert!(!counters.is_empty());
     assert!(counters.values().any(|value| value.as_u64() >= Some(MIB)), "{report}");

@@ -224,3 +224,68 @@ fn leases_that_other_mounts_break() {
         lease(&file, libc::F_SETLEASE, libc::F_UNLCK).expect("given up");
     });
 }
+
+/// A user namespace of its own, as idmaps are described by, until it is dropped.
+struct Namespace(std::process::Child);
+
+impl Namespace {
+    fn new() -> Namespace {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--kill-child", "--fork", "sleep", "infinity"]);
+        let child = command.spawn().expect("unshare");
+        let own = fs::read_link("/proc/self/ns/user").expect("procfs");
+        let namespace = Namespace(child);
+        // It is another one when the process has left this one's, and is described when its map has been written.
+        assert!(common::eventually(|| {
+            fs::read_link(namespace.path("ns/user")).is_ok_and(|theirs| theirs != own)
+                && fs::read_to_string(namespace.path("uid_map")).is_ok_and(|map| !map.is_empty())
+        }));
+        namespace
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.0.id())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// With them the kernel tells FUSE no longer who calls.
+#[test]
+fn mounts_with_mapped_owners() {
+    use nix::libc;
+    use rustix::mount::{OpenTreeFlags, open_tree};
+    common::require_fuse();
+    let namespace = Namespace::new();
+    let users = File::open(namespace.path("ns/user")).expect("opened");
+    let map = |point: &std::path::Path| {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let copy = open_tree(CWD, point, flags).expect("a copy of the mount");
+        let attributes = libc::mount_attr {
+            attr_set: libc::MOUNT_ATTR_IDMAP,
+            attr_clr: 0,
+            propagation: 0,
+            userns_fd: users.as_raw_fd() as u64,
+        };
+        // SAFETY: an empty path, and a structure of the size that is given with it.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_mount_setattr,
+                copy.as_raw_fd(),
+                c"".as_ptr(),
+                libc::AT_EMPTY_PATH,
+                &raw const attributes,
+                size_of::<libc::mount_attr>(),
+            )
+        };
+        if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error()) }
+    };
+    // A file system that has them: that the call is right.
+    assert_eq!(map("/dev/shm".as_ref()), Ok(()));
+    each(16 * MIB, |_, mount| assert_eq!(map(&mount.point), Err(Some(libc::EINVAL))));
+}

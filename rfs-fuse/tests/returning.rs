@@ -17,11 +17,16 @@ use std::{
 };
 
 use common::{
-    Lender, Mount, Over, directory, eventually, pattern,
+    Lender, Mount, Over, directory, eventually,
+    mapped::Mapped,
+    pattern,
     proxy::Proxy,
     random::{Random, seed},
 };
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 
 const MEMORY: u64 = 64 << 20;
 const NAMES: u64 = 12;
@@ -437,4 +442,46 @@ fn a_server_that_has_lost_its_memory_is_not_taken_for_an_empty_one() {
     let (status, said) = through.wait();
     assert_eq!(status.code(), Some(0), "{said}");
     assert!(said.contains("has lost its memory"), "{said}");
+}
+
+/// What the kernel keeps of such a mount would not fit what others have written since: all of it is refused, and nothing is written
+/// back behind anybody's back.
+#[test]
+fn a_mount_that_was_alone_and_away_for_too_long_is_over() {
+    let lender = Lender::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_millis(1500)));
+    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let (mut through, _dir) = mount(&proxy, &["--cache", "writeback", "--timeout", "5"]);
+    fs::write(through.path("file"), pattern(100_000, 1)).expect("written");
+    let file = File::options().read(true).write(true).open(through.path("file")).expect("opened");
+    let map = File::options().read(true).write(true).open(through.path("file")).expect("opened");
+    let mut mapped = Mapped::new(&map, 8192);
+    // The kernel has it, and the server has not.
+    file.write_all_at(&pattern(50_000, 2), 10_000).expect("written");
+    mapped.write(5000, b"in memory");
+    proxy.close(true);
+    proxy.cut();
+    assert!(eventually(|| lender.server.stats().sessions == 0));
+    let beside = lender.mount(Over::Tcp, &[]);
+    assert!(fs::read(beside.path("file")).expect("read") == pattern(100_000, 1));
+    fs::write(beside.path("file"), pattern(70_000, 3)).expect("written");
+    proxy.close(false);
+
+    let over = |what: &str, result: std::io::Result<()>| {
+        let errno = result.expect_err(what).raw_os_error();
+        let expected = [Errno::HOSTDOWN, Errno::IO].map(|errno| Some(errno.raw_os_error()));
+        assert!(expected.contains(&errno), "{what}: {errno:?}");
+    };
+    over("fsync", file.sync_all());
+    over("a new file", fs::write(through.path("new"), "x"));
+    over("a new name", fs::rename(through.path("file"), through.path("moved")));
+    over("another write, synchronized", file.write_all_at(b"x", 0).and_then(|()| file.sync_all()));
+    over("opening", File::open(through.path("file")).map(drop));
+    // Its end writes nothing back either.
+    drop((mapped, map, file));
+    through.signal(rustix::process::Signal::TERM);
+    let (status, said) = through.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(fs::read(beside.path("file")).expect("read") == pattern(70_000, 3));
+    assert_eq!(fs::read_dir(&beside.point).expect("listed").count(), 1);
+    beside.unmount();
 }

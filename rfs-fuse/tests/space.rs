@@ -6,10 +6,9 @@ use std::{
     fs::{self, File, OpenOptions},
     io::Write,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
-    path::Path,
 };
 
-use common::{Lender, each, pattern, providers};
+use common::{Lender, each, locking::open, pattern, providers};
 use rustix::{
     fs::{FallocateFlags as F, OFlags, SeekFrom, copy_file_range, fallocate, seek},
     io::Errno,
@@ -17,10 +16,6 @@ use rustix::{
 
 const MIB: u64 = 1 << 20;
 const PUNCH: F = F::PUNCH_HOLE.union(F::KEEP_SIZE);
-
-fn open_rw(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
-}
 
 fn size_and_blocks(file: &File) -> (u64, u64) {
     let attributes = file.metadata().expect("attributes");
@@ -33,11 +28,11 @@ fn a_write_takes_what_space_there_is() {
         for options in [&[][..], &["--cache", "none"]] {
             let lender = Lender::new(16 * MIB);
             let mount = lender.mount(over, options);
-            let filler = open_rw(&mount.path("filler"));
+            let filler = open(&mount.path("filler"));
             let free = lender.free_blocks() - 67;
             fallocate(&filler, F::empty(), 0, free * 4096).expect("reserved");
             let bytes = pattern(MIB as usize, 3);
-            let file = open_rw(&mount.path("file"));
+            let file = open(&mount.path("file"));
             let mut at = 0;
             let refused = loop {
                 match file.write_at(&bytes[at..], at as u64) {
@@ -96,7 +91,7 @@ fn what_is_written_anew_while_another_mount_has_it_open_takes_no_more_space() {
 #[test]
 fn what_is_reserved_is_data_and_reads_as_zero() {
     each(64 * MIB, |_, mount| {
-        let file = open_rw(&mount.path("file"));
+        let file = open(&mount.path("file"));
         file.set_len(MIB).expect("extended");
         fallocate(&file, F::empty(), 8192, 4096).expect("reserved");
         assert_eq!(seek(&file, SeekFrom::Data(0)), Ok(8192));
@@ -110,7 +105,7 @@ fn what_is_reserved_is_data_and_reads_as_zero() {
 #[test]
 fn what_truncation_adds_is_a_hole() {
     each(64 * MIB, |_, mount| {
-        let file = open_rw(&mount.path("file"));
+        let file = open(&mount.path("file"));
         for at in 0..4 {
             file.write_all_at(&[7; 4096], at * 4096).expect("written");
         }
@@ -127,7 +122,7 @@ fn what_truncation_adds_is_a_hole() {
 #[test]
 fn holes_are_punched_and_found() {
     each(64 * MIB, |lender, mount| {
-        let file = open_rw(&mount.path("file"));
+        let file = open(&mount.path("file"));
         let mut expected = pattern(MIB as usize, 1);
         file.write_all_at(&expected, 0).expect("written");
         let free = lender.free_blocks();
@@ -160,7 +155,7 @@ fn holes_are_punched_and_found() {
 fn space_is_reserved_zeroed_and_refused() {
     each(16 * MIB, |lender, mount| {
         let path = mount.path("file");
-        let file = open_rw(&path);
+        let file = open(&path);
         file.write_all_at(&pattern(10_000, 2), 0).expect("written");
         fallocate(&file, F::empty(), 5000, MIB - 5000).expect("reserved");
         assert_eq!(size_and_blocks(&file), (MIB, 2048));
@@ -186,13 +181,89 @@ fn space_is_reserved_zeroed_and_refused() {
 }
 
 #[test]
+fn a_range_is_zeroed_with_and_without_the_size() {
+    each(16 * MIB, |lender, mount| {
+        let path = mount.path("file");
+        let file = open(&path);
+        let mut expected = pattern(20_000, 6);
+        file.write_all_at(&expected, 0).expect("written");
+        // In the kernel's pages, too.
+        assert!(fs::read(&path).expect("read") == expected);
+        // Across the end: what is zeroed is there as space, and the size stays.
+        let free = lender.free_blocks();
+        fallocate(&file, F::ZERO_RANGE | F::KEEP_SIZE, 10_001, 30_000).expect("zeroed");
+        expected[10_001..].fill(0);
+        assert!(fs::read(&path).expect("read") == expected);
+        // 0 to 40,960.
+        assert_eq!(size_and_blocks(&file), (20_000, 80));
+        assert!(lender.free_blocks() <= free, "nothing is given back");
+        // What shows of it when the file is made longer is zero and data.
+        file.set_len(24_000).expect("extended");
+        expected.resize(24_000, 0);
+        assert!(fs::read(&path).expect("read") == expected);
+        // Without the flag the file ends where the range does.
+        file.write_all_at(&pattern(100, 1), 23_900).expect("written");
+        fallocate(&file, F::ZERO_RANGE, 23_950, 10_000).expect("zeroed");
+        expected[23_900..].copy_from_slice(&pattern(100, 1));
+        expected[23_950..].fill(0);
+        expected.resize(33_950, 0);
+        assert!(fs::read(&path).expect("read") == expected);
+        // A hole in the range has space then.
+        let sparse = open(&mount.path("sparse"));
+        sparse.set_len(MIB).expect("extended");
+        fallocate(&sparse, F::ZERO_RANGE | F::KEEP_SIZE, 8192, 8192).expect("zeroed");
+        assert_eq!(size_and_blocks(&sparse), (MIB, 16));
+        assert_eq!(seek(&sparse, SeekFrom::Data(0)), Ok(8192));
+        assert_eq!(seek(&sparse, SeekFrom::Hole(8192)), Ok(16_384));
+    });
+}
+
+#[test]
+fn what_was_given_ahead_of_need_is_data_before_a_write_far_behind_it() {
+    each(64 * MIB, |lender, mount| {
+        let path = mount.path("file");
+        let file = open(&path);
+        let free = lender.free_blocks();
+        (0..40).for_each(|at| file.write_all_at(&[7; 4096], at * 4096).expect("written"));
+        let taken = free - lender.free_blocks();
+        assert!(taken > 40, "a file that grows is given space ahead of need");
+        file.write_all_at(&[8; 4096], 16 * MIB).expect("written");
+        // As far as it reaches, and then a hole.
+        assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(taken * 4096));
+        assert_eq!(seek(&file, SeekFrom::Data(taken * 4096)), Ok(16 * MIB));
+        let mut bytes = vec![1; (taken as usize - 40) * 4096];
+        file.read_exact_at(&mut bytes, 40 * 4096).expect("read");
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    });
+}
+
+/// Space behind the end is the file's own, and nobody else's, until it is truncated.
+#[test]
+fn what_is_reserved_behind_the_end_stays_until_the_file_is_truncated() {
+    each(16 * MIB, |lender, mount| {
+        let path = mount.path("file");
+        let free = lender.free_blocks();
+        let file = open(&path);
+        fallocate(&file, F::KEEP_SIZE, 0, 8 * MIB).expect("reserved");
+        assert_eq!((size_and_blocks(&file), lender.free_blocks()), ((0, 16_384), free - 2048));
+        drop(file);
+        // Others take the rest, and it is there all the same.
+        let other = open(&mount.path("other"));
+        fallocate(&other, F::empty(), 0, lender.free_blocks() * 4096).expect("reserved");
+        let file = open(&path);
+        file.write_all_at(&pattern(4096, 1), 7 * MIB).expect("written");
+        assert_eq!(size_and_blocks(&file), (7 * MIB + 4096, 16_384));
+        file.set_len(4096).expect("cut");
+        assert_eq!(size_and_blocks(&file), (4096, 8));
+        assert_eq!(lender.free_blocks(), 2047);
+    });
+}
+
+#[test]
 fn copies_move_no_data_through_the_client() {
     each(128 * MIB, |lender, mount| {
-        let count = |name: &str| {
-            lender.server.stats().calls.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count)
-        };
         let len = 20 * MIB + 123;
-        let (from, to) = (open_rw(&mount.path("from")), open_rw(&mount.path("to")));
+        let (from, to) = (open(&mount.path("from")), open(&mount.path("to")));
         let mut data = pattern(len as usize, 3);
         from.write_all_at(&data, 0).expect("written");
         fallocate(&from, PUNCH, 8 * MIB, 4 * MIB).expect("punched");
@@ -200,14 +271,14 @@ fn copies_move_no_data_through_the_client() {
         // The destination's pages are known to the kernel before.
         to.write_all_at(&pattern(MIB as usize, 4), 0).expect("written");
         let (mut at, mut into) = (0, 0);
-        let before = count("copy");
+        let before = lender.handled("copy");
         while at < len {
             let copied =
                 copy_file_range(&from, Some(&mut at), &to, Some(&mut into), len as usize).expect("copied");
             assert!(copied > 0);
         }
         // 16 MiB at a time.
-        assert_eq!(count("copy") - before, 2);
+        assert_eq!(lender.handled("copy") - before, 2);
         assert!(fs::read(mount.path("to")).expect("read") == data);
         assert_eq!(to.metadata().expect("attributes").len(), len);
         // Holes stay holes where there was nothing before.
@@ -225,7 +296,7 @@ fn the_other_side_sees_holes_and_copies() {
         let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
         fs::write(a.path("file"), pattern(MIB as usize, 5)).expect("written");
         assert!(fs::read(b.path("file")).expect("read") == pattern(MIB as usize, 5));
-        let file = open_rw(&a.path("file"));
+        let file = open(&a.path("file"));
         fallocate(&file, PUNCH, 0, MIB / 2).expect("punched");
         let mut expected = pattern(MIB as usize, 5);
         expected[..MIB as usize / 2].fill(0);

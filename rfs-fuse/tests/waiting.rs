@@ -13,7 +13,7 @@ use std::{
 
 use common::{
     Lender, Mount, directory, eventually, exit_of,
-    locking::{WAYS, begins_to_wait, handled, open},
+    locking::{WAYS, begins_to_wait, open},
     pairs, providers,
 };
 use rustix::{
@@ -33,19 +33,51 @@ fn whoever_waits_asks_once() {
         pairs(16 * MIB, options, |lender, a, b| {
             let (here, there) = (open(&a.path("file")), open(&b.path("file")));
             flock(&here, Op::LockExclusive).expect("locked");
-            let before = ["lock", "grants", "insist", "stopwaiting"].map(|name| handled(lender, name));
+            let before = ["lock", "grants", "insist", "stopwaiting"].map(|name| lender.handled(name));
             thread::scope(|scope| {
                 let waiting = begins_to_wait(lender, || scope.spawn(|| flock(&there, Op::LockExclusive)));
                 thread::sleep(2 * COURTESY);
                 flock(&here, Op::Unlock).expect("unlocked");
                 assert_eq!(waiting.join().expect("thread"), Ok(()));
             });
-            let after = ["lock", "grants", "insist", "stopwaiting"].map(|name| handled(lender, name));
+            let after = ["lock", "grants", "insist", "stopwaiting"].map(|name| lender.handled(name));
             let made: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
             // Asking and unlocking; hearing of it, and listening again; being impatient, once.
             assert!(made[0] == 2 && made[1] <= 2 && made[2] == 1 && made[3] == 0, "{made:?}");
         });
     }
+}
+
+/// Nobody asks a second time: the lock that is given up is what wakes who waits for it.
+#[test]
+fn whoever_waits_is_told_when_the_lock_is_given_up() {
+    const ROUNDS: u64 = 40;
+    pairs(16 * MIB, &[], |lender, a, b| {
+        let files = [open(&a.path("file")), open(&b.path("file"))];
+        let order = Mutex::new(Vec::new());
+        let say = |what| order.lock().expect("order").push(what);
+        flock(&files[0], Op::LockExclusive).expect("locked");
+        let counted = || ["lock", "stopwaiting"].map(|name| lender.handled(name));
+        let before = counted();
+        for round in 0..ROUNDS {
+            let [has, wants] = [0, 1].map(|which| &files[(round as usize + which) % 2]);
+            thread::scope(|scope| {
+                let waits = begins_to_wait(lender, || {
+                    scope.spawn(|| {
+                        flock(wants, Op::LockExclusive).expect("locked");
+                        say("had");
+                    })
+                });
+                say("given up");
+                flock(has, Op::Unlock).expect("unlocked");
+                waits.join().expect("thread");
+            });
+        }
+        let [locks, stops] = counted();
+        assert_eq!((locks - before[0], stops - before[1]), (2 * ROUNDS, 0), "one to ask, one to unlock");
+        let order = order.into_inner().expect("order");
+        assert!(order.chunks(2).all(|pair| pair == ["given up", "had"]), "{order:?}");
+    });
 }
 
 #[test]
@@ -199,7 +231,7 @@ fn hundreds_wait_and_the_others_work() {
         let here = open(&a.path("file"));
         here.write_all_at(&[0; 8], 0).expect("written");
         flock(&here, Op::LockExclusive).expect("locked");
-        let (path, before) = (b.path("file"), handled(lender, "lock"));
+        let (path, before) = (b.path("file"), lender.handled("lock"));
         let count = || {
             let file = open(&path);
             flock(&file, Op::LockExclusive).expect("locked");
@@ -211,7 +243,7 @@ fn hundreds_wait_and_the_others_work() {
             for _ in 0..WAITERS {
                 scope.spawn(count);
             }
-            assert!(eventually(|| handled(lender, "lock") == before + WAITERS));
+            assert!(eventually(|| lender.handled("lock") == before + WAITERS));
             for number in 0..50 {
                 let path = b.path(&format!("{number}"));
                 fs::write(&path, b"served").expect("written");

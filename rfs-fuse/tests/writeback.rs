@@ -8,28 +8,25 @@ use std::{
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
     path::Path,
     process::Command,
-    ptr::null_mut,
     thread,
     time::{Duration, SystemTime},
 };
 
-use common::{Lender, Mount, NOBODY, Over, directory, is_mounted, pattern, providers, shell_as};
+use common::{
+    Lender, Mount, NOBODY, Over, directory, is_mounted, locking::open, mapped::Mapped, pattern, providers,
+    shell_as,
+};
 use rustix::{
     fs::{
         FallocateFlags, FlockOperation, OFlags, SeekFrom, copy_file_range, fallocate, fcntl_setfl, flock,
         seek,
     },
     io::Errno,
-    mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap},
     process::Signal,
 };
 
 const MIB: usize = 1 << 20;
 const WRITEBACK: &[&str] = &["--cache", "writeback"];
-
-fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
-}
 
 /// For every provider, a server of so many MiB and a mount of it that is alone.
 fn each(mib: usize, test: impl Fn(&Lender, Mount, Over)) {
@@ -51,55 +48,16 @@ fn kill(mount: &mut Mount) {
     mount.wait();
 }
 
-/// A mapping of the beginning of a file.
-struct Mapped {
-    base: *mut std::ffi::c_void,
-    len: usize,
-}
-
-impl Mapped {
-    fn new(file: &File, len: usize) -> Mapped {
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of a file that keeps its length while this exists.
-        let base = unsafe { mmap(null_mut(), len, flags, MapFlags::SHARED, file, 0) }.expect("mapped");
-        Mapped { base, len }
-    }
-
-    fn write(&mut self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.len);
-        // SAFETY: inside the mapping, which only this thread touches.
-        unsafe { std::slice::from_raw_parts_mut(self.base.cast::<u8>().add(at), bytes.len()) }
-            .copy_from_slice(bytes);
-    }
-
-    fn sync(&self) {
-        // SAFETY: the range is the mapping.
-        unsafe { msync(self.base, self.len, MsyncFlags::SYNC) }.expect("written back");
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses the mapping after this.
-        unsafe { munmap(self.base, self.len) }.expect("unmapped");
-    }
-}
-
 #[test]
 fn small_writes_leave_in_few_large_requests() {
     for over in providers() {
         let lender = Lender::new(16 * MIB as u64);
-        let mut mount = lender.mount(over, &[WRITEBACK, &["--stats-on-exit"]].concat());
+        let mount = lender.mount(over, &[WRITEBACK, &["--stats-on-exit"]].concat());
         let data = pattern(4 * MIB, 3);
         let mut file = File::create(mount.path("file")).expect("created");
         data.chunks(1000).for_each(|chunk| file.write_all(chunk).expect("written"));
         drop(file);
-        mount.signal(Signal::TERM);
-        assert_eq!(mount.wait().0.code(), Some(0));
-        let said = mount.stdout();
-        let report: serde_json::Value =
-            serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON");
-        let requests = report["counters"]["write_requests"].as_u64().expect("a number");
+        let [requests] = mount.counted(["write_requests"]);
         assert!(requests < 400, "{requests} for 4195 writes");
         let mount = mount_again(&lender, over);
         assert!(fs::read(mount.path("file")).expect("read") == data);

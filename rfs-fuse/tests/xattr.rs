@@ -250,3 +250,51 @@ fn capabilities_go_with_a_write_a_truncation_or_a_change_of_owner() {
         mount.unmount();
     }
 }
+
+/// The kernel tells FUSE who may not have set-group-ID, and fuser does not: rfs-fuse looks for the caller's groups itself.
+#[test]
+fn an_acl_that_a_stranger_sets_takes_sgid_away() {
+    /// A group that the owner need not be in.
+    const GROUP: u32 = 1;
+    each(16 * MIB, |_, mount| {
+        let path = &mount.path("program");
+        fs::write(path, b"x").expect("written");
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(GROUP)).expect("chown");
+        let own = format!("--reuid {NOBODY} --regid {NOBODY}");
+        for (who, groups, after) in [
+            ("the owner, a stranger to its group", "--clear-groups", 0o0775),
+            ("the owner, in another group besides", "--groups 2", 0o0775),
+            ("the owner, in its group besides", "--groups 2,1", 0o2775),
+        ] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o2755)).expect("chmod");
+            let script = format!("setpriv {own} {groups} setfacl -b -m u:daemon:rwx program");
+            assert_eq!(shell_as(0, &mount.point, &script), Some(0), "{who}");
+            assert_eq!(mode(path), after, "{who}: {:o}", mode(path));
+        }
+        // In its group first of all.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o2755)).expect("chmod");
+        let script = format!(
+            "setpriv --reuid {NOBODY} --regid {GROUP} --clear-groups setfacl -b -m u:bin:rwx program"
+        );
+        assert_eq!(shell_as(0, &mount.point, &script), Some(0));
+        assert_eq!(mode(path), 0o2775);
+        // Root in no group at all. And suid is nobody's business.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o6755)).expect("chmod");
+        assert_eq!(
+            shell_as(0, &mount.point, "setpriv --clear-groups setfacl -b -m u:bin:rwx program"),
+            Some(0)
+        );
+        assert_eq!(mode(path), 0o6775);
+        let script = format!("setpriv {own} --clear-groups setfacl -b -m u:daemon:r-x program");
+        assert_eq!(shell_as(0, &mount.point, &script), Some(0));
+        assert_eq!(mode(path), 0o4755);
+        // A default ACL is no permission of the directory's own.
+        let dir = &mount.path("dir");
+        fs::create_dir(dir).expect("made");
+        std::os::unix::fs::chown(dir, Some(NOBODY), Some(GROUP)).expect("chown");
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o2755)).expect("chmod");
+        let script = format!("setpriv {own} --clear-groups setfacl -d -m u:daemon:rwx dir");
+        assert_eq!(shell_as(0, &mount.point, &script), Some(0));
+        assert_eq!(mode(dir), 0o2755);
+    });
+}

@@ -389,9 +389,17 @@ impl RpcClient {
         if self.is_dead() {
             // The slot was filled too late to be failed with the others.
             self.fail();
-        } else if let Err(e) = self.messages.send(header, request) {
-            log::debug!("call: {e}");
-            self.fail();
+            return;
+        }
+        match self.messages.send(header, request) {
+            Ok(posts) => {
+                self.stats.call_messages.inc();
+                self.stats.call_doorbells.add(posts);
+            }
+            Err(e) => {
+                log::debug!("call: {e}");
+                self.fail();
+            }
         }
     }
 

@@ -121,8 +121,9 @@ impl Messages {
         self.qp.post_recv(&[RecvWr { wr_id: index as u64, sges: &sges }])
     }
 
-    /// Sends `bytes` under `header`, from its slot's buffer. A refusal may be that of another message: see [`Outbox`].
-    fn send(&self, header: Header, bytes: &[u8]) -> Result<(), PostError> {
+    /// Sends `bytes` under `header`, from its slot's buffer. How many posts this thread made; a refusal may be that of another
+    /// message: see [`Outbox`].
+    fn send(&self, header: Header, bytes: &[u8]) -> Result<u64, PostError> {
         let offset = self.send_offset(header.slot);
         self.memory.write(offset, &header.encode());
         self.memory.write(offset + HEADER, bytes);

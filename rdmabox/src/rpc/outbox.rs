@@ -26,20 +26,21 @@ struct Waiting {
 
 impl Outbox {
     /// Sends a message, or leaves it to the thread that is posting. Its buffer belongs to the queue pair until it has been
-    /// answered.
+    /// answered. How many posts this thread made: for itself, and for those who left theirs to it.
     ///
     /// # Errors
     /// This thread's post was refused: this message, or one that others left to it, has not gone, nor have those behind it.
-    pub(super) fn send(&self, qp: &dyn QueuePair, message: Sge) -> Result<(), PostError> {
-        let mut outcome = Ok(());
+    pub(super) fn send(&self, qp: &dyn QueuePair, message: Sge) -> Result<u64, PostError> {
+        let (mut outcome, mut posts) = (Ok(()), 0);
         self.0.push(std::iter::once(message));
         self.0.kick(|turn| {
             turn.collect(|waiting| &mut waiting.messages);
+            posts += u64::from(!turn.state().messages.is_empty());
             if let Err(e) = turn.state().post(qp) {
                 outcome = Err(e);
             }
         });
-        outcome
+        outcome.map(|()| posts)
     }
 }
 
@@ -141,13 +142,13 @@ mod tests {
             let first = scope.spawn(|| outbox.send(&qp, message(0)));
             assert_eq!(seen.recv().unwrap(), [(0, false)]);
             // The first one is posting: these leave at once.
-            (1..=9).for_each(|addr| outbox.send(&qp, message(addr)).unwrap());
+            (1..=9).for_each(|addr| assert_eq!(outbox.send(&qp, message(addr)).unwrap(), 0));
             go_on.send(Ok(())).unwrap();
             // One doorbell, in order; every eighth is signaled.
             let second: Vec<_> = (1..=9).map(|addr| (addr, addr == 7)).collect();
             assert_eq!(seen.recv().unwrap(), second);
             go_on.send(Ok(())).unwrap();
-            first.join().unwrap().unwrap();
+            assert_eq!(first.join().unwrap().unwrap(), 2);
         });
     }
 

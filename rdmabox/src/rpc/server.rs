@@ -341,7 +341,7 @@ impl Endpoint {
 
     fn reply(&self, header: Header, bytes: &[u8]) -> Result<(), String> {
         check_length(bytes)?;
-        self.messages.send(header, bytes).map_err(|e| e.to_string())
+        self.messages.send(header, bytes).map(drop).map_err(|e| e.to_string())
     }
 
     /// The debt of a reply to the call with this header.

@@ -201,6 +201,10 @@ counters! {
     calls,
     /// Of these, calls that were started and not waited for.
     calls_started,
+    /// Messages that calls have sent: their requests, and rings for those that are fetched.
+    call_messages,
+    /// Posts of such messages: those that several threads send at the same time leave together.
+    call_doorbells,
     /// Calls whose answer was fetched from the host's memory.
     calls_fetched,
     /// Calls by fetching for which the host had to be rung, because it slept or took its time.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, Export, Host, Memory, Peer, RemoteAddr, Reply, Service, Session, SessionOptions,
+    Access, BatchMode, CallsBy, Export, Host, Memory, Peer, RemoteAddr, Reply, Service, Session, SessionOptions,
     stats::StatsSnapshot,
 };
 
@@ -86,6 +86,30 @@ fn table_one() {
         assert!(doorbell.doorbells < single.doorbells && hybrid.doorbells < single.doorbells);
         assert!(totals.iter().all(|s| s.merged + s.wqes == single.wqes && s.errors == 0));
     });
+}
+
+/// The same for the messages of calls.
+#[test]
+fn calls_of_several_threads_leave_with_one_doorbell() {
+    for provider in providers() {
+        eprintln!("--- {provider}");
+        let mut f = Fixture::new(provider);
+        f.options.calls = CallsBy::Reply;
+        let session = f.connect();
+        let call = || (0..100).for_each(|_| session.call(b"abc", &mut Vec::new()).unwrap());
+        let counted = || (session.stats().call_messages, session.stats().call_doorbells);
+        call();
+        assert_eq!(counted(), (100, 100), "one thread, one message at a time");
+        // Whether two meet is the scheduler's business.
+        let met = (2..200).any(|round| {
+            std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(call))));
+            let (messages, doorbells) = counted();
+            assert_eq!(messages, 100 + (round - 1) * 800);
+            assert!(doorbells <= messages, "{doorbells} doorbells for {messages} messages");
+            doorbells < messages
+        });
+        assert!(met, "over {provider} every message left alone");
+    }
 }
 
 /// Tells where its exports are.

@@ -43,15 +43,10 @@ pub(crate) type Lock = fn(&File, Op) -> Result<(), Errno>;
 pub(crate) const WAYS: [(&str, Lock); 3] =
     [("flock", |file, op| flock(file, op)), ("fcntl", |file, op| fcntl_lock(file, op)), ("ofd", ofd_lock)];
 
-/// How many requests of this name the server has handled.
-pub(crate) fn handled(lender: &Lender, request: &str) -> u64 {
-    lender.server.stats().calls.iter().find(|(name, _)| name == request).expect("a request's name").1
-}
-
 /// Has somebody ask for a lock that he has to wait for, and returns when the server knows that he waits.
 pub(crate) fn begins_to_wait<T>(lender: &Lender, ask: impl FnOnce() -> T) -> T {
-    let before = handled(lender, "lock");
+    let before = lender.handled("lock");
     let asked = ask();
-    assert!(eventually(|| handled(lender, "lock") > before), "nobody waits for a lock");
+    assert!(eventually(|| lender.handled("lock") > before), "nobody waits for a lock");
     asked
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub(crate) mod locking;
+pub(crate) mod mapped;
 pub(crate) mod proxy;
 pub(crate) mod random;
 
@@ -111,6 +112,11 @@ impl Lender {
         self.server.stats().calls.iter().map(|(_, count)| count).sum()
     }
 
+    /// Requests of this name handled so far.
+    pub(crate) fn handled(&self, request: &str) -> u64 {
+        self.server.stats().calls.iter().find(|(name, _)| name == request).expect("a request's name").1
+    }
+
     pub(crate) fn free_blocks(&self) -> u64 {
         self.server.statfs().blocks_free
     }
@@ -189,6 +195,10 @@ impl Mount {
         kill_process(self.pid(), signal).expect("signal sent");
     }
 
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_none())
+    }
+
     /// Waits for the end; what it said on stderr.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
         let status = exit_of(&mut self.child);
@@ -205,6 +215,20 @@ impl Mount {
         rest
     }
 
+    /// Unmounts one with `--stats-on-exit`; what it says about itself at its end.
+    pub(crate) fn report(mut self) -> serde_json::Value {
+        self.signal(Signal::TERM);
+        assert_eq!(self.wait().0.code(), Some(0));
+        let said = self.stdout();
+        serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON")
+    }
+
+    /// The same, of the counters with these names.
+    pub(crate) fn counted<const N: usize>(self, names: [&str; N]) -> [u64; N] {
+        let report = self.report();
+        names.map(|name| report["counters"][name].as_u64().expect("a counter"))
+    }
+
     /// Unmounts as Ctrl-C does, and checks that it went well.
     pub(crate) fn unmount(mut self) {
         self.signal(Signal::INT);
@@ -216,7 +240,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+        if self.is_running() {
             self.signal(Signal::TERM);
             if !eventually(|| self.child.try_wait().is_ok_and(|status| status.is_some())) {
                 self.child.kill().ok();

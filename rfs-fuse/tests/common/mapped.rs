@@ -1,0 +1,61 @@
+//! Files in memory.
+
+use std::{ffi::c_void, fs::File, ptr::null_mut};
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+/// A mapping of the beginning of a file. Others may change the file meanwhile: each look and each change is a copy.
+pub(crate) struct Mapped {
+    base: *mut c_void,
+    len: usize,
+}
+
+impl Mapped {
+    /// Of a file that is open to read and write.
+    pub(crate) fn new(file: &File, len: usize) -> Mapped {
+        Mapped::with(file, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
+    }
+
+    pub(crate) fn read_only(file: &File, len: usize) -> Mapped {
+        Mapped::with(file, len, ProtFlags::READ, MapFlags::SHARED)
+    }
+
+    /// What is written stays in this process.
+    pub(crate) fn private(file: &File, len: usize) -> Mapped {
+        Mapped::with(file, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    }
+
+    fn with(file: &File, len: usize, access: ProtFlags, flags: MapFlags) -> Mapped {
+        // SAFETY: a new mapping, which nothing refers to but this; what is behind the end of the file nobody touches.
+        let base = unsafe { mmap(null_mut(), len, access, flags, file, 0) }.expect("mapped");
+        Mapped { base, len }
+    }
+
+    pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.len);
+        let byte = |at: usize| {
+            // SAFETY: inside the mapping.
+            unsafe { self.base.cast::<u8>().add(at).read_volatile() }
+        };
+        (at..at + len).map(byte).collect()
+    }
+
+    /// Of a mapping that may be written.
+    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        // SAFETY: inside the mapping, which no reference points into.
+        unsafe { self.base.cast::<u8>().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    pub(crate) fn sync(&self) {
+        // SAFETY: the range is the mapping.
+        unsafe { msync(self.base, self.len, MsyncFlags::SYNC) }.expect("written back");
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the mapping after this.
+        unsafe { munmap(self.base, self.len) }.expect("unmapped");
+    }
+}

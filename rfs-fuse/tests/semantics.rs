@@ -1,0 +1,140 @@
+//! SEMANTICS.md: behind everything that it says is a mark, behind every mark are tests, and there are those tests.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+const NO_TEST: &str = "no test: ";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The paragraphs, list items and rows of a text in Markdown, each with the number of its first line. Headings and the heads of tables
+/// are none.
+fn blocks(text: &str) -> Vec<(usize, String)> {
+    let mut blocks: Vec<(usize, String)> = Vec::new();
+    let mut continues = false;
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let is_head = lines.get(at + 1).is_some_and(|next| next.starts_with("|-"));
+        if line.is_empty() || line.starts_with('#') || line.starts_with("|-") || is_head {
+            continues = false;
+        } else if continues && !line.starts_with("- ") && !line.starts_with('|') {
+            let block = &mut blocks.last_mut().expect("it continues").1;
+            block.push(' ');
+            block.push_str(line.trim_start());
+        } else {
+            blocks.push((at + 1, (*line).to_owned()));
+            continues = true;
+        }
+    }
+    blocks
+}
+
+/// The marks in a text, with the place behind each.
+fn marks(text: &str) -> Vec<(&str, usize)> {
+    let begins = text.match_indices("[^").map(|(at, begin)| at + begin.len());
+    begins
+        .map(|at| {
+            let len = text[at..].find(']').expect("a mark ends");
+            (&text[at..at + len], at + len + 1)
+        })
+        .collect()
+}
+
+/// Whether all of a block is said before its last mark. In a table why something is so may follow in another column, and what
+/// leads to a list needs no mark.
+fn is_marked(block: &str) -> bool {
+    match marks(block).last() {
+        Some((_, end)) => block.starts_with('|') || matches!(&block[*end..], "" | ":"),
+        None => block.ends_with("but for this:"),
+    }
+}
+
+/// Whether a file has a test of this name.
+fn has_test(file: &Path, name: &str) -> bool {
+    let Ok(source) = fs::read_to_string(file) else { return false };
+    let declared = format!("fn {name}(");
+    let Some((before, _)) = source.split_once(&declared) else { return false };
+    let attributes = before.trim_end().rsplit('\n').map(str::trim).take_while(|line| line.starts_with('#'));
+    attributes.into_iter().any(|line| line == "#[test]")
+}
+
+/// Whether there is what is named: `file::test` of this package's tests, `directory/file::test` of the tree, or a script with its steps.
+fn is_there(named: &str) -> bool {
+    if let Some((file, name)) = named.split_once("::") {
+        let path = match file.contains('/') {
+            true => root().join(file),
+            false => root().join("rfs-fuse/tests").join(file),
+        };
+        return has_test(&path.with_extension("rs"), name);
+    }
+    let mut words = named.split(' ');
+    let Ok(script) = fs::read_to_string(root().join(words.next().expect("a word"))) else { return false };
+    words.all(|step| script.contains(&format!("\n{step}() {{\n")))
+}
+
+#[test]
+fn everything_that_is_said_has_a_mark_and_every_mark_its_tests() {
+    let text = fs::read_to_string(root().join("rfs-fuse/SEMANTICS.md")).expect("read");
+    let (said, shown) = text.split_once("\n## Shown by\n").expect("the list of tests");
+    // What is said in front of the first heading is about the text.
+    let before = said.split_once("\n## ").expect("a heading").0;
+    let mut wrong = Vec::new();
+    let blocks: Vec<_> =
+        blocks(said).into_iter().filter(|(line, _)| *line > before.lines().count()).collect();
+    assert!(blocks.len() > 100, "{} blocks are not all of it", blocks.len());
+    for (line, block) in &blocks {
+        if !is_marked(block) {
+            wrong.push(format!("line {line}: no mark behind: {block}"));
+        }
+    }
+    let used: BTreeSet<&str> =
+        blocks.iter().flat_map(|(_, block)| marks(block)).map(|(mark, _)| mark).collect();
+
+    let mut tests = BTreeMap::new();
+    for line in shown.lines().filter(|line| !line.is_empty()) {
+        let Some((mark, rest)) = line.strip_prefix("[^").and_then(|line| line.split_once("]: ")) else {
+            continue;
+        };
+        if tests.insert(mark, rest).is_some() {
+            wrong.push(format!("[^{mark}] is there twice"));
+        }
+        let named: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
+        if named.is_empty() && !rest.starts_with(NO_TEST) {
+            wrong.push(format!("[^{mark}] names no test"));
+        }
+        wrong.extend(
+            named.iter().filter(|named| !is_there(named)).map(|named| format!("[^{mark}]: no {named}")),
+        );
+    }
+    wrong.extend(
+        used.iter().filter(|mark| !tests.contains_key(*mark)).map(|mark| format!("[^{mark}] leads nowhere")),
+    );
+    wrong.extend(
+        tests.keys().filter(|mark| !used.contains(*mark)).map(|mark| format!("[^{mark}] is used nowhere")),
+    );
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    let without = tests.values().filter(|rest| rest.starts_with(NO_TEST)).count();
+    println!("{} statements, {} of them without a test", tests.len(), without);
+}
+
+#[test]
+fn a_text_is_taken_apart() {
+    let text =
+        "# Head\n\nOne\ntwo.[^a]\n\n- item.[^b]\n  more\n- next\n\n| a | b |\n|-|-|\n| row[^c] | why |\n";
+    let found = blocks(text);
+    let expected = [(3, "One two.[^a]"), (6, "- item.[^b] more"), (8, "- next"), (12, "| row[^c] | why |")];
+    assert_eq!(found, expected.map(|(line, block)| (line, block.to_owned())));
+    let marked: Vec<bool> = found.iter().map(|(_, block)| is_marked(block)).collect();
+    assert_eq!(marked, [true, false, false, true]);
+    assert!(!is_there("semantics::no_such_test") && !is_there("semantics::root"));
+    assert!(
+        is_there("semantics::a_text_is_taken_apart")
+            && is_there("rfs-fuse/tests/semantics::a_text_is_taken_apart")
+    );
+    assert!(is_there("ci/reliability packets cut_off") && !is_there("ci/reliability nonsense"));
+}
