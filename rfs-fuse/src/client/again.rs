@@ -42,7 +42,13 @@ impl SessionAgain {
         // A network that was cut may be there again while an attempt of before waits: several short ones.
         let connect_timeout = options.connect_timeout.min(ATTEMPT);
         let options = SessionOptions { connect_timeout, ..options.clone() };
-        SessionAgain { address: address.clone(), options, attach: attach.clone(), mount, complaint: Mutex::default() }
+        SessionAgain {
+            address: address.clone(),
+            options,
+            attach: attach.clone(),
+            mount,
+            complaint: Mutex::default(),
+        }
     }
 
     /// Reads the certificates again: they may have been renewed while the mount was there. Those of before are as good as nothing else.
