@@ -103,6 +103,16 @@ faults! {
         XattrCreateIgnored "xattr-create-ignored" "XATTR_CREATE replaces"
         XattrShortened "xattr-shortened" "a long extended attribute loses its last byte"
 
+        // Memory that outlives its server, and snapshots.
+        RenameNotLogged "rename-not-logged" "the next server knows nothing of a rename"
+        ReplyMisnumbered "reply-misnumbered" "the next server takes a reply for that of the request before"
+        GivenUpForgotten "given-up-forgotten" "the next server hands out space that sessions can still write to"
+        LogRoomUnlimited "log-room-unlimited" "a session may have files open until the log is full of that"
+        DescriptionCrowdedOut "description-crowded-out" "requests leave no room for what a log that is written anew has to say"
+        FrameUnchecked "frame-unchecked" "a frame of a snapshot is believed though its check is wrong"
+        LossUntold "loss-untold" "a snapshot does not hear how long a file was that is cut behind it"
+        StandstillCounts "standstill-counts" "who could not come back while the server stood still is given up"
+
         // Keys.
         ReaderChanges "reader-changes" "a key for reading changes names"
         RevokedKept "revoked-kept" "a session outlives its key"

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::{
     Client, ClientError,
+    clock::WriteTimes,
     inode::Inode,
     layout::Piece,
     record::{RawRecord, Seen},
@@ -383,8 +384,17 @@ impl Client {
     /// Notes that the inode was written now.
     pub(crate) fn stamp(&self, inode: &Inode) -> Result<(), ClientError> {
         self.was_written(inode);
+        self.publish_time(inode, |times| times.note(self.clock.now()))
+    }
+
+    /// Publishes the time of a write, if `due` says that one is.
+    pub(super) fn publish_time(
+        &self,
+        inode: &Inode,
+        due: impl FnOnce(&mut WriteTimes) -> Option<i64>,
+    ) -> Result<(), ClientError> {
         let mut times = inode.times.lock();
-        match (times.note(self.clock.now()), inode.slot()) {
+        match (due(&mut times), inode.slot()) {
             (Some(time), Some(slot)) => {
                 let era = inode.layout.read().era();
                 self.records.write_time(era, slot, time)

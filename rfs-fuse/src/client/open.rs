@@ -10,6 +10,7 @@ use rfs_proto::{Attr, Errno, Opened, Reply, Request};
 
 use super::{
     Client, ClientError, Creator,
+    clock::WriteTimes,
     inode::{Inode, Opens},
     keeping::Since,
     layout::{LayoutCache, validate},
@@ -182,23 +183,12 @@ impl Client {
     /// Publishes what is not published yet: the time of the last write. Data is in place when a write returns.
     pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        self.in_its_era(&inode, || self.publish_time(&inode))
+        self.in_its_era(&inode, || self.publish_time(&inode, WriteTimes::take_pending))
     }
 
     /// As [`flush`](Self::flush).
     pub fn fsync(&self, ino: u64) -> Result<(), ClientError> {
         self.flush(ino)
-    }
-
-    fn publish_time(&self, inode: &Inode) -> Result<(), ClientError> {
-        let mut times = inode.times.lock();
-        match (times.take_pending(), inode.slot()) {
-            (Some(time), Some(slot)) => {
-                let era = inode.layout.read().era();
-                self.records.write_time(era, slot, time)
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Ends one open. The file counts as closed even if this fails.
@@ -208,7 +198,7 @@ impl Client {
         if opens.local == 0 {
             return Err(Errno::EBADF.into());
         }
-        let mut outcome = self.publish_time(&inode);
+        let mut outcome = self.publish_time(&inode, WriteTimes::take_pending);
         opens.local -= 1;
         if opens.local == 0 {
             // No read or write is under way any more when the server may give the space to others.

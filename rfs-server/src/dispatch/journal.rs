@@ -10,6 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rfs_proto::{Extent, LockKind, Reply, Request, encode_reply};
+use seeded_faults::{Fault, seeded};
 
 use super::{
     held::{Changes, Held},
@@ -60,6 +61,7 @@ impl<'a> Said<'a> {
 
     fn encode(&self, ops: &mut Vec<u8>) {
         let (slot, sequence) = self.number;
+        let sequence = if seeded(Fault::ReplyMisnumbered) { sequence.max(2) - 1 } else { sequence };
         REPLY.with_borrow(|reply| op::encode(&Op::Turn(self.session.id(), slot, sequence, reply), ops));
     }
 
@@ -111,11 +113,14 @@ impl Journal {
         said: Option<Said<'_>>,
         ops: &mut Vec<u8>,
     ) -> Result<(), Full> {
+        if seeded(Fault::RenameNotLogged) && changes.names.len() > 1 {
+            return Ok(());
+        }
         for &(session, ino) in &changes.opens {
             let (times, writes) = inodes.shard(ino).leases.of(session, ino);
             op::encode(&Op::Open(session, ino, times, writes), ops);
         }
-        for (ino, ranges, holders) in freed.reachable() {
+        for (ino, ranges, holders) in freed.reachable().filter(|_| !seeded(Fault::GivenUpForgotten)) {
             let ranges = ranges.iter().map(|range| (range.start, range.len)).collect();
             op::encode(&Op::GivenUp(ino, ranges, holders.to_vec()), ops);
         }

@@ -16,6 +16,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::size;
+use seeded_faults::{Fault, seeded};
 
 use crate::{
     namespace::{Body, Inode},
@@ -162,6 +163,9 @@ impl Tape {
 
     /// A step that is over had cut or removed these files, whose records were so before.
     pub(super) fn lose(&self, lost: &[Written]) {
+        if seeded(Fault::LossUntold) {
+            return;
+        }
         self.tell(Phase::Losses, |told| {
             told.written.extend_from_slice(lost);
             size_of_val(lost)

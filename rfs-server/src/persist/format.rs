@@ -8,6 +8,7 @@
 use std::io::{self, Read, Write};
 
 use crc32c::{crc32c, crc32c_append};
+use seeded_faults::{Fault, seeded};
 use serde::{Deserialize, Serialize};
 
 /// Version of the format.
@@ -220,7 +221,7 @@ impl<R: Read> Reader<R> {
             }
         }
         let found = check(self.seed, self.count, front, &[&self.body]);
-        if found != le_u32(expected) {
+        if found != le_u32(expected) && !seeded(Fault::FrameUnchecked) {
             return Err(ReadError::Damaged(self.at));
         }
         self.count += 1;
