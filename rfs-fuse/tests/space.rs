@@ -74,15 +74,15 @@ fn what_is_written_anew_while_another_mount_has_it_open_takes_no_more_space() {
         common::pairs(16 * MIB, options, |lender, a, b| {
             let (here, there) = (a.path("file"), b.path("file"));
             fs::write(&here, pattern(3 * MIB as usize, 1)).expect("written");
-            let open = open_rw(&there);
-            open.read_exact_at(&mut [0; 4096], 0).expect("read");
+            let held = open(&there);
+            held.read_exact_at(&mut [0; 4096], 0).expect("read");
             let free = lender.free_blocks();
             for round in 2..40 {
                 let bytes = pattern(3 * MIB as usize, round);
                 fs::write(&here, &bytes).expect("written");
                 assert!(fs::read(&there).expect("read") == bytes);
             }
-            drop(open);
+            drop(held);
             assert!(common::eventually(|| lender.free_blocks() == free));
         });
     }

@@ -60,7 +60,7 @@ impl<S: Source> Remote for Server<S> {
         Ok(())
     }
 
-    fn call_waiting(&self, request: &[u8], reply: &mut Vec<u8>, _: &Cancel) -> Result<()> {
+    fn call_waiting(&self, _: u32, request: &[u8], reply: &mut Vec<u8>, _: &Cancel) -> Result<()> {
         self.call(request, reply)
     }
 

@@ -78,6 +78,8 @@ pub struct Answer {
 struct Waiter {
     /// The number alone: the session is the owner's.
     number: u64,
+    /// Its place among all who have ever begun to wait.
+    asked: u64,
     wanted: Lock,
     /// Waits for nobody who waits.
     insists: bool,
@@ -109,6 +111,8 @@ pub struct Locks {
     most: Option<usize>,
     /// How many each owner has.
     holding: HashMap<Owner, usize>,
+    /// How many have begun to wait.
+    asked: u64,
     /// The inode that each ticket is for.
     tickets: HashMap<Ticket, u64>,
     /// The tickets of each owner who waits.
@@ -163,13 +167,13 @@ impl Locks {
         if self.closes_circle(ino, &new) {
             return Err(Errno::EDEADLK);
         }
-        let waiter = Waiter { number, wanted: new, insists: false };
+        self.asked += 1;
+        let waiter = Waiter { number, asked: self.asked, wanted: new, insists: false };
         self.change(new.owner, ino, |file| file.queue.push(waiter));
         self.tickets.insert(waiter.ticket(), ino);
         self.by_owner.entry(new.owner).or_default().push(waiter.ticket());
-        for other in self.held_up_by_order(ino, &waiter) {
-            self.settle(other, &LockRange::ALL);
-        }
+        let held_up = self.held_up_by_order(ino, &waiter);
+        self.settle_all(held_up.into_iter().map(|other| (other, LockRange::ALL)).collect());
         Ok(Asked::Waits)
     }
 
@@ -292,14 +296,17 @@ impl Locks {
     }
 
     fn settle_all(&mut self, mut changed: Vec<(u64, LockRange)>) {
-        while let Some((ino, mut range)) = changed.pop() {
-            while let Some(waiter) = self.next(ino, &range) {
-                self.answer(waiter.ticket(), Ok(()));
-                for (other, also) in self.take(ino, waiter.wanted) {
-                    match other == ino {
-                        true => range = range.around(&also),
-                        false => changed.push((other, also)),
-                    }
+        // In the order in which they asked over all files: who gets his may decide who is refused.
+        let next = |locks: &Locks, changed: &[(u64, LockRange)]| {
+            let all = changed.iter().filter_map(|(ino, range)| Some((*ino, locks.next(*ino, range)?)));
+            all.min_by_key(|(_, waiter)| waiter.asked)
+        };
+        while let Some((ino, waiter)) = next(self, &changed) {
+            self.answer(waiter.ticket(), Ok(()));
+            for (other, also) in self.take(ino, waiter.wanted) {
+                match changed.iter_mut().find(|(known, _)| *known == other) {
+                    Some((_, range)) => *range = range.around(&also),
+                    None => changed.push((other, also)),
                 }
             }
         }
