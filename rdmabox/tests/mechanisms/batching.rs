@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, CallsBy, Export, Host, Memory, Peer, RemoteAddr, Reply, Service, Session, SessionOptions,
-    stats::StatsSnapshot,
+    Access, BatchMode, CallsBy, Export, Host, Memory, Peer, RemoteAddr, Reply, Service, Session,
+    SessionOptions, stats::StatsSnapshot,
 };
 
 use crate::{
