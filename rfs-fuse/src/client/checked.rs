@@ -175,7 +175,11 @@ impl Client {
             let view = inode.size.lock();
             (view.size(), view.changes(), view.is_recent())
         };
-        let generation = inode.layout.read().generation();
+        // Before the pieces: those of a layout that comes in between are not looked for in an era, or taken for a generation, that is not theirs.
+        let (generation, era) = {
+            let layout = inode.layout.read();
+            (layout.generation(), layout.era())
+        };
         // Where records are mapped one looks at them first, else with the bytes, and not each time.
         let mapped = self.records.is_mapped();
         if mapped {
@@ -194,7 +198,6 @@ impl Client {
             let behind = stop.checked_next_multiple_of(BLOCK);
             let len = behind.ok_or(ClientError::Protocol("a file without end"))? - first;
             let pieces = self.readable(inode, first, len)?;
-            let era = inode.layout.read().era();
             let buffer = room(buffer, len as usize);
             let mut runs = Runs::new();
             let mut at = 0;
