@@ -212,6 +212,27 @@ impl Look<'_> {
 }
 
 impl Meta<'_> {
+    /// Whether an append was begun before, by a server that was killed between the growth of the file and the log of that: the session still
+    /// holds the end of the file, which is where this append ends, and what lies there is its data or nothing. What had not got
+    /// into the log of its space is lost, and is written again.
+    fn was_begun(&self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
+        let Write { ino, offset, mut data, .. } = *write;
+        let slot = self.namespace.get(ino)?.slot;
+        if self.table.size(slot) != write.end() || self.table.appends(slot) != Some(session) {
+            return Ok(false);
+        }
+        let mut there = Vec::new();
+        for (_, place, len) in self.file(ino)?.pieces(offset, write.end()) {
+            let Some((part, rest)) = data.split_at_checked(len as usize) else { return Ok(false) };
+            data = rest;
+            let Some(start) = place else { continue };
+            if self.space.bytes().read(Range { start, len }, &mut there).is_err() || there != part {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// False if there is space, but none that is zero yet.
     fn write(&mut self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
         let Write { ino, offset, growth, mut data } = *write;
@@ -221,7 +242,7 @@ impl Meta<'_> {
         }
         let slot = self.namespace.get(ino)?.slot;
         let size = self.table.size(slot);
-        if matches!(growth, Growth::From(was) if was != size) {
+        if matches!(growth, Growth::From(was) if was != size) && !self.was_begun(session, write)? {
             return Err(Errno::EAGAIN);
         }
         self.will_write(session, ino);
