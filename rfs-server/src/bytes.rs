@@ -21,6 +21,9 @@ use crate::alloc::Range;
 /// Looks at a block that others may be changing, before it is taken as it is.
 const TRIES: usize = 64;
 
+/// Blocks that are named of those that nobody can tell anything of.
+const NAMED: usize = 16;
+
 /// A block as a buffer.
 type Block = [u8; BLOCK as usize];
 
@@ -33,6 +36,17 @@ pub struct Bad {
     pub expected: u32,
     /// That of what is there.
     pub found: u32,
+}
+
+/// Blocks that were being changed when a server ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// All of them.
+    pub open: u64,
+    /// Those that are neither as they were before nor all zero: changed in part or as a whole, or damaged, which nobody can tell.
+    pub unknown: u64,
+    /// Where the first of those begin in the arena.
+    pub places: Vec<u64>,
 }
 
 /// The bytes.
@@ -249,16 +263,30 @@ impl Bytes {
         }
     }
 
-    /// Has the words of blocks that were being changed when the server before ended say what is there. How many there were.
-    pub fn settle(&self) -> u64 {
-        let Some(words) = self.words.as_deref() else { return 0 };
+    /// Has the words of blocks that were being changed when the server before ended say what is there.
+    pub fn settle(&self) -> Settled {
+        let mut settled = Settled::default();
+        let Some(words) = self.words.as_deref() else { return settled };
         let mut bytes: Block = [0; BLOCK as usize];
-        let open = (0..self.len()).step_by(BLOCK as usize).filter(|&block| load(words, block).is_open());
-        open.map(|block| {
+        for block in (0..self.len()).step_by(BLOCK as usize) {
+            let word = load(words, block);
+            if !word.is_open() {
+                continue;
+            }
             self.arena.read(block as usize, &mut bytes);
-            store(words, block, load(words, block).closed(check(&bytes)));
-        })
-        .count() as u64
+            let found = check(&bytes);
+            store(words, block, word.closed(found));
+            settled.open += 1;
+            // As before the change, or all zero as after one that zeroes it.
+            if found == word.check() || found == 0 {
+                continue;
+            }
+            settled.unknown += 1;
+            if settled.places.len() < NAMED {
+                settled.places.push(block);
+            }
+        }
+        settled
     }
 }
 

@@ -134,10 +134,40 @@ fn only_open_words_are_settled() {
     flip(&bytes, B);
     flip(&bytes, 2 * B);
     assert_eq!(bad_blocks(&bytes), [1, 2]);
-    assert_eq!(bytes.settle(), 1);
+    assert_eq!(bytes.settle(), Settled { open: 1, unknown: 1, places: vec![B] });
     // What was at rest, and is damaged, stays so.
     assert_eq!(bad_blocks(&bytes), [2]);
-    assert_eq!(bytes.settle(), 0);
+    assert_eq!(bytes.settle(), Settled::default());
+}
+
+/// A block whose word lost a bit while it was at rest is as it was, and is not said to be in doubt; one that is neither old nor zero is named.
+#[test]
+fn a_block_that_was_open_and_is_as_before_or_zero_is_not_in_doubt() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 4 * B as usize], false).unwrap();
+    let words = bytes.words.as_deref().unwrap();
+    for block in 0..3 {
+        store(words, block * B, load(words, block * B).opened());
+    }
+    bytes.arena.zero(B as usize, B as usize);
+    flip(&bytes, 2 * B + 9);
+    assert_eq!(bytes.settle(), Settled { open: 3, unknown: 1, places: vec![2 * B] });
+    assert_eq!(bytes.bad(all()), []);
+}
+
+/// A few of many.
+#[test]
+fn no_more_blocks_in_doubt_are_named_than_somebody_reads() {
+    let len = 40 * B;
+    let words = Memory::private(checksum::region_len(len) as usize).unwrap();
+    let bytes = Bytes::new(Arc::new(Memory::private(len as usize).unwrap()), Some(Arc::new(words)));
+    let words = bytes.words.as_deref().unwrap();
+    for block in 0..40 {
+        store(words, block * B, load(words, block * B).opened());
+        flip(&bytes, block * B);
+    }
+    let settled = bytes.settle();
+    assert_eq!((settled.open, settled.unknown, settled.places.len()), (40, 40, NAMED));
 }
 
 #[test]
