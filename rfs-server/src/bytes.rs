@@ -7,7 +7,11 @@
 //! Threading: any thread may read. A block is changed by one thread at a time: whoever has the shard of the inode that has it, or
 //! has taken it from the account while it is nobody's. Readers in other processes go by the words alone.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::Duration,
+};
 
 use rdmabox::Memory;
 use rfs_proto::{
@@ -18,8 +22,11 @@ use seeded_faults::{Fault, seeded};
 
 use crate::alloc::Range;
 
-/// Looks at a block that others may be changing, before it is taken as it is.
-const TRIES: usize = 64;
+/// Looks at a block that others may be changing, without a pause.
+const SPINS: usize = 64;
+/// With pauses. Whoever changes a block has it open for microseconds, or for as long as he does not get the processor.
+const PAUSES: usize = 512;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Blocks that are named of those that nobody can tell anything of.
 const NAMED: usize = 16;
@@ -233,27 +240,37 @@ impl Bytes {
     }
 
     /// Looks through a copy of whole blocks that was made while others may have been changing them: what does not fit is copied again. Which
-    /// are bad for certain.
+    /// are bad, or do not come to rest, and may be bad.
     pub fn mend(&self, start: u64, copy: &mut [u8]) -> Vec<Bad> {
         let Some(words) = self.words.as_deref() else { return Vec::new() };
         let whole = copy.chunks_exact_mut(BLOCK as usize).zip((start..).step_by(BLOCK as usize));
-        let at_rest = |(copy, block): (&mut [u8], u64)| {
-            let mut word = load(words, block);
-            for _ in 0..TRIES {
-                if word.fits(copy) {
-                    return None;
-                }
-                self.arena.read(block as usize, copy);
-                let now = load(words, block);
-                // What was read between two looks at the same even version was at rest.
-                if now == word && !word.is_open() && !word.fits(copy) {
-                    return Some(Bad { place: block, expected: word.check(), found: check(copy) });
-                }
-                word = now;
+        whole.filter_map(|(copy, block)| self.mend_block(words, block, copy).err()).collect()
+    }
+
+    fn mend_block(&self, words: &Memory, block: u64, copy: &mut [u8]) -> Result<(), Bad> {
+        let mut word = load(words, block);
+        for look in 0..SPINS + PAUSES {
+            if word.fits(copy) {
+                return Ok(());
             }
-            None
-        };
-        whole.filter_map(at_rest).collect()
+            match look {
+                0 => {}
+                1..SPINS => thread::yield_now(),
+                _ => thread::sleep(PAUSE),
+            }
+            self.arena.read(block as usize, copy);
+            let now = load(words, block);
+            // What was read between two looks at the same even version was at rest.
+            if now == word && !word.is_open() && !word.fits(copy) {
+                break;
+            }
+            word = now;
+        }
+        // If it is open all the time, only what was there before it was opened is known.
+        match (word.check(), check(copy)) {
+            (expected, found) if expected == found => Ok(()),
+            (expected, found) => Err(Bad { place: block, expected, found }),
+        }
     }
 
     /// What was said to be the check of a block, for one that was bad elsewhere already.

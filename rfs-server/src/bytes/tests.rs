@@ -205,3 +205,39 @@ fn a_copy_is_mended_and_what_is_bad_is_named() {
     other.expect(3 * B, expected);
     assert_eq!(other.bad(all()), bad);
 }
+
+/// A copy of a block that somebody has left open, or whose version is damaged, would be a good one in the snapshot.
+#[test]
+fn a_copy_of_a_block_that_stays_open_is_bad_unless_it_is_as_before() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 4 * B as usize], false).unwrap();
+    let words = bytes.words.as_deref().unwrap();
+    for block in 1..3 {
+        store(words, block * B, load(words, block * B).opened());
+    }
+    flip(&bytes, 2 * B + 5);
+    let mut copy = vec![0; 4 * B as usize];
+    bytes.arena.read(0, &mut copy);
+    let bad = bytes.mend(0, &mut copy);
+    let found = check(&copy[2 * B as usize..3 * B as usize]);
+    assert_eq!(bad, [Bad { place: 2 * B, expected: check(&[7; B as usize]), found }]);
+}
+
+/// Longer than it takes to look a number of times without a pause.
+#[test]
+fn a_copy_waits_for_whoever_changes_the_block() {
+    let bytes = bytes();
+    let words = bytes.words.as_deref().unwrap();
+    bytes.write(0, &[7; B as usize], false).unwrap();
+    store(words, 0, load(words, 0).opened());
+    flip(&bytes, 5);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(20 * PAUSE);
+            bytes.write(0, &[8; B as usize], false).unwrap();
+        });
+        let mut copy = vec![0; B as usize];
+        assert_eq!(bytes.mend(0, &mut copy), []);
+        assert!(copy == [8; B as usize]);
+    });
+}
