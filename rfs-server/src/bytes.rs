@@ -18,6 +18,7 @@ use rfs_proto::{
     BLOCK,
     checksum::{self, Word, check},
 };
+use rustix::io::pread;
 use seeded_faults::{Fault, seeded};
 
 use crate::alloc::Range;
@@ -129,8 +130,7 @@ impl Bytes {
         }
         if whole.len > 0 {
             // Where the word says that it is zero it need not change.
-            let says_so = |word: Word| !word.is_open() && word.check() == 0;
-            let others = || blocks(whole).filter(|&(block, ..)| !says_so(load(words, block)));
+            let others = || blocks(whole).filter(|&(block, ..)| !says_zero(load(words, block)));
             others().for_each(|(block, ..)| store(words, block, load(words, block).opened()));
             zero(whole);
             others().for_each(|(block, ..)| store(words, block, load(words, block).closed(0)));
@@ -140,8 +140,13 @@ impl Bytes {
     /// Zeroes a part of a block. What its word is wrong by, it is wrong by afterwards.
     fn zero_part(&self, words: &Memory, block: u64, from: usize, to: usize) {
         let mut bytes: Block = [0; BLOCK as usize];
-        self.arena.read(block as usize, &mut bytes);
-        let (word, before) = (load(words, block), check(&bytes));
+        let word = load(words, block);
+        self.read_block(word, block, &mut bytes);
+        // It may be one that was never touched.
+        if says_zero(word) && bytes == [0; BLOCK as usize] {
+            return;
+        }
+        let before = check(&bytes);
         bytes[from..to].fill(0);
         let wrong_by = if word.is_open() { 1 } else { word.check() ^ before };
         store(words, block, word.opened());
@@ -231,11 +236,20 @@ impl Bytes {
     }
 
     fn check_block(&self, words: &Memory, block: u64, bytes: &mut Block) -> Result<(), Bad> {
-        self.arena.read(block as usize, bytes);
         let word = load(words, block);
+        self.read_block(word, block, bytes);
         match word.fits(bytes) || seeded(Fault::MismatchIgnored) {
             true => Ok(()),
             false => Err(Bad { place: block, expected: word.check(), found: check(bytes) }),
+        }
+    }
+
+    /// Reads a block. Through the mapping one that was never touched would be made present, and there may be no memory left for it.
+    fn read_block(&self, word: Word, block: u64, bytes: &mut Block) {
+        let fd = self.arena.fd().filter(|_| word.check() == 0);
+        // One system call: files are at most as large as their arena, and memory that is read does not block.
+        if fd.is_none_or(|fd| pread(fd, &mut bytes[..], block) != Ok(BLOCK as usize)) {
+            self.arena.read(block as usize, bytes);
         }
     }
 
@@ -290,7 +304,7 @@ impl Bytes {
             if !word.is_open() {
                 continue;
             }
-            self.arena.read(block as usize, &mut bytes);
+            self.read_block(word, block, &mut bytes);
             let found = check(&bytes);
             store(words, block, word.closed(found));
             settled.open += 1;
@@ -311,6 +325,11 @@ impl Bytes {
 fn whole_blocks(range: Range) -> Range {
     let (start, end) = (range.start.next_multiple_of(BLOCK), range.end() / BLOCK * BLOCK);
     Range { start, len: end.saturating_sub(start) }
+}
+
+/// Whether a word says that its block is at rest and all zero.
+fn says_zero(word: Word) -> bool {
+    !word.is_open() && word.check() == 0
 }
 
 fn load(words: &Memory, block: u64) -> Word {

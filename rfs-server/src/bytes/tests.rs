@@ -241,3 +241,23 @@ fn a_copy_waits_for_whoever_changes_the_block() {
         assert!(copy == [8; B as usize]);
     });
 }
+
+/// Memory that nobody has written to takes no room, whoever looks at it.
+#[test]
+fn looking_at_what_was_never_touched_does_not_make_it_present() {
+    let arena = Arc::new(Memory::shared("never-touched", (BLOCKS * B) as usize).unwrap());
+    let words = Memory::private(checksum::region_len(BLOCKS * B) as usize).unwrap();
+    let bytes = Bytes::new(Arc::clone(&arena), Some(Arc::new(words)));
+    let words = bytes.words.as_deref().unwrap();
+    let present = || rustix::fs::fstat(arena.fd().unwrap()).unwrap().st_blocks;
+    store(words, B, load(words, B).opened());
+    assert_eq!(bytes.settle().open, 1);
+    assert_eq!(bytes.bad(all()), []);
+    bytes.read(all(), &mut Vec::new()).unwrap();
+    bytes.zero(Range { start: 10, len: 3 * B });
+    assert_eq!(present(), 0);
+    // It is looked at nevertheless.
+    flip(&bytes, 2 * B);
+    assert_eq!(bad_blocks(&bytes), [2]);
+    assert!(present() > 0);
+}
