@@ -258,3 +258,18 @@ fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
         assert!(read(&client, ino, 0, data.len() + 1) == data, "{append}");
     }
 }
+
+/// What of a write lies behind the end of the file, and is not the file's, would show when it grows.
+#[test]
+fn a_long_write_that_begins_in_a_bad_block_leaves_nothing_behind_the_end() {
+    let server = Fake::checked(256, false);
+    let client = client(&server);
+    let ino = create(&client, "a");
+    client.write(ino, 0, &pattern(B + 100)).unwrap();
+    server.damage(server.place(ino, B + 9), &[0]);
+    let data = pattern(3 * WRITE_PART as u64);
+    assert_eq!(client.write(ino, B + 50, &data), Err(Errno::EIO.into()));
+    let len = data.len() as u64;
+    client.setattr(ino, &SetAttr { size: Some(len), ..TRUNCATE }).unwrap();
+    assert!(read(&client, ino, 2 * B, data.len()).iter().all(|&byte| byte == 0));
+}
