@@ -16,7 +16,7 @@ use rdmabox::{
     Address, Key, KeyFileError, ProviderKind, RdmaOptions, SessionOptions, size,
     tls::{TlsClient, TlsClientFiles, TlsError},
 };
-use rfs_proto::{BLOCK, BadBlock};
+use rfs_proto::{BLOCK, BadBlock, Verified};
 
 use crate::client::{AttachError, AttachOptions, Client, ClientError};
 
@@ -109,6 +109,18 @@ struct Outcome {
     bad: u64,
 }
 
+impl Outcome {
+    /// Adds what was found from a place on. An error if the server gets no further.
+    fn add(&mut self, place: (u64, u64), part: &Verified) -> Result<(), ScrubError> {
+        if part.next == Some(place) {
+            return Err(ClientError::Protocol("a comparison that gets no further").into());
+        }
+        self.blocks = self.blocks.saturating_add(part.blocks);
+        self.bad = self.bad.saturating_add(part.bad.len() as u64);
+        Ok(())
+    }
+}
+
 /// The arguments of a scrub, if that is what a command line asks for.
 pub(crate) fn asked(arguments: &[OsString]) -> Option<&[OsString]> {
     arguments.get(1).filter(|first| *first == "scrub").map(|_| &arguments[1..])
@@ -159,8 +171,7 @@ fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
     while let Some(place) = at {
         let begun = Instant::now();
         let part = client.verify(place)?;
-        outcome.blocks += part.blocks;
-        outcome.bad += part.bad.len() as u64;
+        outcome.add(place, &part)?;
         for bad in &part.bad {
             writeln!(out, "{}", describe(bad))?;
         }
@@ -188,17 +199,17 @@ fn describe(bad: &BadBlock) -> String {
     let name = if path.is_empty() { "a file without a name".into() } else { path.escape_debug().to_string() };
     format!(
         "{name}: bytes {offset} to {} are bad (inode {ino}, {arena} in the arena, check {found:08x} instead of {expected:08x})",
-        offset + (BLOCK - 1)
+        offset.saturating_add(BLOCK - 1)
     )
 }
 
 fn progress(Outcome { blocks, bad }: Outcome, used: u64) -> String {
-    let percent = (blocks * 100).checked_div(used).unwrap_or(100).min(100);
-    format!("{percent:3} % of {}, {bad} blocks bad", size::show(used * BLOCK))
+    let percent = blocks.saturating_mul(100).checked_div(used).unwrap_or(100).min(100);
+    format!("{percent:3} % of {}, {bad} blocks bad", size::show(used.saturating_mul(BLOCK)))
 }
 
 fn summary(Outcome { blocks, bad }: Outcome) -> String {
-    let compared = format!("compared {} ({blocks} blocks)", size::show(blocks * BLOCK));
+    let compared = format!("compared {} ({blocks} blocks)", size::show(blocks.saturating_mul(BLOCK)));
     match bad {
         0 => format!("{compared}: nothing is bad"),
         1 => format!("{compared}: 1 block is bad"),
@@ -233,5 +244,25 @@ mod tests {
         assert_eq!(progress(Outcome::default(), 0), "100 % of 0 B, 0 blocks bad");
         assert_eq!(summary(Outcome { blocks: 256, bad: 0 }), "compared 1 MiB (256 blocks): nothing is bad");
         assert!(summary(Outcome { blocks: 1, bad: 1 }).ends_with("1 block is bad"));
+    }
+
+    /// A server that lies neither ends this program nor keeps it for ever.
+    #[test]
+    fn a_server_that_makes_no_sense() {
+        let bad =
+            BadBlock { ino: 7, offset: u64::MAX - 3, arena: 0, expected: 1, found: 2, path: b"/a".to_vec() };
+        assert!(describe(&bad).contains("bytes 18446744073709551612 to 18446744073709551615 are bad"));
+        let mut outcome = Outcome::default();
+        let part = Verified { blocks: u64::MAX, bad: vec![bad], next: Some((7, 9)) };
+        outcome.add((7, 8), &part).unwrap();
+        outcome.add((7, 10), &part).unwrap();
+        assert_eq!(outcome, Outcome { blocks: u64::MAX, bad: 2 });
+        assert!(
+            progress(outcome, u64::MAX).starts_with("  1 % of 16.0 EiB"),
+            "{}",
+            progress(outcome, u64::MAX)
+        );
+        assert!(summary(outcome).contains(&u64::MAX.to_string()));
+        assert!(matches!(outcome.add((7, 9), &part), Err(ScrubError::Client(ClientError::Protocol(_)))));
     }
 }

@@ -7,19 +7,30 @@
 //! Threading: any thread may read. A block is changed by one thread at a time: whoever has the shard of the inode that has it, or
 //! has taken it from the account while it is nobody's. Readers in other processes go by the words alone.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::Duration,
+};
 
 use rdmabox::Memory;
 use rfs_proto::{
     BLOCK,
     checksum::{self, Word, check},
 };
+use rustix::io::pread;
 use seeded_faults::{Fault, seeded};
 
 use crate::alloc::Range;
 
-/// Looks at a block that others may be changing, before it is taken as it is.
-const TRIES: usize = 64;
+/// Looks at a block that others may be changing, without a pause.
+const SPINS: usize = 64;
+/// With pauses. Whoever changes a block has it open for microseconds, or for as long as he does not get the processor.
+const PAUSES: usize = 512;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Blocks that are named of those that nobody can tell anything of.
+const NAMED: usize = 16;
 
 /// A block as a buffer.
 type Block = [u8; BLOCK as usize];
@@ -33,6 +44,17 @@ pub struct Bad {
     pub expected: u32,
     /// That of what is there.
     pub found: u32,
+}
+
+/// Blocks that were being changed when a server ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// All of them.
+    pub open: u64,
+    /// Those that are neither as they were before nor all zero: changed in part or as a whole, or damaged, which nobody can tell.
+    pub unknown: u64,
+    /// Where the first of those begin in the arena.
+    pub places: Vec<u64>,
 }
 
 /// The bytes.
@@ -108,8 +130,7 @@ impl Bytes {
         }
         if whole.len > 0 {
             // Where the word says that it is zero it need not change.
-            let says_so = |word: Word| !word.is_open() && word.check() == 0;
-            let others = || blocks(whole).filter(|&(block, ..)| !says_so(load(words, block)));
+            let others = || blocks(whole).filter(|&(block, ..)| !says_zero(load(words, block)));
             others().for_each(|(block, ..)| store(words, block, load(words, block).opened()));
             zero(whole);
             others().for_each(|(block, ..)| store(words, block, load(words, block).closed(0)));
@@ -119,8 +140,13 @@ impl Bytes {
     /// Zeroes a part of a block. What its word is wrong by, it is wrong by afterwards.
     fn zero_part(&self, words: &Memory, block: u64, from: usize, to: usize) {
         let mut bytes: Block = [0; BLOCK as usize];
-        self.arena.read(block as usize, &mut bytes);
-        let (word, before) = (load(words, block), check(&bytes));
+        let word = load(words, block);
+        self.read_block(word, block, &mut bytes);
+        // It may be one that was never touched.
+        if says_zero(word) && bytes == [0; BLOCK as usize] {
+            return;
+        }
+        let before = check(&bytes);
         bytes[from..to].fill(0);
         let wrong_by = if word.is_open() { 1 } else { word.check() ^ before };
         store(words, block, word.opened());
@@ -210,36 +236,55 @@ impl Bytes {
     }
 
     fn check_block(&self, words: &Memory, block: u64, bytes: &mut Block) -> Result<(), Bad> {
-        self.arena.read(block as usize, bytes);
         let word = load(words, block);
+        self.read_block(word, block, bytes);
         match word.fits(bytes) || seeded(Fault::MismatchIgnored) {
             true => Ok(()),
             false => Err(Bad { place: block, expected: word.check(), found: check(bytes) }),
         }
     }
 
+    /// Reads a block. Through the mapping one that was never touched would be made present, and there may be no memory left for it.
+    fn read_block(&self, word: Word, block: u64, bytes: &mut Block) {
+        let fd = self.arena.fd().filter(|_| word.check() == 0);
+        // One system call: files are at most as large as their arena, and memory that is read does not block.
+        if fd.is_none_or(|fd| pread(fd, &mut bytes[..], block) != Ok(BLOCK as usize)) {
+            self.arena.read(block as usize, bytes);
+        }
+    }
+
     /// Looks through a copy of whole blocks that was made while others may have been changing them: what does not fit is copied again. Which
-    /// are bad for certain.
+    /// are bad, or do not come to rest, and may be bad.
     pub fn mend(&self, start: u64, copy: &mut [u8]) -> Vec<Bad> {
         let Some(words) = self.words.as_deref() else { return Vec::new() };
         let whole = copy.chunks_exact_mut(BLOCK as usize).zip((start..).step_by(BLOCK as usize));
-        let at_rest = |(copy, block): (&mut [u8], u64)| {
-            let mut word = load(words, block);
-            for _ in 0..TRIES {
-                if word.fits(copy) {
-                    return None;
-                }
-                self.arena.read(block as usize, copy);
-                let now = load(words, block);
-                // What was read between two looks at the same even version was at rest.
-                if now == word && !word.is_open() && !word.fits(copy) {
-                    return Some(Bad { place: block, expected: word.check(), found: check(copy) });
-                }
-                word = now;
+        whole.filter_map(|(copy, block)| self.mend_block(words, block, copy).err()).collect()
+    }
+
+    fn mend_block(&self, words: &Memory, block: u64, copy: &mut [u8]) -> Result<(), Bad> {
+        let mut word = load(words, block);
+        for look in 0..SPINS + PAUSES {
+            if word.fits(copy) {
+                return Ok(());
             }
-            None
-        };
-        whole.filter_map(at_rest).collect()
+            match look {
+                0 => {}
+                1..SPINS => thread::yield_now(),
+                _ => thread::sleep(PAUSE),
+            }
+            self.arena.read(block as usize, copy);
+            let now = load(words, block);
+            // What was read between two looks at the same even version was at rest.
+            if now == word && !word.is_open() && !word.fits(copy) {
+                break;
+            }
+            word = now;
+        }
+        // If it is open all the time, only what was there before it was opened is known.
+        match (word.check(), check(copy)) {
+            (expected, found) if expected == found => Ok(()),
+            (expected, found) => Err(Bad { place: block, expected, found }),
+        }
     }
 
     /// What was said to be the check of a block, for one that was bad elsewhere already.
@@ -249,16 +294,30 @@ impl Bytes {
         }
     }
 
-    /// Has the words of blocks that were being changed when the server before ended say what is there. How many there were.
-    pub fn settle(&self) -> u64 {
-        let Some(words) = self.words.as_deref() else { return 0 };
+    /// Has the words of blocks that were being changed when the server before ended say what is there.
+    pub fn settle(&self) -> Settled {
+        let mut settled = Settled::default();
+        let Some(words) = self.words.as_deref() else { return settled };
         let mut bytes: Block = [0; BLOCK as usize];
-        let open = (0..self.len()).step_by(BLOCK as usize).filter(|&block| load(words, block).is_open());
-        open.map(|block| {
-            self.arena.read(block as usize, &mut bytes);
-            store(words, block, load(words, block).closed(check(&bytes)));
-        })
-        .count() as u64
+        for block in (0..self.len()).step_by(BLOCK as usize) {
+            let word = load(words, block);
+            if !word.is_open() {
+                continue;
+            }
+            self.read_block(word, block, &mut bytes);
+            let found = check(&bytes);
+            store(words, block, word.closed(found));
+            settled.open += 1;
+            // As before the change, or all zero as after one that zeroes it.
+            if found == word.check() || found == 0 {
+                continue;
+            }
+            settled.unknown += 1;
+            if settled.places.len() < NAMED {
+                settled.places.push(block);
+            }
+        }
+        settled
     }
 }
 
@@ -266,6 +325,11 @@ impl Bytes {
 fn whole_blocks(range: Range) -> Range {
     let (start, end) = (range.start.next_multiple_of(BLOCK), range.end() / BLOCK * BLOCK);
     Range { start, len: end.saturating_sub(start) }
+}
+
+/// Whether a word says that its block is at rest and all zero.
+fn says_zero(word: Word) -> bool {
+    !word.is_open() && word.check() == 0
 }
 
 fn load(words: &Memory, block: u64) -> Word {

@@ -91,8 +91,7 @@ impl Table {
             if attr.kind != FileKind::Regular {
                 table.store(attr.slot, record::SIZE, attr.size);
             }
-            let appender = record::appender_session(table.load(attr.slot, record::APPENDER));
-            if appender > 0 && !may_append(appender) {
+            if let Some(appender) = table.appends(attr.slot).filter(|&session| !may_append(session)) {
                 table.end_append(attr.slot, appender);
             }
             table.store_server_part(attr, space, version);
@@ -216,6 +215,11 @@ impl Table {
             _ if whole => Ok(Some(written)),
             _ => Err(BeingChanged(ino)),
         }
+    }
+
+    /// The session that is appending.
+    pub fn appends(&self, slot: u32) -> Option<u64> {
+        Some(record::appender_session(self.load(slot, record::APPENDER))).filter(|&session| session != 0)
     }
 
     /// Ends an append of a session that can append no more.

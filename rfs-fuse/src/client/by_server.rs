@@ -98,6 +98,13 @@ impl Client {
             // All of the space at once, so that it is in one piece, or nothing is written.
             self.allocate(inode, offset, data.len() as u64)?;
         }
+        if !offset.is_multiple_of(BLOCK)
+            && let Some(next) = all.next()
+        {
+            // The rest of its block may be bad. Parts that are there by then, behind the end of the file, would show when that grows.
+            self.send_one(inode.ino, part, Growth::Stay)?;
+            part = next;
+        }
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         while all.peek().is_some() {
             let mut together = Vec::with_capacity(AT_ONCE);

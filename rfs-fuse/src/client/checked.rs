@@ -3,7 +3,8 @@
 //! A block that does not fit its word may be just being written, and is read again. That it is bad is certain when three reads in a row found
 //! the same even version: the bytes of the second one were read between two looks at a word that has not changed, in whatever order a
 //! list fetched them. As long as versions change, or one is odd, somebody is writing; who has the processor while the writer waits
-//! for it lets it go, and after a while sleeps.
+//! for it lets it go, and after a while sleeps. The places of the file are let go every now and then meanwhile: a truncation of
+//! another mount may be waiting for them, and its server not for long.
 
 use std::{
     ops::Range,
@@ -30,6 +31,7 @@ use super::{
     layout::Piece,
     record::{Glimpse, RawRecord, Seen},
     remote::{Mapped, Remote, at},
+    space::TRIES,
 };
 
 /// Reads of one block that find the same, and so are certain.
@@ -39,6 +41,8 @@ const SPINS: u32 = 64;
 /// Pauses after that.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// So long a block is waited for while the places of its file are held. A server that recalls them waits for seconds.
+const HOLDING: Duration = Duration::from_millis(50);
 
 /// Words of a read as they come over the network, mostly of no more than a few blocks.
 type RawWords = SmallVec<[u8; 256]>;
@@ -61,6 +65,23 @@ struct Run {
 
 /// Mostly one or two.
 type Runs = SmallVec<[Run; 4]>;
+
+/// What a read has come to.
+pub(crate) enum Checked {
+    /// Where in the buffer the bytes are.
+    Bytes(Range<usize>),
+    /// The file has changed, and this is to begin anew.
+    Changed,
+    /// The block that begins there in the file is being written all the time.
+    BeingWritten(u64),
+}
+
+/// What a block that did not fit its word is.
+enum Settled {
+    Fits,
+    Bad(Word),
+    BeingWritten,
+}
 
 /// Whether a block is bad, or only being written.
 #[derive(Debug, Default)]
@@ -113,28 +134,59 @@ fn word_of(words: &[u8], at: usize) -> Word {
 }
 
 impl Client {
-    /// Reads up to `end` into `buffer`, and checks it: where in the buffer the bytes are. `None` to begin anew. `accept` takes an end
-    /// of file that may have moved on during this read.
+    /// Reads up to `end` into `buffer`, and checks it: where in the buffer the bytes are.
     pub(crate) fn read_checked(
         &self,
         sums: &Sums,
         inode: &Inode,
         (offset, end): (u64, u64),
         buffer: &mut Vec<u8>,
+    ) -> Result<Range<usize>, ClientError> {
+        let (mut changes, mut give_up) = (0, None);
+        while changes < TRIES {
+            let _places = inode.places.read();
+            let accept = changes + 1 == TRIES;
+            let try_it = || self.try_checked(sums, inode, (offset, end), buffer, accept);
+            match self.in_its_era(inode, try_it)? {
+                Checked::Bytes(bytes) => return Ok(bytes),
+                Checked::Changed => changes += 1,
+                Checked::BeingWritten(block) => {
+                    // Nobody writes one block for so long without letting others see it.
+                    let now = Instant::now();
+                    if now >= *give_up.get_or_insert(now + self.patience) {
+                        return Err(ClientError::BeingWritten { ino: inode.ino, offset: block });
+                    }
+                }
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Reads in places that are held. `accept` takes an end of file that may have moved on during this read.
+    fn try_checked(
+        &self,
+        sums: &Sums,
+        inode: &Inode,
+        (offset, end): (u64, u64),
+        buffer: &mut Vec<u8>,
         accept: bool,
-    ) -> Result<Option<Range<usize>>, ClientError> {
+    ) -> Result<Checked, ClientError> {
         let (mut size, changes, recent) = {
             let view = inode.size.lock();
             (view.size(), view.changes(), view.is_recent())
         };
-        let generation = inode.layout.read().generation();
+        // Before the pieces: those of a layout that comes in between are not looked for in an era, or taken for a generation, that is not theirs.
+        let (generation, era) = {
+            let layout = inode.layout.read();
+            (layout.generation(), layout.era())
+        };
         // Where records are mapped one looks at them first, else with the bytes, and not each time.
         let mapped = self.records.is_mapped();
         if mapped {
             let now = self.look(inode)?;
             if generation != now.generation {
                 self.follow_generation(inode, now.generation)?;
-                return Ok(None);
+                return Ok(Checked::Changed);
             }
             size = now.size;
         }
@@ -146,7 +198,6 @@ impl Client {
             let behind = stop.checked_next_multiple_of(BLOCK);
             let len = behind.ok_or(ClientError::Protocol("a file without end"))? - first;
             let pieces = self.readable(inode, first, len)?;
-            let era = inode.layout.read().era();
             let buffer = room(buffer, len as usize);
             let mut runs = Runs::new();
             let mut at = 0;
@@ -169,8 +220,16 @@ impl Client {
                         continue;
                     }
                     let run = Run { arena: run.arena + (at - run.at) as u64, at: 0, len: BLOCK as usize };
-                    if let Some(word) = self.settle(sums, era, run, block, word)? {
-                        return self.bad(inode, generation, first + at as u64, (word, run.arena), block);
+                    let place = first + at as u64;
+                    match self.settle(sums, era, run, block, word)? {
+                        Settled::Fits => {}
+                        Settled::Bad(word) => {
+                            return self.bad(inode, generation, place, (word, run.arena), block);
+                        }
+                        Settled::BeingWritten => {
+                            let changed = self.has_changed(inode, generation)?;
+                            return Ok(if changed { Checked::Changed } else { Checked::BeingWritten(place) });
+                        }
                     }
                 }
             }
@@ -181,15 +240,15 @@ impl Client {
         if let Some(now) = now {
             if now.generation != generation {
                 self.follow_generation(inode, now.generation)?;
-                return Ok(None);
+                return Ok(Checked::Changed);
             }
             if now.size > size && end > size && !accept {
-                return Ok(None);
+                return Ok(Checked::Changed);
             }
             size = size.min(now.size);
         }
         let skip = (offset - first) as usize;
-        Ok(Some(match end.min(size).saturating_sub(offset) as usize {
+        Ok(Checked::Bytes(match end.min(size).saturating_sub(offset) as usize {
             0 => 0..0,
             len => skip..skip + len,
         }))
@@ -253,7 +312,7 @@ impl Client {
         }
     }
 
-    /// Reads one block until it fits its word, or is certain not to: its word then.
+    /// Reads one block until it fits its word or is certain not to, for a while.
     fn settle(
         &self,
         sums: &Sums,
@@ -261,15 +320,14 @@ impl Client {
         run: Run,
         block: &mut [u8],
         mut word: Word,
-    ) -> Result<Option<Word>, ClientError> {
+    ) -> Result<Settled, ClientError> {
         let mut suspicion = Suspicion::default();
-        let give_up = Instant::now() + self.patience;
+        let give_up = Instant::now() + self.patience.min(HOLDING);
         let (mut tries, mut pause) = (0, FIRST_PAUSE);
         while !suspicion.grows(word) {
             if tries > SPINS {
-                // Nobody writes one block for so long without letting others see it.
                 if Instant::now() >= give_up {
-                    break;
+                    return Ok(Settled::BeingWritten);
                 }
                 thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -281,25 +339,32 @@ impl Client {
             self.fetch(sums, era, &[run], (&mut *block, &mut raw), None)?;
             word = Word(u64::from_le_bytes(raw));
             if word.fits(block) {
-                return Ok(None);
+                return Ok(Settled::Fits);
             }
         }
-        Ok(Some(word))
+        Ok(Settled::Bad(word))
+    }
+
+    /// Whether a file has another layout by now, which is known then.
+    fn has_changed(&self, inode: &Inode, generation: u64) -> Result<bool, ClientError> {
+        let now = self.look(inode)?.generation;
+        if now != generation {
+            self.follow_generation(inode, now)?;
+        }
+        Ok(now != generation)
     }
 
     /// A block is not what its word says. Unless the file has it no more, that is an error.
-    fn bad<T>(
+    fn bad(
         &self,
         inode: &Inode,
         generation: u64,
         offset: u64,
         (word, arena): (Word, u64),
         block: &[u8],
-    ) -> Result<Option<T>, ClientError> {
-        let now = self.look(inode)?;
-        if now.generation != generation {
-            self.follow_generation(inode, now.generation)?;
-            return Ok(None);
+    ) -> Result<Checked, ClientError> {
+        if self.has_changed(inode, generation)? {
+            return Ok(Checked::Changed);
         }
         let (expected, found) = (word.check(), check(block));
         let bad = ClientError::Bad { ino: inode.ino, offset, arena, expected, found };

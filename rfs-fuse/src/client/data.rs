@@ -70,15 +70,8 @@ impl Client {
         let _counted = (!self.records.is_mapped()).then(|| self.one_read());
         let end = offset.saturating_add(len as u64);
         if let Some(sums) = &self.sums {
-            for attempt in 1..=TRIES {
-                let _places = inode.places.read();
-                let (range, last) = ((offset, end), attempt == TRIES);
-                let read = || self.read_checked(sums, &inode, range, buffer, last);
-                if let Some(bytes) = self.in_its_era(&inode, read)? {
-                    return Ok(sink(ReadData::Bytes(&buffer[bytes])));
-                }
-            }
-            return Err(ClientError::Unstable);
+            let bytes = self.read_checked(sums, &inode, (offset, end), buffer)?;
+            return Ok(sink(ReadData::Bytes(&buffer[bytes])));
         }
         for attempt in 1..=TRIES {
             let _places = inode.places.read();

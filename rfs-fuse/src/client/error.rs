@@ -11,6 +11,7 @@
 //! | the file's space kept changing under an operation | EIO |
 //! | a block is not what its checksum says | EIO |
 //! | another client was appending all the time | ETIMEDOUT |
+//! | a block was being written all the time | ETIMEDOUT |
 //! | the file system is not to be shared | EBUSY |
 //! | there are no checksums | EOPNOTSUPP |
 
@@ -54,6 +55,14 @@ pub enum ClientError {
         /// That of what is there.
         found: u32,
     },
+    /// A block that is read is being written, and does not come to rest.
+    #[error("inode {ino}: the block at {offset} has been being written for too long")]
+    BeingWritten {
+        /// Whose.
+        ino: u64,
+        /// Where it begins in the file.
+        offset: u64,
+    },
     /// Others are attached, and one of them, or this one, is not to have any beside it.
     #[error("{} others are attached", .0.sessions)]
     InUse(InUse),
@@ -79,7 +88,7 @@ impl ClientError {
             ) => Errno::EPROTO,
             ClientError::Protocol(_) => Errno::EPROTO,
             ClientError::Unstable | ClientError::Bad { .. } => Errno::EIO,
-            ClientError::Appending(_) => Errno::ETIMEDOUT,
+            ClientError::Appending(_) | ClientError::BeingWritten { .. } => Errno::ETIMEDOUT,
             ClientError::InUse(_) => Errno::EBUSY,
             ClientError::Unchecked => Errno::EOPNOTSUPP,
         }
@@ -138,6 +147,7 @@ mod tests {
             (ClientError::Unstable, Errno::EIO),
             (ClientError::Bad { ino: 1, offset: 0, arena: 0, expected: 1, found: 2 }, Errno::EIO),
             (ClientError::Appending(3), Errno::ETIMEDOUT),
+            (ClientError::BeingWritten { ino: 1, offset: 0 }, Errno::ETIMEDOUT),
             (ClientError::InUse(InUse { sessions: 1, alone: true }), Errno::EBUSY),
         ];
         for (error, errno) in table {

@@ -304,6 +304,13 @@ impl Fake {
                 self.allocate(state, ino, offset, data.len() as u64)?;
                 let file = state.files.get_mut(&ino).ok_or(Errno::EBADF)?;
                 self.fold(file);
+                let first = file.extents.iter().find(|e| e.file <= offset && offset < e.file_end());
+                if let Some(place) = first.map(|e| e.arena + offset - e.file)
+                    && !offset.is_multiple_of(BLOCK)
+                    && !self.word(place).fits(&self.bytes(place / BLOCK * BLOCK, BLOCK as usize))
+                {
+                    return Err(Errno::EIO);
+                }
                 for (at, &byte) in (offset..).zip(data) {
                     let extent = file.extents.iter().find(|e| e.file <= at && at < e.file_end());
                     let extent = extent.ok_or(Errno::EIO)?;

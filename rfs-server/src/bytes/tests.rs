@@ -134,10 +134,40 @@ fn only_open_words_are_settled() {
     flip(&bytes, B);
     flip(&bytes, 2 * B);
     assert_eq!(bad_blocks(&bytes), [1, 2]);
-    assert_eq!(bytes.settle(), 1);
+    assert_eq!(bytes.settle(), Settled { open: 1, unknown: 1, places: vec![B] });
     // What was at rest, and is damaged, stays so.
     assert_eq!(bad_blocks(&bytes), [2]);
-    assert_eq!(bytes.settle(), 0);
+    assert_eq!(bytes.settle(), Settled::default());
+}
+
+/// A block whose word lost a bit while it was at rest is as it was, and is not said to be in doubt; one that is neither old nor zero is named.
+#[test]
+fn a_block_that_was_open_and_is_as_before_or_zero_is_not_in_doubt() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 4 * B as usize], false).unwrap();
+    let words = bytes.words.as_deref().unwrap();
+    for block in 0..3 {
+        store(words, block * B, load(words, block * B).opened());
+    }
+    bytes.arena.zero(B as usize, B as usize);
+    flip(&bytes, 2 * B + 9);
+    assert_eq!(bytes.settle(), Settled { open: 3, unknown: 1, places: vec![2 * B] });
+    assert_eq!(bytes.bad(all()), []);
+}
+
+/// A few of many.
+#[test]
+fn no_more_blocks_in_doubt_are_named_than_somebody_reads() {
+    let len = 40 * B;
+    let words = Memory::private(checksum::region_len(len) as usize).unwrap();
+    let bytes = Bytes::new(Arc::new(Memory::private(len as usize).unwrap()), Some(Arc::new(words)));
+    let words = bytes.words.as_deref().unwrap();
+    for block in 0..40 {
+        store(words, block * B, load(words, block * B).opened());
+        flip(&bytes, block * B);
+    }
+    let settled = bytes.settle();
+    assert_eq!((settled.open, settled.unknown, settled.places.len()), (40, 40, NAMED));
 }
 
 #[test]
@@ -174,4 +204,60 @@ fn a_copy_is_mended_and_what_is_bad_is_named() {
     other.write(2 * B, &copy, true).unwrap();
     other.expect(3 * B, expected);
     assert_eq!(other.bad(all()), bad);
+}
+
+/// A copy of a block that somebody has left open, or whose version is damaged, would be a good one in the snapshot.
+#[test]
+fn a_copy_of_a_block_that_stays_open_is_bad_unless_it_is_as_before() {
+    let bytes = bytes();
+    bytes.write(0, &[7; 4 * B as usize], false).unwrap();
+    let words = bytes.words.as_deref().unwrap();
+    for block in 1..3 {
+        store(words, block * B, load(words, block * B).opened());
+    }
+    flip(&bytes, 2 * B + 5);
+    let mut copy = vec![0; 4 * B as usize];
+    bytes.arena.read(0, &mut copy);
+    let bad = bytes.mend(0, &mut copy);
+    let found = check(&copy[2 * B as usize..3 * B as usize]);
+    assert_eq!(bad, [Bad { place: 2 * B, expected: check(&[7; B as usize]), found }]);
+}
+
+/// Longer than it takes to look a number of times without a pause.
+#[test]
+fn a_copy_waits_for_whoever_changes_the_block() {
+    let bytes = bytes();
+    let words = bytes.words.as_deref().unwrap();
+    bytes.write(0, &[7; B as usize], false).unwrap();
+    store(words, 0, load(words, 0).opened());
+    flip(&bytes, 5);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(20 * PAUSE);
+            bytes.write(0, &[8; B as usize], false).unwrap();
+        });
+        let mut copy = vec![0; B as usize];
+        assert_eq!(bytes.mend(0, &mut copy), []);
+        assert!(copy == [8; B as usize]);
+    });
+}
+
+/// Memory that nobody has written to takes no room, whoever looks at it.
+#[test]
+fn looking_at_what_was_never_touched_does_not_make_it_present() {
+    let arena = Arc::new(Memory::shared("never-touched", (BLOCKS * B) as usize).unwrap());
+    let words = Memory::private(checksum::region_len(BLOCKS * B) as usize).unwrap();
+    let bytes = Bytes::new(Arc::clone(&arena), Some(Arc::new(words)));
+    let words = bytes.words.as_deref().unwrap();
+    let present = || rustix::fs::fstat(arena.fd().unwrap()).unwrap().st_blocks;
+    store(words, B, load(words, B).opened());
+    assert_eq!(bytes.settle().open, 1);
+    assert_eq!(bytes.bad(all()), []);
+    bytes.read(all(), &mut Vec::new()).unwrap();
+    bytes.zero(Range { start: 10, len: 3 * B });
+    assert_eq!(present(), 0);
+    // It is looked at nevertheless.
+    flip(&bytes, 2 * B);
+    assert_eq!(bad_blocks(&bytes), [2]);
+    assert!(present() > 0);
 }

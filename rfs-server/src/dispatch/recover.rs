@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     alloc::Range,
-    bytes::Bytes,
+    bytes::{Bytes, Settled},
     clock::Clock,
     durable::{
         Dirt, Log, Object, ObjectError,
@@ -130,12 +130,7 @@ impl Dispatcher {
         let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
         let (mut held, mut cut) = (Vec::new(), Vec::new());
         if !clean {
-            let settled = bytes.settle();
-            if settled > 0 {
-                log::warn!(
-                    "{settled} blocks were being changed when the server before ended: their checksums say what is there now"
-                );
-            }
+            tell_settled(&bytes.settle());
         }
         let zero = |range: Range| bytes.zero(range);
         for (&ino, inode) in &mut inodes {
@@ -278,6 +273,24 @@ impl Dispatcher {
         journal.log().complete()?;
         journal.caught_up(behind);
         Ok(())
+    }
+}
+
+/// Says what became of the checksums of blocks that were being changed.
+fn tell_settled(Settled { open, unknown, places }: &Settled) {
+    if *open > 0 {
+        log::warn!(
+            "{open} blocks were being changed when the server before ended: their checksums say what is there now"
+        );
+    }
+    for place in places {
+        log::warn!(
+            "the block at {place} of the arena was being changed: nothing says whether it is damaged, too"
+        );
+    }
+    let more = unknown - places.len() as u64;
+    if more > 0 {
+        log::warn!("as little is known of {more} more");
     }
 }
 

@@ -3,7 +3,7 @@
 //! Threading: as the dispatcher. A write has its inode to itself; one that has to wait for space to be zeroed lets it go and starts over. What is
 //! compared is had to be read, a mebibyte at most at a time, so that what is found bad is not just being changed.
 
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 
 use rfs_proto::{
     BLOCK, BadBlock, Errno, Growth, MAX_FILE_SIZE, MAX_SHOWN_PATH, ROOT_INO, Reply, Request, Verified,
@@ -21,8 +21,10 @@ use crate::{alloc::Range, bytes::Bad, namespace::Inode};
 
 /// Blocks that one request compares at most.
 const MAX_BLOCKS: u64 = 256;
-/// Files that it looks at.
+/// Files that it looks at, whether there is something in them or not.
 const MAX_FILES: usize = 1024;
+/// Files with bad blocks in one reply: their paths have to be looked for.
+const MAX_BAD_FILES: usize = 8;
 /// Bad blocks in one reply, which has to fit a message with the paths of all.
 const MAX_BAD: usize = 64;
 /// Directories above one another that a path is looked for in.
@@ -40,6 +42,42 @@ impl Write<'_> {
     fn end(&self) -> u64 {
         self.offset + self.data.len() as u64
     }
+}
+
+/// What a comparison has come to.
+#[derive(Default)]
+struct Progress {
+    verified: Verified,
+    files: usize,
+    bad_files: usize,
+}
+
+impl Progress {
+    /// Blocks that it may still compare.
+    fn left(&self) -> u64 {
+        let bad = MAX_BAD.saturating_sub(self.verified.bad.len());
+        MAX_BLOCKS.saturating_sub(self.verified.blocks).min(bad as u64)
+    }
+
+    /// Whether it goes no further than the file that it is at.
+    fn is_over(&self) -> bool {
+        self.files >= MAX_FILES || self.bad_files >= MAX_BAD_FILES
+    }
+}
+
+/// The lowest numbers, in order.
+fn lowest(all: impl Iterator<Item = u64>, most: usize) -> Vec<u64> {
+    let mut kept = BinaryHeap::new();
+    for one in all {
+        if kept.len() < most {
+            kept.push(one);
+        } else if let Some(mut last) = kept.peek_mut()
+            && one < *last
+        {
+            *last = one;
+        }
+    }
+    kept.into_sorted_vec()
 }
 
 impl Call<'_> {
@@ -84,17 +122,19 @@ impl Call<'_> {
         if !self.space.bytes().are_checked() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let mut verified = Verified::default();
+        let mut progress = Progress::default();
         let (mut first, mut offset) = (ino, offset);
         let begin = if ino == 0 { 0 } else { shards::place(ino) };
         for at in begin..SHARDS {
-            let look = |look: &mut Look<'_>| look.verify_shard(first, offset, &mut verified);
-            verified.next = self.store.once(Plan::shard(at), Some(self.asker), look).0;
-            if verified.next.is_some() {
+            let look = |look: &mut Look<'_>| look.verify_shard(first, offset, &mut progress);
+            let next = self.store.once(Plan::shard(at), Some(self.asker), look).0;
+            progress.verified.next = next;
+            if next.is_some() {
                 break;
             }
             (first, offset) = (0, 0);
         }
+        let mut verified = progress.verified;
         let paths = self.paths(verified.bad.iter().map(|bad| bad.ino));
         for bad in &mut verified.bad {
             bad.path = paths.get(&bad.ino).cloned().unwrap_or_default();
@@ -111,11 +151,13 @@ impl Call<'_> {
         Ok(verified)
     }
 
-    /// A path for each of these files that has one. Takes a look at all names, if there are any files.
+    /// A path for each of these files that has one. Takes a look at all names, until one of each is found.
     fn paths(&self, files: impl Iterator<Item = u64>) -> HashMap<u64, Vec<u8>> {
         let mut names: HashMap<u64, Option<(u64, Vec<u8>)>> = files.map(|ino| (ino, None)).collect();
-        let shards = if names.is_empty() { 0..0 } else { 0..SHARDS };
-        for at in shards {
+        for at in 0..SHARDS {
+            if names.values().all(Option::is_some) {
+                break;
+            }
             self.store.once(Plan::shard(at), Some(self.asker), |look: &mut Look<'_>| {
                 for (&directory, inode) in &look.namespace.inodes_mut().only().inodes {
                     for (_, name, child) in inode.directory().into_iter().flat_map(|names| names.after(0)) {
@@ -172,46 +214,76 @@ impl<M: Mode> View<'_, M> {
 
 impl Look<'_> {
     /// Compares what the files of the step's only shard have, from a place on. Where to go on, if that was not all.
-    fn verify_shard(&mut self, first: u64, mut offset: u64, verified: &mut Verified) -> Option<(u64, u64)> {
-        let space = self.space;
-        let shard = self.namespace.inodes_mut().only();
-        let mut files: Vec<u64> = shard
-            .inodes
-            .iter()
-            .filter(|(ino, i)| **ino >= first && i.file().is_some())
-            .map(|(&ino, _)| ino)
-            .collect();
-        files.sort_unstable();
-        for (at, ino) in files.into_iter().enumerate() {
-            if ino != first {
-                offset = 0;
+    fn verify_shard(&mut self, first: u64, offset: u64, progress: &mut Progress) -> Option<(u64, u64)> {
+        // Mostly the rest of one file is enough, and the others need not be looked for.
+        if let Some(next) = self.verify_file(first, offset, progress) {
+            return Some((first, next));
+        }
+        let inodes = &self.namespace.inodes_mut().only().inodes;
+        let behind = inodes.iter().filter(|&(&ino, inode)| ino > first && inode.file().is_some());
+        // One more, to go on from.
+        let files = lowest(behind.map(|(&ino, _)| ino), MAX_FILES.saturating_sub(progress.files) + 1);
+        for ino in files {
+            if progress.is_over() {
+                return Some((ino, 0));
             }
-            let Some(map) = shard.inodes.get(&ino).and_then(Inode::file) else { continue };
-            for extent in map.within(offset, u64::MAX) {
-                let mut done = 0;
-                while done < extent.len {
-                    let left =
-                        MAX_BLOCKS.saturating_sub(verified.blocks).min((MAX_BAD - verified.bad.len()) as u64);
-                    if left == 0 || at >= MAX_FILES {
-                        return Some((ino, extent.file + done));
-                    }
-                    let range =
-                        Range { start: extent.arena + done, len: (left * BLOCK).min(extent.len - done) };
-                    verified.blocks += range.len / BLOCK;
-                    let bad = space.bytes().bad(range).into_iter().map(|Bad { place, expected, found }| {
-                        let offset = extent.file + (place - extent.arena);
-                        BadBlock { ino, offset, arena: place, expected, found, path: Vec::new() }
-                    });
-                    verified.bad.extend(bad);
-                    done += range.len;
-                }
+            if let Some(next) = self.verify_file(ino, 0, progress) {
+                return Some((ino, next));
             }
         }
+        None
+    }
+
+    /// Compares what a file has, if there is one. Where in it to go on.
+    fn verify_file(&mut self, ino: u64, offset: u64, progress: &mut Progress) -> Option<u64> {
+        let bytes = self.space.bytes();
+        let map = self.namespace.inodes_mut().only().inodes.get(&ino).and_then(Inode::file)?;
+        progress.files += 1;
+        let good = progress.verified.bad.len();
+        for extent in map.within(offset, u64::MAX) {
+            let mut done = 0;
+            while done < extent.len {
+                let left = progress.left();
+                if left == 0 {
+                    return Some(extent.file + done);
+                }
+                let range = Range { start: extent.arena + done, len: (left * BLOCK).min(extent.len - done) };
+                progress.verified.blocks += range.len / BLOCK;
+                let bad = bytes.bad(range).into_iter().map(|Bad { place, expected, found }| {
+                    let offset = extent.file + (place - extent.arena);
+                    BadBlock { ino, offset, arena: place, expected, found, path: Vec::new() }
+                });
+                progress.verified.bad.extend(bad);
+                done += range.len;
+            }
+        }
+        progress.bad_files += usize::from(progress.verified.bad.len() > good);
         None
     }
 }
 
 impl Meta<'_> {
+    /// Whether an append was begun before, by a server that was killed between the growth of the file and the log of that: the session still
+    /// holds the end of the file, which is where this append ends, and what lies there is its data or nothing. What had not got
+    /// into the log of its space is lost, and is written again.
+    fn was_begun(&self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
+        let Write { ino, offset, mut data, .. } = *write;
+        let slot = self.namespace.get(ino)?.slot;
+        if self.table.size(slot) != write.end() || self.table.appends(slot) != Some(session) {
+            return Ok(false);
+        }
+        let mut there = Vec::new();
+        for (_, place, len) in self.file(ino)?.pieces(offset, write.end()) {
+            let Some((part, rest)) = data.split_at_checked(len as usize) else { return Ok(false) };
+            data = rest;
+            let Some(start) = place else { continue };
+            if self.space.bytes().read(Range { start, len }, &mut there).is_err() || there != part {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// False if there is space, but none that is zero yet.
     fn write(&mut self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
         let Write { ino, offset, growth, mut data } = *write;
@@ -221,7 +293,7 @@ impl Meta<'_> {
         }
         let slot = self.namespace.get(ino)?.slot;
         let size = self.table.size(slot);
-        if matches!(growth, Growth::From(was) if was != size) {
+        if matches!(growth, Growth::From(was) if was != size) && !self.was_begun(session, write)? {
             return Err(Errno::EAGAIN);
         }
         self.will_write(session, ino);
@@ -250,5 +322,24 @@ impl Meta<'_> {
             self.table.raise_size(slot, end);
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::lowest;
+
+    proptest! {
+        #[test]
+        fn the_lowest_are_those_that_come_first_when_all_are_sorted(
+            all in prop::collection::hash_set(0..1000u64, 0..50), most in 0..60usize,
+        ) {
+            let mut sorted: Vec<u64> = all.iter().copied().collect();
+            sorted.sort_unstable();
+            sorted.truncate(most);
+            prop_assert_eq!(lowest(all.into_iter(), most), sorted);
+        }
     }
 }

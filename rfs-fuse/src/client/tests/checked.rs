@@ -1,6 +1,8 @@
 //! Memory with checksums: what is read is compared, and what is written goes by the server.
 
-use rfs_proto::{WRITE_PART, checksum};
+use std::time::Duration;
+
+use rfs_proto::{Recall, WRITE_PART, checksum};
 
 use super::*;
 
@@ -104,6 +106,45 @@ fn what_is_being_written_is_read_again() {
         }
     });
     assert_eq!(read(&client, ino, 0, 4), [8; 4]);
+}
+
+/// Who waits for a block to be written while he holds the layout keeps a truncation of another mount waiting, whose server ends his
+/// session then.
+#[test]
+fn a_layout_is_given_back_while_a_block_is_being_written() {
+    both_checked(|server| {
+        let client = client(&server);
+        let ino = create(&client, "a");
+        client.write(ino, 0, &pattern(B)).unwrap();
+        assert_eq!(read(&client, ino, 0, 1), [1]);
+        let place = server.place(ino, 0);
+        server.set_word(place, server.word(place).opened());
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| try_read(&client, ino, 0, B as usize));
+            while client.opened(ino).unwrap().places.try_write().is_some() {
+                std::thread::yield_now();
+            }
+            client.give_layouts_back(client.remote.era(), &[Recall::Layout { ino, generation: 0 }]);
+            // It still waits for the block, and gets it.
+            server.put(place, &[9; B as usize]);
+            assert_eq!(reader.join().unwrap(), Ok(vec![9; B as usize]));
+        });
+    });
+}
+
+/// That a block is odd all the time does not say that it is damaged.
+#[test]
+fn a_block_that_is_written_for_ever_is_waited_for_in_vain() {
+    both_checked(|server| {
+        let mut client = client(&server);
+        client.patience = Duration::from_millis(1);
+        let ino = create(&client, "a");
+        client.write(ino, 0, &pattern(2 * B)).unwrap();
+        let place = server.place(ino, B);
+        server.set_word(place, server.word(place).opened());
+        let refused = try_read(&client, ino, 0, 2 * B as usize).unwrap_err();
+        assert_eq!(refused, ClientError::BeingWritten { ino, offset: B });
+    });
 }
 
 /// Bytes that the file has no more are not bad, whatever became of them.
@@ -216,4 +257,19 @@ fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
         }
         assert!(read(&client, ino, 0, data.len() + 1) == data, "{append}");
     }
+}
+
+/// What of a write lies behind the end of the file, and is not the file's, would show when it grows.
+#[test]
+fn a_long_write_that_begins_in_a_bad_block_leaves_nothing_behind_the_end() {
+    let server = Fake::checked(256, false);
+    let client = client(&server);
+    let ino = create(&client, "a");
+    client.write(ino, 0, &pattern(B + 100)).unwrap();
+    server.damage(server.place(ino, B + 9), &[0]);
+    let data = pattern(3 * WRITE_PART as u64);
+    assert_eq!(client.write(ino, B + 50, &data), Err(Errno::EIO.into()));
+    let len = data.len() as u64;
+    client.setattr(ino, &SetAttr { size: Some(len), ..TRUNCATE }).unwrap();
+    assert!(read(&client, ino, 2 * B, data.len()).iter().all(|&byte| byte == 0));
 }

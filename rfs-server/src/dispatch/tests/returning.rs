@@ -1,7 +1,7 @@
 //! Mounts that come back to the next server: they have what they had, and nothing of theirs is done twice.
 
 use proptest::prelude::*;
-use rfs_proto::{Copied, LockClass, LockKind, LockRange, Locked, Recall, Recalls, XattrSet};
+use rfs_proto::{Copied, Growth, LockClass, LockKind, LockRange, Locked, Recall, Recalls, XattrSet};
 
 use super::{
     recovery::{Object, torn, watch},
@@ -458,5 +458,52 @@ proptest! {
             prop_assert_eq!(held(&f), held(&undisturbed));
         }
         prop_assert_eq!(held(&f), held(&undisturbed));
+    }
+}
+
+/// A server is killed when a file has grown by an append, which is not in its log. The next one is sent that again, and is not to have it
+/// appended twice, nor to leave a gap where its space was lost.
+#[test]
+fn an_append_that_was_begun_is_not_made_twice() {
+    let append = |offset, was, data| Request::Write {
+        ino: 2,
+        offset,
+        check: rfs_proto::checksum::check_data(data),
+        growth: Growth::From(was),
+        data,
+    };
+    for (prefix, was) in [(&b"there"[..], 5), (&[7; 3 * B as usize - 5][..], 3 * B - 5)] {
+        let object = Arc::new(Object::new());
+        let f = object.start(1, true).unwrap();
+        let one = attach(&f, 1, false);
+        let two = attach(&f, 2, false);
+        let opened = one.create("f");
+        assert_eq!(opened.attr.ino, 2);
+        two.opened(Request::Open { ino: 2, write: true });
+        one.done(append(0, 0, prefix));
+        // The hold of its append, as the client takes it.
+        let hold = opened.attr.slot as usize * record::LEN + record::APPENDER;
+        f.table.write(hold, &record::appender(1, 3).to_le_bytes());
+        let copies = watch(&object, &f);
+        assert_eq!(once(&one, (1, 1), append(was, was, b"one line\n")), Reply::Done);
+        let copies = std::mem::take(&mut *copies.lock());
+        let before = copies.first().unwrap();
+        let f = before.start(2, false).unwrap();
+        let one = back(&f, 1);
+        let two = back(&f, 2);
+        assert_eq!(one.stat(2).size, was + 9, "killed too early for this test");
+        // Somebody else does not hold the end, and it is not his append.
+        assert_eq!(two.error(append(was, was, b"one line\n")), Errno::EAGAIN);
+        // Nor is it one of other data where there is some.
+        if was == 5 {
+            assert_eq!(one.error(append(was, was, b"two line\n")), Errno::EAGAIN);
+        }
+        assert_eq!(once(&one, (1, 1), append(was, was, b"one line\n")), Reply::Done);
+        let layout = one.layout(Request::Layout { ino: 2, offset: 0 });
+        assert_eq!(one.stat(2).size, was + 9);
+        assert_eq!(one.read(&layout, 0, was + 9), [prefix, b"one line\n"].concat());
+        // The next one is another.
+        assert_eq!(one.error(append(was, was, b"two")), Errno::EAGAIN);
+        one.done(append(was + 9, was + 9, b"two"));
     }
 }

@@ -12,10 +12,14 @@ struct Checked {
 }
 
 fn checked(blocks: u64) -> Checked {
+    checked_with(blocks, 64)
+}
+
+fn checked_with(blocks: u64, inodes: usize) -> Checked {
     let arena = Arc::new(Memory::private((blocks * B) as usize).unwrap());
     let words = Memory::private(checksum::region_len(blocks * B) as usize).unwrap();
     let bytes = Bytes::new(Arc::clone(&arena), Some(Arc::new(words)));
-    let table = Arc::new(Memory::private(64 * record::LEN).unwrap());
+    let table = Arc::new(Memory::private(inodes * record::LEN).unwrap());
     let clock = Arc::new(ManualClock::new(1000));
     let space = Arc::new(Space::new(bytes.clone(), ScrubMode::Inline));
     let dispatcher =
@@ -139,6 +143,45 @@ fn a_block_that_went_bad_is_named_and_heals_when_it_is_written() {
     assert_eq!(client.error(write(file, 4 * B, Growth::Reach, b"en")), Errno::EIO);
     client.done(write(file, 4 * B, Growth::Reach, b"END"));
     assert_eq!(checked.bad(), []);
+}
+
+/// A request that looks at files without end, as there is nothing to be compared in them.
+#[test]
+fn empty_files_count() {
+    let checked = checked_with(8, 1200);
+    let client = checked.fixture.client(1);
+    for file in 0..1100 {
+        let ino = client.create(&file.to_string()).attr.ino;
+        if file == 1050 {
+            client.done(write(ino, 0, Growth::Reach, b"x"));
+        }
+        client.close(ino);
+    }
+    let (mut replies, mut blocks, mut at) = (0, 0, Some((0, 0)));
+    while let Some((ino, offset)) = at {
+        let part = verify(&client, ino, offset);
+        (replies, blocks, at) = (replies + 1, blocks + part.blocks, part.next);
+    }
+    assert_eq!((replies, blocks), (2, 1));
+}
+
+/// Each bad file has its path, and a reply has few that have to be looked for.
+#[test]
+fn no_more_bad_files_are_in_a_reply_than_are_looked_for() {
+    let checked = checked(64);
+    let client = checked.fixture.client(1);
+    let directory = client.mkdir(ROOT_INO, "d").ino;
+    for file in 0..20 {
+        let ino = client.opened(create(directory, &file.to_string(), true)).attr.ino;
+        client.done(write(ino, 0, Growth::Reach, b"x"));
+        checked.flip(client.layout(Request::Layout { ino, offset: 0 }).extents[0].arena);
+    }
+    assert_eq!(verify(&client, 0, 0).bad.len(), 8);
+    let mut paths: Vec<Vec<u8>> = verify_all(&client).1.into_iter().map(|bad| bad.path).collect();
+    paths.sort_unstable();
+    let mut expected: Vec<Vec<u8>> = (0..20).map(|file| format!("/d/{file}").into_bytes()).collect();
+    expected.sort_unstable();
+    assert_eq!(paths, expected);
 }
 
 #[test]
