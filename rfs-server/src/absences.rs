@@ -1,7 +1,7 @@
 //! Ends the sessions of mounts that do not come back.
 //!
 //! Threading: one thread for all exports. It sleeps until a mount has left, and then, looking at the time now and then, until the first one has
-//! been waited for long enough. Times are those of [`awake`]: nobody can come back to a server that stands still.
+//! been waited for long enough. Times are those of `awake`: nobody can come back to a server that stands still.
 
 use std::{
     io,

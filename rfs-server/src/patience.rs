@@ -1,7 +1,7 @@
 //! Who takes too long to say that it keeps something no longer: its session ends, and those who wait for it go on.
 //!
 //! Threading: one thread for all exports. It sleeps until something is recalled, and then, looking at the time now and then, until
-//! the first session runs out of patience. Times are those of [`awake`]: nobody has to answer a server that stands still.
+//! the first session runs out of patience. Times are those of `awake`: nobody has to answer a server that stands still.
 
 use std::{
     io,

@@ -10,8 +10,8 @@
 //! the older one is given back.
 //!
 //! There is no third segment, so that all that there is has to fit, whatever requests add meanwhile. What a segment has said says at least as
-//! much: so requests leave as much room in the next one as this one has taken, until it is said. That is at most [`ADDS`] for what
-//! requests have added and [`SESSIONS`] for what sessions have.
+//! much: so requests leave as much room in the next one as this one has taken, until it is said. That is at most `ADDS` for what
+//! requests have added and `SESSIONS` for what sessions have.
 //!
 //! Threading: any thread. It does not know what the transactions say.
 
