@@ -76,8 +76,11 @@ impl<R: Clone> Replies<R> {
 
     /// How many slots there are to be that there are not yet, for this one to be used.
     pub fn lacks(&self, slot: u32) -> u64 {
-        // One that there cannot be is refused.
-        (u64::from(slot.min(SLOTS - 1)) + 1).saturating_sub(self.0.len() as u64)
+        match slot < SLOTS {
+            true => (u64::from(slot) + 1).saturating_sub(self.0.len() as u64),
+            // It is refused, and takes none.
+            false => 0,
+        }
     }
 
     /// A slot, which need not have been used.

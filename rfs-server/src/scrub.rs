@@ -35,6 +35,9 @@ const CHUNK: u64 = 4 << 20;
 /// Stands for the snapshot that is being copied. No session has this number.
 const SNAPSHOT: u64 = u64::MAX - 1;
 
+/// Never lets go of anything: stands for a change that is not in the log. No session has this number.
+pub(crate) const UNLOGGED: u64 = u64::MAX - 2;
+
 /// Up to this much dirt, whoever made it cleans up; beyond it the background thread does.
 const INLINE: u64 = 1 << 20;
 
@@ -229,8 +232,9 @@ impl Space {
         let all = self.account.lock().arena.quarantined_of();
         for ino in all {
             let account = self.account.lock();
-            // A snapshot ends with its server.
-            let (ranges, holders) = account.arena.quarantined(ino, |holder| holder != SNAPSHOT);
+            // A snapshot ends with its server, and the next one finds by itself what strangers may reach.
+            let told = |holder| holder != SNAPSHOT && holder != BEFORE;
+            let (ranges, holders) = account.arena.quarantined(ino, told);
             if !holders.is_empty() {
                 tell(ino, &ranges, &holders)?;
             }

@@ -23,7 +23,7 @@ const UNDER_WAY: u32 = 1024;
 
 /// A record is being changed, which is or was this inode's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BeingChanged(pub u64);
+pub struct BeingChanged(pub Written);
 
 /// The table.
 #[derive(Debug)]
@@ -202,8 +202,8 @@ impl Table {
         self.load(slot, record::WRITE_TIME) as i64
     }
 
-    /// What clients have written of the record in a slot, with whose it is; `None` if it is nobody's. Of one that is being changed only whose it
-    /// was.
+    /// What clients have written of the record in a slot, with whose it is; `None` if it is nobody's. Of one that is being changed that may be of
+    /// two moments.
     pub fn written(&self, slot: u32) -> Result<Option<Written>, BeingChanged> {
         let version = self.load(slot, record::VERSION);
         let ino = self.load(slot, record::INO);
@@ -213,7 +213,7 @@ impl Table {
             // A new file has nothing written yet, and one that is gone nothing to keep.
             0 => Ok(None),
             _ if whole => Ok(Some(written)),
-            _ => Err(BeingChanged(ino)),
+            _ => Err(BeingChanged(written)),
         }
     }
 
@@ -348,7 +348,7 @@ mod tests {
         let written = Written { ino: 9, size: 5000, time: 77 };
         assert_eq!(table.written(slot), Ok(Some(written)));
         table.begin(slot);
-        assert_eq!(table.written(slot), Err(BeingChanged(9)));
+        assert_eq!(table.written(slot), Err(BeingChanged(written)));
         table.publish(&attr(9, slot, 4), &SPACE);
         assert_eq!(table.written(slot), Ok(Some(written)));
         table.release(slot);

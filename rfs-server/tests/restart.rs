@@ -7,6 +7,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::Path,
     process::Command,
+    sync::Barrier,
     time::{Duration, Instant},
 };
 
@@ -239,11 +240,13 @@ fn killed_under_load() {
     let directory = directory.path();
     for round in 0..4usize {
         let program = Program::start(directory, &SIZE);
+        let attached_all = Barrier::new(SESSIONS + 1);
         let work = |at: usize| {
             let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
             let session = Session::connect(&program.address, &options).unwrap();
             let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
             let client = Client { session, attached };
+            attached_all.wait();
             let mut there = Vec::new();
             // Until the server is gone. Of the last request nobody knows.
             for number in 0.. {
@@ -276,6 +279,7 @@ fn killed_under_load() {
         let (there, unknown): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
             let work = &work;
             let workers: Vec<_> = (0..SESSIONS).map(|at| scope.spawn(move || work(at))).collect();
+            attached_all.wait();
             let begin = Instant::now();
             while begin.elapsed().as_millis() < 200 {
                 std::thread::yield_now();

@@ -32,8 +32,9 @@ impl Client {
         let _alone = inode.alone();
         let request = Request::Fallocate { ino, offset, len, flags };
         // Where it fails it may have been done all the same, or be done yet.
-        let attr = self.call_attr(&request).inspect_err(|_| inode.forget_layout())?;
-        Ok(self.changed_at_server(&inode, attr))
+        let era = self.remote.era();
+        let attr = self.call_attr(&request).inspect_err(|_| self.lose_layout(&inode))?;
+        Ok(self.changed_at_server(&inode, era, attr))
     }
 
     /// Copies bytes between open files without moving them here. Waits for reads and writes of the destination under way. How many: fewer than asked for at the end of the source, or
@@ -46,13 +47,14 @@ impl Client {
     ) -> Result<u64, ClientError> {
         let inode = self.opened(to)?;
         let _alone = inode.alone();
+        let era = self.remote.era();
         match self.call(&Request::Copy { from, from_offset, to, to_offset, len })? {
             Reply::Copied(Copied { bytes, .. }) if bytes > len => {
                 Err(ClientError::Protocol("more was copied than there was to copy"))
             }
             Reply::Copied(Copied { bytes, attr }) => {
                 if bytes > 0 {
-                    self.changed_at_server(&inode, attr);
+                    self.changed_at_server(&inode, era, attr);
                 }
                 Ok(bytes)
             }
@@ -88,16 +90,12 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Takes in what the server made of a file that is open here.
-    fn changed_at_server(&self, inode: &Inode, attr: Attr) -> Attr {
+    /// Takes in what the server made, in an era, of a file that is open here.
+    fn changed_at_server(&self, inode: &Inode, era: u32, attr: Attr) -> Attr {
         inode.size.lock().set(attr.size);
         inode.times.lock().reset();
         inode.pages.recalled();
-        let mut layout = inode.layout.write();
-        if layout.generation() != attr.layout_generation {
-            layout.clear(attr.layout_generation);
-        }
-        drop(layout);
+        inode.layout.write().recalled(era, attr.layout_generation);
         with_pending(inode, attr)
     }
 }

@@ -134,12 +134,11 @@ impl Client {
         let attr = if changes.size.is_some() {
             let _alone = inode.alone();
             // Where it fails it may have been done all the same, or be done yet.
-            let attr = self.call_attr(&request).inspect_err(|_| inode.forget_layout())?;
+            let era = self.remote.era();
+            let attr = self.call_attr(&request).inspect_err(|_| self.lose_layout(&inode))?;
             inode.size.lock().set(attr.size);
-            let mut layout = inode.layout.write();
-            if layout.generation() != attr.layout_generation {
-                layout.clear(attr.layout_generation);
-            }
+            // Also for a layout that is on its way.
+            inode.layout.write().recalled(era, attr.layout_generation);
             attr
         } else {
             self.call_attr(&request)?

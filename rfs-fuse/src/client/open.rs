@@ -93,7 +93,11 @@ impl Client {
         exclusive: bool,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
-        let asked = self.asked();
+        let mut asked = self.asked();
+        if !exclusive {
+            // It may be a file that is there, and that was known and is forgotten before it is known again, with what was recalled of its layout.
+            asked.voids = u64::MAX;
+        }
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
         let ino = opened.attr.ino;

@@ -146,6 +146,13 @@ impl Client {
         if all { Ok(()) } else { self.fetch_layout(inode, None) }
     }
 
+    /// The server may have changed the layout, or be about to.
+    pub(super) fn lose_layout(&self, inode: &Inode) {
+        // In this order: what is on its way is not taken in after it is forgotten.
+        self.inodes.void_what_comes();
+        inode.forget_layout();
+    }
+
     /// On return no operation uses what these recalls, which came in an era, take from layouts, and none will.
     pub(crate) fn give_layouts_back(&self, era: u32, recalls: &[Recall]) {
         for recall in recalls {

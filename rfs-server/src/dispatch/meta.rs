@@ -28,7 +28,7 @@ use crate::{
     locks::Locks,
     namespace::{Body, Effects, Inode, Inodes, Namespace, Place},
     recalls::Need,
-    scrub::Space,
+    scrub::{Space, UNLOGGED},
     sessions::Session,
     table::Table,
 };
@@ -161,8 +161,10 @@ impl Meta<'_> {
     #[inline]
     pub(super) fn commit(&mut self) {
         if self.note().is_some_and(|noted| noted.is_err()) {
-            // What it has given up stays away from everybody until the next start.
-            self.freed = Freed::default();
+            // What it has given up stays away from everybody until the next start, and is told when the log is written anew: from then on
+            // it is nobody's there, too.
+            self.freed.slots.clear();
+            self.freed.space.iter_mut().for_each(|given| given.holders.push(UNLOGGED));
         }
         if !self.lost.is_empty() {
             self.store.tape.lose(&self.lost);

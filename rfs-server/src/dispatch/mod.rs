@@ -46,6 +46,7 @@ use rfs_proto::{Errno, FileKind, Identity, ROOT_INO, Recall, Reply, Request, Ser
 use seeded_faults::{Fault, seeded};
 
 use crate::{
+    awake,
     clock::Clock,
     namespace::{Inode, New},
     patience::Alarm,
@@ -360,7 +361,7 @@ impl Dispatcher {
             && state.recalls.asks(session.id())
             && session.is_of_before()
         {
-            let mut push = |recall| state.recalls.push(session.id(), recall, Instant::now());
+            let mut push = |recall| state.recalls.push(session.id(), recall, awake::now());
             push(Recall::All);
             // Given up before anybody could tell it.
             for (ino, generation) in self.store.space.quarantined_for(session.id()) {

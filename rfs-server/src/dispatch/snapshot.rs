@@ -51,6 +51,9 @@ impl<'a> Moment<'a> {
     }
 }
 
+/// So often a record is looked at again that is being changed.
+const LOOKS: u32 = 8;
+
 impl Dispatcher {
     /// Tells `sink` of all inodes, in pieces, as they are at the moment at which it is told the last one. From then on
     /// nothing of the space that they have then is given to anybody, until what is returned lets it go.
@@ -93,12 +96,14 @@ impl Dispatcher {
     /// What clients have written of a record by now. One that is being changed is looked at again when the step is over that does that.
     fn written(&self, slot: u32) -> Option<Written> {
         let mut seen = self.store.table.written(slot);
-        // Each time it is another one's: the slot of a file that goes may be given to the next one.
-        while let Err(BeingChanged(ino)) = seen {
+        for _ in 0..LOOKS {
+            // Each time it is another one's: the slot of a file that goes may be given to the next one.
+            let Err(BeingChanged(Written { ino, .. })) = seen else { break };
             let look = |look: &mut Look<'_>| look.table.written(slot);
             seen = self.store.once(Plan::new(&[ino]), None, look).0;
         }
-        seen.ok().flatten()
+        // No step is changing it then: clients can write there, too, and this is what they have written.
+        seen.unwrap_or_else(|BeingChanged(written)| Some(written))
     }
 
     /// The bytes of the files.

@@ -123,7 +123,7 @@ impl Call<'_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let mut progress = Progress::default();
-        let (mut first, mut offset) = (ino, offset);
+        let (mut first, mut offset) = (ino, offset / BLOCK * BLOCK);
         let begin = if ino == 0 { 0 } else { shards::place(ino) };
         for at in begin..SHARDS {
             let look = |look: &mut Look<'_>| look.verify_shard(first, offset, &mut progress);

@@ -6,7 +6,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufReader, BufWriter, Write},
+    io::{self, BufReader, BufWriter, ErrorKind, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -62,9 +62,17 @@ pub enum PersistError {
 /// Makes a directory, for this user alone, if just that one is missing, and has its name on the disk: whatever is kept in it would be
 /// lost with that. One that was there may have been made by a server that did not get so far.
 fn make_lasting_directory(path: &Path) -> io::Result<()> {
+    let was_there = path.is_dir();
     make_directory(path)?;
     // The one above as the system finds it, whatever the path looks like.
-    sync_directory(&path.join(".."))
+    match sync_directory(&path.join("..")) {
+        // It may be somebody else's, or on a file system that has no such thing.
+        Err(e) if was_there && matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) => {
+            log::debug!("{}: what is above is not synchronized: {e}", path.display());
+            Ok(())
+        }
+        synchronized => synchronized,
+    }
 }
 
 /// Names that were given in a directory stay.

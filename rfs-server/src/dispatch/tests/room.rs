@@ -104,6 +104,10 @@ fn slots_beginnings_and_locks_have_an_end_too() {
         let changes = SetAttr { perm: Some(perm), ..SetAttr::default() };
         Request::SetAttr { ino, changes }
     };
+    // One that there cannot be is refused without end, and takes nothing.
+    for _ in 0..2 * ROOM / SLOT {
+        assert_eq!(once(&greedy, (rfs_proto::SLOTS, 1), chmod(0o600)), Reply::Error(Errno::EPROTO));
+    }
     let slots = until(Errno::ENOSPC, |at| once(&greedy, (at as u32, 1), chmod(0o600)));
     assert!(slots > 5 && slots < ROOM / SLOT, "{slots}");
     // Nothing is carried out that cannot be told, and a slot that there is can be used again.

@@ -131,6 +131,22 @@ fn space_that_is_given_up_is_nobodys_until_it_has_been_copied() {
     }
 }
 
+/// Clients write to the table, too, and nobody ever makes an end of what they begin.
+#[test]
+fn a_record_that_a_client_leaves_open_holds_no_snapshot_up() {
+    let world = world(false);
+    let attr = world.client().create("f").attr;
+    let table = &world.fixture.table;
+    let word = |slot: u32, field: usize| slot as usize * record::LEN + field;
+    let version = table.load_u64(word(attr.slot, record::VERSION));
+    table.write(word(attr.slot, record::VERSION), &(version | 1).to_le_bytes());
+    // And one of nobody.
+    table.write(word(attr.slot + 1, record::INO), &99_u64.to_le_bytes());
+    table.write(word(attr.slot + 1, record::VERSION), &1_u64.to_le_bytes());
+    let file = take(&world);
+    assert!(restored(&file, BLOCKS, INODES, false).unwrap().view().contains_key(&b"/f"[..]));
+}
+
 /// The first log of a restored memory has to say everything: nothing else does, and the next server would have nothing.
 #[test]
 fn a_restored_memory_has_a_whole_log_or_is_none() {
