@@ -21,7 +21,8 @@ mod model;
 mod tests;
 
 use std::{
-    collections::{HashMap, HashSet},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet},
     hash::Hash,
 };
 
@@ -296,18 +297,26 @@ impl Locks {
     }
 
     fn settle_all(&mut self, mut changed: Vec<(u64, LockRange)>) {
-        // In the order in which they asked over all files: who gets his may decide who is refused.
-        let next = |locks: &Locks, changed: &[(u64, LockRange)]| {
-            let all = changed.iter().filter_map(|(ino, range)| Some((*ino, locks.next(*ino, range)?)));
-            all.min_by_key(|(_, waiter)| waiter.asked)
-        };
-        while let Some((ino, waiter)) = next(self, &changed) {
-            self.answer(waiter.ticket(), Ok(()));
-            for (other, also) in self.take(ino, waiter.wanted) {
-                match changed.iter_mut().find(|(known, _)| *known == other) {
-                    Some((_, range)) => *range = range.around(&also),
-                    None => changed.push((other, also)),
-                }
+        changed.retain(|(ino, _)| self.file(*ino).is_some_and(|file| !file.queue.is_empty()));
+        if changed.is_empty() {
+            return;
+        }
+        // In the order in which they asked over all files: who gets his may decide who is refused. The first one of each file is here, who could
+        // have his when it was looked at.
+        let (mut first, mut ranges) = (BinaryHeap::new(), HashMap::<u64, LockRange>::new());
+        loop {
+            for (ino, also) in changed.drain(..) {
+                let range =
+                    ranges.entry(ino).and_modify(|range| *range = range.around(&also)).or_insert(also);
+                first.extend(self.next(ino, range).map(|waiter| Reverse((waiter.asked, ino))));
+            }
+            let Some(Reverse((asked, ino))) = first.pop() else { return };
+            let Some(waiter) = self.next(ino, &ranges[&ino]) else { continue };
+            if waiter.asked == asked {
+                self.answer(waiter.ticket(), Ok(()));
+                changed = self.take(ino, waiter.wanted);
+            } else {
+                first.push(Reverse((waiter.asked, ino)));
             }
         }
     }
