@@ -10,6 +10,14 @@ die() {
     exit 1
 }
 
+# What a script's first comment says is its help: prints it and ends if that is what the argument asks for.
+help_if_asked() {
+    [[ $1 == -h || $1 == --help ]] || return 0
+    # shellcheck disable=SC2154  # whoever sources this says where the root is
+    sed -n '2,/^[^#]/{/^# shellcheck/d;/^[^#]/d;s/^# \{0,1\}//p}' "$root/ci/${0##*/}"
+    exit
+}
+
 # Runs a command as root; says what it was about if that is not possible.
 as_root() {
     if [[ $(id -u) == 0 ]]; then
