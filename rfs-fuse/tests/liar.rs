@@ -16,8 +16,8 @@ use rfs_proto::{BLOCK, Errno, Extent, Reply, Request, StatFs, decode_reply, deco
 use rfs_server::{
     Config,
     dispatch::Dispatcher,
-    scrub::Space,
     service::{FileService, Lent, Reach},
+    space::Space,
 };
 use tempfile::TempDir;
 
@@ -79,7 +79,7 @@ fn mount(over: Over, lie: Option<Lie>) -> Lying {
         sums: None,
     };
     let config = Config::new(MIB);
-    let space = Arc::new(Space::new(arena, config.scrub));
+    let space = Arc::new(Space::new(arena, config.zeroing));
     let dispatcher = Dispatcher::new(space, table, config.root, config.clock).expect("room for the root");
     let lent = Lent { name: String::new(), dispatcher: Arc::new(dispatcher), open, keyed: [].into() };
     let liar = Arc::new(Liar { honest: FileService::new(vec![lent], None), lie: Mutex::new(lie) });

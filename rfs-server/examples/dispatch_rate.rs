@@ -33,8 +33,8 @@ use rfs_server::{
     clock::SystemClock,
     dispatch::{Dispatcher, Kept, Outcome, Root},
     durable::{Dirt, Log},
-    scrub::{ScrubMode, Space},
     sessions::Regions,
+    space::{Space, Zeroing},
 };
 
 /// Files in each directory.
@@ -178,9 +178,9 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
             starts: 1,
             clean: true,
         };
-        Dispatcher::kept((arena, table), ScrubMode::Inline, root, clock, kept)?
+        Dispatcher::kept((arena, table), Zeroing::Inline, root, clock, kept)?
     } else {
-        let space = Arc::new(Space::new(arena, ScrubMode::Inline));
+        let space = Arc::new(Space::new(arena, Zeroing::Inline));
         Dispatcher::new(space, table, root, clock).map_err(|e| e.to_string())?
     };
     let attach = |session, keeps| {

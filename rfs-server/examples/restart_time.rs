@@ -21,8 +21,8 @@ use rfs_server::{
     clock::SystemClock,
     dispatch::{Dispatcher, Kept, Outcome, Root},
     durable::{Object, ObjectStore},
-    scrub::ScrubMode,
     sessions::Regions,
+    space::Zeroing,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -32,7 +32,7 @@ const ROOT: Root = Root { perm: 0o755, uid: 0, gid: 0 };
 fn take_over(object: &Object) -> Result<Dispatcher> {
     let kept = Kept::of(object)?;
     let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
-    let dispatcher = Dispatcher::kept(memory, ScrubMode::Background, ROOT, Arc::new(SystemClock), kept)?;
+    let dispatcher = Dispatcher::kept(memory, Zeroing::Background, ROOT, Arc::new(SystemClock), kept)?;
     object.begin();
     Ok(dispatcher)
 }

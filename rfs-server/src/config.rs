@@ -16,8 +16,8 @@ use crate::{
     dispatch::Root,
     export::ExportConfig,
     prefault::Prefault,
-    scrub::ScrubMode,
     server::StartError,
+    space::Zeroing,
 };
 
 /// Port of the default TCP listener.
@@ -96,7 +96,7 @@ pub struct Config {
     /// When the memory is taken from the system.
     pub prefault: Prefault,
     /// Who zeroes freed space.
-    pub scrub: ScrubMode,
+    pub zeroing: Zeroing,
     /// Where times come from.
     pub clock: Arc<dyn Clock>,
 }
@@ -137,7 +137,7 @@ impl Config {
                 gid: rustix::process::getegid().as_raw(),
             },
             prefault: Prefault::default(),
-            scrub: ScrubMode::default(),
+            zeroing: Zeroing::default(),
             clock: Arc::new(SystemClock),
         }
     }

@@ -4,7 +4,7 @@
 //! clients read and write the arena one-sidedly, and neither reads, nor writes, nor stats of open files run any code
 //! here. [`Server::start`] is the way in; the program `rfs-server` is a thin shell around it.
 //!
-//! From the bottom up: [`alloc`] keeps the pure account of the arena and [`scrub`] zeroes what was freed, [`prefault`] takes
+//! From the bottom up: [`alloc`] keeps the pure account of the arena and [`space`] zeroes what was freed, [`prefault`] takes
 //! memory ahead of need; [`files`]
 //! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
 //! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what and waits for what, and [`grants`] what he
@@ -43,10 +43,10 @@ pub mod prefault;
 pub mod recalls;
 pub mod replies;
 pub mod rights;
-pub mod scrub;
 pub mod server;
 pub mod service;
 pub mod sessions;
+pub mod space;
 pub mod stats;
 pub mod system;
 pub mod table;

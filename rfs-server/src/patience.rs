@@ -106,13 +106,13 @@ mod tests {
     use crate::{
         clock::ManualClock,
         dispatch::{Outcome, Root, Sender},
-        scrub::{ScrubMode, Space},
         sessions::Regions,
+        space::{Space, Zeroing},
     };
 
     fn dispatcher(alarm: &Arc<Alarm>) -> Arc<Dispatcher> {
         let memory = |len| Arc::new(Memory::private(len).unwrap());
-        let space = Arc::new(Space::new(memory(1 << 20), ScrubMode::Inline));
+        let space = Arc::new(Space::new(memory(1 << 20), Zeroing::Inline));
         let (root, clock) = (Root { perm: 0o755, uid: 0, gid: 0 }, Arc::new(ManualClock::new(1)));
         let dispatcher = Dispatcher::new(space, memory(8 * record::LEN), root, clock).unwrap();
         Arc::new(dispatcher.with_alarm(Arc::clone(alarm)))

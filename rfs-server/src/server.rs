@@ -33,8 +33,8 @@ use crate::{
     },
     prefault::Prefaulter,
     rights::Rights,
-    scrub::Scrubber,
     service::FileService,
+    space::Zeroer,
     stats,
     system::{self, Bound},
     upkeep::Upkeep,
@@ -68,7 +68,7 @@ pub struct Server {
 struct Export {
     name: String,
     _prefaulter: Prefaulter,
-    _scrubber: Scrubber,
+    _zeroer: Zeroer,
     upkeep: Option<Upkeep>,
     object: Option<Arc<Object>>,
     dispatcher: Arc<Dispatcher>,

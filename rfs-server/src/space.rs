@@ -43,7 +43,7 @@ const INLINE: u64 = 1 << 20;
 
 /// Who zeroes freed space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScrubMode {
+pub enum Zeroing {
     /// Small amounts at once, large ones on a background thread.
     #[default]
     Background,
@@ -82,15 +82,15 @@ pub struct Space {
     quarantined: AtomicU64,
     /// Dirty space has appeared, or the end has come.
     dirt: Condvar,
-    /// Scrubbed space has become clean.
+    /// Zeroed space has become clean.
     clean: Condvar,
     bytes: Bytes,
-    mode: ScrubMode,
+    mode: Zeroing,
 }
 
 impl Space {
     /// The account over all of `bytes`, which are zero.
-    pub fn new(bytes: impl Into<Bytes>, mode: ScrubMode) -> Space {
+    pub fn new(bytes: impl Into<Bytes>, mode: Zeroing) -> Space {
         let bytes = bytes.into();
         let arena = Arena::new(bytes.len());
         Space::over(bytes, mode, Account { arena, stop: false, before: false, held: None, dirt: None })
@@ -102,7 +102,7 @@ impl Space {
     /// [`Space::before_is_over`].
     pub fn kept(
         bytes: Bytes,
-        mode: ScrubMode,
+        mode: Zeroing,
         used: Vec<Range>,
         given_up: Vec<GivenUp>,
         dirt: Option<Dirt>,
@@ -136,7 +136,7 @@ impl Space {
         space
     }
 
-    fn over(bytes: Bytes, mode: ScrubMode, account: Account) -> Space {
+    fn over(bytes: Bytes, mode: Zeroing, account: Account) -> Space {
         Space {
             account: Mutex::new(account),
             waiting_dirty: AtomicU64::new(0),
@@ -296,8 +296,8 @@ impl Space {
     pub fn tidy(&self) {
         let waiting = self.waiting_dirty.load(Ordering::Relaxed);
         if waiting == 0 {
-        } else if self.mode == ScrubMode::Inline || waiting <= INLINE {
-            while self.scrub_one() {}
+        } else if self.mode == Zeroing::Inline || waiting <= INLINE {
+            while self.zero_one() {}
         } else {
             self.dirt.notify_one();
         }
@@ -306,7 +306,7 @@ impl Space {
     /// Makes progress towards more clean space, by zeroing some or by waiting for a thread that is zeroing. Returns
     /// at once if there is nothing to be gained.
     pub fn gain_clean(&self) {
-        if self.scrub_one() {
+        if self.zero_one() {
             return;
         }
         let mut account = self.account.lock();
@@ -317,7 +317,7 @@ impl Space {
     }
 
     /// Zeroes up to [`CHUNK`] dirty bytes. False if there were none.
-    fn scrub_one(&self) -> bool {
+    fn zero_one(&self) -> bool {
         let Some(range) = self.change(|arena| arena.take_dirty(CHUNK)) else { return false };
         if !seeded(Fault::FreedNotZeroed) {
             self.zero(range);
@@ -326,13 +326,13 @@ impl Space {
             if let Some(dirt) = &account.dirt {
                 dirt.set(range, false);
             }
-            account.arena.scrubbed(range);
+            account.arena.zeroed(range);
         });
         self.clean.notify_all();
         true
     }
 
-    fn scrub_until_stopped(&self) {
+    fn zero_until_stopped(&self) {
         loop {
             {
                 let mut account = self.account.lock();
@@ -343,7 +343,7 @@ impl Space {
                     return;
                 }
             }
-            self.scrub_one();
+            self.zero_one();
         }
     }
 }
@@ -381,37 +381,37 @@ impl Drop for Hold<'_> {
 
 /// The background thread. Dropping it stops the thread and joins it.
 #[derive(Debug)]
-pub struct Scrubber {
+pub struct Zeroer {
     space: Arc<Space>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Scrubber {
+impl Zeroer {
     /// Starts the thread if the mode asks for one.
-    pub fn start(space: &Arc<Space>) -> io::Result<Scrubber> {
+    pub fn start(space: &Arc<Space>) -> io::Result<Zeroer> {
         let thread = match space.mode {
-            ScrubMode::Inline => None,
-            ScrubMode::Background => {
+            Zeroing::Inline => None,
+            Zeroing::Background => {
                 let space = Arc::clone(space);
                 Some(
                     thread::Builder::new()
-                        .name("rfs-scrub".into())
-                        .spawn(move || space.scrub_until_stopped())?,
+                        .name("rfs-zero".into())
+                        .spawn(move || space.zero_until_stopped())?,
                 )
             }
         };
-        Ok(Scrubber { space: Arc::clone(space), thread })
+        Ok(Zeroer { space: Arc::clone(space), thread })
     }
 }
 
-impl Drop for Scrubber {
+impl Drop for Zeroer {
     fn drop(&mut self) {
         self.space.account.lock().stop = true;
         self.space.dirt.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            log::error!("the scrubbing thread had panicked");
+            log::error!("the zeroing thread had panicked");
         }
     }
 }
@@ -422,7 +422,7 @@ mod tests {
 
     use super::*;
 
-    fn space(len: usize, mode: ScrubMode) -> Arc<Space> {
+    fn space(len: usize, mode: Zeroing) -> Arc<Space> {
         Arc::new(Space::new(Arc::new(Memory::private(len).unwrap()), mode))
     }
 
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn inline_mode_cleans_at_once() {
-        let space = space(8 << 20, ScrubMode::Inline);
+        let space = space(8 << 20, Zeroing::Inline);
         let range = use_all(&space, 8 << 20);
         space.quarantine((1, 1), &[range], &[]);
         assert_eq!(space.allocate(&[want(1)]), Err(Short::Dirty));
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn little_dirt_is_cleaned_at_once_in_background_mode_too() {
-        let space = space(1 << 20, ScrubMode::Background);
+        let space = space(1 << 20, Zeroing::Background);
         let range = use_all(&space, 1 << 20);
         space.quarantine((1, 1), &[range], &[]);
         space.tidy();
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn an_allocation_cleans_what_it_needs() {
-        let space = space(16 << 20, ScrubMode::Background);
+        let space = space(16 << 20, Zeroing::Background);
         let range = use_all(&space, 16 << 20);
         space.quarantine((1, 1), &[range], &[]);
         // No thread was started: the allocation has to do it.
@@ -486,9 +486,9 @@ mod tests {
 
     #[test]
     fn the_background_thread_cleans_and_stops() {
-        let space = space(32 << 20, ScrubMode::Background);
+        let space = space(32 << 20, Zeroing::Background);
         let range = use_all(&space, 32 << 20);
-        let scrubber = Scrubber::start(&space).unwrap();
+        let zeroer = Zeroer::start(&space).unwrap();
         space.quarantine((1, 1), &[range], &[]);
         space.tidy();
         let got = loop {
@@ -498,14 +498,14 @@ mod tests {
             }
         };
         assert!(is_zero(&space, got[0][0]));
-        drop(scrubber);
+        drop(zeroer);
         assert_eq!(Arc::strong_count(&space), 1);
     }
 
     #[test]
     fn what_a_snapshot_has_not_copied_waits_for_it() {
         const M: u64 = 1 << 20;
-        let space = space(4 << 20, ScrubMode::Inline);
+        let space = space(4 << 20, Zeroing::Inline);
         let whole = use_all(&space, 4 << 20);
         let part = |at: u64| Range { start: whole.start + at * M, len: M };
         let hold = space.hold();
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn quarantined_space_comes_back_with_the_lease() {
-        let space = space(1 << 20, ScrubMode::Inline);
+        let space = space(1 << 20, Zeroing::Inline);
         let range = use_all(&space, 1 << 20);
         space.quarantine((9, 1), &[range], &[4]);
         assert_eq!(space.allocate(&[want(1)]), Err(Short::Full));
@@ -553,7 +553,7 @@ mod tests {
     /// Told after the lock is let go it could be old news that hides what another file has given up there since.
     #[test]
     fn what_is_quarantined_is_told_under_the_lock_and_in_few_words() {
-        let space = space(1 << 20, ScrubMode::Inline);
+        let space = space(1 << 20, Zeroing::Inline);
         let whole = use_all(&space, 1 << 20);
         let part = |at: u64, len: u64| Range { start: whole.start + at * BLOCK, len: len * BLOCK };
         space.quarantine((7, 1), &[part(3, 1)], &[5, 4]);

@@ -16,8 +16,8 @@ use rfs_server::{
     bytes::Bytes,
     clock::ManualClock,
     dispatch::{Dispatcher, Outcome, Root, Sender},
-    scrub::{ScrubMode, Space},
     sessions::Regions,
+    space::{Space, Zeroing},
 };
 
 pub(super) const MEMORY: usize = 1 << 20;
@@ -53,7 +53,7 @@ impl Bench {
 
     fn over(bytes: Bytes, arena: Arc<Memory>) -> Bench {
         let table = memory(INODES * record::LEN);
-        let space = Arc::new(Space::new(bytes, ScrubMode::Inline));
+        let space = Arc::new(Space::new(bytes, Zeroing::Inline));
         let root = Root { perm: 0o755, uid: 0, gid: 0 };
         let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
         let dispatcher = Dispatcher::new(space, Arc::clone(&table), root, clock);

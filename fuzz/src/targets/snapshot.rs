@@ -17,7 +17,7 @@ use rfs_server::{
         restore::restore,
         write::snapshot,
     },
-    scrub::ScrubMode,
+    space::Zeroing,
 };
 
 use super::dispatcher::{self, Bench};
@@ -43,7 +43,7 @@ pub(super) fn file(bytes: &[u8]) {
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
     let clock = Arc::new(ManualClock::new(0));
     let memory = (checked, Arc::clone(&table));
-    let Ok(dispatcher) = Dispatcher::kept(memory, ScrubMode::Inline, root, clock, kept) else { return };
+    let Ok(dispatcher) = Dispatcher::kept(memory, Zeroing::Inline, root, clock, kept) else { return };
     let bench = Bench::of(dispatcher, arena, table);
     bench.attach(1, false);
     for ino in ROOT_INO..ROOT_INO + 20 {

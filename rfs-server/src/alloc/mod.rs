@@ -1,10 +1,10 @@
 //! Who has which part of the arena: a pure account of every byte in `0..len`.
 //!
 //! A byte is in use (somebody got it from [`Arena::allocate`]), clean (free and zero), dirty (free, still to be
-//! zeroed), being scrubbed, or quarantined (free, but sessions may still write to it). Only clean space is handed
+//! zeroed), being zeroed, or quarantined (free, but sessions may still write to it). Only clean space is handed
 //! out. All ranges are multiples of the block, which is the caller's to keep.
 //!
-//! Threading: none; whoever owns it locks it. It touches no memory: zeroing is the scrubber's work.
+//! Threading: none; whoever owns it locks it. It touches no memory: zeroing is the zeroer's work.
 
 mod free;
 #[cfg(test)]
@@ -86,7 +86,7 @@ pub struct Arena {
     clean: FreeMap,
     dirty: VecDeque<Range>,
     dirty_bytes: u64,
-    scrubbing: u64,
+    zeroing: u64,
     /// By inode, and first byte.
     quarantine: HashMap<u64, BTreeMap<u64, Quarantined>>,
     quarantined: u64,
@@ -102,7 +102,7 @@ impl Arena {
             clean,
             dirty: VecDeque::new(),
             dirty_bytes: 0,
-            scrubbing: 0,
+            zeroing: 0,
             quarantine: HashMap::new(),
             quarantined: 0,
         }
@@ -149,7 +149,7 @@ impl Arena {
         Totals {
             len: self.len,
             clean: self.clean.total(),
-            dirty: self.dirty_bytes + self.scrubbing,
+            dirty: self.dirty_bytes + self.zeroing,
             quarantined: self.quarantined,
         }
     }
@@ -166,7 +166,7 @@ impl Arena {
             need = need.checked_add(want.need).ok_or(Short::Full)?;
         }
         if need > self.clean.total() {
-            let enough = need - self.clean.total() <= self.dirty_bytes + self.scrubbing;
+            let enough = need - self.clean.total() <= self.dirty_bytes + self.zeroing;
             return Err(if enough { Short::Dirty } else { Short::Full });
         }
         // What is ahead of need must leave enough for the wishes that follow.
@@ -305,7 +305,7 @@ impl Arena {
         }
     }
 
-    /// Up to `max` dirty bytes, for the caller to zero and then pass to [`Arena::scrubbed`].
+    /// Up to `max` dirty bytes, for the caller to zero and then pass to [`Arena::zeroed`].
     pub fn take_dirty(&mut self, max: u64) -> Option<Range> {
         let first = self.dirty.front_mut()?;
         let taken = Range { start: first.start, len: first.len.min(max) };
@@ -316,13 +316,13 @@ impl Arena {
             first.len -= taken.len;
         }
         self.dirty_bytes -= taken.len;
-        self.scrubbing += taken.len;
+        self.zeroing += taken.len;
         Some(taken)
     }
 
     /// A range from [`Arena::take_dirty`] is zero now.
-    pub fn scrubbed(&mut self, range: Range) {
-        self.scrubbing -= range.len;
+    pub fn zeroed(&mut self, range: Range) {
+        self.zeroing -= range.len;
         self.clean.insert(range);
     }
 }

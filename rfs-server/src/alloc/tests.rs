@@ -27,7 +27,7 @@ fn a_hint_that_is_too_short_is_used_and_the_rest_goes_elsewhere() {
     for freed in [range(10, 5), range(20, 10)] {
         arena.free(freed);
         let dirty = arena.take_dirty(u64::MAX).unwrap();
-        arena.scrubbed(dirty);
+        arena.zeroed(dirty);
     }
     assert_eq!(
         arena.allocate(&[Want { need: 8, ahead: 0, hint: Some(10) }]),
@@ -50,7 +50,7 @@ fn all_or_nothing() {
     assert_eq!(arena.allocate(&[want(6)]), Err(Short::Full));
     let dirty = arena.take_dirty(2).unwrap();
     assert_eq!(arena.allocate(&[want(5)]), Err(Short::Dirty));
-    arena.scrubbed(dirty);
+    arena.zeroed(dirty);
     assert_eq!(arena.allocate(&[want(2)]), Ok(vec![vec![range(0, 2)]]));
 }
 
@@ -74,7 +74,7 @@ enum Cell {
     Clean,
     Used,
     Dirty,
-    Scrubbing,
+    Zeroing,
     Quarantined(u64, Vec<u64>),
 }
 
@@ -84,7 +84,7 @@ enum Step {
     Free { pick: usize, holders: Vec<u64>, ino: u64 },
     LeaseEnded { ino: u64, session: u64 },
     TakeDirty { max: u64 },
-    Scrubbed { pick: usize },
+    Zeroed { pick: usize },
 }
 
 const CELLS: u64 = 200;
@@ -97,14 +97,14 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(pick, holders, ino)| Step::Free { pick, holders, ino }),
         2 => (1..3u64, 1..4u64).prop_map(|(ino, session)| Step::LeaseEnded { ino, session }),
         3 => (1..50u64).prop_map(|max| Step::TakeDirty { max }),
-        3 => any::<usize>().prop_map(|pick| Step::Scrubbed { pick }),
+        3 => any::<usize>().prop_map(|pick| Step::Zeroed { pick }),
     ]
 }
 
 struct Model {
     cells: Vec<Cell>,
     used: Vec<Range>,
-    scrubbing: Vec<Range>,
+    zeroing: Vec<Range>,
 }
 
 impl Model {
@@ -139,7 +139,7 @@ fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
                 wants.into_iter().map(|(need, ahead, hint)| Want { need, ahead, hint }).collect();
             let need: u64 = wants.iter().map(|w| w.need).sum();
             let clean = model.count(|c| *c == Cell::Clean);
-            let dirty = model.count(|c| matches!(c, Cell::Dirty | Cell::Scrubbing));
+            let dirty = model.count(|c| matches!(c, Cell::Dirty | Cell::Zeroing));
             let before = model.clean_runs();
             match arena.allocate(&wants) {
                 Err(Short::Full) => assert!(need > clean + dirty),
@@ -193,17 +193,17 @@ fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
             None => assert_eq!(model.count(|c| *c == Cell::Dirty), 0),
             Some(range) => {
                 assert!(range.len > 0 && range.len <= max);
-                model.paint(range, &Cell::Dirty, &Cell::Scrubbing);
-                model.scrubbing.push(range);
+                model.paint(range, &Cell::Dirty, &Cell::Zeroing);
+                model.zeroing.push(range);
             }
         },
-        Step::Scrubbed { pick } => {
-            if model.scrubbing.is_empty() {
+        Step::Zeroed { pick } => {
+            if model.zeroing.is_empty() {
                 return;
             }
-            let range = model.scrubbing.swap_remove(pick % model.scrubbing.len());
-            arena.scrubbed(range);
-            model.paint(range, &Cell::Scrubbing, &Cell::Clean);
+            let range = model.zeroing.swap_remove(pick % model.zeroing.len());
+            arena.zeroed(range);
+            model.paint(range, &Cell::Zeroing, &Cell::Clean);
         }
     }
 }
@@ -215,7 +215,7 @@ fn agree(arena: &Arena, model: &Model) {
         Totals {
             len: CELLS,
             clean: model.count(|c| *c == Cell::Clean),
-            dirty: model.count(|c| matches!(c, Cell::Dirty | Cell::Scrubbing)),
+            dirty: model.count(|c| matches!(c, Cell::Dirty | Cell::Zeroing)),
             quarantined: model.count(|c| matches!(c, Cell::Quarantined(..))),
         }
     );
@@ -228,7 +228,7 @@ proptest! {
     fn agrees_with_a_model_cell_by_cell(steps in proptest::collection::vec(step(), 1..120)) {
         let mut arena = Arena::new(CELLS);
         let mut model =
-            Model { cells: vec![Cell::Clean; CELLS as usize], used: Vec::new(), scrubbing: Vec::new() };
+            Model { cells: vec![Cell::Clean; CELLS as usize], used: Vec::new(), zeroing: Vec::new() };
         for step in steps {
             apply(&mut arena, &mut model, step);
             agree(&arena, &model);
@@ -239,11 +239,11 @@ proptest! {
         for (ino, session) in (1..3).flat_map(|ino| (1..4).map(move |session| (ino, session))) {
             arena.lease_ended(ino, session);
         }
-        for range in model.scrubbing.drain(..) {
-            arena.scrubbed(range);
+        for range in model.zeroing.drain(..) {
+            arena.zeroed(range);
         }
         while let Some(range) = arena.take_dirty(7) {
-            arena.scrubbed(range);
+            arena.zeroed(range);
         }
         prop_assert_eq!(arena.clean.ranges().collect::<Vec<_>>(), vec![range(0, CELLS)]);
     }

@@ -12,7 +12,7 @@ use super::{
     meta::{Look, Meta},
     store::Store,
 };
-use crate::{clock::Clock, recalls::Need, scrub::Space, sessions::Session};
+use crate::{clock::Clock, recalls::Need, sessions::Session, space::Space};
 
 /// A request under way.
 pub(super) struct Call<'a> {

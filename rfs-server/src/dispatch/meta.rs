@@ -28,8 +28,8 @@ use crate::{
     locks::Locks,
     namespace::{Body, Effects, Inode, Inodes, Namespace, Place},
     recalls::Need,
-    scrub::{Space, UNLOGGED},
     sessions::Session,
+    space::{Space, UNLOGGED},
     table::Table,
 };
 

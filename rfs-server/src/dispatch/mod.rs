@@ -51,8 +51,8 @@ use crate::{
     namespace::{Inode, New},
     patience::Alarm,
     rights::{Rights, changes},
-    scrub::Space,
     sessions::{Credentials, Manner, Refused, Regions, Sessions},
+    space::Space,
     stats::{Counters, request_name},
     table::Table,
 };

@@ -38,7 +38,7 @@ use crate::{
     locks::Locks,
     namespace::{Body, Inode},
     numbers::ByNumber,
-    scrub::{ScrubMode, Space},
+    space::{Space, Zeroing},
     table::Table,
 };
 
@@ -100,7 +100,7 @@ impl Dispatcher {
     /// The file system that is kept in a memory object, or a new one in a new object. Dirty space is cleaned as `mode` says.
     pub fn kept(
         (bytes, table): (impl Into<Bytes>, Arc<Memory>),
-        mode: ScrubMode,
+        mode: Zeroing,
         root: Root,
         clock: Arc<dyn Clock>,
         kept: Kept,

@@ -20,7 +20,7 @@ use crate::{
     alloc::Range,
     bytes::Bytes,
     durable::op::{self, Op},
-    scrub::Hold,
+    space::Hold,
     table::BeingChanged,
 };
 

@@ -30,8 +30,8 @@ use crate::{
     namespace::Namespace,
     patience::Alarm,
     recalls::Need,
-    scrub::Space,
     sessions::Session,
+    space::Space,
     table::Table,
 };
 

@@ -18,8 +18,8 @@ use crate::{
     persist::{directory::Snapshots, restore::restore},
     prefault::Prefaulter,
     rights::Rights,
-    scrub::{Scrubber, Space},
     service::{Lent, Reach},
+    space::{Space, Zeroer},
     system::Bound,
     upkeep::Upkeep,
 };
@@ -89,7 +89,7 @@ impl Made {
             (_, Some(dispatcher)) => dispatcher,
             (Some(object), None) => take_over(object, config, export.root)?,
             (None, None) => {
-                let space = Arc::new(Space::new(bytes.clone(), config.scrub));
+                let space = Arc::new(Space::new(bytes.clone(), config.zeroing));
                 // A table has a slot for the root, or the configuration would not have passed.
                 Dispatcher::new(space, table, export.root, clock)
                     .map_err(|_| StartError::NoInodes)?
@@ -116,7 +116,7 @@ impl Made {
             upkeep: self.object.as_ref().map(|_| upkeep()).transpose()?,
             object: self.object.clone(),
             name: self.lent.name.clone(),
-            _scrubber: Scrubber::start(&self.space).map_err(StartError::Thread)?,
+            _zeroer: Zeroer::start(&self.space).map_err(StartError::Thread)?,
             _prefaulter: Prefaulter::start(&self.arena, config.prefault).map_err(StartError::Thread)?,
             dispatcher: Arc::clone(&self.lent.dispatcher),
         })
@@ -130,7 +130,7 @@ fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher,
     let (starts, inodes) = (kept.starts, kept.state.as_ref().map(|state| state.inodes.len()));
     let bytes = Bytes::new(Arc::clone(&object.arena), object.sums.clone());
     let memory = (bytes, Arc::clone(&object.table));
-    let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
+    let dispatcher = Dispatcher::kept(memory, config.zeroing, root, Arc::clone(&config.clock), kept)
         .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?
         .with_memory(Identity(header.identity.to_be_bytes()), starts);
     if let Some(inodes) = inodes {
@@ -181,7 +181,7 @@ fn restored(
     };
     let memory = (memory.0.clone(), Arc::clone(memory.1));
     let root = config.root;
-    let dispatcher = Dispatcher::kept(memory, config.scrub, root, Arc::clone(&config.clock), kept)
+    let dispatcher = Dispatcher::kept(memory, config.zeroing, root, Arc::clone(&config.clock), kept)
         .map_err(|source| StartError::Damage { path: path.clone(), source })?
         .with_memory(Identity(identity), 1);
     log::info!("{}: restored, {inodes} inodes, after {:.1?}", path.display(), begin.elapsed());

@@ -117,7 +117,7 @@ fn layouts_in_parts_fit_into_messages() {
 fn many_threads_in_little_space() {
     let arena = Arc::new(Memory::private(64 * B as usize).unwrap());
     let table = Arc::new(Memory::private(16 * record::LEN).unwrap());
-    let space = Arc::new(Space::new(Arc::clone(&arena), ScrubMode::Background));
+    let space = Arc::new(Space::new(Arc::clone(&arena), Zeroing::Background));
     let clock = Arc::new(ManualClock::new(1));
     let fixture = Fixture {
         dispatcher: Dispatcher::new(space, Arc::clone(&table), ROOT, clock.clone()).unwrap(),

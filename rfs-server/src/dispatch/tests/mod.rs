@@ -25,7 +25,7 @@ use rfs_proto::{
 };
 
 use super::*;
-use crate::{clock::ManualClock, scrub::ScrubMode};
+use crate::{clock::ManualClock, space::Zeroing};
 
 const B: u64 = rfs_proto::BLOCK;
 const ROOT: Root = Root { perm: 0o755, uid: 1, gid: 2 };
@@ -41,7 +41,7 @@ fn fixture(blocks: u64, inodes: usize) -> Fixture {
     let arena = Arc::new(Memory::private((blocks * B) as usize).unwrap());
     let table = Arc::new(Memory::private(inodes * record::LEN).unwrap());
     let clock = Arc::new(ManualClock::new(1000));
-    let space = Arc::new(Space::new(Arc::clone(&arena), ScrubMode::Inline));
+    let space = Arc::new(Space::new(Arc::clone(&arena), Zeroing::Inline));
     let dispatcher =
         Dispatcher::new(space, Arc::clone(&table), ROOT, Arc::clone(&clock) as Arc<dyn Clock>).unwrap();
     Fixture { dispatcher, arena, table, clock }

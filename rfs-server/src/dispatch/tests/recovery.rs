@@ -81,7 +81,7 @@ impl Object {
         let (arena, table) = (Arc::clone(&self.arena), Arc::clone(&self.table));
         let memory = (Arc::clone(&arena), Arc::clone(&table));
         let dispatcher =
-            Dispatcher::kept(memory, ScrubMode::Inline, ROOT, Arc::clone(&clock) as Arc<dyn Clock>, kept)?;
+            Dispatcher::kept(memory, Zeroing::Inline, ROOT, Arc::clone(&clock) as Arc<dyn Clock>, kept)?;
         Ok(Fixture { dispatcher, arena, table, clock })
     }
 }

@@ -65,7 +65,7 @@ fn restored(file: &[u8], blocks: u64, inodes: usize, logged: bool) -> Result<Wor
     let clock = Arc::new(ManualClock::new(1_000_000));
     let memory = (Arc::clone(&arena), Arc::clone(&table));
     let dispatcher =
-        Dispatcher::kept(memory, ScrubMode::Inline, ROOT, Arc::clone(&clock) as Arc<dyn Clock>, kept);
+        Dispatcher::kept(memory, Zeroing::Inline, ROOT, Arc::clone(&clock) as Arc<dyn Clock>, kept);
     Ok(World::new(Fixture { dispatcher: dispatcher.unwrap(), arena, table, clock }))
 }
 
@@ -162,7 +162,7 @@ fn a_restored_memory_has_a_whole_log_or_is_none() {
         let log = Some(Log::new(memory(2 * segment), 0, segment));
         let kept = Kept { log, state: Some(state), dirt: None, starts: 1, clean: true };
         let clock = Arc::new(ManualClock::new(1));
-        Dispatcher::kept((arena, table), ScrubMode::Inline, ROOT, clock, kept).map(drop)
+        Dispatcher::kept((arena, table), Zeroing::Inline, ROOT, clock, kept).map(drop)
     };
     assert_eq!(start(1 << 18), Ok(()));
     assert!(matches!(start(1 << 12), Err(Damage::Full(_))));

@@ -21,7 +21,7 @@ fn checked_with(blocks: u64, inodes: usize) -> Checked {
     let bytes = Bytes::new(Arc::clone(&arena), Some(Arc::new(words)));
     let table = Arc::new(Memory::private(inodes * record::LEN).unwrap());
     let clock = Arc::new(ManualClock::new(1000));
-    let space = Arc::new(Space::new(bytes.clone(), ScrubMode::Inline));
+    let space = Arc::new(Space::new(bytes.clone(), Zeroing::Inline));
     let dispatcher =
         Dispatcher::new(space, Arc::clone(&table), ROOT, Arc::clone(&clock) as Arc<dyn Clock>).unwrap();
     Checked { fixture: Fixture { dispatcher, arena, table, clock }, bytes }
