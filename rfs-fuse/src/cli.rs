@@ -1,4 +1,6 @@
-//! The command line.
+//! The command line of a mount; what says how a server is reached is in `connection`.
+
+mod connection;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -10,11 +12,11 @@ use std::{
 
 use clap::Parser;
 use rdmabox::{
-    Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, ProviderKind, RdmaOptions, SessionOptions,
-    size, tls::TlsClientFiles,
+    Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, SessionOptions, size, tls::TlsClientFiles,
 };
 use rfs_proto::Identity;
 
+pub(crate) use self::connection::Connection;
 use crate::{
     client::{AccessTimes, AttachOptions, Farewell},
     fuse::{FOREVER, Settings},
@@ -124,45 +126,8 @@ pub struct Args {
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
 
-    /// Carry data over shm, tcp or rdma, and fail rather than take another [default: what the address says; shm on one host]
-    #[arg(long, value_name = "shm|tcp|rdma", value_parser = parsed::<ProviderKind>, help_heading = "Session")]
-    provider: Option<ProviderKind>,
-
-    /// RDMA device for rdma: addresses, such as mlx5_0 or rxe0 [default: the first with an active port]
-    #[arg(long, value_name = "NAME", help_heading = "Session")]
-    device: Option<String>,
-
-    /// Port of the RDMA device, counted from 1 [default: the first active one]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..), help_heading = "Session")]
-    port: Option<u8>,
-
-    /// Entry of the port's GID table: the address that connections use [default: that of the network address over which the
-    /// peers find each other, else one of RoCE v2]
-    #[arg(long, value_name = "N", help_heading = "Session")]
-    gid_index: Option<u8>,
-
-    /// The key that the server asks for: a file of mode 600 with a name and a secret (rfs-server --new-key makes one). The
-    /// server has to prove that it has it, too
-    #[arg(long, value_name = "FILE", help_heading = "Session")]
-    pub key: Option<PathBuf>,
-
-    /// Speak TLS 1.3 with the server, over TCP, and nothing else: its certificate has to be of one of the authorities in this file
-    /// (PEM), and to have the name or the address that it is looked for at. Shared memory and RDMA devices carry nothing that is
-    /// encrypted: there are no such addresses with it
-    #[arg(long, value_name = "FILE", help_heading = "Session")]
-    tls_ca: Option<PathBuf>,
-
-    /// The name that the server's certificate has to have [default: that of the address]
-    #[arg(long, value_name = "NAME", requires = "tls_ca", help_heading = "Session")]
-    tls_name: Option<String>,
-
-    /// This client's own certificate, for servers that ask for one
-    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"], help_heading = "Session")]
-    tls_cert: Option<PathBuf>,
-
-    /// The private key of --tls-cert: a file of mode 600
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Session")]
-    tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
 
     /// Data queue pairs
     #[arg(long, value_name = "N", help_heading = "Session")]
@@ -176,8 +141,8 @@ pub struct Args {
     #[arg(long, value_name = "MODE", value_parser = parsed::<BatchMode>, help_heading = "Session")]
     batch: Option<BatchMode>,
 
-    /// Copy requests up to this size through registered memory, register the buffers of larger ones; auto: the
-    /// runtime's choice
+    /// Copy requests up to this size through registered memory, register the buffers of larger ones; auto:
+    /// the runtime chooses
     #[arg(long, value_name = "BYTES|auto", value_parser = parsed::<PreMrThreshold>, help_heading = "Session")]
     pre_mr_threshold: Option<PreMrThreshold>,
 
@@ -261,16 +226,6 @@ pub struct Args {
     /// The same as --cache none
     #[arg(long, hide = true)]
     direct_io: bool,
-
-    /// Which of the server's file systems to mount [default: its first]
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Session"
-    )]
-    export: String,
 
     /// A file system in this process's own memory instead of a server's, to measure FUSE itself
     #[arg(long, hide = true)]
@@ -371,18 +326,7 @@ impl Args {
 
     /// The files for TLS, if it is wanted.
     pub fn tls(&self) -> Result<Option<TlsClientFiles>, UsageError> {
-        let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
-        let over = self.provider.or(self.address()?.map(|address| address.provider()));
-        match over {
-            Some(ProviderKind::Shm) => Err(UsageError::Tls("memory that is mapped cannot be encrypted")),
-            Some(ProviderKind::Rdma) => {
-                Err(UsageError::Tls("what an RDMA device carries cannot be encrypted"))
-            }
-            Some(ProviderKind::Tcp) | None => {
-                let own = self.tls_cert.clone().zip(self.tls_key.clone());
-                Ok(Some(TlsClientFiles { ca, name: self.tls_name.clone(), own }))
-            }
-        }
+        self.connection.tls(self.address()?.as_ref())
     }
 
     /// The directory to mount on.
@@ -456,7 +400,7 @@ impl Args {
     pub fn attach_options(&self) -> AttachOptions {
         let Settings { keeps, writeback, .. } = self.settings();
         AttachOptions {
-            export: self.export.clone(),
+            export: self.connection.export.clone(),
             keeps,
             alone: writeback,
             checked: self.checksum,
@@ -469,8 +413,9 @@ impl Args {
 
     /// What is to be said to the server for a mount whose process was killed.
     pub fn farewell(&self, mount: Identity) -> Option<Farewell> {
-        let (provider, export, key) = (self.provider, self.export.clone(), self.key.clone());
-        Some(Farewell { address: self.address().ok()??, provider, export, key, tls: self.tls().ok()?, mount })
+        let (address, tls) = (self.address().ok()??, self.tls().ok()?);
+        let Connection { provider, export, key, .. } = self.connection.clone();
+        Some(Farewell { address, provider, export, key, tls, mount })
     }
 
     /// Which reads count, as mount(8) has it; on a mount that is read-only there are none that would change anything.
@@ -484,8 +429,9 @@ impl Args {
 
     /// What the session with the server is told.
     pub fn session_options(&self) -> SessionOptions {
-        let rdma = RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index };
-        let mut options = SessionOptions { provider: self.provider, rdma, ..SessionOptions::default() };
+        let Connection { provider, .. } = self.connection;
+        let mut options =
+            SessionOptions { provider, rdma: self.connection.rdma(), ..SessionOptions::default() };
         if let Some(queue_pairs) = self.queue_pairs {
             options.queue_pairs = queue_pairs;
         }

@@ -152,7 +152,7 @@ fn run(args: &Args) -> Result<(), RunError> {
     }
     let address = args.address()?;
     let tls = args.tls()?;
-    let key = args.key.as_deref().map(Key::load).transpose()?;
+    let key = args.connection.key.as_deref().map(Key::load).transpose()?;
     let tls = tls.as_ref().map(TlsClient::load).transpose()?;
     let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;

@@ -6,22 +6,26 @@
 use std::{
     ffi::OsString,
     io::{self, IsTerminal, Write},
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
 use clap::Parser;
 use rdmabox::{
-    Address, Key, KeyFileError, ProviderKind, RdmaOptions, SessionOptions, size,
-    tls::{TlsClient, TlsClientFiles, TlsError},
+    Address, Key, KeyFileError, SessionOptions, size,
+    tls::{TlsClient, TlsError},
 };
 use rfs_proto::{BLOCK, BadBlock, Verified};
 
-use crate::client::{AttachError, AttachOptions, Client, ClientError};
+use crate::{
+    cli::{Connection, UsageError},
+    client::{AttachError, AttachOptions, Client, ClientError},
+};
 
 /// Something is bad.
 const BAD: u8 = 1;
+/// The command line makes no sense.
+const USAGE: u8 = 2;
 /// Not everything could be compared.
 const FAILED: u8 = 3;
 
@@ -42,54 +46,19 @@ pub(crate) struct ScrubArgs {
     #[arg(value_name = "ADDRESS")]
     address: Address,
 
-    /// Which of the server's file systems [default: its first]
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    export: String,
-
     /// Do not pause between two steps
     #[arg(long)]
     full_speed: bool,
 
-    /// Carry the session over shm, tcp or rdma, and fail rather than take another
-    #[arg(long, value_name = "shm|tcp|rdma")]
-    provider: Option<ProviderKind>,
-
-    /// RDMA device for rdma: addresses
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
-
-    /// Port of the RDMA device, counted from 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
-    port: Option<u8>,
-
-    /// Entry of the port's GID table
-    #[arg(long, value_name = "N")]
-    gid_index: Option<u8>,
-
-    /// The key that the server asks for; one that may only read will do
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-
-    /// Speak TLS 1.3: the authority of the server's certificate
-    #[arg(long, value_name = "FILE")]
-    tls_ca: Option<PathBuf>,
-
-    /// The name that the server's certificate has to have
-    #[arg(long, value_name = "NAME", requires = "tls_ca")]
-    tls_name: Option<String>,
-
-    /// This client's own certificate
-    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
-    tls_cert: Option<PathBuf>,
-
-    /// The private key of --tls-cert
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 /// Why it has not come to its end.
 #[derive(Debug, thiserror::Error)]
 enum ScrubError {
+    #[error("{0}")]
+    Usage(#[from] UsageError),
     #[error(transparent)]
     Key(#[from] KeyFileError),
     #[error("cannot use TLS: {0}")]
@@ -133,7 +102,7 @@ pub(crate) fn main(arguments: &[OsString]) -> u8 {
         Err(e) => {
             // Help goes to stdout; there is nowhere to complain to if that is closed.
             e.print().ok();
-            return u8::try_from(e.exit_code()).unwrap_or(2);
+            return u8::try_from(e.exit_code()).unwrap_or(USAGE);
         }
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
@@ -142,25 +111,25 @@ pub(crate) fn main(arguments: &[OsString]) -> u8 {
         Ok(_) => BAD,
         Err(e) => {
             eprintln!("rfs-fuse scrub: {e}");
-            FAILED
+            if matches!(e, ScrubError::Usage(_)) { USAGE } else { FAILED }
         }
     }
 }
 
 fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
-    let key = args.key.as_deref().map(Key::load).transpose()?;
-    let own = args.tls_cert.zip(args.tls_key);
-    let tls = args.tls_ca.map(|ca| TlsClientFiles { ca, name: args.tls_name, own });
+    let Connection { provider, .. } = args.connection;
+    let key = args.connection.key.as_deref().map(Key::load).transpose()?;
+    let tls = args.connection.tls(Some(&args.address))?;
     let tls = tls.as_ref().map(TlsClient::load).transpose()?;
     let options = SessionOptions {
-        provider: args.provider,
-        rdma: RdmaOptions { device: args.device, port: args.port, gid_index: args.gid_index },
+        provider,
+        rdma: args.connection.rdma(),
         key,
         tls,
         queue_pairs: 1,
         ..SessionOptions::default()
     };
-    let attach = AttachOptions { export: args.export, checked: true, ..AttachOptions::default() };
+    let attach = AttachOptions { export: args.connection.export, checked: true, ..AttachOptions::default() };
     let client = Client::connect(&args.address, &options, &attach)?;
     let totals = client.statfs()?;
     let used = totals.blocks.saturating_sub(totals.blocks_free);

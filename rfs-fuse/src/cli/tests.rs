@@ -48,7 +48,7 @@ fn every_switch_reaches_the_session() {
          --polling event-batch --calls fetch --max-retry 9 --timeout 2.5 --connect-timeout 7",
     )
     .session_options();
-    assert_eq!(options.provider, Some(ProviderKind::Tcp));
+    assert_eq!(options.provider, Some(rdmabox::ProviderKind::Tcp));
     assert_eq!((options.queue_pairs, options.window_bytes), (2, 3 << 20));
     assert_eq!((options.batch, options.polling), (BatchMode::Merge, PollingMode::EventBatch));
     assert_eq!(options.calls, CallsBy::Fetch);
