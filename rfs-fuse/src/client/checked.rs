@@ -16,20 +16,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::{Op, RemoteAddr};
+use rdmabox::RemoteAddr;
 use rfs_proto::{
     BLOCK, RegionRef,
     checksum::{self, Word, check},
-    record,
 };
 use smallvec::SmallVec;
 
 use super::{
     Client, ClientError,
-    data::{LIST, Ops, room},
+    data::{Reads, room},
     inode::Inode,
     layout::Piece,
-    record::{Glimpse, RawRecord, Seen},
+    record::Glimpse,
     remote::{Mapped, Remote, at},
     space::TRIES,
 };
@@ -278,7 +277,7 @@ impl Client {
             }
             return record.map(|(inode, _)| self.look(inode)).transpose();
         }
-        let mut parts: SmallVec<[(RemoteAddr, &mut [u8]); 4]> = SmallVec::new();
+        let mut parts = Reads::new();
         let (mut at, mut data, mut checks) = (0, buffer, words);
         for run in runs {
             let (_, behind) = data.split_at_mut(run.at - at);
@@ -293,23 +292,7 @@ impl Client {
             self.remote.read_vectored(&mut parts)?;
             return Ok(None);
         };
-        let (slot, record_addr) = self.record_of(inode)?;
-        let mut raw: RawRecord = [0; record::LEN];
-        if parts.len() >= LIST {
-            self.remote.read_vectored(&mut parts)?;
-            parts.clear();
-        }
-        let mut ops: Ops<'_> = parts.into_iter().map(|(remote, out)| Op::Read { remote, out }).collect();
-        ops.push(Op::Read { remote: record_addr, out: &mut raw });
-        self.remote.execute(&mut ops)?;
-        drop(ops);
-        match Seen::decode(&raw, inode.ino, slot) {
-            Some(seen) => {
-                inode.size.lock().observe(seen.attr.size, changes);
-                Ok(Some(seen.glimpse()))
-            }
-            None => self.look(inode).map(Some),
-        }
+        self.read_and_look(inode, parts, changes).map(Some)
     }
 
     /// Reads one block until it fits its word or is certain not to, for a while.

@@ -16,7 +16,7 @@ use super::{
     clock::WriteTimes,
     inode::Inode,
     layout::Piece,
-    record::{RawRecord, Seen},
+    record::{Glimpse, RawRecord, Seen},
     remote::{Mapped, at},
     space::TRIES,
 };
@@ -39,6 +39,9 @@ pub enum ReadData<'a> {
 
 /// Parts of one write, in the order of the file.
 pub(crate) type Parts<'a> = SmallVec<[(RemoteAddr, &'a [u8]); 4]>;
+
+/// Parts of one read, and where each goes.
+pub(crate) type Reads<'a> = SmallVec<[(RemoteAddr, &'a mut [u8]); 4]>;
 
 /// Steps of a list that a session takes for certain; pieces beyond go before it.
 pub(crate) const LIST: usize = 32;
@@ -151,7 +154,7 @@ impl Client {
             (layout.generation(), layout.era())
         };
         let pieces = if len == 0 { SmallVec::new() } else { self.readable(inode, offset, len)? };
-        let mut parts: SmallVec<[(RemoteAddr, &mut [u8]); 4]> = SmallVec::new();
+        let mut parts = Reads::new();
         let mut rest = room(buffer, len as usize);
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
@@ -167,23 +170,7 @@ impl Client {
             }
             return Ok(Some(len as usize));
         }
-        let (slot, record_addr) = self.record_of(inode)?;
-        let mut raw: RawRecord = [0; record::LEN];
-        if parts.len() >= LIST {
-            self.remote.read_vectored(&mut parts)?;
-            parts.clear();
-        }
-        let mut ops: Ops<'_> = parts.into_iter().map(|(remote, out)| Op::Read { remote, out }).collect();
-        ops.push(Op::Read { remote: record_addr, out: &mut raw });
-        self.remote.execute(&mut ops)?;
-        drop(ops);
-        let now = match Seen::decode(&raw, inode.ino, slot) {
-            Some(seen) => {
-                inode.size.lock().observe(seen.attr.size, changes);
-                seen.glimpse()
-            }
-            None => self.look(inode)?,
-        };
+        let now = self.read_and_look(inode, parts, changes)?;
         if now.generation != generation {
             self.follow_generation(inode, now.generation)?;
             return Ok(None);
@@ -192,6 +179,29 @@ impl Client {
             return Ok(None);
         }
         Ok(Some(len.min(now.size.saturating_sub(offset)) as usize))
+    }
+
+    /// Reads, and looks at the record behind that in the same list: what it says. `changes` is how often this client had changed
+    /// the size before.
+    pub(crate) fn read_and_look(
+        &self,
+        inode: &Inode,
+        mut parts: Reads<'_>,
+        changes: u64,
+    ) -> Result<Glimpse, ClientError> {
+        let (slot, remote) = self.record_of(inode)?;
+        let mut raw: RawRecord = [0; record::LEN];
+        if parts.len() >= LIST {
+            self.remote.read_vectored(&mut parts)?;
+            parts.clear();
+        }
+        let mut ops: Ops<'_> = parts.into_iter().map(|(remote, out)| Op::Read { remote, out }).collect();
+        ops.push(Op::Read { remote, out: &mut raw });
+        self.remote.execute(&mut ops)?;
+        drop(ops);
+        let Some(seen) = Seen::decode(&raw, inode.ino, slot) else { return self.look(inode) };
+        inode.size.lock().observe(seen.attr.size, changes);
+        Ok(seen.glimpse())
     }
 
     /// Writes `data` at `offset` of an open file. On return it is in place, whoever reads next.

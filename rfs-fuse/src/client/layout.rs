@@ -75,10 +75,11 @@ pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static s
 }
 
 impl LayoutCache {
-    /// What the server says of the whole file from its first byte on.
-    pub(crate) fn replace(&mut self, layout: &Layout, era: u32) {
-        *self = self.empty(layout.generation, era);
-        self.merge(0, layout);
+    /// What the server says of a file from its first byte on.
+    pub(crate) fn of(layout: &Layout, era: u32) -> LayoutCache {
+        let mut cache = LayoutCache { generation: layout.generation, era, ..LayoutCache::default() };
+        cache.merge(0, layout);
+        cache
     }
 
     /// Takes a reply for `offset` of the same generation in. False, and nothing done, if it is of another
@@ -217,11 +218,7 @@ mod tests {
 
     #[test]
     fn what_was_recalled_while_it_was_fetched_is_not_taken_in() {
-        let fetched = || {
-            let mut fresh = LayoutCache::default();
-            fresh.replace(&layout(&[extent(0, 5, 2)], true), 1);
-            fresh
-        };
+        let fetched = || LayoutCache::of(&layout(&[extent(0, 5, 2)], true), 1);
         let mut cache = LayoutCache::default();
         assert!(cache.renew(fetched()) && cache.covers(0, 2 * B));
         cache.recalled(1, 7);
@@ -252,8 +249,7 @@ mod tests {
     }
 
     fn cache(extents: &[Extent]) -> LayoutCache {
-        let mut cache = LayoutCache::default();
-        cache.replace(&layout(extents, true), 0);
+        let mut cache = LayoutCache::of(&layout(extents, true), 0);
         cache.set_stamp(Some(1));
         cache
     }
@@ -301,8 +297,7 @@ mod tests {
 
     #[test]
     fn replies_of_another_generation_or_behind_a_gap_are_not_taken() {
-        let mut c = LayoutCache::default();
-        c.replace(&layout(&[extent(0, 10, 2)], false), 0);
+        let mut c = LayoutCache::of(&layout(&[extent(0, 10, 2)], false), 0);
         assert_eq!(c.known_to(), 2 * B);
         assert!(!c.merge(3 * B, &layout(&[], true)));
         assert!(!c.merge(0, &Layout { generation: 8, ..Layout::default() }));

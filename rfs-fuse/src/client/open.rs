@@ -23,13 +23,13 @@ use super::{
 struct Asked {
     since: Since,
     era: u32,
-    /// How many layouts had become void.
-    voids: u64,
+    /// How many layouts had become void; `None` if the layout that comes is not to be taken in.
+    voids: Option<u64>,
 }
 
 impl Client {
     fn asked(&self) -> Asked {
-        Asked { era: self.remote.era(), voids: self.inodes.voids(), since: self.since() }
+        Asked { era: self.remote.era(), voids: Some(self.inodes.voids()), since: self.since() }
     }
 
     /// Opens a regular file: it can be read, and with `write` written, until [`close`](Self::close). Returns its attributes now.
@@ -96,7 +96,7 @@ impl Client {
         let mut asked = self.asked();
         if !exclusive {
             // It may be a file that is there, and that was known and is forgotten before it is known again, with what was recalled of its layout.
-            asked.voids = u64::MAX;
+            asked.voids = None;
         }
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
@@ -166,18 +166,9 @@ impl Client {
         }
         self.answered(since, inode, &attr);
         if opens.local == 0 || inode.layout.read().era() != era {
-            let mut fresh = LayoutCache::default();
-            fresh.replace(&layout, era);
-            let now = self.take_in(inode, fresh, voids);
-            if !now {
-                inode.layout.write().clear(0);
-            }
-            {
-                let mut size = inode.size.lock();
-                size.set(attr.size);
-                if !now {
-                    size.distrust();
-                }
+            inode.size.lock().set(attr.size);
+            if !voids.is_some_and(|voids| self.take_in(inode, LayoutCache::of(&layout, era), voids)) {
+                inode.forget_layout();
             }
             inode.open.store(true, Ordering::Release);
         }

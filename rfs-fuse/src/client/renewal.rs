@@ -126,10 +126,8 @@ fn open_again(remote: &dyn Remote, inode: &Inode, arena: u64, era: u32) -> Resul
         return Ok(false);
     }
     inode.set_slot(attr.slot);
-    let mut fresh = LayoutCache::default();
-    fresh.replace(&layout, era);
     // If it was recalled already it is fetched again by who needs it.
-    inode.layout.write().renew(fresh);
+    inode.layout.write().renew(LayoutCache::of(&layout, era));
     inode.size.lock().distrust();
     Ok(true)
 }

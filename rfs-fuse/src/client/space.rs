@@ -99,9 +99,9 @@ impl Client {
     /// Fetches the whole layout. With `layout_calls` held.
     pub(super) fn fetch_layout(&self, inode: &Inode, stamp: Option<u64>) -> Result<(), ClientError> {
         'anew: for _ in 0..TRIES {
-            let mut fresh = LayoutCache::default();
             let (era, voids) = (self.remote.era(), self.inodes.voids());
-            fresh.replace(&self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?, era);
+            let first = self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?;
+            let mut fresh = LayoutCache::of(&first, era);
             while fresh.known_to() != u64::MAX {
                 let offset = fresh.known_to();
                 let page = self.call_layout(&Request::Layout { ino: inode.ino, offset })?;
