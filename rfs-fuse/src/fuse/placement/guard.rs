@@ -21,7 +21,7 @@ use super::{
 /// From one look to the next. Who starves is lifted within three.
 const TICK: Duration = Duration::from_millis(4);
 /// Threads that seats have started meanwhile are lifted once in so many ticks.
-const STRAYS: u32 = 64;
+const STRAYS: u32 = 32;
 
 /// A seat, as the guard knows it.
 struct Known {

@@ -1,4 +1,4 @@
-//! Which core a request is served on: that of the thread that made it, while it is the only one that makes small ones.
+//! Which core a request is served on: that of the thread that made it, while it is the only one that makes any and waits for each.
 //!
 //! Then the session thread runs while the caller waits, and wakes it on the core that both are on: no core has to be woken.
 //! Session threads are SCHED_IDLE meanwhile, so that the kernel takes the core for free and lets the caller go on at
@@ -35,10 +35,10 @@ use self::{
 /// The kernel has no thread of this number.
 const NOBODY: u32 = 0;
 
-/// A caller that has made so many small requests in a row is worth a look.
+/// A caller that has made so much work in a row is worth a look.
 const WORTH_A_LOOK: u16 = 32;
 
-/// Once in so many requests a session thread looks where the caller runs now.
+/// Once in so much work a session thread looks where the caller runs now.
 const KEEP_UP: u16 = 8;
 
 /// What a session thread, which serves one mount all its life, has to itself.
@@ -75,13 +75,13 @@ impl Calls {
         let Some(shared) = &self.0 else { return };
         OWN.with(|own| {
             let Own { seat, scheduler } = own.get_or_init(|| shared.take_seat());
-            let tally = seat.note(caller, bytes);
-            if shared.is_news(tally)
+            let (before, tally) = seat.note(caller, bytes);
+            if shared.is_news(before, tally)
                 && let Some(guard) = shared.guard.get()
             {
                 guard.unpark();
             }
-            if tally.count.is_multiple_of(KEEP_UP) {
+            if tally.passed(KEEP_UP, before) {
                 seat.keep_up(caller, &shared.followed, &mut *scheduler.borrow_mut());
             }
         });
@@ -96,11 +96,11 @@ impl Shared {
     }
 
     /// True if the guard has to know of it now: somebody else than who is followed, or much, or somebody who may be worth it.
-    fn is_news(&self, tally: Tally) -> bool {
+    fn is_news(&self, before: Tally, tally: Tally) -> bool {
         match self.followed.load(Ordering::Relaxed) {
             NOBODY => {
                 tally.run >= WORTH_A_LOOK
-                    && tally.count.is_multiple_of(WORTH_A_LOOK)
+                    && tally.passed(WORTH_A_LOOK, before)
                     && self.asleep.load(Ordering::Relaxed)
             }
             followed => tally.caller != followed || tally.run == 0,
@@ -169,16 +169,21 @@ mod tests {
     fn the_guard_is_told_what_it_has_to_know() {
         let shared = Shared::default();
         let tally = |caller, run, count| Tally { caller, run, count };
-        assert!(!shared.is_news(tally(5, 32, 64)), "it is awake");
+        // After work of one.
+        let is_news = |shared: &Shared, tally: Tally| {
+            shared.is_news(Tally { count: tally.count.wrapping_sub(1), ..tally }, tally)
+        };
+        assert!(!is_news(&shared, tally(5, 32, 64)), "it is awake");
         shared.asleep.store(true, Ordering::Relaxed);
-        assert!(shared.is_news(tally(5, 32, 64)) && shared.is_news(tally(5, u16::MAX, 0)));
+        assert!(is_news(&shared, tally(5, 32, 64)) && is_news(&shared, tally(5, u16::MAX, 0)));
+        assert!(shared.is_news(tally(5, 7, 63), tally(5, 40, 96)), "it was as much at once");
         for tally in [tally(5, 31, 64), tally(5, 40, 63), tally(5, 0, 0)] {
-            assert!(!shared.is_news(tally));
+            assert!(!is_news(&shared, tally));
         }
         shared.asleep.store(false, Ordering::Relaxed);
         shared.followed.store(5, Ordering::Relaxed);
-        assert!(!shared.is_news(tally(5, 1, 1)));
-        assert!(shared.is_news(tally(6, 1, 1)) && shared.is_news(tally(5, 0, 64)));
+        assert!(!is_news(&shared, tally(5, 1, 1)));
+        assert!(is_news(&shared, tally(6, 1, 1)) && is_news(&shared, tally(5, 0, 64)));
     }
 
     #[test]

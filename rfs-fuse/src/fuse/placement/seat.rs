@@ -7,8 +7,8 @@ use rustix::thread::Pid;
 
 use super::{NOBODY, habit::Seen, policy::Scheduler};
 
-/// A request that moves more than this is large: two cores are then better than one.
-pub(super) const LARGE: usize = 32 << 10;
+/// A request is as much work as a small one, and as that once more for each so many bytes that it moves.
+pub(super) const UNIT: usize = 32 << 10;
 
 /// A session thread.
 #[derive(Debug)]
@@ -22,31 +22,34 @@ pub(super) struct Seat {
 pub(super) struct Tally {
     /// Who made the last request: a thread's number, [`NOBODY`] if none has been made.
     pub(super) caller: u32,
-    /// How many small ones it has made in a row; no more than this can say.
+    /// The work of those that it has made in a row; no more than this can say.
     pub(super) run: u16,
-    /// All requests, counted round and round.
+    /// The work of all requests, counted round and round.
     pub(super) count: u16,
 }
 
 impl Tally {
     /// After one more request. Those that the kernel makes on its own, as far as they are small, are nobody's.
     fn after(self, caller: u32, bytes: usize) -> Tally {
-        let large = bytes > LARGE;
-        if caller == NOBODY && !large {
-            return self;
-        }
-        let run = match large {
-            true => 0,
-            false if caller == self.caller => self.run.saturating_add(1),
-            false => 1,
+        let work = 1 + u16::try_from(bytes / UNIT).unwrap_or(u16::MAX - 1);
+        let run = match caller {
+            NOBODY if work == 1 => return self,
+            NOBODY => 0,
+            _ if caller == self.caller => self.run.saturating_add(work),
+            _ => work,
         };
-        Tally { caller, run, count: self.count.wrapping_add(1) }
+        Tally { caller, run, count: self.count.wrapping_add(work) }
     }
 
-    /// What came since an earlier tally, if fewer than 65536 requests did.
+    /// Whether the count has come past a multiple since an earlier tally.
+    pub(super) fn passed(self, multiple: u16, earlier: Tally) -> bool {
+        self.count / multiple != earlier.count / multiple
+    }
+
+    /// What came since an earlier tally, if it was less than 65536.
     pub(super) fn since(self, earlier: Tally) -> Seen {
-        let requests = self.count.wrapping_sub(earlier.count).into();
-        Seen { requests, caller: self.caller, run: self.run.into() }
+        let work = self.count.wrapping_sub(earlier.count).into();
+        Seen { work, caller: self.caller, run: self.run.into() }
     }
 
     fn pack(self) -> u64 {
@@ -68,11 +71,12 @@ impl Seat {
         self.tid
     }
 
-    /// Counts a request. Only for the thread itself.
-    pub(super) fn note(&self, caller: u32, bytes: usize) -> Tally {
-        let tally = self.tally().after(caller, bytes);
+    /// Counts a request: before and after that. Only for the thread itself.
+    pub(super) fn note(&self, caller: u32, bytes: usize) -> (Tally, Tally) {
+        let before = self.tally();
+        let tally = before.after(caller, bytes);
         self.tally.store(tally.pack(), Ordering::Relaxed);
-        tally
+        (before, tally)
     }
 
     /// Goes after the caller if the kernel has moved it. Only for the thread itself.
@@ -156,18 +160,29 @@ mod tests {
         let seat = Seat::new(rustix::thread::gettid());
         let steps = [
             ((7, 0), (7, 1, 1)),
-            ((7, LARGE), (7, 2, 2)),
+            ((7, UNIT - 1), (7, 2, 2)),
             ((0, 0), (7, 2, 2)),
             ((8, 0), (8, 1, 3)),
-            ((8, LARGE + 1), (8, 0, 4)),
-            ((8, 0), (8, 1, 5)),
-            ((0, LARGE + 1), (0, 0, 6)),
+            ((8, UNIT), (8, 3, 5)),
+            ((8, 32 * UNIT), (8, 36, 38)),
+            ((0, UNIT), (0, 0, 40)),
+            ((7, usize::MAX), (7, u16::MAX, 39)),
+            ((7, 0), (7, u16::MAX, 40)),
         ];
         for ((caller, bytes), expected) in steps {
-            let Tally { caller, run, count } = seat.note(caller, bytes);
-            assert_eq!((caller, run, count), expected);
+            let before = seat.tally();
+            let (earlier, Tally { caller, run, count }) = seat.note(caller, bytes);
+            assert_eq!(((caller, run, count), earlier), (expected, before));
             assert_eq!(seat.tally(), Tally { caller, run, count });
         }
+    }
+
+    #[test]
+    fn multiples_are_passed() {
+        let at = |count| Tally { count, ..Tally::default() };
+        let passed = |from, to| at(to).passed(8, at(from));
+        assert!(passed(7, 8) && passed(0, 33) && passed(u16::MAX, 0));
+        assert!(!passed(8, 8) && !passed(8, 15));
     }
 
     proptest! {
@@ -182,10 +197,10 @@ mod tests {
         fn a_run_covers_what_one_caller_made(callers in prop::collection::vec(1..3u32, 1..40), first: u16, run: u16) {
             let earlier = Tally { caller: 1, run, count: first };
             let seen = callers.iter().fold(earlier, |tally, caller| tally.after(*caller, 0)).since(earlier);
-            prop_assert_eq!(seen.requests as usize, callers.len());
+            prop_assert_eq!(seen.work as usize, callers.len());
             prop_assert_eq!(Some(&seen.caller), callers.last());
             let sole = callers.iter().all(|caller| *caller == seen.caller);
-            prop_assert_eq!(seen.run >= seen.requests, sole);
+            prop_assert_eq!(seen.run >= seen.work, sole);
         }
     }
 }
