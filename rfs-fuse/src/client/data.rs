@@ -70,10 +70,12 @@ impl Client {
             return Err(Errno::EBADF.into());
         }
         self.was_read(&inode);
-        let _counted = (!self.records.is_mapped()).then(|| self.one_read());
+        // Until the bytes are here: who is answered may ask for the next ones at once, alone.
+        let counted = (!self.records.is_mapped()).then(|| self.one_read());
         let end = offset.saturating_add(len as u64);
         if let Some(sums) = &self.sums {
             let bytes = self.read_checked(sums, &inode, (offset, end), buffer)?;
+            drop(counted);
             return Ok(sink(ReadData::Bytes(&buffer[bytes])));
         }
         for attempt in 1..=TRIES {
@@ -93,6 +95,7 @@ impl Client {
             if let Some(len) =
                 self.in_its_era(&inode, || self.read_remote(&inode, offset, end, buffer, last))?
             {
+                drop(counted);
                 return Ok(sink(ReadData::Bytes(&buffer[..len])));
             }
         }

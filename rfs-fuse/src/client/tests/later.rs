@@ -49,6 +49,18 @@ fn who_reads_alone_waits() {
     assert!(start(&c, ino, 0, 100).is_none());
 }
 
+/// Who asks for one block after another has no more than one read under way, however soon he asks again.
+#[test]
+fn who_has_his_bytes_reads_alone() {
+    let server = Fake::new(256, false);
+    let (_meddler, c, ino) = with_file(&server);
+    let again = |data: ReadData<'_>| {
+        assert!(matches!(data, ReadData::Bytes(bytes) if bytes == &pattern(LEN)[..100]));
+        start(&c, ino, 100, 100).is_none()
+    };
+    assert!(c.read(ino, 0, 100, &mut Vec::new(), again).expect("read"));
+}
+
 #[test]
 fn what_takes_more_than_bytes_is_waited_for() {
     let server = Fake::new(256, false);
