@@ -31,7 +31,7 @@ pub(super) struct Tally {
 impl Tally {
     /// After one more request. Those that the kernel makes on its own, as far as they are small, are nobody's.
     fn after(self, caller: u32, bytes: usize) -> Tally {
-        let work = 1 + u16::try_from(bytes / UNIT).unwrap_or(u16::MAX - 1);
+        let work = u16::try_from(1 + bytes / UNIT).unwrap_or(u16::MAX);
         let run = match caller {
             NOBODY if work == 1 => return self,
             NOBODY => 0,
