@@ -7,9 +7,9 @@ const SPARSE: u32 = 8;
 /// So many ticks in a row have to be dense before, and sparse after.
 const IN_A_ROW: u32 = 2;
 /// Ticks that begin with a caller followed and tell nothing: threads are being moved.
-const SETTLING: u32 = 3;
+const SETTLING: u32 = 1;
 /// How long nobody is followed after a failure, in ticks: the first time, and at most.
-const FIRST_PAUSE: u32 = 32;
+const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 4096;
 /// Ticks without a failure that make it forgotten.
 const CALM: u32 = 256;
@@ -180,8 +180,8 @@ impl Habit {
             return Wish::Doubt(candidate.caller);
         }
         let after = if ticks > SETTLING { after.saturating_add(work) } else { after };
-        // As many ticks as it was judged by; less work than before, by an eighth, is a failure.
-        if ticks == SETTLING + IN_A_ROW && u64::from(after) * 8 < u64::from(candidate.work) * 7 {
+        // As many ticks as it was judged by; less work than before, by a quarter, is a failure.
+        if ticks == SETTLING + IN_A_ROW && u64::from(after) * 4 < u64::from(candidate.work) * 3 {
             return self.failed();
         }
         self.calm = self.calm.saturating_add(1);
@@ -263,7 +263,7 @@ mod tests {
         }
         assert_eq!(try_without(&mut habit, 90), Wish::Follow(A));
         goes_on(&mut habit, LAST_TRIAL - SETTLING - IN_A_ROW - 1);
-        assert_eq!(try_without(&mut habit, 120), Wish::Pause(FIRST_PAUSE));
+        assert_eq!(try_without(&mut habit, 140), Wish::Pause(FIRST_PAUSE));
         // After that it is not taken on trust.
         habit.look(&[from(A, 100)]);
         goes_on(&mut habit, FIRST_TRIAL);
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn slower_than_before_is_a_failure() {
-        for (each, last) in [(87, Wish::Pause(FIRST_PAUSE)), (88, Wish::Follow(A))] {
+        for (each, last) in [(74, Wish::Pause(FIRST_PAUSE)), (75, Wish::Follow(A))] {
             // 200 in two ticks before; then some that do not count, and two that do.
             let mut habit = following();
             for _ in 0..SETTLING {
