@@ -429,9 +429,8 @@ impl Args {
 
     /// What the session with the server is told.
     pub fn session_options(&self) -> SessionOptions {
-        let Connection { provider, .. } = self.connection;
-        let mut options =
-            SessionOptions { provider, rdma: self.connection.rdma(), ..SessionOptions::default() };
+        let (provider, rdma) = (self.connection.provider, self.connection.rdma());
+        let mut options = SessionOptions { provider, rdma, ..SessionOptions::default() };
         if let Some(queue_pairs) = self.queue_pairs {
             options.queue_pairs = queue_pairs;
         }

@@ -31,8 +31,8 @@ const FAILED: u8 = 3;
 
 /// Has a server compare what its files have with the checksums (rfs-server --checksum), and names every block that is bad.
 ///
-/// Files can be used meanwhile, and a key that may only read will do. A bad block is one that has changed since it was written: reading it fails with EIO. Writing the block
-/// again, or the whole file, heals it.
+/// Files can be used meanwhile, and a key that may only read will do. A bad block is one that has changed since it was written: reading
+/// it fails with EIO. Writing the block again, or the whole file, heals it.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-fuse scrub",
@@ -117,12 +117,11 @@ pub(crate) fn main(arguments: &[OsString]) -> u8 {
 }
 
 fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
-    let Connection { provider, .. } = args.connection;
     let tls = args.connection.tls(Some(&args.address))?;
     let key = args.connection.key.as_deref().map(Key::load).transpose()?;
     let tls = tls.as_ref().map(TlsClient::load).transpose()?;
     let options = SessionOptions {
-        provider,
+        provider: args.connection.provider,
         rdma: args.connection.rdma(),
         key,
         tls,

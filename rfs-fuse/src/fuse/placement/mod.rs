@@ -95,7 +95,8 @@ impl Shared {
         Own { seat, scheduler: RefCell::default() }
     }
 
-    /// True if the guard has to know of it now: somebody else than who is followed, or much, or somebody who may be worth it.
+    /// True if the guard has to know of it now: somebody else than who is followed, or much that the kernel asks for on its own, or
+    /// somebody who may be worth it.
     fn is_news(&self, before: Tally, tally: Tally) -> bool {
         match self.followed.load(Ordering::Relaxed) {
             NOBODY => {
