@@ -5,6 +5,7 @@
 //! [`Progress::Engine`]: crate::verbs::Progress::Engine
 
 use std::{
+    mem,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -48,24 +49,30 @@ impl Engine {
 
 fn run(set: &PollSet, stop: &AtomicBool) -> Result<(), VerbsError> {
     let mut spin = Spin::default();
+    // When the last work was done, and when the last look began.
     let mut worked = Instant::now();
+    let mut looked = worked;
+    // What comes after a pause is work, which may take longer than the pause.
+    let mut idle = Duration::ZERO;
     while !stop.load(Ordering::Acquire) {
         if !spin.limit().is_zero() {
-            if set.wait(Some(Duration::ZERO))? {
+            if set.wait_and(Some(Duration::ZERO), || idle = worked.elapsed())? {
+                spin.found(idle);
                 worked = Instant::now();
+                looked = worked;
                 continue;
             }
-            let now = Instant::now();
-            if now - worked < spin.limit() {
+            if idle < spin.limit() {
                 std::thread::yield_now();
-                spin.yielded(now.elapsed());
+                let before = mem::replace(&mut looked, Instant::now());
+                spin.yielded(looked - before);
                 continue;
             }
         }
-        set.wait(None)?;
-        let now = Instant::now();
-        spin.slept(now - worked);
-        worked = now;
+        set.wait_and(None, || idle = worked.elapsed())?;
+        spin.slept(idle);
+        worked = Instant::now();
+        looked = worked;
     }
     Ok(())
 }

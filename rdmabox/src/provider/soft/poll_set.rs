@@ -118,12 +118,12 @@ impl PollSet {
                 let moved = members.iter().fold(false, |moved, qp| qp.progress() | moved);
                 if members.iter().any(|qp| qp.must_wait()) {
                     // It reads nothing now: only the system knows whether its peer is still there.
-                    return self.serve(0, false);
+                    return self.serve(0, false, || ());
                 }
                 Ok(moved)
             }
             // One call tells which of many are worth a look.
-            _ => self.serve(0, false),
+            _ => self.serve(0, false, || ()),
         }
     }
 
@@ -154,24 +154,35 @@ impl PollSet {
 
     /// Waits for a socket or a wake, and makes progress on the sockets that are ready. True if there was anything.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, VerbsError> {
+        self.wait_and(timeout, || ())
+    }
+
+    /// The same, with something to do when the waiting is over, before any progress.
+    pub(crate) fn wait_and(
+        &self,
+        timeout: Option<Duration>,
+        over: impl FnOnce(),
+    ) -> Result<bool, VerbsError> {
         let millis = match timeout {
             None => -1,
             // Rounded up, so that a wait never returns before its time without an event.
             Some(t) => i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
         };
-        self.serve(millis, true)
+        self.serve(millis, true, over)
     }
 
     /// Makes progress on the sockets that are ready within so many milliseconds, -1 for any time. A wake ends that, and is used
-    /// up by whoever `waits`; who only looks leaves it to the next wait. True if there was anything for the caller.
-    fn serve(&self, millis: i32, waits: bool) -> Result<bool, VerbsError> {
+    /// up by whoever `waits`; who only looks leaves it to the next wait. `over` is called when the waiting is, before any progress. True if
+    /// there was anything for the caller.
+    fn serve(&self, millis: i32, waits: bool, over: impl FnOnce()) -> Result<bool, VerbsError> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
         // SAFETY: the array outlives the call and has the length given.
         let found = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), MAX_EVENTS as i32, millis)
         };
-        if found < 0 {
-            let error = io::Error::last_os_error();
+        let error = (found < 0).then(io::Error::last_os_error);
+        over();
+        if let Some(error) = error {
             if error.kind() == io::ErrorKind::Interrupted {
                 return Ok(true);
             }

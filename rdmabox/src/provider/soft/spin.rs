@@ -1,8 +1,10 @@
 //! How long to look for work before going to sleep: as long as that has been paying lately.
 //!
 //! To wake a thread on a core that has gone idle takes tens of microseconds, on a virtual machine in particular, and is
-//! paid by whoever waits for the answer. Looking instead costs nobody anything as long as nobody else wants the core:
-//! between two looks the thread yields, and when it gets the core back late, others do want it. The rule for the limit is
+//! paid by whoever waits for the answer. And a thread that sleeps leaves a core that looks free: whoever is woken next is put there, so
+//! that it and its peer chase each other from core to core. Looking instead costs nobody anything as long as nobody else wants the core:
+//! between two looks the thread yields, and when it gets the core back late, others do want it: then it sleeps at once for a while, and longer each
+//! time, until it has had a pause without anybody else on its core. The rule for the limit is
 //! that of the kernel's halt polling: it grows while work comes within the longest limit, and shrinks when it does not.
 
 use std::time::Duration;
@@ -13,21 +15,34 @@ const LONGEST: Duration = Duration::from_micros(100);
 const SHORTEST: Duration = Duration::from_micros(25);
 /// A yield that takes longer has let somebody else run: one that was waiting for it, it may be, on the same core.
 const SWITCHED: Duration = Duration::from_micros(3);
-/// So many of them in a row, and two threads are passing one core to and fro. Sleeping does that with fewer calls.
-const TO_AND_FRO: u32 = 4;
-/// A yield that takes longer has let somebody run who has work of his own.
-const CROWDED: Duration = Duration::from_micros(20);
-/// Sleeps without a look after either.
-const MODEST: u32 = 128;
+/// So many pauses in a row in which that was so, and two threads are passing one core to and fro. Sleeping does that with fewer calls. It
+/// takes many: where there is a core for each they part, as the one that is woken is put on the other core.
+const TO_AND_FRO: u32 = 128;
+/// A yield that takes longer has let somebody run who has work of his own, and does not wait for this thread.
+const CROWDED: Duration = Duration::from_millis(1);
+/// Sleeps without a look after either: the first time, and at most.
+const MODEST: [u32; 2] = [128, 4096];
+/// A sleep that is over by then was none.
+const AT_ONCE: Duration = Duration::from_micros(5);
 
 /// The state of one thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Spin {
     limit: Duration,
     /// Sleeps until the limit may grow again.
     modest: u32,
-    /// Yields in a row that let somebody else run.
-    switched: u32,
+    /// How many it will be the next time.
+    next: u32,
+    /// Whether somebody else has run in this pause; not known as long as the thread has not yielded.
+    switched: Option<bool>,
+    /// Pauses in a row in which that was so, and that did not end in sleep.
+    row: u32,
+}
+
+impl Default for Spin {
+    fn default() -> Spin {
+        Spin { limit: Duration::ZERO, modest: 0, next: MODEST[0], switched: None, row: 0 }
+    }
 }
 
 impl Spin {
@@ -36,26 +51,53 @@ impl Spin {
         self.limit
     }
 
-    /// Work came `idle` after the last, some of which was slept.
-    pub(crate) fn slept(&mut self, idle: Duration) {
-        if self.modest > 0 {
-            self.modest -= 1;
-        } else if idle <= LONGEST {
-            self.limit = (self.limit * 2).clamp(SHORTEST, LONGEST);
-        } else {
-            self.limit /= 2;
-            if self.limit < SHORTEST {
-                self.limit = Duration::ZERO;
+    /// Work was there when the thread looked for it, `idle` after the last.
+    pub(crate) fn found(&mut self, idle: Duration) {
+        if idle > LONGEST {
+            self.shrink();
+        }
+        match self.switched.take() {
+            Some(true) => {
+                self.row += 1;
+                if self.row == TO_AND_FRO {
+                    self.hold_back();
+                }
             }
+            Some(false) => *self = Spin { limit: self.limit, ..Spin::default() },
+            None => {}
         }
     }
 
-    /// The thread was off the core for as long when it yielded.
-    pub(crate) fn yielded(&mut self, away: Duration) {
-        self.switched = if away > SWITCHED { self.switched + 1 } else { 0 };
-        if away > CROWDED || self.switched == TO_AND_FRO {
-            *self = Spin { limit: Duration::ZERO, modest: MODEST, switched: 0 };
+    /// Work came `idle` after the last, some of which was slept.
+    pub(crate) fn slept(&mut self, idle: Duration) {
+        self.switched = None;
+        if self.modest > 0 {
+            self.modest -= u32::from(idle > AT_ONCE);
+        } else if idle <= LONGEST {
+            self.limit = (self.limit * 2).clamp(SHORTEST, LONGEST);
+        } else {
+            self.shrink();
         }
+    }
+
+    /// It took so long to look in vain, and to yield.
+    pub(crate) fn yielded(&mut self, away: Duration) {
+        self.switched = Some(away > SWITCHED || self.switched == Some(true));
+        if away > CROWDED {
+            self.hold_back();
+        }
+    }
+
+    fn shrink(&mut self) {
+        self.limit /= 2;
+        if self.limit < SHORTEST {
+            self.limit = Duration::ZERO;
+        }
+    }
+
+    fn hold_back(&mut self) {
+        let next = (2 * self.next).min(MODEST[1]);
+        *self = Spin { modest: self.next, next, ..Spin::default() };
     }
 }
 
@@ -63,6 +105,7 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const MICRO: Duration = Duration::from_micros(1);
     const SOON: Duration = Duration::from_micros(60);
     const LATE: Duration = Duration::from_millis(1);
 
@@ -72,6 +115,31 @@ mod tests {
             spin.limit().as_micros()
         };
         (0..count).map(after).collect()
+    }
+
+    /// One that looks as long as it may.
+    fn eager() -> Spin {
+        let mut spin = Spin::default();
+        assert_eq!(limits(&mut spin, SOON, 3), [25, 50, 100]);
+        spin
+    }
+
+    /// Work is found, and on the way there somebody else had the core for as long.
+    fn pause(spin: &mut Spin, away: Duration) {
+        for away in [MICRO, away, MICRO] {
+            spin.yielded(away);
+        }
+        spin.found(SOON);
+    }
+
+    /// How many sleeps it is until it looks again.
+    fn sleeps(spin: &mut Spin) -> u32 {
+        let mut sleeps = 0;
+        while spin.limit().is_zero() {
+            spin.slept(SOON);
+            sleeps += 1;
+        }
+        sleeps
     }
 
     #[test]
@@ -86,30 +154,74 @@ mod tests {
     }
 
     #[test]
-    fn where_others_want_the_core_it_sleeps_at_once() {
-        let mut spin = Spin::default();
-        limits(&mut spin, SOON, 3);
-        spin.yielded(CROWDED);
+    fn late_work_counts_as_late_however_it_is_found() {
+        let mut spin = eager();
+        spin.found(LONGEST);
         assert_eq!(spin.limit(), LONGEST);
-        spin.yielded(LATE);
-        assert_eq!(limits(&mut spin, SOON, MODEST as usize + 1)[MODEST as usize - 1..], [0, 25]);
+        spin.found(LONGEST + MICRO);
+        assert_eq!(spin.limit(), LONGEST / 2);
     }
 
     #[test]
-    fn where_another_takes_the_core_each_time_it_sleeps_at_once() {
-        let mut spin = Spin::default();
-        limits(&mut spin, SOON, 3);
-        for _ in 0..10 {
-            for _ in 1..TO_AND_FRO {
-                spin.yielded(CROWDED);
-            }
-            spin.yielded(SWITCHED);
-        }
+    fn while_it_holds_back_only_sleep_counts() {
+        let mut spin = eager();
+        spin.yielded(CROWDED + MICRO);
+        (0..10_000).for_each(|_| spin.slept(AT_ONCE));
+        assert_eq!(sleeps(&mut spin), 129);
+    }
+
+    #[test]
+    fn where_others_have_work_of_their_own_it_sleeps_at_once() {
+        let mut spin = eager();
+        spin.yielded(CROWDED);
         assert_eq!(spin.limit(), LONGEST);
-        for _ in 0..TO_AND_FRO {
-            assert_eq!(spin.limit(), LONGEST);
-            spin.yielded(CROWDED);
-        }
+        spin.yielded(CROWDED + MICRO);
         assert_eq!(spin.limit(), Duration::ZERO);
+        assert_eq!(sleeps(&mut spin), 129);
+    }
+
+    #[test]
+    fn where_another_takes_the_core_in_each_pause_it_sleeps_at_once() {
+        let mut spin = eager();
+        for _ in 0..3 {
+            (1..TO_AND_FRO).for_each(|_| pause(&mut spin, CROWDED));
+            // To find work without having yielded says nothing.
+            spin.found(SOON);
+            // Once nobody did.
+            pause(&mut spin, SWITCHED);
+        }
+        (1..TO_AND_FRO).for_each(|_| pause(&mut spin, CROWDED));
+        assert_eq!(spin.limit(), LONGEST);
+        pause(&mut spin, SWITCHED + MICRO);
+        assert_eq!(spin.limit(), Duration::ZERO);
+    }
+
+    #[test]
+    fn pauses_that_end_in_sleep_say_nothing() {
+        let mut spin = eager();
+        (1..TO_AND_FRO).for_each(|_| pause(&mut spin, CROWDED));
+        spin.yielded(CROWDED);
+        spin.slept(SOON);
+        spin.found(SOON);
+        assert_eq!(spin.limit(), LONGEST);
+        pause(&mut spin, CROWDED);
+        assert_eq!(spin.limit(), Duration::ZERO);
+    }
+
+    #[test]
+    fn each_time_it_holds_back_longer_until_it_has_the_core_to_itself() {
+        let mut spin = eager();
+        let again = |spin: &mut Spin| {
+            spin.yielded(LATE + MICRO);
+            sleeps(spin)
+        };
+        let held_back: Vec<u32> = (0..7).map(|_| again(&mut spin)).collect();
+        assert_eq!(held_back, [129, 257, 513, 1025, 2049, 4097, 4097]);
+        // To find work while others run, or before, says nothing.
+        pause(&mut spin, CROWDED);
+        spin.found(SOON);
+        assert_eq!(again(&mut spin), 4097);
+        pause(&mut spin, MICRO);
+        assert_eq!(again(&mut spin), 129);
     }
 }
