@@ -193,11 +193,14 @@ impl Hand {
 fn options(seed: u64, direct: bool, base: &SessionOptions) -> SessionOptions {
     let polling = ["adaptive", "busy", "event", "event-batch", "hybrid", "shared-cq:2"];
     let batch = ["hybrid", "single", "merge", "doorbell"];
+    // Eight seeds have every way to poll and to post; queue pairs that share a completion queue meet completions that come late, and
+    // all faults together. The next eight have others.
+    let (kind, round) = (seed as usize % 8, (seed / 8) as usize);
     SessionOptions {
         faults: Some(Faults::varied(seed)),
-        polling: polling[seed as usize / 8 % polling.len()].parse().unwrap(),
-        batch: batch[seed as usize / 3 % batch.len()].parse().unwrap(),
-        queue_pairs: 1 + seed as usize % 3,
+        polling: polling[(5 + 5 * kind + round % 6) % polling.len()].parse().unwrap(),
+        batch: batch[(kind / 2 + round % 4) % batch.len()].parse().unwrap(),
+        queue_pairs: 1 + (kind + 1 + round % 3) % 3,
         // Their queue pairs are not replaced.
         calls: CallsBy::Reply,
         direct,
