@@ -136,8 +136,9 @@ impl Server {
         let keys = book.map(|book| Arc::new(Keys::new(book, domains)));
         make_socket_directories(&config.listen)?;
         let (mut exports, mut lent) = (Vec::new(), Vec::new());
+        let all: Arc<[_]> = made.iter().map(|made| Arc::clone(&made.lent.dispatcher)).collect();
         for made in made {
-            exports.push(made.work(&config)?);
+            exports.push(made.work(&config, &all)?);
             lent.push(made.lent);
         }
         let bell = Arc::<Bell>::default();

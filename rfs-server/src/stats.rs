@@ -50,6 +50,9 @@ const NAMES: [&str; 39] = [
     "verify",
 ];
 
+/// Those of them that are made for data, as many as there is of it.
+const WITH_DATA: [&str; 2] = ["write", "verify"];
+
 /// In how many places each is counted, so that threads that serve different sessions do not write to the same cache line.
 const STRIPES: usize = 8;
 
@@ -72,6 +75,15 @@ impl Counters {
     pub fn count(&self, session: u64, request: &Request<'_>) {
         let Stripe(calls) = &self.0[(session % STRIPES as u64) as usize];
         calls[index(request)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests handled, but for those that carry data.
+    pub fn about_names(&self) -> u64 {
+        let calls = self.0.iter().flat_map(|Stripe(calls)| calls.iter().zip(NAMES));
+        calls
+            .filter(|(_, name)| !WITH_DATA.contains(name))
+            .map(|(count, _)| count.load(Ordering::Relaxed))
+            .sum()
     }
 
     /// Requests handled, by name.
@@ -164,6 +176,9 @@ mod tests {
         let get = |name: &str| calls.iter().find(|(n, _)| n == name).map(|(_, count)| *count);
         assert_eq!((get("stats"), get("open"), get("close")), (Some(1), Some(2), Some(0)));
         assert_eq!(calls.len(), NAMES.len());
+        assert_eq!(counters.about_names(), 3);
+        counters.count(9, &Request::Verify { ino: 1, offset: 0 });
+        assert_eq!(counters.about_names(), 3);
         assert_eq!(request_name(&Request::Close { ino: 1 }), "close");
         assert_eq!(request_name(&Request::Stats), "stats");
         assert_eq!(request_name(&Request::RemoveXattr { ino: 1, name: b"" }), "removexattr");

@@ -267,6 +267,11 @@ impl Dispatcher {
         }
     }
 
+    /// How many requests were handled so far, but for those that carry data.
+    pub(crate) fn calls_about_names(&self) -> u64 {
+        self.counters.about_names()
+    }
+
     /// Totals.
     pub fn statfs(&self) -> StatFs {
         let totals = self.store.space.totals();

@@ -104,8 +104,8 @@ impl Made {
         Ok(Made { lent, space, arena, object })
     }
 
-    /// Starts the threads that work for it.
-    pub(super) fn work(&self, config: &Config) -> Result<Export, StartError> {
+    /// Starts the threads that work for it. `all`: of all exports of the server.
+    pub(super) fn work(&self, config: &Config, all: &Arc<[Arc<Dispatcher>]>) -> Result<Export, StartError> {
         if let Some(object) = &self.object {
             object.begin();
         }
@@ -117,7 +117,8 @@ impl Made {
             object: self.object.clone(),
             name: self.lent.name.clone(),
             _zeroer: Zeroer::start(&self.space).map_err(StartError::Thread)?,
-            _prefaulter: Prefaulter::start(&self.arena, config.prefault).map_err(StartError::Thread)?,
+            _prefaulter: Prefaulter::start(&self.arena, config.prefault, Arc::clone(all))
+                .map_err(StartError::Thread)?,
             dispatcher: Arc::clone(&self.lent.dispatcher),
         })
     }
