@@ -3,6 +3,9 @@
 //! `mount -t fuse.rfs SOURCE DIR -o OPTIONS`, and a line of `/etc/fstab`, run the program `mount.fuse.rfs SOURCE DIR [-sfnv]
 //! [-o OPTIONS] [-t fuse.rfs]`. That is rfs-fuse under another name: whatever it is called, if that does not begin with
 //! `rfs-fuse`, it takes such a command line. `-o` can be given to rfs-fuse itself, too.
+//!
+//! For mount(8), suid programs and device nodes work unless `nosuid` and `nodev` say that they do not; it does not even pass `suid` and `dev`
+//! on. So a mount that it makes has both, unless it says otherwise, where rfs-fuse itself has to be told.
 
 use std::ffi::{OsStr, OsString};
 
@@ -126,6 +129,39 @@ fn expand(list: &OsStr) -> Vec<OsString> {
     options(&list.to_string_lossy()).iter().filter_map(|one| argument(one)).map(OsString::from).collect()
 }
 
+/// What works on a mount unless it is told otherwise; the last word counts.
+#[derive(Clone, Copy, Debug)]
+struct Works {
+    suid: bool,
+    dev: bool,
+}
+
+impl Default for Works {
+    fn default() -> Works {
+        Works { suid: true, dev: true }
+    }
+}
+
+impl Works {
+    fn heed(&mut self, list: &OsStr) {
+        for option in options(&list.to_string_lossy()) {
+            match option.as_str() {
+                "suid" => self.suid = true,
+                "nosuid" => self.suid = false,
+                "dev" => self.dev = true,
+                "nodev" => self.dev = false,
+                _ => {}
+            }
+        }
+    }
+
+    fn arguments(self) -> impl Iterator<Item = &'static str> {
+        [(self.suid, "--suid"), (self.dev, "--dev")]
+            .into_iter()
+            .filter_map(|(works, name)| works.then_some(name))
+    }
+}
+
 /// Whether rfs-fuse knows the argument, as far as `-s` cares: the others are left out.
 fn is_known(argument: &OsStr, known: &dyn Fn(&str) -> bool) -> bool {
     let text = argument.to_string_lossy();
@@ -147,7 +183,7 @@ pub fn parse(
     // mount.fuse.rfs, mount.rfs and rfs show the type fuse.rfs.
     let mut fs_type = name.trim_start_matches("mount.").trim_start_matches("fuse.").to_owned();
     let (mut names, mut expanded) = (Vec::new(), Vec::new());
-    let (mut sloppy, mut fake) = (false, false);
+    let (mut sloppy, mut fake, mut works) = (false, false, Works::default());
     while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy().into_owned();
         let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
@@ -170,6 +206,7 @@ pub fn parse(
                         attached => attached.into(),
                     };
                     if letter == 'o' {
+                        works.heed(&value);
                         expanded.extend(expand(&value));
                     } else {
                         let given = value.to_string_lossy().into_owned();
@@ -183,7 +220,10 @@ pub fn parse(
     }
     let [source, point] = &names[..] else { return Err(MountUsage::Names(name.to_owned())) };
     let remount = expanded.iter().any(|argument| argument == "--remount");
-    expanded.retain(|argument| argument != "--remount" && (!sloppy || is_known(argument, known)));
+    let of_its_own = ["--remount", "--suid", "--dev"];
+    expanded.retain(|argument| {
+        !of_its_own.iter().any(|own| argument == own) && (!sloppy || is_known(argument, known))
+    });
     if let Some(unknown) = expanded.iter().find(|argument| !is_known(argument, known)) {
         let unknown = unknown.to_string_lossy();
         return Err(MountUsage::Option(unknown.trim_start_matches('-').to_owned()));
@@ -193,6 +233,7 @@ pub fn parse(
     }
     let mut all: Vec<OsString> = vec!["rfs-fuse".into()];
     all.append(&mut expanded);
+    all.extend(works.arguments().map(OsString::from));
     all.extend([format!("--subtype={fs_type}").into(), "--daemon".into(), "--".into()]);
     all.extend([source.clone(), point.clone()]);
     Ok(match remount {
@@ -259,26 +300,34 @@ mod tests {
     #[test]
     fn under_any_other_it_is_a_mount_helper() {
         for (line, meant) in [
-            ("mount.fuse.rfs a:1 /m", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
-            ("/sbin/mount.rfs a:1 /m -o rw", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
-            ("anything a:1 /m", "rfs-fuse --subtype=anything --daemon -- a:1 /m"),
-            ("mount.fuse.x -nv -t fuse.y a:1 /m", "rfs-fuse --subtype=y --daemon -- a:1 /m"),
+            ("mount.fuse.rfs a:1 /m", "rfs-fuse --suid --dev --subtype=rfs --daemon -- a:1 /m"),
+            ("/sbin/mount.rfs a:1 /m -o rw", "rfs-fuse --suid --dev --subtype=rfs --daemon -- a:1 /m"),
+            ("anything a:1 /m", "rfs-fuse --suid --dev --subtype=anything --daemon -- a:1 /m"),
+            ("mount.fuse.x -nv -t fuse.y a:1 /m", "rfs-fuse --suid --dev --subtype=y --daemon -- a:1 /m"),
             (
                 "mount.fuse.rfs a:1 /m -o ro,noexec,_netdev,x-systemd.automount,comment=a -o attr_timeout=0.5,suid",
-                "rfs-fuse --read-only --noexec --attr-timeout=0.5 --suid --subtype=rfs --daemon -- a:1 /m",
+                "rfs-fuse --read-only --noexec --attr-timeout=0.5 --suid --dev --subtype=rfs --daemon -- a:1 /m",
             ),
             (
-                "mount.fuse.rfs -s a:1 /m -o nonsense,provider=tcp,noatime",
-                "rfs-fuse --provider=tcp --noatime --subtype=rfs --daemon -- a:1 /m",
+                "mount.fuse.rfs a:1 /m -o nosuid,ro,nodev",
+                "rfs-fuse --read-only --subtype=rfs --daemon -- a:1 /m",
+            ),
+            (
+                "mount.fuse.rfs a:1 /m -o nosuid,dev,nodev -o suid",
+                "rfs-fuse --suid --subtype=rfs --daemon -- a:1 /m",
+            ),
+            (
+                "mount.fuse.rfs -s a:1 /m -o nonsense,provider=tcp,noatime,nosuid",
+                "rfs-fuse --provider=tcp --noatime --dev --subtype=rfs --daemon -- a:1 /m",
             ),
         ] {
             assert_eq!(parsed(line), Ok(Invocation::Mount(words(meant))), "{line}");
         }
         assert_eq!(parsed("mount.fuse.rfs -f a:1 /m"), Ok(Invocation::Nothing));
-        let arguments = words("rfs-fuse --read-only --subtype=rfs --daemon -- a:1 /m");
+        let arguments = words("rfs-fuse --read-only --dev --subtype=rfs --daemon -- a:1 /m");
         let point = "/m".into();
         assert_eq!(
-            parsed("mount.fuse.rfs a:1 /m -o remount,ro"),
+            parsed("mount.fuse.rfs a:1 /m -o remount,ro,nosuid"),
             Ok(Invocation::Remount { point, arguments })
         );
     }

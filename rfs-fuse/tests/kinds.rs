@@ -3,15 +3,16 @@
 mod common;
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io,
     os::{
         fd::AsRawFd,
         unix::{
-            fs::{FileTypeExt, MetadataExt},
+            fs::{FileTypeExt, MetadataExt, PermissionsExt, chown},
             net::{UnixListener, UnixStream},
         },
     },
+    process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
@@ -66,6 +67,22 @@ fn device_nodes_and_suid_programs_have_no_effect() {
         let line = table.lines().find(|line| line.split(' ').nth(4) == Some(point)).expect("mounted");
         let options: Vec<&str> = line.split(' ').nth(5).expect("options").split(',').collect();
         assert!(options.contains(&"nosuid") && options.contains(&"nodev"), "{line}");
+    });
+}
+
+#[test]
+fn device_nodes_and_suid_programs_have_an_effect_where_the_mount_allows_it() {
+    const OWNER: u32 = 1001;
+    pairs(16 * MIB, &["--dev", "--suid"], |_, a, b| {
+        node(&a.path("null"), FileType::CharacterDevice, makedev(1, 3));
+        fs::copy("/usr/bin/id", a.path("id")).expect("copied");
+        chown(a.path("id"), Some(OWNER), Some(OWNER)).expect("chown");
+        fs::set_permissions(a.path("id"), Permissions::from_mode(0o4755)).expect("chmod");
+        // Made there, used here.
+        fs::write(b.path("null"), b"nowhere").expect("a device");
+        assert_eq!(fs::read(b.path("null")).expect("a device"), b"");
+        let out = Command::new(b.path("id")).arg("-u").output().expect("it runs");
+        assert_eq!(String::from_utf8_lossy(&out.stdout), format!("{OWNER}\n"));
     });
 }
 

@@ -41,10 +41,10 @@ fn it_mounts_what_mount_says() {
     let (source, point) = (lender.address(Over::Shm), point.path());
     let at = point.to_str().expect("UTF-8");
     for (name, fs_type, arguments) in [
-        ("mount.fuse.rfs", "fuse.rfs", &["-o", "noexec,noatime,attr_timeout=0,x-any=1"][..]),
-        ("mount.lent", "fuse.lent", &["-o", "noexec,noatime,nofail"]),
-        ("mount.kept", "fuse.kept", &["-o", "noexec,noatime,cache=writeback"]),
-        ("anything", "fuse.other", &["-nv", "-t", "fuse.other", "-o", "noexec,noatime"]),
+        ("mount.fuse.rfs", "fuse.rfs", &["-o", "noexec,noatime,nosuid,nodev,attr_timeout=0,x-any=1"][..]),
+        ("mount.lent", "fuse.lent", &["-o", "noexec,noatime,nosuid,nodev,nofail"]),
+        ("mount.kept", "fuse.kept", &["-o", "noexec,noatime,nosuid,nodev,cache=writeback"]),
+        ("anything", "fuse.other", &["-nv", "-t", "fuse.other", "-o", "noexec,noatime,nosuid,nodev"]),
     ] {
         let helper = called(links.path(), name);
         let out = run(&helper, &[&[&source, at], arguments].concat());
@@ -73,6 +73,38 @@ fn it_mounts_what_mount_says() {
         assert!(Command::new("umount").arg(point).status().expect("umount").success());
         assert!(eventually(|| lender.server.stats().sessions == 0), "the process ends with its mount");
         assert!(!is_mounted(point));
+    }
+}
+
+/// As in /etc/fstab: mount(8) looks for the helper in /sbin, which is another one in a namespace of its own.
+#[test]
+fn mount_finds_it_by_the_type() {
+    const SCRIPT: &str = r#"
+        mount --bind "$1" /sbin
+        mount -t fuse.rfs "$2" "$3" -o noexec,noatime,dev
+        grep " $3 fuse.rfs " /proc/self/mounts
+        echo written >"$3/file"
+        umount "$3"
+    "#;
+    for over in [Over::Shm, Over::Tcp] {
+        let lender = Lender::new(16 << 20);
+        let (links, point) = (directory(), directory());
+        called(links.path(), "mount.fuse.rfs");
+        let (source, at) = (lender.address(over), point.path().to_str().expect("UTF-8"));
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-ec", SCRIPT, "sh"]);
+        let out = command.arg(links.path()).args([&source, at]).output().expect("it runs");
+        let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert_eq!(out.status.code(), Some(0), "{why}");
+        let entry = said.lines().find(|line| line.contains(" fuse.rfs ")).expect("mounted");
+        let fields: Vec<&str> = entry.split(' ').collect();
+        assert_eq!((fields[0], fields[1], fields[2]), (source.as_str(), at, "fuse.rfs"));
+        for (option, expected) in [("noexec", true), ("noatime", true), ("nodev", false), ("nosuid", false)] {
+            assert_eq!(has(fields[3], option), expected, "{option}: {said}");
+        }
+        assert!(eventually(|| lender.server.stats().sessions == 0), "the process ends with its mount");
+        let mount = lender.mount(over, &[]);
+        assert_eq!(fs::read(mount.path("file")).expect("read"), b"written\n");
     }
 }
 
