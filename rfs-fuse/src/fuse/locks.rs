@@ -344,6 +344,10 @@ impl Shared {
 
     /// Ends a wait. If it is over already, what became of it is on its way, and answers.
     fn interrupt(&self, ticket: u64) {
+        // A thread that is gone may have had what it waited for, since those who wait were looked at.
+        if !self.state.lock().waiting.contains_key(&ticket) {
+            return;
+        }
         match self.client.stop_waiting(ticket) {
             Ok(true) => {
                 if let Some(waiting) = self.take(ticket) {
