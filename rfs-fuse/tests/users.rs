@@ -1,0 +1,513 @@
+//! What every user may do: root, the owner of a directory, a member of its group and a stranger, in directories of all kinds of modes,
+//! sticky and with setgid, too. All of it is tried on a file system of this machine and through a mount, after another mount has made
+//! the directory and set modes and owners there, and what comes of it is the same.
+
+mod common;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
+
+use common::{NOBODY, each, pairs};
+use nix::{errno::Errno, unistd::truncate};
+use rustix::fs::{
+    Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid, access, makedev,
+    mknodat, utimensat,
+};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+/// A user, with the group that the files he makes are of.
+#[derive(Clone, Copy)]
+struct Actor {
+    name: &'static str,
+    uid: u32,
+    gid: u32,
+    groups: &'static [u32],
+}
+
+const ROOT: Actor = Actor { name: "root", uid: 0, gid: 0, groups: &[] };
+/// Of the directories.
+const OWNER: Actor = Actor { name: "owner", uid: 1001, gid: 2001, groups: &[] };
+/// Of the directories' group, but not in the first place.
+const MEMBER: Actor = Actor { name: "member", uid: 1002, gid: 2002, groups: &[2001] };
+const STRANGER: Actor = Actor { name: "stranger", uid: 1003, gid: 2003, groups: &[] };
+
+const DIRECTORIES: [u32; 8] = [0o700, 0o711, 0o755, 0o775, 0o777, 0o1777, 0o2775, 0o3777];
+
+impl Actor {
+    /// What this user does. Only the thread that does it is his, and it has no capabilities but root's.
+    fn does<T: Send>(self, what: impl FnOnce() -> T + Send) -> T {
+        let act = move || {
+            let groups: Vec<Gid> = self.groups.iter().copied().map(Gid::from_raw).collect();
+            let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+            rustix::thread::set_thread_groups(&groups).expect("setgroups, of this thread");
+            rustix::thread::set_thread_res_gid(gid, gid, gid).expect("setresgid, of this thread");
+            rustix::thread::set_thread_res_uid(uid, uid, uid).expect("setresuid, of this thread");
+            what()
+        };
+        thread::scope(|scope| scope.spawn(act).join().expect("thread"))
+    }
+}
+
+type Operation = (&'static str, fn(&Path) -> io::Result<()>);
+
+fn create(path: &Path, mode: u32) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map(drop)
+}
+
+fn node(path: &Path, kind: FileType, device: u64) -> io::Result<()> {
+    Ok(mknodat(CWD, path, kind, Mode::from_raw_mode(0o666), device)?)
+}
+
+fn mkdir(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().mode(mode).create(path)
+}
+
+fn chmod(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+const LONG_AGO: i64 = 1_000_000;
+
+fn set_times(path: &Path, time: Timespec) -> io::Result<()> {
+    let times = Timestamps { last_access: time, last_modification: time };
+    Ok(utimensat(CWD, path, &times, AtFlags::empty())?)
+}
+
+/// What belongs to a name in the same directory.
+fn beside(path: &Path, what: &str) -> PathBuf {
+    path.with_extension(what)
+}
+
+/// The same name in a directory there that belongs to whoever acts.
+fn in_own(path: &Path) -> PathBuf {
+    path.with_file_name("own").join(path.file_name().expect("a name"))
+}
+
+/// What changes nothing. What is open for writing somewhere cannot be executed, so that that comes first.
+const LOOKS: [Operation; 11] = [
+    ("stat", |path| fs::metadata(path).map(drop)),
+    ("access to read", |path| Ok(access(path, Access::READ_OK)?)),
+    ("access to write", |path| Ok(access(path, Access::WRITE_OK)?)),
+    ("access to execute", |path| Ok(access(path, Access::EXEC_OK)?)),
+    ("execute", |path| {
+        let status = Command::new(path).status()?;
+        assert!(status.success(), "{}: {status}", path.display());
+        Ok(())
+    }),
+    ("open to read", |path| File::open(path).map(drop)),
+    ("open to write", |path| OpenOptions::new().write(true).open(path).map(drop)),
+    ("open to append and read", |path| OpenOptions::new().read(true).append(true).open(path).map(drop)),
+    ("open without atime", |path| {
+        let flags = OFlags::NOATIME.bits() as i32;
+        OpenOptions::new().read(true).custom_flags(flags).open(path).map(drop)
+    }),
+    ("read", |path| fs::read(path).map(drop)),
+    ("list", |path| fs::read_dir(path)?.try_for_each(|entry| entry.map(drop))),
+];
+
+/// What makes something; the last ones in a directory that was made.
+const CREATIONS: [Operation; 10] = [
+    ("file", |path| create(path, 0o666)),
+    ("sgid-file", |path| create(path, 0o2777)),
+    ("sgid-file-not-executable", |path| create(path, 0o2666)),
+    ("directory", |path| mkdir(path, 0o777)),
+    ("directory-of-all-bits", |path| mkdir(path, 0o7777)),
+    ("symlink", |path| symlink("nowhere", path)),
+    ("fifo", |path| node(path, FileType::Fifo, 0)),
+    ("device", |path| node(path, FileType::CharacterDevice, makedev(1, 3))),
+    ("directory/file", |path| create(path, 0o666)),
+    ("directory/directory", |path| mkdir(path, 0o777)),
+];
+
+/// What is done to files, to each its own.
+const CHANGES: [Operation; 18] = [
+    ("unlink", |path| fs::remove_file(path)),
+    ("rename", |path| fs::rename(path, beside(path, "new"))),
+    ("rename-over", |path| fs::rename(beside(path, "own"), path)),
+    ("move", |path| fs::rename(path, in_own(path))),
+    ("link", |path| fs::hard_link(path, beside(path, "new"))),
+    ("truncate", |path| Ok(truncate(path, 0)?)),
+    ("open-or-create", |path| {
+        OpenOptions::new().write(true).create(true).truncate(false).open(path).map(drop)
+    }),
+    ("chmod", |path| chmod(path, 0o606)),
+    ("set-sgid", |path| chmod(path, 0o2755)),
+    ("set-suid-sgid-sticky", |path| chmod(path, 0o7711)),
+    ("chown", |path| chown(path, Some(STRANGER.uid), None)),
+    ("chown-to-owner", |path| chown(path, Some(OWNER.uid), None)),
+    ("chgrp-to-directorys", |path| chown(path, None, Some(OWNER.gid))),
+    ("chgrp-to-members", |path| chown(path, None, Some(MEMBER.gid))),
+    ("chgrp-to-strangers", |path| chown(path, None, Some(STRANGER.gid))),
+    ("set-times", |path| set_times(path, Timespec { tv_sec: LONG_AGO, tv_nsec: 0 })),
+    ("set-times-to-now", |path| set_times(path, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW })),
+    ("write", |path| OpenOptions::new().append(true).open(path)?.write_all(b"y")),
+];
+
+/// What is done to directories, to each its own.
+const CHANGES_OF_DIRECTORIES: [Operation; 6] = [
+    ("rmdir", |path| fs::remove_dir(path)),
+    ("rename-directory", |path| fs::rename(path, beside(path, "new"))),
+    ("rename-directory-over", |path| fs::rename(beside(path, "own"), path)),
+    ("move-directory", |path| fs::rename(path, in_own(path))),
+    ("chmod-directory", |path| chmod(path, 0o2777)),
+    ("make-in-directory", |path| create(&path.join("file"), 0o666)),
+];
+
+/// What is done to the directory that everything is in, at last.
+const CHANGES_OF_ALL: [Operation; 5] = [
+    ("set times of", |path| set_times(path, Timespec { tv_sec: LONG_AGO, tv_nsec: 0 })),
+    ("set times to now of", |path| set_times(path, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW })),
+    ("chgrp", |path| chown(path, None, Some(MEMBER.gid))),
+    ("chmod", |path| chmod(path, 0o3771)),
+    ("chown", |path| chown(path, Some(STRANGER.uid), None)),
+];
+
+enum Kind {
+    File,
+    /// That does nothing.
+    Program,
+    Directory,
+    Symlink,
+}
+
+/// What is in the directory before anybody acts.
+struct Entry {
+    name: String,
+    kind: Kind,
+    mode: u32,
+    owner: (u32, u32),
+}
+
+fn own(actor: Actor) -> (u32, u32) {
+    (actor.uid, actor.gid)
+}
+
+fn entry(name: impl Into<String>, kind: Kind, mode: u32, owner: (u32, u32)) -> Entry {
+    Entry { name: name.into(), kind, mode, owner }
+}
+
+/// What is looked at.
+fn looked_at() -> Vec<Entry> {
+    let of_owner = [0o600, 0o640, 0o644, 0o666, 0o111, 0o710, 0o4755].map(|mode| {
+        let kind = if mode & 0o111 == 0 { Kind::File } else { Kind::Program };
+        entry(format!("owners-{mode:o}"), kind, mode, own(OWNER))
+    });
+    let of_others = [
+        entry("members", Kind::File, 0o644, own(MEMBER)),
+        entry("members-for-the-group", Kind::File, 0o660, (MEMBER.uid, OWNER.gid)),
+        entry("not-for-the-group", Kind::File, 0o606, (STRANGER.uid, OWNER.gid)),
+        entry("not-for-its-owner", Kind::Program, 0o077, own(STRANGER)),
+        entry("strangers", Kind::File, 0o600, own(STRANGER)),
+        entry("strangers-directory", Kind::Directory, 0o750, own(STRANGER)),
+        entry("groups-directory", Kind::Directory, 0o730, own(OWNER)),
+    ];
+    let links =
+        [ROOT, OWNER, MEMBER, STRANGER].map(|a| entry(format!("{}s-link", a.name), Kind::Symlink, 0, own(a)));
+    of_owner.into_iter().chain(of_others).chain(links).collect()
+}
+
+/// Files that operations are for, by whom they belong to.
+const FILES: [(&str, u32, (u32, u32)); 5] = [
+    ("owners", 0o644, (OWNER.uid, OWNER.gid)),
+    ("members", 0o644, (MEMBER.uid, MEMBER.gid)),
+    ("strangers", 0o644, (STRANGER.uid, STRANGER.gid)),
+    ("members-in-the-group", 0o664, (MEMBER.uid, OWNER.gid)),
+    ("strangers-in-the-group", 0o6775, (STRANGER.uid, OWNER.gid)),
+];
+
+const SUBDIRECTORIES: [(&str, u32, (u32, u32)); 3] = [
+    ("owners", 0o755, (OWNER.uid, OWNER.gid)),
+    ("members-in-the-group", 0o2775, (MEMBER.uid, OWNER.gid)),
+    ("strangers", 0o755, (STRANGER.uid, STRANGER.gid)),
+];
+
+/// All that is in the directory before this one acts.
+fn entries(actor: Actor) -> Vec<Entry> {
+    let mut all = looked_at();
+    all.push(entry("own", Kind::Directory, 0o755, own(actor)));
+    let mut add = |operation: &str, whose: &str, kind: fn() -> Kind, mode, owner| {
+        let name = format!("{operation}-{whose}");
+        if operation.ends_with("-over") {
+            all.push(entry(format!("{name}.own"), kind(), 0o700, own(actor)));
+        }
+        all.push(entry(name, kind(), mode, owner));
+    };
+    for (operation, _) in CHANGES {
+        FILES.iter().for_each(|(whose, mode, owner)| add(operation, whose, || Kind::File, *mode, *owner));
+    }
+    for (operation, _) in CHANGES_OF_DIRECTORIES {
+        let to = SUBDIRECTORIES.iter();
+        to.for_each(|(whose, mode, owner)| add(operation, whose, || Kind::Directory, *mode, *owner));
+    }
+    all
+}
+
+/// Makes the directory by way of one mount, with all modes the other way round, with what is to be this user's as nobody's and all else
+/// as his; when it has been looked at by way of the other mount, changes modes and owners to what they are to be. Whoever goes by what
+/// was before is wrong every time.
+fn prepare(first: &Path, second: &Path, mode: u32, actor: Actor) {
+    let mut all = entries(actor);
+    let program = fs::read("/bin/true").expect("a program");
+    mkdir(first, 0o700).expect("made");
+    for Entry { name, kind, mode, .. } in &all {
+        let (path, mode) = (first.join(name), !mode & 0o777);
+        let file = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
+        match kind {
+            Kind::File => file().expect("made").write_all(b"x").expect("written"),
+            Kind::Program => file().expect("made").write_all(&program).expect("written"),
+            Kind::Directory => mkdir(&path, mode).expect("made"),
+            Kind::Symlink => symlink("owners-666", &path).expect("made"),
+        }
+    }
+    chmod(first, !mode & 0o3777).expect("chmod");
+    all.push(entry(".", Kind::Directory, mode, own(OWNER)));
+    let before = |uid| if uid == actor.uid { (NOBODY, NOBODY) } else { own(actor) };
+    for Entry { name, owner, .. } in &all {
+        let (uid, gid) = before(owner.0);
+        lchown(first.join(name), Some(uid), Some(gid)).expect("chown");
+    }
+
+    assert_eq!(fs::read_dir(second).expect("listed").count(), all.len() - 1);
+    for Entry { name, owner, .. } in &all {
+        let seen = fs::symlink_metadata(second.join(name)).expect("attributes");
+        assert_eq!((seen.uid(), seen.gid()), before(owner.0));
+    }
+
+    for Entry { name, kind, mode, owner: (uid, gid) } in &all {
+        let path = first.join(name);
+        lchown(&path, Some(*uid), Some(*gid)).expect("chown");
+        if !matches!(kind, Kind::Symlink) {
+            chmod(&path, *mode).expect("chmod");
+        }
+    }
+}
+
+/// All that is tried in a directory, and what came of it.
+fn act(directory: &Path) -> Vec<(String, io::Result<()>)> {
+    let mut tried = Vec::new();
+    let mut attempt = |what: String, name: &str, carry_out: fn(&Path) -> io::Result<()>| {
+        tried.push((what, carry_out(&directory.join(name))));
+    };
+    let names = [".", "nothing"].map(str::to_owned).into_iter();
+    for name in names.chain(looked_at().into_iter().map(|entry| entry.name)) {
+        for (operation, carry_out) in LOOKS {
+            attempt(format!("{operation} {name}"), &name, carry_out);
+        }
+    }
+    let mut change = |name: String, carry_out| attempt(name.clone(), &name, carry_out);
+    for (what, carry_out) in CREATIONS {
+        change(format!("made-{what}"), carry_out);
+    }
+    for (operation, carry_out) in CHANGES {
+        FILES.iter().for_each(|(whose, ..)| change(format!("{operation}-{whose}"), carry_out));
+    }
+    for (operation, carry_out) in CHANGES_OF_DIRECTORIES {
+        SUBDIRECTORIES.iter().for_each(|(whose, ..)| change(format!("{operation}-{whose}"), carry_out));
+    }
+    for (operation, carry_out) in CHANGES_OF_ALL {
+        attempt(format!("{operation} ."), ".", carry_out);
+    }
+    tried
+}
+
+/// What there is, and what can be seen of it.
+fn look(root: &Path, below: &Path, seen: &mut Vec<(String, String)>) {
+    let path = root.join(below);
+    let attr = fs::symlink_metadata(&path).expect("attributes");
+    let size = if attr.is_dir() { String::new() } else { format!(", {} bytes", attr.len()) };
+    let old = if attr.mtime() == LONG_AGO { ", old" } else { "" };
+    let (mode, uid, gid, links) = (attr.mode(), attr.uid(), attr.gid(), attr.nlink());
+    seen.push((below.display().to_string(), format!("{mode:o} {uid}:{gid}, {links} links{size}{old}")));
+    if attr.is_dir() {
+        for entry in fs::read_dir(&path).expect("listed") {
+            look(root, &below.join(entry.expect("entry").file_name()), seen);
+        }
+    }
+}
+
+/// What was tried or is there afterwards, and what came of it.
+type Record = BTreeMap<String, String>;
+
+/// Everything, in directories that are made through the first and acted in through the second of two mounts.
+fn record(first: &Path, second: &Path) -> Record {
+    let mut record = Record::new();
+    for mode in DIRECTORIES {
+        for actor in [ROOT, OWNER, MEMBER, STRANGER] {
+            let name = format!("{mode:o}-{}", actor.name);
+            let (first, second) = (first.join(&name), second.join(&name));
+            prepare(&first, &second, mode, actor);
+            let mut add = |what: String, outcome: String| {
+                let before = record.insert(format!("{name}: {what}"), outcome);
+                assert_eq!(before, None, "{name}: {what} is there twice");
+            };
+            for (what, outcome) in actor.does(|| act(&second)) {
+                let outcome = match outcome {
+                    Ok(()) => "done".to_owned(),
+                    Err(e) => format!("{:?}", Errno::from_raw(e.raw_os_error().expect("the kernel's"))),
+                };
+                add(what, outcome);
+            }
+            for (by, path) in [("first", &first), ("second", &second)] {
+                let mut seen = Vec::new();
+                look(path, Path::new(""), &mut seen);
+                seen.into_iter().for_each(|(what, attr)| add(format!("{by} sees {what}"), attr));
+            }
+        }
+    }
+    record
+}
+
+fn assert_same(is: &Record, should: &Record) {
+    let all: BTreeSet<&String> = is.keys().chain(should.keys()).collect();
+    let differing = all.iter().filter(|what| is.get(**what) != should.get(**what));
+    let differences: Vec<String> = differing
+        .map(|what| {
+            let [is, should] = [is, should].map(|record| record.get(*what).map_or("nothing", String::as_str));
+            format!("{what}: {is}, not {should}")
+        })
+        .collect();
+    let first = differences[..differences.len().min(40)].join("\n");
+    assert_eq!(differences.len(), 0, "of {}; the first are\n{first}", all.len());
+}
+
+/// Some of what a file system has to answer: so that those who act are who they are to be.
+const KNOWN: [(&str, &str); 28] = [
+    ("700-root: unlink-strangers", "done"),
+    ("700-root: execute owners-644", "EACCES"),
+    ("700-member: stat owners-644", "EACCES"),
+    ("711-stranger: stat owners-644", "done"),
+    ("711-stranger: list .", "EACCES"),
+    ("711-stranger: execute owners-111", "done"),
+    ("711-stranger: read owners-111", "EACCES"),
+    ("711-stranger: execute owners-710", "EACCES"),
+    ("711-member: execute owners-710", "done"),
+    ("755-member: made-file", "EACCES"),
+    ("755-owner: execute not-for-the-group", "EACCES"),
+    ("755-owner: read not-for-the-group", "EACCES"),
+    ("755-stranger: read not-for-its-owner", "EACCES"),
+    ("775-member: made-file", "done"),
+    ("775-stranger: made-file", "EACCES"),
+    ("777-stranger: unlink-owners", "done"),
+    ("777-stranger: chgrp-to-members-strangers", "EPERM"),
+    ("777-member: chgrp-to-directorys-members", "done"),
+    ("777-stranger: first sees set-sgid-strangers-in-the-group", "100755 1003:2001, 1 links, 1 bytes"),
+    ("777-member: first sees set-sgid-members-in-the-group", "102755 1002:2001, 1 links, 1 bytes"),
+    ("777-stranger: chown-strangers", "done"),
+    ("777-stranger: set-times-to-now-owners", "EACCES"),
+    ("777-stranger: set-times-owners", "EPERM"),
+    ("1777-stranger: unlink-owners", "EPERM"),
+    ("1777-stranger: rename-over-members", "EPERM"),
+    ("1777-stranger: unlink-strangers", "done"),
+    ("1777-owner: unlink-strangers", "done"),
+    ("2775-member: first sees made-directory/directory", "42775 1002:2001, 2 links"),
+];
+
+/// A directory in memory: the same rules.
+fn reference() -> TempDir {
+    let reference = tempfile::tempdir_in("/dev/shm").expect("temporary directory");
+    chmod(reference.path(), 0o755).expect("chmod");
+    reference
+}
+
+/// What comes of it where one mount changes owners and modes and another one acts; or the same one, if they are not `apart`.
+fn compare(options: &[&str], apart: bool) {
+    // So that modes are not what they are by default.
+    rustix::process::umask(Mode::WOTH);
+    let reference = reference();
+    let should = record(reference.path(), reference.path());
+    for (what, outcome) in KNOWN {
+        assert_eq!(should.get(what).map(String::as_str), Some(outcome), "{what}");
+    }
+    pairs(256 * MIB, options, |_, a, b| {
+        let first = if apart { a } else { b };
+        assert_same(&record(&first.point, &b.point), &should);
+    });
+}
+
+#[test]
+fn every_user_may_do_what_he_may_on_a_local_file_system() {
+    compare(&[], false);
+}
+
+/// It does not hold: the kernel goes by the owner that it saw last. When it does, this says so.
+#[test]
+#[should_panic(expected = "; the first are")]
+fn every_user_may_do_so_when_another_mount_has_changed_owners() {
+    compare(&[], true);
+}
+
+#[test]
+fn every_user_may_do_so_where_names_are_looked_up_each_time() {
+    compare(&["--entry-timeout", "0"], true);
+}
+
+#[test]
+fn every_user_may_do_so_where_the_kernel_keeps_nothing() {
+    compare(&["--cache", "none"], true);
+}
+
+/// Who may change the mode of a file that was the owner's, and has been given to the stranger by another mount.
+fn assert_given_away(change: fn(&Path, &File, u32) -> io::Result<()>) {
+    let given = |first: &Path, second: &Path| {
+        [OWNER, STRANGER].map(|actor| {
+            let (first, second) = (first.join(actor.name), second.join(actor.name));
+            create(&first, 0o644).expect("made");
+            chown(&first, Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
+            let file = File::open(&second).expect("opened");
+            assert_eq!(file.metadata().expect("attributes").uid(), OWNER.uid);
+            chown(&first, Some(STRANGER.uid), Some(STRANGER.gid)).expect("chown");
+            let outcome = actor.does(|| change(&second, &file, 0o640).map_err(|e| e.raw_os_error()));
+            (actor.name, outcome)
+        })
+    };
+    let reference = reference();
+    let should = given(reference.path(), reference.path());
+    for options in [&[][..], &["--cache", "none"]] {
+        pairs(16 * MIB, options, |_, a, b| {
+            assert_eq!(given(&a.point, &b.point), should, "given away, with {options:?}")
+        });
+    }
+}
+
+/// As above.
+#[test]
+#[should_panic(expected = "given away, with []")]
+fn what_was_given_away_is_no_longer_his() {
+    assert_given_away(|path, _, mode| chmod(path, mode));
+}
+
+/// As above.
+#[test]
+#[should_panic(expected = "given away, with []")]
+fn what_was_given_away_while_it_is_open_is_no_longer_his() {
+    assert_given_away(|_, file, mode| file.set_permissions(Permissions::from_mode(mode)));
+}
+
+/// chown(2) with neither an owner nor a group takes suid and sgid away, too, and it takes the owner or root to do that. It does
+/// not hold: it is without effect.
+#[test]
+#[should_panic(expected = "neither owner nor group")]
+fn a_change_of_owner_that_changes_no_owner_takes_suid_away() {
+    let outcomes = |directory: &Path| {
+        [ROOT, OWNER, MEMBER, STRANGER].map(|actor| {
+            let path = directory.join(actor.name);
+            create(&path, 0o700).expect("made");
+            chown(&path, Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
+            chmod(&path, 0o6755).expect("chmod");
+            let outcome = actor.does(|| chown(&path, None, None).map_err(|e| e.raw_os_error()));
+            (actor.name, outcome, fs::metadata(&path).expect("attributes").mode() & 0o7777)
+        })
+    };
+    let reference = reference();
+    let should = outcomes(reference.path());
+    each(16 * MIB, |_, mount| assert_eq!(outcomes(&mount.point), should, "neither owner nor group"));
+}
