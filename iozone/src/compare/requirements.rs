@@ -156,7 +156,7 @@ const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "GlusterFS: large writes",
-        of: &["shm"],
+        of: &["shm", "tcp"],
         to: "glusterfs",
         phases: &[Write, Rewrite],
         sizes: &[MIB],
@@ -165,7 +165,7 @@ const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "GlusterFS: small writes",
-        of: &["shm"],
+        of: &["shm", "tcp"],
         to: "glusterfs",
         phases: &[Write, Rewrite],
         sizes: &[4 * KIB],
@@ -174,7 +174,7 @@ const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "GlusterFS: small random writes",
-        of: &["shm"],
+        of: &["shm", "tcp"],
         to: "glusterfs",
         phases: &[RandomWrite],
         sizes: &[4 * KIB],
@@ -183,7 +183,7 @@ const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "GlusterFS: O_DIRECT",
-        of: &["shm"],
+        of: &["shm", "tcp"],
         to: "glusterfs",
         direct: &FIO,
         bound: Bound::AtLeast(3.0),
@@ -191,7 +191,7 @@ const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "GlusterFS: cached reads",
-        of: &["shm"],
+        of: &["shm", "tcp"],
         to: "glusterfs",
         phases: READS,
         bound: Bound::AtLeast(1.1),
@@ -199,7 +199,7 @@ const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "GlusterFS: processor time",
-        of: &["shm"],
+        of: &["shm", "tcp"],
         to: "glusterfs",
         metric: Metric::Cpu,
         phases: WRITES,

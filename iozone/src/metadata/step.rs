@@ -87,8 +87,8 @@ impl Step {
     /// What is asked of the target of that name.
     pub fn needed(self, target: &str) -> Option<Needed> {
         let times = match target {
-            "shm" => 12.0,
-            "tcp" => 6.0,
+            "shm" => 15.0,
+            "tcp" => 8.0,
             _ => return None,
         };
         match self.action {
@@ -108,7 +108,7 @@ mod tests {
         let names: std::collections::BTreeSet<_> = STEPS.iter().map(|step| step.name()).collect();
         assert_eq!(names.len(), STEPS.len());
         assert!(STEPS.iter().all(|step| step.needed("shm").is_some() && step.needed("tmpfs").is_none()));
-        assert_eq!(STEPS[0].needed("tcp"), Some(Needed::Times(6.0)));
+        assert_eq!(STEPS[0].needed("tcp"), Some(Needed::Times(8.0)));
         assert_eq!(STEPS[8].needed("tcp"), Some(Needed::Within(2.0)));
         let warm = STEPS.iter().filter(|step| step.needed("shm") == Some(Needed::NoCall));
         assert_eq!(warm.count(), 2);
