@@ -18,7 +18,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError, ProviderKind};
 use crate::{
-    provider::soft::try_often,
+    provider::soft::{choose_congestion_control, try_often},
     tls::{TlsClient, TlsStream},
     verbs::Rendezvous,
 };
@@ -331,6 +331,7 @@ pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStr
 
 /// Options that make a dead peer noticed, and a network that is there again. A system that lacks one goes without.
 fn tune(stream: &TcpStream) {
+    choose_congestion_control(stream);
     let sock = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 5).with_retries(3);
     for result in [

@@ -13,6 +13,7 @@
 //! It knows nothing of the runtime above it, and nothing of files.
 
 mod completions;
+mod congestion;
 mod cq;
 mod device;
 mod direct;
@@ -31,6 +32,7 @@ mod spin;
 mod tx;
 mod wire;
 
+pub(crate) use congestion::choose as choose_congestion_control;
 pub use device::SoftDevice;
 pub(crate) use retransmission::try_often;
 pub(crate) use socket::IoVec;
