@@ -8,7 +8,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink},
+    os::unix::fs::{
+        DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown, lchown, symlink,
+    },
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -17,9 +19,10 @@ use std::{
 use common::{NOBODY, each, pairs};
 use nix::{errno::Errno, unistd::truncate};
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid, access, makedev,
-    mknodat, utimensat,
+    Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, Uid,
+    XattrFlags, access, fsetxattr, futimens, makedev, mknodat, renameat_with, setxattr, utimensat,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -438,9 +441,7 @@ fn every_user_may_do_what_he_may_on_a_local_file_system() {
     compare(&[], false);
 }
 
-/// It does not hold: the kernel goes by the owner that it saw last. When it does, this says so.
 #[test]
-#[should_panic(expected = "; the first are")]
 fn every_user_may_do_so_when_another_mount_has_changed_owners() {
     compare(&[], true);
 }
@@ -455,47 +456,153 @@ fn every_user_may_do_so_where_the_kernel_keeps_nothing() {
     compare(&["--cache", "none"], true);
 }
 
-/// Who may change the mode of a file that was the owner's, and has been given to the stranger by another mount.
-fn assert_given_away(change: fn(&Path, &File, u32) -> io::Result<()>) {
-    let given = |first: &Path, second: &Path| {
-        [OWNER, STRANGER].map(|actor| {
-            let (first, second) = (first.join(actor.name), second.join(actor.name));
-            create(&first, 0o644).expect("made");
-            chown(&first, Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
-            let file = File::open(&second).expect("opened");
-            assert_eq!(file.metadata().expect("attributes").uid(), OWNER.uid);
-            chown(&first, Some(STRANGER.uid), Some(STRANGER.gid)).expect("chown");
-            let outcome = actor.does(|| change(&second, &file, 0o640).map_err(|e| e.raw_os_error()));
-            (actor.name, outcome)
-        })
-    };
+/// An ACL as the kernel takes it that says what mode 640 says.
+const PLAIN_ACL: [u8; 28] = [
+    2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255,
+    255,
+];
+
+/// What only an owner may do to a file, by its name and through one that is open.
+type Change = (&'static str, fn(&Path) -> io::Result<()>, fn(&File) -> io::Result<()>);
+
+const OWNERS_CHANGES: [Change; 4] = [
+    ("chmod", |path| chmod(path, 0o640), |file| file.set_permissions(Permissions::from_mode(0o640))),
+    (
+        "chgrp",
+        |path| chown(path, None, Some(rustix::process::getegid().as_raw())),
+        |file| fchown(file, None, Some(rustix::process::getegid().as_raw())),
+    ),
+    (
+        "utimens",
+        |path| set_times(path, Timespec { tv_sec: LONG_AGO, tv_nsec: 0 }),
+        |file| {
+            let time = Timespec { tv_sec: LONG_AGO, tv_nsec: 0 };
+            Ok(futimens(file, &Timestamps { last_access: time, last_modification: time })?)
+        },
+    ),
+    (
+        "setfacl",
+        |path| Ok(setxattr(path, "system.posix_acl_access", &PLAIN_ACL, XattrFlags::empty())?),
+        |file| Ok(fsetxattr(file, "system.posix_acl_access", &PLAIN_ACL, XattrFlags::empty())?),
+    ),
+];
+
+/// What comes of a change of a file that was the owner's, and has been given to the stranger by another mount.
+fn given_away(
+    (first, second): (&Path, &Path),
+    change: impl Fn(&Path, &File) -> io::Result<()> + Sync,
+) -> Vec<(&'static str, Option<i32>)> {
+    let outcomes = [OWNER, STRANGER].map(|actor| {
+        let (first, second) = (first.join(actor.name), second.join(actor.name));
+        create(&first, 0o644).expect("made");
+        chown(&first, Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
+        let file = File::open(&second).expect("opened");
+        assert_eq!(file.metadata().expect("attributes").uid(), OWNER.uid);
+        chown(&first, Some(STRANGER.uid), Some(STRANGER.gid)).expect("chown");
+        let outcome = actor.does(|| change(&second, &file));
+        fs::remove_file(&first).expect("removed");
+        (actor.name, outcome.err().map(|e| e.raw_os_error().expect("the kernel's")))
+    });
+    outcomes.to_vec()
+}
+
+const EPERM: Option<i32> = Some(1);
+
+#[test]
+fn what_was_given_away_is_no_longer_his() {
     let reference = reference();
-    let should = given(reference.path(), reference.path());
     for options in [&[][..], &["--cache", "none"]] {
         pairs(16 * MIB, options, |_, a, b| {
-            assert_eq!(given(&a.point, &b.point), should, "given away, with {options:?}")
+            for (what, by_name, _) in OWNERS_CHANGES {
+                let given = |first, second| given_away((first, second), |path, _| by_name(path));
+                assert_eq!(given(reference.path(), reference.path()), [("owner", EPERM), ("stranger", None)]);
+                assert_eq!(
+                    given(&a.point, &b.point),
+                    [("owner", EPERM), ("stranger", None)],
+                    "{what}, with {options:?}"
+                );
+            }
         });
     }
 }
 
-/// As above.
+/// The kernel refuses the new one until it has seen him.
 #[test]
-#[should_panic(expected = "given away, with []")]
-fn what_was_given_away_is_no_longer_his() {
-    assert_given_away(|path, _, mode| chmod(path, mode));
-}
-
-/// As above.
-#[test]
-#[should_panic(expected = "given away, with []")]
 fn what_was_given_away_while_it_is_open_is_no_longer_his() {
-    assert_given_away(|_, file, mode| file.set_permissions(Permissions::from_mode(mode)));
+    for options in [&[][..], &["--cache", "none"]] {
+        pairs(16 * MIB, options, |_, a, b| {
+            for (what, _, through) in OWNERS_CHANGES {
+                let outcomes = given_away((&a.point, &b.point), |_, file| through(file));
+                assert_eq!(outcomes, [("owner", EPERM), ("stranger", EPERM)], "{what}, with {options:?}");
+                let outcomes = given_away((&a.point, &b.point), |_, file| {
+                    file.metadata().expect("attributes");
+                    through(file)
+                });
+                assert_eq!(outcomes, [("owner", EPERM), ("stranger", None)], "{what}, with {options:?}");
+            }
+        });
+    }
 }
 
-/// chown(2) with neither an owner nor a group takes suid and sgid away, too, and it takes the owner or root to do that. It does
-/// not hold: it is without effect.
+/// By whatever names it is known, which need not be those by which it was looked up.
 #[test]
-#[should_panic(expected = "neither owner nor group")]
+fn what_was_given_away_is_no_longer_his_by_any_of_its_names() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        mkdir(&b.path("d"), 0o777).expect("made");
+        chmod(&b.path("d"), 0o777).expect("chmod");
+        for name in ["file", "other"] {
+            create(&b.path(name), 0o644).expect("made");
+            chown(b.path(name), Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
+        }
+        fs::rename(b.path("file"), b.path("d/renamed")).expect("renamed");
+        fs::hard_link(b.path("d/renamed"), b.path("linked")).expect("linked");
+        renameat_with(CWD, b.path("linked"), CWD, b.path("other"), RenameFlags::EXCHANGE).expect("exchanged");
+        // "linked" is what was "other" now.
+        let names = ["d/renamed", "other"];
+        assert!(names.iter().all(|name| fs::metadata(b.path(name)).expect("attributes").nlink() == 2));
+        for (from, to) in [(OWNER, STRANGER), (STRANGER, OWNER)] {
+            chown(a.path("d/renamed"), Some(to.uid), Some(to.gid)).expect("chown");
+            for name in names {
+                let tried = from.does(|| chmod(&b.path(name), 0o600));
+                assert_eq!(tried.map_err(|e| e.raw_os_error()), Err(EPERM), "{name}, {}", from.name);
+                to.does(|| chmod(&b.path(name), 0o640))
+                    .unwrap_or_else(|e| panic!("{name}, {}: {e}", to.name));
+            }
+        }
+        chown(a.path("linked"), Some(STRANGER.uid), Some(STRANGER.gid)).expect("chown");
+        STRANGER.does(|| chmod(&b.path("linked"), 0o640)).expect("chmod");
+    });
+}
+
+/// Whoever may do to any file what its owner may still may.
+#[test]
+fn what_was_given_away_is_not_out_of_reach_of_who_has_the_capability() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        create(&a.path("file"), 0o644).expect("made");
+        chown(a.path("file"), Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
+        let file = File::open(b.path("file")).expect("opened");
+        chown(a.path("file"), Some(STRANGER.uid), Some(STRANGER.gid)).expect("chown");
+        let act = || {
+            set_keep_capabilities(true).expect("prctl");
+            let uid = Uid::from_raw(NOBODY);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).expect("setresuid, of this thread");
+            let none = CapabilitySet::empty();
+            let only = CapabilitySet::FOWNER;
+            let sets = CapabilitySets { effective: only, permitted: only, inheritable: none };
+            set_capabilities(None, sets).expect("capset");
+            for (what, by_name, through) in OWNERS_CHANGES.into_iter().filter(|(what, ..)| *what != "chgrp") {
+                through(&file).unwrap_or_else(|e| panic!("{what}, of an open file: {e}"));
+                by_name(&b.path("file")).unwrap_or_else(|e| panic!("{what}: {e}"));
+            }
+        };
+        thread::scope(|scope| scope.spawn(act).join().expect("thread"));
+        assert_eq!(fs::metadata(a.path("file")).expect("attributes").mode(), 0o100_640);
+    });
+}
+
+/// chown(2) with neither an owner nor a group takes suid and sgid away, too. That it takes the owner or root to do that the kernel
+/// leaves to the file system, without telling it apart from a write: so for others nothing happens.
+#[test]
 fn a_change_of_owner_that_changes_no_owner_takes_suid_away() {
     let outcomes = |directory: &Path| {
         [ROOT, OWNER, MEMBER, STRANGER].map(|actor| {
@@ -508,6 +615,12 @@ fn a_change_of_owner_that_changes_no_owner_takes_suid_away() {
         })
     };
     let reference = reference();
-    let should = outcomes(reference.path());
-    each(16 * MIB, |_, mount| assert_eq!(outcomes(&mount.point), should, "neither owner nor group"));
+    let [root, owner, others @ ..] = outcomes(reference.path());
+    assert_eq!([root, owner], [("root", Ok(()), 0o755), ("owner", Ok(()), 0o755)]);
+    assert!(others.iter().all(|(_, outcome, mode)| (*outcome, *mode) == (Err(EPERM), 0o6755)));
+    each(16 * MIB, |_, mount| {
+        let [of_root, of_owner, others @ ..] = outcomes(&mount.point);
+        assert_eq!([of_root, of_owner], [root, owner]);
+        assert!(others.iter().all(|(_, outcome, mode)| (*outcome, *mode) == (Ok(()), 0o6755)), "{others:?}");
+    });
 }

@@ -27,7 +27,7 @@ pub use message::{
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

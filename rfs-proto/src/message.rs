@@ -557,6 +557,12 @@ pub enum Recall {
         /// The first generation that is not meant.
         generation: u64,
     },
+    /// Whom an inode belongs to, and its other attributes: from every session that was told of it, whether or not it keeps
+    /// attributes. The names that stand for it stay good.
+    Owner {
+        /// Inode.
+        ino: u64,
+    },
 }
 
 /// What was copied.
@@ -675,6 +681,7 @@ impl Recall {
             Recall::Names { ino }
             | Recall::Attr { ino }
             | Recall::Pages { ino }
+            | Recall::Owner { ino }
             | Recall::Layout { ino, .. } => Some(*ino),
             Recall::All => None,
         }

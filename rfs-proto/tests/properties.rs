@@ -156,6 +156,7 @@ fn recall() -> impl Strategy<Value = Recall> {
         number().prop_map(|ino| Recall::Names { ino }),
         number().prop_map(|ino| Recall::Attr { ino }),
         number().prop_map(|ino| Recall::Pages { ino }),
+        number().prop_map(|ino| Recall::Owner { ino }),
         (number(), number()).prop_map(|(ino, generation)| Recall::Layout { ino, generation }),
         Just(Recall::All),
     ]

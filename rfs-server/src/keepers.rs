@@ -10,10 +10,12 @@ use std::collections::{HashMap, hash_map::Entry};
 /// What is kept of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Attributes, extended attributes and bytes.
+    /// Attributes, extended attributes and bytes; whom it belongs to with them.
     Attr,
     /// The names in a directory, absent ones too.
     Names,
+    /// Whom it belongs to.
+    Owner,
 }
 
 impl Part {
@@ -21,6 +23,23 @@ impl Part {
         match self {
             Part::Attr => 1,
             Part::Names => 2,
+            Part::Owner => 4,
+        }
+    }
+
+    /// What is kept by who comes to keep this.
+    fn with(self) -> u64 {
+        match self {
+            Part::Attr => Part::Attr.bit() | Part::Owner.bit(),
+            Part::Names | Part::Owner => self.bit(),
+        }
+    }
+
+    /// What is kept no longer when this changes.
+    fn lost(self) -> u64 {
+        match self {
+            Part::Owner => Part::Attr.bit() | Part::Owner.bit(),
+            Part::Names | Part::Attr => self.bit(),
         }
     }
 }
@@ -48,11 +67,11 @@ impl Keeper {
     }
 
     fn add(&mut self, part: Part) {
-        self.0 |= part.bit();
+        self.0 |= part.with();
     }
 
     fn remove(&mut self, part: Part) {
-        self.0 &= !part.bit();
+        self.0 &= !part.lost();
     }
 }
 
@@ -120,7 +139,8 @@ impl Keepers {
         }
     }
 
-    /// Takes a part of an inode from all sessions but one: from which, in the order in which they came to keep something of it.
+    /// Takes a part of an inode, and what goes with it, from all sessions but one: from which, in the order in which they came to keep
+    /// something of it.
     pub fn take(&mut self, ino: u64, part: Part, but: u64) -> Vec<u64> {
         let mut taken = Vec::new();
         self.change(ino, but, |keeper| {
@@ -154,7 +174,7 @@ impl Keepers {
     pub fn end_session(&mut self, session: u64) {
         self.0.retain(|_, list| {
             for keeper in list.as_mut_slice().iter_mut().filter(|keeper| keeper.session() == session) {
-                keeper.remove(Part::Attr);
+                keeper.remove(Part::Owner);
                 keeper.remove(Part::Names);
             }
             list.tidy()
@@ -200,7 +220,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let part = || prop_oneof![Just(Part::Attr), Just(Part::Names)];
+        let part = || prop_oneof![Just(Part::Attr), Just(Part::Names), Just(Part::Owner)];
         prop_oneof![
             8 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::Add(s, i, p)),
             4 => (1..4u64, part(), 1..5u64).prop_map(|(i, p, s)| Step::Take(i, p, s)),
@@ -215,20 +235,21 @@ mod tests {
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..100)) {
             let mut keepers = Keepers::default();
-            // By inode: session, keeps attributes, keeps names.
-            let mut table: BTreeMap<u64, Vec<(u64, bool, bool)>> = BTreeMap::new();
+            // By inode: session, keeps attributes, keeps names, keeps the owner.
+            let mut table: BTreeMap<u64, Vec<(u64, bool, bool, bool)>> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Add(session, ino, part) => {
                         keepers.add(session, ino, part);
                         let list = table.entry(ino).or_default();
                         let at = list.iter().position(|keeper| keeper.0 == session).unwrap_or_else(|| {
-                            list.push((session, false, false));
+                            list.push((session, false, false, false));
                             list.len() - 1
                         });
                         match part {
-                            Part::Attr => list[at].1 = true,
+                            Part::Attr => (list[at].1, list[at].3) = (true, true),
                             Part::Names => list[at].2 = true,
+                            Part::Owner => list[at].3 = true,
                         }
                     }
                     Step::Take(ino, part, but) => {
@@ -237,6 +258,10 @@ mod tests {
                             let had = match part {
                                 Part::Attr => std::mem::take(&mut keeper.1),
                                 Part::Names => std::mem::take(&mut keeper.2),
+                                Part::Owner => {
+                                    keeper.1 = false;
+                                    std::mem::take(&mut keeper.3)
+                                }
                             };
                             expected.extend(had.then_some(keeper.0));
                         }
@@ -261,7 +286,7 @@ mod tests {
                         table.values_mut().for_each(|list| list.retain(|keeper| keeper.0 != session));
                     }
                 }
-                table.values_mut().for_each(|list| list.retain(|keeper| keeper.1 || keeper.2));
+                table.values_mut().for_each(|list| list.retain(|keeper| keeper.1 || keeper.2 || keeper.3));
                 table.retain(|_, list| !list.is_empty());
                 prop_assert!(keepers.0.len() == table.len(), "what nobody keeps costs nothing");
             }

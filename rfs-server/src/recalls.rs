@@ -64,6 +64,7 @@ impl<A> Queue<A> {
                     Recall::Names { .. }
                     | Recall::Attr { .. }
                     | Recall::Pages { .. }
+                    | Recall::Owner { .. }
                     | Recall::Layout { .. }
                     | Recall::All => 0,
                 };

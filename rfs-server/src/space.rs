@@ -262,7 +262,11 @@ impl Space {
                 self.change(|arena| arena.layouts_returned(ino, session, generation));
             }
             Recall::All => self.change(|arena| arena.old_layouts_returned(session)),
-            Recall::Name { .. } | Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } => {}
+            Recall::Name { .. }
+            | Recall::Names { .. }
+            | Recall::Attr { .. }
+            | Recall::Pages { .. }
+            | Recall::Owner { .. } => {}
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Lock order within one inode, outermost first: `opens`, `io`, `append`, `places`, `layout_calls`, then any one of `layout`, `size`,
 //! `at_server`, `severed`, `times`, `lease`, `listing`, `pages_as_of`, `told`, `as_directory` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
-//! another.
+//! another but that of its aliases.
 
 use std::{
     collections::HashMap,
@@ -18,6 +18,7 @@ use rfs_proto::{Attr, Marks};
 
 use super::{
     access::Access,
+    aliases::{Aliases, Names},
     clock::WriteTimes,
     keeping::{Lease, Listing, PageState},
     later::Started,
@@ -147,6 +148,8 @@ pub(crate) struct Inode {
     pub(crate) at_server: Mutex<AtServer>,
     /// It was open when a new era began, and is there no more.
     gone: AtomicBool,
+    /// Another client has changed whom it belongs to.
+    changed_hands: AtomicBool,
     /// Open files through which locks were had that are lost.
     severed: Mutex<Vec<u64>>,
     any_severed: AtomicBool,
@@ -195,6 +198,7 @@ impl Inode {
             opens: Mutex::default(),
             at_server: Mutex::default(),
             gone: AtomicBool::new(false),
+            changed_hands: AtomicBool::new(false),
             severed: Mutex::default(),
             any_severed: AtomicBool::new(false),
             open: AtomicBool::new(false),
@@ -260,6 +264,16 @@ impl Inode {
         self.gone.store(true, Ordering::Release);
     }
 
+    /// Another client has changed whom it belongs to.
+    pub(crate) fn belongs_to_another(&self) {
+        self.changed_hands.store(true, Ordering::Release);
+    }
+
+    /// True if it did not belong to the same owner and group all the time that it has been known.
+    pub(crate) fn has_changed_hands(&self) -> bool {
+        self.changed_hands.load(Ordering::Acquire)
+    }
+
     /// Locks are lost: what was open when they were had is of no use any more. How many open files these are.
     pub(crate) fn sever_locks(&self) -> usize {
         let held = std::mem::take(&mut *self.may_hold.lock());
@@ -295,6 +309,8 @@ impl Inode {
 #[derive(Debug, Default)]
 pub(crate) struct InodeTable {
     inodes: RwLock<HashMap<u64, Arc<Inode>>>,
+    /// By which names the caller knows them. An inode that is not known has none.
+    aliases: Mutex<Aliases>,
     /// How many have been forgotten.
     forgotten: AtomicU64,
     /// How often layouts that were asked for before have become void, of whichever inode.
@@ -327,8 +343,29 @@ impl InodeTable {
         inode.references.store(left, Ordering::Relaxed);
         if left == 0 {
             inodes.remove(&ino);
+            self.aliases.lock().forget(ino);
             self.forgotten.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// The caller is about to be told that a name stands for an inode, to which he has a reference.
+    pub(crate) fn named(&self, ino: u64, parent: u64, name: &[u8]) {
+        self.aliases.lock().add(ino, parent, name);
+    }
+
+    /// A name stands for nothing any more, or for nobody knows what.
+    pub(crate) fn unnamed(&self, parent: u64, name: &[u8]) {
+        self.aliases.lock().remove(parent, name);
+    }
+
+    /// The caller is about to be told that something has been renamed.
+    pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
+        self.aliases.lock().rename(from, to, exchange);
+    }
+
+    /// By which names the caller knows an inode.
+    pub(crate) fn names(&self, ino: u64) -> Names {
+        self.aliases.lock().of(ino)
     }
 
     /// Counts up when layouts that are under way may be void.
@@ -376,10 +413,12 @@ mod tests {
         let a = table.acquire(5);
         table.acquire(5);
         table.acquire(5);
+        table.named(5, 1, b"a");
         table.release(5, 2);
+        assert_eq!(table.names(5).len(), 1);
         assert!(Arc::ptr_eq(&a, &table.get(5).expect("one reference left")));
         table.release(5, 1);
-        assert!(table.get(5).is_none());
+        assert!(table.get(5).is_none() && table.names(5).is_empty());
         table.release(5, 9);
         assert_eq!(table.len(), 0);
     }

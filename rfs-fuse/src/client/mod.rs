@@ -14,6 +14,7 @@
 
 mod access;
 mod again;
+mod aliases;
 mod append;
 mod by_server;
 mod checked;

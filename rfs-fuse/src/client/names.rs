@@ -1,5 +1,7 @@
 //! Names and attributes: everything that is a call to the server, and `getattr`, which is not.
 
+use std::sync::Arc;
+
 use rfs_proto::{
     Attr, DirPage, Errno, FileKind, MAX_NAME, MAX_SYMLINK, Marks, ROOT_INO, RenameFlags, Reply, Request,
     ServerStats, SetAttr, StatFs, Verified,
@@ -204,13 +206,17 @@ impl Client {
     /// Removes a name that is not a directory.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
         check_name(name)?;
-        self.call_done(&Request::Unlink { parent, name })
+        self.call_done(&Request::Unlink { parent, name })?;
+        self.inodes.unnamed(parent, name);
+        Ok(())
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
         check_name(name)?;
-        self.call_done(&Request::Rmdir { parent, name })
+        self.call_done(&Request::Rmdir { parent, name })?;
+        self.inodes.unnamed(parent, name);
+        Ok(())
     }
 
     /// Renames.
@@ -222,7 +228,10 @@ impl Client {
     ) -> Result<(), ClientError> {
         check_name(name)?;
         check_name(new_name)?;
-        self.call_done(&Request::Rename { parent, name, new_parent, new_name, flags })
+        self.call_done(&Request::Rename { parent, name, new_parent, new_name, flags })?;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        self.inodes.renamed((parent, name), (new_parent, new_name), exchange);
+        Ok(())
     }
 
     /// Up to `max_entries` entries of a directory after `cookie`. Takes no references.
@@ -264,6 +273,17 @@ impl Client {
             Reply::Stats(stats) => Ok(stats),
             _ => wrong_kind(),
         }
+    }
+
+    /// True if another client may have changed whom an inode belongs to since the caller came to know it.
+    pub fn may_have_changed_hands(&self, ino: u64) -> bool {
+        // Who keeps nothing is not told.
+        !self.keeping.is_on() || self.inodes.get(ino).is_none_or(|inode| inode.has_changed_hands())
+    }
+
+    /// By which names the caller knows an inode: those that he was told to keep.
+    pub fn known_names(&self, ino: u64) -> impl Iterator<Item = (u64, Arc<[u8]>)> + use<> {
+        self.inodes.names(ino).into_iter()
     }
 
     /// Remembers that the caller keeps these attributes, which this thread of his asked for.

@@ -169,7 +169,11 @@ impl Client {
                         inode.forget_layout();
                     }
                 }
-                Recall::Name { .. } | Recall::Names { .. } | Recall::Attr { .. } | Recall::Pages { .. } => {}
+                Recall::Name { .. }
+                | Recall::Names { .. }
+                | Recall::Attr { .. }
+                | Recall::Pages { .. }
+                | Recall::Owner { .. } => {}
             }
         }
     }

@@ -3,6 +3,7 @@
 mod answers;
 mod listing;
 mod opening;
+mod owner;
 
 use std::{
     cell::RefCell,
@@ -125,6 +126,8 @@ impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         self.settings.negotiate(config);
         self.settings.negotiate_names(config);
+        let version = config.kernel_abi();
+        self.kernel.speaks((version.0, version.1));
         Ok(())
     }
 
@@ -184,6 +187,10 @@ impl Filesystem for Adapter {
             ctime: ctime.map(convert::nanoseconds),
         };
         let since = self.client.since();
+        let changes = match self.allowed(request, ino.0, changes) {
+            Ok(changes) => changes,
+            Err(e) => return reply.error(self.stale("setattr", &e)),
+        };
         let written = match self.settings.writeback {
             true => self.client.set_write_time(ino.0, &changes).transpose(),
             false => None,
@@ -523,7 +530,11 @@ impl Filesystem for Adapter {
         let drop_sgid = name.as_bytes() == ACCESS_ACL
             && !is_privileged(request)
             && self.client.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
-        let set = self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid);
+        let allowed = match name.as_bytes().starts_with(ANY_ACL) {
+            true => self.check_owner(request, ino.0),
+            false => Ok(()),
+        };
+        let set = allowed.and_then(|()| self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid));
         self.changed(ino.0, request.pid());
         self.done("setxattr", set, reply);
     }
@@ -549,11 +560,13 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let is_acl = name.as_bytes().starts_with(ANY_ACL);
+        if is_acl && let Err(e) = self.check_owner(request, ino.0) {
+            return reply.error(self.errno("removexattr", &e));
+        }
         let removed = match self.client.remove_xattr(ino.0, name.as_bytes()) {
             // A file without an ACL is what was asked for.
-            Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) if name.as_bytes().starts_with(ANY_ACL) => {
-                Ok(())
-            }
+            Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) if is_acl => Ok(()),
             removed => removed,
         };
         self.changed(ino.0, request.pid());

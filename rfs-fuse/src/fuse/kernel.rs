@@ -7,7 +7,10 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::io::Errno;
@@ -17,10 +20,17 @@ const HEADER: usize = 16;
 const NOTIFY_INVAL_INODE: i32 = 2;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
 const NOTIFY_INC_EPOCH: i32 = 8;
+/// FUSE_EXPIRE_ONLY: the name is looked up anew, and what is open or mounted below it stays.
+const EXPIRE_ONLY: u32 = 1;
+/// The protocol of Linux 6.2, whose kernels know that flag. Others take no notice of it.
+const EXPIRES: (u32, u32) = (7, 38);
 
 /// The way to the kernel, which exists only once there is a device.
 #[derive(Debug, Default)]
-pub struct Kernel(OnceLock<File>);
+pub struct Kernel {
+    device: OnceLock<File>,
+    expires: AtomicBool,
+}
 
 /// For all who tell the kernel something.
 pub type KernelLink = Arc<Kernel>;
@@ -54,12 +64,12 @@ fn inval_inode(ino: u64, part: Part) -> Vec<u8> {
     notification(NOTIFY_INVAL_INODE, &[&ino.to_ne_bytes(), &from.to_ne_bytes(), &0_i64.to_ne_bytes()])
 }
 
-fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
-    // Names are at most 255 bytes long. No flags.
+fn inval_entry(parent: u64, name: &[u8], flags: u32) -> Vec<u8> {
+    // Names are at most 255 bytes long.
     let len = name.len() as u32;
     notification(
         NOTIFY_INVAL_ENTRY,
-        &[&parent.to_ne_bytes(), &len.to_ne_bytes(), &0_u32.to_ne_bytes(), name, b"\0"],
+        &[&parent.to_ne_bytes(), &len.to_ne_bytes(), &flags.to_ne_bytes(), name, b"\0"],
     )
 }
 
@@ -67,12 +77,12 @@ impl Kernel {
     /// From now on the kernel can be told.
     pub fn connect(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         let device = File::from(device.as_fd().try_clone_to_owned()?);
-        self.0.set(device).map_err(|_| io::ErrorKind::AlreadyExists.into())
+        self.device.set(device).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
     /// False: it knows of no such thing.
     fn tell(&self, message: &[u8]) -> io::Result<bool> {
-        let Some(mut device) = self.0.get() else { return Ok(false) };
+        let Some(mut device) = self.device.get() else { return Ok(false) };
         match device.write(message) {
             Ok(_) => Ok(true),
             Err(e) if e.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(false),
@@ -101,7 +111,23 @@ impl Kernel {
     /// Has it drop what a name stands for. Waits for whoever changes the directory, or looks something up there. False: it
     /// knows no such name.
     pub(super) fn drop_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
-        self.tell(&inval_entry(parent, name))
+        self.tell(&inval_entry(parent, name, 0))
+    }
+
+    /// Which version of the protocol it speaks.
+    pub(super) fn speaks(&self, version: (u32, u32)) {
+        self.expires.store(version >= EXPIRES, Ordering::Relaxed);
+    }
+
+    /// Has it look a name up anew before it goes by what that stands for; all else stays as it is. Waits as
+    /// [`drop_name`](Self::drop_name). A kernel that cannot do that drops the name: what is mounted on it, or below it, is unmounted then.
+    pub(super) fn expire_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
+        self.tell(&inval_entry(parent, name, EXPIRE_ONLY))
+    }
+
+    /// Whether it can do that.
+    pub(super) fn expires_names(&self) -> bool {
+        self.expires.load(Ordering::Relaxed)
     }
 }
 
@@ -118,8 +144,10 @@ mod tests {
         assert_eq!(inval_inode(7, Part::Attributes), expected, "on a little-endian machine");
         expected[24..32].copy_from_slice(&5_i64.to_ne_bytes());
         assert_eq!(inval_inode(7, Part::PagesFrom(5)), expected);
-        let entry = inval_entry(7, b"ab");
-        assert_eq!((entry.len(), &entry[24..]), (35, &b"\x02\0\0\0\0\0\0\0ab\0"[..]));
+        for (flags, byte) in [(0, 0), (EXPIRE_ONLY, 1)] {
+            let entry = inval_entry(7, b"ab", flags);
+            assert_eq!((entry.len(), &entry[24..]), (35, &[2, 0, 0, 0, byte, 0, 0, 0, b'a', b'b', 0][..]));
+        }
     }
 
     #[test]

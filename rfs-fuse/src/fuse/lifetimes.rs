@@ -47,7 +47,11 @@ impl Lifetimes {
         let Asked { since, parent, name, .. } = *asked;
         (
             upto(self.attr, telling.keeps(since, given)),
-            upto(self.entry, telling.keeps_name(since, parent, name)),
+            // What does not hold at all need not be known.
+            upto(
+                self.entry,
+                !self.entry.is_zero() && telling.keeps_what_is_named(since, parent, name, given),
+            ),
         )
     }
 

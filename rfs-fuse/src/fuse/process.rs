@@ -8,6 +8,14 @@ pub(crate) fn has_group(tid: u32, group: u32) -> bool {
     status(tid).is_some_and(|status| in_groups(&status, group))
 }
 
+/// CAP_FOWNER of linux/capability.h: whoever has it may do to a file what its owner may.
+const FOWNER: u32 = 3;
+
+/// True if a thread may do what only the owner of a file may, whoever that is.
+pub(crate) fn may_as_owner(tid: u32) -> bool {
+    status(tid).is_some_and(|status| is_capable(&status, FOWNER))
+}
+
 /// Looks for signals that a thread has to handle.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
@@ -30,9 +38,18 @@ impl Signals {
     }
 }
 
+/// A set of bits, in hexadecimal.
+fn set(status: &str, name: &str) -> u64 {
+    field(status, name).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
+}
+
+fn is_capable(status: &str, capability: u32) -> bool {
+    set(status, "CapEff") & 1 << capability != 0
+}
+
 /// Whether there are signals for the thread, and for its process.
 fn pending(status: &str) -> (bool, bool) {
-    let set = |name| field(status, name).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    let set = |name| set(status, name);
     let open = !(set("SigBlk") | set("SigIgn"));
     (set("SigPnd") & open != 0, set("ShdPnd") & open != 0)
 }
@@ -70,6 +87,14 @@ mod tests {
         assert!(!Signals::default().interrupt(0), "nothing is known of it");
         let (own, shared) = pending(&super::status(std::process::id()).expect("this process"));
         assert!(!own && !shared);
+    }
+
+    #[test]
+    fn capabilities() {
+        let status = |bits: u64| format!("CapPrm:\tffffffffffffffff\nCapEff:\t{bits:016x}\n");
+        assert!(is_capable(&status(1 << FOWNER), FOWNER) && is_capable(&status(u64::MAX), FOWNER));
+        assert!(!is_capable(&status(!(1 << FOWNER)), FOWNER) && !is_capable("", FOWNER));
+        assert!(!may_as_owner(0), "there is no such process");
     }
 
     #[test]

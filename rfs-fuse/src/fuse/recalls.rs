@@ -19,7 +19,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use rdmabox::Cancel;
-use rfs_proto::Recall;
+use rfs_proto::{FileKind, Recall};
+use smallvec::SmallVec;
 
 use super::{
     background::Background,
@@ -39,7 +40,19 @@ const WORKERS: usize = 128;
 /// Something to drop.
 struct Job {
     recall: Recall,
+    /// Inodes whose locks the kernel takes for it.
+    locks: SmallVec<[u64; 2]>,
     done: AtomicBool,
+}
+
+impl Job {
+    fn new(client: &Client, recall: &Recall) -> Job {
+        let mut locks: SmallVec<[u64; 2]> = recall.inode().into_iter().collect();
+        if let Recall::Owner { ino } = recall {
+            locks.extend(client.known_names(*ino).map(|(parent, _)| parent));
+        }
+        Job { recall: recall.clone(), locks, done: AtomicBool::new(false) }
+    }
 }
 
 #[derive(Default)]
@@ -126,7 +139,7 @@ struct Asking(Arc<Shared>);
 
 impl Keeper for Asking {
     fn drop_all(&self, recalls: &[Recall]) {
-        let job = |recall: &Recall| Arc::new(Job { recall: recall.clone(), done: AtomicBool::new(false) });
+        let job = |recall: &Recall| Arc::new(Job::new(&self.0.client, recall));
         // The kernel knows no layouts.
         let kept = recalls.iter().filter(|recall| !matches!(recall, Recall::Layout { .. }));
         let jobs: Vec<Arc<Job>> = kept.map(job).collect();
@@ -143,8 +156,7 @@ impl Keeper for Asking {
             }
             let none_ends = under_way.count() > 0 && since.elapsed() >= GRACE;
             let over = |job: &Arc<Job>| {
-                job.done.load(Ordering::Acquire)
-                    || job.recall.inode().is_some_and(|ino| under_way.changes(ino))
+                job.done.load(Ordering::Acquire) || job.locks.iter().any(|ino| under_way.changes(*ino))
             };
             none_ends || self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(over)
         });
@@ -200,6 +212,9 @@ impl Shared {
                 .drop_inode(*parent, Part::PagesFrom(0))
                 .and_then(|()| self.kernel.drop_name(*parent, name).map(drop)),
             Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
+            Recall::Owner { ino } => {
+                self.drop_inode(*ino, Part::Attributes).and_then(|()| self.expire_names(*ino))
+            }
             Recall::Names { ino } | Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
             // Each inode by itself.
             Recall::Layout { .. } | Recall::All => Ok(()),
@@ -207,6 +222,22 @@ impl Shared {
         if let Err(e) = outcome {
             log::warn!("cannot drop what was recalled ({recall:?}): {e}");
         }
+    }
+
+    /// Attributes are asked for anew only by who looks at them; who goes by an owner does not. So the names are looked up anew.
+    fn expire_names(&self, ino: u64) -> io::Result<()> {
+        let mut expired = Vec::new();
+        // It may be renamed while this waits for the directory, and then has a name that was not among these.
+        while let Some(alias) = self.client.known_names(ino).find(|alias| !expired.contains(alias)) {
+            let (parent, name) = &alias;
+            if self.kernel.expires_names() {
+                self.kernel.expire_name(*parent, name)?;
+            } else if self.client.getattr(ino).is_ok_and(|attr| attr.kind != FileKind::Directory) {
+                self.kernel.drop_name(*parent, name)?;
+            }
+            expired.push(alias);
+        }
+        Ok(())
     }
 
     /// The kernel may have been told of an inode, and not have read that yet: then it will know it in a moment.

@@ -255,7 +255,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             })),
         ),
         (
-            "0e ac02 06 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02",
+            "0e ac02 07 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02 06 05",
             Reply::Recalls(Recalls {
                 number: 300,
                 recalls: vec![
@@ -265,6 +265,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                     Recall::Pages { ino: 4096 },
                     Recall::All,
                     Recall::Layout { ino: 5, generation: 300 },
+                    Recall::Owner { ino: 5 },
                 ],
             }),
         ),

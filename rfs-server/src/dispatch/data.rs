@@ -183,6 +183,7 @@ impl Meta<'_> {
         let inode = self.namespace.get_mut(ino)?;
         // As the kernel's own file systems do it. A mode that is given is meant so.
         let owner_changes = changes.uid.is_some() || changes.gid.is_some();
+        let before = (inode.uid, inode.gid);
         let xattr_bytes = inode.xattr_bytes();
         match changes.perm {
             Some(perm) => inode.set_perm(perm),
@@ -201,6 +202,7 @@ impl Meta<'_> {
         }
         inode.mtime = changes.mtime.map_or(inode.mtime, time);
         let (attr, space) = (inode.attr(ino), inode.space());
+        let belongs_to_another = (attr.uid, attr.gid) != before;
         self.xattrs.give_back(xattr_bytes);
         if changes.size.is_some() && self.store.journal.is_some() {
             self.table.begin_times(&attr, &space);
@@ -212,7 +214,11 @@ impl Meta<'_> {
         }
         match changes.size {
             Some(_) => self.pages_changed(session, ino),
+            None if belongs_to_another => {}
             None => self.attr_changed(session, ino),
+        }
+        if belongs_to_another {
+            self.owner_changed(session, ino);
         }
         self.told(session, ino).map(Reply::Attr)
     }

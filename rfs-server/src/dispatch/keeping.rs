@@ -27,9 +27,15 @@ impl<M: Mode> View<'_, M> {
         Ok(attr)
     }
 
-    /// Lets a session keep attributes, if it keeps any and nobody else may be writing to the inode.
+    /// Lets a session keep attributes, if it keeps any and nobody else may be writing to the inode. Whom it belongs to it keeps in any
+    /// case: a kernel goes by what it was told last.
     pub(super) fn mark(&self, session: u64, attr: &mut Attr) {
-        if self.keeps(session) && !self.leases(attr.ino).another_writes(session, attr.ino) {
+        if !self.keeps(session) {
+            return;
+        }
+        if self.leases(attr.ino).another_writes(session, attr.ino) {
+            self.add_keeper(session, attr.ino, Part::Owner);
+        } else {
             self.add_keeper(session, attr.ino, Part::Attr);
             attr.marks |= Marks::KEEP;
         }
@@ -74,7 +80,9 @@ impl Meta<'_> {
         self.await_open(session, |recall| match recall {
             Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
             Recall::Names { ino } => *ino == parent,
-            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Layout { .. } => false,
+            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Owner { .. } | Recall::Layout { .. } => {
+                false
+            }
             Recall::All => true,
         });
     }
@@ -83,6 +91,14 @@ impl Meta<'_> {
     pub(super) fn attr_changed(&mut self, session: u64, ino: u64) {
         for keeper in self.keepers(ino).take(ino, Part::Attr, session) {
             self.recall(keeper, Recall::Attr { ino });
+        }
+        self.await_open(session, |recall| recall.concerns(ino));
+    }
+
+    /// `session` changed whom an inode belongs to.
+    pub(super) fn owner_changed(&mut self, session: u64, ino: u64) {
+        for keeper in self.keepers(ino).take(ino, Part::Owner, session) {
+            self.recall(keeper, Recall::Owner { ino });
         }
         self.await_open(session, |recall| recall.concerns(ino));
     }
@@ -116,6 +132,7 @@ impl Meta<'_> {
         let unsaid = match recall {
             Recall::Name { .. } | Recall::Names { .. } => seeded(Fault::NameNotRecalled),
             Recall::Attr { .. } | Recall::Pages { .. } => seeded(Fault::AttrNotRecalled),
+            Recall::Owner { .. } => seeded(Fault::OwnerNotRecalled),
             Recall::Layout { .. } => seeded(Fault::LayoutNotRecalled),
             // A server that starts recalls that.
             Recall::All => false,

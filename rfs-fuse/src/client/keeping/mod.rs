@@ -100,6 +100,7 @@ impl Keeping {
         self.ahead.lock().forget_all();
         for inode in inodes.numbers().into_iter().filter_map(|ino| inodes.get(ino)) {
             inode.lease.lock().recalled(Instant::now());
+            inode.belongs_to_another();
             inode.pages.recalled();
             inode.size.lock().distrust();
             inode.listing.lock().recalled();
@@ -127,6 +128,16 @@ impl Telling<'_> {
     /// What was asked for since then about a name, also that there is none, may be kept.
     pub fn keeps_name(&self, since: Since, parent: u64, name: &[u8]) -> bool {
         self.client.keeping.is_on() && !self.recalled.name(since.recalled, parent, name)
+    }
+
+    /// What a name stands for may be kept, too, and is known by it from now on: nothing of the inode was recalled since, so that whoever goes
+    /// by its owner has the right one.
+    pub fn keeps_what_is_named(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
+        let kept = self.keeps_name(since, parent, name) && !self.recalled.attr(since.recalled, attr.ino);
+        if kept {
+            self.client.inodes.named(attr.ino, parent, name);
+        }
+        kept
     }
 
     /// Attributes of an inode that were given since then to be kept may be. A change of this client's own meanwhile is like one of another's:
@@ -327,20 +338,28 @@ impl Client {
             match recall {
                 Recall::Name { parent, name } => {
                     directories.recalled(*parent, name);
+                    self.inodes.unnamed(*parent, name);
                     ahead.of_name(*parent, name);
                 }
                 Recall::Names { ino } => {
                     directories.forget(*ino);
                     ahead.of_directory(*ino);
                 }
-                Recall::Attr { .. } | Recall::Pages { .. } | Recall::Layout { .. } | Recall::All => {}
+                Recall::Attr { .. }
+                | Recall::Pages { .. }
+                | Recall::Owner { .. }
+                | Recall::Layout { .. }
+                | Recall::All => {}
             }
             drop((directories, ahead));
             if let Some(inode) = self.inodes.get(ino) {
                 inode.lease.lock().recalled(Instant::now());
                 inode.pages.recalled();
                 inode.size.lock().distrust();
-                if !matches!(recall, Recall::Attr { .. }) {
+                if matches!(recall, Recall::Owner { .. }) {
+                    inode.belongs_to_another();
+                }
+                if !matches!(recall, Recall::Attr { .. } | Recall::Owner { .. }) {
                     inode.listing.lock().recalled();
                 }
             }

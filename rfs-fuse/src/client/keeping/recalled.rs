@@ -55,7 +55,9 @@ impl Recalled {
         self.any(since, |recall| match recall {
             Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
             Recall::Names { ino } => *ino == parent,
-            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Layout { .. } => false,
+            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Owner { .. } | Recall::Layout { .. } => {
+                false
+            }
             Recall::All => true,
         })
     }
@@ -86,6 +88,7 @@ mod tests {
             (Recall::Names { ino: 1 }, [true, true, false, true, false]),
             (Recall::Attr { ino: 1 }, [false, false, false, true, false]),
             (Recall::Pages { ino: 2 }, [false, false, false, false, true]),
+            (Recall::Owner { ino: 1 }, [false, false, false, true, false]),
         ];
         for (recall, expected) in table {
             let mut recalled = Recalled::default();

@@ -65,7 +65,8 @@ impl<'a> Hand<'a> {
             match recall {
                 Recall::Name { parent, name } => drop(self.names.remove(&(parent, name))),
                 Recall::Names { ino } => self.names.retain(|(parent, _), _| *parent != ino),
-                Recall::Attr { .. } | Recall::Pages { .. } | Recall::Layout { .. } => {}
+                Recall::Attr { .. } | Recall::Pages { .. } | Recall::Owner { .. } | Recall::Layout { .. } => {
+                }
                 Recall::All => panic!("only a server that is started again recalls that"),
             }
         }

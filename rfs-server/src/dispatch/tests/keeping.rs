@@ -38,6 +38,10 @@ fn attr(ino: u64) -> Recall {
     Recall::Attr { ino }
 }
 
+fn owner(ino: u64) -> Recall {
+    Recall::Owner { ino }
+}
+
 fn pages(ino: u64) -> Recall {
     Recall::Pages { ino }
 }
@@ -128,7 +132,13 @@ fn each_change_and_what_it_recalls() {
         (move_((A, "file"), (A, "file")), &[]),
         // Attributes.
         (set(A_FILE, SetAttr { perm: Some(0o600), ..SetAttr::default() }), &[attr(A_FILE)]),
-        (set(A_FILE, SetAttr { uid: Some(7), ..SetAttr::default() }), &[attr(A_FILE)]),
+        (set(A_FILE, SetAttr { uid: Some(7), ..SetAttr::default() }), &[owner(A_FILE)]),
+        (set(A_FILE, SetAttr { gid: Some(7), ..SetAttr::default() }), &[owner(A_FILE)]),
+        (
+            set(A_FILE, SetAttr { gid: Some(7), size: Some(0), ..SetAttr::default() }),
+            &[pages(A_FILE), owner(A_FILE)],
+        ),
+        (set(A_FILE, SetAttr { uid: Some(5), gid: Some(6), ..SetAttr::default() }), &[attr(A_FILE)]),
         (set(A_FILE, SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() }), &[attr(A_FILE)]),
         (set(A, SetAttr::default()), &[attr(A)]),
         (set_xattr, &[attr(A)]),

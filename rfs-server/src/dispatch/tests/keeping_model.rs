@@ -25,6 +25,7 @@ enum Step {
     Close(Any),
     Truncate(Any, u64),
     Chmod(Any, u32),
+    Chown(Any, u32),
     SetXattr(Any),
     RemoveXattr(Any),
     Fallocate(Any, u64),
@@ -58,6 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any().prop_map(Close),
         1 => (any(), 0..20_000u64).prop_map(|(i, s)| Truncate(i, s)),
         1 => (any(), 0..0o777u32).prop_map(|(i, m)| Chmod(i, m)),
+        2 => (any(), 0..2u32).prop_map(|(i, u)| Chown(i, u)),
         1 => any().prop_map(SetXattr),
         1 => any().prop_map(RemoveXattr),
         1 => (any(), 1..20_000u64).prop_map(|(i, l)| Fallocate(i, l)),
@@ -90,6 +92,8 @@ struct Keeper<'a> {
     client: Client<'a>,
     names: BTreeMap<(u64, Vec<u8>), Option<u64>>,
     attrs: BTreeMap<u64, Attr>,
+    /// Whom inodes belong to: also of those whose attributes may not be kept.
+    owners: BTreeMap<u64, (u32, u32)>,
     /// Inodes that it has open: how often, and whether it may write.
     open: BTreeMap<u64, (u32, bool)>,
     recalls: mpsc::Receiver<Reply>,
@@ -104,11 +108,22 @@ impl<'a> Keeper<'a> {
     fn new(fixture: &'a Fixture, id: u64) -> Keeper<'a> {
         let client = fixture.attached(id, true);
         let recalls = client.start(Request::Recalls { done: 0 });
-        let (names, attrs, open) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Keeper { client, names, attrs, open, recalls, come: None, taken: 0, requests: 0, asked: Vec::new() }
+        Keeper {
+            client,
+            names: BTreeMap::new(),
+            attrs: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            open: BTreeMap::new(),
+            recalls,
+            come: None,
+            taken: 0,
+            requests: 0,
+            asked: Vec::new(),
+        }
     }
 
     fn keep(&mut self, attr: Attr) {
+        self.owners.insert(attr.ino, (attr.uid, attr.gid));
         if attr.marks.contains(Marks::KEEP) {
             self.attrs.insert(attr.ino, without_mark(attr));
         }
@@ -141,6 +156,10 @@ impl<'a> Keeper<'a> {
                     self.attrs.remove(&ino);
                 }
                 Recall::Attr { ino } | Recall::Pages { ino } => drop(self.attrs.remove(&ino)),
+                Recall::Owner { ino } => {
+                    self.attrs.remove(&ino);
+                    self.owners.remove(&ino);
+                }
                 Recall::Layout { .. } => {}
                 Recall::All => panic!("only a server that is started again recalls that"),
             }
@@ -208,6 +227,7 @@ impl World<'_> {
             | Close(any)
             | Truncate(any, _)
             | Chmod(any, _)
+            | Chown(any, _)
             | SetXattr(any)
             | RemoveXattr(any)
             | Fallocate(any, _)
@@ -269,6 +289,9 @@ impl World<'_> {
             }
             Step::Chmod(_, perm) => {
                 Request::SetAttr { ino: first, changes: SetAttr { perm: Some(perm), ..SetAttr::default() } }
+            }
+            Step::Chown(_, uid) => {
+                Request::SetAttr { ino: first, changes: SetAttr { uid: Some(uid), ..SetAttr::default() } }
             }
             Step::SetXattr(_) => Request::SetXattr {
                 ino: first,
@@ -357,10 +380,12 @@ impl World<'_> {
             match attr {
                 None => {
                     keeper.attrs.remove(&ino);
+                    keeper.owners.remove(&ino);
                     keeper.names.retain(|(parent, _), _| *parent != ino);
                 }
                 Some(attr) => {
                     keeper.attrs.entry(ino).and_modify(|kept| *kept = attr);
+                    keeper.owners.entry(ino).and_modify(|owner| *owner = (attr.uid, attr.gid));
                 }
             }
         }
@@ -416,6 +441,11 @@ impl World<'_> {
             }
             for (ino, attr) in &self.keepers[who].attrs {
                 assert_eq!(self.stat(*ino), Some(*attr));
+            }
+            for (ino, owner) in &self.keepers[who].owners {
+                // Nobody hears that an inode is gone unless he keeps more of it.
+                let is = self.stat(*ino).map(|attr| (attr.uid, attr.gid));
+                assert!(is.is_none_or(|is| is == *owner), "inode {ino} is {is:?}'s, not {owner:?}'s");
             }
         }
     }
