@@ -8,9 +8,10 @@ use std::{
     io::{Read, Write},
     os::{
         fd::{AsRawFd, FromRawFd},
-        unix::{ffi::OsStrExt, fs::MetadataExt},
+        unix::{ffi::OsStrExt, fs::MetadataExt, process::CommandExt},
     },
     path::Path,
+    process::Command,
 };
 
 use common::pairs;
@@ -107,5 +108,19 @@ fn what_has_no_name_any_more_is_stale() {
             fs::write(a.path(&name.to_string()), b"another").expect("written");
         }
         assert_eq!(open(&b.point, file, libc::O_RDONLY).map(drop), Err(Errno::STALE));
+    });
+}
+
+/// A handle is a way to a file that no name leads over; its names are looked up anew all the same when it belongs to somebody else.
+#[test]
+fn names_of_what_was_opened_by_its_handle_lead_to_the_right_owner() {
+    const NEW_OWNER: u32 = 1003;
+    pairs(16 * MIB, &[], |_, a, b| {
+        fs::write(a.path("file"), b"bytes").expect("written");
+        assert_eq!(read(open(&b.point, handle_of(&a.path("file")), libc::O_RDONLY).expect("found")), "bytes");
+        assert_eq!(fs::metadata(b.path("file")).expect("attributes").uid(), 0);
+        std::os::unix::fs::chown(a.path("file"), Some(NEW_OWNER), None).expect("chown");
+        let changed = Command::new("chmod").arg("640").arg(b.path("file")).uid(NEW_OWNER).status();
+        assert!(changed.expect("it runs").success());
     });
 }

@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::{
         DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown, lchown, symlink,
     },
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -574,34 +575,95 @@ fn what_was_given_away_is_no_longer_his_by_any_of_its_names() {
     });
 }
 
-/// Whoever may do to any file what its owner may still may.
+/// A file of the owner's that is open by way of `second`, and of the stranger since by way of `first`.
+fn given_to_the_stranger(first: &Path, second: &Path) -> File {
+    create(first, 0o644).expect("made");
+    chown(first, Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
+    let file = File::open(second).expect("opened");
+    assert_eq!(file.metadata().expect("attributes").uid(), OWNER.uid);
+    chown(first, Some(STRANGER.uid), Some(STRANGER.gid)).expect("chown");
+    file
+}
+
+/// Whoever may do to any file what its owner may still may; and nothing else.
 #[test]
 fn what_was_given_away_is_not_out_of_reach_of_who_has_the_capability() {
     pairs(16 * MIB, &[], |_, a, b| {
-        create(&a.path("file"), 0o644).expect("made");
-        chown(a.path("file"), Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
-        let file = File::open(b.path("file")).expect("opened");
-        chown(a.path("file"), Some(STRANGER.uid), Some(STRANGER.gid)).expect("chown");
-        let act = || {
-            set_keep_capabilities(true).expect("prctl");
-            let uid = Uid::from_raw(NOBODY);
-            rustix::thread::set_thread_res_uid(uid, uid, uid).expect("setresuid, of this thread");
-            let none = CapabilitySet::empty();
-            let only = CapabilitySet::FOWNER;
-            let sets = CapabilitySets { effective: only, permitted: only, inheritable: none };
-            set_capabilities(None, sets).expect("capset");
-            for (what, by_name, through) in OWNERS_CHANGES.into_iter().filter(|(what, ..)| *what != "chgrp") {
-                through(&file).unwrap_or_else(|e| panic!("{what}, of an open file: {e}"));
-                by_name(&b.path("file")).unwrap_or_else(|e| panic!("{what}: {e}"));
-            }
-        };
-        thread::scope(|scope| scope.spawn(act).join().expect("thread"));
-        assert_eq!(fs::metadata(a.path("file")).expect("attributes").mode(), 0o100_640);
+        for (name, capability, refused) in [
+            ("any", CapabilitySet::FOWNER, &["chgrp"][..]),
+            ("giver", CapabilitySet::CHOWN, &["chmod", "utimens", "setfacl"]),
+        ] {
+            let file = given_to_the_stranger(&a.path(name), &b.path(name));
+            let act = || {
+                set_keep_capabilities(true).expect("prctl");
+                let uid = Uid::from_raw(NOBODY);
+                rustix::thread::set_thread_res_uid(uid, uid, uid).expect("setresuid, of this thread");
+                let none = CapabilitySet::empty();
+                let sets = CapabilitySets { effective: capability, permitted: capability, inheritable: none };
+                set_capabilities(None, sets).expect("capset");
+                for (what, by_name, through) in OWNERS_CHANGES {
+                    let expected = if refused.contains(&what) { Err(EPERM) } else { Ok(()) };
+                    let found = [through(&file), by_name(&b.path(name))];
+                    let found = found.map(|outcome| outcome.map_err(|e| e.raw_os_error()));
+                    assert_eq!(found, [expected, expected], "{what}, {name}");
+                }
+            };
+            thread::scope(|scope| scope.spawn(act).join().expect("thread"));
+        }
+        assert_eq!(fs::metadata(a.path("any")).expect("attributes").mode(), 0o100_640);
     });
 }
 
+/// Everybody has all capabilities in a user namespace of his own.
+#[test]
+fn what_was_given_away_is_out_of_reach_of_who_is_root_of_his_own_only() {
+    const PROGRAM: &str = "chmod 640 /proc/self/fd/0 && echo changed; grep CapEff /proc/self/status";
+    pairs(16 * MIB, &[], |_, a, b| {
+        let file = given_to_the_stranger(&a.path("file"), &b.path("file"));
+        let mut command = Command::new("unshare");
+        let out = command
+            .args(["--user", "--map-root-user", "sh", "-c", PROGRAM])
+            .uid(OWNER.uid)
+            .gid(OWNER.gid)
+            .stdin(file);
+        let out = out.output().expect("it runs");
+        let (said, why) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(said.starts_with("CapEff:") && said.contains("fff"), "{said}{why}");
+        assert_eq!(fs::metadata(a.path("file")).expect("attributes").mode(), 0o100_644);
+    });
+}
+
+/// Set-group-ID is left to members of the group that the file has, not of the one that it had.
+#[test]
+fn set_group_id_is_for_members_of_the_group_that_a_file_has() {
+    let modes = |first: &Path, second: &Path| {
+        let mut modes = Vec::new();
+        for (group, open) in [(MEMBER.gid, true), (MEMBER.gid, false), (OWNER.gid, true), (OWNER.gid, false)]
+        {
+            let (first, second) = (first.join("file"), second.join("file"));
+            create(&first, 0o644).expect("made");
+            chown(&first, Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
+            let file = File::open(&second).expect("opened");
+            chown(&first, None, Some(group)).expect("chgrp");
+            let mode = Permissions::from_mode(0o2755);
+            let change = || if open { file.set_permissions(mode) } else { chmod(&second, 0o2755) };
+            OWNER.does(change).expect("chmod");
+            modes.push(fs::metadata(&first).expect("attributes").mode() & 0o7777);
+            fs::remove_file(&first).expect("removed");
+        }
+        modes
+    };
+    let reference = reference();
+    let should = modes(reference.path(), reference.path());
+    assert_eq!(should, [0o755, 0o755, 0o2755, 0o2755]);
+    for options in [&[][..], &["--cache", "none"]] {
+        pairs(16 * MIB, options, |_, a, b| assert_eq!(modes(&a.point, &b.point), should, "with {options:?}"));
+    }
+}
+
 /// chown(2) with neither an owner nor a group takes suid and sgid away, too. That it takes the owner or root to do that the kernel
-/// leaves to the file system, without telling it apart from a write: so for others nothing happens.
+/// leaves to the file system, without telling it apart from a write, which takes suid from root's as little as from others' files: so it
+/// does nothing but for the owner.
 #[test]
 fn a_change_of_owner_that_changes_no_owner_takes_suid_away() {
     let outcomes = |directory: &Path| {
@@ -620,7 +682,7 @@ fn a_change_of_owner_that_changes_no_owner_takes_suid_away() {
     assert!(others.iter().all(|(_, outcome, mode)| (*outcome, *mode) == (Err(EPERM), 0o6755)));
     each(16 * MIB, |_, mount| {
         let [of_root, of_owner, others @ ..] = outcomes(&mount.point);
-        assert_eq!([of_root, of_owner], [root, owner]);
+        assert_eq!((of_root, of_owner), (("root", Ok(()), 0o6755), owner));
         assert!(others.iter().all(|(_, outcome, mode)| (*outcome, *mode) == (Ok(()), 0o6755)), "{others:?}");
     });
 }

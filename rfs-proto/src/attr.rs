@@ -104,6 +104,15 @@ pub enum SetTime {
     At(i64),
 }
 
+/// Whom an inode has to belong to, or it is not changed (EPERM). What a client has checked before may not be so any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Belongs {
+    /// Owner.
+    pub uid: u32,
+    /// Group; any if it is not said.
+    pub gid: Option<u32>,
+}
+
 /// Attribute changes; `None` leaves a field as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAttr {
@@ -124,6 +133,8 @@ pub struct SetAttr {
     pub drop_privileges: bool,
     /// Last change of contents or attributes, in nanoseconds since 1970; now if it is not said.
     pub ctime: Option<i64>,
+    /// Nothing is changed unless this is so.
+    pub only_if: Option<Belongs>,
 }
 
 /// Totals of an export.

@@ -15,7 +15,7 @@ mod lock;
 mod message;
 pub mod record;
 
-pub use attr::{Attr, FileKind, Marks, SetAttr, SetTime, StatFs};
+pub use attr::{Attr, Belongs, FileKind, Marks, SetAttr, SetTime, StatFs};
 pub use codec::{DecodeError, attach_version, decode_reply, decode_request, encode_reply, encode_request};
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attr, Errno, Extent, Granted, HeldLock, Identity, LockClass, LockKind, LockRange, Locked, RegionRef,
-    SetAttr, StatFs,
+    Attr, Belongs, Errno, Extent, Granted, HeldLock, Identity, LockClass, LockKind, LockRange, Locked,
+    RegionRef, SetAttr, StatFs,
 };
 
 bitflags::bitflags! {
@@ -268,6 +268,8 @@ pub enum Request<'a> {
         continued: bool,
         /// The caller has no right to set-group-ID: an ACL takes it away.
         drop_sgid: bool,
+        /// Nothing is changed unless this is so.
+        only_if: Option<Belongs>,
     },
     /// The beginning of a value that is too long for one message; replaces one that was sent before. → `Done`
     XattrPart {
@@ -289,6 +291,8 @@ pub enum Request<'a> {
         /// Name, with its namespace.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
+        /// Nothing is changed unless this is so.
+        only_if: Option<Belongs>,
     },
     /// Changes the space of an inode that this session has open, as `fallocate`. The session has no write to it under
     /// way. → `Attr`

@@ -8,10 +8,10 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, BadBlock, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted,
-    Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE, Marks,
-    Opened, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs,
-    Value, Verified, XattrSet, decode_reply, decode_request, encode_reply, encode_request, record,
+    Attached, Attr, BadBlock, Belongs, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind,
+    Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE,
+    Marks, Opened, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime,
+    StatFs, Value, Verified, XattrSet, decode_reply, decode_request, encode_reply, encode_request, record,
 };
 
 /// Numbers of all lengths.
@@ -165,8 +165,10 @@ fn recall() -> impl Strategy<Value = Recall> {
 fn set_attr() -> impl Strategy<Value = SetAttr> {
     use prop::option::of;
     let time = || of(prop_oneof![Just(SetTime::Now), any::<i64>().prop_map(SetTime::At)]);
-    (of(small()), of(small()), of(small()), of(number()), time(), time(), any::<bool>(), of(any::<i64>()))
-        .prop_map(|(perm, uid, gid, size, atime, mtime, drop_privileges, ctime)| SetAttr {
+    let belongs = (small(), of(small())).prop_map(|(uid, gid)| Belongs { uid, gid });
+    let ids = (of(small()), of(small()), of(small()));
+    (ids, of(number()), time(), time(), any::<bool>(), of(any::<i64>()), of(belongs)).prop_map(
+        |((perm, uid, gid), size, atime, mtime, drop_privileges, ctime, only_if)| SetAttr {
             perm,
             uid,
             gid,
@@ -175,7 +177,9 @@ fn set_attr() -> impl Strategy<Value = SetAttr> {
             mtime,
             drop_privileges,
             ctime,
-        })
+            only_if,
+        },
+    )
 }
 
 /// What requests are made of; they borrow from it.
@@ -248,10 +252,18 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::StatFs,
         Request::Stats,
         Request::GetXattr { ino, name, offset: uid },
-        Request::SetXattr { ino, name, value: target, how, continued: exclusive, drop_sgid: !exclusive },
+        Request::SetXattr {
+            ino,
+            name,
+            value: target,
+            how,
+            continued: exclusive,
+            drop_sgid: !exclusive,
+            only_if: exclusive.then_some(Belongs { uid, gid: None }),
+        },
         Request::XattrPart { value: target },
         Request::ListXattr { ino, offset: gid },
-        Request::RemoveXattr { ino, name },
+        Request::RemoveXattr { ino, name, only_if: None },
         Request::Fallocate { ino, offset, len, flags: FallocateFlags::from_bits_retain(uid) },
         Request::Copy { from: ino, from_offset: offset, to: parent, to_offset: len, len: ino },
         Request::Lock { ino, owner: offset, class, kind, range, pid: gid, ticket: exclusive.then_some(len) },

@@ -181,6 +181,6 @@ mod tests {
         assert_eq!(counters.about_names(), 3);
         assert_eq!(request_name(&Request::Close { ino: 1 }), "close");
         assert_eq!(request_name(&Request::Stats), "stats");
-        assert_eq!(request_name(&Request::RemoveXattr { ino: 1, name: b"" }), "removexattr");
+        assert_eq!(request_name(&Request::RemoveXattr { ino: 1, name: b"", only_if: None }), "removexattr");
     }
 }

@@ -172,9 +172,10 @@ fn who_may_only_read_changes_nothing_by_whatever_means() {
                 how: XattrSet::Any,
                 continued: false,
                 drop_sgid: false,
+                only_if: None,
             },
             Request::XattrPart { value: b"x" },
-            Request::RemoveXattr { ino, name: b"user.a" },
+            Request::RemoveXattr { ino, name: b"user.a", only_if: None },
             Request::Fallocate { ino, offset: 0, len: 4096, flags: FallocateFlags::ZERO_RANGE },
             Request::Copy { from: ino, from_offset: 0, to: ino, to_offset: 4096, len: 1 },
         ] {

@@ -168,6 +168,7 @@ fn everything_is_there_after_the_memory_is_gone() {
         how: XattrSet::Any,
         continued: false,
         drop_sgid: false,
+        only_if: None,
     };
     client.ask(set);
     let (uid, gid) = (5, 6);

@@ -85,6 +85,7 @@ faults! {
         LayoutNotRecalled "layout-not-recalled" "who can reach what a file has given up is not asked to let go of it"
         NameNotRecalled "name-not-recalled" "who keeps a name is not told that it changed"
         AttrNotRecalled "attr-not-recalled" "who keeps attributes is not told that they changed"
+        OwnerIgnored "owner-ignored" "what only the owner of a file may do is done for whoever was its owner"
         OwnerNotRecalled "owner-not-recalled" "who goes by the owner that he saw is not told of another one"
         RecallNotAwaited "recall-not-awaited" "a change is answered before others have given up what they keep of it"
         OthersRecallNotAwaited "others-recall-not-awaited" "a change does not wait for recalls that an earlier one caused"

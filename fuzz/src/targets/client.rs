@@ -222,10 +222,10 @@ fn use_it(client: &Client) {
     let size = SetAttr { size: Some(50), mtime: Some(SetTime::Now), ..SetAttr::default() };
     let _ = client.setattr(file, &size);
     let _ = client.read(file, 0, 100, &mut buffer, |_| ());
-    let _ = client.set_xattr(file, b"user.a", &[5; 40], XattrSet::Any, false);
+    let _ = client.set_xattr(file, b"user.a", &[5; 40], XattrSet::Any, false, None);
     let _ = client.get_xattr(file, b"user.a");
     let _ = client.list_xattr(file);
-    let _ = client.remove_xattr(file, b"user.a");
+    let _ = client.remove_xattr(file, b"user.a", None);
     let _ = client.symlink(other, b"link", b"../file", by).map(|attr| client.readlink(attr.ino));
     let _ = client.link(file, other, b"second");
     let _ = client.rename((ROOT_INO, b"file"), (other, b"third"), RenameFlags::empty());

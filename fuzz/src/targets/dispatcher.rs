@@ -209,6 +209,7 @@ pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
         how: XattrSet::Any,
         continued: false,
         drop_sgid: false,
+        only_if: None,
     };
     let space = |offset, len, flags| Request::Fallocate { ino: 2, offset, len, flags };
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -291,7 +292,7 @@ pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
             (1, set(&[9; 100])),
             (0, Request::GetXattr { ino: 2, name: b"user.a", offset: 0 }),
             (0, Request::ListXattr { ino: 2, offset: 0 }),
-            (1, Request::RemoveXattr { ino: 2, name: b"user.a" }),
+            (1, Request::RemoveXattr { ino: 2, name: b"user.a", only_if: None }),
             (0, Request::Accessed { ino: 2, at: 5 }),
             (
                 2,

@@ -19,54 +19,59 @@ pub(crate) type Alias = (u64, Arc<[u8]>);
 /// The names of an inode, of which there is one as a rule.
 pub(crate) type Names = SmallVec<[Alias; 1]>;
 
-/// The names that are known.
+/// The names that are known: never too few. A lookup may be answered late, when its name stands for something else; which of the two is told
+/// last is not known here, so that a name may be one of several inodes.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases {
     by_inode: HashMap<u64, Names>,
-    by_name: HashMap<Alias, u64>,
+    by_name: HashMap<Alias, SmallVec<[u64; 1]>>,
 }
 
 impl Aliases {
-    /// A name stands for an inode now, whatever it stood for before.
+    /// A name stands for an inode.
     pub(crate) fn add(&mut self, ino: u64, parent: u64, name: &[u8]) {
         let alias: Alias = (parent, name.into());
-        match self.by_name.entry(alias.clone()) {
-            Entry::Occupied(entry) if *entry.get() == ino => return,
-            Entry::Occupied(mut entry) => {
-                let before = entry.insert(ino);
-                self.take_from(before, &alias);
-            }
-            Entry::Vacant(entry) => drop(entry.insert(ino)),
+        let inodes = self.by_name.entry(alias.clone()).or_default();
+        if !inodes.contains(&ino) {
+            inodes.push(ino);
+            self.by_inode.entry(ino).or_default().push(alias);
         }
-        self.by_inode.entry(ino).or_default().push(alias);
     }
 
-    /// A name is none any more, or stands for nobody knows what.
-    pub(crate) fn remove(&mut self, parent: u64, name: &[u8]) {
+    /// A name is none any more. What it stood for.
+    pub(crate) fn remove(&mut self, parent: u64, name: &[u8]) -> SmallVec<[u64; 1]> {
         let alias: Alias = (parent, name.into());
-        if let Some(ino) = self.by_name.remove(&alias) {
-            self.take_from(ino, &alias);
+        let inodes = self.by_name.remove(&alias).unwrap_or_default();
+        for ino in &inodes {
+            if let Entry::Occupied(mut entry) = self.by_inode.entry(*ino) {
+                entry.get_mut().retain(|one| *one != alias);
+                if entry.get().is_empty() {
+                    entry.remove();
+                }
+            }
         }
+        inodes
     }
 
     /// What one name stood for another one stands for, or the two have changed places.
     pub(crate) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
-        let [moved, other] =
-            [from, to].map(|(parent, name)| self.by_name.get(&(parent, name.into())).copied());
-        self.remove(from.0, from.1);
-        self.remove(to.0, to.1);
-        if let Some(ino) = moved {
-            self.add(ino, to.0, to.1);
-        }
-        if let Some(ino) = other.filter(|_| exchange) {
-            self.add(ino, from.0, from.1);
+        let moved = self.remove(from.0, from.1);
+        let other = if from == to { SmallVec::new() } else { self.remove(to.0, to.1) };
+        moved.into_iter().for_each(|ino| self.add(ino, to.0, to.1));
+        if exchange {
+            other.into_iter().for_each(|ino| self.add(ino, from.0, from.1));
         }
     }
 
     /// An inode is known no longer.
     pub(crate) fn forget(&mut self, ino: u64) {
         for alias in self.by_inode.remove(&ino).unwrap_or_default() {
-            self.by_name.remove(&alias);
+            if let Entry::Occupied(mut entry) = self.by_name.entry(alias) {
+                entry.get_mut().retain(|one| *one != ino);
+                if entry.get().is_empty() {
+                    entry.remove();
+                }
+            }
         }
     }
 
@@ -74,20 +79,11 @@ impl Aliases {
     pub(crate) fn of(&self, ino: u64) -> Names {
         self.by_inode.get(&ino).cloned().unwrap_or_default()
     }
-
-    fn take_from(&mut self, ino: u64, alias: &Alias) {
-        if let Entry::Occupied(mut entry) = self.by_inode.entry(ino) {
-            entry.get_mut().retain(|one| one != alias);
-            if entry.get().is_empty() {
-                entry.remove();
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 
@@ -116,12 +112,12 @@ mod tests {
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..60)) {
             let mut aliases = Aliases::default();
-            let mut table: BTreeMap<(u64, &str), u64> = BTreeMap::new();
+            let mut table: BTreeMap<(u64, &str), BTreeSet<u64>> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Add(ino, parent, name) => {
                         aliases.add(ino, parent, name.as_bytes());
-                        table.insert((parent, name), ino);
+                        table.entry((parent, name)).or_default().insert(ino);
                     }
                     Step::Remove(parent, name) => {
                         aliases.remove(parent, name.as_bytes());
@@ -130,21 +126,24 @@ mod tests {
                     Step::Rename(from, to, exchange) => {
                         let bytes = |(parent, name): (u64, &'static str)| (parent, name.as_bytes());
                         aliases.rename(bytes(from), bytes(to), exchange);
-                        let [moved, other] = [table.remove(&from), table.remove(&to)];
-                        // Of two places that are one, nothing is left to move but itself.
-                        let moved = if from == to { moved.or(other) } else { moved };
-                        table.extend(moved.map(|ino| (to, ino)));
-                        table.extend(other.filter(|_| exchange).map(|ino| (from, ino)));
+                        let [moved, other] = [from, to].map(|place| table.get(&place).cloned().unwrap_or_default());
+                        if from != to {
+                            table.insert(from, if exchange { other } else { BTreeSet::new() });
+                            table.insert(to, moved);
+                        }
                     }
                     Step::Forget(ino) => {
                         aliases.forget(ino);
-                        table.retain(|_, one| *one != ino);
+                        table.values_mut().for_each(|inodes| {
+                            inodes.remove(&ino);
+                        });
                     }
                 }
+                table.retain(|_, inodes| !inodes.is_empty());
                 for ino in 1..6 {
                     let mut names = aliases.of(ino).to_vec();
                     names.sort();
-                    let expected = table.iter().filter(|(_, one)| **one == ino);
+                    let expected = table.iter().filter(|(_, inodes)| inodes.contains(&ino));
                     let expected: Vec<Alias> =
                         expected.map(|((parent, name), _)| (*parent, name.as_bytes().into())).collect();
                     prop_assert_eq!(names, expected);

@@ -148,8 +148,6 @@ pub(crate) struct Inode {
     pub(crate) at_server: Mutex<AtServer>,
     /// It was open when a new era began, and is there no more.
     gone: AtomicBool,
-    /// Another client has changed whom it belongs to.
-    changed_hands: AtomicBool,
     /// Open files through which locks were had that are lost.
     severed: Mutex<Vec<u64>>,
     any_severed: AtomicBool,
@@ -198,7 +196,6 @@ impl Inode {
             opens: Mutex::default(),
             at_server: Mutex::default(),
             gone: AtomicBool::new(false),
-            changed_hands: AtomicBool::new(false),
             severed: Mutex::default(),
             any_severed: AtomicBool::new(false),
             open: AtomicBool::new(false),
@@ -262,16 +259,6 @@ impl Inode {
     pub(crate) fn set_gone(&self) {
         *self.at_server.lock() = AtServer::default();
         self.gone.store(true, Ordering::Release);
-    }
-
-    /// Another client has changed whom it belongs to.
-    pub(crate) fn belongs_to_another(&self) {
-        self.changed_hands.store(true, Ordering::Release);
-    }
-
-    /// True if it did not belong to the same owner and group all the time that it has been known.
-    pub(crate) fn has_changed_hands(&self) -> bool {
-        self.changed_hands.load(Ordering::Acquire)
     }
 
     /// Locks are lost: what was open when they were had is of no use any more. How many open files these are.

@@ -275,12 +275,6 @@ impl Client {
         }
     }
 
-    /// True if another client may have changed whom an inode belongs to since the caller came to know it.
-    pub fn may_have_changed_hands(&self, ino: u64) -> bool {
-        // Who keeps nothing is not told.
-        !self.keeping.is_on() || self.inodes.get(ino).is_none_or(|inode| inode.has_changed_hands())
-    }
-
     /// By which names the caller knows an inode: those that he was told to keep.
     pub fn known_names(&self, ino: u64) -> impl Iterator<Item = (u64, Arc<[u8]>)> + use<> {
         self.inodes.names(ino).into_iter()

@@ -28,6 +28,7 @@ const TRUNCATE: SetAttr = SetAttr {
     mtime: None,
     drop_privileges: false,
     ctime: None,
+    only_if: None,
 };
 
 fn client(server: &Arc<Fake>) -> Client {

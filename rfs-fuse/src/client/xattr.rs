@@ -2,7 +2,9 @@
 //! the question which is asked most (has this file security.capability, has it an ACL) costs no call where the answer is no, and
 //! nothing at all where attributes are kept.
 
-use rfs_proto::{Errno, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet};
+use rfs_proto::{
+    Belongs, Errno, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,
+};
 
 use super::{Client, ClientError, names::wrong_kind, space::TRIES};
 
@@ -40,12 +42,14 @@ impl Client {
         value: &[u8],
         how: XattrSet,
         drop_sgid: bool,
+        only_if: Option<Belongs>,
     ) -> Result<(), ClientError> {
         check_name(name)?;
         if value.len() > MAX_XATTR_VALUE {
             return Err(Errno::E2BIG.into());
         }
-        let request = |value, continued| Request::SetXattr { ino, name, value, how, continued, drop_sgid };
+        let request =
+            |value, continued| Request::SetXattr { ino, name, value, how, continued, drop_sgid, only_if };
         let set = match value.split_at_checked(XATTR_PART) {
             None => self.call_done(&request(value, false)),
             Some((first, rest)) => {
@@ -59,16 +63,16 @@ impl Client {
     }
 
     /// Removes an extended attribute. ENODATA if there is none.
-    pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<(), ClientError> {
+    pub fn remove_xattr(&self, ino: u64, name: &[u8], only_if: Option<Belongs>) -> Result<(), ClientError> {
         check_name(name)?;
-        let removed = self.call_done(&Request::RemoveXattr { ino, name });
+        let removed = self.call_done(&Request::RemoveXattr { ino, name, only_if });
         self.untold(ino);
         removed
     }
 
     /// Takes the capabilities from a program that was written.
     pub fn drop_capability(&self, ino: u64) -> Result<(), ClientError> {
-        match self.remove_xattr(ino, CAPABILITY) {
+        match self.remove_xattr(ino, CAPABILITY, None) {
             Err(ClientError::Errno(Errno::ENODATA)) => Ok(()),
             outcome => outcome,
         }

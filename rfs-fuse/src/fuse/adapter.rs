@@ -185,17 +185,14 @@ impl Filesystem for Adapter {
             mtime: mtime.map(convert::set_time),
             drop_privileges: size.is_some() && !is_privileged(request),
             ctime: ctime.map(convert::nanoseconds),
+            only_if: None,
         };
         let since = self.client.since();
-        let changes = match self.allowed(request, ino.0, changes) {
-            Ok(changes) => changes,
-            Err(e) => return reply.error(self.stale("setattr", &e)),
-        };
         let written = match self.settings.writeback {
             true => self.client.set_write_time(ino.0, &changes).transpose(),
             false => None,
         };
-        let changed = written.unwrap_or_else(|| self.client.setattr(ino.0, &changes));
+        let changed = written.unwrap_or_else(|| self.set_attr(request, ino.0, &changes));
         let changed = changed.and_then(|attr| match changes.drop_privileges {
             true => Ok(self.drop_strangers_sgid(&attr, request)?.unwrap_or(attr)),
             false => Ok(attr),
@@ -530,11 +527,11 @@ impl Filesystem for Adapter {
         let drop_sgid = name.as_bytes() == ACCESS_ACL
             && !is_privileged(request)
             && self.client.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
-        let allowed = match name.as_bytes().starts_with(ANY_ACL) {
-            true => self.check_owner(request, ino.0),
-            false => Ok(()),
+        let set = |only_if| self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid, only_if);
+        let set = match name.as_bytes().starts_with(ANY_ACL) {
+            true => self.as_owner(request, set),
+            false => set(None),
         };
-        let set = allowed.and_then(|()| self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid));
         self.changed(ino.0, request.pid());
         self.done("setxattr", set, reply);
     }
@@ -560,14 +557,14 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let is_acl = name.as_bytes().starts_with(ANY_ACL);
-        if is_acl && let Err(e) = self.check_owner(request, ino.0) {
-            return reply.error(self.errno("removexattr", &e));
-        }
-        let removed = match self.client.remove_xattr(ino.0, name.as_bytes()) {
-            // A file without an ACL is what was asked for.
-            Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) if is_acl => Ok(()),
-            removed => removed,
+        let remove = |only_if| self.client.remove_xattr(ino.0, name.as_bytes(), only_if);
+        let removed = match name.as_bytes().starts_with(ANY_ACL) {
+            true => match self.as_owner(request, remove) {
+                // A file without an ACL is what was asked for.
+                Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) => Ok(()),
+                removed => removed,
+            },
+            false => remove(None),
         };
         self.changed(ino.0, request.pid());
         self.done("removexattr", removed, reply);

@@ -8,12 +8,23 @@ pub(crate) fn has_group(tid: u32, group: u32) -> bool {
     status(tid).is_some_and(|status| in_groups(&status, group))
 }
 
-/// CAP_FOWNER of linux/capability.h: whoever has it may do to a file what its owner may.
-const FOWNER: u32 = 3;
+/// Some of linux/capability.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capability {
+    /// To give files to anybody.
+    Chown = 0,
+    /// To do to a file what its owner may.
+    Fowner = 3,
+    /// To leave set-group-ID on a file of a foreign group.
+    Fsetid = 4,
+}
 
-/// True if a thread may do what only the owner of a file may, whoever that is.
-pub(crate) fn may_as_owner(tid: u32) -> bool {
-    status(tid).is_some_and(|status| is_capable(&status, FOWNER))
+/// True if a thread has a capability, where files are concerned that belong to users as this process knows them: everybody has all in a user
+/// namespace of his own, which mean nothing here.
+pub(crate) fn has_capability(tid: u32, capability: Capability) -> bool {
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
+    let is_ours = || namespace("self").is_some_and(|ours| namespace(&tid.to_string()) == Some(ours));
+    status(tid).is_some_and(|status| is_capable(&status, capability)) && is_ours()
 }
 
 /// Looks for signals that a thread has to handle.
@@ -43,8 +54,8 @@ fn set(status: &str, name: &str) -> u64 {
     field(status, name).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
 }
 
-fn is_capable(status: &str, capability: u32) -> bool {
-    set(status, "CapEff") & 1 << capability != 0
+fn is_capable(status: &str, capability: Capability) -> bool {
+    set(status, "CapEff") & 1 << capability as u32 != 0
 }
 
 /// Whether there are signals for the thread, and for its process.
@@ -92,9 +103,12 @@ mod tests {
     #[test]
     fn capabilities() {
         let status = |bits: u64| format!("CapPrm:\tffffffffffffffff\nCapEff:\t{bits:016x}\n");
-        assert!(is_capable(&status(1 << FOWNER), FOWNER) && is_capable(&status(u64::MAX), FOWNER));
-        assert!(!is_capable(&status(!(1 << FOWNER)), FOWNER) && !is_capable("", FOWNER));
-        assert!(!may_as_owner(0), "there is no such process");
+        use Capability::{Chown, Fowner, Fsetid};
+        for (capability, bit) in [(Chown, 1), (Fowner, 8), (Fsetid, 16)] {
+            assert!(is_capable(&status(bit), capability) && is_capable(&status(u64::MAX), capability));
+            assert!(!is_capable(&status(!bit), capability) && !is_capable("", capability));
+        }
+        assert!(!has_capability(0, Fowner), "there is no such process");
     }
 
     #[test]

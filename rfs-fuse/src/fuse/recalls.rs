@@ -7,7 +7,7 @@
 //! late then is dropped when that change has returned.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     io,
     sync::{
         Arc,
@@ -37,6 +37,10 @@ const PAUSES: u32 = 10_000;
 /// More threads are not started: each is held up by a change of this mount's own.
 const WORKERS: usize = 128;
 
+/// Names of which the owner has changed expire once more after this: a thread that was looking one up may have been told before, and have
+/// gone on only after they had expired. Then it has made its name good again, of whoever was the owner.
+const ONCE_MORE: Duration = Duration::from_secs(1);
+
 /// Something to drop.
 struct Job {
     recall: Recall,
@@ -62,6 +66,8 @@ struct Queue {
     workers: Vec<JoinHandle<()>>,
     idle: usize,
     stop: bool,
+    /// Inodes whose names are to expire once more, and when.
+    again: VecDeque<(Instant, u64)>,
 }
 
 struct Shared {
@@ -198,8 +204,21 @@ impl Shared {
             if let Some(job) = queue.jobs.pop_front() {
                 return Some(job);
             }
+            let due = queue.again.front().copied();
+            if let Some((_, ino)) = due.filter(|(when, _)| *when <= Instant::now()) {
+                queue.again.pop_front();
+                drop(queue);
+                if let Err(e) = self.expire_names(ino) {
+                    log::debug!("names of inode {ino} do not expire once more: {e}");
+                }
+                queue = self.queue.lock();
+                continue;
+            }
             queue.idle += 1;
-            self.work.wait(&mut queue);
+            match due {
+                Some((when, _)) => drop(self.work.wait_until(&mut queue, when)),
+                None => self.work.wait(&mut queue),
+            }
             queue.idle -= 1;
         }
     }
@@ -213,7 +232,9 @@ impl Shared {
                 .and_then(|()| self.kernel.drop_name(*parent, name).map(drop)),
             Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
             Recall::Owner { ino } => {
-                self.drop_inode(*ino, Part::Attributes).and_then(|()| self.expire_names(*ino))
+                let outcome = self.drop_inode(*ino, Part::Attributes).and_then(|()| self.expire_names(*ino));
+                self.once_more(*ino);
+                outcome
             }
             Recall::Names { ino } | Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
             // Each inode by itself.
@@ -224,20 +245,33 @@ impl Shared {
         }
     }
 
+    /// Has somebody let the names of an inode expire again, in a while.
+    fn once_more(&self, ino: u64) {
+        self.queue.lock().again.push_back((Instant::now() + ONCE_MORE, ino));
+    }
+
     /// Attributes are asked for anew only by who looks at them; who goes by an owner does not. So the names are looked up anew.
     fn expire_names(&self, ino: u64) -> io::Result<()> {
-        let mut expired = Vec::new();
-        // It may be renamed while this waits for the directory, and then has a name that was not among these.
-        while let Some(alias) = self.client.known_names(ino).find(|alias| !expired.contains(alias)) {
-            let (parent, name) = &alias;
-            if self.kernel.expires_names() {
-                self.kernel.expire_name(*parent, name)?;
-            } else if self.client.getattr(ino).is_ok_and(|attr| attr.kind != FileKind::Directory) {
-                self.kernel.drop_name(*parent, name)?;
+        let (mut expired, mut outcome) = (HashSet::new(), Ok(()));
+        loop {
+            // It may be renamed while this waits for the directory, and then has a name that was not among these.
+            let new: Vec<_> = self.client.known_names(ino).filter(|alias| !expired.contains(alias)).collect();
+            if new.is_empty() {
+                return outcome;
             }
-            expired.push(alias);
+            let expires = self.kernel.expires_names();
+            let may_drop = || self.client.getattr(ino).is_ok_and(|attr| attr.kind != FileKind::Directory);
+            for (parent, name) in &new {
+                let told = match expires {
+                    true => self.kernel.expire_name(*parent, name),
+                    false if may_drop() => self.kernel.drop_name(*parent, name),
+                    false => continue,
+                };
+                // The others, too, whatever becomes of this one.
+                outcome = outcome.and(told.map(drop));
+            }
+            expired.extend(new);
         }
-        Ok(())
     }
 
     /// The kernel may have been told of an inode, and not have read that yet: then it will know it in a moment.

@@ -1,10 +1,10 @@
 //! One of each message, with values that need varints of one byte and of several.
 
 use rfs_proto::{
-    Attached, Attr, BadBlock, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind, Granted,
-    Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks, Opened, Recall,
-    Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs, Value, Verified,
-    XattrSet,
+    Attached, Attr, BadBlock, Belongs, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind,
+    Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks,
+    Opened, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs,
+    Value, Verified, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -49,6 +49,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         mtime: Some(SetTime::At(-2)),
         drop_privileges: true,
         ctime: Some(-1),
+        only_if: Some(Belongs { uid: 300, gid: Some(5) }),
     };
     vec![
         (
@@ -56,9 +57,9 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false, mount: None },
         ),
         (
-            "00 0a 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
+            "00 0b 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
-                version: 10,
+                version: 11,
                 client: "",
                 export: "",
                 keeps: false,
@@ -68,8 +69,11 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ),
         ("01 01 02 68 69", Request::Lookup { parent: 1, name: b"hi" }),
         ("02 ac02", Request::GetAttr { ino: 300 }),
-        ("03 02 01 8003 00 01 05 01 8020 01 00 01 01 03 01 01 01", Request::SetAttr { ino: 2, changes }),
-        ("03 02 00 00 00 00 00 00 00 00", Request::SetAttr { ino: 2, changes: SetAttr::default() }),
+        (
+            "03 02 01 8003 00 01 05 01 8020 01 00 01 01 03 01 01 01 01 ac02 01 05",
+            Request::SetAttr { ino: 2, changes },
+        ),
+        ("03 02 00 00 00 00 00 00 00 00 00", Request::SetAttr { ino: 2, changes: SetAttr::default() }),
         (
             "04 01 01 6e a440 12 00 e807 00",
             Request::Mknod {
@@ -125,7 +129,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("13", Request::Stats),
         ("14 05 06 757365722e61 00", Request::GetXattr { ino: 5, name: b"user.a", offset: 0 }),
         (
-            "15 05 06 757365722e61 02 7600 01 00 01",
+            "15 05 06 757365722e61 02 7600 01 00 01 01 05 00",
             Request::SetXattr {
                 ino: 5,
                 name: b"user.a",
@@ -133,11 +137,12 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
                 how: XattrSet::Create,
                 continued: false,
                 drop_sgid: true,
+                only_if: Some(Belongs { uid: 5, gid: None }),
             },
         ),
         ("16 02 7600", Request::XattrPart { value: b"v\0" }),
         ("17 05 808003", Request::ListXattr { ino: 5, offset: 0xc000 }),
-        ("18 05 06 757365722e61", Request::RemoveXattr { ino: 5, name: b"user.a" }),
+        ("18 05 06 757365722e61 00", Request::RemoveXattr { ino: 5, name: b"user.a", only_if: None }),
         (
             "19 05 8020 01 03",
             Request::Fallocate {

@@ -158,7 +158,9 @@ impl Meta<'_> {
 
     /// Changes attributes. Asking is enough to change ctime, even if everything else stays as it was.
     fn set_attr(&mut self, session: u64, ino: u64, changes: &SetAttr, now: i64) -> Result<Reply, Errno> {
-        let kind = self.namespace.get(ino)?.kind;
+        let inode = self.namespace.get(ino)?;
+        inode.belongs(changes.only_if)?;
+        let kind = inode.kind;
         if let Some(size) = changes.size {
             match kind {
                 FileKind::Regular if size > MAX_FILE_SIZE => return Err(Errno::EFBIG),

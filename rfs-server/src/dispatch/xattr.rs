@@ -37,12 +37,13 @@ impl Call<'_> {
                 self.store.keep_part(self.asker, value)?;
                 Ok(Reply::Done)
             }
-            Request::SetXattr { ino, name, value, how, continued, drop_sgid } => {
+            Request::SetXattr { ino, name, value, how, continued, drop_sgid, only_if } => {
                 // It goes when the reply is logged: until then the request may be repeated at the next server.
                 let mut whole = if continued { self.asker.part().clone() } else { Vec::new() };
                 whole.extend_from_slice(value);
                 let name = XattrName::parse(name)?;
                 let reply = self.answered(&[ino], |meta| {
+                    meta.namespace.get(ino)?.belongs(only_if)?;
                     let reply = meta.set_xattr(ino, name, whole, (how, drop_sgid), now)?;
                     meta.attr_changed(session, ino);
                     Ok(reply)
@@ -50,9 +51,10 @@ impl Call<'_> {
                 self.asker.part().clear();
                 reply
             }
-            Request::RemoveXattr { ino, name } => {
+            Request::RemoveXattr { ino, name, only_if } => {
                 let name = XattrName::parse(name)?;
                 self.answered(&[ino], |meta| {
+                    meta.namespace.get(ino)?.belongs(only_if)?;
                     let reply = meta.remove_xattr(ino, name, now)?;
                     meta.attr_changed(session, ino);
                     Ok(reply)

@@ -3,7 +3,7 @@
 //!
 //! Threading: none; whoever has it has its shard locked.
 
-use rfs_proto::{Attr, Errno, FileKind, Marks, record::Space};
+use rfs_proto::{Attr, Belongs, Errno, FileKind, Marks, record::Space};
 use seeded_faults::{Fault, seeded};
 
 use super::{Acl, Directory, New, XattrName, Xattrs};
@@ -202,6 +202,13 @@ impl Inode {
         if let Some(xattrs) = &mut self.xattrs {
             xattrs.change_mode(perm);
         }
+    }
+
+    /// # Errors
+    /// EPERM: it belongs to somebody else.
+    pub fn belongs(&self, to: Option<Belongs>) -> Result<(), Errno> {
+        let so = to.is_none_or(|to| self.uid == to.uid && to.gid.is_none_or(|gid| self.gid == gid));
+        if so || seeded(Fault::OwnerIgnored) { Ok(()) } else { Err(Errno::EPERM) }
     }
 
     /// Takes away what a change of contents or owner must not leave to a program: set-user-ID, set-group-ID where the

@@ -100,7 +100,6 @@ impl Keeping {
         self.ahead.lock().forget_all();
         for inode in inodes.numbers().into_iter().filter_map(|ino| inodes.get(ino)) {
             inode.lease.lock().recalled(Instant::now());
-            inode.belongs_to_another();
             inode.pages.recalled();
             inode.size.lock().distrust();
             inode.listing.lock().recalled();
@@ -134,7 +133,8 @@ impl Telling<'_> {
     /// by its owner has the right one.
     pub fn keeps_what_is_named(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
         let kept = self.keeps_name(since, parent, name) && !self.recalled.attr(since.recalled, attr.ino);
-        if kept {
+        // These two are looked up for who has a handle, and are nothing that is walked over.
+        if kept && !matches!(name, b"." | b"..") {
             self.client.inodes.named(attr.ino, parent, name);
         }
         kept
@@ -356,9 +356,6 @@ impl Client {
                 inode.lease.lock().recalled(Instant::now());
                 inode.pages.recalled();
                 inode.size.lock().distrust();
-                if matches!(recall, Recall::Owner { .. }) {
-                    inode.belongs_to_another();
-                }
                 if !matches!(recall, Recall::Attr { .. } | Recall::Owner { .. }) {
                     inode.listing.lock().recalled();
                 }

@@ -1,19 +1,28 @@
-//! What only the owner of a file may do to it, where the kernel cannot have decided that.
+//! What only the owner of a file may do to it.
 //!
-//! It decides by the owner that it saw last. A file that another mount has given away is looked up anew before it decides by
-//! its name; through a file that is open it decides at once. So whoever
-//! may have been taken for the owner by mistake is looked at here once more. That the kernel refuses the new owner, until somebody has looked at
-//! the file, is nothing that can be helped from here.
+//! The kernel decides that by the owner and group that it saw last. A file that another mount has given away is looked up anew before it
+//! decides by its name; through a file that is open it decides at once, and so it does while the file is being given away. So the server is told for whom
+//! the change is made, and makes it only if the file belongs to him. If it does not, he may have the right all the same, by a capability or as a
+//! member of a group, and is looked at here. That the kernel refuses the new owner of a file that was open before, until somebody has
+//! looked at it, is nothing that can be helped from here.
+//!
+//! Root is taken for whoever may do everything.
 
 use fuser::Request;
-use rfs_proto::{Attr, Errno, FileKind, Marks, SetAttr, SetTime};
+use rfs_proto::{Attr, Belongs, Errno, FileKind, SetAttr, SetTime};
 
-use super::{Adapter, is_privileged};
-use crate::{client::ClientError, fuse::process};
+use super::{Adapter, in_group, is_privileged};
+use crate::{
+    client::ClientError,
+    fuse::process::{self, Capability},
+};
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
+
+/// A file that is given away again and again is looked at so often.
+const TRIES: u32 = 4;
 
 /// True if it takes the owner to make these changes.
 fn takes_owner(changes: &SetAttr) -> bool {
@@ -28,78 +37,260 @@ fn is_empty(changes: &SetAttr) -> bool {
     *changes == SetAttr::default()
 }
 
-/// True if there is something that a change of owner takes away, and nothing that root's write does.
+/// True if there is something that a change of owner takes away.
 fn has_privileges(attr: &Attr) -> bool {
     attr.kind != FileKind::Directory
-        && !attr.marks.contains(Marks::CAPABILITY)
         && (attr.perm & SET_UID != 0 || attr.perm & (SET_GID | GROUP_EXECUTES) == SET_GID | GROUP_EXECUTES)
 }
 
-fn owns(request: &Request, attr: &Attr) -> bool {
-    is_privileged(request) || request.uid() == attr.uid || process::may_as_owner(request.pid())
+/// Somebody who is not root, as far as his rights go.
+trait Caller {
+    fn uid(&self) -> u32;
+    fn in_group(&self, group: u32) -> bool;
+    fn has(&self, capability: Capability) -> bool;
+}
+
+impl Caller for Request {
+    fn uid(&self) -> u32 {
+        self.uid()
+    }
+
+    fn in_group(&self, group: u32) -> bool {
+        in_group(self, group)
+    }
+
+    fn has(&self, capability: Capability) -> bool {
+        process::has_capability(self.pid(), capability)
+    }
+}
+
+/// Whom a file has to belong to, as a rule, for the kernel to have been right.
+fn presumably(caller: &impl Caller, changes: &SetAttr) -> Belongs {
+    let uid = caller.uid();
+    // To a group of his own, or else to the one that it has.
+    let gid = changes.gid.filter(|gid| !caller.in_group(*gid));
+    Belongs { uid, gid }
+}
+
+/// What a caller may change of a file, of what he wants to.
+fn permitted(caller: &impl Caller, attr: &Attr, changes: &SetAttr) -> Result<SetAttr, Errno> {
+    let owns = caller.uid() == attr.uid;
+    let as_owner = || owns || caller.has(Capability::Fowner);
+    let gives = |to: Option<u32>, may: &dyn Fn(u32) -> bool| {
+        to.is_none_or(|to| owns && may(to) || caller.has(Capability::Chown))
+    };
+    let may_give = gives(changes.uid, &|uid| uid == attr.uid)
+        && gives(changes.gid, &|gid| gid == attr.gid || caller.in_group(gid));
+    let rest = SetAttr { uid: None, gid: None, ..*changes };
+    if !may_give || takes_owner(&rest) && !as_owner() {
+        return Err(Errno::EPERM);
+    }
+    let may_set_gid = || caller.in_group(changes.gid.unwrap_or(attr.gid)) || caller.has(Capability::Fsetid);
+    let perm = changes.perm.map(|perm| match perm & SET_GID != 0 && !may_set_gid() {
+        true => perm & !SET_GID,
+        false => perm,
+    });
+    Ok(SetAttr { perm, ..*changes })
 }
 
 impl Adapter {
-    /// What is to be changed, if the caller may.
-    ///
-    /// # Errors
-    /// EPERM: it takes the owner, and he is not.
-    pub(super) fn allowed(
+    /// Changes attributes for somebody, if he may.
+    pub(super) fn set_attr(
         &self,
         request: &Request,
         ino: u64,
-        changes: SetAttr,
-    ) -> Result<SetAttr, ClientError> {
-        if is_empty(&changes) {
+        changes: &SetAttr,
+    ) -> Result<Attr, ClientError> {
+        // Who is alone cannot have an owner that somebody else has changed, and his kernel sets times when it writes back.
+        if is_privileged(request) || self.settings.writeback {
+            return self.client.setattr(ino, changes);
+        }
+        if is_empty(changes) {
+            return self.set_nothing(request, ino);
+        }
+        if !takes_owner(changes) {
+            return self.client.setattr(ino, changes);
+        }
+        // Who sets set-group-ID has to be in the file's group; who gives a file to a user needs a capability.
+        let is_plain = changes.perm.is_none_or(|perm| perm & SET_GID == 0) && changes.uid.is_none();
+        if is_plain {
+            let only_if = Some(presumably(request, changes));
+            match self.client.setattr(ino, &SetAttr { only_if, ..*changes }) {
+                Err(ClientError::Errno(Errno::EPERM)) => {}
+                done => return done,
+            }
+        }
+        for _ in 0..TRIES {
             let attr = self.client.getattr(ino)?;
-            // Nobody who is not the owner may take away by asking for nothing what he could by writing; that there is nothing is no error, as he
-            // may be writing. With capabilities, it may be a write by root, which leaves suid and sgid.
-            let drop_privileges = has_privileges(&attr) && owns(request, &attr);
-            return Ok(SetAttr { drop_privileges, ..changes });
+            let only_if = Some(Belongs { uid: attr.uid, gid: Some(attr.gid) });
+            let permitted = SetAttr { only_if, ..permitted(request, &attr, changes)? };
+            match self.client.setattr(ino, &permitted) {
+                Err(ClientError::Errno(Errno::EPERM)) => {}
+                done => return done,
+            }
         }
-        if takes_owner(&changes) {
-            self.check_owner(request, ino)?;
-        }
-        Ok(changes)
+        Err(Errno::EPERM.into())
     }
 
-    /// # Errors
-    /// EPERM: the file belongs to somebody else by now.
-    pub(super) fn check_owner(&self, request: &Request, ino: u64) -> Result<(), ClientError> {
-        if is_privileged(request) || !self.client.may_have_changed_hands(ino) {
-            return Ok(());
+    /// Somebody who is not the owner must not take suid away by asking for nothing. That is no error, as he may be writing, which does so
+    /// by itself; for the same reason root, who leaves it when he writes, does not.
+    fn set_nothing(&self, request: &Request, ino: u64) -> Result<Attr, ClientError> {
+        let attr = self.client.getattr(ino)?;
+        let nothing = SetAttr::default();
+        if has_privileges(&attr) && request.uid() == attr.uid {
+            let only_if = Some(Belongs { uid: attr.uid, gid: None });
+            match self.client.setattr(ino, &SetAttr { drop_privileges: true, only_if, ..nothing }) {
+                Err(ClientError::Errno(Errno::EPERM)) => {}
+                done => return done,
+            }
         }
-        match owns(request, &self.client.getattr(ino)?) {
-            true => Ok(()),
-            false => Err(Errno::EPERM.into()),
+        self.client.setattr(ino, &nothing)
+    }
+
+    /// Changes something else that only an owner may: an ACL.
+    pub(super) fn as_owner(
+        &self,
+        request: &Request,
+        change: impl Fn(Option<Belongs>) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
+        if is_privileged(request) || self.settings.writeback {
+            return change(None);
+        }
+        match change(Some(Belongs { uid: request.uid(), gid: None })) {
+            Err(ClientError::Errno(Errno::EPERM)) if request.has(Capability::Fowner) => change(None),
+            done => done,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rfs_proto::Marks;
+
     use super::*;
+
+    struct Somebody {
+        uid: u32,
+        groups: &'static [u32],
+        capabilities: &'static [Capability],
+    }
+
+    impl Caller for Somebody {
+        fn uid(&self) -> u32 {
+            self.uid
+        }
+
+        fn in_group(&self, group: u32) -> bool {
+            self.groups.contains(&group)
+        }
+
+        fn has(&self, capability: Capability) -> bool {
+            self.capabilities.contains(&capability)
+        }
+    }
+
+    const NONE: SetAttr = SetAttr {
+        perm: None,
+        uid: None,
+        gid: None,
+        size: None,
+        atime: None,
+        mtime: None,
+        drop_privileges: false,
+        ctime: None,
+        only_if: None,
+    };
+
+    /// Of user 1 and group 2.
+    fn file() -> Attr {
+        Attr {
+            ino: 9,
+            kind: FileKind::Regular,
+            perm: 0o644,
+            nlink: 1,
+            uid: 1,
+            gid: 2,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: 0,
+            mtime: 0,
+            ctime: 0,
+            layout_generation: 0,
+            slot: 0,
+            marks: Marks::empty(),
+        }
+    }
 
     #[test]
     fn what_takes_the_owner() {
-        let none = SetAttr::default();
-        assert!(is_empty(&none) && !takes_owner(&none));
+        assert!(is_empty(&NONE) && !takes_owner(&NONE));
         for changes in [
-            SetAttr { perm: Some(0), ..none },
-            SetAttr { uid: Some(1), ..none },
-            SetAttr { gid: Some(1), ..none },
-            SetAttr { atime: Some(SetTime::At(1)), ..none },
-            SetAttr { mtime: Some(SetTime::At(1)), ..none },
+            SetAttr { perm: Some(0), ..NONE },
+            SetAttr { uid: Some(1), ..NONE },
+            SetAttr { gid: Some(1), ..NONE },
+            SetAttr { atime: Some(SetTime::At(1)), ..NONE },
+            SetAttr { mtime: Some(SetTime::At(1)), ..NONE },
         ] {
             assert!(takes_owner(&changes) && !is_empty(&changes), "{changes:?}");
         }
         for changes in [
-            SetAttr { size: Some(0), ..none },
-            SetAttr { mtime: Some(SetTime::Now), ..none },
-            SetAttr { ctime: Some(0), ..none },
-            SetAttr { drop_privileges: true, ..none },
+            SetAttr { size: Some(0), ..NONE },
+            SetAttr { mtime: Some(SetTime::Now), ..NONE },
+            SetAttr { ctime: Some(0), ..NONE },
+            SetAttr { drop_privileges: true, ..NONE },
         ] {
             assert!(!takes_owner(&changes) && !is_empty(&changes), "{changes:?}");
         }
+    }
+
+    #[test]
+    fn who_may_change_what() {
+        use Capability::{Chown, Fowner, Fsetid};
+        let chmod = |perm| SetAttr { perm: Some(perm), ..NONE };
+        let [to_user, to_group] = [SetAttr { uid: Some(7), ..NONE }, SetAttr { gid: Some(7), ..NONE }];
+        let same = SetAttr { uid: Some(1), gid: Some(2), ..NONE };
+        let (no, yes) = (Err(Errno::EPERM), |changes: SetAttr| Ok(changes));
+        let somebody = |uid, groups, capabilities| Somebody { uid, groups, capabilities };
+        let owner = somebody(1, &[2, 7], &[]);
+        let outsider = somebody(1, &[], &[]);
+        let stranger = somebody(5, &[2, 7], &[]);
+        let fowner = somebody(5, &[], &[Fowner]);
+        let chowner = somebody(5, &[], &[Chown]);
+        let both = somebody(5, &[], &[Fowner, Fsetid]);
+        for (caller, changes, expected) in [
+            (&owner, chmod(0o600), yes(chmod(0o600))),
+            (&owner, chmod(0o2755), yes(chmod(0o2755))),
+            (&owner, to_group, yes(to_group)),
+            (&owner, to_user, no),
+            (&owner, same, yes(same)),
+            (&outsider, chmod(0o2755), yes(chmod(0o755))),
+            (&outsider, to_group, no),
+            (&outsider, same, yes(same)),
+            (&stranger, chmod(0o600), no),
+            (&stranger, to_group, no),
+            (&stranger, same, no),
+            (&fowner, chmod(0o600), yes(chmod(0o600))),
+            (&fowner, chmod(0o2755), yes(chmod(0o755))),
+            (&fowner, to_user, no),
+            (&fowner, same, no),
+            (&chowner, to_user, yes(to_user)),
+            (&chowner, to_group, yes(to_group)),
+            (&chowner, chmod(0o600), no),
+            (&both, chmod(0o2755), yes(chmod(0o2755))),
+        ] {
+            let found = permitted(caller, &file(), &changes);
+            assert_eq!(found, expected, "{} in {:?}: {changes:?}", caller.uid, caller.groups);
+        }
+    }
+
+    #[test]
+    fn whom_a_file_belongs_to_if_the_kernel_was_right() {
+        let caller = Somebody { uid: 5, groups: &[7], capabilities: &[] };
+        let presumed = |changes: SetAttr| presumably(&caller, &changes);
+        let any = Belongs { uid: 5, gid: None };
+        assert_eq!(presumed(SetAttr { perm: Some(0o600), ..NONE }), any);
+        assert_eq!(presumed(SetAttr { gid: Some(7), ..NONE }), any);
+        assert_eq!(presumed(SetAttr { gid: Some(8), ..NONE }), Belongs { gid: Some(8), ..any });
     }
 }

@@ -164,7 +164,15 @@ impl<'a> Hand<'a> {
             13 => {
                 let (value, how) = (&b"value"[..], XattrSet::Any);
                 let (continued, drop_sgid) = (false, false);
-                self.ask(Request::SetXattr { ino, name: b"user.x", value, how, continued, drop_sgid })
+                self.ask(Request::SetXattr {
+                    ino,
+                    name: b"user.x",
+                    value,
+                    how,
+                    continued,
+                    drop_sgid,
+                    only_if: None,
+                })
             }
             _ => self.ask(lookup(ino, name)),
         };

@@ -99,8 +99,15 @@ fn each_change_and_what_it_recalls() {
         Request::Mknod { parent: A, name: b"new", mode: 0o010_600, umask: 0, rdev: 0, uid: 0, gid: 0 };
     let symlink = Request::Symlink { parent: A, name: b"new", target: b"x", uid: 0, gid: 0 };
     let (how, value) = (XattrSet::Any, &b"v"[..]);
-    let set_xattr =
-        Request::SetXattr { ino: A, name: b"user.x", value, how, continued: false, drop_sgid: false };
+    let set_xattr = Request::SetXattr {
+        ino: A,
+        name: b"user.x",
+        value,
+        how,
+        continued: false,
+        drop_sgid: false,
+        only_if: None,
+    };
     let fallocate = Request::Fallocate { ino: A_FILE, offset: 0, len: 5, flags: FallocateFlags::empty() };
     let copy = Request::Copy { from: A_OTHER, from_offset: 0, to: A_FILE, to_offset: 0, len: 1 };
     let changes: &[(Request<'_>, &[Recall])] = &[
@@ -162,7 +169,7 @@ fn each_change_and_what_it_recalls() {
         (move_((A, "new"), (A, "file")), &[]),
         (rename((A, "file"), (OTHER, "file"), RenameFlags::NOREPLACE), &[]),
         (set(A, SetAttr { size: Some(5), ..SetAttr::default() }), &[]),
-        (Request::RemoveXattr { ino: A, name: b"user.x" }, &[]),
+        (Request::RemoveXattr { ino: A, name: b"user.x", only_if: None }, &[]),
     ];
     for &(request, expected) in changes {
         let fixture = fixture(64, 32);

@@ -300,8 +300,9 @@ impl World<'_> {
                 how: XattrSet::Any,
                 continued: false,
                 drop_sgid: false,
+                only_if: None,
             },
-            Step::RemoveXattr(_) => Request::RemoveXattr { ino: first, name: b"user.x" },
+            Step::RemoveXattr(_) => Request::RemoveXattr { ino: first, name: b"user.x", only_if: None },
             Step::Fallocate(_, len) => {
                 Request::Fallocate { ino: first, offset: 0, len, flags: FallocateFlags::empty() }
             }

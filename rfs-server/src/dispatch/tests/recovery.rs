@@ -229,12 +229,13 @@ impl World {
                         how: XattrSet::Any,
                         continued: false,
                         drop_sgid: false,
+                        only_if: None,
                     });
                 }
             }
             Act::RemoveXattr(path, name) => {
                 if let Some(ino) = find(path) {
-                    client.ask(Request::RemoveXattr { ino, name: name.as_bytes() });
+                    client.ask(Request::RemoveXattr { ino, name: name.as_bytes(), only_if: None });
                 }
             }
             Act::Hold(path) => {

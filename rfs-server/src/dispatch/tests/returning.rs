@@ -257,7 +257,15 @@ fn a_value_in_parts_is_whole() {
         let (_object, f) = killed(&object, &f, 2, anew);
         let one = back(&f, 1);
         let (ino, name, how) = (ROOT_INO, &b"user.a"[..], XattrSet::Any);
-        one.done(Request::SetXattr { ino, name, value: b"def", how, continued: true, drop_sgid: false });
+        one.done(Request::SetXattr {
+            ino,
+            name,
+            value: b"def",
+            how,
+            continued: true,
+            drop_sgid: false,
+            only_if: None,
+        });
         let Reply::Value(value) = one.ask(Request::GetXattr { ino, name, offset: 0 }) else { panic!() };
         assert_eq!(value.bytes, b"abcdef");
     }
@@ -358,9 +366,9 @@ impl Ask {
             Ask::SetXattr(ino, create) => {
                 let how = if create { XattrSet::Create } else { XattrSet::Any };
                 let (name, value) = (&b"user.a"[..], &b"v"[..]);
-                Request::SetXattr { ino, name, value, how, continued: false, drop_sgid: false }
+                Request::SetXattr { ino, name, value, how, continued: false, drop_sgid: false, only_if: None }
             }
-            Ask::RemoveXattr(ino) => Request::RemoveXattr { ino, name: b"user.a" },
+            Ask::RemoveXattr(ino) => Request::RemoveXattr { ino, name: b"user.a", only_if: None },
         }
     }
 }

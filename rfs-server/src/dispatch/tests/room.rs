@@ -122,7 +122,15 @@ fn slots_beginnings_and_locks_have_an_end_too() {
     assert!(matches!(other.ask(lock(ino, 1)), Reply::Locked(_)));
     other.done(Request::XattrPart { value: b"abc" });
     let (name, how) = (&b"user.a"[..], XattrSet::Any);
-    other.done(Request::SetXattr { ino, name, value: b"def", how, continued: true, drop_sgid: false });
+    other.done(Request::SetXattr {
+        ino,
+        name,
+        value: b"def",
+        how,
+        continued: true,
+        drop_sgid: false,
+        only_if: None,
+    });
 }
 
 #[test]

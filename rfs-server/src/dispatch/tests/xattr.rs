@@ -1,11 +1,19 @@
 //! Extended attributes and ACLs as requests: what they answer, and what they do to modes, records and limits.
 
-use rfs_proto::{MAX_XATTR_VALUE, Marks, Value, XATTR_PART, XattrSet};
+use rfs_proto::{Belongs, MAX_XATTR_VALUE, Marks, Value, XATTR_PART, XattrSet};
 
 use super::*;
 
 fn set<'a>(ino: u64, name: &'a str, value: &'a [u8], how: XattrSet) -> Request<'a> {
-    Request::SetXattr { ino, name: name.as_bytes(), value, how, continued: false, drop_sgid: false }
+    Request::SetXattr {
+        ino,
+        name: name.as_bytes(),
+        value,
+        how,
+        continued: false,
+        drop_sgid: false,
+        only_if: None,
+    }
 }
 
 impl Client<'_> {
@@ -58,9 +66,9 @@ fn set_list_remove() {
     assert_eq!((names.bytes, names.len), (b"trusted.b\0user.a\0".to_vec(), 17));
     assert_eq!(client.xattr(file.ino, "user.a"), Ok(b"one".to_vec()));
     for name in ["user.a", "trusted.b"] {
-        client.done(Request::RemoveXattr { ino: file.ino, name: name.as_bytes() });
+        client.done(Request::RemoveXattr { ino: file.ino, name: name.as_bytes(), only_if: None });
         assert_eq!(
-            client.error(Request::RemoveXattr { ino: file.ino, name: name.as_bytes() }),
+            client.error(Request::RemoveXattr { ino: file.ino, name: name.as_bytes(), only_if: None }),
             Errno::ENODATA
         );
     }
@@ -71,7 +79,7 @@ fn set_list_remove() {
 
 fn rest(ino: u64, value: &[u8]) -> Request<'_> {
     let (name, how) = (&b"user.long"[..], XattrSet::Any);
-    Request::SetXattr { ino, name, value, how, continued: true, drop_sgid: false }
+    Request::SetXattr { ino, name, value, how, continued: true, drop_sgid: false, only_if: None }
 }
 
 #[test]
@@ -117,7 +125,7 @@ fn all_together_are_bounded_and_come_back() {
     client.close(ino);
     client.unlink("f");
     client.done(set(other, "user.a", &value, XattrSet::Any));
-    client.done(Request::RemoveXattr { ino: other, name: b"user.a" });
+    client.done(Request::RemoveXattr { ino: other, name: b"user.a", only_if: None });
     assert_eq!(fixture.dispatcher.store.xattrs.used(), 0);
 }
 
@@ -133,7 +141,7 @@ fn modes_and_acls_are_one() {
     let changes = SetAttr { perm: Some(0o741), ..SetAttr::default() };
     client.attr(Request::SetAttr { ino, changes });
     assert_eq!(client.xattr(ino, ACCESS), Ok(acl([7, 7, 4, 4, 1])));
-    client.done(Request::RemoveXattr { ino, name: ACCESS.as_bytes() });
+    client.done(Request::RemoveXattr { ino, name: ACCESS.as_bytes(), only_if: None });
     assert_eq!((client.stat(ino).perm, client.stat(ino).marks), (0o741, Marks::empty()));
     assert_eq!(client.error(set(ino, ACCESS, b"nonsense", XattrSet::Any)), Errno::EINVAL);
     assert_eq!(client.error(set(ino, DEFAULT, &acl([7; 5]), XattrSet::Any)), Errno::EACCES);
@@ -151,7 +159,15 @@ fn modes_and_acls_are_one() {
     let changes = SetAttr { perm: Some(0o2755), ..SetAttr::default() };
     client.attr(Request::SetAttr { ino, changes });
     let (name, how, value) = (ACCESS.as_bytes(), XattrSet::Any, &acl([7, 7, 5, 7, 5])[..]);
-    client.done(Request::SetXattr { ino, name, value, how, continued: false, drop_sgid: true });
+    client.done(Request::SetXattr {
+        ino,
+        name,
+        value,
+        how,
+        continued: false,
+        drop_sgid: true,
+        only_if: None,
+    });
     assert_eq!(client.stat(ino).perm, 0o775);
 }
 
@@ -176,7 +192,7 @@ fn what_is_made_in_a_directory_with_a_default_acl() {
     // Elsewhere it does.
     let pipe = Request::Mknod { parent: ROOT_INO, name: b"p", mode: 0o010666, umask, rdev: 0, uid, gid };
     assert_eq!(client.attr(pipe).perm, 0o600);
-    client.done(Request::RemoveXattr { ino: parent, name: DEFAULT.as_bytes() });
+    client.done(Request::RemoveXattr { ino: parent, name: DEFAULT.as_bytes(), only_if: None });
     let file =
         client.opened(Request::Create { parent, name: b"g", perm: 0o666, umask, uid, gid, exclusive: true });
     assert_eq!((file.attr.perm, file.attr.marks), (0o600, Marks::empty()));
@@ -214,4 +230,45 @@ fn privileges_go_with_the_owner_and_on_request() {
     client.attr(Request::SetAttr { ino: directory, changes: SetAttr { perm: Some(0o2775), ..none } });
     let changes = SetAttr { uid: Some(9), ..none };
     assert_eq!(client.attr(Request::SetAttr { ino: directory, changes }).perm, 0o2775);
+}
+
+#[test]
+fn what_is_for_its_owner_is_done_for_nobody_else() {
+    let fixture = fixture(64, 32);
+    let client = fixture.client(1);
+    // Of user 5 and group 6.
+    let ino = client.create("file").attr.ino;
+    let acl = Request::SetXattr {
+        ino,
+        name: b"user.a",
+        value: b"v",
+        how: XattrSet::Any,
+        continued: false,
+        drop_sgid: false,
+        only_if: None,
+    };
+    for (uid, gid, so) in
+        [(5, None, true), (5, Some(6), true), (5, Some(5), false), (6, None, false), (6, Some(6), false)]
+    {
+        let only_if = Some(Belongs { uid, gid });
+        let before = client.attr(Request::GetAttr { ino });
+        let chmod = SetAttr { perm: Some(0o600 + u32::from(so)), only_if, ..SetAttr::default() };
+        let requests = [
+            Request::SetAttr { ino, changes: chmod },
+            match acl {
+                Request::SetXattr { ino, name, value, how, continued, drop_sgid, .. } => {
+                    Request::SetXattr { ino, name, value, how, continued, drop_sgid, only_if }
+                }
+                _ => unreachable!("it sets one"),
+            },
+            Request::RemoveXattr { ino, name: b"user.a", only_if },
+        ];
+        for request in requests {
+            match client.ask(request) {
+                Reply::Error(Errno::EPERM) => assert!(!so, "{request:?}"),
+                done => assert!(so && matches!(done, Reply::Attr(_) | Reply::Done), "{request:?}: {done:?}"),
+            }
+        }
+        assert_eq!(client.attr(Request::GetAttr { ino }) == before, !so);
+    }
 }
