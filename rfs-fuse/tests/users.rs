@@ -45,6 +45,8 @@ const MEMBER: Actor = Actor { name: "member", uid: 1002, gid: 2002, groups: &[20
 const STRANGER: Actor = Actor { name: "stranger", uid: 1003, gid: 2003, groups: &[] };
 
 const DIRECTORIES: [u32; 8] = [0o700, 0o711, 0o755, 0o775, 0o777, 0o1777, 0o2775, 0o3777];
+/// Some of them, for mounts that ask for everything each time, which takes its time.
+const FEW: [u32; 2] = [0o1777, 0o2775];
 
 impl Actor {
     /// What this user does. Only the thread that does it is his, and it has no capabilities but root's.
@@ -342,9 +344,9 @@ fn look(root: &Path, below: &Path, seen: &mut Vec<(String, String)>) {
 type Record = BTreeMap<String, String>;
 
 /// Everything, in directories that are made through the first and acted in through the second of two mounts.
-fn record(first: &Path, second: &Path) -> Record {
+fn record(first: &Path, second: &Path, directories: &[u32]) -> Record {
     let mut record = Record::new();
-    for mode in DIRECTORIES {
+    for &mode in directories {
         for actor in [ROOT, OWNER, MEMBER, STRANGER] {
             let name = format!("{mode:o}-{}", actor.name);
             let (first, second) = (first.join(&name), second.join(&name));
@@ -423,38 +425,39 @@ fn reference() -> TempDir {
 }
 
 /// What comes of it where one mount changes owners and modes and another one acts; or the same one, if they are not `apart`.
-fn compare(options: &[&str], apart: bool) {
+fn compare(options: &[&str], apart: bool, directories: &[u32]) {
     // So that modes are not what they are by default.
     rustix::process::umask(Mode::WOTH);
     let reference = reference();
-    let should = record(reference.path(), reference.path());
-    for (what, outcome) in KNOWN {
+    let should = record(reference.path(), reference.path(), directories);
+    let is_tried = |what: &str| directories.iter().any(|mode| what.starts_with(&format!("{mode:o}-")));
+    for (what, outcome) in KNOWN.into_iter().filter(|(what, _)| is_tried(what)) {
         assert_eq!(should.get(what).map(String::as_str), Some(outcome), "{what}");
     }
     pairs(256 * MIB, options, |_, a, b| {
         let first = if apart { a } else { b };
-        assert_same(&record(&first.point, &b.point), &should);
+        assert_same(&record(&first.point, &b.point, directories), &should);
     });
 }
 
 #[test]
 fn every_user_may_do_what_he_may_on_a_local_file_system() {
-    compare(&[], false);
+    compare(&[], false, &DIRECTORIES);
 }
 
 #[test]
 fn every_user_may_do_so_when_another_mount_has_changed_owners() {
-    compare(&[], true);
+    compare(&[], true, &DIRECTORIES);
 }
 
 #[test]
 fn every_user_may_do_so_where_names_are_looked_up_each_time() {
-    compare(&["--entry-timeout", "0"], true);
+    compare(&["--entry-timeout", "0"], true, &FEW);
 }
 
 #[test]
 fn every_user_may_do_so_where_the_kernel_keeps_nothing() {
-    compare(&["--cache", "none"], true);
+    compare(&["--cache", "none"], true, &FEW);
 }
 
 /// An ACL as the kernel takes it that says what mode 640 says.
