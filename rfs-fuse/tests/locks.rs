@@ -285,7 +285,7 @@ fn a_process_is_named_on_its_own_mount() {
 }
 
 /// How often each process counts.
-const TIMES: u64 = 50;
+const TIMES: u64 = 250;
 
 /// Adds one to the number in a file, with the lock, and appends it, at an end that only the size tells.
 #[test]
