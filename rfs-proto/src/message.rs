@@ -678,6 +678,18 @@ impl Recall {
         }
     }
 
+    /// True if what a name in a directory stands for goes with it.
+    pub fn concerns_name(&self, directory: u64, of: &[u8]) -> bool {
+        match self {
+            Recall::Name { parent, name } => (*parent, &name[..]) == (directory, of),
+            Recall::Names { ino } => *ino == directory,
+            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Owner { .. } | Recall::Layout { .. } => {
+                false
+            }
+            Recall::All => true,
+        }
+    }
+
     /// The inode that it is about; `None` for all.
     pub fn inode(&self) -> Option<u64> {
         match self {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use fuser::{FileAttr, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEntry};
+use fuser::{FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEntry};
 use rfs_proto::Attr;
 
 use super::{Settings, convert};
@@ -75,7 +75,7 @@ impl Lifetimes {
         if ttl.is_zero() {
             return Some(reply);
         }
-        reply.entry_with_ttls(&Duration::ZERO, &ttl, &nothing(), GENERATION);
+        reply.entry_with_ttls(&Duration::ZERO, &ttl, &convert::attr(&nothing()), GENERATION);
         None
     }
 
@@ -101,8 +101,9 @@ impl Lifetimes {
     }
 }
 
-fn nothing() -> FileAttr {
-    let attr = Attr {
+/// Attributes of no inode.
+pub(super) fn nothing() -> Attr {
+    Attr {
         ino: NOBODY,
         kind: rfs_proto::FileKind::Regular,
         perm: 0,
@@ -118,6 +119,5 @@ fn nothing() -> FileAttr {
         layout_generation: 0,
         slot: 0,
         marks: rfs_proto::Marks::empty(),
-    };
-    convert::attr(&attr)
+    }
 }

@@ -77,14 +77,7 @@ impl Meta<'_> {
         for keeper in self.keepers(parent).name_changed(parent, session) {
             self.recall(keeper, Recall::Name { parent, name: name.to_vec() });
         }
-        self.await_open(session, |recall| match recall {
-            Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
-            Recall::Names { ino } => *ino == parent,
-            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Owner { .. } | Recall::Layout { .. } => {
-                false
-            }
-            Recall::All => true,
-        });
+        self.await_open(session, |recall| recall.concerns_name(parent, name));
     }
 
     /// `session` changed an inode's attributes or extended attributes.

@@ -52,14 +52,7 @@ impl Recalled {
 
     /// What a name stands for, or that there is none, has been recalled since.
     pub(crate) fn name(&self, since: Moment, parent: u64, name: &[u8]) -> bool {
-        self.any(since, |recall| match recall {
-            Recall::Name { parent: p, name: n } => (*p, &n[..]) == (parent, name),
-            Recall::Names { ino } => *ino == parent,
-            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Owner { .. } | Recall::Layout { .. } => {
-                false
-            }
-            Recall::All => true,
-        })
+        self.any(since, |recall| recall.concerns_name(parent, name))
     }
 
     /// All names of a directory have been recalled since.

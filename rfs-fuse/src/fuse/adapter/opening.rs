@@ -8,8 +8,13 @@ use super::{Adapter, in_group};
 use crate::client::{ClientError, Since, Telling};
 
 const SUID: u32 = 0o4000;
-const SGID: u32 = 0o2000;
+pub(super) const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o0010;
+
+/// True if these permission bits lend a program rights: what a write, or a change of owner, takes away.
+pub(super) fn lends_rights(perm: u32) -> bool {
+    perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC
+}
 
 impl Adapter {
     /// A handle for a file that was opened with these flags, and what the kernel has to know of it.
@@ -68,9 +73,8 @@ impl Adapter {
     pub(super) fn drop_privileges(&self, ino: u64, by: Option<&Request>) -> Result<(), ClientError> {
         let (perm, marks) = self.client.privileges(ino)?;
         let by = by.filter(|_| perm & (SUID | SGID) != 0);
-        let executable = perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC;
         let mut changed = None;
-        if by.is_some() && executable {
+        if by.is_some() && lends_rights(perm) {
             let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
             changed = Some(self.client.setattr(ino, &changes)?);
         } else if marks.contains(Marks::CAPABILITY) {

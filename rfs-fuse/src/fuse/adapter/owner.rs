@@ -11,15 +11,14 @@
 use fuser::Request;
 use rfs_proto::{Attr, Belongs, Errno, FileKind, SetAttr, SetTime};
 
-use super::{Adapter, in_group, is_privileged};
+use super::{
+    Adapter, in_group, is_privileged,
+    opening::{SGID, lends_rights},
+};
 use crate::{
     client::ClientError,
     fuse::process::{self, Capability},
 };
-
-const SET_UID: u32 = 0o4000;
-const SET_GID: u32 = 0o2000;
-const GROUP_EXECUTES: u32 = 0o010;
 
 /// A file that is given away again and again is looked at so often.
 const TRIES: u32 = 4;
@@ -35,12 +34,6 @@ fn takes_owner(changes: &SetAttr) -> bool {
 /// has no right to leave suid, sgid or capabilities, where the write itself says so, too.
 fn is_empty(changes: &SetAttr) -> bool {
     *changes == SetAttr::default()
-}
-
-/// True if there is something that a change of owner takes away.
-fn has_privileges(attr: &Attr) -> bool {
-    attr.kind != FileKind::Directory
-        && (attr.perm & SET_UID != 0 || attr.perm & (SET_GID | GROUP_EXECUTES) == SET_GID | GROUP_EXECUTES)
 }
 
 /// Somebody who is not root, as far as his rights go.
@@ -86,8 +79,8 @@ fn permitted(caller: &impl Caller, attr: &Attr, changes: &SetAttr) -> Result<Set
         return Err(Errno::EPERM);
     }
     let may_set_gid = || caller.in_group(changes.gid.unwrap_or(attr.gid)) || caller.has(Capability::Fsetid);
-    let perm = changes.perm.map(|perm| match perm & SET_GID != 0 && !may_set_gid() {
-        true => perm & !SET_GID,
+    let perm = changes.perm.map(|perm| match perm & SGID != 0 && !may_set_gid() {
+        true => perm & !SGID,
         false => perm,
     });
     Ok(SetAttr { perm, ..*changes })
@@ -112,7 +105,7 @@ impl Adapter {
             return self.client.setattr(ino, changes);
         }
         // Who sets set-group-ID has to be in the file's group; who gives a file to a user needs a capability.
-        let is_plain = changes.perm.is_none_or(|perm| perm & SET_GID == 0) && changes.uid.is_none();
+        let is_plain = changes.perm.is_none_or(|perm| perm & SGID == 0) && changes.uid.is_none();
         if is_plain {
             let only_if = Some(presumably(request, changes));
             match self.client.setattr(ino, &SetAttr { only_if, ..*changes }) {
@@ -137,7 +130,8 @@ impl Adapter {
     fn set_nothing(&self, request: &Request, ino: u64) -> Result<Attr, ClientError> {
         let attr = self.client.getattr(ino)?;
         let nothing = SetAttr::default();
-        if has_privileges(&attr) && request.uid() == attr.uid {
+        let has_privileges = attr.kind != FileKind::Directory && lends_rights(attr.perm);
+        if has_privileges && request.uid() == attr.uid {
             let only_if = Some(Belongs { uid: attr.uid, gid: None });
             match self.client.setattr(ino, &SetAttr { drop_privileges: true, only_if, ..nothing }) {
                 Err(ClientError::Errno(Errno::EPERM)) => {}
@@ -165,9 +159,8 @@ impl Adapter {
 
 #[cfg(test)]
 mod tests {
-    use rfs_proto::Marks;
-
     use super::*;
+    use crate::fuse::lifetimes::nothing;
 
     struct Somebody {
         uid: u32,
@@ -189,56 +182,29 @@ mod tests {
         }
     }
 
-    const NONE: SetAttr = SetAttr {
-        perm: None,
-        uid: None,
-        gid: None,
-        size: None,
-        atime: None,
-        mtime: None,
-        drop_privileges: false,
-        ctime: None,
-        only_if: None,
-    };
-
     /// Of user 1 and group 2.
     fn file() -> Attr {
-        Attr {
-            ino: 9,
-            kind: FileKind::Regular,
-            perm: 0o644,
-            nlink: 1,
-            uid: 1,
-            gid: 2,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: 0,
-            mtime: 0,
-            ctime: 0,
-            layout_generation: 0,
-            slot: 0,
-            marks: Marks::empty(),
-        }
+        Attr { perm: 0o644, uid: 1, gid: 2, ..nothing() }
     }
 
     #[test]
     fn what_takes_the_owner() {
-        assert!(is_empty(&NONE) && !takes_owner(&NONE));
+        let none = SetAttr::default();
+        assert!(is_empty(&none) && !takes_owner(&none));
         for changes in [
-            SetAttr { perm: Some(0), ..NONE },
-            SetAttr { uid: Some(1), ..NONE },
-            SetAttr { gid: Some(1), ..NONE },
-            SetAttr { atime: Some(SetTime::At(1)), ..NONE },
-            SetAttr { mtime: Some(SetTime::At(1)), ..NONE },
+            SetAttr { perm: Some(0), ..none },
+            SetAttr { uid: Some(1), ..none },
+            SetAttr { gid: Some(1), ..none },
+            SetAttr { atime: Some(SetTime::At(1)), ..none },
+            SetAttr { mtime: Some(SetTime::At(1)), ..none },
         ] {
             assert!(takes_owner(&changes) && !is_empty(&changes), "{changes:?}");
         }
         for changes in [
-            SetAttr { size: Some(0), ..NONE },
-            SetAttr { mtime: Some(SetTime::Now), ..NONE },
-            SetAttr { ctime: Some(0), ..NONE },
-            SetAttr { drop_privileges: true, ..NONE },
+            SetAttr { size: Some(0), ..none },
+            SetAttr { mtime: Some(SetTime::Now), ..none },
+            SetAttr { ctime: Some(0), ..none },
+            SetAttr { drop_privileges: true, ..none },
         ] {
             assert!(!takes_owner(&changes) && !is_empty(&changes), "{changes:?}");
         }
@@ -246,10 +212,11 @@ mod tests {
 
     #[test]
     fn who_may_change_what() {
+        let none = SetAttr::default();
         use Capability::{Chown, Fowner, Fsetid};
-        let chmod = |perm| SetAttr { perm: Some(perm), ..NONE };
-        let [to_user, to_group] = [SetAttr { uid: Some(7), ..NONE }, SetAttr { gid: Some(7), ..NONE }];
-        let same = SetAttr { uid: Some(1), gid: Some(2), ..NONE };
+        let chmod = |perm| SetAttr { perm: Some(perm), ..none };
+        let [to_user, to_group] = [SetAttr { uid: Some(7), ..none }, SetAttr { gid: Some(7), ..none }];
+        let same = SetAttr { uid: Some(1), gid: Some(2), ..none };
         let (no, yes) = (Err(Errno::EPERM), |changes: SetAttr| Ok(changes));
         let somebody = |uid, groups, capabilities| Somebody { uid, groups, capabilities };
         let owner = somebody(1, &[2, 7], &[]);
@@ -286,11 +253,12 @@ mod tests {
 
     #[test]
     fn whom_a_file_belongs_to_if_the_kernel_was_right() {
+        let none = SetAttr::default();
         let caller = Somebody { uid: 5, groups: &[7], capabilities: &[] };
         let presumed = |changes: SetAttr| presumably(&caller, &changes);
         let any = Belongs { uid: 5, gid: None };
-        assert_eq!(presumed(SetAttr { perm: Some(0o600), ..NONE }), any);
-        assert_eq!(presumed(SetAttr { gid: Some(7), ..NONE }), any);
-        assert_eq!(presumed(SetAttr { gid: Some(8), ..NONE }), Belongs { gid: Some(8), ..any });
+        assert_eq!(presumed(SetAttr { perm: Some(0o600), ..none }), any);
+        assert_eq!(presumed(SetAttr { gid: Some(7), ..none }), any);
+        assert_eq!(presumed(SetAttr { gid: Some(8), ..none }), Belongs { gid: Some(8), ..any });
     }
 }

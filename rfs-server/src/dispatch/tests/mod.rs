@@ -20,8 +20,8 @@ mod xattr;
 use std::sync::{atomic::Ordering, mpsc};
 
 use rfs_proto::{
-    Attached, Attr, DirPage, Layout, Marks, Opened, ROOT_INO, RegionRef, RenameFlags, SetAttr, decode_reply,
-    decode_request, encode_reply, encode_request, record,
+    Attached, Attr, DirPage, Layout, Marks, Opened, ROOT_INO, RegionRef, RenameFlags, SetAttr, XattrSet,
+    decode_reply, decode_request, encode_reply, encode_request, record,
 };
 
 use super::*;
@@ -249,6 +249,12 @@ fn recoded(reply: &Reply) -> Reply {
     encode_reply(&decoded, &mut again);
     assert_eq!(again, bytes);
     decoded
+}
+
+/// Sets an extended attribute to what came before and this.
+fn rest<'a>(ino: u64, name: &'a [u8], value: &'a [u8]) -> Request<'a> {
+    let how = XattrSet::Any;
+    Request::SetXattr { ino, name, value, how, continued: true, drop_sgid: false, only_if: None }
 }
 
 fn create(parent: u64, name: &str, exclusive: bool) -> Request<'_> {

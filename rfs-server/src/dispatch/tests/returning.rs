@@ -256,16 +256,8 @@ fn a_value_in_parts_is_whole() {
         one.done(Request::XattrPart { value: b"abc" });
         let (_object, f) = killed(&object, &f, 2, anew);
         let one = back(&f, 1);
-        let (ino, name, how) = (ROOT_INO, &b"user.a"[..], XattrSet::Any);
-        one.done(Request::SetXattr {
-            ino,
-            name,
-            value: b"def",
-            how,
-            continued: true,
-            drop_sgid: false,
-            only_if: None,
-        });
+        let (ino, name) = (ROOT_INO, &b"user.a"[..]);
+        one.done(rest(ino, name, b"def"));
         let Reply::Value(value) = one.ask(Request::GetXattr { ino, name, offset: 0 }) else { panic!() };
         assert_eq!(value.bytes, b"abcdef");
     }

@@ -1,6 +1,6 @@
 //! Sessions that ask for all that they can get: what the log says of them has an end, it can always be written anew, and others go on.
 
-use rfs_proto::{LockClass, LockKind, LockRange, XattrSet};
+use rfs_proto::{LockClass, LockKind, LockRange};
 
 use super::{
     recovery::{Object, World},
@@ -121,16 +121,7 @@ fn slots_beginnings_and_locks_have_an_end_too() {
     assert!(matches!(once(&other, (3, 1), chmod(0o602)), Reply::Attr(_)));
     assert!(matches!(other.ask(lock(ino, 1)), Reply::Locked(_)));
     other.done(Request::XattrPart { value: b"abc" });
-    let (name, how) = (&b"user.a"[..], XattrSet::Any);
-    other.done(Request::SetXattr {
-        ino,
-        name,
-        value: b"def",
-        how,
-        continued: true,
-        drop_sgid: false,
-        only_if: None,
-    });
+    other.done(rest(ino, b"user.a", b"def"));
 }
 
 #[test]

@@ -77,11 +77,6 @@ fn set_list_remove() {
     assert_eq!(client.error(set(999, "user.a", b"", XattrSet::Any)), Errno::ESTALE);
 }
 
-fn rest(ino: u64, value: &[u8]) -> Request<'_> {
-    let (name, how) = (&b"user.long"[..], XattrSet::Any);
-    Request::SetXattr { ino, name, value, how, continued: true, drop_sgid: false, only_if: None }
-}
-
 #[test]
 fn the_longest_value_comes_and_goes_in_parts() {
     let fixture = fixture(16, 8);
@@ -89,7 +84,7 @@ fn the_longest_value_comes_and_goes_in_parts() {
     let ino = client.create("f").attr.ino;
     let long: Vec<u8> = (0..MAX_XATTR_VALUE).map(|i| (i % 251) as u8).collect();
     client.done(Request::XattrPart { value: &long[..XATTR_PART] });
-    client.done(rest(ino, &long[XATTR_PART..]));
+    client.done(rest(ino, b"user.long", &long[XATTR_PART..]));
     let get = |offset| client.value(Request::GetXattr { ino, name: b"user.long", offset });
     let (first, second) = (get(0), get(XATTR_PART as u32));
     assert_eq!((first.len, first.version), (MAX_XATTR_VALUE as u32, second.version));
@@ -98,8 +93,8 @@ fn the_longest_value_comes_and_goes_in_parts() {
     // One byte more is too much, and a part counts once only.
     client.done(Request::XattrPart { value: &long[..XATTR_PART] });
     let longer = [&long[XATTR_PART..], b"x"].concat();
-    assert_eq!(client.error(rest(ino, &longer)), Errno::E2BIG);
-    client.done(rest(ino, b"short"));
+    assert_eq!(client.error(rest(ino, b"user.long", &longer)), Errno::E2BIG);
+    client.done(rest(ino, b"user.long", b"short"));
     assert_eq!(client.xattr(ino, "user.long"), Ok(b"short".to_vec()));
     assert!(client.value(Request::GetXattr { ino, name: b"user.long", offset: 0 }).version > second.version);
     assert_eq!(client.error(Request::XattrPart { value: &long[..XATTR_PART + 1] }), Errno::E2BIG);
@@ -238,15 +233,6 @@ fn what_is_for_its_owner_is_done_for_nobody_else() {
     let client = fixture.client(1);
     // Of user 5 and group 6.
     let ino = client.create("file").attr.ino;
-    let acl = Request::SetXattr {
-        ino,
-        name: b"user.a",
-        value: b"v",
-        how: XattrSet::Any,
-        continued: false,
-        drop_sgid: false,
-        only_if: None,
-    };
     for (uid, gid, so) in
         [(5, None, true), (5, Some(6), true), (5, Some(5), false), (6, None, false), (6, Some(6), false)]
     {
@@ -255,11 +241,14 @@ fn what_is_for_its_owner_is_done_for_nobody_else() {
         let chmod = SetAttr { perm: Some(0o600 + u32::from(so)), only_if, ..SetAttr::default() };
         let requests = [
             Request::SetAttr { ino, changes: chmod },
-            match acl {
-                Request::SetXattr { ino, name, value, how, continued, drop_sgid, .. } => {
-                    Request::SetXattr { ino, name, value, how, continued, drop_sgid, only_if }
-                }
-                _ => unreachable!("it sets one"),
+            Request::SetXattr {
+                ino,
+                name: b"user.a",
+                value: b"v",
+                how: XattrSet::Any,
+                continued: false,
+                drop_sgid: false,
+                only_if,
             },
             Request::RemoveXattr { ino, name: b"user.a", only_if },
         ];
