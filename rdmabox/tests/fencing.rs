@@ -1,9 +1,17 @@
 //! A client that is not heard of loses its session, and touches nothing afterwards, whenever it goes on.
 
-use std::{os::unix::process::ExitStatusExt, sync::Arc, sync::mpsc, time::Duration};
+use std::{
+    os::unix::process::ExitStatusExt,
+    sync::{Arc, atomic::Ordering, mpsc},
+    time::Duration,
+};
 
 use rdmabox::{Fencing, Memory, ProviderKind, RequestError, Session, SessionOptions};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+    process::{WaitId, WaitIdOptions, waitid},
+};
 
 mod support;
 
@@ -124,6 +132,57 @@ fn a_client_that_may_live_keeps_what_it_has_mapped() {
     assert!(ended.try_recv().is_err());
     client.kill();
     assert_eq!(ended.recv().unwrap(), Some(9));
+}
+
+/// What the next host of the same memory asks: whether anybody may still write as a client of the one before.
+#[test]
+fn who_has_not_let_go_has_a_lock_that_outlives_the_host() {
+    if !providers().contains(&ProviderKind::Shm) {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let is_held = || {
+        let asking = std::fs::File::open(file.path()).unwrap();
+        flock(&asking, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+    };
+    let tethered = || {
+        let tether = std::fs::File::open(file.path()).unwrap();
+        flock(&tether, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let memory = Arc::new(Memory::shared("test", LEN).unwrap());
+        Fixture::of_host(ProviderKind::Shm, memory, |host| host.tether(tether.into()))
+    };
+    // One that has nothing to do lets go when the host has gone, though its session is still there.
+    let mut f = tethered();
+    let session = f.connect();
+    session.write(base(&session), &[1; 8]).unwrap();
+    assert!(is_held());
+    f.end();
+    assert!(until(|| !is_held()));
+    drop((f, session));
+
+    // One that is stopped in the middle of a write does when it goes on.
+    let mut f = tethered();
+    let mut client = Other::start("client", &format!("shm {}", f.address));
+    assert!(until(|| f.memory.load_u64(LEN - 8) != 0));
+    client.stop();
+    f.end();
+    let [ended, clinging] = [&f.service.ended, &f.service.clinging].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!((ended, clinging), (1, 1));
+    assert!(is_held());
+    client.go_on();
+    assert_eq!(client.wait().code(), Some(NOTICED));
+    assert!(!is_held());
+}
+
+/// False if it never becomes so.
+fn until(is_so: impl Fn() -> bool) -> bool {
+    (0..60_000).any(|_| {
+        let so = is_so();
+        if !so {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        so
+    })
 }
 
 /// A client that has nothing to do is heard of all the same.

@@ -14,9 +14,10 @@ use std::{
 
 use common::{Lender, Mount, Over, eventually, providers, stop};
 use rdmabox::Fencing;
+use rfs_server::Config;
 use rustix::{
     fs::{FlockOperation, OFlags, flock},
-    process::Signal,
+    process::{Signal, WaitId, WaitIdOptions, waitid},
 };
 
 const MIB: usize = 1 << 20;
@@ -198,4 +199,94 @@ fn a_straggler_that_is_kept_has_what_it_had_open_until_it_ends() {
     assert!(back.iter().all(|byte| *byte == OURS));
     drop((old, new, clocks));
     other.unmount();
+}
+
+/// A mount that is stopped while the server ends, and while the next one begins: what it had goes to nobody else before it has ended, or has come
+/// to itself and let go.
+fn held_still_over_a_restart(kill: bool) {
+    let memory = common::directory();
+    let configure = |config: &mut Config| {
+        config.memory_dir = Some(memory.path().join("memory"));
+        config.fencing = Fencing { lease: Some(LEASE), kill };
+    };
+    let lender = Lender::with(MEMORY as u64, configure);
+    let mut held = lender.mount(Over::Shm, &[]);
+    let other = lender.mount(Over::Shm, &[]);
+    let old = direct(&held.path("old"));
+    (0..OLD / MIB)
+        .for_each(|block| old.write_all_at(&vec![ITS; MIB], (block * MIB) as u64).expect("written"));
+    let count = AtomicUsize::new(0);
+    let data = vec![ITS; MIB];
+    let process = held.pid();
+    let has_ended = || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(process), options).expect("its process").is_some()
+    };
+    thread::scope(|scope| {
+        let (old, count, data) = (&old, &count, &data);
+        let _held = KilledOnPanic(&held);
+        let writers = [0, 1]
+            .map(|first| scope.spawn(move || until_it_fails(count, first, |at| old.write_at(data, at))));
+        assert!(eventually(|| count.load(Ordering::SeqCst) > 20));
+        stop(held.pid());
+        let lender = lender.again(MEMORY as u64, configure);
+        // The other one is back, and what the first one keeps is not waited for any longer than if the server were the same.
+        std::fs::remove_file(other.path("old")).expect("removed");
+        if kill {
+            assert!(eventually(has_ended), "nothing else takes its mapping away");
+            assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
+        }
+        let mut new = direct(&other.path("new"));
+        let mut len = 0;
+        let full = loop {
+            match new.write(&vec![OURS; MIB]) {
+                Ok(count) => len += count,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
+        if kill {
+            assert!(len + MIB >= MEMORY, "all of the space that it had is in the new file: {len}");
+        } else {
+            assert!(!has_ended() && len <= MEMORY - OLD, "its space is its own: {len}");
+            held.signal(Signal::CONT);
+            // It lets go, and finds that the file is gone.
+            assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
+            while let Ok(count) = new.write(&vec![OURS; MIB]) {
+                len += count;
+            }
+            assert!(len + MIB >= MEMORY, "{len}");
+        }
+        use rustix::io::Errno;
+        let expected = match kill {
+            true => [Errno::NOTCONN, Errno::CONNABORTED],
+            false => [Errno::STALE, Errno::IO],
+        };
+        for thread in writers {
+            let error = thread.join().expect("no panic").raw_os_error();
+            assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == error), "{error:?}");
+        }
+        let mut back = vec![0; len];
+        new.read_exact_at(&mut back, 0).expect("read");
+        assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
+        drop(new);
+        other.unmount();
+        drop(lender);
+    });
+    drop(old);
+    held.signal(Signal::KILL);
+    held.wait();
+}
+
+#[test]
+fn a_mount_that_is_held_still_over_a_restart_harms_nobody() {
+    if !providers().contains(&Over::Shm) {
+        return;
+    }
+    // The leases of both end at the same time.
+    thread::scope(|scope| {
+        for kill in [true, false] {
+            scope.spawn(move || held_still_over_a_restart(kill));
+        }
+    });
 }

@@ -53,6 +53,8 @@ pub enum Arrival {
     New,
     /// It is, and this connection of it has to end first.
     Ending(u64),
+    /// It is to ask again: what it had is about to be given up.
+    Doomed,
     /// It is back, and has its session again.
     Back(Attached),
     /// It is somebody else's.
@@ -68,6 +70,10 @@ struct Mount {
     /// Until when it is waited for, while there is none.
     until: Option<Instant>,
     process: Option<PeerProcess>,
+    /// It was attached to the server before, and has not been back.
+    of_before: bool,
+    /// It is given up as soon as that can be.
+    is_doomed: bool,
 }
 
 impl Mount {
@@ -75,7 +81,7 @@ impl Mount {
         Attached { export: self.claim.export, rights: self.claim.rights, session: self.session }
     }
 
-    fn is_over(&self, now: Instant) -> bool {
+    fn is_due(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| until <= now || self.process.as_ref().is_some_and(|p| p.has_ended()))
     }
 }
@@ -98,8 +104,9 @@ impl Mounts {
         match mount.peer {
             Some(before) if before == peer => Arrival::Refused,
             Some(before) => Arrival::Ending(before),
+            None if mount.is_doomed => Arrival::Doomed,
             None => {
-                (mount.peer, mount.until) = (Some(peer), None);
+                (mount.peer, mount.until, mount.of_before) = (Some(peer), None, false);
                 self.peers.insert(peer, claim.mount);
                 Arrival::Back(mount.attached())
             }
@@ -110,14 +117,30 @@ impl Mounts {
     pub fn came(&mut self, claim: Claim, peer: u64, session: u64, process: Option<PeerProcess>) {
         self.mounts.entry(claim.mount).or_insert_with(|| {
             self.peers.insert(peer, claim.mount);
-            Mount { claim, session, peer: Some(peer), until: None, process }
+            Mount {
+                claim,
+                session,
+                peer: Some(peer),
+                until: None,
+                process,
+                of_before: false,
+                is_doomed: false,
+            }
         });
     }
 
     /// One was attached to the server before, and is waited for `until` then. If its session before that had not ended quite, that
     /// one is to be ended.
     pub fn was_here(&mut self, claim: Claim, session: u64, until: Instant) -> Option<Attached> {
-        let mount = Mount { claim, session, peer: None, until: Some(until), process: None };
+        let mount = Mount {
+            claim,
+            session,
+            peer: None,
+            until: Some(until),
+            process: None,
+            of_before: true,
+            is_doomed: false,
+        };
         Some(self.mounts.insert(claim.mount, mount)?.attached())
     }
 
@@ -160,31 +183,37 @@ impl Mounts {
         }
     }
 
-    /// A session that nobody is connected to is given up. False if somebody is, or there is no such one.
-    pub fn give_up(&mut self, export: usize, session: u64) -> bool {
-        let before = self.mounts.len();
-        self.mounts.retain(|_, m| m.peer.is_some() || (m.claim.export, m.session) != (export, session));
-        self.mounts.len() < before
+    /// A session that nobody is connected to is not waited for any more: [`overdue`](Self::overdue) has it next. False if
+    /// somebody is connected, or there is no such one.
+    pub fn give_up(&mut self, export: usize, session: u64, now: Instant) -> bool {
+        let mut mounts = self.mounts.values_mut();
+        let found = mounts.find(|m| m.peer.is_none() && (m.claim.export, m.session) == (export, session));
+        found.map(|mount| (mount.until, mount.is_doomed) = (Some(now), true)).is_some()
     }
 
-    /// Takes out those that have been waited for long enough, or whose process has ended.
-    pub fn overdue(&mut self, now: Instant) -> Vec<Attached> {
-        let mut over = Vec::new();
-        self.mounts.retain(|_, mount| {
-            let is_over = mount.is_over(now);
-            if is_over {
-                over.push(mount.attached());
-            }
-            !is_over
-        });
-        over
+    /// True if one of those that were there before the server has been waited for long enough.
+    pub fn has_overdue_of_before(&self, now: Instant) -> bool {
+        self.mounts.values().any(|mount| mount.of_before && mount.is_due(now))
+    }
+
+    /// Takes out those that have been waited for long enough, or whose process has ended; where somebody `holds_on` to what the server before
+    /// had lent, none that was there then: it may be the one.
+    pub fn overdue(&mut self, now: Instant, holds_on: bool) -> Vec<Attached> {
+        let is_over = |mount: &Mount| mount.is_due(now) && !(mount.of_before && holds_on);
+        self.mounts.extract_if(|_, mount| is_over(mount)).map(|(_, mount)| mount.attached()).collect()
     }
 
     /// When to look again at those that are waited for, if there are any.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let next = |mount: &Mount| {
             let until = mount.until?;
-            Some(if mount.process.is_some() { until.min(now + LOOK) } else { until })
+            // One that is due has not been taken out.
+            let look = now + LOOK;
+            Some(match &mount.process {
+                _ if until <= now => look,
+                Some(_) => until.min(look),
+                None => until,
+            })
         };
         self.mounts.values().filter_map(next).min()
     }
@@ -212,11 +241,11 @@ mod tests {
         let back = Attached { export: 0, rights: Rights::Write, session: 5 };
         assert_eq!(mounts.arrives(claim(1), 6), Arrival::Back(back));
         assert_eq!((mounts.peer_of(0, 5), mounts.peer_of(1, 5), mounts.peer_of(0, 6)), (Some(6), None, None));
-        assert_eq!(mounts.overdue(now + 2 * lease), [], "it is there");
-        assert!(!mounts.give_up(0, 5));
+        assert_eq!(mounts.overdue(now + 2 * lease, false), [], "it is there");
+        assert!(!mounts.give_up(0, 5, now));
         assert!(mounts.leaves(6, now + lease));
-        assert_eq!(mounts.overdue(now), []);
-        assert_eq!(mounts.overdue(now + lease), [back]);
+        assert_eq!(mounts.overdue(now, false), []);
+        assert_eq!(mounts.overdue(now + lease, false), [back]);
         assert_eq!(mounts.arrives(claim(1), 7), Arrival::New);
         assert!(mounts.mounts.is_empty() && mounts.peers.is_empty());
     }
@@ -232,7 +261,33 @@ mod tests {
         assert_eq!(mounts.deadline(now), Some(until));
         assert_eq!(mounts.arrives(claim(1), 1), Arrival::Back(session(6)));
         mounts.runs_in(1, None);
-        assert_eq!(mounts.overdue(until), [session(7)]);
+        assert_eq!(mounts.overdue(until, false), [session(7)]);
+    }
+
+    #[test]
+    fn nobody_of_before_is_given_up_while_somebody_holds_on() {
+        let (mut mounts, now) = (Mounts::default(), Instant::now());
+        let until = now + Duration::from_secs(1);
+        let session = |session| Attached { export: 0, rights: Rights::Write, session };
+        for mount in 1..=3 {
+            assert_eq!(mounts.was_here(claim(mount), mount.into(), until), None);
+        }
+        mounts.came(claim(4), 4, 4, None);
+        assert!(mounts.leaves(4, until));
+        assert_eq!(mounts.arrives(claim(3), 5), Arrival::Back(session(3)));
+        assert!(mounts.leaves(5, until), "it is one of now from here on");
+        assert!(!mounts.has_overdue_of_before(now) && mounts.has_overdue_of_before(until));
+        let mut over = mounts.overdue(until, true);
+        over.sort_by_key(|over| over.session);
+        assert_eq!(over, [session(3), session(4)]);
+        // It is looked again, and not all the time.
+        assert_eq!(mounts.deadline(until), Some(until + LOOK));
+        // One may come back meanwhile, and one that is not waited for may not.
+        assert_eq!(mounts.arrives(claim(1), 6), Arrival::Back(session(1)));
+        assert!(mounts.give_up(0, 2, now));
+        assert_eq!((mounts.overdue(until, true), mounts.arrives(claim(2), 7)), (vec![], Arrival::Doomed));
+        assert_eq!(mounts.overdue(until, false), [session(2)]);
+        assert!(!mounts.has_overdue_of_before(until));
     }
 
     #[test]
@@ -254,7 +309,10 @@ mod tests {
             mounts.came(Claim { mount, ..claim(0) }, peer, peer, None);
             assert_eq!(mounts.leaves(peer, now), peer < MOST as u64);
         }
-        assert_eq!((mounts.mounts.len(), mounts.overdue(now).len(), mounts.mounts.len()), (MOST, MOST, 0));
+        assert_eq!(
+            (mounts.mounts.len(), mounts.overdue(now, false).len(), mounts.mounts.len()),
+            (MOST, MOST, 0)
+        );
     }
 
     #[test]
@@ -265,7 +323,11 @@ mod tests {
         assert!(!mounts.leaves(5, now));
         mounts.came(claim(1), 6, 6, None);
         mounts.leaves(6, now);
-        assert!(mounts.give_up(0, 6) && !mounts.give_up(0, 6));
+        assert!(mounts.give_up(0, 6, now));
+        assert_eq!(mounts.arrives(claim(1), 7), Arrival::Doomed);
+        let session = Attached { export: 0, rights: Rights::Write, session: 6 };
+        assert_eq!(mounts.overdue(now, true), [session], "whatever others hold on to");
+        assert!(!mounts.give_up(0, 6, now));
         assert_eq!(mounts.arrives(claim(1), 7), Arrival::New);
     }
 }

@@ -51,13 +51,13 @@ pub struct Server {
     _absences: Absences,
     keeper: Option<Keeper>,
     exports: Vec<Export>,
-    /// Keeps other servers away from the memory.
-    _store: Option<ObjectStore>,
-    /// And from the snapshots.
-    _snapshots: Option<Directory>,
     /// The last snapshots are not to be waited for.
     hurry: Arc<AtomicBool>,
     service: Arc<FileService>,
+    /// Keeps other servers away from the memory. It knows whether clients have let go of it, when the host has no copy of their tether.
+    _store: Option<ObjectStore>,
+    /// And from the snapshots.
+    _snapshots: Option<Directory>,
     /// Where the keys come from, and those that count.
     keys: Option<(PathBuf, Arc<Keys>)>,
     tls: Option<Arc<TlsServer>>,
@@ -97,6 +97,10 @@ impl Server {
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
         let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing);
+        let (host, former) = match &store {
+            Some(store) => (host.tether(store.tether()?), Arc::clone(store.former())),
+            None => (host, Arc::default()),
+        };
         let alarm = Arc::<Alarm>::default();
         // All of the memory before any of it is touched, and before there are sockets.
         let mut domains = HashMap::new();
@@ -138,11 +142,11 @@ impl Server {
         let (mut exports, mut lent) = (Vec::new(), Vec::new());
         let all: Arc<[_]> = made.iter().map(|made| Arc::clone(&made.lent.dispatcher)).collect();
         for made in made {
-            exports.push(made.work(&config, &all)?);
+            exports.push(made.work(&config, &all, &former)?);
             lent.push(made.lent);
         }
         let bell = Arc::<Bell>::default();
-        let service = FileService::new(lent, keys.clone()).waiting(config.fencing.lease, Arc::clone(&bell));
+        let service = FileService::new(lent, keys.clone()).waiting(config.fencing, Arc::clone(&bell), former);
         let service = Arc::new(service);
         let host = match &keys {
             Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
@@ -170,10 +174,10 @@ impl Server {
             _absences: absences,
             keeper: keeper.transpose().map_err(StartError::Thread)?,
             exports,
-            _store: store,
-            _snapshots: directory,
             hurry: Arc::default(),
             service,
+            _store: store,
+            _snapshots: directory,
             keys,
             tls,
         })
@@ -235,13 +239,13 @@ impl Server {
 
     /// Ends all sessions, makes the last snapshots, and stops. Returns when no thread of it runs any more.
     pub fn shutdown(self) {
-        let Server { running, _patience, _absences, mut keeper, hurry, exports, _store, .. } = self;
+        let Server { running, _patience, _absences, mut keeper, hurry, exports, service, _store, .. } = self;
         // In this order: nobody is there for whom anything would change.
         drop((running, _patience, _absences));
         if let Some(keeper) = keeper.take() {
             keeper.finish(&hurry);
         }
-        drop(exports);
+        drop((exports, service, _store));
     }
 }
 

@@ -12,14 +12,16 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rdmabox::{Ender, Export, KeyId, Peer, RemoteAddr, Service};
+use rdmabox::{Ender, Export, Fencing, KeyId, Peer, RemoteAddr, Service};
 use rfs_proto::{
     Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
 };
 
 use crate::{
-    absences::Bell,
+    absences::{Absent, Bell},
+    awake,
     dispatch::{Dispatcher, Outcome, Sender},
+    durable::Former,
     keys::Keys,
     mounts::{Arrival, Attached, Mounts},
     rights::Rights,
@@ -134,6 +136,10 @@ pub struct FileService {
     grace: Option<Duration>,
     /// Rung when one has.
     bell: Arc<Bell>,
+    /// Who may still write as a client of the server before.
+    former: Arc<Former>,
+    /// Whether those are killed that do not let go.
+    kill: bool,
     /// Ends connections; there once the host listens.
     ender: OnceLock<Ender>,
 }
@@ -143,14 +149,15 @@ impl FileService {
     pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
         let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
         let (grace, bell, ender) = (None, Arc::default(), OnceLock::new());
-        FileService { exports, keys, sessions, keyed, mounts, grace, bell, ender }
+        let (former, kill) = (Arc::default(), false);
+        FileService { exports, keys, sessions, keyed, mounts, grace, bell, former, kill, ender }
     }
 
     /// Has it wait for mounts that come back, and ring `bell` when one has left. Without this none is waited for, but for those that were
-    /// there before the server.
+    /// there before the server. None of those is given up while somebody holds on to what the server before had lent.
     #[must_use]
-    pub fn waiting(self, grace: Option<Duration>, bell: Arc<Bell>) -> FileService {
-        let service = FileService { grace, bell, ..self };
+    pub fn waiting(self, fencing: Fencing, bell: Arc<Bell>, former: Arc<Former>) -> FileService {
+        let service = FileService { grace: fencing.lease, bell, former, kill: fencing.kill, ..self };
         service.await_those_of_before();
         service
     }
@@ -170,14 +177,17 @@ impl FileService {
 
     /// Ends a session of an export for a reason of its dispatcher's, whether or not anybody is connected to it.
     pub fn end_session(&self, export: usize, session: u64, reason: &str) {
+        let now = awake::now();
         let (peer, away) = {
             let mut mounts = self.mounts.lock();
-            (mounts.peer_of(export, session), mounts.give_up(export, session))
+            (mounts.peer_of(export, session), mounts.give_up(export, session, now))
         };
         match away {
             true => {
                 log::warn!("session {session}, which nobody is connected to: ending: {reason}");
-                self.exports[export].dispatcher.session_ended(session);
+                if self.give_up(now).is_some() {
+                    self.bell.left();
+                }
             }
             false => {
                 // Without a mount its number has that of its connection, if it has come to this server.
@@ -246,6 +256,7 @@ impl FileService {
             Arrival::New => wanted,
             Arrival::Back(before) => return Ok(self.comes_back(peer, before)),
             Arrival::Refused => return refuse(Errno::EACCES),
+            Arrival::Doomed => return Ok(Chosen::Say(Reply::Ending)),
             Arrival::Ending(before) => {
                 self.end_peer(before, "its mount is here over another connection");
                 return Ok(Chosen::Say(Reply::Ending));
@@ -295,6 +306,10 @@ impl Service for FileService {
     fn disconnected(&self, peer: &Peer) {
         let chosen = self.sessions.write().end(peer.id());
         self.keyed.lock().remove(&peer.id());
+        if peer.clings() {
+            // Nobody but the next server gives up what it has, when nobody holds on to what this one has lent.
+            return log::warn!("{peer}: it has not let go of the memory: the next server waits for it");
+        }
         if let Some(attached) = chosen {
             self.left(peer, attached);
         }

@@ -10,10 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::dispatch::Dispatcher;
+use crate::{dispatch::Dispatcher, durable::Former};
 
 /// How long it waits to try again what failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks at whether somebody holds on to what the server before had lent.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The thread.
 #[derive(Debug)]
@@ -23,21 +25,32 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Starts it. Sessions of before that do not come back are over at `deadline`, if there are any.
-    pub(crate) fn start(dispatcher: &Arc<Dispatcher>, deadline: Instant) -> io::Result<Upkeep> {
+    /// Starts it. Sessions of before that do not come back are over at `deadline`, if there are any, or as soon afterwards as none of
+    /// them is left (`former`, which are killed then if `kill` says so).
+    pub(crate) fn start(
+        dispatcher: &Arc<Dispatcher>,
+        deadline: Instant,
+        former: Arc<Former>,
+        kill: bool,
+    ) -> io::Result<Upkeep> {
         let watched = Arc::clone(dispatcher);
         let deadline = watched.waits_for_strangers().then_some(deadline);
-        let thread =
-            std::thread::Builder::new().name("rfs-upkeep".into()).spawn(move || work(&watched, deadline))?;
+        let over = move || former.ends(kill);
+        let thread = std::thread::Builder::new()
+            .name("rfs-upkeep".into())
+            .spawn(move || work(&watched, deadline, &over))?;
         Ok(Upkeep { dispatcher: Arc::clone(dispatcher), thread: Some(thread) })
     }
 }
 
-fn work(dispatcher: &Dispatcher, mut before: Option<Instant>) {
+fn work(dispatcher: &Dispatcher, mut before: Option<Instant>, over: &dyn Fn() -> bool) {
     let mut pause = None;
     while dispatcher.await_upkeep(pause.or(before), pause.is_none()) {
         if before.take_if(|deadline| *deadline <= Instant::now()).is_some() {
-            dispatcher.before_is_over();
+            match over() {
+                true => dispatcher.before_is_over(),
+                false => before = Some(Instant::now() + LOOK),
+            }
         }
         pause = None;
         // Again if something has been changed meanwhile that there was no room for.

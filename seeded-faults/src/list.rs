@@ -109,6 +109,7 @@ faults! {
         RenameNotLogged "rename-not-logged" "the next server knows nothing of a rename"
         ReplyMisnumbered "reply-misnumbered" "the next server takes a reply for that of the request before"
         GivenUpForgotten "given-up-forgotten" "the next server hands out space that sessions can still write to"
+        FormerForgotten "former-forgotten" "a server that starts does not ask who can still write to what the one before had lent"
         LogRoomUnlimited "log-room-unlimited" "a session may have files open until the log is full of that"
         DescriptionCrowdedOut "description-crowded-out" "requests leave no room for what a log that is written anew has to say"
         FrameUnchecked "frame-unchecked" "a frame of a snapshot is believed though its check is wrong"

@@ -63,7 +63,7 @@ impl Bench {
             maps: false,
         };
         let qp = self.pd.create_qp(init)?;
-        let mut hello = b"rdmabox\x01\x01\0\0\0\x09\0\0\0".to_vec();
+        let mut hello = b"rdmabox\x01\x02\0\0\0\x09\0\0\0".to_vec();
         hello.extend([0; 8]);
         theirs.write_all(&hello)?;
         qp.connect(Rendezvous::Unix(mine), PATIENCE)?;
@@ -221,6 +221,7 @@ pub(super) fn stream_seeds() -> Vec<Vec<u8>> {
     let response = |msn| with(frame(18, 0, msn, 64, (0, 0)), 64);
     let old_value = |msn| frame(19, 0, msn, 0, (0, 9));
     let memory = || frame(32, 4, 0, 0, (0, 4096));
+    let tether = || frame(33, 0, 0, 0, (0, 0));
     let say = |frames: &[Vec<u8>]| [&[2][..], &frames.concat()].concat();
     vec![
         say(&[send(0), send(1), write_with_imm(2), write(3)]),
@@ -228,6 +229,6 @@ pub(super) fn stream_seeds() -> Vec<Vec<u8>> {
         say(&[acked(0), response(1), old_value(2), acked(3)]),
         say(&[send(0), acked(0), read(1), response(1), add(2), old_value(2), write(3), acked(3)]),
         say(&[acked(0), nak(1)]),
-        say(&[memory(), write(0)]),
+        say(&[tether(), memory(), write(0)]),
     ]
 }

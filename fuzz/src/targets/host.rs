@@ -88,7 +88,7 @@ impl Bench {
     fn join(&self, token: &[u8], index: u32) -> io::Result<UnixStream> {
         let mut stream = self.stream()?;
         stream.write_all(&preamble(JOIN, token, index, false))?;
-        let mut hello = b"rdmabox\x01\x01\0\0\0\x09\0\0\0".to_vec();
+        let mut hello = b"rdmabox\x01\x02\0\0\0\x09\0\0\0".to_vec();
         hello.extend([0; 8]);
         stream.write_all(&hello)?;
         stream.read_exact(&mut [0; 24])?;
@@ -203,7 +203,7 @@ pub(super) fn streams_seeds() -> Vec<Vec<u8>> {
         seeds.extend([3, 4, 5, 7].map(|what| say(what, &[&call[..], &call].concat())));
     }
     seeds.push(say(3, &frame(1, &[0, 0, 0, 0, 0, 0, 0, 0, 0xff])));
-    for opcode in [2, 3, 4, 5, 16, 17, 18, 19, 32] {
+    for opcode in [2, 3, 4, 5, 16, 17, 18, 19, 32, 33] {
         seeds.extend([3, 4].map(|what| say(what, &frame(opcode, &[1; 8]))));
     }
     seeds

@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     io,
+    os::fd::OwnedFd,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -101,6 +102,17 @@ impl Host {
     #[must_use]
     pub fn fencing(self, fencing: Fencing) -> Host {
         Host { fencing, ..self }
+    }
+
+    /// Has every client that maps memory hold a copy of `descriptor` for exactly as long as it may touch that: until its last request is over,
+    /// or its process has ended.
+    ///
+    /// It outlives the host. A lock of the descriptor's open file description (`flock(2)`) is there for as long as the host's own copy or any
+    /// client's is open: so the next process that exports the same memory learns whether clients of one that was killed may still write there.
+    #[must_use]
+    pub fn tether(self, descriptor: OwnedFd) -> Host {
+        self.device.tether(descriptor);
+        self
     }
 
     /// What is spent on clients at most.

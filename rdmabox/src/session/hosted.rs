@@ -143,7 +143,15 @@ impl HostSession {
         let process = ClientProcess::of(control).map(Arc::new);
         let name = control.peer_name();
         Ok(Arc::new(HostSession {
-            peer: Peer { id, provider, name, key, expired: AtomicBool::new(false), process: process.clone() },
+            peer: Peer {
+                id,
+                provider,
+                name,
+                key,
+                expired: AtomicBool::new(false),
+                clings: AtomicBool::new(false),
+                process: process.clone(),
+            },
             domain,
             secret,
             service: Arc::clone(&inner.service),
@@ -324,7 +332,11 @@ fn outlast(inner: &Inner, session: &HostSession, closed: Closed) {
             process.as_ref().map_or_else(String::new, |process| format!(" {}", process.pid()))
         ),
     }
-    while !closed.is_let_go() && !inner.stopping.load(Ordering::SeqCst) {
+    while !closed.is_let_go() {
+        if inner.stopping.load(Ordering::SeqCst) {
+            peer.clings.store(true, Ordering::Release);
+            break;
+        }
         std::thread::sleep(STRAGGLER_LOOK);
     }
     closed.force();

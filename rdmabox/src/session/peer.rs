@@ -33,7 +33,8 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// Nothing of the session touches memory any more, whatever the client does. With shared memory this is called when the client
     /// has answered that its last request is over, which a running one does by itself, or when its process has ended: until
-    /// then it is put off ([`Fencing`](super::Fencing)). Only a host that is being stopped does not wait for that. Whoever used
+    /// then it is put off ([`Fencing`](super::Fencing)). Only a host that is being stopped does not wait for that
+    /// ([`Peer::clings`]). Whoever used
     /// [`Session::map`](super::Session::map) and kept the memory can read there in any case.
     fn disconnected(&self, peer: &Peer) {
         let _ = peer;
@@ -49,6 +50,8 @@ pub struct Peer {
     pub(crate) key: Option<KeyId>,
     /// Its lease is over.
     pub(crate) expired: AtomicBool,
+    /// The host did not wait until it had let go of mapped memory.
+    pub(crate) clings: AtomicBool,
     /// Where memory is mapped.
     pub(super) process: Option<Arc<ClientProcess>>,
 }
@@ -61,6 +64,11 @@ impl PeerProcess {
     /// True once the process has ended: nothing of it will ever come again.
     pub fn has_ended(&self) -> bool {
         self.0.has_ended()
+    }
+
+    /// Its number. While [`has_ended`](Self::has_ended) is false no other process has it.
+    pub fn id(&self) -> i32 {
+        self.0.pid()
     }
 }
 
@@ -83,6 +91,12 @@ impl Peer {
     /// True if the session ends because nothing was heard of the peer for the length of its lease, and not because its connection did.
     pub fn has_expired(&self) -> bool {
         self.expired.load(Ordering::Acquire)
+    }
+
+    /// True if the session is over because the host is being stopped, and the client had not let go of mapped memory by then: it may go on
+    /// to write there.
+    pub fn clings(&self) -> bool {
+        self.clings.load(Ordering::Acquire)
     }
 
     /// Its process, where that is another one of this host and known: over shared memory.

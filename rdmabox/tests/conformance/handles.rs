@@ -35,6 +35,8 @@ inside_a_host! {
     a_handle_that_is_no_memory_ends_the_connection,
     memory_frames_have_a_limit,
     memory_frames_need_a_peer_that_shares,
+    a_tether_is_held_until_the_queue_pair_is_in_err,
+    a_tether_is_one_descriptor_and_comes_once,
     a_side_that_maps_nothing_keeps_nothing,
     requests_of_a_side_that_maps_nothing_are_carried_out_by_the_peer,
 }
@@ -185,6 +187,50 @@ fn memory_frames_need_a_peer_that_shares(config: Config) {
     assert_ended(side, peer);
 }
 
+fn a_tether_is_held_until_the_queue_pair_is_in_err(config: Config) {
+    let held = || {
+        let (kept, given) = witness();
+        let (side, peer) = meet(config);
+        peer.say_with(&Frame::tether().bytes(), &[given.as_fd()]);
+        drop(given);
+        // It has been dealt with when the message behind it has.
+        peer.say(&Frame::send(0).bytes());
+        assert_eq!(recvs(&side, 1), [(1, WcStatus::Success)]);
+        assert_eq!((&kept).read(&mut [0]).map_err(|e| e.kind()), Err(ErrorKind::WouldBlock));
+        (kept, side, peer)
+    };
+    let (kept, side, _peer) = held();
+    side.qp.to_error();
+    assert_eq!((&kept).read(&mut [0]).map_err(|e| e.kind()), Ok(0), "when it has returned, and not later");
+    // Whoever gave it may be gone.
+    let (kept, side, peer) = held();
+    drop(peer);
+    ends(&side, "the end of a connection whose peer is gone");
+    assert_all_closed(&kept);
+    drop(side);
+}
+
+fn a_tether_is_one_descriptor_and_comes_once(config: Config) {
+    for counts in [&[0][..], &[2], &[12], &[1, 1]] {
+        let (kept, given) = witness();
+        let (side, peer) = meet(config);
+        for &count in counts {
+            peer.say_with(&Frame::tether().bytes(), &vec![given.as_fd(); count]);
+        }
+        drop(given);
+        assert_ended(side, peer);
+        assert_all_closed(&kept);
+    }
+    let (kept, given) = witness();
+    let side = Setup::new(config).side();
+    let peer = RawPeer::meet(config, &side);
+    side.recv(1, &[]);
+    peer.say_with(&Frame::tether().bytes(), &[given.as_fd()]);
+    drop(given);
+    assert_ended(side, peer);
+    assert_all_closed(&kept);
+}
+
 fn a_side_that_maps_nothing_keeps_nothing(config: Config) {
     let side = Setup::new(config).maps_nothing().side();
     let peer = RawPeer::meet_sharing(config, &side);
@@ -195,6 +241,7 @@ fn a_side_that_maps_nothing_keeps_nothing(config: Config) {
         peer.say_with(&Frame::memory(id, usize::MAX).bytes(), &[given.as_fd()]);
         side.pump();
     }
+    peer.say_with(&Frame::tether().bytes(), &[given.as_fd()]);
     drop(given);
     peer.say(&Frame::send(0).bytes());
     assert_eq!(recvs(&side, 1), [(1, WcStatus::Success)]);

@@ -85,6 +85,11 @@ impl Frame {
         Frame { arg0: len as u64, arg1: id, ..Frame::new(32, 0) }
     }
 
+    /// Something to be held for as long as memory of this side is touched.
+    pub(crate) fn tether() -> Frame {
+        Frame::new(33, 0)
+    }
+
     pub(crate) fn bytes(self) -> [u8; FRAME] {
         let mut out = Vec::with_capacity(FRAME);
         out.extend([self.opcode, self.flags, self.status, 0]);
@@ -155,7 +160,7 @@ impl RawPeer {
         // More than any table needs, and no page of it is ever touched.
         let table = sharing.then(|| Memory::shared("table", 64 << 20).expect("memory"));
         let mut hello = b"rdmabox\x01".to_vec();
-        hello.extend(1u32.to_le_bytes());
+        hello.extend(2u32.to_le_bytes());
         hello.extend(9u32.to_le_bytes());
         hello.extend((table.as_ref().map_or(0, Memory::len) as u64).to_le_bytes());
         let handles: Vec<_> = table.iter().map(|table| table.fd().expect("shared")).collect();
@@ -163,7 +168,7 @@ impl RawPeer {
         side.qp.connect(theirs, PATIENCE).expect("connect");
         let mut hello = [0; HELLO];
         peer.with(|stream| stream.read_exact(&mut hello)).expect("hello");
-        assert_eq!(hello[..12], *b"rdmabox\x01\x01\0\0\0", "the version that these frames are of");
+        assert_eq!(hello[..12], *b"rdmabox\x01\x02\0\0\0", "the version that these frames are of");
         peer
     }
 

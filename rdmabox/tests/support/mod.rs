@@ -27,6 +27,8 @@ pub struct Echo {
     pub export: Mutex<Option<Export>>,
     pub calls: AtomicU64,
     pub ended: AtomicU64,
+    /// Of those, the ones that have not let go.
+    pub clinging: AtomicU64,
     /// Runs in [`Service::disconnected`].
     pub at_the_end: Mutex<Option<Box<dyn FnMut() + Send>>>,
 }
@@ -47,8 +49,9 @@ impl Service for Echo {
         Ok(())
     }
 
-    fn disconnected(&self, _: &Peer) {
+    fn disconnected(&self, peer: &Peer) {
         self.ended.fetch_add(1, Ordering::SeqCst);
+        self.clinging.fetch_add(peer.clings().into(), Ordering::SeqCst);
         if let Some(then) = &mut *self.at_the_end.lock() {
             then();
         }
@@ -111,6 +114,12 @@ impl Fixture {
             options.operation_timeout = Duration::from_secs(60);
         }
         Fixture { service, memory, running: Some(running), address, options, _dir: dir }
+    }
+
+    /// Ends the host; nothing of it is left.
+    pub fn end(&mut self) {
+        self.running = None;
+        *self.service.export.lock() = None;
     }
 
     pub fn connect(&self) -> Arc<Session> {

@@ -93,6 +93,17 @@ impl Lender {
         Lender { server: Server::start(config).expect("server"), dir }
     }
 
+    /// The next server at the same place. It has what this one leaves behind, if it has a directory for its memory.
+    pub(crate) fn again(self, memory: u64, configure: impl FnOnce(&mut Config)) -> Lender {
+        let Lender { server, dir } = self;
+        let listen = server.addresses().to_vec();
+        drop(server);
+        let mut config = Config { listen, checksum: checked(), ..Config::new(memory) };
+        config.root.perm = 0o777;
+        configure(&mut config);
+        Lender { server: Server::start(config).expect("server"), dir }
+    }
+
     pub(crate) fn address(&self, over: Over) -> String {
         let wanted = |a: &&Address| a.provider() == over;
         self.server.addresses().iter().find(wanted).expect("listening on all").to_string()

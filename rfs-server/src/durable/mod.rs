@@ -7,7 +7,8 @@
 //! space and records that it gives up are used for anything else. LOG.md has the formats.
 //!
 //! From the bottom up: [`op`] is the language of the log, [`log`] the place of its transactions, [`replay`] what they add up to, [`before`] the sessions among that,
-//! [`dirt`] the blocks that may hold bytes, [`header`] says what an object is, and [`object`] opens and makes it. What a step of a
+//! [`dirt`] the blocks that may hold bytes, [`header`] says what an object is, [`object`] opens and makes it, and [`tether`] knows who
+//! may still write to it as a client of a server before. What a step of a
 //! request has changed is put into words in `dispatch::journal`, and `dispatch::recover` makes a file system of it again.
 
 pub mod before;
@@ -17,11 +18,13 @@ pub mod log;
 pub mod object;
 pub mod op;
 pub mod replay;
+pub mod tether;
 
 pub use dirt::Dirt;
 pub use header::{Header, Shape};
 pub use log::Log;
 pub use object::{Object, ObjectError, ObjectStore};
+pub use tether::{Former, Tether};
 
 /// A hash of words: FNV-1a, taken word by word, with the upper half folded in after each step. It finds what was written in part, not
 /// malice.

@@ -6,7 +6,10 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -17,7 +20,7 @@ use rfs_proto::{checksum, record};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
-    Dirt, Header, Log, Shape,
+    Dirt, Former, Header, Log, Shape, Tether,
     header::{HeaderError, PAGE, Turn},
     log::LogError,
     op::Op,
@@ -111,13 +114,28 @@ fn os(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> ObjectError 
 #[derive(Debug)]
 pub struct ObjectStore {
     path: PathBuf,
+    /// Goes before the lock does.
+    tether: Tether,
+    former: Arc<Former>,
     _lock: File,
 }
 
 impl ObjectStore {
     /// Locks a directory; makes it, for this user alone, if just that one is missing.
     pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
-        Ok(ObjectStore { path: path.to_owned(), _lock: lock_directory(path)? })
+        let lock = lock_directory(path)?;
+        let (tether, former) = Tether::make(path).map_err(os(path, "making the file that clients hold"))?;
+        Ok(ObjectStore { path: path.to_owned(), tether, former: Arc::new(former), _lock: lock })
+    }
+
+    /// What clients that map memory are to hold.
+    pub fn tether(&self) -> Result<OwnedFd, ObjectError> {
+        self.tether.descriptor().map_err(os(&self.path, "dup"))
+    }
+
+    /// Who may still write as a client of a server before.
+    pub fn former(&self) -> &Arc<Former> {
+        &self.former
     }
 
     /// The object of an export: the one that is there, or a new one. One that no server has begun to work with is made anew: whatever was

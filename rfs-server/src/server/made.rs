@@ -12,7 +12,7 @@ use crate::{
     bytes::Bytes,
     config::{Config, DEFAULT_LEASE},
     dispatch::{Dispatcher, Kept, Root},
-    durable::Object,
+    durable::{Former, Object},
     export::ExportConfig,
     patience::Alarm,
     persist::{directory::Snapshots, restore::restore},
@@ -105,13 +105,22 @@ impl Made {
     }
 
     /// Starts the threads that work for it. `all`: of all exports of the server.
-    pub(super) fn work(&self, config: &Config, all: &Arc<[Arc<Dispatcher>]>) -> Result<Export, StartError> {
+    /// `former`: who may still write as a client of the server before.
+    pub(super) fn work(
+        &self,
+        config: &Config,
+        all: &Arc<[Arc<Dispatcher>]>,
+        former: &Arc<Former>,
+    ) -> Result<Export, StartError> {
         if let Some(object) = &self.object {
             object.begin();
         }
         let grace = config.fencing.lease.unwrap_or(DEFAULT_LEASE);
-        let upkeep =
-            || Upkeep::start(&self.lent.dispatcher, Instant::now() + grace).map_err(StartError::Thread);
+        let upkeep = || {
+            let deadline = Instant::now() + grace;
+            Upkeep::start(&self.lent.dispatcher, deadline, Arc::clone(former), config.fencing.kill)
+                .map_err(StartError::Thread)
+        };
         Ok(Export {
             upkeep: self.object.as_ref().map(|_| upkeep()).transpose()?,
             object: self.object.clone(),

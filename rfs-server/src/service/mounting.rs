@@ -20,6 +20,10 @@ impl FileService {
     /// What becomes of a connection that says which mount it is of.
     pub(super) fn arrival(&self, peer: &Peer, mount: Option<Identity>, wanted: Attached) -> Arrival {
         let Some(mount) = mount else { return Arrival::New };
+        // What it had begun at the server before is not over.
+        if peer.process().is_some_and(|process| self.former.is_held_by(process.id())) {
+            return Arrival::Doomed;
+        }
         self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id())
     }
 
@@ -97,7 +101,10 @@ fn claim(peer: &Peer, mount: Identity, Attached { export, rights, .. }: Attached
 
 impl Absent for FileService {
     fn give_up(&self, now: Instant) -> Option<Instant> {
-        let over = self.mounts.lock().overdue(now);
+        // The mounts are not locked meanwhile: it may take some time to find out.
+        let of_before = self.mounts.lock().has_overdue_of_before(now);
+        let holds_on = of_before && !self.former.ends(self.kill);
+        let over = self.mounts.lock().overdue(now, holds_on);
         for Attached { export, session, .. } in over {
             log::info!("session {session}: its mount has not come back");
             self.exports[export].dispatcher.session_ended(session);

@@ -52,6 +52,8 @@ struct Shared {
     engine: OnceLock<Engine>,
     engine_start: Mutex<()>,
     next_qp: AtomicU32,
+    /// For peers of this host.
+    tether: OnceLock<OwnedFd>,
 }
 
 impl Shared {
@@ -87,8 +89,15 @@ impl SoftDevice {
             engine_start: Mutex::new(()),
             // 0 is the wake token of poll sets.
             next_qp: AtomicU32::new(1),
+            tether: OnceLock::new(),
         };
         Ok(Arc::new(SoftDevice { attr, shared: Arc::new(shared) }))
+    }
+
+    /// Has each peer that maps memory of this device hold a copy of `descriptor` until no request of it can touch that any more: its queue
+    /// pair is in Err, or its process has ended. The first one counts, for queue pairs that connect afterwards.
+    pub(crate) fn tether(&self, descriptor: OwnedFd) {
+        let _ = self.shared.tether.set(descriptor);
     }
 }
 
@@ -170,6 +179,16 @@ impl SoftPd {
     /// Gives a newly connected peer every handle there is, and those to come.
     pub(crate) fn share_with(&self, qp: &Weak<SoftQp>) {
         let Some(strong) = qp.upgrade() else { return };
+        if let Some(tether) = self.device.tether.get() {
+            // Before any memory, and the peer takes them in this order.
+            match tether.try_clone() {
+                Ok(fd) => strong.hand_over(&Header::new(Opcode::Tether, 0), fd),
+                Err(e) => {
+                    log::error!("no descriptor for the tether of a peer, which gets no memory: {e}");
+                    return;
+                }
+            }
+        }
         let mut sharing = self.sharing.lock();
         for entry in sharing.memories.values() {
             if let Some(memory) = entry.memory.upgrade() {
@@ -270,7 +289,7 @@ fn announce(qp: &SoftQp, memory: &Memory, id: u64, writable: bool) {
     header.arg0 = (memory.len() as u64).into();
     header.arg1 = id.into();
     match memory.peer_fd(writable) {
-        Ok(fd) => qp.announce_memory(&header, fd),
+        Ok(fd) => qp.hand_over(&header, fd),
         Err(e) => log::error!("cannot hand memory to a peer, its requests will fail: {e}"),
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct PeerMemory {
     /// writing knows that none is under way.
     mapped: ReaderLock<Vec<(u64, Arc<Memory>)>>,
     mappings: Arc<PeerMappings>,
+    /// What the peer wants to be held until the last execution is over.
+    tether: Mutex<Option<OwnedFd>>,
 }
 
 /// Requests are being executed on the peer's memory. None of them outlives this.
@@ -96,7 +98,8 @@ impl PeerMemory {
         }
         // However long it is said to be, no more of it is looked at.
         let table = Memory::from_peer(table, shared_table::TABLE_LEN, false)?;
-        Ok(PeerMemory { table, mapped: ReaderLock::default(), mappings: Arc::clone(mappings) })
+        let (mapped, tether) = (ReaderLock::default(), Mutex::default());
+        Ok(PeerMemory { table, mapped, mappings: Arc::clone(mappings), tether })
     }
 
     /// True if no further memory is taken from this peer.
@@ -126,9 +129,19 @@ impl PeerMemory {
         Some(Executing { table: &self.table, mapped: self.mapped.try_read()? })
     }
 
-    /// Returns when every execution that was under way is over.
-    pub(crate) fn await_executions(&self) {
+    /// Holds a descriptor until [`let_go`](Self::let_go). False if there is one already.
+    pub(crate) fn tie(&self, tether: OwnedFd) -> bool {
+        let mut held = self.tether.lock();
+        let first = held.is_none();
+        held.get_or_insert(tether);
+        first
+    }
+
+    /// Returns when every execution that was under way is over; the caller sees to it that no other one begins.
+    pub(crate) fn let_go(&self) {
         drop(self.mapped.write());
+        // Whoever asks who has it finds nobody who could still touch the memory.
+        *self.tether.lock() = None;
     }
 }
 

@@ -324,7 +324,7 @@ impl SoftQp {
             return;
         }
         if let Some(peer) = self.link.get().and_then(|link| link.peer.as_ref()) {
-            peer.await_executions();
+            peer.let_go();
         }
         let taken = rx.close(drain);
         // Before any completion: nothing may be sent from memory that its owner has back.
@@ -352,8 +352,8 @@ impl SoftQp {
         self.complete_recv(taken, WcStatus::WrFlushErr);
     }
 
-    /// Sends a memory handle to the peer; for memory that is registered after the connection was made.
-    pub(crate) fn announce_memory(&self, header: &Header, fd: std::os::fd::OwnedFd) {
+    /// Sends a descriptor to the peer, with the frame that says what it is.
+    pub(crate) fn hand_over(&self, header: &Header, fd: std::os::fd::OwnedFd) {
         let Some(link) = self.link.get() else { return };
         {
             let mut tx = self.tx.lock();

@@ -89,6 +89,7 @@ impl SoftQp {
                 }
             })),
             Opcode::Memory => self.on_memory(rx, link, header),
+            Opcode::Tether => self.on_tether(rx, link),
         }
     }
 
@@ -234,6 +235,17 @@ impl SoftQp {
                 log::warn!("queue pair {}: {e}", self.number());
                 Action::Nonsense("unusable memory handle")
             }
+        }
+    }
+
+    fn on_tether(&self, rx: &mut Rx, link: &Link) -> Action {
+        if !link.shares || rx.descriptors.len() != 1 {
+            return Action::Nonsense("a tether without its one descriptor");
+        }
+        let fd = rx.descriptors.remove(0);
+        match link.peer.as_ref().is_none_or(|peer| peer.tie(fd)) {
+            true => Action::Next,
+            false => Action::Nonsense("a second tether"),
         }
     }
 }

@@ -273,7 +273,8 @@ impl Rx {
         let Ok(header) = Header::read_from_bytes(self.header.as_bytes()) else {
             return Step::Empty;
         };
-        let action = if self.descriptors.is_empty() || header.opcode == Opcode::Memory as u8 {
+        let carries = Opcode::from_code(header.opcode).is_some_and(Opcode::carries_descriptor);
+        let action = if self.descriptors.is_empty() || carries {
             qp.dispatch(self, link, &header)
         } else {
             Action::Nonsense("a handle with a frame that has none")

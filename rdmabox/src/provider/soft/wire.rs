@@ -61,14 +61,21 @@ pub(crate) enum Opcode {
     AtomicResponse = 19,
     /// A memory handle travels with this frame (Unix sockets only).
     Memory = 32,
+    /// A descriptor to be held for as long as the sender's memory is touched travels with this frame (Unix sockets only).
+    Tether = 33,
 }
 
 impl Opcode {
     pub(crate) fn from_code(code: u8) -> Option<Opcode> {
         use Opcode::*;
-        [Send, Write, Read, CompareSwap, FetchAdd, Ack, Nak, ReadResponse, AtomicResponse, Memory]
+        [Send, Write, Read, CompareSwap, FetchAdd, Ack, Nak, ReadResponse, AtomicResponse, Memory, Tether]
             .into_iter()
             .find(|op| *op as u8 == code)
+    }
+
+    /// True if a descriptor travels with it.
+    pub(crate) fn carries_descriptor(self) -> bool {
+        matches!(self, Opcode::Memory | Opcode::Tether)
     }
 }
 
@@ -92,7 +99,7 @@ pub(crate) struct Hello {
 /// Says that this is a queue pair of this provider.
 pub(crate) const MAGIC: [u8; 8] = *b"rdmabox\x01";
 /// Version of the frames.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -122,7 +129,7 @@ mod tests {
     #[test]
     fn opcodes_round_trip_and_unknown_ones_are_refused() {
         let known: Vec<u8> = (0..=255).filter(|code| Opcode::from_code(*code).is_some()).collect();
-        assert_eq!(known, [1, 2, 3, 4, 5, 16, 17, 18, 19, 32]);
+        assert_eq!(known, [1, 2, 3, 4, 5, 16, 17, 18, 19, 32, 33]);
         for code in known {
             assert_eq!(Opcode::from_code(code).map(|op| op as u8), Some(code));
         }

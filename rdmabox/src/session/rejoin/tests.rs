@@ -312,7 +312,7 @@ fn a_lane_whose_connection_is_reset_ends_nothing_else_and_can_be_rebuilt() {
 /// A queue pair's greeting, without memory.
 fn hello() -> Vec<u8> {
     let mut hello = b"rdmabox\x01".to_vec();
-    hello.extend(1u32.to_le_bytes());
+    hello.extend(2u32.to_le_bytes());
     hello.extend(9u32.to_le_bytes());
     hello.extend(0u64.to_le_bytes());
     hello
