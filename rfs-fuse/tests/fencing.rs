@@ -222,7 +222,7 @@ fn held_still_over_a_restart(kill: bool) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(process), options).expect("its process").is_some()
     };
-    thread::scope(|scope| {
+    let lender = thread::scope(|scope| {
         let (old, count, data) = (&old, &count, &data);
         let _held = KilledOnPanic(&held);
         let writers = [0, 1]
@@ -271,11 +271,17 @@ fn held_still_over_a_restart(kill: bool) {
         assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
         drop(new);
         other.unmount();
-        drop(lender);
+        lender
     });
     drop(old);
-    held.signal(Signal::KILL);
-    held.wait();
+    match kill {
+        true => {
+            use std::os::unix::process::ExitStatusExt;
+            assert_eq!(held.wait().0.signal(), Some(Signal::KILL.as_raw()));
+        }
+        false => held.unmount(),
+    }
+    drop(lender);
 }
 
 #[test]
