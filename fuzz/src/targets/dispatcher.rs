@@ -27,7 +27,7 @@ const SESSIONS: u64 = 3;
 /// The one that tidies up.
 const TIDY: u64 = 9;
 
-fn memory(len: usize) -> Arc<Memory> {
+pub(super) fn memory(len: usize) -> Arc<Memory> {
     Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"))
 }
 

@@ -4,6 +4,7 @@ mod client;
 mod dispatcher;
 mod frames;
 mod host;
+mod kept;
 mod proto;
 mod snapshot;
 mod text;
@@ -92,6 +93,19 @@ pub const ALL: &[Target] = &[
         about: "requests of three sessions at the file system",
         run: dispatcher::requests,
         seeds: dispatcher::requests_seeds,
+    },
+    Target {
+        name: "memory-header",
+        about: "the first page of memory objects",
+        run: kept::header,
+        seeds: kept::header_seeds,
+    },
+    Target { name: "memory-log", about: "logs of memory objects", run: kept::log, seeds: kept::log_seeds },
+    Target {
+        name: "memory-transactions",
+        about: "logs with the right checks",
+        run: kept::transactions,
+        seeds: kept::transactions_seeds,
     },
     Target {
         name: "snapshot",

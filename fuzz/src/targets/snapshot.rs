@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use rdmabox::Memory;
 use rfs_proto::{ROOT_INO, Reply, Request, SetAttr, checksum, record};
 use rfs_server::{
     bytes::Bytes,
@@ -20,7 +19,7 @@ use rfs_server::{
     space::Zeroing,
 };
 
-use super::dispatcher::{self, Bench};
+use super::dispatcher::{self, Bench, memory};
 
 const HEADER: Header = Header {
     arena: dispatcher::MEMORY as u64,
@@ -34,7 +33,6 @@ const KINDS: [Kind; 5] = [Kind::Ops, Kind::Written, Kind::WrittenLater, Kind::By
 /// A file as it is.
 pub(super) fn file(bytes: &[u8]) {
     let Ok(contents) = Contents::read(bytes) else { return };
-    let memory = |len| Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"));
     let (arena, table) = (memory(dispatcher::MEMORY), memory(dispatcher::INODES * record::LEN));
     let words = memory(checksum::region_len(dispatcher::MEMORY as u64) as usize);
     let checked = Bytes::new(Arc::clone(&arena), Some(words));

@@ -37,6 +37,9 @@ pub enum NoTree {
     /// A name stands for nothing.
     #[error("a name in directory {0} stands for nothing")]
     Name(u64),
+    /// An inode has more names than it says, and would be gone before they are.
+    #[error("inode {0} has more names than links")]
+    Links(u64),
     /// A directory lies nowhere, in several places, or in itself.
     #[error("directory {0} does not lie below the root directory, at one place")]
     Place(u64),
@@ -94,23 +97,26 @@ impl State {
         Ok(())
     }
 
-    /// Whether directories make a tree: there is a root, names stand for inodes, and each directory has one name, in the one that it lies in, and
+    /// Whether directories make a tree: there is a root, names stand for inodes, of which none has more than it knows of, and each directory has one name, in the one that it lies in, and
     /// the root above it. What is above one is looked for without end where it is not so.
     pub fn check_tree(&self) -> Result<(), NoTree> {
         let directory = |ino: &u64| self.inodes.get(ino).and_then(Inode::directory);
         if directory(&ROOT_INO).is_none_or(|root| root.parent != ROOT_INO) {
             return Err(NoTree::Root);
         }
-        let mut named = ByNumber::<()>::default();
+        let mut named = ByNumber::<u32>::with_capacity_and_hasher(self.inodes.len(), Default::default());
         for (&ino, inode) in &self.inodes {
             for (_, _, child) in inode.directory().into_iter().flat_map(|directory| directory.after(0)) {
-                if !self.inodes.contains_key(&child) {
-                    return Err(NoTree::Name(ino));
-                }
-                if let Some(below) = directory(&child)
-                    && (child == ROOT_INO || below.parent != ino || named.insert(child, ()).is_some())
+                let Some(inode) = self.inodes.get(&child) else { return Err(NoTree::Name(ino)) };
+                let names = named.entry(child).or_default();
+                *names += 1;
+                if let Some(below) = inode.directory()
+                    && (child == ROOT_INO || below.parent != ino || *names > 1)
                 {
                     return Err(NoTree::Place(child));
+                }
+                if *names > inode.nlink {
+                    return Err(NoTree::Links(child));
                 }
             }
         }
@@ -232,5 +238,26 @@ mod tests {
         assert_eq!(check(&[(1, 1), (2, 1)], &[]), Err(NoTree::Place(2)), "no name");
         let elsewhere = check(&[(1, 1), (2, 1), (3, 1)], &[(1, "a", 2), (2, "b", 3)]);
         assert_eq!(elsewhere, Err(NoTree::Place(3)));
+    }
+
+    /// What is gone while a name of it is there has a listing look for it for ever.
+    #[test]
+    fn nothing_has_more_names_than_links() {
+        let with_file = |nlink, names: &[&str]| {
+            let mut state = state(&[(1, 1)], &[]);
+            let root = state.inodes[&1].clone();
+            let (kind, content) = (FileKind::Regular, Content::File(0, 0));
+            let file = Attributes { kind, nlink, slot: 5, content, ..attributes(&root) };
+            state.apply(Op::Inode(7, file)).unwrap();
+            for (cookie, name) in (1..).zip(names) {
+                state.apply(Op::Name(1, name.as_bytes(), Some((7, cookie)))).unwrap();
+            }
+            state.check_tree()
+        };
+        assert_eq!(with_file(2, &["a", "b"]), Ok(()));
+        assert_eq!(with_file(2, &["a"]), Ok(()));
+        assert_eq!(with_file(0, &[]), Ok(()));
+        assert_eq!(with_file(0, &["a"]), Err(NoTree::Links(7)));
+        assert_eq!(with_file(2, &["a", "b", "c"]), Err(NoTree::Links(7)));
     }
 }
