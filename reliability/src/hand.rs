@@ -16,7 +16,7 @@ use measure::{
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::{Error, Result};
+use crate::{Error, Result, stand::kill};
 
 /// Reads lines from the file that is its first argument, and says what became of each.
 const SCRIPT: &str =
@@ -48,9 +48,9 @@ fn fifo(path: &Path) -> Result<File> {
 }
 
 impl Waiting {
-    /// Starts what is to become `command`, in a directory where it has a file of its own.
-    pub(crate) fn start(dir: &Path, command: &Invocation) -> Result<Waiting> {
-        let path = dir.join("waiting");
+    /// Starts what is to become `command`, in a directory where it has a file of its own, of this name.
+    pub(crate) fn start(dir: &Path, name: &str, command: &Invocation) -> Result<Waiting> {
+        let path = dir.join(name);
         fs::remove_file(&path).or_else(|e| match e.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(Error::io("a fifo")(e)),
@@ -71,6 +71,13 @@ impl Waiting {
         writeln!(self.word).map_err(Error::io("a fifo"))?;
         let found = ready(&mut self.program)?;
         Ok((self.program, found))
+    }
+
+    /// It is wanted, and killed so long afterwards, whether or not it is there by then.
+    pub(crate) fn go_and_be_killed(mut self, after: Duration) -> Result<()> {
+        writeln!(self.word).map_err(Error::io("a fifo"))?;
+        std::thread::sleep(after);
+        kill(&mut self.program)
     }
 }
 
@@ -114,7 +121,7 @@ mod tests {
     fn a_program_begins_when_it_is_wanted() {
         let dir = tempfile::tempdir().unwrap();
         for word in ["first", "second"] {
-            let waiting = Waiting::start(dir.path(), &Invocation::new("echo").arg(word)).unwrap();
+            let waiting = Waiting::start(dir.path(), "waiting", &Invocation::new("echo").arg(word)).unwrap();
             assert_eq!(waiting.program.stdout.text(), "waiting\n");
             let said = |said: &str| said.lines().nth(1).map(str::to_owned);
             let ready =

@@ -1,5 +1,6 @@
 //! A server that is killed while its mounts are used, and started again with the memory that it had: all that was acknowledged is
-//! there, and the mounts go on.
+//! there, and the mounts go on. Some of those that are started are killed, too, while they take over or soon after. At the end everything is
+//! looked at once more, by a mount that has seen nothing of it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,12 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rdmabox::size;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::{
     Error, Result,
+    bulk::Bulk,
     report::Report,
-    stand::{Plan, Stand, time_until},
+    stand::{Mount, Plan, Stand, time_until},
     user::{Tally, User, counted},
 };
 
@@ -26,6 +29,12 @@ const AGAIN_WITHIN: Duration = Duration::from_secs(1);
 const NEVER: Duration = Duration::from_secs(60);
 /// Longest time between serving again and the next kill.
 const LONGEST: Duration = Duration::from_millis(400);
+/// One in so many is followed by another one.
+const AGAIN: u32 = 4;
+/// Longest time between the beginning of a server and its end then: most take over in less.
+const SOON: Duration = Duration::from_millis(60);
+/// One in so many bytes of memory stays as it is all the while.
+const BULK: u64 = 4;
 /// Losses that are told.
 const TOLD: usize = 5;
 /// Mounts, each with a user.
@@ -80,53 +89,86 @@ pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
         (1..).zip(&mounts).map(|(id, mount)| User::new(&mount.point, id)).collect::<Result<Vec<_>>>()?;
     let (beside, holding) = (stand.mount()?, stand.mount()?);
     let holder = Holder::new(&holding.point)?;
-    let mut lost = Vec::new();
+    let bulk = Bulk::write(&beside.point, plan.memory / BULK)?;
+    let (mut lost, mut killed_soon) = (Vec::new(), 0_u32);
     let stop = AtomicBool::new(false);
     let mut random = fastrand::Rng::new();
-    let (killed, tally) = thread::scope(|scope| {
+    let (killed, mut users) = thread::scope(|scope| {
         let running: Vec<_> =
-            users.into_iter().map(|user| scope.spawn(|| user.use_it(&stop, |_| {}))).collect();
+            users.into_iter().map(|user| scope.spawn(|| user.use_it_for_now(&stop, |_| {}))).collect();
         let probe = beside.point.join("probe");
         let mut kill_one = |longest: Option<Duration>| -> Result<Option<Duration>> {
             plan.interrupt.check()?;
-            thread::sleep(random.u32(..=LONGEST.as_micros() as u32) * Duration::from_micros(1));
-            stand.kill_server()?;
+            let mut up_to =
+                |longest: Duration| random.u32(..=longest.as_micros() as u32) * Duration::from_micros(1);
+            thread::sleep(up_to(LONGEST));
+            let soon = up_to(SOON);
+            match random.u32(..AGAIN) {
+                0 => {
+                    killed_soon += 1;
+                    stand.kill_two_servers(soon)?;
+                }
+                _ => stand.kill_server()?,
+            }
             let began = Instant::now();
             stand.serve_again()?;
             let serves =
                 time_until(NEVER, || fs::write(&probe, b"x").is_ok() && fs::remove_file(&probe).is_ok());
-            lost.extend(holder.has_all(&beside.point).err().map(|e| e.to_string()));
+            let found = holder.has_all(&beside.point);
+            let found = found.and_then(|()| bulk.look_somewhere(&beside.point, &mut random));
+            lost.extend(found.err().map(|e| e.to_string()));
             Ok(longest.zip(serves).map(|(longest, _)| longest.max(began.elapsed())))
         };
         let killed = (0..times).try_fold(Some(Duration::ZERO), |longest, _| kill_one(longest));
         // Each has to come to an end with what he is doing.
         thread::sleep(LONGEST);
         stop.store(true, Ordering::Relaxed);
-        let mut all = Tally::default();
-        running.into_iter().filter_map(|user| user.join().ok()).for_each(|tally| all.add(&tally));
-        (killed, all)
+        let users: Vec<User> = running.into_iter().filter_map(|user| user.join().ok()).collect();
+        (killed, users)
     });
     let longest = killed?;
     let count = counted(&beside.point)?;
+    let mut tally = Tally::default();
+    users.iter().for_each(|user| tally.add(user.tally()));
+    drop(holder);
+    mounts.into_iter().chain([beside, holding]).try_for_each(Mount::unmount)?;
+
+    // Nobody is there who has anything in his own memory.
+    stand.kill_server()?;
+    stand.serve_again()?;
+    let fresh = stand.mount()?;
+    let mut wrong: Vec<String> = users
+        .iter_mut()
+        .filter_map(|user| user.look_again(&fresh.point).err())
+        .map(|e| e.to_string())
+        .collect();
+    wrong.extend(bulk.look_at_all(&fresh.point).err().map(|e| e.to_string()));
+    match counted(&fresh.point)? {
+        found if found == count => {}
+        found => wrong.push(format!("counted is {found}, not {count}")),
+    }
 
     let mut report =
         Report::new(format!("the server killed {times} times, {MOUNTS} mounts over {} used", plan.provider));
     let within = longest.is_some_and(|time| time <= AGAIN_WITHIN);
     let found = longest.map_or("never".into(), |time| format!("{} ms", time.as_millis()));
     report.check_if(!plan.short, "serves again after, at most", found, "within 1 s", within);
+    report.note("killed soon after", killed_soon);
     report.note("operations", tally.operations);
     report.check("wrong bytes, sizes or names", tally.wrong, "none", tally.wrong == 0);
     let failed = tally.errors - tally.wrong;
     report.check("operations that failed", failed, "none", failed == 0);
-    report.check("locks and open files lost", lost.len(), "none", lost.is_empty());
+    report.check("locks, open files, old bytes lost", lost.len(), "none", lost.is_empty());
     lost.iter().take(TOLD).for_each(|text| report.note("lost", text));
+    report.note("bytes that stay", size::show(bulk.bytes()));
+    report.check("wrong at a mount made afterwards", wrong.len(), "none", wrong.is_empty());
+    wrong.iter().take(TOLD).for_each(|text| report.note("wrong afterwards", text));
     tally.wrong_texts.iter().for_each(|text| report.note("wrong", text));
     tally.texts.iter().for_each(|text| report.note("error", text));
     let found = format!("{count}, of {} to {}", tally.counted, tally.counted + tally.perhaps_counted);
     report.check("counted under a lock", found, "none lost", tally.fits(count));
     report.note("longest operation", format!("{} ms, {}", tally.longest.0.as_millis(), tally.longest.1));
-    drop(holder);
-    mounts.into_iter().chain([beside, holding]).try_for_each(crate::stand::Mount::unmount)?;
+    fresh.unmount()?;
     stand.stop()?;
     Ok(report)
 }

@@ -7,6 +7,7 @@
 //! RELIABILITY.md of rfs-server says what each trial is for.
 #![forbid(unsafe_code)]
 
+mod bulk;
 mod clients;
 mod content;
 mod cut;

@@ -166,9 +166,22 @@ impl Stand<'_> {
 
     /// Kills the server. What is to become the next one is started before: later it would wait for mounts that wait for it.
     pub(crate) fn kill_server(&mut self) -> Result<()> {
-        let command = server(self.plan, self.kept.as_ref(), &self.address);
-        self.next = Some(Waiting::start(self.directory()?, &command)?);
+        self.next = Some(self.waiting("next")?);
         kill(&mut self.server)
+    }
+
+    /// Kills the server, and the next one so long after it has begun, which may be while it takes over.
+    pub(crate) fn kill_two_servers(&mut self, after: Duration) -> Result<()> {
+        let (second, third) = (self.waiting("second")?, self.waiting("next")?);
+        kill(&mut self.server)?;
+        second.go_and_be_killed(after)?;
+        self.next = Some(third);
+        Ok(())
+    }
+
+    fn waiting(&self, name: &str) -> Result<Waiting> {
+        let command = server(self.plan, self.kept.as_ref(), &self.address);
+        Waiting::start(self.directory()?, name, &command)
     }
 
     /// Starts the next server where the one before was that was killed.

@@ -108,7 +108,12 @@ impl User {
     }
 
     /// Goes on until he is told to stop. What is seen of it meanwhile is given to `look`, now and then.
-    pub(crate) fn use_it(mut self, stop: &AtomicBool, look: impl Fn(&Tally)) -> Tally {
+    pub(crate) fn use_it(self, stop: &AtomicBool, look: impl Fn(&Tally)) -> Tally {
+        self.use_it_for_now(stop, look).tally
+    }
+
+    /// The same, for one who is to look again later at what he leaves.
+    pub(crate) fn use_it_for_now(mut self, stop: &AtomicBool, look: impl Fn(&Tally)) -> User {
         while !stop.load(Ordering::Relaxed) {
             if let Err(error) = self.round() {
                 self.tell(&error);
@@ -116,7 +121,18 @@ impl User {
             }
             look(&self.tally);
         }
-        self.tally
+        self
+    }
+
+    /// What he has met with so far.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Looks at all that he has, at another mount.
+    pub(crate) fn look_again(&mut self, mount: &Path) -> Result<()> {
+        self.dir = mount.join(format!("user{}", self.id));
+        self.try_to_settle()
     }
 
     fn tell(&mut self, error: &Error) {
@@ -298,6 +314,24 @@ mod tests {
         assert_eq!((tally.errors, tally.counted), (0, 20), "{:?}", tally.texts);
         assert_eq!(counted(dir.path()).unwrap(), 20);
         assert!(tally.operations > 200 && tally.longest.0 > Duration::ZERO);
+    }
+
+    #[test]
+    fn what_one_leaves_can_be_looked_at_elsewhere() {
+        let [dir, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let stop = AtomicBool::new(false);
+        let user = User::new(dir.path(), 1).unwrap();
+        let mut user = user.use_it_for_now(&stop, |tally| stop.store(tally.counted >= 3, Ordering::Relaxed));
+        assert_eq!((user.tally().errors, user.tally().counted, user.files.len()), (0, 3, 3));
+        assert!(user.look_again(other.path()).is_err());
+        fs::create_dir(other.path().join("user1")).unwrap();
+        for file in &user.files {
+            let name = Path::new("user1").join(&file.name);
+            fs::copy(dir.path().join(&name), other.path().join(&name)).unwrap();
+        }
+        user.look_again(other.path()).unwrap();
+        fs::remove_file(other.path().join("user1/file2")).unwrap();
+        assert!(user.look_again(other.path()).is_err());
     }
 
     #[test]

@@ -70,7 +70,7 @@ struct Mount {
     /// Until when it is waited for, while there is none.
     until: Option<Instant>,
     process: Option<PeerProcess>,
-    /// It was attached to the server before, and has not been back.
+    /// It was attached to the server before, and may still write as its client.
     of_before: bool,
     /// It is given up as soon as that can be.
     is_doomed: bool,
@@ -95,18 +95,19 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// Somebody comes over the connection `peer`.
-    pub fn arrives(&mut self, claim: Claim, peer: u64) -> Arrival {
+    /// Somebody comes over the connection `peer`, who is known to have `let_go` of what servers before had lent, or not.
+    pub fn arrives(&mut self, claim: Claim, peer: u64, let_go: bool) -> Arrival {
         let Some(mount) = self.mounts.get_mut(&claim.mount) else { return Arrival::New };
         if mount.claim != claim {
             return Arrival::Refused;
         }
+        mount.of_before &= !let_go;
         match mount.peer {
             Some(before) if before == peer => Arrival::Refused,
             Some(before) => Arrival::Ending(before),
             None if mount.is_doomed => Arrival::Doomed,
             None => {
-                (mount.peer, mount.until, mount.of_before) = (Some(peer), None, false);
+                (mount.peer, mount.until) = (Some(peer), None);
                 self.peers.insert(peer, claim.mount);
                 Arrival::Back(mount.attached())
             }
@@ -163,23 +164,40 @@ impl Mounts {
         self.peers.contains_key(&peer)
     }
 
-    /// The connection is over, and the mount is waited for `until` then. False if it does not come back, or too many are waited for.
+    /// The connection is over, and the mount is waited for `until` then. False if it does not come back, or too many are waited for:
+    /// then it is to be [forgotten](Self::forget).
     pub fn leaves(&mut self, peer: u64, until: Instant) -> bool {
         let away = self.mounts.len() - self.peers.len();
-        let Some(identity) = self.peers.remove(&peer) else { return false };
-        if away >= MOST {
-            self.mounts.remove(&identity);
+        let Some(identity) = self.peers.get(&peer) else { return false };
+        let Some(mount) = self.mounts.get_mut(identity).filter(|mount| away < MOST && !mount.is_doomed)
+        else {
             return false;
-        }
-        let Some(mount) = self.mounts.get_mut(&identity) else { return false };
+        };
         (mount.peer, mount.until) = (None, Some(until));
+        self.peers.remove(&peer);
         true
     }
 
-    /// The mount of this connection does not come back.
-    pub fn forget(&mut self, peer: u64) {
-        if let Some(identity) = self.peers.remove(&peer) {
-            self.mounts.remove(&identity);
+    /// The mount of this connection, which is over, does not come back. True if its session is not to be ended for all that before
+    /// [`overdue`](Self::overdue) has it.
+    pub fn forget(&mut self, peer: u64, now: Instant) -> bool {
+        let Some(identity) = self.peers.remove(&peer) else { return false };
+        match self.mounts.get_mut(&identity).filter(|mount| mount.of_before) {
+            Some(mount) => (mount.peer, mount.until, mount.is_doomed) = (None, Some(now), true),
+            None => drop(self.mounts.remove(&identity)),
+        }
+        self.mounts.contains_key(&identity)
+    }
+
+    /// The mount of this connection, which is still there, does not come back.
+    pub fn will_not_return(&mut self, peer: u64) {
+        let Some(identity) = self.peers.get(&peer) else { return };
+        match self.mounts.get_mut(identity).filter(|mount| mount.of_before) {
+            Some(mount) => mount.is_doomed = true,
+            None => {
+                self.mounts.remove(identity);
+                self.peers.remove(&peer);
+            }
         }
     }
 
@@ -231,22 +249,22 @@ mod tests {
     fn a_mount_comes_and_goes() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         let lease = Duration::from_secs(1);
-        assert_eq!(mounts.arrives(claim(1), 5), Arrival::New);
+        assert_eq!(mounts.arrives(claim(1), 5, true), Arrival::New);
         mounts.came(claim(1), 5, 5, None);
         assert!(mounts.comes_back(5) && !mounts.comes_back(6));
-        assert_eq!(mounts.arrives(claim(1), 6), Arrival::Ending(5));
+        assert_eq!(mounts.arrives(claim(1), 6, true), Arrival::Ending(5));
         assert_eq!(mounts.deadline(now), None);
         assert!(mounts.leaves(5, now + lease) && !mounts.leaves(5, now + lease));
         assert_eq!(mounts.deadline(now), Some(now + lease));
         let back = Attached { export: 0, rights: Rights::Write, session: 5 };
-        assert_eq!(mounts.arrives(claim(1), 6), Arrival::Back(back));
+        assert_eq!(mounts.arrives(claim(1), 6, true), Arrival::Back(back));
         assert_eq!((mounts.peer_of(0, 5), mounts.peer_of(1, 5), mounts.peer_of(0, 6)), (Some(6), None, None));
         assert_eq!(mounts.overdue(now + 2 * lease, false), [], "it is there");
         assert!(!mounts.give_up(0, 5, now));
         assert!(mounts.leaves(6, now + lease));
         assert_eq!(mounts.overdue(now, false), []);
         assert_eq!(mounts.overdue(now + lease, false), [back]);
-        assert_eq!(mounts.arrives(claim(1), 7), Arrival::New);
+        assert_eq!(mounts.arrives(claim(1), 7, true), Arrival::New);
         assert!(mounts.mounts.is_empty() && mounts.peers.is_empty());
     }
 
@@ -259,7 +277,7 @@ mod tests {
         assert_eq!(mounts.was_here(claim(1), 6, until), Some(session(5)));
         assert_eq!(mounts.was_here(claim(2), 7, until), None);
         assert_eq!(mounts.deadline(now), Some(until));
-        assert_eq!(mounts.arrives(claim(1), 1), Arrival::Back(session(6)));
+        assert_eq!(mounts.arrives(claim(1), 1, true), Arrival::Back(session(6)));
         mounts.runs_in(1, None);
         assert_eq!(mounts.overdue(until, false), [session(7)]);
     }
@@ -274,7 +292,7 @@ mod tests {
         }
         mounts.came(claim(4), 4, 4, None);
         assert!(mounts.leaves(4, until));
-        assert_eq!(mounts.arrives(claim(3), 5), Arrival::Back(session(3)));
+        assert_eq!(mounts.arrives(claim(3), 5, true), Arrival::Back(session(3)));
         assert!(mounts.leaves(5, until), "it is one of now from here on");
         assert!(!mounts.has_overdue_of_before(now) && mounts.has_overdue_of_before(until));
         let mut over = mounts.overdue(until, true);
@@ -283,11 +301,51 @@ mod tests {
         // It is looked again, and not all the time.
         assert_eq!(mounts.deadline(until), Some(until + LOOK));
         // One may come back meanwhile, and one that is not waited for may not.
-        assert_eq!(mounts.arrives(claim(1), 6), Arrival::Back(session(1)));
+        assert_eq!(mounts.arrives(claim(1), 6, true), Arrival::Back(session(1)));
         assert!(mounts.give_up(0, 2, now));
-        assert_eq!((mounts.overdue(until, true), mounts.arrives(claim(2), 7)), (vec![], Arrival::Doomed));
+        assert_eq!(
+            (mounts.overdue(until, true), mounts.arrives(claim(2), 7, true)),
+            (vec![], Arrival::Doomed)
+        );
         assert_eq!(mounts.overdue(until, false), [session(2)]);
         assert!(!mounts.has_overdue_of_before(until));
+    }
+
+    /// Over TCP it cannot be seen whether a mount has let go of what it had mapped.
+    #[test]
+    fn one_of_before_that_may_still_write_ends_as_one_that_is_away() {
+        let now = Instant::now();
+        let session = Attached { export: 0, rights: Rights::Write, session: 5 };
+        let there = || {
+            let mut mounts = Mounts::default();
+            assert_eq!(mounts.was_here(claim(1), 5, now), None);
+            assert_eq!(mounts.arrives(claim(1), 1, false), Arrival::Back(session));
+            mounts
+        };
+        // Its lease is over.
+        let mut mounts = there();
+        assert!(mounts.forget(1, now));
+        assert_eq!(
+            (mounts.overdue(now, true), mounts.arrives(claim(1), 2, false)),
+            (vec![], Arrival::Doomed)
+        );
+        assert_eq!(mounts.overdue(now, false), [session]);
+        // It says good-bye.
+        let mut mounts = there();
+        mounts.will_not_return(1);
+        assert!(!mounts.leaves(1, now) && mounts.forget(1, now));
+        assert_eq!((mounts.overdue(now, true), mounts.overdue(now, false)), (vec![], vec![session]));
+        // It is not waited for, comes back, and can be seen to have let go: others are not its concern.
+        let mut mounts = there();
+        assert!(mounts.forget(1, now));
+        assert_eq!(mounts.arrives(claim(1), 2, true), Arrival::Doomed);
+        assert_eq!(mounts.overdue(now, true), [session]);
+        assert_eq!(mounts.arrives(claim(1), 2, true), Arrival::New);
+        // One of now.
+        mounts.came(claim(1), 2, 6, None);
+        mounts.will_not_return(2);
+        assert_eq!(mounts.arrives(claim(1), 3, false), Arrival::New);
+        assert!(!mounts.forget(2, now));
     }
 
     #[test]
@@ -296,9 +354,9 @@ mod tests {
         mounts.came(claim(1), 5, 5, None);
         mounts.came(claim(1), 6, 6, None);
         assert!(mounts.comes_back(5) && !mounts.comes_back(6));
-        assert_eq!(mounts.arrives(Claim { export: 1, ..claim(1) }, 7), Arrival::Refused);
-        assert_eq!(mounts.arrives(Claim { rights: Rights::Read, ..claim(1) }, 7), Arrival::Refused);
-        assert_eq!(mounts.arrives(claim(1), 5), Arrival::Refused, "it has attached");
+        assert_eq!(mounts.arrives(Claim { export: 1, ..claim(1) }, 7, true), Arrival::Refused);
+        assert_eq!(mounts.arrives(Claim { rights: Rights::Read, ..claim(1) }, 7, true), Arrival::Refused);
+        assert_eq!(mounts.arrives(claim(1), 5, true), Arrival::Refused, "it has attached");
     }
 
     #[test]
@@ -307,7 +365,9 @@ mod tests {
         for peer in 0..=MOST as u64 {
             let mount = Identity((u128::from(peer) << 8).to_be_bytes());
             mounts.came(Claim { mount, ..claim(0) }, peer, peer, None);
-            assert_eq!(mounts.leaves(peer, now), peer < MOST as u64);
+            let waited_for = mounts.leaves(peer, now);
+            assert_eq!(waited_for, peer < MOST as u64);
+            assert!(waited_for || !mounts.forget(peer, now));
         }
         assert_eq!(
             (mounts.mounts.len(), mounts.overdue(now, false).len(), mounts.mounts.len()),
@@ -319,15 +379,15 @@ mod tests {
     fn who_is_forgotten_does_not_come_back() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         mounts.came(claim(1), 5, 5, None);
-        mounts.forget(5);
+        assert!(!mounts.forget(5, now) && !mounts.forget(5, now));
         assert!(!mounts.leaves(5, now));
         mounts.came(claim(1), 6, 6, None);
         mounts.leaves(6, now);
         assert!(mounts.give_up(0, 6, now));
-        assert_eq!(mounts.arrives(claim(1), 7), Arrival::Doomed);
+        assert_eq!(mounts.arrives(claim(1), 7, true), Arrival::Doomed);
         let session = Attached { export: 0, rights: Rights::Write, session: 6 };
         assert_eq!(mounts.overdue(now, true), [session], "whatever others hold on to");
         assert!(!mounts.give_up(0, 6, now));
-        assert_eq!(mounts.arrives(claim(1), 7), Arrival::New);
+        assert_eq!(mounts.arrives(claim(1), 7, true), Arrival::New);
     }
 }

@@ -8,7 +8,7 @@ mod mounting;
 use std::{
     collections::HashMap,
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -18,8 +18,9 @@ use rfs_proto::{
 };
 
 use crate::{
-    absences::{Absent, Bell},
+    absences::Bell,
     awake,
+    config::DEFAULT_LEASE,
     dispatch::{Dispatcher, Outcome, Sender},
     durable::Former,
     keys::Keys,
@@ -138,7 +139,9 @@ pub struct FileService {
     bell: Arc<Bell>,
     /// Who may still write as a client of the server before.
     former: Arc<Former>,
-    /// Whether those are killed that do not let go.
+    /// Until when those have time who were there before the server.
+    before_until: Instant,
+    /// Whether those are killed then that do not let go.
     kill: bool,
     /// Ends connections; there once the host listens.
     ender: OnceLock<Ender>,
@@ -149,15 +152,17 @@ impl FileService {
     pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
         let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
         let (grace, bell, ender) = (None, Arc::default(), OnceLock::new());
-        let (former, kill) = (Arc::default(), false);
-        FileService { exports, keys, sessions, keyed, mounts, grace, bell, former, kill, ender }
+        let (former, before_until, kill) = (Arc::default(), awake::now(), false);
+        FileService { exports, keys, sessions, keyed, mounts, grace, bell, former, before_until, kill, ender }
     }
 
     /// Has it wait for mounts that come back, and ring `bell` when one has left. Without this none is waited for, but for those that were
     /// there before the server. None of those is given up while somebody holds on to what the server before had lent.
     #[must_use]
     pub fn waiting(self, fencing: Fencing, bell: Arc<Bell>, former: Arc<Former>) -> FileService {
-        let service = FileService { grace: fencing.lease, bell, former, kill: fencing.kill, ..self };
+        let before_until = awake::now() + fencing.lease.unwrap_or(DEFAULT_LEASE);
+        let service =
+            FileService { grace: fencing.lease, bell, former, before_until, kill: fencing.kill, ..self };
         service.await_those_of_before();
         service
     }
@@ -185,9 +190,7 @@ impl FileService {
         match away {
             true => {
                 log::warn!("session {session}, which nobody is connected to: ending: {reason}");
-                if self.give_up(now).is_some() {
-                    self.bell.left();
-                }
+                self.give_up_now();
             }
             false => {
                 // Without a mount its number has that of its connection, if it has come to this server.
@@ -308,7 +311,7 @@ impl Service for FileService {
         self.keyed.lock().remove(&peer.id());
         if peer.clings() {
             // Nobody but the next server gives up what it has, when nobody holds on to what this one has lent.
-            return log::warn!("{peer}: it has not let go of the memory: the next server waits for it");
+            return log::warn!("{peer}: it has not let go of the memory: a next server on it waits for that");
         }
         if let Some(attached) = chosen {
             self.left(peer, attached);

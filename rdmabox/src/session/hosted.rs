@@ -316,6 +316,8 @@ fn make(inner: &Inner, session: &HostSession, control: &mut Stream, shown: Shown
 fn outlast(inner: &Inner, session: &HostSession, closed: Closed) {
     let peer = &session.peer;
     match &session.process {
+        // Whoever comes next has to do with it.
+        _ if inner.stopping.load(Ordering::SeqCst) => {}
         Some(process) if inner.fencing.kill => match process.kill() {
             Ok(()) => log::warn!(
                 "{peer}: it does not react and has memory mapped: its process {} has been killed",

@@ -16,6 +16,7 @@ use std::{
         unix::fs::{MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -27,6 +28,8 @@ use seeded_faults::{Fault, seeded};
 
 /// What the files are called, before their number. No export's directory has a name with a dot.
 const PREFIX: &str = "clients.";
+/// Between two looks at all processes.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The file of a server that runs.
 #[derive(Debug)]
@@ -41,7 +44,8 @@ impl Tether {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();
-            numbers.extend(name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok()));
+            let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok());
+            numbers.extend(number.filter(|number| name == *format!("{PREFIX}{number}")));
         }
         let path = |number: u64| directory.join(format!("{PREFIX}{number}"));
         let mut left = Vec::new();
@@ -84,7 +88,9 @@ pub struct Former {
 
 #[derive(Debug, Default)]
 struct Told {
-    killed: Vec<i32>,
+    /// When it was last looked for processes.
+    looked: Option<Instant>,
+    /// That there is one that cannot be ended.
     cannot_end: bool,
 }
 
@@ -102,52 +108,44 @@ impl Former {
         !left.is_empty() && !seeded(Fault::FormerForgotten)
     }
 
-    /// True if this process is among them.
-    pub fn is_held_by(&self, process: i32) -> bool {
-        self.is_held() && holds(process, &self.identities())
+    /// Whether a process is among them; `None` if it cannot be looked at.
+    pub fn is_held_by(&self, process: i32) -> Option<bool> {
+        holds(process, &self.locks())
     }
 
-    /// Whoever holds on has had his time: he is killed, where that may be. False until nobody is left.
+    /// Whoever holds on has had his time: he is killed, where that may be. False until nobody is left. It takes a while, at most once a
+    /// second.
     pub fn ends(&self, kill: bool) -> bool {
         if !self.is_held() {
             return true;
         }
-        let files = self.identities();
-        let mut told = self.told.lock();
-        let known = told.killed.len();
-        for process in if kill { processes() } else { Vec::new() } {
-            if told.killed.contains(&process) || !holds(process, &files) {
-                continue;
-            }
-            match end(process, &files) {
-                Ok(false) => {}
-                Ok(true) => {
-                    log::warn!(
-                        "process {process} does not react and has memory mapped as a client of a server before: it has been killed"
-                    );
-                    told.killed.push(process);
-                }
-                Err(e) => log::debug!("process {process} cannot be killed: {e}"),
-            }
+        // Whoever comes while another one looks need not look, too.
+        let Some(mut told) = self.told.try_lock() else { return false };
+        if told.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return false;
         }
-        if told.killed.is_empty() && known == 0 && !told.cannot_end {
+        told.looked = Some(Instant::now());
+        let killed = if kill { kill_holders(&self.locks()) } else { 0 };
+        if killed == 0 && !told.cannot_end {
             told.cannot_end = true;
-            log::error!(
+            log::warn!(
                 "a client of a server before does not react and has memory mapped, and {}: what it and others of then had \
-                 open stays taken until its process ends",
-                if kill { "cannot be found or killed" } else { "is not to be killed" }
+                 open stays taken until it lets go or ends",
+                if kill { "cannot be found or killed" } else { "is not to be killed (yet)" }
             );
         }
+        told.cannot_end &= kill;
         !self.is_held()
     }
 
-    /// Device and inode of each file.
-    fn identities(&self) -> Vec<(u64, u64)> {
+    /// How the kernel shows the locks.
+    fn locks(&self) -> Vec<String> {
         let left = self.left.lock();
-        left.iter()
-            .filter_map(|(_, file)| file.metadata().ok())
-            .map(|meta| (meta.dev(), meta.ino()))
-            .collect()
+        let shown = |meta: fs::Metadata| {
+            let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+            format!(" {major:02x}:{minor:02x}:{} ", meta.ino())
+        };
+        left.iter().filter_map(|(_, file)| file.metadata().ok()).map(shown).collect()
     }
 }
 
@@ -163,28 +161,54 @@ fn remove(path: &Path) {
     }
 }
 
-/// All that can be seen, but for this one.
+/// How many processes have been killed that have one of these locks.
+fn kill_holders(locks: &[String]) -> usize {
+    let mut killed = 0;
+    for process in processes().into_iter().filter(|process| holds(*process, locks) == Some(true)) {
+        match end(process, locks) {
+            Ok(false) => {}
+            Ok(true) => {
+                killed += 1;
+                log::warn!(
+                    "process {process} does not react and has memory mapped as a client of a server before: it has been killed"
+                );
+            }
+            Err(e) => log::debug!("process {process} cannot be killed: {e}"),
+        }
+    }
+    killed
+}
+
+/// All that can be seen, but for this one; none where the numbers are those of another namespace.
 fn processes() -> Vec<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let own = getpid().as_raw_nonzero().get();
+    if fs::read_link("/proc/self").is_ok_and(|link| link != Path::new(&own.to_string())) {
+        return Vec::new();
+    }
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     entries.filter_map(number).filter(|process| *process != own).collect()
 }
 
-/// Whether a process has one of these files open. One that may not be looked at has none.
-fn holds(process: i32, files: &[(u64, u64)]) -> bool {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
-    descriptors
-        .filter_map(|descriptor| fs::metadata(descriptor.ok()?.path()).ok())
-        .any(|meta| files.contains(&(meta.dev(), meta.ino())))
+/// Whether a process has a descriptor with one of these locks; `None` if it cannot be looked at. The files themselves are not asked for anything: one
+/// may be on a mount that does not answer.
+fn holds(process: i32, locks: &[String]) -> Option<bool> {
+    let mut descriptors = fs::read_dir(format!("/proc/{process}/fdinfo")).ok()?;
+    let has_lock = |descriptor: io::Result<fs::DirEntry>| {
+        let text =
+            descriptor.and_then(|descriptor| fs::read_to_string(descriptor.path())).unwrap_or_default();
+        let mut lines = text.lines().filter(|line| line.starts_with("lock:") && line.contains(" FLOCK "));
+        lines.any(|line| locks.iter().any(|lock| line.contains(lock)))
+    };
+    Some(descriptors.any(has_lock))
 }
 
-/// Kills a process, if it is still the one that has one of these files open.
-fn end(process: i32, files: &[(u64, u64)]) -> io::Result<bool> {
+/// Kills a process, if it is still the one that has one of these locks.
+fn end(process: i32, locks: &[String]) -> io::Result<bool> {
     let Some(pid) = Pid::from_raw(process) else { return Ok(false) };
     let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
     // What has this number from here on is what the descriptor is of.
-    let same = holds(process, files);
+    let same = holds(process, locks) == Some(true);
     if same {
         pidfd_send_signal(&descriptor, Signal::KILL)?;
     }
@@ -237,7 +261,7 @@ mod tests {
         let (second, former) = Tether::make(directory.path()).unwrap();
         assert!(former.is_held());
         // One that is held by this process ends when it likes.
-        assert!(!former.ends(true) && !former.ends(false));
+        assert!(!former.ends(true) && !former.ends(false) && former.is_held());
         // And the next one waits for both.
         let later = second.descriptor().unwrap();
         drop((second, former));
@@ -260,12 +284,20 @@ mod tests {
         let (second, former) = Tether::make(directory.path()).unwrap();
         let mut of_now = holder(&second);
         let pid = |child: &Child| i32::try_from(child.id()).unwrap();
-        assert!(former.is_held_by(pid(&of_before)) && !former.is_held_by(pid(&of_now)));
+        assert_eq!(
+            [&of_before, &of_now].map(|child| former.is_held_by(pid(child))),
+            [Some(true), Some(false)]
+        );
         assert!(!former.ends(false));
         assert!(of_before.try_wait().unwrap().is_none(), "it may live");
-        former.ends(true);
+        // Others may have the file open.
+        let _reader = File::open(directory.path().join("clients.1")).unwrap();
+        while former.is_held() {
+            former.ends(true);
+            std::thread::sleep(Duration::from_millis(20));
+        }
         assert_eq!(of_before.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
-        assert!(!former.is_held() && !former.is_held_by(pid(&of_before)) && former.ends(true));
+        assert!(former.ends(true));
         assert!(of_now.try_wait().unwrap().is_none());
         of_now.kill().unwrap();
         of_now.wait().unwrap();

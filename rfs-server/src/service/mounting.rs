@@ -9,7 +9,6 @@ use super::{Chosen, FileService};
 use crate::{
     absences::Absent,
     awake,
-    config::DEFAULT_LEASE,
     dispatch::{Awaited, Outcome},
     mounts::{Arrival, Attached, Claim},
     rights::Rights,
@@ -20,16 +19,33 @@ impl FileService {
     /// What becomes of a connection that says which mount it is of.
     pub(super) fn arrival(&self, peer: &Peer, mount: Option<Identity>, wanted: Attached) -> Arrival {
         let Some(mount) = mount else { return Arrival::New };
-        // What it had begun at the server before is not over.
-        if peer.process().is_some_and(|process| self.former.is_held_by(process.id())) {
-            return Arrival::Doomed;
+        let let_go = match self.former.is_held() {
+            false => true,
+            true => match peer.process().and_then(|process| self.former.is_held_by(process.id())) {
+                // What it had begun at the server before is not over.
+                Some(true) => return Arrival::Doomed,
+                Some(false) => true,
+                None => false,
+            },
+        };
+        let arrival = self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id(), let_go);
+        if arrival == Arrival::Doomed {
+            // It need not be waited for, perhaps.
+            self.bell.left();
         }
-        self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id())
+        arrival
+    }
+
+    /// Ends the sessions that need not be waited for, and has the others looked at.
+    pub(super) fn give_up_now(&self) {
+        if self.give_up(awake::now()).is_some() {
+            self.bell.left();
+        }
     }
 
     /// Waits for the mounts that were attached to the server before.
     pub(super) fn await_those_of_before(&self) {
-        let until = awake::now() + self.grace.unwrap_or(DEFAULT_LEASE);
+        let until = self.before_until;
         for (export, lent) in self.exports.iter().enumerate() {
             for Awaited { session, mount, credentials: Credentials { key, rights } } in
                 lent.dispatcher.awaited()
@@ -48,7 +64,9 @@ impl FileService {
         let export = &self.exports[before.export];
         if self.sessions.write().choose(peer.id(), before, || {}) != Some(before) {
             // This connection is over already; whoever ends it does not know of the mount.
-            self.leaves(peer);
+            if !self.leaves(peer) {
+                self.end_for_good(peer, before);
+            }
             return Chosen::Say(Reply::Error(Errno::EPROTO));
         }
         log::info!("{peer}: session {} goes on", before.session);
@@ -78,8 +96,16 @@ impl FileService {
         if !peer.has_expired() && dispatcher.is_attached(session) && counts() && self.leaves(peer) {
             return log::info!("{peer}: gone; session {session} waits for its mount to come back");
         }
-        self.mounts.lock().forget(peer.id());
-        dispatcher.session_ended(session);
+        self.end_for_good(peer, attached);
+    }
+
+    /// Ends a session whose connection is over, as soon as that can be.
+    fn end_for_good(&self, peer: &Peer, Attached { export, session, .. }: Attached) {
+        let waits = self.mounts.lock().forget(peer.id(), awake::now());
+        match waits {
+            true => self.give_up_now(),
+            false => self.exports[export].dispatcher.session_ended(session),
+        }
     }
 
     /// Notes what an answer means for the mount of a connection.
@@ -89,7 +115,7 @@ impl FileService {
                 let claim = claim(peer, *mount, attached);
                 self.mounts.lock().came(claim, peer.id(), attached.session, peer.process());
             }
-            (Request::Detach, _) => self.mounts.lock().forget(peer.id()),
+            (Request::Detach, _) => self.mounts.lock().will_not_return(peer.id()),
             _ => {}
         }
     }
@@ -101,10 +127,10 @@ fn claim(peer: &Peer, mount: Identity, Attached { export, rights, .. }: Attached
 
 impl Absent for FileService {
     fn give_up(&self, now: Instant) -> Option<Instant> {
-        // The mounts are not locked meanwhile: it may take some time to find out.
+        // The mounts are not locked meanwhile: it may take some time to find out. One that becomes due by then is looked at next time.
         let of_before = self.mounts.lock().has_overdue_of_before(now);
-        let holds_on = of_before && !self.former.ends(self.kill);
-        let over = self.mounts.lock().overdue(now, holds_on);
+        let let_go = of_before && self.former.ends(self.kill && now >= self.before_until);
+        let over = self.mounts.lock().overdue(now, !let_go);
         for Attached { export, session, .. } in over {
             log::info!("session {session}: its mount has not come back");
             self.exports[export].dispatcher.session_ended(session);

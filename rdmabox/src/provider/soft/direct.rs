@@ -137,10 +137,13 @@ impl PeerMemory {
         first
     }
 
-    /// Returns when every execution that was under way is over; the caller sees to it that no other one begins.
-    pub(crate) fn let_go(&self) {
+    /// Returns when every execution that was under way is over.
+    pub(crate) fn await_executions(&self) {
         drop(self.mapped.write());
-        // Whoever asks who has it finds nobody who could still touch the memory.
+    }
+
+    /// No execution is under way, and none will be: whoever asks who has the tether need not wait for this one.
+    pub(crate) fn let_go(&self) {
         *self.tether.lock() = None;
     }
 }

@@ -323,13 +323,18 @@ impl SoftQp {
         if self.state.swap(QpState::Err as u8, Ordering::AcqRel) == QpState::Err as u8 {
             return;
         }
-        if let Some(peer) = self.link.get().and_then(|link| link.peer.as_ref()) {
-            peer.let_go();
+        let peer = self.link.get().and_then(|link| link.peer.as_ref());
+        if let Some(peer) = peer {
+            peer.await_executions();
         }
         let taken = rx.close(drain);
         // Before any completion: nothing may be sent from memory that its owner has back.
         self.tx.lock().close();
         self.sq().fail(first);
+        if let Some(peer) = peer {
+            // Not before: who posts has the send queue from his look at the state to the end of the execution.
+            peer.let_go();
+        }
         if let Some(recv) = taken {
             self.complete_recv(recv, WcStatus::WrFlushErr);
         }
