@@ -178,22 +178,22 @@ fn writes_of_all_kinds_are_calls_and_reads_are_none() {
         let mount = lender.mount(over, &["--cache", "none"]);
         let data = pattern(MIB as usize + 77, 5);
         fs::write(mount.path("file"), &data).expect("written");
-        let count = |name: &str| {
-            let stats = lender.server.stats();
-            stats.calls.iter().find(|(call, _)| call == name).map_or(0, |(_, count)| *count)
-        };
-        assert!(count("write") >= 18, "{}", count("write"));
+        assert!(lender.handled("write") >= 18, "{}", lender.handled("write"));
+        lender.all_closed_but(0);
         let file = OpenOptions::new().read(true).write(true).open(mount.path("file")).expect("opened");
         let mut bytes = vec![0; 300_000];
         let mut reads =
             |from: u64| file.read_exact_at(&mut bytes, from).map(|()| bytes.clone()).expect("read");
         reads(0);
-        let before = lender.calls();
-        for from in [0, 1, 4095, 4096, 700_000] {
-            assert!(reads(from) == data[from as usize..from as usize + 300_000], "{from}");
-        }
-        assert_eq!(lender.calls(), before);
+        let calls = lender.calls_of(|| {
+            for from in [0, 1, 4095, 4096, 700_000] {
+                assert!(reads(from) == data[from as usize..from as usize + 300_000], "{from}");
+            }
+        });
+        assert_eq!(calls, 0);
+        drop(file);
         fs::remove_file(mount.path("file")).expect("removed");
+        lender.all_closed_but(0);
         mount.unmount();
     }
 }

@@ -33,20 +33,6 @@ fn missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
-/// Waits until all files that were opened are closed at the server, but for so many: files are released behind close(2).
-fn all_closed_but(open: u64, lender: &Lender) {
-    let opens = || lender.handled("open") + lender.handled("create");
-    assert!(eventually(|| opens() == lender.handled("close") + open));
-}
-
-/// Calls that `act` has the server answer, but for those that ask for recalls.
-fn calls(lender: &Lender, act: impl FnOnce()) -> u64 {
-    let count = || lender.calls() - lender.handled("recalls") - lender.handled("stats");
-    let before = count();
-    act();
-    count() - before
-}
-
 #[test]
 fn names_come_and_go() {
     pairs(|_, a, b| {
@@ -239,7 +225,7 @@ fn mapped_pages_change() {
         let (here, there) = (a.path("f"), b.path("f"));
         fs::write(&here, [1; 8192]).expect("written");
         // As long as the server has it open to write, nobody else keeps its pages.
-        all_closed_but(0, lender);
+        lender.all_closed_but(0);
         let file = File::open(&there).expect("opened");
         let mapped = Mapped::read_only(&file, 8192);
         assert_eq!(mapped.read(0, 8192), [1; 8192]);
@@ -249,7 +235,7 @@ fn mapped_pages_change() {
             writer.write_all_at(&[round; 8192], 0).expect("written");
             assert_eq!(mapped.read(0, 8192), [round; 8192]);
             drop(writer);
-            all_closed_but(1, lender);
+            lender.all_closed_but(1);
             assert_eq!(fs::read(&there).expect("read"), [round; 8192], "and kept again");
         }
         drop(mapped);
@@ -343,10 +329,10 @@ fn a_warm_tree_needs_no_call() {
         tree(&root, 10, 50);
         assert!(eventually(|| lender.handled("close") == 500));
         stat_all(&root, 10, 50);
-        assert_eq!(calls(lender, || stat_all(&root, 10, 50)), 0);
+        assert_eq!(lender.calls_of(|| stat_all(&root, 10, 50)), 0);
         let absent = || assert!((0..50).all(|i| missing(&root.join(format!("d{}/nothing{i}", i % 10)))));
         absent();
-        assert_eq!(calls(lender, absent), 0);
+        assert_eq!(lender.calls_of(absent), 0);
     });
 }
 
@@ -358,7 +344,7 @@ fn names_in_the_order_of_the_directory_come_together() {
         tree(&maker.path("tree"), 1, 4000);
         maker.unmount();
         let mount = lender.mount(over, &[]);
-        let looked = calls(&lender, || stat_all(&mount.path("tree"), 1, 4000));
+        let looked = lender.calls_of(|| stat_all(&mount.path("tree"), 1, 4000));
         assert!(looked <= 40 + 4, "{looked} calls for 4000 names");
         mount.unmount();
     }
@@ -373,15 +359,15 @@ fn a_known_directory_is_changed_with_one_call_a_change() {
         File::create_new(path(0)).expect("made");
         assert!(eventually(|| lender.handled("close") == 1));
         let closes = 1;
-        let made = calls(lender, || {
+        let made = lender.calls_of(|| {
             (1..=100).for_each(|i| drop(File::create_new(path(i)).expect("made")));
             // Files are released behind close(2).
             assert!(eventually(|| lender.handled("close") >= closes + 100));
         });
         assert_eq!(made, 200, "one to make it, one to close it");
-        let removed = calls(lender, || (0..=100).for_each(|i| fs::remove_file(path(i)).expect("removed")));
+        let removed = lender.calls_of(|| (0..=100).for_each(|i| fs::remove_file(path(i)).expect("removed")));
         assert_eq!(removed, 101);
-        let gone = calls(lender, || assert!((0..=100).all(|i| missing(&path(i)))));
+        let gone = lender.calls_of(|| assert!((0..=100).all(|i| missing(&path(i)))));
         assert_eq!(gone, 0);
         // A name that is too long is that, not absent.
         let long = fs::metadata(dir.join("x".repeat(256))).expect_err("too long");

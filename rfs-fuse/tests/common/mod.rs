@@ -128,6 +128,20 @@ impl Lender {
         self.server.stats().calls.iter().find(|(name, _)| name == request).expect("a request's name").1
     }
 
+    /// Requests that `act` has the server answer, but for those that mounts make unasked: for recalls, and statistics.
+    pub(crate) fn calls_of(&self, act: impl FnOnce()) -> u64 {
+        let count = || self.calls() - self.handled("recalls") - self.handled("stats");
+        let before = count();
+        act();
+        count() - before
+    }
+
+    /// Waits until all files that were opened are closed at the server, but for so many: files are released behind close(2).
+    pub(crate) fn all_closed_but(&self, open: u64) {
+        let opens = || self.handled("open") + self.handled("create");
+        assert!(eventually(|| opens() == self.handled("close") + open));
+    }
+
     pub(crate) fn free_blocks(&self) -> u64 {
         self.server.statfs().blocks_free
     }
