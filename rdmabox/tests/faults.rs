@@ -12,7 +12,7 @@ use std::{
 
 use rdmabox::{
     CallsBy, Memory, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions,
-    provider::fault::{Chance, Faults, seeds},
+    provider::fault::{Chance, Faults, Plan, seeds},
 };
 
 mod support;
@@ -197,7 +197,7 @@ fn options(seed: u64, direct: bool, base: &SessionOptions) -> SessionOptions {
     // all faults together. The next eight have others.
     let (kind, round) = (seed as usize % 8, (seed / 8) as usize);
     SessionOptions {
-        faults: Some(Faults::varied(seed)),
+        faults: Some(Arc::new(Plan::new(Faults::varied(seed)))),
         polling: polling[(5 + 5 * kind + round % 6) % polling.len()].parse().unwrap(),
         batch: batch[(kind / 2 + round % 4) % batch.len()].parse().unwrap(),
         queue_pairs: 1 + (kind + 1 + round % 3) % 3,
@@ -306,7 +306,8 @@ fn a_call_is_answered_rightly_or_not_at_all() {
             eprintln!("RDMABOX_FAULT_SEED={seed} over {provider}, calls");
             let mut fixture = Fixture::new(provider);
             fixture.options = options(seed, true, &fixture.options);
-            fixture.options.faults = Some(Faults { calls: true, ..Faults::varied(seed) });
+            let plan = Plan::new(Faults { calls: true, ..Faults::varied(seed) });
+            fixture.options.faults = Some(Arc::new(plan));
             // Its own connections may be cut, too.
             let Ok(session) = Session::connect(&fixture.address, &fixture.options) else { continue };
             answered += thread::scope(|scope| {

@@ -1,5 +1,6 @@
 //! What is fuzzed.
 
+mod between;
 mod client;
 mod dispatcher;
 mod frames;
@@ -130,6 +131,18 @@ pub const ALL: &[Target] = &[
         about: "streams to a host that listens",
         run: host::streams,
         seeds: host::streams_seeds,
+    },
+    Target {
+        name: "between-keys",
+        about: "what a client with a key and its host say, changed on the way",
+        run: between::keys,
+        seeds: between::seeds,
+    },
+    Target {
+        name: "between-tls",
+        about: "the same with TLS",
+        run: between::tls,
+        seeds: between::seeds,
     },
 ];
 

@@ -88,8 +88,8 @@ pub(super) fn establish(
             .map_err(|e| ConnectError::Refused { address: address.clone(), reason: e.to_string() })?,
     };
     #[cfg(feature = "faults")]
-    let device = match options.faults {
-        Some(faults) => Arc::new(FaultDevice::new(device, faults)),
+    let device = match &options.faults {
+        Some(plan) => Arc::new(FaultDevice::new(device, Arc::clone(plan))),
         None => device,
     };
     let attr = device.attr();

@@ -114,9 +114,9 @@ pub struct SessionOptions {
     pub operation_timeout: Duration,
     /// Connecting takes no longer, apart from looking up a host name. At most a day.
     pub connect_timeout: Duration,
-    /// What goes wrong on the way, in tests.
+    /// What goes wrong on the way, in tests. Sessions with the same plan go on with it.
     #[cfg(feature = "faults")]
-    pub faults: Option<crate::provider::fault::Faults>,
+    pub faults: Option<Arc<crate::provider::fault::Plan>>,
 }
 
 /// Longest timeout: a longer one is taken for this.

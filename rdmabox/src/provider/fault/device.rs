@@ -4,7 +4,7 @@ use std::{any::Any, io, sync::Arc};
 
 use super::{
     cq::FaultCq,
-    plan::{Faults, Plan},
+    plan::Plan,
     qp::FaultQp,
 };
 use crate::{
@@ -24,8 +24,8 @@ pub struct FaultDevice {
 
 impl FaultDevice {
     /// On top of `inner`.
-    pub fn new(inner: Arc<dyn Device>, faults: Faults) -> FaultDevice {
-        FaultDevice { inner, plan: Arc::new(Plan::new(faults)) }
+    pub fn new(inner: Arc<dyn Device>, plan: Arc<Plan>) -> FaultDevice {
+        FaultDevice { inner, plan }
     }
 }
 

@@ -22,4 +22,4 @@ mod relay;
 
 pub use chance::{Chance, seeds};
 pub use device::FaultDevice;
-pub use plan::Faults;
+pub use plan::{Faults, Plan};

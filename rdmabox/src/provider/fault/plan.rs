@@ -93,15 +93,16 @@ const LATEST: u64 = 40;
 /// Most bytes before a connection ends: the handshake of a queue pair, and some requests.
 const LONGEST: u64 = 96 << 10;
 
-/// The decisions of a device.
+/// The decisions of devices. Those that share it go on with it, one after the other: sessions of one client do not all fail at the same point.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub struct Plan {
     faults: Faults,
     chance: Mutex<Chance>,
 }
 
 impl Plan {
-    pub(super) fn new(faults: Faults) -> Plan {
+    /// Makes those that the seed of `faults` says.
+    pub fn new(faults: Faults) -> Plan {
         Plan { faults, chance: Mutex::new(Chance::new(faults.seed)) }
     }
 

@@ -1,0 +1,43 @@
+//! Clients over a device that fails now and then.
+//!
+//! RDMABOX_FAULT_SEED=N repeats one seed; RDMABOX_FAULT_SEEDS=COUNT takes so many that nobody has seen.
+
+mod data;
+mod names;
+
+use std::{sync::Arc, time::Duration};
+
+use rdmabox::{Address, CallsBy, ProviderKind, SessionOptions, provider::fault::Plan};
+use rfs_fuse::client::Creator;
+use rfs_server::{Config, Server};
+use tempfile::TempDir;
+
+const BY: Creator = Creator { uid: 0, gid: 0, umask: 0 };
+const THREADS: usize = 3;
+
+/// A server over shared memory and TCP, and where it is.
+fn server() -> (Server, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let listen = vec![
+        Address::Unix(directory.path().join("socket")),
+        Address::Tcp { host: "127.0.0.1".into(), port: 0 },
+    ];
+    (Server::start(Config { listen, ..Config::new(16 << 20) }).unwrap(), directory)
+}
+
+fn address(server: &Server, provider: ProviderKind) -> &Address {
+    server.addresses().iter().find(|a| a.provider() == provider).unwrap()
+}
+
+fn options(provider: ProviderKind, calls: CallsBy, faults: Option<Plan>, direct: bool) -> SessionOptions {
+    let timeout = if faults.is_some() { Duration::from_millis(500) } else { Duration::from_secs(20) };
+    SessionOptions {
+        provider: Some(provider),
+        calls,
+        faults: faults.map(Arc::new),
+        direct,
+        operation_timeout: timeout,
+        connect_timeout: Duration::from_secs(30),
+        ..SessionOptions::default()
+    }
+}

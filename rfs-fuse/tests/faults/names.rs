@@ -1,0 +1,290 @@
+//! Names, over sessions that end at any moment and are followed by others: a change is made once, and who asked for it hears what became of
+//! it. Where he does not hear it within his time, it was made or it was not.
+
+use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
+
+use rdmabox::{
+    CallsBy, ProviderKind,
+    provider::fault::{Chance, Faults, Plan, seeds},
+};
+use rfs_fuse::client::{AttachOptions, Client, ClientError};
+use rfs_proto::{Errno, FileKind, ROOT_INO, RenameFlags, SetAttr, XattrSet};
+use rfs_server::Server;
+
+use super::{BY, THREADS, address, options, server};
+
+const CHANGES: usize = 120;
+/// Few: most changes are of what is there, or refused.
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const MARK: &[u8] = b"user.mark";
+/// Attempts to get a first session, and to find out what is there.
+const ATTEMPTS: usize = 1000;
+const PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Create(&'static str),
+    Mkdir(&'static str),
+    Unlink(&'static str),
+    Rmdir(&'static str),
+    Rename(&'static str, &'static str, RenameFlags),
+    Link(&'static str, &'static str),
+    Chmod(&'static str, u32),
+    Mark(&'static str),
+    Unmark(&'static str),
+}
+
+/// What a name is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Inode {
+    ino: u64,
+    directory: bool,
+    nlink: u32,
+    perm: u32,
+    marked: bool,
+}
+
+/// The names of a directory.
+type Names = BTreeMap<&'static str, Inode>;
+
+fn change_all(names: &mut Names, ino: u64, change: impl Fn(&mut Inode)) {
+    names.values_mut().filter(|inode| inode.ino == ino).for_each(change);
+}
+
+fn remove(names: &mut Names, name: &str) -> Option<Inode> {
+    let inode = names.remove(name)?;
+    change_all(names, inode.ino, |same| same.nlink -= 1);
+    Some(inode)
+}
+
+/// What becomes of a directory by a change. What is made is `made`.
+fn changed(before: &Names, change: Change, made: u64) -> Result<Names, Errno> {
+    let mut names = before.clone();
+    let there = |name| before.get(name).copied().ok_or(Errno::ENOENT);
+    let make = |names: &mut Names, name, inode| match names.contains_key(name) {
+        true => Err(Errno::EEXIST),
+        false => Ok(names.insert(name, inode)),
+    };
+    let inode = |directory, nlink, perm| Inode { ino: made, directory, nlink, perm, marked: false };
+    match change {
+        Change::Create(name) => drop(make(&mut names, name, inode(false, 1, 0o600))?),
+        Change::Mkdir(name) => drop(make(&mut names, name, inode(true, 2, 0o700))?),
+        Change::Unlink(name) => match there(name)?.directory {
+            true => return Err(Errno::EISDIR),
+            false => drop(remove(&mut names, name)),
+        },
+        Change::Rmdir(name) => match there(name)?.directory {
+            true => drop(names.remove(name)),
+            false => return Err(Errno::ENOTDIR),
+        },
+        Change::Rename(from, to, RenameFlags::EXCHANGE) => {
+            let (one, other) = (there(from)?, there(to)?);
+            names.extend([(to, one), (from, other)]);
+        }
+        Change::Rename(from, to, flags) => {
+            let inode = there(from)?;
+            match before.get(to) {
+                Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EEXIST),
+                Some(same) if same.ino == inode.ino => return Ok(names),
+                Some(other) if inode.directory && !other.directory => return Err(Errno::ENOTDIR),
+                Some(other) if !inode.directory && other.directory => return Err(Errno::EISDIR),
+                _ => {}
+            }
+            remove(&mut names, to);
+            names.remove(from);
+            names.insert(to, inode);
+        }
+        Change::Link(of, name) => {
+            let of = there(of)?;
+            make(&mut names, name, of)?;
+            change_all(&mut names, of.ino, |same| same.nlink += 1);
+        }
+        Change::Chmod(name, perm) => change_all(&mut names, there(name)?.ino, |same| same.perm = perm),
+        Change::Mark(name) => match there(name)? {
+            Inode { marked: true, .. } => return Err(Errno::EEXIST),
+            Inode { ino, .. } => change_all(&mut names, ino, |same| same.marked = true),
+        },
+        Change::Unmark(name) => match there(name)? {
+            Inode { marked: false, .. } => return Err(Errno::ENODATA),
+            Inode { ino, .. } => change_all(&mut names, ino, |same| same.marked = false),
+        },
+    }
+    Ok(names)
+}
+
+/// A change that can be asked for: by number of an inode only of one that is there, and no other name of a directory.
+fn any(names: &Names, random: &mut Chance) -> Change {
+    let name = |random: &mut Chance| NAMES[random.index(NAMES.len())];
+    let there: Vec<_> = names.keys().copied().collect();
+    let files: Vec<_> = names.iter().filter(|(_, inode)| !inode.directory).map(|(name, _)| *name).collect();
+    loop {
+        let which = random.index(12);
+        return match which {
+            0 | 1 => Change::Create(name(random)),
+            2 => Change::Mkdir(name(random)),
+            3 => Change::Unlink(name(random)),
+            4 => Change::Rmdir(name(random)),
+            5 => Change::Rename(name(random), name(random), RenameFlags::NOREPLACE),
+            6 => Change::Rename(name(random), name(random), RenameFlags::EXCHANGE),
+            7 => Change::Rename(name(random), name(random), RenameFlags::empty()),
+            8 if !files.is_empty() => Change::Link(files[random.index(files.len())], name(random)),
+            9 if !there.is_empty() => {
+                Change::Chmod(there[random.index(there.len())], random.below(0o1000) as u32)
+            }
+            10 if !there.is_empty() => Change::Mark(there[random.index(there.len())]),
+            11 if !there.is_empty() => Change::Unmark(there[random.index(there.len())]),
+            _ => continue,
+        };
+    }
+}
+
+/// Asks for a change. The number of what was made, or zero.
+fn ask(client: &Client, dir: u64, names: &Names, change: Change) -> Result<u64, ClientError> {
+    let made = |attr: rfs_proto::Attr| {
+        client.forget(attr.ino, 1);
+        attr.ino
+    };
+    let done = |()| 0;
+    match change {
+        Change::Create(name) => client.create(dir, name.as_bytes(), 0o600, BY, true).map(|attr| {
+            // Nobody waits for it.
+            let _ = client.close(attr.ino);
+            made(attr)
+        }),
+        Change::Mkdir(name) => client.mkdir(dir, name.as_bytes(), 0o700, BY).map(made),
+        Change::Unlink(name) => client.unlink(dir, name.as_bytes()).map(done),
+        Change::Rmdir(name) => client.rmdir(dir, name.as_bytes()).map(done),
+        Change::Rename(from, to, flags) => {
+            client.rename((dir, from.as_bytes()), (dir, to.as_bytes()), flags).map(done)
+        }
+        Change::Link(of, name) => client.link(names[of].ino, dir, name.as_bytes()).map(made),
+        Change::Chmod(name, perm) => {
+            let changes = SetAttr { perm: Some(perm), ..SetAttr::default() };
+            client.setattr(names[name].ino, &changes).map(|_| 0)
+        }
+        Change::Mark(name) => {
+            client.set_xattr(names[name].ino, MARK, b"x", XattrSet::Create, false, None).map(done)
+        }
+        Change::Unmark(name) => client.remove_xattr(names[name].ino, MARK, None).map(done),
+    }
+}
+
+/// What is there.
+fn look(client: &Client, dir: u64) -> Result<Names, ClientError> {
+    let page = client.readdir(dir, 0, 100)?;
+    assert!(page.end, "so many names there never were");
+    let mut names = Names::new();
+    for entry in page.entries {
+        let name = NAMES.into_iter().find(|name| name.as_bytes() == &*entry.name);
+        let name = name.unwrap_or_else(|| panic!("a name that nobody gave: {:?}", entry.name));
+        let marked = match client.get_xattr(entry.attr.ino, MARK) {
+            Ok(value) => value == b"x",
+            Err(ClientError::Errno(Errno::ENODATA)) => false,
+            Err(e) => return Err(e),
+        };
+        let rfs_proto::Attr { ino, kind, nlink, perm, .. } = entry.attr;
+        let inode = Inode { ino, directory: kind == FileKind::Directory, nlink, perm, marked };
+        assert_eq!(names.insert(name, inode), None, "it is there twice");
+    }
+    Ok(names)
+}
+
+/// Does what nothing depends on until it is done.
+fn at_last<T>(mut attempt: impl FnMut() -> Result<T, ClientError>) -> T {
+    for _ in 0..ATTEMPTS {
+        match attempt() {
+            Ok(done) => return done,
+            // There is no session at the moment.
+            Err(ClientError::Request(_)) => thread::sleep(PAUSE),
+            Err(e) => panic!("{e}"),
+        }
+    }
+    panic!("it is never done: {:?}", attempt().err());
+}
+
+/// A thread's work in its directory; what is there then, and how often it did not hear what became of something.
+fn work(client: &Client, number: usize, seed: u64) -> (Names, usize) {
+    let mut random = Chance::new(seed ^ (number as u64) << 32);
+    let directory = format!("directory-{number}");
+    let dir = at_last(|| match client.mkdir(ROOT_INO, directory.as_bytes(), 0o700, BY) {
+        // By an attempt of before.
+        Err(ClientError::Errno(Errno::EEXIST)) => client.lookup(ROOT_INO, directory.as_bytes()),
+        outcome => outcome,
+    })
+    .ino;
+    let (mut names, mut unheard) = (Names::new(), 0);
+    for _ in 0..CHANGES {
+        let change = any(&names, &mut random);
+        match ask(client, dir, &names, change) {
+            Ok(made) => names = changed(&names, change, made).unwrap_or_else(|e| panic!("{change:?}: {e}")),
+            Err(ClientError::Errno(errno)) => {
+                assert_eq!(changed(&names, change, 0), Err(errno), "{change:?} in {names:?}");
+            }
+            Err(ClientError::Request(_)) => {
+                unheard += 1;
+                let now = at_last(|| look(client, dir));
+                let made = match change {
+                    Change::Create(name) | Change::Mkdir(name) => now.get(name).map_or(0, |inode| inode.ino),
+                    _ => 0,
+                };
+                let one = now == names || changed(&names, change, made).is_ok_and(|after| now == after);
+                assert!(one, "{change:?} in {names:?} made {now:?}");
+                names = now;
+            }
+            Err(e) => panic!("{change:?}: {e}"),
+        }
+    }
+    assert_eq!(at_last(|| look(client, dir)), names);
+    (names, unheard)
+}
+
+/// How often sessions came back, and how often somebody did not hear what became of a change.
+fn run(server: &Server, provider: ProviderKind, calls: CallsBy, seed: u64) -> (u64, usize) {
+    let plan = Plan::new(Faults { calls: true, ..Faults::varied(seed) });
+    let faulty = options(provider, calls, Some(plan), false);
+    let attach = AttachOptions { returns: true, ..AttachOptions::default() };
+    // The first session may not come about either.
+    let mut attempts = (0..ATTEMPTS).map(|_| Client::connect(address(server, provider), &faulty, &attach));
+    let client = Arc::new(attempts.find_map(Result::ok).expect("a session"));
+    let done: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let client = &client;
+                scope.spawn(move || work(client, number, seed))
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    let returns = client.counters().iter().find(|(name, _)| *name == "returns").expect("counted").1;
+    drop(client);
+    let other = options(provider, calls, None, true);
+    let other = Client::connect(address(server, provider), &other, &AttachOptions::default()).unwrap();
+    for (number, (names, _)) in done.iter().enumerate() {
+        let dir = other.lookup(ROOT_INO, format!("directory-{number}").as_bytes()).unwrap();
+        assert_eq!(look(&other, dir.ino).unwrap(), *names);
+    }
+    (returns, done.iter().map(|(_, unheard)| unheard).sum())
+}
+
+#[test]
+fn each_change_is_made_once_and_heard_of() {
+    let mut returned = 0;
+    for seed in seeds() {
+        for (provider, calls) in [
+            (ProviderKind::Shm, CallsBy::Reply),
+            (ProviderKind::Shm, CallsBy::Fetch),
+            (ProviderKind::Tcp, CallsBy::Reply),
+        ] {
+            eprintln!("RDMABOX_FAULT_SEED={seed} over {provider}, calls by {calls}");
+            let (server, _directory) = server();
+            let (returns, unheard) = run(&server, provider, calls, seed);
+            eprintln!("  came back {returns} times, unheard of {unheard}");
+            returned += returns;
+        }
+    }
+    // A single seed may be of those that end no session.
+    assert!(returned > 0 || seeds().len() < 8, "the device has no faults");
+}
