@@ -138,12 +138,7 @@ pub const ALL: &[Target] = &[
         run: between::keys,
         seeds: between::seeds,
     },
-    Target {
-        name: "between-tls",
-        about: "the same with TLS",
-        run: between::tls,
-        seeds: between::seeds,
-    },
+    Target { name: "between-tls", about: "the same with TLS", run: between::tls, seeds: between::seeds },
 ];
 
 /// The one of that name.

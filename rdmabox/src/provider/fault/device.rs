@@ -2,11 +2,7 @@
 
 use std::{any::Any, io, sync::Arc};
 
-use super::{
-    cq::FaultCq,
-    plan::Plan,
-    qp::FaultQp,
-};
+use super::{cq::FaultCq, plan::Plan, qp::FaultQp};
 use crate::{
     memory::Memory,
     verbs::{
