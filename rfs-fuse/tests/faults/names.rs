@@ -13,7 +13,7 @@ use rfs_server::Server;
 
 use super::{BY, THREADS, address, options, server};
 
-const CHANGES: usize = 120;
+const CHANGES: usize = 30;
 /// Few: most changes are of what is there, or refused.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const MARK: &[u8] = b"user.mark";
