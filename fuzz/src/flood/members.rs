@@ -75,7 +75,16 @@ pub(super) fn warm_up(flood: &Flood) -> Result<(), Failure> {
 fn judge(message: &[u8], random: &mut Rng) -> Option<bool> {
     let readable = match decode_request(message) {
         Ok(Request::Recalls { .. } | Request::Grants) => return None,
-        Ok(Request::Once { request, .. }) => decode_request(request).is_ok(),
+        // Those that make no sense in an envelope are malformed there.
+        Ok(Request::Once { request, .. }) => !matches!(
+            decode_request(request),
+            Err(_)
+                | Ok(Request::Attach { .. }
+                    | Request::Recalls { .. }
+                    | Request::Grants
+                    | Request::Detach
+                    | Request::Once { .. })
+        ),
         Ok(_) => true,
         Err(_) => false,
     };

@@ -24,6 +24,8 @@ use crate::verbs::{QueuePair, VerbsError};
 const LET_GO: Duration = Duration::from_secs(3);
 /// Between two looks at whether it has.
 const LOOK: Duration = Duration::from_micros(200);
+/// Between two looks at whether a client is still there that has not joined all its queue pairs.
+const STILL_THERE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 struct Place {
@@ -252,11 +254,12 @@ impl HostQueuePairs {
         matches!(state.phase, Phase::Failed(_))
     }
 
-    /// Waits until every place but that for late replies has been joined. From then on data queue pairs can be replaced.
+    /// Waits until every place but that for late replies has been joined, or the client `is_gone`. From then on data queue pairs can be
+    /// replaced.
     ///
     /// # Errors
     /// Why the session cannot be made.
-    pub(super) fn open(&self, deadline: Instant) -> Result<(), String> {
+    pub(super) fn open(&self, deadline: Instant, is_gone: impl Fn() -> bool) -> Result<(), String> {
         let mut state = self.state.lock();
         loop {
             if let Phase::Failed(reason) = &state.phase {
@@ -268,8 +271,13 @@ impl HostQueuePairs {
                 state.phase = Phase::Open;
                 return Ok(());
             }
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
+            let now = Instant::now();
+            if now >= deadline {
                 return Err("the client did not connect all its queue pairs".into());
+            }
+            // Whoever goes makes room for others at once.
+            if self.changed.wait_until(&mut state, deadline.min(now + STILL_THERE)).timed_out() && is_gone() {
+                return Err("the client went before all its queue pairs were connected".into());
             }
         }
     }

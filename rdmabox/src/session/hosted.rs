@@ -305,7 +305,7 @@ fn make(inner: &Inner, session: &HostSession, control: &mut Stream, shown: Shown
         Shown::Key { dialogue, .. } => Some(dialogue),
     };
     handshake::send_welcome(control, &answer, dialogue.as_mut()).map_err(|e| e.to_string())?;
-    session.queue_pairs.open(Instant::now() + HANDSHAKE)?;
+    session.queue_pairs.open(Instant::now() + HANDSHAKE, || control.is_over())?;
     guarded(|| inner.service.connected(&session.peer))??;
     *session.open.write() = true;
     Ok(())

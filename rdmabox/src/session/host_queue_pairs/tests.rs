@@ -113,7 +113,7 @@ impl Bench {
     fn open(provider: ProviderKind, data: usize) -> (Bench, Vec<Stream>) {
         let bench = Bench::new(provider, data);
         let clients = (0..=data).map(|index| bench.join_now(index, index as u32).unwrap()).collect();
-        bench.pairs.open(Instant::now()).unwrap();
+        bench.pairs.open(Instant::now(), || false).unwrap();
         bench.log.lock().clear();
         (bench, clients)
     }
@@ -201,13 +201,28 @@ fn a_session_is_open_when_every_place_is_joined_once() {
     on_each_kind(|provider| {
         let bench = Bench::new(provider, 1);
         let late = "the client did not connect all its queue pairs";
-        assert_eq!(bench.pairs.open(Instant::now()).unwrap_err(), late);
+        assert_eq!(bench.pairs.open(Instant::now(), || false).unwrap_err(), late);
         let _calls = bench.join_now(0, 0).unwrap();
-        assert_eq!(bench.pairs.open(Instant::now()).unwrap_err(), late);
+        assert_eq!(bench.pairs.open(Instant::now(), || false).unwrap_err(), late);
         let _data = bench.join_now(1, 1).unwrap();
-        bench.pairs.open(Instant::now()).unwrap();
+        bench.pairs.open(Instant::now(), || false).unwrap();
         assert!(!bench.pairs.fail("too late for that"));
         let _again = bench.join_now(0, 2).unwrap_err();
+    });
+}
+
+#[test]
+fn whoever_goes_is_not_waited_for() {
+    on_each_kind(|provider| {
+        let bench = Bench::new(provider, 1);
+        let _calls = bench.join_now(0, 0).unwrap();
+        let never = Instant::now() + Duration::from_secs(3600);
+        let gone = "the client went before all its queue pairs were connected";
+        assert_eq!(bench.pairs.open(never, || true).unwrap_err(), gone);
+        // If he has said everything before, nobody asks.
+        let bench = Bench::new(provider, 1);
+        let _both = [0, 1].map(|index| bench.join_now(index, index as u32).unwrap());
+        bench.pairs.open(never, || true).unwrap();
     });
 }
 
@@ -240,7 +255,7 @@ fn whatever_goes_wrong_while_it_is_made_fails_it() {
             let bench = Bench::new(provider, 1);
             let client = bench.join_now(1, 1).unwrap();
             assert_eq!(go_wrong(&bench), reason);
-            assert_eq!(bench.pairs.open(Instant::now()).unwrap_err(), reason);
+            assert_eq!(bench.pairs.open(Instant::now(), || false).unwrap_err(), reason);
             assert_eq!(bench.join_now(0, 0).unwrap_err(), "its session is over");
             drop(client);
             bench.pairs.close().end().unwrap();
@@ -296,9 +311,9 @@ fn the_queue_pair_for_fetching_is_joined_with_the_others_and_lasts_as_long_as_th
             [Role::Calls, Role::Data, Role::LateReplies, Role::Fetch]
         );
         let calls_and_data = [0, 1].map(|index| bench.join_now(index, index as u32).unwrap());
-        assert!(bench.pairs.open(Instant::now()).is_err());
+        assert!(bench.pairs.open(Instant::now(), || false).is_err());
         let fetch = bench.join_now(3, 3).unwrap();
-        bench.pairs.open(Instant::now()).unwrap();
+        bench.pairs.open(Instant::now(), || false).unwrap();
         let lasts = "the queue pair for fetching answers lasts as long as its session";
         assert_eq!(bench.join_now(3, 9).unwrap_err(), lasts);
         drop(calls_and_data);
