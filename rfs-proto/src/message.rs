@@ -397,7 +397,7 @@ pub enum Request<'a> {
         slot: u32,
         /// Higher with each request of the slot; the same in a repetition.
         sequence: u64,
-        /// The bytes of a request; none of `Attach`, `Recalls`, `Grants`, `Detach` and `Once`.
+        /// The bytes of a request that [may be](Request::may_be_once) there: none of `Attach`, `Recalls`, `Grants`, `Detach` and `Once`.
         #[serde(with = "serde_bytes")]
         request: &'a [u8],
     },
@@ -426,6 +426,20 @@ pub enum Request<'a> {
         /// The same.
         offset: u64,
     },
+}
+
+impl Request<'_> {
+    /// Whether it can be asked for in a [`Once`](Request::Once).
+    pub fn may_be_once(&self) -> bool {
+        !matches!(
+            self,
+            Request::Attach { .. }
+                | Request::Recalls { .. }
+                | Request::Grants
+                | Request::Detach
+                | Request::Once { .. }
+        )
+    }
 }
 
 /// What the server answers.

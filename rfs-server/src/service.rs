@@ -327,12 +327,8 @@ fn decode(request: &[u8]) -> Result<Request<'_>, String> {
 /// What is asked for once.
 fn decode_once(request: &[u8]) -> Result<Request<'_>, String> {
     match decode(request)? {
-        Request::Attach { .. }
-        | Request::Recalls { .. }
-        | Request::Grants
-        | Request::Detach
-        | Request::Once { .. } => Err("malformed request: not to be asked for once".into()),
-        request => Ok(request),
+        request if request.may_be_once() => Ok(request),
+        _ => Err("malformed request: not to be asked for once".into()),
     }
 }
 

@@ -76,15 +76,7 @@ fn judge(message: &[u8], random: &mut Rng) -> Option<bool> {
     let readable = match decode_request(message) {
         Ok(Request::Recalls { .. } | Request::Grants) => return None,
         // Those that make no sense in an envelope are malformed there.
-        Ok(Request::Once { request, .. }) => !matches!(
-            decode_request(request),
-            Err(_)
-                | Ok(Request::Attach { .. }
-                    | Request::Recalls { .. }
-                    | Request::Grants
-                    | Request::Detach
-                    | Request::Once { .. })
-        ),
+        Ok(Request::Once { request, .. }) => decode_request(request).is_ok_and(|inner| inner.may_be_once()),
         Ok(_) => true,
         Err(_) => false,
     };

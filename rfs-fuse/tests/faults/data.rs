@@ -1,7 +1,5 @@
 //! Bytes: what was acknowledged is there, for this client and for others, and what failed may be there or not.
 
-use std::thread;
-
 use rdmabox::{
     CallsBy, ProviderKind,
     provider::fault::{Chance, Faults, Plan, seeds},
@@ -10,7 +8,7 @@ use rfs_fuse::client::{AttachOptions, Client, ClientError, ReadData};
 use rfs_proto::ROOT_INO;
 use rfs_server::Server;
 
-use super::{BY, THREADS, address, options, server};
+use super::{BY, address, on_threads, options, server};
 
 const OPERATIONS: usize = 150;
 const BLOCK: usize = 4096;
@@ -94,20 +92,7 @@ fn connect(server: &Server, provider: ProviderKind, faults: Option<Plan>, direct
 fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
     let (server, _directory) = server();
     let client = connect(&server, provider, Some(Plan::new(Faults::varied(seed))), direct);
-    let done: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|number| {
-                scope.spawn({
-                    let client = &client;
-                    move || work(client, number, seed)
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
+    let done = on_threads(|number| work(&client, number, seed));
     assert!(client.is_connected());
     drop(client);
     // The first session is over before anybody opens what it had open.
@@ -132,6 +117,5 @@ fn what_was_acknowledged_is_there() {
             failed += run(provider, direct, seed);
         }
     }
-    // A single seed may be of those that only delay.
-    assert!(failed > 0 || seeds().len() < 8, "the device has no faults");
+    assert!(failed > 0, "the device has no faults");
 }

@@ -5,7 +5,7 @@
 mod data;
 mod names;
 
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use rdmabox::{Address, CallsBy, ProviderKind, SessionOptions, provider::fault::Plan};
 use rfs_fuse::client::Creator;
@@ -23,6 +23,18 @@ fn server() -> (Server, TempDir) {
         Address::Tcp { host: "127.0.0.1".into(), port: 0 },
     ];
     (Server::start(Config { listen, ..Config::new(16 << 20) }).unwrap(), directory)
+}
+
+/// What each of the threads gives, whose numbers are their arguments.
+fn on_threads<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..THREADS).map(|number| scope.spawn(move || work(number))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, T>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
 }
 
 fn address(server: &Server, provider: ProviderKind) -> &Address {

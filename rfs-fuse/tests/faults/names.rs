@@ -1,7 +1,7 @@
 //! Names, over sessions that end at any moment and are followed by others: a change is made once, and who asked for it hears what became of
 //! it. Where he does not hear it within his time, it was made or it was not.
 
-use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, thread, time::Duration};
 
 use rdmabox::{
     CallsBy, ProviderKind,
@@ -11,7 +11,7 @@ use rfs_fuse::client::{AttachOptions, Client, ClientError};
 use rfs_proto::{Errno, FileKind, ROOT_INO, RenameFlags, SetAttr, XattrSet};
 use rfs_server::Server;
 
-use super::{BY, THREADS, address, options, server};
+use super::{BY, address, on_threads, options, server};
 
 const CHANGES: usize = 30;
 /// Few: most changes are of what is there, or refused.
@@ -245,19 +245,8 @@ fn run(server: &Server, provider: ProviderKind, calls: CallsBy, seed: u64) -> (u
     let attach = AttachOptions { returns: true, ..AttachOptions::default() };
     // The first session may not come about either.
     let mut attempts = (0..ATTEMPTS).map(|_| Client::connect(address(server, provider), &faulty, &attach));
-    let client = Arc::new(attempts.find_map(Result::ok).expect("a session"));
-    let done: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|number| {
-                let client = &client;
-                scope.spawn(move || work(client, number, seed))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
+    let client = attempts.find_map(Result::ok).expect("a session");
+    let done = on_threads(|number| work(&client, number, seed));
     let returns = client.counters().iter().find(|(name, _)| *name == "returns").expect("counted").1;
     drop(client);
     let other = options(provider, calls, None, true);
@@ -285,6 +274,7 @@ fn each_change_is_made_once_and_heard_of() {
             returned += returns;
         }
     }
-    // A single seed may be of those that end no session.
-    assert!(returned > 0 || seeds().len() < 8, "the device has no faults");
+    // One that only delays, and one that refuses memory and cuts connections, end no session of these as a rule.
+    let quiet = seeds().iter().all(|seed| [0, 5].contains(&(seed % 8)));
+    assert!(returned > 0 || quiet, "the device has no faults");
 }
