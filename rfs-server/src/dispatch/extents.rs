@@ -75,7 +75,7 @@ impl Call<'_> {
             }
         }
         let now = self.clock.now();
-        self.answered(&[ino], |meta| meta.extend(ino, end, keep_size, now).map(Reply::Attr))
+        self.answered(&[ino], |meta| meta.extend(session, ino, end, keep_size, now).map(Reply::Attr))
     }
 
     /// Sees to it that a range has space, and no more than that.
@@ -110,7 +110,7 @@ impl Call<'_> {
                 Err(errno) => return Err(errno),
             }
         }
-        let attr = self.look(&[to.0], |look| look.attr(to.0))?;
+        let attr = self.look(&[to.0], |look| look.shown(session, to.0))?;
         Ok(Copied { bytes, attr })
     }
 
@@ -190,7 +190,7 @@ impl Meta<'_> {
         let given_up = map.punch(offset, to);
         let edges = if seeded(Fault::HoleKeepsEdges) { Vec::new() } else { map.pieces(offset, end) };
         self.give_up(session, ino, &given_up, &edges)?;
-        self.changed_by_server(ino, now)
+        self.changed_by_server(session, ino, now)
     }
 
     /// Zeroes a range that has space; what has none reads as zero in any case.
@@ -205,7 +205,7 @@ impl Meta<'_> {
     }
 
     /// A range up to `end` got its space: the file reaches so far now, or keeps it all the same.
-    fn extend(&mut self, ino: u64, end: u64, keep_size: bool, now: i64) -> Result<Attr, Errno> {
+    fn extend(&mut self, session: u64, ino: u64, end: u64, keep_size: bool, now: i64) -> Result<Attr, Errno> {
         let slot = self.namespace.get(ino)?.slot;
         if keep_size {
             if end > self.table.size(slot) {
@@ -214,17 +214,17 @@ impl Meta<'_> {
         } else {
             self.table.raise_size(slot, end);
         }
-        self.changed_by_server(ino, now)
+        self.changed_by_server(session, ino, now)
     }
 
     /// The server changed the contents of a file.
-    fn changed_by_server(&mut self, ino: u64, now: i64) -> Result<Attr, Errno> {
+    fn changed_by_server(&mut self, session: u64, ino: u64, now: i64) -> Result<Attr, Errno> {
         let inode = self.namespace.get_mut(ino)?;
         inode.mtime = now;
         inode.ctime = now;
         let (attr, space) = (inode.attr(ino), inode.space());
         self.table.publish_times(&attr, &space);
-        self.attr(ino)
+        self.shown(session, ino)
     }
 
     /// Copies; `None` if space is lacking after all.
@@ -261,7 +261,7 @@ impl Meta<'_> {
         }
         let slot = self.namespace.get(step.to.0)?.slot;
         self.table.raise_size(slot, step.to.1 + len);
-        self.changed_by_server(step.to.0, now)?;
+        self.changed_by_server(session, step.to.0, now)?;
         Ok(Some(len))
     }
 }

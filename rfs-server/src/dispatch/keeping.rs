@@ -20,6 +20,15 @@ use crate::{
 };
 
 impl<M: Mode> View<'_, M> {
+    /// Attributes for a session to see, not to keep. Whom the inode belongs to it may show a kernel all the same.
+    pub(super) fn shown(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
+        let attr = self.attr(ino)?;
+        if self.keeps(session) {
+            self.add_keeper(session, ino, Part::Owner);
+        }
+        Ok(attr)
+    }
+
     /// Attributes for a session to keep, if it may.
     pub(super) fn told(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
         let mut attr = self.attr(ino)?;

@@ -495,3 +495,29 @@ fn space_that_comes_back_with_the_last_close_is_recalled() {
     let after = writer.stat(ino);
     assert_eq!((before.kind, before.blocks, after.blocks), (FileKind::Regular, 40, 0));
 }
+
+/// The attributes that go with a change of bytes are not to be kept, but they say whom the file belongs to.
+#[test]
+fn who_has_seen_the_owner_hears_of_another_one() {
+    let fixture = fixture(64, 100);
+    let (keeper, other) = (fixture.attached(1, true), fixture.client(1000));
+    let Reply::Opened(opened) = keeper.ask(create(ROOT_INO, "file", true)) else { panic!("no file") };
+    let ino = opened.attr.ino;
+    let belong = |uid| {
+        let changes = SetAttr { uid: Some(uid), ..SetAttr::default() };
+        other.start(Request::SetAttr { ino, changes })
+    };
+    let fallocate = Request::Fallocate { ino, offset: 0, len: 9, flags: FallocateFlags::empty() };
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let punch = Request::Fallocate { ino, offset: 0, len: 9, flags: punch };
+    let copy = Request::Copy { from: ino, from_offset: 0, to: ino, to_offset: 4096, len: 1 };
+    let mut recalls = keeper.recalls(0);
+    for (done, change) in (1..).zip([None, Some(fallocate), Some(punch), Some(copy)]) {
+        let changed = change.map(|change| keeper.ask(change));
+        assert!(!matches!(changed, Some(Reply::Error(_))), "{changed:?}");
+        let waits = belong(done as u32);
+        assert_eq!(told(&recalls).recalls, [owner(ino)], "{done}");
+        recalls = keeper.recalls(done);
+        assert!(matches!(waits.try_recv(), Ok(Reply::Attr(_))));
+    }
+}
