@@ -195,7 +195,7 @@ pub struct Args {
     )]
     max_readahead: u32,
 
-    /// Threads that serve the kernel
+    /// Threads that serve the kernel; over io_uring, on each core
     #[arg(
         long,
         value_name = "N",
@@ -208,6 +208,11 @@ pub struct Args {
     /// Do not move the threads that serve the kernel to the core of who calls (only root has them moved)
     #[arg(long, help_heading = "Kernel")]
     pub no_follow: bool,
+
+    /// Take requests from /dev/fuse only, also where the kernel offers io_uring for them
+    /// (/sys/module/fuse/parameters/enable_uring)
+    #[arg(long, help_heading = "Kernel")]
+    no_io_uring: bool,
 
     /// The kernel keeps attributes no longer than so [default: as long as they are right]
     #[arg(long, value_name = "SECS", value_parser = timeout, help_heading = "Kernel")]
@@ -367,6 +372,11 @@ impl Args {
     /// Session threads.
     pub fn threads(&self) -> usize {
         self.threads.into()
+    }
+
+    /// Whether requests may come over io_uring.
+    pub fn io_uring(&self) -> bool {
+        !self.no_io_uring
     }
 
     /// What is agreed with the kernel.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser};
-use fuser::{Config, Filesystem, Session, SessionACL};
+use fuser::{Config, Session, SessionACL};
 use rdmabox::{
     Key, KeyFileError, SessionOptions,
     tls::{TlsClient, TlsError},
@@ -29,7 +29,7 @@ use crate::{
     cli::{Args, UsageError},
     client::{AttachError, Client},
     daemon,
-    fuse::{Adapter, KernelLink, Placed, Placement},
+    fuse::{Adapter, Device, Filesystem, KernelLink, Placement, Ring},
     mount::{self, Caretaker, Ground, Look, MountError, Mounted, Unmounted, within},
     mount8::{self, Invocation},
     null::NullFs,
@@ -161,10 +161,12 @@ fn run(args: &Args) -> Result<(), RunError> {
     }
     // From here on a signal is an event, so that it cannot leave a mount behind.
     let events = listen_for_signals()?;
-    let placement = if args.no_follow { Placement::none() } else { Placement::follow() };
+    let ring = prepare_ring(args);
+    // The threads of a ring are where the callers are.
+    let placement = if args.no_follow || ring.is_some() { Placement::none() } else { Placement::follow() };
+    let threads = Threads { placement: &placement, ring };
     let Some(address) = address else {
-        let null = Placed::new(NullFs::new(args.settings()), &placement);
-        let outcome = serve(args, &point, null, None, events);
+        let outcome = serve(args, &point, NullFs::new(args.settings()), threads, None, events);
         if args.stats_on_exit {
             report_counters(None, &placement, args.detached);
         }
@@ -180,8 +182,7 @@ fn run(args: &Args) -> Result<(), RunError> {
     let link = KernelLink::default();
     let adapter =
         Adapter::new(client.clone(), args.settings(), link.clone()).map_err(os("cannot start a thread"))?;
-    let adapter = Placed::new(adapter, &placement);
-    let outcome = serve(args, &point, adapter, Some((&client, &link)), events);
+    let outcome = serve(args, &point, adapter, threads, Some((&client, &link)), events);
     if args.stats_on_exit {
         report_counters(Some(&client), &placement, args.detached);
     }
@@ -191,6 +192,19 @@ fn run(args: &Args) -> Result<(), RunError> {
 
 /// The client of a mount, and its way to the kernel.
 type Served<'a> = (&'a Arc<Client>, &'a KernelLink);
+
+/// Who serves the kernel.
+struct Threads<'a> {
+    placement: &'a Placement,
+    ring: Option<Ring>,
+}
+
+/// Threads for a ring, if the kernel offers it and there can be one.
+fn prepare_ring(args: &Args) -> Option<Ring> {
+    let made = (args.io_uring() && Ring::is_offered()).then(|| Ring::prepare(args.threads()))?;
+    made.inspect_err(|e| log::warn!("the kernel offers FUSE over io_uring, but not to this process: {e}"))
+        .ok()
+}
 
 type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
 
@@ -216,6 +230,7 @@ fn serve<F: Filesystem>(
     args: &Args,
     point: &Path,
     filesystem: F,
+    threads: Threads<'_>,
     client: Option<Served<'_>>,
     (send, events): Events,
 ) -> Result<(), RunError> {
@@ -228,7 +243,7 @@ fn serve<F: Filesystem>(
         let caretaker = Caretaker::start(&mounted, ground, args.log_file.as_deref(), farewell.as_ref());
         caretaker.inspect_err(|e| log::warn!("nobody unmounts if this process is killed: {e}")).ok()
     });
-    let outcome = serve_mounted(args, filesystem, client, (device, &mounted), (send, events));
+    let outcome = serve_mounted(args, (filesystem, threads), client, (device, &mounted), (send, events));
     if let Some(caretaker) = caretaker {
         caretaker.dismiss();
     }
@@ -237,7 +252,7 @@ fn serve<F: Filesystem>(
 
 fn serve_mounted<F: Filesystem>(
     args: &Args,
-    filesystem: F,
+    (filesystem, Threads { placement, ring }): (F, Threads<'_>),
     client: Option<Served<'_>>,
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
@@ -253,6 +268,12 @@ fn serve_mounted<F: Filesystem>(
             os("cannot reach the kernel")(e)
         })?;
     }
+    let filesystem = Device::new(filesystem, placement, ring.is_some());
+    let started = filesystem.started();
+    let own = device.try_clone().map_err(|e| {
+        undo(mounted);
+        os("cannot reach the kernel")(e)
+    })?;
     let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
         undo(mounted);
         RunError::Handshake(e)
@@ -268,11 +289,33 @@ fn serve_mounted<F: Filesystem>(
             undo(mounted);
             os("cannot start a thread")(e)
         })?;
+    // Nothing is answered before there is the ring that was agreed on.
+    let agreed = started.get().filter(|agreed| agreed.ring);
+    let serving = agreed.zip(ring).and_then(|(agreed, ring)| {
+        let failed = move |e| drop(send.send(Event::Ended(Err(e))));
+        let (path, payload) = (mounted.path().to_owned(), args.settings().max_payload());
+        let served = ring.start(&agreed.filesystem, own.as_fd(), payload, path, failed);
+        served.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok()
+    });
+    log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
     if let Err(e) = begin(args, mounted, client.map(|(client, _)| client)) {
         undo(mounted);
         return Err(e);
     }
-    wait_and_unmount(mounted, &events, client)
+    let over = wait_and_unmount(mounted, &events, client)?;
+    if let (Over::Ended, Some(serving)) = (over, serving) {
+        serving.join(UNMOUNT_LIMIT);
+    }
+    Ok(())
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    /// The kernel asks for nothing any more.
+    Ended,
+    /// Somebody still uses what is no longer in the tree.
+    Detached,
 }
 
 /// Waits for the mount to answer and says that it does.
@@ -316,10 +359,10 @@ fn wait_and_unmount(
     mounted: &Mounted,
     events: &mpsc::Receiver<Event>,
     client: Option<Served<'_>>,
-) -> Result<(), RunError> {
+) -> Result<Over, RunError> {
     let signal = match events.recv() {
-        Ok(Event::Ended(Ok(()))) => return Ok(()),
-        Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(()),
+        Ok(Event::Ended(Ok(()))) => return Ok(Over::Ended),
+        Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(Over::Ended),
         Ok(Event::Ended(Err(why))) => {
             undo(mounted);
             return Err(RunError::Ended(why.to_string()));
@@ -335,7 +378,7 @@ fn wait_and_unmount(
         Some(Ok(Unmounted::Clean)) => {
             // The session ends when the kernel lets go.
             events.recv_timeout(UNMOUNT_LIMIT).ok();
-            return Ok(());
+            return Ok(Over::Ended);
         }
         Some(Ok(Unmounted::Busy)) => log::warn!(
             "{} is busy: detached; what is still open there fails from now on",
@@ -345,7 +388,8 @@ fn wait_and_unmount(
         None => log::warn!("{} does not let go: detached", mounted.path().display()),
     }
     write_back(mounted.path(), client);
-    mounted.detach().map_err(os("cannot unmount"))
+    mounted.detach().map_err(os("cannot unmount"))?;
+    Ok(Over::Detached)
 }
 
 /// True if a session that failed with this ended because somebody unmounted. fuser takes ENODEV for that; but a thread that has taken a

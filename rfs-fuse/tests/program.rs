@@ -124,6 +124,33 @@ fn a_listener_that_is_no_server_is_refused() {
     babbler.join().expect("babbler");
 }
 
+/// Where the kernel offers it, and nobody says no. `ci/ring` has it switched on.
+#[test]
+fn requests_come_over_io_uring_where_that_is_offered() {
+    common::require_fuse();
+    let switch = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    let offered = switch.is_ok_and(|value| value.trim() == "Y");
+    assert!(offered || std::env::var_os("RFS_TEST_RING").is_none(), "the kernel does not offer it");
+    for (options, way) in [
+        (&["--null"][..], if offered { "io_uring" } else { "/dev/fuse" }),
+        (&["--null", "--no-io-uring"], "/dev/fuse"),
+    ] {
+        let point = directory();
+        let mut command = program();
+        command.args(options).arg(point.path()).env("RUST_LOG", "debug");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        out.read_line(&mut String::new()).expect("it is mounted");
+        fs::write(point.path().join("file"), b"bytes").expect("written");
+        assert_eq!(fs::read(point.path().join("file")).expect("read"), b"bytes");
+        rustix::process::kill_process(Pid::from_child(&child), Signal::INT).expect("signal sent");
+        let mut said = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+        assert_eq!(exit_of(&mut child).code(), Some(0), "{said}");
+        assert!(said.contains(&format!("requests come over {way}\n")), "{said}");
+    }
+}
+
 #[test]
 fn signals_and_fusermount_end_it_cleanly() {
     for over in providers() {

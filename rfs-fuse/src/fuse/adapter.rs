@@ -16,10 +16,7 @@ use std::{
 };
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    Errno, FileHandle, INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, TimeOrNow, WriteFlags,
 };
 use rfs_proto::{BLOCK, FallocateFlags, LockKind, MAX_NAME, SetAttr};
 use rustix::fs::OFlags;
@@ -30,12 +27,16 @@ use super::{
     kernel::KernelLink,
     labels::Labels,
     lifetimes::Lifetimes,
-    lock_flags::{self, LockFlags},
     locks::Locks,
     pages::{Pages, Tail},
     process,
     recalls::Recalls,
     reply,
+    session::{
+        Filesystem, Lock, LockedBy, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+        ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+        Request,
+    },
 };
 use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
 use opening::is_to_write;
@@ -61,7 +62,6 @@ pub struct Adapter {
     lifetimes: Lifetimes,
     kernel: KernelLink,
     locks: Locks,
-    lock_flags: LockFlags,
     handles: Handles,
     pages: Pages,
     labels: Labels,
@@ -78,7 +78,6 @@ impl Adapter {
         let recalls = Recalls::obey(client.clone(), kernel.clone())?;
         Ok(Adapter {
             locks: Locks::new(client.clone(), kernel.clone()),
-            lock_flags: LockFlags::new(),
             handles: Handles::default(),
             pages: Pages::new(kernel.clone()),
             labels: Labels::here(),
@@ -91,21 +90,13 @@ impl Adapter {
             _recalls: recalls,
         })
     }
+}
 
-    /// What is asked of a lock, through which open file and by whom. `None` for a kind of lock that there is not.
-    fn lock_request(
-        &self,
-        request: &Request,
-        (ino, handle, owner): (INodeNo, FileHandle, LockOwner),
-        (start, end): (u64, u64),
-        typ: i32,
-        pid: u32,
-    ) -> Option<LockRequest> {
-        let (handle, owner) = (handle.0, owner.0);
-        let class = self.lock_flags.class(request, handle, owner);
-        let (kind, range) = (convert::lock_kind(typ)?, lock_flags::range(start, end));
-        Some(LockRequest { ino: ino.0, handle, owner, class, kind, range, pid })
-    }
+/// What is asked of a lock. `None` for a kind of lock that there is not.
+fn lock_request(ino: INodeNo, by: LockedBy, lock: Lock) -> Option<LockRequest> {
+    let LockedBy { handle, owner, class } = by;
+    let (kind, range) = (convert::lock_kind(lock.typ)?, convert::lock_range(lock.start, lock.end));
+    Some(LockRequest { ino: ino.0, handle: handle.0, owner: owner.0, class, kind, range, pid: lock.pid })
 }
 
 fn creator(request: &Request, umask: u32) -> Creator {
@@ -123,12 +114,11 @@ fn in_group(request: &Request, group: u32) -> bool {
 }
 
 impl Filesystem for Adapter {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+    fn init(&mut self, config: &mut KernelConfig) {
         self.settings.negotiate(config);
         self.settings.negotiate_names(config);
         let version = config.kernel_abi();
         self.kernel.speaks((version.0, version.1));
-        Ok(())
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -153,7 +143,7 @@ impl Filesystem for Adapter {
         self.client.forget(ino.0, nlookup);
     }
 
-    fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, request: &Request, ino: INodeNo, reply: ReplyAttr) {
         let since = self.client.since();
         self.attr("getattr", (since, request.pid()), self.client.getattr(ino.0), reply);
     }
@@ -169,11 +159,6 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
         let changes = SetAttr {
@@ -330,17 +315,7 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, size: u32, reply: ReplyData) {
         if let Err(e) = self.client.check_locks(ino.0, handle.0) {
             return reply.error(self.errno("read", &e));
         }
@@ -372,7 +347,6 @@ impl Filesystem for Adapter {
         data: &[u8],
         write_flags: WriteFlags,
         flags: OpenFlags,
-        _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         if let Err(e) = self.client.check_locks(ino.0, handle.0) {
@@ -427,26 +401,15 @@ impl Filesystem for Adapter {
         self.done("flush", flushed.and(unlocked), reply);
     }
 
-    fn getlk(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        owner: LockOwner,
-        start: u64,
-        end: u64,
-        typ: i32,
-        pid: u32,
-        reply: ReplyLock,
-    ) {
-        let Some(wanted) = self.lock_request(request, (ino, handle, owner), (start, end), typ, pid) else {
+    fn getlk(&self, _: &Request, ino: INodeNo, by: LockedBy, lock: Lock, reply: ReplyLock) {
+        let Some(wanted) = lock_request(ino, by, lock) else {
             return reply.error(Errno::EINVAL);
         };
         match self.client.test_lock(&wanted) {
-            Ok(None) => reply.locked(start, end, convert::F_UNLCK, 0),
+            Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
             Ok(Some(held)) => {
                 let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };
-                reply.locked(held.range.first, held.range.last.min(lock_flags::OFFSET_MAX), typ, held.pid);
+                reply.locked(held.range.first, held.range.last.min(convert::OFFSET_MAX), typ, held.pid);
             }
             Err(e) => reply.error(self.errno("getlk", &e)),
         }
@@ -456,16 +419,12 @@ impl Filesystem for Adapter {
         &self,
         request: &Request,
         ino: INodeNo,
-        handle: FileHandle,
-        owner: LockOwner,
-        start: u64,
-        end: u64,
-        typ: i32,
-        pid: u32,
+        by: LockedBy,
+        lock: Lock,
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let Some(wanted) = self.lock_request(request, (ino, handle, owner), (start, end), typ, pid) else {
+        let Some(wanted) = lock_request(ino, by, lock) else {
             return reply.error(Errno::EINVAL);
         };
         if wanted.kind == LockKind::Unlock {
@@ -486,28 +445,19 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn release(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         self.handles.close(ino.0, Handle(handle.0));
         let unlocked = self.client.unlock_handle(ino.0, handle.0);
         let closed = self.client.close(ino.0);
         self.done("release", closed.and(unlocked), reply);
     }
 
-    fn fsync(&self, _: &Request, ino: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         let synced = self.client.check_locks(ino.0, handle.0).and_then(|()| self.client.fsync(ino.0));
         self.done("fsync", synced, reply);
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _: &Request, _: INodeNo, reply: ReplyEmpty) {
         // Names are at the server when the operation that made them returns.
         reply.ok();
     }
@@ -519,11 +469,10 @@ impl Filesystem for Adapter {
         name: &OsStr,
         value: &[u8],
         flags: i32,
-        _position: u32,
         reply: ReplyEmpty,
     ) {
         let Some(how) = convert::xattr_set(flags) else { return reply.error(Errno::EINVAL) };
-        // Only an ACL cares. The kernel could tell, but fuser cannot.
+        // Only an ACL cares. The kernel could tell, but not by fuser.
         let drop_sgid = name.as_bytes() == ACCESS_ACL
             && !is_privileged(request)
             && self.client.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
@@ -574,7 +523,6 @@ impl Filesystem for Adapter {
         &self,
         request: &Request,
         ino: INodeNo,
-        _: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
@@ -589,7 +537,7 @@ impl Filesystem for Adapter {
         self.done("fallocate", done, reply);
     }
 
-    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, _: &Request, ino: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
         // The kernel asks for nothing else, and not for what lies before the beginning.
         let what = match whence {
             SEEK_DATA => Seek::Data,
@@ -616,19 +564,14 @@ impl Filesystem for Adapter {
     fn copy_file_range(
         &self,
         request: &Request,
-        ino_in: INodeNo,
-        _: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _: FileHandle,
-        offset_out: u64,
+        (from, from_offset): (INodeNo, u64),
+        (to, to_offset): (INodeNo, u64),
         len: u64,
-        _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let copied = self.client.copy((ino_in.0, offset_in), (ino_out.0, offset_out), len);
+        let copied = self.client.copy((from.0, from_offset), (to.0, to_offset), len);
         let copied = copied.and_then(|bytes| {
-            self.drop_privileges(ino_out.0, (!is_privileged(request)).then_some(request))?;
+            self.drop_privileges(to.0, (!is_privileged(request)).then_some(request))?;
             Ok(bytes)
         });
         match copied {
@@ -642,7 +585,7 @@ impl Filesystem for Adapter {
         self.open_directory(ino, flags.0, reply);
     }
 
-    fn releasedir(&self, _: &Request, ino: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         self.client.closed_listing(ino.0, handle.0);
         reply.ok();
     }
@@ -662,7 +605,7 @@ impl Filesystem for Adapter {
         self.list_plus(request, (ino, handle), offset, reply);
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _: &Request, reply: ReplyStatfs) {
         match self.client.statfs() {
             Ok(t) => reply.statfs(
                 t.blocks,

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use rfs_proto::{Attr, FileKind, LockKind, SetTime, XattrSet};
+use rfs_proto::{Attr, FileKind, LockKind, LockRange, SetTime, XattrSet};
 
 use super::IO_BLOCK;
 
@@ -55,6 +55,14 @@ pub(crate) fn nanoseconds(time: SystemTime) -> i64 {
     }
 }
 
+/// What the kernel calls the end of a file.
+pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// A range of bytes as the kernel says it.
+pub(crate) fn lock_range(start: u64, end: u64) -> LockRange {
+    LockRange { first: start, last: if end >= OFFSET_MAX { u64::MAX } else { end } }
+}
+
 /// Kinds of locks as fcntl(2) numbers them.
 pub(crate) const F_RDLCK: i32 = 0;
 pub(crate) const F_WRLCK: i32 = 1;
@@ -103,6 +111,12 @@ pub(crate) fn attr(attr: &Attr) -> FileAttr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_reach_to_the_end() {
+        assert_eq!(lock_range(5, 9), LockRange { first: 5, last: 9 });
+        assert_eq!(lock_range(5, OFFSET_MAX), LockRange { first: 5, last: u64::MAX });
+    }
 
     #[test]
     fn times_before_1970_mean_what_the_kernel_meant() {

@@ -5,10 +5,13 @@
 
 use std::time::Duration;
 
-use fuser::{FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEntry};
+use fuser::{FileHandle, FopenFlags, Generation};
 use rfs_proto::Attr;
 
-use super::{Settings, convert};
+use super::{
+    Settings, convert,
+    session::{ReplyAttr, ReplyCreate, ReplyEntry},
+};
 use crate::client::{Client, Since, Telling};
 
 /// Inode numbers are never used again, so one generation is enough.

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fuser::{Errno, ReplyEmpty};
+use fuser::Errno;
 use parking_lot::{Condvar, Mutex};
 use rdmabox::{Cancel, RequestError};
 use rfs_proto::{Granted, Locked};
@@ -25,6 +25,7 @@ use super::{
     convert,
     kernel::{KernelLink, Part},
     process::Signals,
+    session::ReplyEmpty,
 };
 use crate::client::{Asked, Client, ClientError, LockRequest};
 

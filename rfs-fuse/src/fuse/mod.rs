@@ -1,10 +1,10 @@
 //! The FUSE adapter: kernel requests into client operations, results into replies.
 //!
-//! Handlers run on fuser's session threads, several at once, and wait for the server on the thread that they are called
-//! on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`). Who
+//! Requests come by a [`session`](Filesystem), over `/dev/fuse` or over io_uring. Handlers run on its threads, several at once, and wait for
+//! the server on the thread that they are called on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`). Who
 //! waits for a lock waits on none of them (`locks`).
 //! Which core a handler runs on is the business of `placement`.
-//! What this file system does not have is not implemented here: fuser answers ENOSYS, which makes the kernel stop asking.
+//! What this file system does not have is not implemented here: the answer is ENOSYS, which makes the kernel stop asking.
 
 mod adapter;
 mod background;
@@ -13,14 +13,13 @@ mod handles;
 mod kernel;
 mod labels;
 mod lifetimes;
-mod lock_flags;
 mod locks;
 mod pages;
-mod placed;
 mod placement;
 mod process;
 mod recalls;
 mod reply;
+mod session;
 
 use std::time::Duration;
 
@@ -28,8 +27,8 @@ use fuser::{FopenFlags, InitFlags, KernelConfig};
 
 pub use adapter::Adapter;
 pub use kernel::{Kernel, KernelLink};
-pub use placed::Placed;
 pub use placement::Placement;
+pub use session::*;
 
 /// What is agreed with the kernel; the same for the real and the null file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +110,11 @@ impl Settings {
                 InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             ],
         );
+    }
+
+    /// The most bytes that the kernel reads or writes at once.
+    pub fn max_payload(&self) -> usize {
+        self.max_write.max(self.max_readahead) as usize
     }
 
     /// True if the kernel may keep listings of directories, for which it has no limit of time.

@@ -1,9 +1,9 @@
 //! Read replies.
 //!
-//! Here, and in `placement::policy`, is the `unsafe` of this crate: bytes in mapped server memory go to the kernel without a copy in between.
+//! Here, in `placement::policy` and in `session::ring` is the `unsafe` of this crate: bytes in mapped server memory go to the kernel without
+//! a copy in between where they leave by a system call.
 
-use fuser::ReplyData;
-
+use super::session::ReplyData;
 use crate::client::ReadData;
 
 /// Answers a read.
@@ -13,8 +13,8 @@ pub(crate) fn send(reply: ReplyData, data: ReadData<'_>) {
         ReadData::Mapped { memory, offset, len } => {
             // SAFETY: the slice goes into the writev that is the reply and nowhere else: fuser builds an IoSlice of it
             // without looking at the bytes and keeps nothing after the call.
-            let bytes = unsafe { memory.as_syscall_slice(offset, len) };
-            reply.data(bytes);
+            let lend = || unsafe { memory.as_syscall_slice(offset, len) };
+            reply.shared_data(len, lend, |into| memory.read(offset, into));
         }
     }
 }

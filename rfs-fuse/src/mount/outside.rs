@@ -15,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    fs::{AtFlags, CWD, FileType, StatxFlags, statx},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 
 /// The first argument of such a process, which no user gives.
 const MARK: &str = "--look-from-outside";
@@ -39,8 +42,14 @@ impl Look {
 
     fn take(self, path: &Path) -> io::Result<()> {
         match self {
-            Look::Directory if std::fs::metadata(path)?.is_dir() => Ok(()),
-            Look::Directory => Err(rustix::io::Errno::NOTDIR.into()),
+            Look::Directory => {
+                // What the kernel knows of a mount it says of a dead one, too.
+                let found = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE)?;
+                match FileType::from_raw_mode(found.stx_mode.into()) {
+                    FileType::Directory => Ok(()),
+                    _ => Err(rustix::io::Errno::NOTDIR.into()),
+                }
+            }
             Look::Sync => Ok(rustix::fs::syncfs(File::open(path)?)?),
         }
     }

@@ -9,20 +9,21 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    io,
     sync::Arc,
     time::SystemTime,
 };
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, TimeOrNow, WriteFlags,
 };
 use parking_lot::{Mutex, RwLock};
 
 use self::file::File;
-use crate::fuse::{IO_BLOCK, Settings};
+use crate::fuse::{
+    Filesystem, IO_BLOCK, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, Request, Settings,
+};
 
 const GENERATION: Generation = Generation(0);
 
@@ -148,9 +149,8 @@ impl Node {
 }
 
 impl Filesystem for NullFs {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+    fn init(&mut self, config: &mut KernelConfig) {
         self.settings.negotiate(config);
-        Ok(())
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -159,7 +159,7 @@ impl Filesystem for NullFs {
         self.entry(found.map(|node| node.attr()).ok_or(Errno::ENOENT), reply);
     }
 
-    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _: &Request, ino: INodeNo, reply: ReplyAttr) {
         match self.node(ino) {
             Ok(node) => reply.attr(&self.settings.attr_timeout, &node.attr()),
             Err(e) => reply.error(e),
@@ -177,11 +177,6 @@ impl Filesystem for NullFs {
         _: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
         let node = match self.node(ino) {
@@ -269,17 +264,7 @@ impl Filesystem for NullFs {
         }
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, size: u32, reply: ReplyData) {
         match self.node(ino) {
             Ok(node) => BUFFER.with_borrow_mut(|buffer| {
                 node.data.read(offset, size as usize, buffer, |bytes| reply.data(bytes));
@@ -297,7 +282,6 @@ impl Filesystem for NullFs {
         data: &[u8],
         _: WriteFlags,
         _: OpenFlags,
-        _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         match self.node(ino) {
@@ -315,7 +299,7 @@ impl Filesystem for NullFs {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, reply: ReplyEmpty) {
         reply.ok();
     }
 
@@ -332,7 +316,7 @@ impl Filesystem for NullFs {
         reply.ok();
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _: &Request, reply: ReplyStatfs) {
         let blocks = 1 << 30;
         reply.statfs(blocks, blocks, blocks, blocks, blocks, 4096, 255, 4096);
     }

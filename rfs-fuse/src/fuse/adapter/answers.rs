@@ -6,13 +6,17 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use fuser::{Errno, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr, Request};
+use fuser::{Errno, INodeNo};
 use rfs_proto::Attr;
 
 use super::{Adapter, convert};
 use crate::{
     client::{ClientError, Since},
-    fuse::{kernel::Part, lifetimes::Asked},
+    fuse::{
+        kernel::Part,
+        lifetimes::Asked,
+        session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr, Request},
+    },
 };
 
 /// The error number for the kernel, and the log's part of it: `complained` says that a broken session is in there.

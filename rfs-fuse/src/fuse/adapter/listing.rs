@@ -5,9 +5,7 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
-use fuser::{
-    FileHandle, FileType, FopenFlags, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request,
-};
+use fuser::{FileHandle, FileType, FopenFlags, INodeNo};
 use rfs_proto::Attr;
 use rustix::fs::OFlags;
 
@@ -17,6 +15,7 @@ use crate::{
     fuse::{
         lifetimes::{Asked, GENERATION},
         pages::Tail,
+        session::{ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request},
     },
 };
 
@@ -76,7 +75,7 @@ impl Adapter {
             return self.end(self.client.telling(), (ino, handle), move || reply.ok());
         }
         for (at, dot, name) in [(1, ino, "."), (DOTS, INodeNo(page.parent), "..")] {
-            if offset < at && reply.add(dot, at, FileType::Directory, name) {
+            if offset < at && reply.add(dot, at, FileType::Directory, OsStr::new(name)) {
                 return reply.ok();
             }
         }
@@ -117,7 +116,7 @@ impl Adapter {
         for (at, dot, name) in [(1, ino.0, "."), (DOTS, page.parent, "..")] {
             // The kernel takes no attributes and no reference from these two.
             let attr = convert::attr(&Attr { ino: dot, ..own });
-            if offset < at && reply.add(INodeNo(dot), at, name, &ttl, &attr, GENERATION) {
+            if offset < at && reply.add(INodeNo(dot), at, OsStr::new(name), &ttl, &attr, GENERATION) {
                 return reply.ok();
             }
         }

@@ -1,11 +1,14 @@
 //! Open files: the numbers that the kernel knows them by, and what opening and writing take along.
 
-use fuser::{FileHandle, FopenFlags, Request};
+use fuser::{FileHandle, FopenFlags};
 use rfs_proto::{Attr, Marks, SetAttr};
 use rustix::fs::OFlags;
 
 use super::{Adapter, in_group};
-use crate::client::{ClientError, Since, Telling};
+use crate::{
+    client::{ClientError, Since, Telling},
+    fuse::session::Request,
+};
 
 const SUID: u32 = 0o4000;
 pub(super) const SGID: u32 = 0o2000;

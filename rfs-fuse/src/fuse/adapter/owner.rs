@@ -8,7 +8,6 @@
 //!
 //! Root is taken for whoever may do everything.
 
-use fuser::Request;
 use rfs_proto::{Attr, Belongs, Errno, FileKind, SetAttr, SetTime};
 
 use super::{
@@ -17,7 +16,10 @@ use super::{
 };
 use crate::{
     client::ClientError,
-    fuse::process::{self, Capability},
+    fuse::{
+        process::{self, Capability},
+        session::Request,
+    },
 };
 
 /// A file that is given away again and again is looked at so often.

@@ -1,6 +1,6 @@
 //! How the kernel schedules threads of this process.
 //!
-//! Here, and in `reply`, is the `unsafe` of this crate: rustix has no sched_setscheduler.
+//! Here, in `reply` and in `session::ring` is the `unsafe` of this crate: rustix has no sched_setscheduler.
 
 use std::{fs::File, io, os::unix::fs::FileExt, thread};
 
@@ -58,13 +58,16 @@ fn lift(tid: Pid) -> io::Result<()> {
     set_policy(tid, libc::SCHED_OTHER)
 }
 
-/// Lifts the calling thread if it was started by one that is bound: a thread is scheduled as the one that starts it.
+/// Lifts the calling thread if it was started by one that is bound, or stays on a core: a thread is scheduled as the one that starts
+/// it.
 pub(crate) fn begin_unbound() {
     let tid = gettid();
     // Where the calls are refused, nobody is bound.
-    if policy(tid).is_ok_and(|policy| policy == libc::SCHED_IDLE)
-        && let Err(e) = lift(tid)
-    {
+    let lifted = match policy(tid) {
+        Ok(libc::SCHED_IDLE) => lift(tid),
+        _ => cores().and_then(|cores| Ok(sched_setaffinity(Some(tid), &cores)?)),
+    };
+    if let Err(e) = lifted {
         log::warn!("a thread is scheduled as the one that started it: {e}");
     }
 }

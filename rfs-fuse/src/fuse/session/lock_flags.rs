@@ -1,17 +1,9 @@
-//! Which of the two kinds of locks a request is about, and where.
+//! Which of the two kinds of locks a request over `/dev/fuse` is about.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 use fuser::Request;
-use rfs_proto::{LockClass, LockRange};
-
-/// What the kernel calls the end of a file.
-pub(super) const OFFSET_MAX: u64 = i64::MAX as u64;
-
-/// A range as the kernel says it.
-pub(super) fn range(start: u64, end: u64) -> LockRange {
-    LockRange { first: start, last: if end >= OFFSET_MAX { u64::MAX } else { end } }
-}
+use rfs_proto::LockClass;
 
 /// Bytes of a request for a lock: a header of 40 bytes, then the file handle, the owner, the lock, and the flags.
 const LK_LEN: usize = 88;
@@ -73,12 +65,6 @@ fn u64_at(raw: &[u8; LK_LEN], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_reach_to_the_end() {
-        assert_eq!(range(5, 9), LockRange { first: 5, last: 9 });
-        assert_eq!(range(5, OFFSET_MAX), LockRange { first: 5, last: u64::MAX });
-    }
 
     #[test]
     fn only_a_request_that_agrees_is_believed() {

@@ -1,0 +1,195 @@
+//! Over `/dev/fuse`: a [`Filesystem`] as fuser's session wants it.
+
+use std::{
+    ffi::OsStr,
+    io,
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::SystemTime,
+};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, TimeOrNow,
+    WriteFlags,
+};
+
+use super::{Filesystem, Lock, LockedBy, lock_flags::LockFlags};
+use crate::fuse::placement::{Calls, Placement};
+
+/// What was agreed with the kernel at the start of a session.
+#[derive(Debug)]
+pub struct Agreed<F> {
+    /// The file system, which is in use from now on.
+    pub filesystem: Arc<F>,
+    /// The kernel waits for a ring. Until there is one nothing is answered.
+    pub ring: bool,
+}
+
+/// Where that is said.
+pub type Started<F> = Arc<OnceLock<Agreed<F>>>;
+
+/// Passes requests of `/dev/fuse` on, and tells a placement who calls.
+#[derive(Debug)]
+pub struct Device<F> {
+    /// Until it is started.
+    fresh: Option<F>,
+    started: Started<F>,
+    wants_ring: bool,
+    calls: Calls,
+    lock_flags: LockFlags,
+}
+
+impl<F> Device<F> {
+    /// A file system whose session threads are placed. `ring`: somebody can serve one, if the kernel has that.
+    pub fn new(inner: F, placement: &Placement, ring: bool) -> Device<F> {
+        Device {
+            fresh: Some(inner),
+            started: Started::default(),
+            wants_ring: ring,
+            calls: placement.calls(),
+            lock_flags: LockFlags::new(),
+        }
+    }
+
+    /// What will have been agreed when the session is there.
+    pub fn started(&self) -> Started<F> {
+        self.started.clone()
+    }
+
+    /// The file system; there is one from `init` on, which fuser calls before anything else.
+    fn inner(&self) -> Option<&F> {
+        self.started.get().map(|agreed| &*agreed.filesystem)
+    }
+
+    fn locked_by(&self, request: &fuser::Request, handle: FileHandle, owner: LockOwner) -> LockedBy {
+        LockedBy { handle, owner, class: self.lock_flags.class(request, handle.0, owner.0) }
+    }
+}
+
+/// Methods that only forward: what fuser hands over, and what of that is passed on before the reply. `moves` tells the bytes of data that
+/// go either way, where it can be many.
+macro_rules! forward {
+    ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)?;)*) => {$(
+        fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
+            self.calls.note(request.pid(), 0 $(+ $bytes)?);
+            match self.inner() {
+                Some(inner) => inner.$method(&request.into(), $($passed,)* reply.into()),
+                None => reply.error(Errno::EIO),
+            }
+        }
+    )*};
+}
+
+/// Every request that a [`Filesystem`] has. But for batch_forget, which cannot be named outside fuser: that is one forget after the
+/// other.
+impl<F: Filesystem> fuser::Filesystem for Device<F> {
+    fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut filesystem = self.fresh.take().ok_or(io::ErrorKind::AlreadyExists)?;
+        filesystem.init(config);
+        // The kernel has it only where root has said so.
+        let ring = self.wants_ring && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_ok();
+        let agreed = Agreed { filesystem: Arc::new(filesystem), ring };
+        self.started.set(agreed).map_err(|_| io::ErrorKind::AlreadyExists.into())
+    }
+
+    fn forget(&self, request: &fuser::Request, ino: INodeNo, nlookup: u64) {
+        self.calls.note(request.pid(), 0);
+        if let Some(inner) = self.inner() {
+            inner.forget(&request.into(), ino, nlookup);
+        }
+    }
+
+    fn getlk(
+        &self,
+        request: &fuser::Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        self.calls.note(request.pid(), 0);
+        let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        let by = self.locked_by(request, handle, owner);
+        inner.getlk(&request.into(), ino, by, Lock { start, end, typ, pid }, reply.into());
+    }
+
+    fn setlk(
+        &self,
+        request: &fuser::Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.calls.note(request.pid(), 0);
+        let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        let by = self.locked_by(request, handle, owner);
+        inner.setlk(&request.into(), ino, by, Lock { start, end, typ, pid }, sleep, reply.into());
+    }
+
+    forward! {
+        lookup(parent: INodeNo, name: &OsStr; ReplyEntry) => (parent, name);
+        getattr(ino: INodeNo, _handle: Option<FileHandle>; ReplyAttr) => (ino);
+        setattr(
+            ino: INodeNo, mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, size: Option<u64>,
+            atime: Option<TimeOrNow>, mtime: Option<TimeOrNow>, ctime: Option<SystemTime>, _handle: Option<FileHandle>,
+            _crtime: Option<SystemTime>, _chgtime: Option<SystemTime>, _bkuptime: Option<SystemTime>,
+            _flags: Option<BsdFileFlags>; ReplyAttr
+        ) => (ino, mode, uid, gid, size, atime, mtime, ctime);
+        readlink(ino: INodeNo; ReplyData) => (ino);
+        mknod(parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32; ReplyEntry)
+            => (parent, name, mode, umask, rdev);
+        mkdir(parent: INodeNo, name: &OsStr, mode: u32, umask: u32; ReplyEntry) => (parent, name, mode, umask);
+        unlink(parent: INodeNo, name: &OsStr; ReplyEmpty) => (parent, name);
+        rmdir(parent: INodeNo, name: &OsStr; ReplyEmpty) => (parent, name);
+        symlink(parent: INodeNo, name: &OsStr, target: &Path; ReplyEntry) => (parent, name, target);
+        rename(parent: INodeNo, name: &OsStr, newparent: INodeNo, newname: &OsStr, flags: RenameFlags; ReplyEmpty)
+            => (parent, name, newparent, newname, flags);
+        link(ino: INodeNo, newparent: INodeNo, newname: &OsStr; ReplyEntry) => (ino, newparent, newname);
+        open(ino: INodeNo, flags: OpenFlags; ReplyOpen) => (ino, flags);
+        read(
+            ino: INodeNo, handle: FileHandle, offset: u64, size: u32, _flags: OpenFlags, _owner: Option<LockOwner>;
+            ReplyData
+        ) => (ino, handle, offset, size) moves size as usize;
+        write(
+            ino: INodeNo, handle: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, flags: OpenFlags,
+            _owner: Option<LockOwner>; ReplyWrite
+        ) => (ino, handle, offset, data, write_flags, flags) moves data.len();
+        flush(ino: INodeNo, handle: FileHandle, owner: LockOwner; ReplyEmpty) => (ino, handle, owner);
+        release(
+            ino: INodeNo, handle: FileHandle, _flags: OpenFlags, _owner: Option<LockOwner>, _flush: bool; ReplyEmpty
+        ) => (ino, handle);
+        fsync(ino: INodeNo, handle: FileHandle, _datasync: bool; ReplyEmpty) => (ino, handle);
+        opendir(ino: INodeNo, flags: OpenFlags; ReplyOpen) => (ino, flags);
+        readdir(ino: INodeNo, handle: FileHandle, offset: u64; ReplyDirectory) => (ino, handle, offset);
+        readdirplus(ino: INodeNo, handle: FileHandle, offset: u64; ReplyDirectoryPlus) => (ino, handle, offset);
+        releasedir(ino: INodeNo, handle: FileHandle, _flags: OpenFlags; ReplyEmpty) => (ino, handle);
+        fsyncdir(ino: INodeNo, _handle: FileHandle, _datasync: bool; ReplyEmpty) => (ino);
+        statfs(_ino: INodeNo; ReplyStatfs) => ();
+        setxattr(ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32; ReplyEmpty)
+            => (ino, name, value, flags) moves value.len();
+        getxattr(ino: INodeNo, name: &OsStr, size: u32; ReplyXattr) => (ino, name, size);
+        listxattr(ino: INodeNo, size: u32; ReplyXattr) => (ino, size);
+        removexattr(ino: INodeNo, name: &OsStr; ReplyEmpty) => (ino, name);
+        create(parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32; ReplyCreate)
+            => (parent, name, mode, umask, flags);
+        fallocate(ino: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32; ReplyEmpty)
+            => (ino, offset, length, mode);
+        lseek(ino: INodeNo, _handle: FileHandle, offset: i64, whence: i32; ReplyLseek) => (ino, offset, whence);
+        copy_file_range(
+            ino_in: INodeNo, _handle_in: FileHandle, offset_in: u64, ino_out: INodeNo, _handle_out: FileHandle,
+            offset_out: u64, len: u64, _flags: CopyFileRangeFlags; ReplyWrite
+        ) => ((ino_in, offset_in), (ino_out, offset_out), len);
+    }
+}

@@ -1,0 +1,376 @@
+//! The kernel's structures (`fuse.h`, version 7.42 and newer), in this machine's byte order. Pure.
+
+use std::{
+    ffi::OsStr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What a request begins with: `fuse_in_header`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct InHeader {
+    pub(super) len: u32,
+    pub(super) opcode: u32,
+    pub(super) unique: u64,
+    pub(super) nodeid: u64,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) pid: u32,
+    pub(super) total_extlen: u16,
+    pub(super) padding: u16,
+}
+
+/// What an answer begins with: `fuse_out_header`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct OutHeader {
+    pub(super) len: u32,
+    pub(super) error: i32,
+    pub(super) unique: u64,
+}
+
+/// Bytes that are there for a header, and for the structure of an operation.
+pub(super) const PART: usize = 128;
+
+/// Headers of an entry of the ring: `fuse_uring_req_header`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct EntryHeaders {
+    /// An [`InHeader`], then an [`OutHeader`].
+    pub(super) in_out: [u8; PART],
+    /// The structure of the operation.
+    pub(super) op_in: [u8; PART],
+    pub(super) entry: EntryInOut,
+}
+
+/// `fuse_uring_ent_in_out`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct EntryInOut {
+    pub(super) flags: u64,
+    /// By which the kernel finds the request when it is answered.
+    pub(super) commit_id: u64,
+    /// Bytes of payload, of the request or of the answer.
+    pub(super) payload_sz: u32,
+    pub(super) padding: u32,
+    pub(super) reserved: u64,
+}
+
+/// The commands of a ring: `enum fuse_uring_cmd`.
+pub(super) const CMD_REGISTER: u32 = 1;
+pub(super) const CMD_COMMIT_AND_FETCH: u32 = 2;
+
+/// What goes along with a command: `fuse_uring_cmd_req`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct CmdReq {
+    pub(super) flags: u64,
+    pub(super) commit_id: u64,
+    pub(super) qid: u16,
+    pub(super) padding: [u8; 6],
+}
+
+/// Structures of operations as they come.
+macro_rules! incoming {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub(super) struct $name { $(pub(super) $field: $type),* }
+    )*};
+}
+
+incoming! {
+    /// `fuse_setattr_in`
+    SetattrIn {
+        valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64, atime: i64, mtime: i64, ctime: i64,
+        atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, unused4: u32, uid: u32, gid: u32, unused5: u32,
+    }
+    /// `fuse_mknod_in`
+    MknodIn { mode: u32, rdev: u32, umask: u32, padding: u32 }
+    /// `fuse_mkdir_in`
+    MkdirIn { mode: u32, umask: u32 }
+    /// `fuse_rename2_in`; of `fuse_rename_in` the first field
+    RenameIn { newdir: u64, flags: u32, padding: u32 }
+    /// `fuse_link_in`
+    LinkIn { oldnodeid: u64 }
+    /// `fuse_open_in`
+    OpenIn { flags: u32, open_flags: u32 }
+    /// `fuse_create_in`
+    CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32 }
+    /// `fuse_release_in`
+    ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 }
+    /// `fuse_flush_in`
+    FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64 }
+    /// `fuse_read_in` and `fuse_write_in`
+    ReadWriteIn {
+        fh: u64, offset: u64, size: u32, read_write_flags: u32, lock_owner: u64, flags: u32, padding: u32,
+    }
+    /// `fuse_fsync_in`
+    FsyncIn { fh: u64, fsync_flags: u32, padding: u32 }
+    /// `fuse_setxattr_in` without FUSE_SETXATTR_EXT
+    SetxattrIn { size: u32, flags: u32 }
+    /// `fuse_getxattr_in`
+    GetxattrIn { size: u32, padding: u32 }
+    /// `fuse_lk_in`
+    LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32 }
+    /// `fuse_fallocate_in`
+    FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
+    /// `fuse_lseek_in`
+    LseekIn { fh: u64, offset: u64, whence: u32, padding: u32 }
+    /// `fuse_copy_file_range_in`
+    CopyFileRangeIn {
+        fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64,
+    }
+}
+
+/// `fuse_file_lock`, and `fuse_lk_out`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(in crate::fuse::session) struct FileLock {
+    pub(in crate::fuse::session) start: u64,
+    pub(in crate::fuse::session) end: u64,
+    pub(in crate::fuse::session) typ: i32,
+    pub(in crate::fuse::session) pid: u32,
+}
+
+/// `fuse_attr`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(in crate::fuse::session) struct Attr {
+    ino: u64,
+    size: u64,
+    blocks: u64,
+    atime: i64,
+    mtime: i64,
+    ctime: i64,
+    atimensec: u32,
+    mtimensec: u32,
+    ctimensec: u32,
+    mode: u32,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    rdev: u32,
+    blksize: u32,
+    flags: u32,
+}
+
+/// The bits of a mode that say what it is, as `readdir` has them: S_IFMT without the twelve bits of permissions.
+fn kind_bits(kind: FileType) -> u32 {
+    match kind {
+        FileType::NamedPipe => 0o1,
+        FileType::CharDevice => 0o2,
+        FileType::Directory => 0o4,
+        FileType::BlockDevice => 0o6,
+        FileType::RegularFile => 0o10,
+        FileType::Symlink => 0o12,
+        FileType::Socket => 0o14,
+    }
+}
+
+/// Seconds since 1970, and nanoseconds after that.
+fn since_1970(time: SystemTime) -> (i64, u32) {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            let seconds = i64::try_from(before.as_secs()).map_or(i64::MIN + 1, |seconds| -seconds);
+            match before.subsec_nanos() {
+                0 => (seconds, 0),
+                nanos => (seconds.saturating_sub(1), 1_000_000_000 - nanos),
+            }
+        }
+    }
+}
+
+impl From<&FileAttr> for Attr {
+    fn from(attr: &FileAttr) -> Attr {
+        let (atime, mtime, ctime) = (since_1970(attr.atime), since_1970(attr.mtime), since_1970(attr.ctime));
+        Attr {
+            ino: attr.ino.0,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: atime.0,
+            mtime: mtime.0,
+            ctime: ctime.0,
+            atimensec: atime.1,
+            mtimensec: mtime.1,
+            ctimensec: ctime.1,
+            mode: kind_bits(attr.kind) << 12 | u32::from(attr.perm),
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            blksize: attr.blksize,
+            flags: 0,
+        }
+    }
+}
+
+/// Structures of answers.
+macro_rules! outgoing {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub(in crate::fuse::session) struct $name { $(pub(in crate::fuse::session) $field: $type),* }
+    )*};
+}
+
+outgoing! {
+    /// `fuse_entry_out` and `fuse_open_out`
+    CreateOut { entry: EntryOut, open: OpenOut }
+    /// `fuse_write_out` and `fuse_getxattr_out`
+    SizeOut { size: u32, padding: u32 }
+    /// `fuse_lseek_out`
+    LseekOut { offset: i64 }
+    /// `fuse_statfs_out`
+    StatfsOut { counts: [u64; 5], sizes: [u32; 4], spare: [u32; 6] }
+}
+
+/// `fuse_attr_out`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(in crate::fuse::session) struct AttrOut {
+    attr_valid: u64,
+    attr_valid_nsec: u32,
+    dummy: u32,
+    attr: Attr,
+}
+
+impl AttrOut {
+    pub(in crate::fuse::session) fn new(ttl: Duration, attr: &FileAttr) -> AttrOut {
+        let (attr_valid, attr_valid_nsec) = (ttl.as_secs(), ttl.subsec_nanos());
+        AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: attr.into() }
+    }
+}
+
+/// `fuse_entry_out`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(in crate::fuse::session) struct EntryOut {
+    nodeid: u64,
+    generation: u64,
+    entry_valid: u64,
+    attr_valid: u64,
+    entry_valid_nsec: u32,
+    attr_valid_nsec: u32,
+    attr: Attr,
+}
+
+impl EntryOut {
+    pub(in crate::fuse::session) fn new(
+        (attr_ttl, entry_ttl): (Duration, Duration),
+        attr: &FileAttr,
+        generation: Generation,
+    ) -> EntryOut {
+        EntryOut {
+            nodeid: attr.ino.0,
+            generation: generation.0,
+            entry_valid: entry_ttl.as_secs(),
+            attr_valid: attr_ttl.as_secs(),
+            entry_valid_nsec: entry_ttl.subsec_nanos(),
+            attr_valid_nsec: attr_ttl.subsec_nanos(),
+            attr: attr.into(),
+        }
+    }
+}
+
+/// `fuse_open_out`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(in crate::fuse::session) struct OpenOut {
+    fh: u64,
+    open_flags: u32,
+    backing_id: i32,
+}
+
+impl OpenOut {
+    pub(in crate::fuse::session) fn new(handle: FileHandle, flags: FopenFlags) -> OpenOut {
+        OpenOut { fh: handle.0, open_flags: flags.bits(), backing_id: 0 }
+    }
+}
+
+/// `fuse_dirent` without its name.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(in crate::fuse::session) struct Dirent {
+    ino: u64,
+    off: u64,
+    namelen: u32,
+    typ: u32,
+}
+
+impl Dirent {
+    pub(in crate::fuse::session) fn new(ino: INodeNo, offset: u64, kind: FileType, name: &OsStr) -> Dirent {
+        // Names are at most 255 bytes long.
+        Dirent { ino: ino.0, off: offset, namelen: name.len() as u32, typ: kind_bits(kind) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_the_kernel() {
+        let sizes = [
+            (size_of::<InHeader>(), 40),
+            (size_of::<OutHeader>(), 16),
+            (size_of::<EntryHeaders>(), 288),
+            (size_of::<CmdReq>(), 24),
+            (size_of::<SetattrIn>(), 88),
+            (size_of::<MknodIn>(), 16),
+            (size_of::<RenameIn>(), 16),
+            (size_of::<CreateIn>(), 16),
+            (size_of::<ReleaseIn>(), 24),
+            (size_of::<FlushIn>(), 24),
+            (size_of::<ReadWriteIn>(), 40),
+            (size_of::<LkIn>(), 48),
+            (size_of::<FallocateIn>(), 32),
+            (size_of::<LseekIn>(), 24),
+            (size_of::<CopyFileRangeIn>(), 56),
+            (size_of::<Attr>(), 88),
+            (size_of::<AttrOut>(), 104),
+            (size_of::<EntryOut>(), 128),
+            (size_of::<CreateOut>(), 144),
+            (size_of::<OpenOut>(), 16),
+            (size_of::<FileLock>(), 24),
+            (size_of::<StatfsOut>(), 80),
+            (size_of::<Dirent>(), 24),
+        ];
+        for (at, (ours, theirs)) in sizes.into_iter().enumerate() {
+            assert_eq!(ours, theirs, "{at}");
+        }
+    }
+
+    #[test]
+    fn times_before_1970_are_seconds_before_and_nanoseconds_after() {
+        assert_eq!(since_1970(UNIX_EPOCH + Duration::new(5, 7)), (5, 7));
+        assert_eq!(since_1970(UNIX_EPOCH), (0, 0));
+        assert_eq!(since_1970(UNIX_EPOCH - Duration::new(2, 0)), (-2, 0));
+        assert_eq!(since_1970(UNIX_EPOCH - Duration::from_millis(1750)), (-2, 250_000_000));
+        let i64s_end = UNIX_EPOCH - Duration::from_nanos(i64::MIN.unsigned_abs());
+        assert_eq!(since_1970(i64s_end), (-9_223_372_037, 145_224_192));
+    }
+
+    #[test]
+    fn kinds_are_those_of_stat() {
+        let kinds = [
+            (FileType::NamedPipe, libc::S_IFIFO),
+            (FileType::CharDevice, libc::S_IFCHR),
+            (FileType::Directory, libc::S_IFDIR),
+            (FileType::BlockDevice, libc::S_IFBLK),
+            (FileType::RegularFile, libc::S_IFREG),
+            (FileType::Symlink, libc::S_IFLNK),
+            (FileType::Socket, libc::S_IFSOCK),
+        ];
+        for (kind, bits) in kinds {
+            assert_eq!(kind_bits(kind) << 12, bits);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Requests of a ring as calls of a [`Filesystem`].
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use fuser::{FileHandle, INodeNo, LockOwner, OpenFlags, RenameFlags, TimeOrNow, WriteFlags};
+use rfs_proto::LockClass;
+use rustix::io::Errno;
+use zerocopy::FromBytes;
+
+use super::{
+    abi::{
+        CopyFileRangeIn, CreateIn, FallocateIn, FlushIn, FsyncIn, GetxattrIn, InHeader, LinkIn, LkIn,
+        LseekIn, MkdirIn, MknodIn, OpenIn, PART, ReadWriteIn, ReleaseIn, RenameIn, SetattrIn, SetxattrIn,
+    },
+    slot::{List, Slot},
+};
+use crate::fuse::session::{Filesystem, Lock, LockedBy, Request};
+
+/// `enum fuse_opcode`, as far as it comes over a ring.
+mod opcode {
+    pub(super) const LOOKUP: u32 = 1;
+    pub(super) const GETATTR: u32 = 3;
+    pub(super) const SETATTR: u32 = 4;
+    pub(super) const READLINK: u32 = 5;
+    pub(super) const SYMLINK: u32 = 6;
+    pub(super) const MKNOD: u32 = 8;
+    pub(super) const MKDIR: u32 = 9;
+    pub(super) const UNLINK: u32 = 10;
+    pub(super) const RMDIR: u32 = 11;
+    pub(super) const RENAME: u32 = 12;
+    pub(super) const LINK: u32 = 13;
+    pub(super) const OPEN: u32 = 14;
+    pub(super) const READ: u32 = 15;
+    pub(super) const WRITE: u32 = 16;
+    pub(super) const STATFS: u32 = 17;
+    pub(super) const RELEASE: u32 = 18;
+    pub(super) const FSYNC: u32 = 20;
+    pub(super) const SETXATTR: u32 = 21;
+    pub(super) const GETXATTR: u32 = 22;
+    pub(super) const LISTXATTR: u32 = 23;
+    pub(super) const REMOVEXATTR: u32 = 24;
+    pub(super) const FLUSH: u32 = 25;
+    pub(super) const OPENDIR: u32 = 27;
+    pub(super) const READDIR: u32 = 28;
+    pub(super) const RELEASEDIR: u32 = 29;
+    pub(super) const FSYNCDIR: u32 = 30;
+    pub(super) const GETLK: u32 = 31;
+    pub(super) const SETLK: u32 = 32;
+    pub(super) const SETLKW: u32 = 33;
+    pub(super) const CREATE: u32 = 35;
+    pub(super) const DESTROY: u32 = 38;
+    pub(super) const FALLOCATE: u32 = 43;
+    pub(super) const READDIRPLUS: u32 = 44;
+    pub(super) const RENAME2: u32 = 45;
+    pub(super) const LSEEK: u32 = 46;
+    pub(super) const COPY_FILE_RANGE: u32 = 47;
+}
+
+/// `FATTR_*`: which fields of a SETATTR count.
+mod fattr {
+    pub(super) const MODE: u32 = 1;
+    pub(super) const UID: u32 = 1 << 1;
+    pub(super) const GID: u32 = 1 << 2;
+    pub(super) const SIZE: u32 = 1 << 3;
+    pub(super) const ATIME: u32 = 1 << 4;
+    pub(super) const MTIME: u32 = 1 << 5;
+    pub(super) const ATIME_NOW: u32 = 1 << 7;
+    pub(super) const MTIME_NOW: u32 = 1 << 8;
+    pub(super) const CTIME: u32 = 1 << 10;
+}
+
+/// `FUSE_LK_FLOCK`.
+const LK_FLOCK: u32 = 1;
+
+/// A request as it has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Incoming<'a> {
+    pub(super) header: InHeader,
+    /// The structure of the operation. What it does not fill is of earlier requests.
+    pub(super) op: &'a [u8; PART],
+    /// All that follows: names, values, data.
+    pub(super) payload: &'a [u8],
+}
+
+impl<'a> Incoming<'a> {
+    /// The structure of the operation. None is longer than what is there for it.
+    fn op<T: FromBytes>(&self) -> Option<T> {
+        T::read_from_prefix(self.op).ok().map(|(op, _)| op)
+    }
+
+    /// A name, and what follows it.
+    fn name(&self) -> Option<(&'a OsStr, &'a [u8])> {
+        name(self.payload)
+    }
+
+    fn only_name(&self) -> Option<&'a OsStr> {
+        self.name().map(|(name, _)| name)
+    }
+}
+
+fn name(bytes: &[u8]) -> Option<(&OsStr, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    Some((OsStr::from_bytes(&bytes[..end]), &bytes[end + 1..]))
+}
+
+/// A time as fuser hands it over, whose handling of those before 1970 `convert::nanoseconds` knows.
+fn time(secs: i64, nanos: u32) -> SystemTime {
+    let distance = Duration::new(secs.unsigned_abs(), nanos);
+    let time = match secs >= 0 {
+        true => UNIX_EPOCH.checked_add(distance),
+        false => UNIX_EPOCH.checked_sub(distance),
+    };
+    time.unwrap_or(UNIX_EPOCH)
+}
+
+/// Calls a file system. What makes no sense is answered with EIO, as `slot` is dropped, what is not known with ENOSYS.
+pub(super) fn dispatch(filesystem: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) {
+    // `None`: the slot has gone.
+    let _ = perform(filesystem, incoming, slot);
+}
+
+#[allow(clippy::too_many_lines)]
+fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<()> {
+    let InHeader { opcode, nodeid, uid, gid, pid, .. } = incoming.header;
+    let (ino, request) = (INodeNo(nodeid), &Request { uid, gid, pid });
+    match opcode {
+        opcode::LOOKUP => fs.lookup(request, ino, incoming.only_name()?, slot.into()),
+        opcode::GETATTR => fs.getattr(request, ino, slot.into()),
+        opcode::SETATTR => {
+            let op: SetattrIn = incoming.op()?;
+            let given = |bit, value| (op.valid & bit != 0).then_some(value);
+            let time = |bit, now, secs, nanos| match op.valid {
+                valid if valid & now != 0 => Some(TimeOrNow::Now),
+                valid if valid & bit != 0 => Some(TimeOrNow::SpecificTime(time(secs, nanos))),
+                _ => None,
+            };
+            fs.setattr(
+                request,
+                ino,
+                given(fattr::MODE, op.mode),
+                given(fattr::UID, op.uid),
+                given(fattr::GID, op.gid),
+                (op.valid & fattr::SIZE != 0).then_some(op.size),
+                time(fattr::ATIME, fattr::ATIME_NOW, op.atime, op.atimensec),
+                time(fattr::MTIME, fattr::MTIME_NOW, op.mtime, op.mtimensec),
+                (op.valid & fattr::CTIME != 0).then(|| self::time(op.ctime, op.ctimensec)),
+                slot.into(),
+            );
+        }
+        opcode::READLINK => fs.readlink(request, ino, slot.into()),
+        opcode::SYMLINK => {
+            let (link, rest) = incoming.name()?;
+            let (target, _) = name(rest)?;
+            fs.symlink(request, ino, link, Path::new(target), slot.into());
+        }
+        opcode::MKNOD => {
+            let op: MknodIn = incoming.op()?;
+            fs.mknod(request, ino, incoming.only_name()?, op.mode, op.umask, op.rdev, slot.into());
+        }
+        opcode::MKDIR => {
+            let op: MkdirIn = incoming.op()?;
+            fs.mkdir(request, ino, incoming.only_name()?, op.mode, op.umask, slot.into());
+        }
+        opcode::UNLINK => fs.unlink(request, ino, incoming.only_name()?, slot.into()),
+        opcode::RMDIR => fs.rmdir(request, ino, incoming.only_name()?, slot.into()),
+        opcode::RENAME | opcode::RENAME2 => {
+            let op: RenameIn = incoming.op()?;
+            let flags = if opcode == opcode::RENAME2 { op.flags } else { 0 };
+            let (from, rest) = incoming.name()?;
+            let (to, _) = name(rest)?;
+            let flags = RenameFlags::from_bits_retain(flags);
+            fs.rename(request, ino, from, INodeNo(op.newdir), to, flags, slot.into());
+        }
+        opcode::LINK => {
+            let op: LinkIn = incoming.op()?;
+            fs.link(request, INodeNo(op.oldnodeid), ino, incoming.only_name()?, slot.into());
+        }
+        opcode::OPEN => {
+            let op: OpenIn = incoming.op()?;
+            fs.open(request, ino, OpenFlags(op.flags as i32), slot.into());
+        }
+        opcode::READ => {
+            let op: ReadWriteIn = incoming.op()?;
+            fs.read(request, ino, FileHandle(op.fh), op.offset, op.size, slot.into());
+        }
+        opcode::WRITE => {
+            let op: ReadWriteIn = incoming.op()?;
+            let data = incoming.payload.get(..op.size as usize)?;
+            let how = WriteFlags::from_bits_retain(op.read_write_flags);
+            let flags = OpenFlags(op.flags as i32);
+            fs.write(request, ino, FileHandle(op.fh), op.offset, data, how, flags, slot.into());
+        }
+        opcode::STATFS => fs.statfs(request, slot.into()),
+        opcode::RELEASE => {
+            let op: ReleaseIn = incoming.op()?;
+            fs.release(request, ino, FileHandle(op.fh), slot.into());
+        }
+        opcode::FSYNC => {
+            let op: FsyncIn = incoming.op()?;
+            fs.fsync(request, ino, FileHandle(op.fh), slot.into());
+        }
+        opcode::SETXATTR => {
+            let op: SetxattrIn = incoming.op()?;
+            let (name, rest) = incoming.name()?;
+            let value = rest.get(..op.size as usize)?;
+            fs.setxattr(request, ino, name, value, op.flags as i32, slot.into());
+        }
+        opcode::GETXATTR => {
+            let op: GetxattrIn = incoming.op()?;
+            // The value may be put where the name is.
+            let name = incoming.only_name()?.to_owned();
+            fs.getxattr(request, ino, &name, op.size, slot.into());
+        }
+        opcode::LISTXATTR => {
+            let op: GetxattrIn = incoming.op()?;
+            fs.listxattr(request, ino, op.size, slot.into());
+        }
+        opcode::REMOVEXATTR => fs.removexattr(request, ino, incoming.only_name()?, slot.into()),
+        opcode::FLUSH => {
+            let op: FlushIn = incoming.op()?;
+            fs.flush(request, ino, FileHandle(op.fh), LockOwner(op.lock_owner), slot.into());
+        }
+        opcode::OPENDIR => {
+            let op: OpenIn = incoming.op()?;
+            fs.opendir(request, ino, OpenFlags(op.flags as i32), slot.into());
+        }
+        opcode::READDIR => {
+            let op: ReadWriteIn = incoming.op()?;
+            let list = List::new(slot, op.size as usize);
+            fs.readdir(request, ino, FileHandle(op.fh), op.offset, list.into());
+        }
+        opcode::READDIRPLUS => {
+            let op: ReadWriteIn = incoming.op()?;
+            let list = List::new(slot, op.size as usize);
+            fs.readdirplus(request, ino, FileHandle(op.fh), op.offset, list.into());
+        }
+        opcode::RELEASEDIR => {
+            let op: ReleaseIn = incoming.op()?;
+            fs.releasedir(request, ino, FileHandle(op.fh), slot.into());
+        }
+        opcode::FSYNCDIR => fs.fsyncdir(request, ino, slot.into()),
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => {
+            let op: LkIn = incoming.op()?;
+            let class = if op.lk_flags & LK_FLOCK != 0 { LockClass::Flock } else { LockClass::Record };
+            let by = LockedBy { handle: FileHandle(op.fh), owner: LockOwner(op.owner), class };
+            let lock = Lock { start: op.lk.start, end: op.lk.end, typ: op.lk.typ, pid: op.lk.pid };
+            match opcode {
+                opcode::GETLK => fs.getlk(request, ino, by, lock, slot.into()),
+                _ => fs.setlk(request, ino, by, lock, opcode == opcode::SETLKW, slot.into()),
+            }
+        }
+        opcode::CREATE => {
+            let op: CreateIn = incoming.op()?;
+            let name = incoming.only_name()?;
+            fs.create(request, ino, name, op.mode, op.umask, op.flags as i32, slot.into());
+        }
+        opcode::DESTROY => slot.done(),
+        opcode::FALLOCATE => {
+            let op: FallocateIn = incoming.op()?;
+            fs.fallocate(request, ino, op.offset, op.length, op.mode as i32, slot.into());
+        }
+        opcode::LSEEK => {
+            let op: LseekIn = incoming.op()?;
+            fs.lseek(request, ino, op.offset as i64, op.whence as i32, slot.into());
+        }
+        opcode::COPY_FILE_RANGE => {
+            let op: CopyFileRangeIn = incoming.op()?;
+            let (from, to) = ((ino, op.off_in), (INodeNo(op.nodeid_out), op.off_out));
+            fs.copy_file_range(request, from, to, op.len, slot.into());
+        }
+        _ => slot.error(Errno::NOSYS.raw_os_error()),
+    }
+    Some(())
+}

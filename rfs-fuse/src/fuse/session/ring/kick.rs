@@ -1,0 +1,92 @@
+//! Has the kernel look at a queue again.
+//!
+//! A request that finds no entry free waits in its core's queue until an entry is given back: one that is registered meanwhile does not get
+//! it. Where each entry has a request that is not answered yet, who waits for a lock, that could be the unlock. So after one more has been
+//! registered somebody on that core asks the mount for something: that gets the new entry, and the answer to it fetches what waits. If somebody
+//! else was faster, it waits with the others until that one is answered, or until there is another entry, and the next who asks.
+
+use std::{collections::VecDeque, io, path::PathBuf, sync::Arc, thread};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::{
+    fs::{AtFlags, CWD, StatxFlags, statx},
+    thread::{CpuSet, sched_setaffinity},
+};
+
+#[derive(Debug, Default)]
+struct State {
+    queues: VecDeque<u16>,
+    /// A thread waits for something to do. One is enough.
+    idle: bool,
+    stop: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    mount_point: PathBuf,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+/// Threads that ask: one, and as many more as are waiting for an answer. They end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Kick(Arc<Shared>);
+
+impl Kick {
+    pub(super) fn new(mount_point: PathBuf) -> Kick {
+        Kick(Arc::new(Shared { mount_point, state: Mutex::default(), work: Condvar::new() }))
+    }
+
+    /// Asks for something on the core of a queue. Waits for nothing.
+    pub(super) fn kick(&self, queue: u16) -> io::Result<()> {
+        let idle = {
+            let mut state = self.0.state.lock();
+            state.queues.push_back(queue);
+            std::mem::take(&mut state.idle)
+        };
+        if idle {
+            self.0.work.notify_one();
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.0);
+        thread::Builder::new().name("kick".into()).spawn(move || shared.run()).map(drop)
+    }
+}
+
+impl Drop for Kick {
+    fn drop(&mut self) {
+        self.0.state.lock().stop = true;
+        self.0.work.notify_all();
+    }
+}
+
+impl Shared {
+    /// The next queue. `None` for a thread that is one too many.
+    fn next(&self) -> Option<u16> {
+        let mut state = self.state.lock();
+        loop {
+            match state.queues.pop_front() {
+                Some(queue) => return Some(queue),
+                None if state.stop || state.idle => return None,
+                None => {
+                    state.idle = true;
+                    // Whoever has something to do says that this one is idle no longer.
+                    self.work.wait(&mut state);
+                }
+            }
+        }
+    }
+
+    /// Where the process is killed while a thread waits here, that waits on: `mount::caretaker` ends it.
+    fn run(&self) {
+        while let Some(queue) = self.next() {
+            let mut core = CpuSet::new();
+            core.set(queue.into());
+            // Whom does it help if there is no such core, or no mount any more?
+            if sched_setaffinity(None, &core).is_ok() {
+                let fresh = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
+                statx(CWD, &self.mount_point, fresh, StatxFlags::SIZE).ok();
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! A thread that serves a ring.
+//!
+//! It has one entry of each of its queues with the kernel, so that requests go to threads that have nothing to do. An entry whose request
+//! is not answered when the file system returns (who waits for a lock) stays here, and the thread registers one more.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::Arc,
+};
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::io::Errno;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::{
+    abi::{CMD_COMMIT_AND_FETCH, CMD_REGISTER, CmdReq, EntryInOut, InHeader, OutHeader},
+    decode::{self, Incoming},
+    entry::Entry,
+    kick::Kick,
+    slot::{Answer, Answers, Payload, Slot},
+};
+use crate::fuse::session::Filesystem;
+
+/// Submissions that are made at once, at most.
+const SUBMISSIONS: u32 = 32;
+/// What completes when the thread is woken; all else is the number of an entry.
+const WOKEN: u64 = u64::MAX;
+/// Of an entry's `iovec`s.
+const PARTS: u32 = 2;
+
+/// Who has an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum With {
+    Kernel,
+    /// By which the kernel finds the request.
+    Us {
+        commit_id: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Held {
+    memory: &'static Entry,
+    queue: u16,
+    with: With,
+}
+
+/// What a thread needs of the mount.
+#[derive(Debug)]
+pub(super) struct Mount {
+    pub(super) device: OwnedFd,
+    /// The longest payload.
+    pub(super) payload_len: usize,
+    /// The queues that this thread serves.
+    pub(super) queues: Vec<u16>,
+    pub(super) kick: Arc<Kick>,
+}
+
+/// What goes on a ring besides.
+pub(super) struct Worker {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    answers: Arc<Answers>,
+    entries: Vec<Held>,
+    /// Where the kernel puts what was counted up to wake this thread.
+    woken: &'static mut [u8; 8],
+}
+
+impl Worker {
+    /// A ring that only the calling thread uses.
+    ///
+    /// # Errors
+    /// The kernel's: it has no io_uring, or this process may not have it.
+    pub(super) fn new() -> io::Result<Worker> {
+        let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
+        // What an entry has to do is done when the thread asks for it, and does not interrupt it.
+        let ring = builder.setup_single_issuer().setup_defer_taskrun().build(SUBMISSIONS)?;
+        let answers = Arc::new(Answers::new()?);
+        Ok(Worker { ring, answers, entries: Vec::new(), woken: Box::leak(Box::new([0; 8])) })
+    }
+
+    /// Says to the kernel that it can have requests served here. Once all its queues have an entry it puts all requests there.
+    pub(super) fn register(&mut self, mount: &Mount) -> io::Result<()> {
+        for &queue in &mount.queues {
+            self.add(mount, queue)?;
+        }
+        self.arm()?;
+        self.ring.submit()?;
+        match self.ring.completion().find(|done| done.result() < 0) {
+            Some(refused) => Err(io::Error::from_raw_os_error(-refused.result())),
+            None => Ok(()),
+        }
+    }
+
+    /// Serves until the mount is gone.
+    pub(super) fn run(&mut self, mount: &Mount, filesystem: &impl Filesystem) -> io::Result<()> {
+        let mut events = Vec::new();
+        let mut answers = Vec::new();
+        loop {
+            self.give_back(mount, &mut answers)?;
+            let submitted = match self.answers.sleeps() {
+                true => self.ring.submit_and_wait(1),
+                false => self.ring.submit(),
+            };
+            self.answers.wakes();
+            match submitted {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            events.extend(self.ring.completion().map(|event| (event.user_data(), event.result())));
+            let last = events.len().saturating_sub(1);
+            for (at, (what, result)) in events.drain(..).enumerate() {
+                match (what, result) {
+                    (WOKEN, _) => self.arm()?,
+                    (entry, 0..) => self.serve(mount, filesystem, entry as usize, &mut answers)?,
+                    (_, error) if is_over(error) => return Ok(()),
+                    (_, error) => return Err(io::Error::from_raw_os_error(-error)),
+                }
+                if at < last {
+                    // Nobody waits for his answer while others are served.
+                    self.ring.submit()?;
+                }
+            }
+        }
+    }
+
+    /// One more entry for the kernel.
+    fn add(&mut self, mount: &Mount, queue: u16) -> io::Result<()> {
+        let memory = Entry::new(mount.payload_len)?;
+        let command = CmdReq { qid: queue, ..CmdReq::default() };
+        let number = self.entries.len();
+        let mut submission = command_of(mount, CMD_REGISTER, command, Some(memory.parts()), number);
+        set_len(&mut submission, PARTS);
+        self.push(&submission)?;
+        self.entries.push(Held { memory, queue, with: With::Kernel });
+        Ok(())
+    }
+
+    /// Waits for who wakes this thread.
+    fn arm(&mut self) -> io::Result<()> {
+        let wake = types::Fd(self.answers.wake().as_fd().as_raw_fd());
+        let read = opcode::Read::new(wake, self.woken.as_mut_ptr(), self.woken.len() as u32).build();
+        self.push(&squeue::Entry128::from(read.user_data(WOKEN)))
+    }
+
+    fn push(&mut self, submission: &squeue::Entry128) -> io::Result<()> {
+        loop {
+            // SAFETY: what submissions point to is never given back: entries, and the buffer for waking.
+            if unsafe { self.ring.submission().push(submission) }.is_ok() {
+                return Ok(());
+            }
+            self.ring.submit()?;
+        }
+    }
+
+    /// A request has come to an entry.
+    fn serve(
+        &mut self,
+        mount: &Mount,
+        filesystem: &impl Filesystem,
+        number: usize,
+        answers: &mut Vec<Answer>,
+    ) -> io::Result<()> {
+        let held = self.entries.get_mut(number).ok_or(io::ErrorKind::InvalidData)?;
+        let (memory, queue) = (held.memory, held.queue);
+        let headers = memory.headers();
+        held.with = With::Us { commit_id: headers.entry.commit_id };
+        let header =
+            InHeader::read_from_prefix(&headers.in_out).map_or_else(|_| InHeader::new_zeroed(), |(h, _)| h);
+        let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique);
+        // SAFETY: the entry is not given back before this has returned; a slot writes to the payload only where what is looked at
+        // has been copied (`decode`).
+        let payload = unsafe { memory.payload(headers.entry.payload_sz as usize) };
+        decode::dispatch(filesystem, &Incoming { header, op: &headers.op_in, payload }, slot);
+        self.give_back(mount, answers)?;
+        let idle = |held: &Held| held.queue == queue && held.with == With::Kernel;
+        if !self.entries.iter().any(idle) {
+            self.add(mount, queue)?;
+            self.ring.submit()?;
+            // The kernel gives what waits already only to entries that are given back.
+            mount.kick.kick(queue)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the kernel what has been answered, and the entries.
+    fn give_back(&mut self, mount: &Mount, answers: &mut Vec<Answer>) -> io::Result<()> {
+        self.answers.take(answers);
+        for Answer { entry: number, unique, errno, payload } in answers.drain(..) {
+            let Some(Held { memory, queue, with }) = self.entries.get_mut(number) else { continue };
+            let With::Us { commit_id } = std::mem::replace(with, With::Kernel) else { continue };
+            let (memory, qid) = (*memory, *queue);
+            let len = match payload {
+                Payload::InPlace(len) => len,
+                Payload::Small(bytes, len) => {
+                    // SAFETY: it is answered, and whoever looked at the request has returned: answers are taken between requests.
+                    unsafe { memory.payload_mut(len) }.copy_from_slice(&bytes[..len]);
+                    len
+                }
+            };
+            // Payloads are shorter than 4 GiB.
+            let (len, payload_sz) = ((size_of::<OutHeader>() + len) as u32, len as u32);
+            // SAFETY: its one answer, which is given back now.
+            unsafe {
+                memory.set_headers(
+                    OutHeader { len, error: -errno, unique },
+                    EntryInOut { commit_id, payload_sz, ..EntryInOut::default() },
+                );
+            }
+            let command = CmdReq { commit_id, qid, ..CmdReq::default() };
+            self.push(&command_of(mount, CMD_COMMIT_AND_FETCH, command, None, number))?;
+        }
+        Ok(())
+    }
+}
+
+/// True if a mount that is gone says this.
+fn is_over(error: i32) -> bool {
+    let over = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED, Errno::NODEV];
+    over.iter().any(|errno| errno.raw_os_error() == -error)
+}
+
+/// A command to the device.
+fn command_of(
+    mount: &Mount,
+    operation: u32,
+    command: CmdReq,
+    address: Option<u64>,
+    number: usize,
+) -> squeue::Entry128 {
+    let mut bytes = [0; 80];
+    bytes[..size_of::<CmdReq>()].copy_from_slice(command.as_bytes());
+    let device = types::Fd(mount.device.as_raw_fd());
+    let built = opcode::UringCmd80::new(device, operation).cmd(bytes).addr(address).build();
+    built.user_data(number as u64)
+}
+
+/// Sets `len` of a submission, for which the crate has no function.
+fn set_len(submission: &mut squeue::Entry128, len: u32) {
+    /// Of `struct io_uring_sqe`.
+    const LEN_AT: usize = 24;
+    const { assert!(size_of::<squeue::Entry128>() == 128) };
+    // SAFETY: an `io_uring_sqe` and 64 bytes, in the kernel's layout, which has a number of 32 bits there.
+    unsafe { std::ptr::from_mut(submission).cast::<u8>().add(LEN_AT).cast::<u32>().write_unaligned(len) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_gone_ends_a_thread_and_nothing_else_does() {
+        assert!(is_over(-107) && is_over(-103) && is_over(-125));
+        assert!(!is_over(-22) && !is_over(-2) && !is_over(0));
+    }
+
+    #[test]
+    fn the_length_of_a_submission_is_where_the_kernel_looks() {
+        // One that the crate sets itself.
+        let read =
+            |len| squeue::Entry128::from(opcode::Read::new(types::Fd(3), std::ptr::null_mut(), len).build());
+        let mut ours = read(0);
+        set_len(&mut ours, 0x0102_0304);
+        let bytes = |entry: &squeue::Entry128| {
+            // SAFETY: 128 bytes, all of which are set.
+            unsafe { std::ptr::from_ref(entry).cast::<[u8; 128]>().read() }
+        };
+        assert_eq!(bytes(&ours), bytes(&read(0x0102_0304)));
+    }
+}
