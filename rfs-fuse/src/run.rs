@@ -120,7 +120,9 @@ fn plain(arguments: &[OsString]) -> u8 {
             return u8::try_from(e.exit_code()).unwrap_or(USAGE);
         }
     };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info,fuser=error")).init();
+    // Where requests come over a ring fuser answers each INTERRUPT, and the kernel refuses to hear of it there.
+    let filter = if takes_ring(&args) { "info,fuser=error,fuser::reply=off" } else { "info,fuser=error" };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).init();
     if args.daemon && !args.detached {
         return match daemon::launch(arguments) {
             Ok(code) => u8::try_from(code).unwrap_or(1),
@@ -199,11 +201,18 @@ struct Threads<'a> {
     ring: Option<Ring>,
 }
 
+/// Whether the kernel offers a ring and the user does not decline.
+fn takes_ring(args: &Args) -> bool {
+    args.io_uring() && Ring::is_offered()
+}
+
 /// Threads for a ring, if the kernel offers it and there can be one.
 fn prepare_ring(args: &Args) -> Option<Ring> {
-    let made = (args.io_uring() && Ring::is_offered()).then(|| Ring::prepare(args.threads()))?;
-    made.inspect_err(|e| log::warn!("the kernel offers FUSE over io_uring, but not to this process: {e}"))
-        .ok()
+    let made = takes_ring(args).then(|| Ring::prepare(args.threads(), &args.settings()))?;
+    made.inspect_err(|e| {
+        log::warn!("the kernel offers FUSE over io_uring, but requests come over /dev/fuse: {e}")
+    })
+    .ok()
 }
 
 type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
@@ -270,7 +279,7 @@ fn serve_mounted<F: Filesystem>(
     }
     let filesystem = Device::new(filesystem, placement, ring.is_some());
     let started = filesystem.started();
-    let own = device.try_clone().map_err(|e| {
+    let own = device.try_clone().map(Arc::new).map_err(|e| {
         undo(mounted);
         os("cannot reach the kernel")(e)
     })?;
@@ -293,10 +302,11 @@ fn serve_mounted<F: Filesystem>(
     let agreed = started.get().filter(|agreed| agreed.ring);
     let serving = agreed.zip(ring).and_then(|(agreed, ring)| {
         let failed = move |e| drop(send.send(Event::Ended(Err(e))));
-        let (path, payload) = (mounted.path().to_owned(), args.settings().max_payload());
-        let served = ring.start(&agreed.filesystem, own.as_fd(), payload, path, failed);
+        let served = ring.start(&agreed.filesystem, &own, mounted.path().to_owned(), failed);
         served.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok()
     });
+    // Whoever serves has the file system, and lets go of it.
+    drop(started);
     log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
     if let Err(e) = begin(args, mounted, client.map(|(client, _)| client)) {
         undo(mounted);

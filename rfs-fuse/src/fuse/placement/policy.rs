@@ -65,7 +65,8 @@ pub(crate) fn begin_unbound() {
     // Where the calls are refused, nobody is bound.
     let lifted = match policy(tid) {
         Ok(libc::SCHED_IDLE) => lift(tid),
-        _ => cores().and_then(|cores| Ok(sched_setaffinity(Some(tid), &cores)?)),
+        Ok(_) => cores().and_then(|cores| Ok(sched_setaffinity(Some(tid), &cores)?)),
+        Err(_) => Ok(()),
     };
     if let Err(e) = lifted {
         log::warn!("a thread is scheduled as the one that started it: {e}");

@@ -4,14 +4,28 @@
 //! it. Where each entry has a request that is not answered yet, who waits for a lock, that could be the unlock. So after one more has been
 //! registered somebody on that core asks the mount for something: that gets the new entry, and the answer to it fetches what waits. If somebody
 //! else was faster, it waits with the others until that one is answered, or until there is another entry, and the next who asks.
+//!
+//! It asks by the path of the mount: a descriptor would keep that from being unmounted. Once something else is mounted there, or it is out of the tree and
+//! still open, nobody asks, and what waits does so until another answer on its core.
 
 use std::{collections::VecDeque, io, path::PathBuf, sync::Arc, thread};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::{
     fs::{AtFlags, CWD, StatxFlags, statx},
+    io::Errno,
     thread::{CpuSet, sched_setaffinity},
 };
+
+/// Has the calling thread run on one core.
+pub(super) fn stay_on(core: usize) -> Result<(), Errno> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL);
+    }
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores)
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -80,10 +94,8 @@ impl Shared {
     /// Where the process is killed while a thread waits here, that waits on: `mount::caretaker` ends it.
     fn run(&self) {
         while let Some(queue) = self.next() {
-            let mut core = CpuSet::new();
-            core.set(queue.into());
             // Whom does it help if there is no such core, or no mount any more?
-            if sched_setaffinity(None, &core).is_ok() {
+            if stay_on(queue.into()).is_ok() {
                 let fresh = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
                 statx(CWD, &self.mount_point, fresh, StatxFlags::SIZE).ok();
             }

@@ -39,7 +39,7 @@ enum With {
     },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Held {
     memory: &'static Entry,
     queue: u16,
@@ -49,11 +49,7 @@ struct Held {
 /// What a thread needs of the mount.
 #[derive(Debug)]
 pub(super) struct Mount {
-    pub(super) device: OwnedFd,
-    /// The longest payload.
-    pub(super) payload_len: usize,
-    /// The queues that this thread serves.
-    pub(super) queues: Vec<u16>,
+    pub(super) device: Arc<OwnedFd>,
     pub(super) kick: Arc<Kick>,
 }
 
@@ -62,27 +58,33 @@ pub(super) struct Worker {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     answers: Arc<Answers>,
     entries: Vec<Held>,
+    /// The longest payload.
+    payload_len: usize,
     /// Where the kernel puts what was counted up to wake this thread.
     woken: &'static mut [u8; 8],
 }
 
 impl Worker {
-    /// A ring that only the calling thread uses.
+    /// A ring that only the calling thread uses, with an entry for each of these queues.
     ///
     /// # Errors
-    /// The kernel's: it has no io_uring, or this process may not have it.
-    pub(super) fn new() -> io::Result<Worker> {
+    /// The kernel's: it has no io_uring, or this process may not have it; no memory.
+    pub(super) fn new(queues: &[u16], payload_len: usize) -> io::Result<Worker> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         // What an entry has to do is done when the thread asks for it, and does not interrupt it.
         let ring = builder.setup_single_issuer().setup_defer_taskrun().build(SUBMISSIONS)?;
         let answers = Arc::new(Answers::new()?);
-        Ok(Worker { ring, answers, entries: Vec::new(), woken: Box::leak(Box::new([0; 8])) })
+        let mut entries = Vec::with_capacity(queues.len());
+        for &queue in queues {
+            entries.push(Held { memory: Entry::new(payload_len)?, queue, with: With::Kernel });
+        }
+        Ok(Worker { ring, answers, entries, payload_len, woken: Box::leak(Box::new([0; 8])) })
     }
 
     /// Says to the kernel that it can have requests served here. Once all its queues have an entry it puts all requests there.
     pub(super) fn register(&mut self, mount: &Mount) -> io::Result<()> {
-        for &queue in &mount.queues {
-            self.add(mount, queue)?;
+        for number in 0..self.entries.len() {
+            self.submit_entry(mount, number)?;
         }
         self.arm()?;
         self.ring.submit()?;
@@ -125,16 +127,13 @@ impl Worker {
         }
     }
 
-    /// One more entry for the kernel.
-    fn add(&mut self, mount: &Mount, queue: u16) -> io::Result<()> {
-        let memory = Entry::new(mount.payload_len)?;
+    /// Registers an entry.
+    fn submit_entry(&mut self, mount: &Mount, number: usize) -> io::Result<()> {
+        let Held { memory, queue, .. } = self.entries[number];
         let command = CmdReq { qid: queue, ..CmdReq::default() };
-        let number = self.entries.len();
         let mut submission = command_of(mount, CMD_REGISTER, command, Some(memory.parts()), number);
         set_len(&mut submission, PARTS);
-        self.push(&submission)?;
-        self.entries.push(Held { memory, queue, with: With::Kernel });
-        Ok(())
+        self.push(&submission)
     }
 
     /// Waits for who wakes this thread.
@@ -175,13 +174,22 @@ impl Worker {
         decode::dispatch(filesystem, &Incoming { header, op: &headers.op_in, payload }, slot);
         self.give_back(mount, answers)?;
         let idle = |held: &Held| held.queue == queue && held.with == With::Kernel;
-        if !self.entries.iter().any(idle) {
-            self.add(mount, queue)?;
-            self.ring.submit()?;
-            // The kernel gives what waits already only to entries that are given back.
-            mount.kick.kick(queue)?;
+        if !self.entries.iter().any(idle)
+            && let Err(e) = self.one_more(mount, queue)
+        {
+            // What has an entry already can still be answered.
+            log::error!("a thread of a ring serves nobody until it has answered who waits: {e}");
         }
         Ok(())
+    }
+
+    /// Registers an entry while all others of its queue are not answered.
+    fn one_more(&mut self, mount: &Mount, queue: u16) -> io::Result<()> {
+        self.entries.push(Held { memory: Entry::new(self.payload_len)?, queue, with: With::Kernel });
+        self.submit_entry(mount, self.entries.len() - 1)?;
+        self.ring.submit()?;
+        // The kernel gives what waits already only to entries that are given back.
+        mount.kick.kick(queue)
     }
 
     /// Gives the kernel what has been answered, and the entries.
