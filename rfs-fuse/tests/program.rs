@@ -134,6 +134,8 @@ fn requests_come_over_io_uring_where_that_is_offered() {
     for (options, way) in [
         (&["--null"][..], if offered { "io_uring" } else { "/dev/fuse" }),
         (&["--null", "--no-io-uring"], "/dev/fuse"),
+        // The kernel would take it, and not look whether the longest extended attribute fits.
+        (&["--null", "--max-write", "64K"], "/dev/fuse"),
     ] {
         let point = directory();
         let mut command = program();
