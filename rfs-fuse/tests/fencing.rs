@@ -127,8 +127,7 @@ fn held_still(over: Over) {
             let error = thread.join().expect("no panic").raw_os_error();
             use rustix::io::Errno;
             let expected: &[Errno] = match over {
-                // Its process has been killed. (The last is what the kernel says of a ring.)
-                Over::Shm => &[Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED],
+                Over::Shm => &common::KILLED,
                 // It has come back, and the file is gone.
                 Over::Tcp | Over::Rdma => &[Errno::STALE, Errno::IO],
             };
@@ -259,9 +258,9 @@ fn held_still_over_a_restart(kill: bool) {
             assert!(len + MIB >= MEMORY, "{len}");
         }
         use rustix::io::Errno;
-        let expected = match kill {
-            true => [Errno::NOTCONN, Errno::CONNABORTED],
-            false => [Errno::STALE, Errno::IO],
+        let expected: &[Errno] = match kill {
+            true => &common::KILLED,
+            false => &[Errno::STALE, Errno::IO],
         };
         for thread in writers {
             let error = thread.join().expect("no panic").raw_os_error();

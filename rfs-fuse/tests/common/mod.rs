@@ -20,6 +20,7 @@ use std::{
 pub(crate) use rdmabox::ProviderKind as Over;
 use rdmabox::{Address, RdmaOptions};
 use rfs_server::{Config, Server};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
@@ -50,6 +51,9 @@ fn has_rdma() -> bool {
 pub(crate) fn checked() -> bool {
     std::env::var_os("RFS_TEST_CHECKSUM").is_some()
 }
+
+/// What is said of a call that was under way when its mount's process was killed. (The last one is said of a ring.)
+pub(crate) const KILLED: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
 
 pub(crate) fn require_fuse() {
     assert!(Path::new("/dev/fuse").exists(), "this test mounts, and there is no /dev/fuse here");

@@ -7,6 +7,11 @@
 //!
 //! It asks by the path of the mount: a descriptor would keep that from being unmounted. Once something else is mounted there, or it is out of the tree and
 //! still open, nobody asks, and what waits does so until another answer on its core.
+//!
+//! Who asks the mount that his own process serves can be left without an answer when that is killed, and cannot end then as long as the kernel waits
+//! for one: until the device is closed, which each thread keeps open that has a descriptor of it. Those that ask have none.
+//! (FUSE_NOTIFY_RETRIEVE would have the kernel ask, with nobody who waits; newer kernels refuse that but for regular files, and
+//! directories can be locked as well.)
 
 use std::{collections::VecDeque, io, path::PathBuf, sync::Arc, thread};
 
@@ -25,6 +30,15 @@ pub(super) fn stay_on(core: usize) -> Result<(), Errno> {
     let mut cores = CpuSet::new();
     cores.set(core);
     sched_setaffinity(None, &cores)
+}
+
+/// Takes a table of descriptors of its own for the calling thread, with none in it.
+fn close_all() -> io::Result<()> {
+    // SAFETY: other threads keep what they have, and this one uses none from here on.
+    match unsafe { libc::close_range(0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[derive(Debug, Default)]
@@ -91,8 +105,10 @@ impl Shared {
         }
     }
 
-    /// Where the process is killed while a thread waits here, that waits on: `mount::caretaker` ends it.
     fn run(&self) {
+        if let Err(e) = close_all() {
+            log::warn!("a thread keeps the mount from ending if this process is killed: {e}");
+        }
         while let Some(queue) = self.next() {
             // Whom does it help if there is no such core, or no mount any more?
             if stay_on(queue.into()).is_ok() {
