@@ -4,6 +4,7 @@
 //! client that fetches its answers rings where nobody looks at its requests: the thread that gets the message goes on to do
 //! so ([`fetched`]), until there is nothing to be found for a while. Sessions are unknown here; a [`Handler`] knows them.
 
+mod apart;
 mod fetched;
 
 use std::{
@@ -18,7 +19,10 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
-use self::fetched::{Fetched, Meanwhile};
+use self::{
+    apart::Apart,
+    fetched::{Fetched, Meanwhile},
+};
 use super::{
     CALL_SLOTS, Header, HostSlots, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID,
     fetch::Watch, turns::Turns,
@@ -187,10 +191,12 @@ impl Drop for RpcServer {
 pub(crate) struct Work {
     request: Vec<u8>,
     reply: Vec<u8>,
+    apart: Apart,
 }
 
 fn serve(shared: &Shared) {
-    let mut work = Work { request: Vec::with_capacity(MAX_CALL), reply: Vec::with_capacity(MAX_CALL) };
+    let (request, reply) = (Vec::with_capacity(MAX_CALL), Vec::with_capacity(MAX_CALL));
+    let mut work = Work { request, reply, apart: Apart::default() };
     let mut took = None;
     while shared.turns.take(took)
         && let Some((wc, at_once)) = next(shared)

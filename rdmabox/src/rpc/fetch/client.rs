@@ -87,6 +87,7 @@ impl FetchClient {
         let in_place = self.reach.mapped().is_some();
         if in_place {
             written();
+            self.reach.say_where();
         }
         let (limit, looks) = (self.patience.limit(), if in_place { LOOKS } else { 1 });
         for round in 0..limit {

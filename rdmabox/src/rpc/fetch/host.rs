@@ -85,6 +85,13 @@ impl HostSlots {
         }
     }
 
+    /// On which core of this host the client says that it made its last call; `None` for who has not mapped the memory. Any
+    /// number.
+    pub(in crate::rpc) fn core(&self) -> Option<usize> {
+        let word = if self.whole_words { self.memory.load_u64(layout::CORE) } else { 0 };
+        word.checked_sub(1).map(|core| core as usize)
+    }
+
     /// Takes the request of a call in `slot`, if there is one that nobody has taken.
     ///
     /// # Errors

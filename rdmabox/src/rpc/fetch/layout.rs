@@ -5,7 +5,7 @@
 //! the head and the bytes. Nothing promises that what is written or read in one piece is so from its beginning to its end: a card, a
 //! socket and `memcpy` copy in the order that suits them. A record of which any part is still missing has no tail that goes with
 //! the rest, whatever lay there before. In front of a slot's answer a word says whether the host is looking at the session's requests, so that a READ of
-//! an answer brings that along.
+//! an answer brings that along. Behind the request of the first slot a client that has mapped the memory says on which core it makes its calls.
 
 use crate::rpc::{CALL_SLOTS, MAX_CALL};
 
@@ -17,6 +17,9 @@ const PLACE: usize = (3 * WORD + MAX_CALL).next_multiple_of(64);
 const _: () = assert!(!PLACE.is_multiple_of(4096));
 /// Bytes of a session's memory for calls by fetching.
 pub(super) const MEMORY: usize = 2 * CALL_SLOTS * PLACE;
+/// Where a client on the same host says on which core it has made its last call: the core's number and one. 0 is none.
+pub(super) const CORE: usize = request(0) + record(MAX_CALL);
+const _: () = assert!(CORE + WORD <= PLACE);
 
 /// The word in front of an answer while the host does not look at the session's requests: it has to be rung. That of a new
 /// session.

@@ -104,6 +104,17 @@ impl Reach {
         self.one_sided.write(self.base.at(at as u64), scratch)
     }
 
+    /// In mapped memory: writes down on which core this is, if it was another one before. Nobody waits for that.
+    #[inline]
+    pub(super) fn say_where(&self) {
+        if let Some((memory, start)) = self.mapped() {
+            let (core, at) = (rustix::thread::sched_getcpu() as u64 + 1, start + layout::CORE);
+            if memory.load_u64(at) != core {
+                memory.store_u64(at, core);
+            }
+        }
+    }
+
     /// Looks for the answer to call `number` in `slot`. In mapped memory it costs two loads as long as there is none.
     pub(super) fn look(
         &self,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use super::{
     client::{FetchClient, Stage},
@@ -162,6 +163,30 @@ fn requests_and_replies_of_every_length_are_whole_in_mapped_memory() {
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+#[test]
+fn who_has_mapped_the_memory_says_on_which_core_he_is() {
+    for maps in [true, false] {
+        let bench = Bench::new(maps, |_| {});
+        assert_eq!(bench.slots().core(), None);
+        let core = std::thread::scope(|scope| {
+            let call = || {
+                let core = sched_getcpu();
+                let mut only = CpuSet::new();
+                only.set(core);
+                sched_setaffinity(None, &only).expect("a core that it may use");
+                // The longest request, which lies in front of that.
+                bench.call(0, &[7; MAX_CALL]);
+                core
+            };
+            scope.spawn(call).join().expect("no panic")
+        });
+        assert_eq!(bench.slots().core(), maps.then_some(core));
+        let mut request = Vec::new();
+        assert_eq!(bench.slots().ring(0, 1, &mut request), Ok(Rung::Take));
+        assert!(request == [7; MAX_CALL]);
+    }
 }
 
 #[test]

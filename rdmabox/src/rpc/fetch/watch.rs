@@ -53,6 +53,10 @@ pub(crate) trait Watched {
     fn is_over(&self) -> bool;
     /// What is kept here for it; `None` for one that is not to be looked at.
     fn vigil(&self) -> Option<&Vigil>;
+    /// The core of this host on which its client is, if that is known.
+    fn core(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A session's part.
@@ -76,6 +80,10 @@ impl Default for Vigil {
 pub(crate) trait Between<W> {
     /// Offers others what they need of this thread; false if it is to stop.
     fn turn(&self, work: &mut W) -> bool;
+    /// Keeps the thread off these cores.
+    fn keep_off(&self, _work: &mut W, _cores: impl Iterator<Item = usize> + Clone) {}
+    /// It has stopped looking.
+    fn over(&self, _work: &mut W) {}
 }
 
 /// The sessions that are awake.
@@ -106,7 +114,9 @@ impl<T: Watched> Watch<T> {
         // What arrives while another thread looks is left to that one, and is found here if it had stopped before.
         while !self.arrived.lock().is_empty() {
             let Some(mut sessions) = self.watching.try_lock() else { return };
-            if !self.until_all_sleep(&mut sessions, work, between) {
+            let goes_on = self.until_all_sleep(&mut sessions, work, between);
+            between.over(work);
+            if !goes_on {
                 // Nobody serves any more.
                 sessions.drain(..).for_each(|session| session.mark(false));
                 return;
@@ -143,6 +153,7 @@ impl<T: Watched> Watch<T> {
             if !between.turn(work) {
                 return false;
             }
+            between.keep_off(work, sessions.iter().filter_map(|session| session.core()));
             yield_now();
         }
     }

@@ -1,6 +1,9 @@
 //! Calls by fetching at the host: what a thread that looks at the requests does with them, and what a ring does.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use super::{Endpoint, Shared, Work, check_length, glance, handle};
 use crate::{
@@ -119,6 +122,10 @@ impl Watched for Endpoint {
     fn vigil(&self) -> Option<&Vigil> {
         self.fetched.as_ref().map(|fetched| &fetched.vigil)
     }
+
+    fn core(&self) -> Option<usize> {
+        self.fetched.as_ref().and_then(|fetched| fetched.slots.core())
+    }
 }
 
 /// Between two turns the thread takes a message, if no other thread waits for one.
@@ -131,5 +138,13 @@ impl Between<Work> for Meanwhile<'_> {
             handle(self.0, &wc, work);
         }
         !self.0.stop.load(Ordering::Acquire)
+    }
+
+    fn keep_off(&self, work: &mut Work, cores: impl Iterator<Item = usize> + Clone) {
+        work.apart.keep_off(cores, Instant::now);
+    }
+
+    fn over(&self, work: &mut Work) {
+        work.apart.over();
     }
 }
