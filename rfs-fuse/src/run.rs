@@ -10,7 +10,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use clap::{CommandFactory, Parser};
@@ -30,7 +30,7 @@ use crate::{
     client::{AttachError, Client},
     daemon,
     fuse::{Adapter, Device, Filesystem, KernelLink, Placement, Ring},
-    mount::{self, Caretaker, Ground, Look, MountError, Mounted, Unmounted, within},
+    mount::{self, Afterwards, Caretaker, Ground, Look, MountError, Mounted, Unmounted, within},
     mount8::{self, Invocation},
     null::NullFs,
     scrub,
@@ -40,6 +40,9 @@ use crate::{
 const ATTACH_SLACK: Duration = Duration::from_millis(500);
 /// An idle mount goes this fast or not at all.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
+
+/// What it means if there is no caretaker.
+const UNCARED: &str = "nobody unmounts if this process is killed";
 
 /// Why the program ends with an error.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +79,8 @@ enum Event {
     Signal(i32),
     /// The kernel is done with the mount, or the session failed.
     Ended(io::Result<()>),
+    /// Nobody takes care of the mount any more.
+    Uncared,
 }
 
 /// Runs the program, under whatever name.
@@ -245,18 +250,38 @@ fn serve<F: Filesystem>(
 ) -> Result<(), RunError> {
     let mut options = args.mount_options();
     options.flags.read_only |= client.is_some_and(|(client, _)| client.is_read_only());
-    let ground = if args.leave_dead_mount { None } else { Ground::lock(point)? };
+    let ground = Ground::lock(point)?;
     let (device, mounted) = mount::mount(point, &options)?;
-    let caretaker = ground.and_then(|ground| {
-        let farewell = client.and_then(|(client, _)| args.farewell(client.mount()?));
-        let caretaker = Caretaker::start(&mounted, ground, args.log_file.as_deref(), farewell.as_ref());
-        caretaker.inspect_err(|e| log::warn!("nobody unmounts if this process is killed: {e}")).ok()
-    });
-    let outcome = serve_mounted(args, (filesystem, threads), client, (device, &mounted), (send, events));
+    let mut caretaker = take_care(args, &mounted, ground, client, &send);
+    let caring = || caretaker.as_mut().map(Caretaker::start_again);
+    let outcome =
+        serve_mounted(args, (filesystem, threads), client, (device, &mounted), (send, events), caring);
     if let Some(caretaker) = caretaker {
-        caretaker.dismiss();
+        match outcome {
+            Ok(Over::Ended) => caretaker.dismiss(),
+            // A thread that tells the kernel something can keep this process from ending.
+            Ok(Over::Detached) | Err(_) => caretaker.leave(),
+        }
     }
-    outcome
+    outcome.map(drop)
+}
+
+/// Starts the process that ends the mount if this one is killed.
+fn take_care(
+    args: &Args,
+    mounted: &Mounted,
+    ground: Ground,
+    client: Option<Served<'_>>,
+    send: &mpsc::Sender<Event>,
+) -> Option<Caretaker> {
+    let farewell = client.and_then(|(client, _)| args.farewell(client.mount()?));
+    let afterwards = if args.leave_dead_mount { Afterwards::Leave } else { Afterwards::Unmount };
+    let send = send.clone();
+    // Nobody waits any more if this fails.
+    let ended = move || drop(send.send(Event::Uncared));
+    let log = args.log_file.as_deref();
+    let started = Caretaker::start(mounted, ground, afterwards, log, farewell.as_ref(), ended);
+    started.inspect_err(|e| log::warn!("{UNCARED}: {e}")).ok()
 }
 
 fn serve_mounted<F: Filesystem>(
@@ -265,7 +290,8 @@ fn serve_mounted<F: Filesystem>(
     client: Option<Served<'_>>,
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
-) -> Result<(), RunError> {
+    caring: impl FnMut() -> Option<io::Result<()>>,
+) -> Result<Over, RunError> {
     let options = args.mount_options();
     let mut config = Config::default();
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
@@ -312,11 +338,11 @@ fn serve_mounted<F: Filesystem>(
         undo(mounted);
         return Err(e);
     }
-    let over = wait_and_unmount(mounted, &events, client)?;
+    let over = wait_and_unmount(mounted, &events, client, caring)?;
     if let (Over::Ended, Some(serving)) = (over, serving) {
         serving.join(UNMOUNT_LIMIT);
     }
-    Ok(())
+    Ok(over)
 }
 
 /// How it ended.
@@ -369,17 +395,27 @@ fn wait_and_unmount(
     mounted: &Mounted,
     events: &mpsc::Receiver<Event>,
     client: Option<Served<'_>>,
+    mut caring: impl FnMut() -> Option<io::Result<()>>,
 ) -> Result<Over, RunError> {
-    let signal = match events.recv() {
-        Ok(Event::Ended(Ok(()))) => return Ok(Over::Ended),
-        Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(Over::Ended),
-        Ok(Event::Ended(Err(why))) => {
-            undo(mounted);
-            return Err(RunError::Ended(why.to_string()));
+    let signal = loop {
+        match events.recv() {
+            Ok(Event::Ended(Ok(()))) => return Ok(Over::Ended),
+            Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(Over::Ended),
+            Ok(Event::Ended(Err(why))) => {
+                undo(mounted);
+                return Err(RunError::Ended(why.to_string()));
+            }
+            Ok(Event::Uncared) => match caring() {
+                Some(Err(e)) => log::warn!("{UNCARED}: {e}"),
+                Some(Ok(())) => log::warn!(
+                    "the process that unmounts if this one is killed was killed itself: there is another one"
+                ),
+                None => {}
+            },
+            Ok(Event::Signal(signal)) => break signal,
+            // The sender is alive as long as this process has its threads.
+            Err(mpsc::RecvError) => return Err(RunError::Ended("all threads are gone".into())),
         }
-        Ok(Event::Signal(signal)) => signal,
-        // The sender is alive as long as this process has its threads.
-        Err(mpsc::RecvError) => return Err(RunError::Ended("all threads are gone".into())),
     };
     log::info!("signal {signal}: unmounting {}", mounted.path().display());
     tell_manager(NotifyState::Stopping);
@@ -387,7 +423,10 @@ fn wait_and_unmount(
     match within(UNMOUNT_LIMIT, move || mount.unmount()) {
         Some(Ok(Unmounted::Clean)) => {
             // The session ends when the kernel lets go.
-            events.recv_timeout(UNMOUNT_LIMIT).ok();
+            let end = Instant::now() + UNMOUNT_LIMIT;
+            while let Ok(Event::Signal(_) | Event::Uncared) =
+                events.recv_timeout(end.saturating_duration_since(Instant::now()))
+            {}
             return Ok(Over::Ended);
         }
         Some(Ok(Unmounted::Busy)) => log::warn!(

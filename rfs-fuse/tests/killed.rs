@@ -13,7 +13,8 @@ use std::{
 use common::{Lender, Mount, Over, directory, eventually, exit_of, is_mounted, locking::open};
 use rustix::{
     fs::{FlockOperation, flock},
-    process::{Pid, Signal, kill_process},
+    mount::{UnmountFlags, unmount},
+    process::{Pid, Signal, kill_process, test_kill_process},
 };
 
 const MIB: u64 = 1 << 20;
@@ -92,12 +93,35 @@ fn has_stuck_thread(process: Pid, name: &str) -> bool {
     })
 }
 
+/// The process that takes care of a mount, if there is just one.
+fn caretaker_of(mount: &Mount) -> Option<Pid> {
+    let pid = mount.pid().as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("procfs");
+    let mut named = children.split_whitespace().filter(|child| {
+        let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        status.starts_with("Name:\trfs-caretaker\n") && !status.contains("\nState:\tZ")
+    });
+    let found = named.next()?.parse().ok().and_then(Pid::from_raw);
+    found.filter(|_| named.next().is_none())
+}
+
+fn caretaker(mount: &Mount) -> Pid {
+    caretaker_of(mount).expect("there is one")
+}
+
+/// Kills the process that takes care of a mount, and waits for the next one.
+fn change_caretakers(mount: &Mount) {
+    let first = caretaker(mount);
+    kill_process(first, Signal::KILL).expect("signal sent");
+    assert!(eventually(|| caretaker_of(mount).is_some_and(|next| next != first)));
+}
+
 /// The kernel holds a directory's lock over a change that waits at the server for a mount that is stopped. A name in the directory
 /// is recalled, and the thread that drops it waits for that lock: it cannot be killed, and the change is not answered any more.
-#[test]
-fn a_thread_that_waits_for_a_lock_of_the_kernel_is_no_reason_to_stay() {
+fn with_a_thread_that_no_signal_reaches(options: &[&str], end: impl FnOnce(&mut Mount)) {
     let lender = Lender::with(16 * MIB, |config| config.recall_timeout = Some(Duration::from_secs(15)));
-    let [mut mount, stopped, other] = [0; 3].map(|_| lender.mount(Over::Tcp, &[]));
+    let mut mount = lender.mount(Over::Tcp, options);
+    let [stopped, other] = [0; 2].map(|_| lender.mount(Over::Tcp, &[]));
     fs::create_dir(mount.path("d")).expect("made");
     for each in [&mount, &stopped, &other] {
         assert_eq!(fs::read_dir(each.path("d")).expect("listed").count(), 0);
@@ -107,26 +131,77 @@ fn a_thread_that_waits_for_a_lock_of_the_kernel_is_no_reason_to_stay() {
     assert!(eventually(|| lender.server.stats().calls.iter().any(|call| *call == ("mkdir".into(), 2))));
     let mut recalls = mkdir(&other.path("d/y"));
     assert!(eventually(|| has_stuck_thread(mount.pid(), "dropping")));
-    mount.signal(Signal::KILL);
-    mount.wait();
+    end(&mut mount);
     assert!(!exit_of(&mut waits).success());
-    assert!(eventually(|| !is_mounted(&mount.point)));
     stopped.signal(Signal::KILL);
     assert!(exit_of(&mut recalls).success());
     drop(stopped);
     other.unmount();
 }
 
-/// The process that takes care of a mount.
-fn caretaker(mount: &Mount) -> Pid {
-    let pid = mount.pid().as_raw_nonzero();
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("procfs");
-    let mut named = children.split_whitespace().filter(|child| {
-        fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name == "rfs-caretaker\n")
+#[test]
+fn a_thread_that_waits_for_a_lock_of_the_kernel_is_no_reason_to_stay() {
+    with_a_thread_that_no_signal_reaches(&[], |mount| {
+        mount.signal(Signal::KILL);
+        mount.wait();
+        assert!(eventually(|| !is_mounted(&mount.point)));
     });
-    let found = named.next().expect("there is one").parse().ok().and_then(Pid::from_raw);
-    assert_eq!(named.next(), None);
-    found.expect("a number")
+}
+
+#[test]
+fn nor_where_the_dead_mount_is_to_be_left() {
+    with_a_thread_that_no_signal_reaches(&["--leave-dead-mount"], |mount| {
+        mount.signal(Signal::KILL);
+        mount.wait();
+        assert!(eventually(|| is_dead(&mount.point)));
+        assert!(is_mounted(&mount.point));
+    });
+}
+
+#[test]
+fn nor_where_the_process_that_takes_care_was_killed_before() {
+    with_a_thread_that_no_signal_reaches(&[], |mount| {
+        change_caretakers(mount);
+        change_caretakers(mount);
+        mount.signal(Signal::KILL);
+        mount.wait();
+        assert!(eventually(|| !is_mounted(&mount.point)));
+    });
+}
+
+/// It is in use, is taken out of the tree, and its process ends.
+#[test]
+fn nor_at_an_end_that_somebody_asks_for() {
+    with_a_thread_that_no_signal_reaches(&["--timeout", "3"], |mount| {
+        let caretaker = caretaker(mount);
+        mount.signal(Signal::TERM);
+        mount.wait();
+        assert!(!is_mounted(&mount.point));
+        assert!(eventually(|| test_kill_process(caretaker).is_err()), "nothing is left to do for it");
+    });
+}
+
+#[test]
+fn unmounting_by_force_ends_what_nobody_takes_care_of() {
+    with_a_thread_that_no_signal_reaches(&[], |mount| {
+        // So that it starts no other one. Not all of its threads stop.
+        mount.signal(Signal::STOP);
+        assert!(eventually(|| state_of(mount.pid()) == Some('T')));
+        kill_process(caretaker(mount), Signal::KILL).expect("signal sent");
+        mount.signal(Signal::KILL);
+        // What its main thread is by then. The other one is still there.
+        assert!(eventually(|| state_of(mount.pid()) == Some('Z')));
+        assert!(has_stuck_thread(mount.pid(), "dropping"));
+        assert!(is_mounted(&mount.point));
+        unmount(&mount.point, UnmountFlags::FORCE | UnmountFlags::DETACH).expect("unmounted");
+        mount.wait();
+    });
+}
+
+/// What a process does, by the letter that proc(5) has for it.
+fn state_of(process: Pid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
 }
 
 /// With nobody to clean up behind it a dead mount stays, until the next one comes. Over shared memory the server sees the end of the process;
@@ -143,6 +218,8 @@ fn a_mount_that_is_killed_with_its_caretaker_stays_dead_until_the_next_one() {
         flock(&file, FlockOperation::LockExclusive).expect("locked");
         // Opened before, so that nothing has to be recalled from who does not answer any more.
         let there = open(&other.path("file"));
+        // It starts no other one.
+        common::stop(mount.pid());
         kill_process(caretaker(&mount), Signal::KILL).expect("signal sent");
         mount.signal(Signal::KILL);
         mount.wait();

@@ -4,6 +4,7 @@
 //! [`fuser::Session::from_fd`], and a [`Mounted`] that knows how to undo it. Nothing is unmounted by dropping: the program
 //! decides when, and what to do if the mount is busy.
 
+mod abort;
 mod caretaker;
 mod check;
 mod deadline;
@@ -23,7 +24,7 @@ use rustix::{
     mount::{MountFlags, UnmountFlags},
 };
 
-pub(crate) use caretaker::{Caretaker, Ground};
+pub(crate) use caretaker::{Afterwards, Caretaker, Ground};
 pub use check::mount_point;
 pub use deadline::within;
 pub use helper::helper;
@@ -243,21 +244,12 @@ impl Mounted {
         Ok(rustix::mount::unmount(&self.path, UnmountFlags::DETACH)?)
     }
 
-    /// Ends the connection between the kernel and whoever serves the mount: calls that wait for an answer fail, and no more come. Where
-    /// an ordinary user has mounted, the directory of FUSE connections has to be there.
-    pub(crate) fn abort(&self) -> io::Result<()> {
+    /// Takes the mount out of the tree, and has calls that wait for an answer fail, where that can be done at once.
+    fn detach_by_force(&self) -> io::Result<()> {
         if !self.by_helper && self.is_mounted() {
-            // Both in one: the kernel aborts, and takes the mount out of the tree.
             return Ok(rustix::mount::unmount(&self.path, UnmountFlags::FORCE | UnmountFlags::DETACH)?);
         }
-        // Anonymous devices have major number 0; connections are named after the minor one.
-        let Some(minor) = self.device.as_deref().and_then(|device| device.strip_prefix("0:")) else {
-            return Ok(());
-        };
-        match std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1") {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
-        }
+        self.detach()
     }
 
     /// Lets the kernel read ahead this far. The agreed maximum is bounded by the default of 128 KiB until this was
