@@ -55,6 +55,7 @@ mod hostile;
 mod lies;
 mod messages;
 mod ordering;
+mod pieces;
 mod posting;
 mod process;
 mod queues;

@@ -12,6 +12,7 @@
 //!
 //! It knows nothing of the runtime above it, and nothing of files.
 
+mod ahead;
 mod completions;
 mod congestion;
 mod cq;

@@ -179,15 +179,16 @@ impl SoftQp {
             self.flush_tx();
         }
         let moved = rx.pump(self, link);
+        let holds_input = rx.holds_input();
         drop(rx);
-        self.come_back(link);
+        self.come_back(link, holds_input);
         moved
     }
 
     /// Has the sets look here again if there is something to act on that the system does not tell of. Called by whoever has read,
     /// when others can: who finds the lock taken before that leaves it to this.
-    fn come_back(&self, link: &Link) {
-        if link.socket.holds_input() && !self.must_wait() {
+    fn come_back(&self, link: &Link, holds_input: bool) {
+        if (holds_input || link.socket.holds_input()) && !self.must_wait() {
             self.sets.iter().for_each(|set| set.look_again(self.num));
         }
     }
@@ -464,7 +465,7 @@ impl QueuePair for SoftQp {
         self.update_interest();
         if let Some(link) = self.link.get() {
             // What came with the last bytes of the handshake.
-            self.come_back(link);
+            self.come_back(link, false);
         }
         Ok(())
     }
@@ -529,9 +530,12 @@ impl QueuePair for SoftQp {
         }
         if waiting && let Some(link) = self.link.get() {
             // A message was waiting for this. Whoever holds the lock may have looked before the receive was there.
-            self.rx.lock().pump(self, link);
+            let mut rx = self.rx.lock();
+            rx.pump(self, link);
+            let holds_input = rx.holds_input();
+            drop(rx);
             self.update_interest();
-            self.come_back(link);
+            self.come_back(link, holds_input);
         }
         result
     }

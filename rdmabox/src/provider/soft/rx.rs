@@ -1,7 +1,8 @@
 //! The receiving half of a connection: from the socket straight to where the bytes belong.
 //!
-//! A small state machine, run by whichever thread makes progress. It reads one header, decides where the payload
-//! goes, and reads payload and the next header with one system call.
+//! A small state machine, run by whichever thread makes progress. It reads a header, and what comes along ([`Ahead`]), decides where the payload
+//! goes, and reads payload and the next header with one system call. From a Unix socket nothing is read along: a handle comes with the first byte of its
+//! frame, and which one that is would be lost.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -9,12 +10,16 @@ use seeded_faults::{Fault, seeded};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
+    ahead::Ahead,
     qp::{Link, SoftQp},
     requester::{Outcome, Pieces},
     socket::IoVec,
     wire::{HEADER_LEN, Header, Opcode},
 };
-use crate::verbs::{WcOpcode, WcStatus};
+use crate::{
+    memory,
+    verbs::{WcOpcode, WcStatus},
+};
 
 /// Frames handled before other queue pairs get their turn.
 const BUDGET_FRAMES: usize = 64;
@@ -76,6 +81,22 @@ impl Landing {
         (count, remaining == 0)
     }
 
+    /// Puts bytes that were read along where they belong, and tells how many of them are payload.
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        let mut vectors = [IoVec::new(std::ptr::null_mut(), 0); MAX_VECTORS];
+        let (used, _) = self.vectors(&mut vectors);
+        let mut put = 0;
+        for vector in &vectors[..used] {
+            let len = vector.len().min(bytes.len() - put);
+            // SAFETY: the landing was checked against its regions and keeps them mapped; it belongs to a request under way. The
+            // bytes are in a buffer of our own.
+            unsafe { memory::copy(bytes[put..].as_ptr(), vector.ptr(), len) };
+            put += len;
+        }
+        self.advance(put);
+        put
+    }
+
     /// Takes note of `count` bytes more, and gives what is beyond the payload.
     fn advance(&mut self, mut count: usize) -> usize {
         while count > 0 && self.remaining > 0 {
@@ -128,6 +149,7 @@ pub(crate) enum Action {
 pub(crate) struct Rx {
     header: [u8; HEADER_LEN],
     have: usize,
+    ahead: Ahead,
     state: State,
     /// Request to acknowledge once the input is drained.
     ack_due: Option<u32>,
@@ -142,6 +164,7 @@ impl Rx {
         Rx {
             header: [0; HEADER_LEN],
             have: 0,
+            ahead: Ahead::new(),
             state: State::Header,
             ack_due: None,
             expected_msn: 0,
@@ -152,6 +175,7 @@ impl Rx {
     /// The receive that a half-arrived message had taken, if any; nothing lands any more.
     pub(crate) fn close(&mut self, draining: bool) -> Option<TakenRecv> {
         self.descriptors.clear();
+        self.ahead.clear();
         let next = if draining { State::Draining } else { State::Closed };
         match std::mem::replace(&mut self.state, next) {
             State::Payload(Landing { then: Then::Executed { recv, .. }, .. }) => recv,
@@ -199,6 +223,11 @@ impl Rx {
         }
     }
 
+    /// True if bytes are here that no event tells of.
+    pub(crate) fn holds_input(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
     /// True while a complete header cannot be acted on.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
@@ -219,52 +248,110 @@ impl Rx {
             State::Closed => Step::Empty,
             State::Draining => self.discard(link),
             State::Waiting => self.act(qp, link),
-            State::Header => {
-                let have = self.have;
-                let vector = IoVec::new(self.header[have..].as_mut_ptr(), HEADER_LEN - have);
-                // SAFETY: the vector lies inside our own header buffer.
-                match unsafe { link.socket.receive(&[vector], &mut self.descriptors) } {
-                    Ok(0) => Step::Ended,
-                    Ok(count) => {
-                        self.have += count;
-                        // Before they can pile up, byte by byte.
-                        if self.descriptors.len() > 1 {
-                            return self.nonsense(qp, "more than one handle with a frame");
-                        }
-                        if self.have < HEADER_LEN { Step::Drained } else { self.act(qp, link) }
-                    }
-                    Err(e) => Step::from_error(&e),
+            State::Header => self.read_header(qp, link),
+            State::Payload(_) => self.read_payload(qp, link),
+        }
+    }
+
+    fn read_header(&mut self, qp: &SoftQp, link: &Link) -> Step {
+        if self.header_from_ahead() {
+            return self.act(qp, link);
+        }
+        if self.ahead.was_last() {
+            return Step::Drained;
+        }
+        let missing = HEADER_LEN - self.have;
+        let vectors = [IoVec::new(self.header[self.have..].as_mut_ptr(), missing), self.ahead.vector()];
+        let asked = if link.socket.is_unix() { 1 } else { 2 };
+        // SAFETY: the vectors lie inside our own buffers, of which nobody is using these parts.
+        match unsafe { link.socket.receive(&vectors[..asked], &mut self.descriptors) } {
+            Ok(0) => Step::Ended,
+            Ok(count) => {
+                self.have += count.min(missing);
+                // Before they can pile up, byte by byte.
+                if self.descriptors.len() > 1 {
+                    return self.nonsense(qp, "more than one handle with a frame");
                 }
+                if self.have < HEADER_LEN {
+                    return Step::Drained;
+                }
+                self.came_along(count - missing, &vectors[1..asked]);
+                self.act(qp, link)
             }
-            State::Payload(landing) => {
-                let mut vectors = [IoVec::new(std::ptr::null_mut(), 0); MAX_VECTORS];
-                let (mut used, all) = landing.vectors(&mut vectors[..MAX_VECTORS - 1]);
-                if all {
-                    vectors[used] = IoVec::new(self.header.as_mut_ptr(), HEADER_LEN);
-                    used += 1;
-                }
-                // SAFETY: the landing was checked against its regions and keeps them mapped; it belongs to a
-                // request under way. The last vector is our own header buffer, empty between frames.
-                match unsafe { link.socket.receive(&vectors[..used], &mut self.descriptors) } {
-                    Ok(0) => Step::Ended,
-                    Ok(count) => {
-                        self.have = landing.advance(count);
-                        // A handle comes with the first byte of its frame's header, which is behind the payload.
-                        if !self.descriptors.is_empty() && self.have == 0 {
-                            return self.nonsense(qp, "a handle in a payload");
-                        }
-                        if landing.remaining > 0 {
-                            // If less came than was asked for, nothing more is there now.
-                            return if all { Step::Drained } else { Step::Moved };
-                        }
-                        if let State::Payload(landing) = std::mem::replace(&mut self.state, State::Header) {
-                            self.landed(qp, link, landing);
-                        }
-                        if self.have < HEADER_LEN { Step::Drained } else { self.act(qp, link) }
-                    }
-                    Err(e) => Step::from_error(&e),
-                }
+            Err(e) => Step::from_error(&e),
+        }
+    }
+
+    fn read_payload(&mut self, qp: &SoftQp, link: &Link) -> Step {
+        let State::Payload(landing) = &mut self.state else { return Step::Empty };
+        if !self.ahead.is_empty() {
+            let put = landing.put(self.ahead.bytes());
+            self.ahead.take(put);
+            let missing = landing.remaining > 0;
+            if !missing {
+                self.whole(qp, link);
             }
+            let drained = missing && self.ahead.is_empty() && self.ahead.was_last();
+            return if drained { Step::Drained } else { Step::Moved };
+        }
+        let mut vectors = [IoVec::new(std::ptr::null_mut(), 0); MAX_VECTORS];
+        let (pieces, all) = landing.vectors(&mut vectors[..MAX_VECTORS - 2]);
+        let mut used = pieces;
+        if all {
+            vectors[used] = IoVec::new(self.header.as_mut_ptr(), HEADER_LEN);
+            used += 1;
+            if !link.socket.is_unix() {
+                vectors[used] = self.ahead.vector();
+                used += 1;
+            }
+        }
+        // SAFETY: the landing was checked against its regions and keeps them mapped; it belongs to a request under way. The other
+        // vectors are our own buffers, empty between frames.
+        match unsafe { link.socket.receive(&vectors[..used], &mut self.descriptors) } {
+            Ok(0) => Step::Ended,
+            Ok(count) => {
+                let beyond = landing.advance(count);
+                self.have = beyond.min(HEADER_LEN);
+                // A handle comes with the first byte of its frame's header, which is behind the payload.
+                if !self.descriptors.is_empty() && self.have == 0 {
+                    return self.nonsense(qp, "a handle in a payload");
+                }
+                if landing.remaining > 0 {
+                    // If less came than was asked for, nothing more is there now.
+                    return if all { Step::Drained } else { Step::Moved };
+                }
+                self.whole(qp, link);
+                if self.have < HEADER_LEN || !matches!(self.state, State::Header) {
+                    return Step::Drained;
+                }
+                self.came_along(beyond - HEADER_LEN, &vectors[pieces + 1..used]);
+                self.act(qp, link)
+            }
+            Err(e) => Step::from_error(&e),
+        }
+    }
+
+    /// Takes what there is of a header from what came along. True if that makes it complete.
+    fn header_from_ahead(&mut self) -> bool {
+        let (bytes, missing) = (self.ahead.bytes(), HEADER_LEN - self.have);
+        let count = bytes.len().min(missing);
+        self.header[self.have..self.have + count].copy_from_slice(&bytes[..count]);
+        self.have += count;
+        self.ahead.take(count);
+        count > 0 && count == missing
+    }
+
+    /// So many bytes came along with a complete header, if they were asked for.
+    fn came_along(&mut self, count: usize, room: &[IoVec]) {
+        if let [room] = room {
+            self.ahead.filled(count, count < room.len());
+        }
+    }
+
+    /// All of a payload is there.
+    fn whole(&mut self, qp: &SoftQp, link: &Link) {
+        if let State::Payload(landing) = std::mem::replace(&mut self.state, State::Header) {
+            self.landed(qp, link, landing);
         }
     }
 
