@@ -146,6 +146,23 @@ fn on_one_mount_it_is_as_anywhere() {
     });
 }
 
+/// It is where this kernel thought the end was, which is not where the bytes are.
+#[test]
+fn the_position_afterwards_is_this_kernels() {
+    pairs(64 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
+        let [mut here, mut there] = [a, b].map(|mount| for_append(&mount.path("file")));
+        there.write_all(b"theirs").expect("appended");
+        here.write_all(b"abc").expect("appended");
+        assert_eq!(here.stream_position().expect("position"), 3);
+        assert_eq!(there.stream_position().expect("position"), 6);
+        assert_eq!(fs::read(a.path("file")).expect("read"), b"theirsabc");
+        // It knows now.
+        here.write_all(b"de").expect("appended");
+        assert_eq!(here.stream_position().expect("position"), 11);
+        assert_eq!(fs::read(b.path("file")).expect("read"), b"theirsabcde");
+    });
+}
+
 /// A client that has taken the end of a file, and goes no further.
 fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
     let session =

@@ -23,9 +23,11 @@ fn lender() -> Lender {
     })
 }
 
-/// Blocks, free ones, inodes, free ones.
+/// Blocks, free ones, inodes, free ones. Who is not root may have as many of them, and they are of the size that is said.
 fn totals(point: &Path) -> (u64, u64, u64, u64) {
     let totals = statvfs(point).expect("totals");
+    assert_eq!((totals.f_bavail, totals.f_favail), (totals.f_bfree, totals.f_ffree));
+    assert_eq!((totals.f_bsize, totals.f_frsize, totals.f_namemax), (BLOCK, BLOCK, 255));
     (totals.f_blocks, totals.f_bfree, totals.f_files, totals.f_ffree)
 }
 

@@ -17,7 +17,7 @@ use rdmabox::Fencing;
 use rfs_server::Config;
 use rustix::{
     fs::{FlockOperation, OFlags, flock},
-    process::{Signal, WaitId, WaitIdOptions, waitid},
+    process::{Pid, Signal, WaitId, WaitIdOptions, waitid},
 };
 
 const MIB: usize = 1 << 20;
@@ -67,6 +67,11 @@ fn until_it_fails(
         count.fetch_add(1, Ordering::SeqCst);
     }
     unreachable!("there is always another one")
+}
+
+fn has_ended(process: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(process), options).expect("its process").is_some()
 }
 
 fn held_still(over: Over) {
@@ -159,12 +164,8 @@ fn a_mount_that_is_held_still_harms_nobody_when_it_goes_on() {
 }
 
 /// Over shared memory a mount has the memory mapped, and a server that may not kill it can only wait: nothing of what the mount had open
-/// goes to anybody else before it has ended.
-#[test]
-fn a_straggler_that_is_kept_has_what_it_had_open_until_it_ends() {
-    if !providers().contains(&Over::Shm) {
-        return;
-    }
+/// goes to anybody else before it has ended, or has come to itself and let go. Either way it has been writing when it was held still.
+fn a_straggler_is_kept(goes_on: bool) {
     let lender = Lender::with(MEMORY as u64, |config| {
         config.fencing = Fencing { lease: Some(Duration::from_secs(2)), kill: false };
     });
@@ -176,29 +177,72 @@ fn a_straggler_that_is_kept_has_what_it_had_open_until_it_ends() {
     (0..OLD / MIB)
         .for_each(|block| old.write_all_at(&vec![ITS; MIB], (block * MIB) as u64).expect("written"));
     let free = lender.free_blocks();
-    stop(held.pid());
-    std::fs::remove_file(other.path("old")).expect("removed");
-    // Two that are stopped one after the other, and are no stragglers: it has been away for longer than both.
-    for clock in &clocks {
-        let sessions = lender.server.stats().sessions;
-        stop(clock.pid());
-        assert!(eventually(|| lender.server.stats().sessions < sessions));
-        clock.signal(Signal::KILL);
+    let (count, data) = (AtomicUsize::new(0), vec![ITS; MIB]);
+    thread::scope(|scope| {
+        let (old, count, data) = (&old, &count, &data);
+        let _held = KilledOnPanic(&held);
+        let writers = [0, 1]
+            .map(|first| scope.spawn(move || until_it_fails(count, first, |at| old.write_at(data, at))));
+        assert!(eventually(|| count.load(Ordering::SeqCst) > 20));
+        stop(held.pid());
+        std::fs::remove_file(other.path("old")).expect("removed");
+        // Two that are stopped one after the other, and are no stragglers: it has been away for longer than both.
+        for clock in &clocks {
+            let sessions = lender.server.stats().sessions;
+            stop(clock.pid());
+            assert!(eventually(|| lender.server.stats().sessions < sessions));
+            clock.signal(Signal::KILL);
+        }
+        assert!(!has_ended(held.pid()), "it is not killed");
+        assert_eq!(lender.free_blocks(), free, "its space is its own");
+        // Others take all the rest.
+        let mut new = direct(&other.path("new"));
+        let mut len = 0;
+        let take_all = |new: &mut File, len: &mut usize| {
+            while let Ok(count) = new.write(&vec![OURS; MIB]) {
+                *len += count;
+            }
+        };
+        take_all(&mut new, &mut len);
+        held.signal(if goes_on { Signal::CONT } else { Signal::KILL });
+        // It has let go, or has ended.
+        assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
+        take_all(&mut new, &mut len);
+        assert!(len + MIB >= MEMORY, "all of the space that it had is in the new file: {len}");
+        use rustix::io::Errno;
+        let expected: &[Errno] = match goes_on {
+            // The file is gone.
+            true => &[Errno::STALE, Errno::IO],
+            false => &common::KILLED,
+        };
+        for writer in writers {
+            let error = writer.join().expect("no panic").raw_os_error();
+            assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == error), "{error:?}");
+        }
+        let mut back = vec![0; len];
+        new.read_exact_at(&mut back, 0).expect("read");
+        assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
+    });
+    drop((old, clocks));
+    match goes_on {
+        true => held.unmount(),
+        false => drop(held.wait()),
     }
-    assert!(held.is_running(), "it is not killed");
-    assert_eq!(lender.free_blocks(), free, "its space is its own");
-    // Others take all the rest.
-    let mut new = direct(&other.path("new"));
-    while new.write(&vec![OURS; MIB]).is_ok() {}
-    held.signal(Signal::KILL);
-    held.wait();
-    assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64), "it has ended");
-    let len = new.metadata().expect("attributes").len() as usize;
-    let mut back = vec![0; len];
-    new.read_exact_at(&mut back, 0).expect("read");
-    assert!(back.iter().all(|byte| *byte == OURS));
-    drop((old, new, clocks));
     other.unmount();
+}
+
+#[test]
+fn a_straggler_that_is_kept_has_what_it_had_open_until_it_ends() {
+    if providers().contains(&Over::Shm) {
+        a_straggler_is_kept(false);
+    }
+}
+
+#[test]
+fn a_straggler_that_is_kept_and_goes_on_harms_nobody() {
+    if providers().contains(&Over::Shm) {
+        a_straggler_is_kept(true);
+    }
 }
 
 /// A mount that is stopped while the server ends, and while the next one begins: what it had goes to nobody else before it has ended, or has come
@@ -218,10 +262,6 @@ fn held_still_over_a_restart(kill: bool) {
     let count = AtomicUsize::new(0);
     let data = vec![ITS; MIB];
     let process = held.pid();
-    let has_ended = || {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        waitid(WaitId::Pid(process), options).expect("its process").is_some()
-    };
     let lender = thread::scope(|scope| {
         let (old, count, data) = (&old, &count, &data);
         let _held = KilledOnPanic(&held);
@@ -233,7 +273,7 @@ fn held_still_over_a_restart(kill: bool) {
         // The other one is back, and what the first one keeps is not waited for any longer than if the server were the same.
         std::fs::remove_file(other.path("old")).expect("removed");
         if kill {
-            assert!(eventually(has_ended), "nothing else takes its mapping away");
+            assert!(eventually(|| has_ended(process)), "nothing else takes its mapping away");
             assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
         }
         let mut new = direct(&other.path("new"));
@@ -248,7 +288,7 @@ fn held_still_over_a_restart(kill: bool) {
         if kill {
             assert!(len + MIB >= MEMORY, "all of the space that it had is in the new file: {len}");
         } else {
-            assert!(!has_ended() && len <= MEMORY - OLD, "its space is its own: {len}");
+            assert!(!has_ended(process) && len <= MEMORY - OLD, "its space is its own: {len}");
             held.signal(Signal::CONT);
             // It lets go, and finds that the file is gone.
             assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));

@@ -175,6 +175,35 @@ fn mapped_files_share_their_bytes_with_read_and_write() {
     });
 }
 
+/// Files that are read and written around the kernel's pages: those that are open to append, and all where it keeps nothing. From Linux 6.6
+/// on they can be mapped.
+#[test]
+fn mapped_files_that_are_read_around_the_pages_agree_after_msync() {
+    for over in providers() {
+        for (options, append) in
+            [(&[][..], true), (&["--cache", "none"], false), (&["--cache", "none"], true)]
+        {
+            let lender = Lender::new(16 * MIB);
+            let mount = lender.mount(over, options);
+            let mut options_of_file = OpenOptions::new();
+            options_of_file.read(true).write(true).create(true).append(append);
+            let file = options_of_file.open(mount.path("mapped")).expect("opened");
+            let len = 3 * 4096;
+            (&file).write_all(&pattern(len, 4)).expect("written");
+            let mut mapped = Mapped::new(&file, len);
+            assert!(mapped.read(0, len) == pattern(len, 4));
+            mapped.write(5000, b"mmap");
+            mapped.sync();
+            let mut expected = pattern(len, 4);
+            expected[5000..5004].copy_from_slice(b"mmap");
+            assert!(read_at(&file, 0, len) == expected, "{options:?}, append: {append}");
+            drop((mapped, file));
+            assert!(fs::read(mount.path("mapped")).expect("read") == expected);
+            mount.unmount();
+        }
+    }
+}
+
 #[test]
 fn what_is_mapped_privately_stays_with_the_process() {
     each(16 * MIB, |_, mount| {

@@ -154,3 +154,37 @@ fn a_name_that_is_replaced_over_and_over_is_opened_or_stale() {
         assert_eq!(fs::read(a.path("name")).expect("read"), content(ROUNDS));
     });
 }
+
+/// Linux looks the name up once more, and not a third time.
+#[test]
+fn a_name_that_comes_and_goes_over_and_over_is_made_or_opened_or_stale() {
+    const ROUNDS: u32 = 2000;
+    pairs(16 * MIB, &[], |_, a, b| {
+        let open =
+            |path: &std::path::Path| File::options().write(true).create(true).truncate(false).open(path);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let comes_and_goes = scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    // Also this one may be told so.
+                    drop(open(&b.path("name")));
+                    fs::remove_file(b.path("name")).ok();
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+            let (mut opened, mut stale) = (0, 0);
+            while !over.load(Ordering::SeqCst) {
+                match open(&a.path("name")) {
+                    Ok(_) => opened += 1,
+                    Err(e) => {
+                        assert_eq!(e.raw_os_error(), Some(Errno::STALE.raw_os_error()));
+                        stale += 1;
+                    }
+                }
+            }
+            comes_and_goes.join().expect("thread");
+            eprintln!("opened {opened} times, stale {stale} times");
+        });
+        drop(open(&a.path("name")).expect("made"));
+    });
+}

@@ -230,6 +230,28 @@ fn names_go_in_the_middle_of_a_listing() {
     });
 }
 
+/// A name that another one is renamed over while the directory is read is listed once: in front of where that has got, and behind it.
+#[test]
+fn names_are_replaced_in_the_middle_of_a_listing() {
+    pairs(|a, b| {
+        make(a, 0..600);
+        for (renamer, [early, late]) in [(a, [[0, 1], [598, 599]]), (b, [[2, 3], [596, 597]])] {
+            let open = File::open(b).expect("opened");
+            let mut seen: Vec<String> = some(&open, 2048).into_iter().map(|(name, _)| name).collect();
+            let name = |of: u32| format!("f{of:04}");
+            assert!(seen.contains(&name(3)) && !seen.contains(&name(596)));
+            for (from, to) in [(early[0], late[0]), (late[1], early[1])] {
+                fs::rename(renamer.join(name(from)), renamer.join(name(to))).expect("renamed");
+            }
+            seen.extend(rest(&open, 2048));
+            for kept in [late[0], early[1]] {
+                assert_eq!(seen.iter().filter(|seen| **seen == name(kept)).count(), 1, "f{kept:04}");
+            }
+            make(renamer, [early[0], late[1]]);
+        }
+    });
+}
+
 /// How many names there are at a time.
 const LIVING: u32 = 30;
 

@@ -341,3 +341,21 @@ fn what_was_mapped_and_synchronized_before_unlocking_is_there_for_the_next_holde
         }
     });
 }
+
+/// Where a file ends the kernel does not ask on a page fault, whoever has a lock; it does when it is asked for the attributes.
+#[test]
+fn a_mapping_beyond_the_end_that_was_known_is_to_be_looked_at_after_locking() {
+    pairs(16 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
+        let files = [open(&a.path("file")), open(&b.path("file"))];
+        let mapped = Mapped::read_only(&files[0], 4096);
+        assert_eq!(mapped.probe(0), Err(Errno::FAULT));
+        flock(&files[1], Op::LockExclusive).expect("locked");
+        files[1].write_all_at(b"longer", 0).expect("written");
+        flock(&files[1], Op::Unlock).expect("unlocked");
+        flock(&files[0], Op::LockExclusive).expect("locked");
+        assert_eq!(mapped.probe(0), Err(Errno::FAULT));
+        assert_eq!(files[0].metadata().expect("attributes").len(), 6);
+        assert_eq!(mapped.probe(0), Ok(b'l'));
+        assert_eq!(mapped.read(0, 6), b"longer");
+    });
+}

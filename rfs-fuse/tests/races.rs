@@ -54,19 +54,29 @@ impl Race {
     /// Between two that are as fast as each other, and a fast and a slow one; with a kernel that keeps nothing, and with one that
     /// believes that it knows which names there are.
     fn run(&self) {
-        self.over([Over::Shm, Over::Shm], NONE, 4000);
         self.over([Over::Shm, Over::Tcp], NONE, 2000);
-        self.over([Over::Shm, Over::Shm], &[], 2000);
-        self.over([Over::Tcp, Over::Tcp], &[], 2000);
+        let equal = [
+            self.over([Over::Shm, Over::Shm], NONE, 4000),
+            self.over([Over::Shm, Over::Shm], &[], 2000),
+            self.over([Over::Tcp, Over::Tcp], &[], 2000),
+        ];
+        let wins: usize = equal.iter().sum();
+        assert!(
+            (1..8000).contains(&wins),
+            "of two that are as fast as each other the first won {wins} of 8000"
+        );
     }
 
-    fn over(&self, over: [Over; 2], options: &[&str], rounds: u32) {
+    /// How often the first one has won.
+    fn over(&self, over: [Over; 2], options: &[&str], rounds: u32) -> usize {
         let lender = Lender::new(64 * MIB);
         let mounts = over.map(|over| lender.mount(over, options));
         for mount in &mounts {
             fs::write(own(mount), b"").expect("written");
         }
-        let meeting = Meeting::default();
+        let (meeting, inside) = (Meeting::default(), AtomicU32::new(0));
+        // Rounds in which one found the other at it.
+        let overlaps = AtomicU32::new(0);
         let run = |mount: &Mount, is_first: bool| -> Vec<Option<io::ErrorKind>> {
             let round = |round: u32| {
                 let path = mount.path(&format!("race{round}"));
@@ -74,7 +84,9 @@ impl Race {
                     (self.prepare)(mount, &path).expect("prepared");
                 }
                 meeting.meet(2 * round + 1);
+                overlaps.fetch_add(inside.fetch_add(1, Ordering::AcqRel), Ordering::Relaxed);
                 let outcome = (self.attempt)(mount, &path);
+                inside.fetch_sub(1, Ordering::AcqRel);
                 meeting.meet(2 * round + 2);
                 if outcome.is_ok() {
                     (self.undo)(mount, &path).expect("undone");
@@ -95,8 +107,13 @@ impl Race {
             assert!([(&None, &lost), (&lost, &None)].contains(&outcome), "round {round}: {outcome:?}");
         }
         let wins = first.iter().filter(|outcome| outcome.is_none()).count();
-        eprintln!("{over:?} {options:?}: the first won {wins} of {rounds}");
+        let overlaps = overlaps.into_inner();
+        eprintln!(
+            "{over:?} {options:?}: the first won {wins} of {rounds}, in {overlaps} both were at it at once"
+        );
+        assert!(overlaps > rounds / 10, "they have come one after the other: {overlaps} of {rounds}");
         mounts.into_iter().for_each(Mount::unmount);
+        wins
     }
 }
 

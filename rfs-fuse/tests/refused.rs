@@ -9,6 +9,7 @@ use std::{
         fd::{AsRawFd, FromRawFd},
         unix::fs::MetadataExt,
     },
+    process::Command,
 };
 
 use common::{Mount, each, locking, pairs};
@@ -49,6 +50,26 @@ fn a_whiteout_in_the_place_of_what_is_renamed() {
             assert_eq!(renameat_with(CWD, &from, CWD, &to, flags), Err(Errno::INVAL));
         }
         assert!(from.exists() && !to.exists());
+    });
+}
+
+/// A kernel keeps those who write away from the programs that it runs, and the other way round: each of those that are run on its own mount.
+#[test]
+fn programs_that_other_mounts_write_to() {
+    let busy = Some(Errno::TXTBSY.raw_os_error());
+    let to_write = |path: &std::path::Path| OpenOptions::new().write(true).open(path);
+    let errno = |e: std::io::Error| e.raw_os_error();
+    pairs(16 * MIB, &[], |_, a, b| {
+        fs::copy("/bin/sleep", a.path("sleep")).expect("copied");
+        let mut runs = Command::new(a.path("sleep")).arg("1000").spawn().expect("it runs");
+        assert_eq!(to_write(&a.path("sleep")).map(drop).map_err(errno), Err(busy));
+        let writes = to_write(&b.path("sleep")).expect("nobody is asked");
+        let run = |mount: &Mount| Command::new(mount.path("sleep")).arg("0").status().map_err(errno);
+        assert!(run(a).expect("it runs").success());
+        assert_eq!(run(b), Err(busy));
+        drop(writes);
+        runs.kill().expect("killed");
+        runs.wait().expect("it ends");
     });
 }
 
@@ -230,7 +251,7 @@ struct Namespace(std::process::Child);
 
 impl Namespace {
     fn new() -> Namespace {
-        let mut command = std::process::Command::new("unshare");
+        let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--kill-child", "--fork", "sleep", "infinity"]);
         let child = command.spawn().expect("unshare");
         let own = fs::read_link("/proc/self/ns/user").expect("procfs");

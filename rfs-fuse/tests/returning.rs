@@ -368,6 +368,9 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
             file.write_all_at(&pattern(100_000, 5), 0).expect("written");
         }
         flock(&locked, FlockOperation::LockExclusive).expect("locked");
+        // Who only tried to lock it has nothing that could be lost.
+        let tried = File::open(through.path("locked")).expect("opened");
+        assert_eq!(flock(&tried, FlockOperation::NonBlockingLockExclusive), Err(Errno::AGAIN));
         fs::create_dir(through.path("dir")).expect("made");
         fs::write(through.path("dir/old"), b"old").expect("written");
         fs::write(through.path("dir/same"), b"same").expect("written");
@@ -407,8 +410,10 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
         let errno = |e: std::io::Error| e.raw_os_error();
         assert_eq!(locked.read_at(&mut bytes, 0).map_err(errno), Err(Some(5)));
         assert_eq!(locked.write_at(b"x", 0).map_err(errno), Err(Some(5)));
+        assert_eq!(tried.read_at(&mut bytes[..1000], 0).map_err(errno), Ok(1000));
+        assert!(bytes[..1000] == pattern(100_000, 5)[..1000]);
         assert_eq!(removed.write_at(b"x", 0).map_err(errno), Err(Some(116)));
-        drop((stays, locked, removed));
+        drop((stays, locked, tried, removed));
         let again = File::options().read(true).write(true).open(through.path("locked")).expect("opened");
         flock(&again, FlockOperation::LockExclusive).expect("locked");
         again.write_all_at(b"x", 0).expect("written");

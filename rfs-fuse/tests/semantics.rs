@@ -54,13 +54,18 @@ fn is_marked(block: &str) -> bool {
     }
 }
 
-/// Whether a file has a test of this name.
-fn has_test(file: &Path, name: &str) -> bool {
-    let Ok(source) = fs::read_to_string(file) else { return false };
+/// Whether this is the source of a test of this name, which is not passed over.
+fn declares_test(source: &str, name: &str) -> bool {
     let declared = format!("fn {name}(");
     let Some((before, _)) = source.split_once(&declared) else { return false };
     let attributes = before.trim_end().rsplit('\n').map(str::trim).take_while(|line| line.starts_with('#'));
-    attributes.into_iter().any(|line| line == "#[test]")
+    let attributes: Vec<&str> = attributes.collect();
+    attributes.contains(&"#[test]") && !attributes.iter().any(|line| line.starts_with("#[ignore"))
+}
+
+/// Whether a file has a test of this name.
+fn has_test(file: &Path, name: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|source| declares_test(&source, name))
 }
 
 /// Whether there is what is named: `file::test` of this package's tests, `directory/file::test` of the tree, or a script with its steps.
@@ -137,4 +142,13 @@ fn a_text_is_taken_apart() {
             && is_there("rfs-fuse/tests/semantics::a_text_is_taken_apart")
     );
     assert!(is_there("ci/reliability packets cut_off") && !is_there("ci/reliability nonsense"));
+}
+
+#[test]
+fn a_test_that_is_passed_over_is_none() {
+    let source = |attributes: &str| format!("fn other() {{}}\n\n{attributes}\nfn name() {{}}\n");
+    let is_test = |attributes| declares_test(&source(attributes), "name");
+    assert_eq!(["#[test]", "", "#[ignore]"].map(is_test), [true, false, false]);
+    assert!(!is_test("#[test]\n#[ignore]") && !is_test("#[ignore = \"slow\"]\n#[test]"));
+    assert!(!declares_test(&source("#[test]"), "another"));
 }

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use common::{Lender, Mount, eventually, pattern};
+use common::{Lender, Mount, eventually, locking::open, mapped::Mapped, pattern};
 
 const MIB: u64 = 1 << 20;
 const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
@@ -204,5 +204,22 @@ fn without_a_cache_every_read_reaches_the_server_and_nothing_is_recalled() {
         assert!(!fs::exists(a.path("file")).expect("looked"));
         // Each has asked once, and got no answer.
         assert!(eventually(|| lender.handled("recalls") == 2));
+    });
+}
+
+/// Memory that is mapped is common to the processes of one mount.
+#[test]
+fn what_is_mapped_is_shared_on_one_mount_only() {
+    pairs(LONG, |_, a, b| {
+        fs::write(a.path("file"), [0; 4096]).expect("written");
+        let [one, two, other] = [a, a, b].map(|mount| open(&mount.path("file")));
+        let [mut one, two, other] = [one, two, other].map(|file| Mapped::new(&file, 4096));
+        assert_eq!([one.read(0, 4), two.read(0, 4), other.read(0, 4)], [[0; 4]; 3]);
+        one.write(0, b"here");
+        assert_eq!([two.read(0, 4), other.read(0, 4)], [*b"here", [0; 4]]);
+        // What was written back is there for who opens the file then.
+        one.sync();
+        assert_eq!(fs::read(b.path("file")).expect("read")[..4], *b"here");
+        fs::remove_file(a.path("file")).expect("removed");
     });
 }

@@ -11,7 +11,7 @@ use std::{
     os::unix::fs::{
         DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown, lchown, symlink,
     },
-    os::unix::process::CommandExt,
+    os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -21,7 +21,8 @@ use common::{NOBODY, each, pairs};
 use nix::{errno::Errno, unistd::truncate};
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, Uid,
-    XattrFlags, access, fsetxattr, futimens, makedev, mknodat, renameat_with, setxattr, utimensat,
+    XattrFlags, access, fcntl_setfl, fsetxattr, futimens, linkat, makedev, mknodat, renameat_with, setxattr,
+    utimensat,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 use tempfile::TempDir;
@@ -546,6 +547,35 @@ fn what_was_given_away_while_it_is_open_is_no_longer_his() {
             }
         });
     }
+}
+
+/// The kernel decides, and goes by whom it knew.
+#[test]
+fn what_was_given_away_while_it_is_open_is_still_his_in_a_few_ways() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        let touched = given_away((&a.point, &b.point), |_, file| {
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            Ok(futimens(file, &Timestamps { last_access: now, last_modification: now })?)
+        });
+        assert_eq!(touched[0], ("owner", None));
+        let unread = given_away((&a.point, &b.point), |_, file| Ok(fcntl_setfl(file, OFlags::NOATIME)?));
+        assert_eq!(unread, [("owner", None), ("stranger", EPERM)]);
+        // A link of a fifo of which he has a descriptor, although links to what is not his own are refused.
+        mkdir(&a.path("links"), 0o777).expect("made");
+        chmod(&a.path("links"), 0o777).expect("chmod");
+        node(&a.path("fifo"), FileType::Fifo, 0).expect("made");
+        chmod(&a.path("fifo"), 0o600).expect("chmod");
+        chown(a.path("fifo"), Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
+        let fifo = OpenOptions::new().read(true).write(true).open(b.path("fifo")).expect("opened");
+        assert_eq!(fifo.metadata().expect("attributes").uid(), OWNER.uid);
+        chown(a.path("fifo"), Some(STRANGER.uid), Some(STRANGER.gid)).expect("chown");
+        let link = |name: &str| {
+            let path = format!("/proc/thread-self/fd/{}", fifo.as_raw_fd());
+            linkat(CWD, path, CWD, b.path("links").join(name), AtFlags::SYMLINK_FOLLOW)
+        };
+        OWNER.does(|| link("owners")).expect("linked");
+        drop(fifo);
+    });
 }
 
 /// By whatever names it is known, which need not be those by which it was looked up.

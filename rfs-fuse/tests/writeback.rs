@@ -86,10 +86,13 @@ fn what_was_synced_or_closed_outlives_rfs_fuse() {
         let mut map = Mapped::new(&mapped, data.len());
         map.write(0, &data);
         map.sync();
-        let mut through = OpenOptions::new();
-        through.write(true).create(true).custom_flags(OFlags::DSYNC.bits() as i32);
-        let through = through.open(mount.path("dsync")).expect("opened");
-        through.write_all_at(&data, 0).expect("written");
+        let through = [("dsync", OFlags::DSYNC), ("sync", OFlags::SYNC)].map(|(name, flags)| {
+            let mut through = OpenOptions::new();
+            through.write(true).create(true).custom_flags(flags.bits() as i32);
+            let through = through.open(mount.path(name)).expect("opened");
+            through.write_all_at(&data, 0).expect("written");
+            through
+        });
         let mut around = OpenOptions::new();
         around.write(true).create(true).custom_flags(OFlags::DIRECT.bits() as i32);
         let around = around.open(mount.path("direct")).expect("opened");
@@ -108,7 +111,7 @@ fn what_was_synced_or_closed_outlives_rfs_fuse() {
         );
         drop((map, open_twice, synced, synced_data, mapped, through, around, lost));
         let mount = mount_again(lender, over);
-        for name in ["closed", "twice", "fsync", "fdatasync", "msync", "dsync"] {
+        for name in ["closed", "twice", "fsync", "fdatasync", "msync", "dsync", "sync"] {
             assert!(fs::read(mount.path(name)).expect("read") == data, "{name} over {over:?}");
         }
         let direct = fs::read(mount.path("direct")).expect("read");

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
     Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Growth, Identity, InUse, Layout,
-    Marks, Opened, RegionRef, Reply, Request, SetTime, checksum, decode_request, encode_reply,
+    Marks, Opened, RegionRef, RenameFlags, Reply, Request, SetTime, checksum, decode_request, encode_reply,
     record::{self, Space},
 };
 
@@ -331,10 +331,32 @@ impl Fake {
             Request::Unlink { name, .. } => {
                 state.names.remove(name).map(|_| Reply::Done).ok_or(Errno::ENOENT)
             }
+            Request::Link { ino, name, .. } => {
+                state.names.insert(name.to_vec(), ino);
+                self.handle_attr(state, ino)
+            }
+            Request::Rename { name, new_name, flags, .. } => {
+                let source = *state.names.get(name).ok_or(Errno::ENOENT)?;
+                match state.names.get(new_name) {
+                    Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EEXIST),
+                    Some(target) if *target == source => {}
+                    _ => {
+                        state.names.remove(name);
+                        state.names.insert(new_name.to_vec(), source);
+                    }
+                }
+                Ok(Reply::Done)
+            }
             Request::ReadDir { cookie, max_entries, .. } => Ok(self.page(state, cookie, max_entries)),
             Request::LookupAhead { name, max_entries, .. } => {
                 let ino = *state.names.get(name).ok_or(Errno::ENOENT)?;
-                Ok(self.page(state, ino - 1, max_entries))
+                let mut page = self.page(state, ino - 1, max_entries.max(2));
+                if let Reply::Dir(page) = &mut page {
+                    // Another name of the same inode may come before it.
+                    let others = page.entries.iter().take_while(|entry| entry.name != name).count();
+                    page.entries.drain(..others);
+                }
+                Ok(page)
             }
             _ => Err(Errno::EOPNOTSUPP),
         }

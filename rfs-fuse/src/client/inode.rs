@@ -20,10 +20,10 @@ use super::{
     access::Access,
     aliases::{Aliases, Names},
     clock::WriteTimes,
+    holdings::Holdings,
     keeping::{Lease, Listing, PageState},
     later::Started,
     layout::LayoutCache,
-    locks::MayHold,
 };
 
 /// For how long a session without mapped memory goes on without looking at an open file's record.
@@ -182,7 +182,7 @@ pub(crate) struct Inode {
     /// Whom the caller asked for, since it changed the inode last.
     pub(crate) told_to: Listeners,
     /// Locks that this client may have.
-    pub(crate) may_hold: Mutex<Vec<MayHold>>,
+    pub(crate) may_hold: Mutex<Holdings>,
     /// The last read, if it counts as an access.
     pub(crate) access: Access,
 }
@@ -263,7 +263,7 @@ impl Inode {
 
     /// Locks are lost: what was open when they were had is of no use any more. How many open files these are.
     pub(crate) fn sever_locks(&self) -> usize {
-        let held = std::mem::take(&mut *self.may_hold.lock());
+        let held = self.may_hold.lock().take(|_| true);
         let mut severed = self.severed.lock();
         let before = severed.len();
         for held in held {

@@ -6,7 +6,11 @@ use rfs_proto::{
     encode_request,
 };
 
-use super::{Client, ClientError, names::wrong_kind};
+use super::{
+    Client, ClientError,
+    holdings::{Claim, Holding},
+    names::wrong_kind,
+};
 
 /// A lock that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +31,6 @@ pub struct LockRequest {
     pub pid: u32,
 }
 
-/// A lock that may be there, and has to go with its owner and with the open file that it was asked through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MayHold {
-    pub(crate) handle: u64,
-    owner: u64,
-    class: LockClass,
-}
-
 /// What asking for a lock led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
@@ -52,26 +48,23 @@ impl Client {
     /// then, or is EDEADLK where that would be in vain.
     pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<Asked, ClientError> {
         let LockRequest { ino, owner, class, kind, range, pid, .. } = *wanted;
-        self.may_hold(wanted)?;
-        match self.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket })? {
+        let inode = self.opened(ino)?;
+        let claim = inode.may_hold.lock().asks(holding(wanted));
+        let reply = self.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket });
+        let refused = match &reply {
+            // Nothing that was not there before.
+            Ok(Reply::Waits) | Err(ClientError::Errno(Errno::EAGAIN | Errno::EDEADLK | Errno::ENOLCK)) => {
+                true
+            }
+            // Where it failed in another way it may have been done all the same.
+            _ => false,
+        };
+        inode.may_hold.lock().answered(claim, !refused);
+        match reply? {
             Reply::Locked(locked) => Ok(Asked::Locked { void: self.locked(ino, locked)? }),
             Reply::Waits => Ok(Asked::Waits),
             _ => wrong_kind(),
         }
-    }
-
-    /// Notes what has to go with its owner.
-    fn may_hold(
-        &self,
-        &LockRequest { ino, handle, owner, class, .. }: &LockRequest,
-    ) -> Result<(), ClientError> {
-        let inode = self.opened(ino)?;
-        let mut may_hold = inode.may_hold.lock();
-        let new = MayHold { handle, owner, class };
-        if !may_hold.contains(&new) {
-            may_hold.push(new);
-        }
-        Ok(())
     }
 
     /// A lock is there. True if whatever the caller keeps of the file is void.
@@ -88,8 +81,7 @@ impl Client {
     /// What became of a lock that was waited for: as [`Asked::Locked::void`], or why it is not there.
     pub fn granted(&self, wanted: &LockRequest, outcome: Result<Locked, Errno>) -> Result<bool, ClientError> {
         let locked = outcome?;
-        // All that the owner had may have been given up meanwhile.
-        self.may_hold(wanted)?;
+        self.opened(wanted.ino)?.may_hold.lock().has(holding(wanted));
         self.locked(wanted.ino, locked)
     }
 
@@ -111,21 +103,15 @@ impl Client {
     pub fn unlock(&self, wanted: &LockRequest) -> Result<(), ClientError> {
         let LockRequest { ino, owner, class, range, pid, .. } = *wanted;
         self.flush(ino)?;
-        self.call_done(&Request::Lock {
-            ino,
-            owner,
-            class,
-            kind: LockKind::Unlock,
-            range,
-            pid,
-            ticket: None,
-        })?;
-        if range == LockRange::ALL
-            && let Some(inode) = self.inodes.get(ino)
-        {
-            inode.may_hold.lock().retain(|held| (held.owner, held.class) != (owner, class));
+        let inode = self.inodes.get(ino).filter(|_| range == LockRange::ALL);
+        let claims = inode.as_ref().map(|inode| inode.may_hold.lock().gives_up(owner, class));
+        let kind = LockKind::Unlock;
+        let unlocked = self.call_done(&Request::Lock { ino, owner, class, kind, range, pid, ticket: None });
+        if let (Some(inode), Some(claims)) = (inode, claims) {
+            let mut may_hold = inode.may_hold.lock();
+            claims.into_iter().for_each(|claim: Claim| may_hold.answered(claim, unlocked.is_err()));
         }
-        Ok(())
+        unlocked
     }
 
     /// Waits no more under this ticket. False if that came too late: what became of it is among the [grants](Self::grants).
@@ -177,19 +163,14 @@ impl Client {
         self.unlock_those(ino, |held| held.handle == handle)
     }
 
-    fn unlock_those(&self, ino: u64, hit: impl Fn(&MayHold) -> bool) -> Result<(), ClientError> {
+    fn unlock_those(&self, ino: u64, hit: impl Fn(&Holding) -> bool) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        let mut gone: Vec<MayHold> = Vec::new();
-        inode.may_hold.lock().retain(|held| {
-            let hit = hit(held);
-            // Unlocking asks for an owner and a class, whatever open files it was.
-            if hit && !gone.iter().any(|g| (g.owner, g.class) == (held.owner, held.class)) {
-                gone.push(*held);
-            }
-            !hit
-        });
+        let mut gone = inode.may_hold.lock().take(hit);
+        // Unlocking asks for an owner and a class, whatever open files it was.
+        gone.sort_unstable_by_key(|held| (held.owner, held.class == LockClass::Record));
+        gone.dedup_by_key(|held| (held.owner, held.class));
         let mut outcome = Ok(());
-        for MayHold { handle, owner, class } in gone {
+        for Holding { handle, owner, class } in gone {
             let (kind, range) = (LockKind::Unlock, LockRange::ALL);
             if let Err(e) = self.unlock(&LockRequest { ino, handle, owner, class, kind, range, pid: 0 }) {
                 outcome = outcome.and(Err(e));
@@ -197,4 +178,8 @@ impl Client {
         }
         outcome
     }
+}
+
+fn holding(&LockRequest { handle, owner, class, .. }: &LockRequest) -> Holding {
+    Holding { handle, owner, class }
 }

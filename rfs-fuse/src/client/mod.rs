@@ -26,6 +26,7 @@ mod extents;
 #[cfg(test)]
 mod fake;
 mod farewell;
+mod holdings;
 mod inode;
 mod keeping;
 mod later;

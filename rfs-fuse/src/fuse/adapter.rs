@@ -39,7 +39,7 @@ use super::{
     },
 };
 use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
-use opening::is_to_write;
+use opening::{CREATES, is_to_write, make_new};
 
 /// Of lseek(2).
 const SEEK_DATA: i32 = 3;
@@ -298,19 +298,19 @@ impl Filesystem for Adapter {
     ) {
         let asked = self.asked(request, parent, name);
         // Always exclusively: the kernel takes what create opens for new, and neither truncates it nor checks
-        // permission. If somebody else was faster, ESTALE sends it back to look the name up and to open that.
-        match self.client.create(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask), true) {
-            Ok(attr) => {
+        // permission. If somebody else was faster, ESTALE sends it back to look the name up and to open that. It does so
+        // once; so a name that may be gone again is tried a few times before.
+        let exclusive = OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL);
+        let by = creator(request, umask);
+        let create = || self.client.create(parent.0, name.as_bytes(), mode & 0o7777, by, true);
+        match make_new(if exclusive { 1 } else { CREATES }, create) {
+            Ok(Some(attr)) => {
                 self.changed(parent.0, request.pid());
                 let telling = self.client.telling();
                 let opened = self.new_handle(&telling, asked.since, attr.ino, flags);
                 self.lifetimes.created(&self.client, &telling, &asked, &attr, opened, reply);
             }
-            Err(ClientError::Errno(rfs_proto::Errno::EEXIST))
-                if !OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL) =>
-            {
-                reply.error(Errno::ESTALE);
-            }
+            Ok(None) => reply.error(if exclusive { Errno::EEXIST } else { Errno::ESTALE }),
             Err(e) => reply.error(self.errno("create", &e)),
         }
     }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::client::{Client, Since, Telling};
 
-/// Inode numbers are never used again, so one generation is enough.
+/// Inode numbers are never used again, also where a server has begun with a snapshot, so one generation is enough.
 pub(super) const GENERATION: Generation = Generation(0);
 
 /// What the kernel takes for "no such name" comes with attributes that it does not look at.

@@ -1,8 +1,12 @@
 //! Files in memory.
 
-use std::{ffi::c_void, fs::File, ptr::null_mut};
+use std::{ffi::c_void, fs::File, io, os::fd::AsRawFd, ptr::null_mut};
 
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use nix::libc;
+use rustix::{
+    io::{Errno, read},
+    mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap},
+};
 
 /// A mapping of the beginning of a file. Others may change the file meanwhile: each look and each change is a copy.
 pub(crate) struct Mapped {
@@ -38,6 +42,20 @@ impl Mapped {
             unsafe { self.base.cast::<u8>().add(at).read_volatile() }
         };
         (at..at + len).map(byte).collect()
+    }
+
+    /// A byte as the kernel finds it: EFAULT, where the process would get SIGBUS.
+    pub(crate) fn probe(&self, at: usize) -> Result<u8, Errno> {
+        assert!(at < self.len);
+        let (reader, writer) = io::pipe().expect("a pipe");
+        // SAFETY: inside the mapping, which the kernel looks at; where there is nothing it says so.
+        let written = unsafe { libc::write(writer.as_raw_fd(), self.base.cast::<u8>().add(at).cast(), 1) };
+        if written < 0 {
+            return Err(Errno::from_io_error(&io::Error::last_os_error()).expect("an error of the kernel's"));
+        }
+        let mut byte = [0];
+        assert_eq!(read(&reader, &mut byte), Ok(1));
+        Ok(byte[0])
     }
 
     /// Of a mapping that may be written.

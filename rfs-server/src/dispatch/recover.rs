@@ -45,6 +45,19 @@ use crate::{
 /// Stands for all sessions of the servers before that do not come back. No session has this number.
 pub(crate) const BEFORE: u64 = u64::MAX;
 
+/// So many numbers at least are left out behind those that a snapshot knows of.
+const GAP: u64 = 1 << 32;
+/// Where a program that takes a number for one with a sign has its last one.
+const LAST: u64 = i64::MAX as u64;
+
+/// The last inode number that may have been given before a snapshot was restored at this moment, which says only what had been given
+/// when it was made. Since 1970 nobody has made more inodes than nanoseconds have passed, so that also what is restored twice from the same
+/// snapshot gives other numbers the second time.
+fn last_before(known: u64, now: i64) -> u64 {
+    let last = known.saturating_add(GAP).max(u64::try_from(now).unwrap_or(0));
+    last.min(LAST).max(known)
+}
+
 /// What a memory object keeps besides the memory that is lent, or what a snapshot had.
 #[derive(Debug)]
 pub struct Kept {
@@ -122,7 +135,10 @@ impl Dispatcher {
             return Ok(dispatcher);
         };
         state.check_tree()?;
-        let State { mut inodes, last_ino, slots, mut sessions } = state;
+        let State { mut inodes, mut last_ino, slots, mut sessions } = state;
+        if restored {
+            last_ino = last_before(last_ino, started);
+        }
         check_records(&mut inodes, &Table::new(Arc::clone(&table)))?;
         let mut used = extents(&inodes, bytes.len())?;
         // It is one. From here on it is changed.
@@ -348,4 +364,18 @@ fn extents(inodes: &ByNumber<Inode>, len: u64) -> Result<Vec<Range>, Damage> {
         end = range.end();
     }
     Ok(all.into_iter().map(|(range, _)| range).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_begin_behind_all_that_may_have_been_given() {
+        assert_eq!(last_before(7, -1), 7 + GAP);
+        assert_eq!(last_before(7, 7 + GAP as i64), 7 + GAP);
+        assert_eq!(last_before(7, 8 + GAP as i64), 8 + GAP);
+        assert_eq!([LAST - 1, LAST].map(|known| last_before(known, 0)), [LAST; 2]);
+        assert_eq!(last_before(LAST + 5, i64::MAX), LAST + 5);
+    }
 }

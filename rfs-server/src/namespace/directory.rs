@@ -72,11 +72,16 @@ impl Directory {
         self.last_cookie = self.last_cookie.max(cookie);
     }
 
-    /// Gives what has a name another one, in the place of what had that. It keeps its cookie, so that who reads the directory
-    /// meanwhile comes to an end, however often it is renamed.
+    /// Gives what has a name another one, in the place of what had that. A name that exists keeps its cookie, so that who reads the
+    /// directory meanwhile finds it once. One that does not gets that of the other name, so that he comes to an end, however often
+    /// it is renamed.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) {
         let Some(entry) = self.by_name.remove(from) else { return };
-        self.remove(to);
+        if let Some(replaced) = self.by_name.get_mut(to) {
+            replaced.ino = entry.ino;
+            self.by_cookie.remove(&entry.cookie);
+            return;
+        }
         let to: Arc<[u8]> = to.into();
         self.by_cookie.insert(entry.cookie, Arc::clone(&to));
         self.by_name.insert(to, entry);
@@ -152,10 +157,33 @@ mod tests {
         assert_eq!(list(&directory, 0), [(1, &b"z"[..], 10), (2, b"b", 11), (3, b"c", 12)]);
         directory.rename(b"c", b"b");
         directory.rename(b"nothing", b"z");
-        assert_eq!(list(&directory, 0), [(1, &b"z"[..], 10), (3, b"b", 12)]);
-        assert_eq!((directory.get(b"a"), directory.get(b"c"), directory.cookie(b"b")), (None, None, Some(3)));
+        assert_eq!(list(&directory, 0), [(1, &b"z"[..], 10), (2, b"b", 12)]);
+        assert_eq!((directory.get(b"a"), directory.get(b"c"), directory.cookie(b"b")), (None, None, Some(2)));
         directory.set(b"a", 13);
-        assert_eq!(list(&directory, 3), [(4, &b"a"[..], 13)]);
+        assert_eq!(list(&directory, 2), [(4, &b"a"[..], 13)]);
+        directory.rename(b"a", b"a");
+        assert_eq!(list(&directory, 2), [(4, &b"a"[..], 13)]);
+    }
+
+    #[test]
+    fn a_name_that_is_replaced_is_listed_once() {
+        for (from, to) in [(&b"a"[..], &b"c"[..]), (b"c", b"a")] {
+            let mut directory = Directory::new(1);
+            for (name, ino) in [(&b"a"[..], 10), (b"b", 11), (b"c", 12)] {
+                directory.set(name, ino);
+            }
+            // A page ends behind each of them.
+            for page in 0..=3 {
+                let mut directory = directory.clone();
+                let mut listed: Vec<Vec<u8>> =
+                    list(&directory, 0)[..page].iter().map(|(_, name, _)| name.to_vec()).collect();
+                directory.rename(from, to);
+                listed.extend(list(&directory, page as u64).iter().map(|(_, name, _)| name.to_vec()));
+                let times = |name: &[u8]| listed.iter().filter(|listed| *listed == name).count();
+                assert_eq!((times(to), times(b"b")), (1, 1), "{listed:?}");
+                assert!(times(from) <= 1, "{listed:?}");
+            }
+        }
     }
 
     #[test]

@@ -35,7 +35,8 @@ impl<'r> Effect<'r> {
                 smallvec![(parent, name, true)]
             }
             Request::Rename { parent, name, new_parent, new_name, flags } => {
-                let gone = !flags.contains(RenameFlags::EXCHANGE) && (parent, name) != (new_parent, new_name);
+                // Where the other name exists it may be one of the same inode by now: then nothing has happened.
+                let gone = flags == RenameFlags::NOREPLACE;
                 smallvec![(parent, name, gone), (new_parent, new_name, false)]
             }
             Request::SetAttr { .. }
@@ -181,7 +182,9 @@ mod tests {
         let changes = Changes::default();
         let rename = |flags| Request::Rename { parent: 1, name: b"a", new_parent: 2, new_name: b"b", flags };
         let effect = Effect::of(&rename(RenameFlags::empty())).expect("an effect");
-        assert_eq!(effect.names[..], [(1, &b"a"[..], true), (2, &b"b"[..], false)]);
+        assert_eq!(effect.names[..], [(1, &b"a"[..], false), (2, &b"b"[..], false)]);
+        let to_nothing = Effect::of(&rename(RenameFlags::NOREPLACE)).expect("an effect");
+        assert_eq!(to_nothing.names[..], [(1, &b"a"[..], true), (2, &b"b"[..], false)]);
         let swap = Effect::of(&rename(RenameFlags::EXCHANGE)).expect("an effect");
         assert_eq!(swap.names[..], [(1, &b"a"[..], false), (2, &b"b"[..], false)]);
         let (one, two) = (changes.begin(&effect), changes.begin(&swap));

@@ -7,12 +7,14 @@ use std::{
 };
 
 use rdmabox::Cancel;
-use rfs_proto::{Recall, Request, encode_request};
+use rfs_proto::{Recall, RenameFlags, Request, encode_request};
 
 use super::*;
 use crate::client::{Keeper, Remote};
 
 const DIR: u64 = 1;
+/// The server of these tests has the same names in all directories.
+const OTHER: u64 = 999;
 
 /// A client that keeps, and somebody who obeys recalls for it.
 struct Keeping {
@@ -23,14 +25,20 @@ struct Keeping {
     obeys: Option<thread::JoinHandle<()>>,
 }
 
+/// Another client asks for something.
+fn ask(server: &Fake, request: &Request<'_>) {
+    let (mut out, mut back) = (Vec::new(), Vec::new());
+    encode_request(request, &mut out);
+    server.call(&out, &mut back).expect("answered");
+}
+
 /// Another client makes a file.
 fn make(server: &Fake, name: &str) {
     let name = name.as_bytes();
-    let request =
-        Request::Create { parent: DIR, name, perm: 0o600, umask: 0, uid: 0, gid: 0, exclusive: true };
-    let (mut out, mut back) = (Vec::new(), Vec::new());
-    encode_request(&request, &mut out);
-    server.call(&out, &mut back).expect("made");
+    ask(
+        server,
+        &Request::Create { parent: DIR, name, perm: 0o600, umask: 0, uid: 0, gid: 0, exclusive: true },
+    );
 }
 
 /// Keeps nothing itself.
@@ -218,6 +226,33 @@ fn a_directory_becomes_known_by_looking_in_vain() {
     assert_eq!(k.calls(|_| assert!(!k.finds("nobody"))), 1);
     let long = [b'x'; 256];
     assert_eq!(k.client.lookup(DIR, &long), Err(Errno::ENAMETOOLONG.into()));
+}
+
+/// Another client has just made the one a link of the other: of two names of one inode none goes.
+#[test]
+fn a_name_that_is_renamed_to_another_one_of_the_same_inode_still_exists() {
+    let k = Keeping::new();
+    k.make(0..10);
+    for name in ["a", "b", "c"] {
+        k.elsewhere(name);
+    }
+    // Known as a whole.
+    (0..100).for_each(|i| assert!(!k.finds(&format!("no{i}"))));
+    assert_eq!(k.calls(|_| assert!(!k.finds("another"))), 0);
+    let (server, ino) = (Arc::clone(&k.server), k.client.lookup(DIR, b"a").expect("found").ino);
+    k.meddler.once(What::Call, move || {
+        ask(&server, &Request::Link { ino, parent: OTHER, name: b"b" });
+        server.recalls.send(&[Recall::Name { parent: OTHER, name: (*b"b").into() }]);
+        Ok(())
+    });
+    let none = RenameFlags::empty();
+    k.client.rename((DIR, b"a"), (OTHER, b"b"), none).expect("nothing to do");
+    assert!(k.finds("a"));
+    // One that goes is gone, and known to be where there was no such name.
+    k.client.rename((DIR, b"a"), (OTHER, b"c"), none).expect("renamed");
+    assert!(!k.finds("a") && k.finds("c"));
+    k.client.rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE).expect("renamed");
+    assert_eq!(k.calls(|_| assert!(!k.finds("c"))), 0);
 }
 
 #[test]

@@ -109,3 +109,20 @@ impl Adapter {
 pub(super) fn is_to_write(flags: i32) -> bool {
     OFlags::from_bits_retain(flags as u32) & OFlags::ACCMODE != OFlags::RDONLY
 }
+
+/// So often a file is made at the most, before who would open another one as well is sent to look for it.
+pub(super) const CREATES: u32 = 5;
+
+/// Makes a file; `None` if there is one, however often it is tried.
+pub(super) fn make_new(
+    tries: u32,
+    make: impl Fn() -> Result<Attr, ClientError>,
+) -> Result<Option<Attr>, ClientError> {
+    for _ in 0..tries {
+        match make() {
+            Err(ClientError::Errno(rfs_proto::Errno::EEXIST)) => {}
+            made => return made.map(Some),
+        }
+    }
+    Ok(None)
+}

@@ -54,6 +54,16 @@ fn interleaved(world: &World, mut others: impl FnMut()) -> Vec<u8> {
 
 /// Another server, with memory of this size.
 fn restored(file: &[u8], blocks: u64, inodes: usize, logged: bool) -> Result<World, RestoreError> {
+    restored_at(1_000_000, file, (blocks, inodes), logged)
+}
+
+/// The same, at this moment.
+fn restored_at(
+    now: i64,
+    file: &[u8],
+    (blocks, inodes): (u64, usize),
+    logged: bool,
+) -> Result<World, RestoreError> {
     let memory = |len: usize| Arc::new(Memory::private(len).unwrap());
     let (arena, table) = (memory((blocks * B) as usize), memory(inodes * record::LEN));
     let dirt = || Dirt::new(memory(4096), 0);
@@ -62,7 +72,7 @@ fn restored(file: &[u8], blocks: u64, inodes: usize, logged: bool) -> Result<Wor
     let state = restore(contents, file, (&Arc::clone(&arena).into(), &table), dirt.as_ref())?;
     let log = logged.then(|| Log::new(memory(1 << 19), 0, 1 << 18));
     let kept = Kept { log, state: Some(state), dirt, starts: 1, clean: true };
-    let clock = Arc::new(ManualClock::new(1_000_000));
+    let clock = Arc::new(ManualClock::new(now));
     let memory = (Arc::clone(&arena), Arc::clone(&table));
     let dispatcher =
         Dispatcher::kept(memory, Zeroing::Inline, ROOT, Arc::clone(&clock) as Arc<dyn Clock>, kept);
@@ -145,6 +155,33 @@ fn a_record_that_a_client_leaves_open_holds_no_snapshot_up() {
     table.write(word(attr.slot + 1, record::VERSION), &1_u64.to_le_bytes());
     let file = take(&world);
     assert!(restored(&file, BLOCKS, INODES, false).unwrap().view().contains_key(&b"/f"[..]));
+}
+
+/// Numbers that were given after the snapshot was made are not given again, by however many servers that begin with it.
+#[test]
+fn a_number_that_a_snapshot_does_not_know_of_is_not_given_again() {
+    let gap = 1 << 32;
+    for logged in [false, true] {
+        let world = world(logged);
+        let kept = world.client().create("kept").attr.ino;
+        let file = take(&world);
+        let lost = world.client().create("lost").attr.ino;
+        assert_eq!(lost, kept + 1);
+        let year = 365 * 24 * 3600 * 1_000_000_000;
+        let starts = [1_000_000, 50 * year, 50 * year + 1_000_000];
+        let given = starts.map(|now| {
+            let world = restored_at(now, &file, (BLOCKS, INODES), logged).unwrap();
+            let client = world.client();
+            assert_eq!(client.error(Request::GetAttr { ino: lost }), Errno::ESTALE);
+            assert_eq!(client.attr(lookup(ROOT_INO, "kept")).ino, kept);
+            let first = client.create("first").attr.ino;
+            assert_eq!(client.create("second").attr.ino, first + 1);
+            first
+        });
+        assert_eq!(given[0], kept + gap + 1);
+        assert!(starts.iter().zip(&given).all(|(now, first)| *first > *now as u64), "{given:?}");
+        assert!(given[1] - given[0] > gap && given[2] - given[1] >= 1_000_000, "{given:?}");
+    }
 }
 
 /// The first log of a restored memory has to say everything: nothing else does, and the next server would have nothing.

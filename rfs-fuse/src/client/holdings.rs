@@ -1,0 +1,152 @@
+//! Which locks of an inode this client may have: what has to go with its owner and with the open file that it was asked through, and what is
+//! lost with a session. Pure.
+//!
+//! Requests of one owner may overtake each other, and what the server answers says nothing of the others. So each of them has a
+//! claim until it is answered: one that is refused takes back what it has added itself, and nothing that another one relies on.
+
+use rfs_proto::LockClass;
+
+/// Whose locks, and the open file that they were asked through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) handle: u64,
+    pub(crate) owner: u64,
+    pub(crate) class: LockClass,
+}
+
+/// A request that is under way.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Claim(Holding);
+
+#[derive(Debug)]
+struct MayHold {
+    holding: Holding,
+    /// Requests under way.
+    claims: u32,
+    /// One has been granted, or may have been.
+    is_there: bool,
+}
+
+/// All of an inode.
+#[derive(Debug, Default)]
+pub(crate) struct Holdings(Vec<MayHold>);
+
+impl Holdings {
+    fn entry(&mut self, holding: Holding) -> &mut MayHold {
+        let at = self.0.iter().position(|held| held.holding == holding).unwrap_or_else(|| {
+            self.0.push(MayHold { holding, claims: 0, is_there: false });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    /// A lock is asked for.
+    pub(crate) fn asks(&mut self, holding: Holding) -> Claim {
+        self.entry(holding).claims += 1;
+        Claim(holding)
+    }
+
+    /// It is answered. `is_there`: there is, or may be, a lock.
+    pub(crate) fn answered(&mut self, Claim(holding): Claim, is_there: bool) {
+        // All that the owner had may have been given up meanwhile.
+        let held = self.entry(holding);
+        held.claims = held.claims.saturating_sub(1);
+        held.is_there |= is_there;
+        self.0.retain(|held| held.is_there || held.claims > 0);
+    }
+
+    /// A lock is there.
+    pub(crate) fn has(&mut self, holding: Holding) {
+        self.entry(holding).is_there = true;
+    }
+
+    /// All locks of an owner are about to be given up. What is granted meanwhile stays.
+    pub(crate) fn gives_up(&mut self, owner: u64, class: LockClass) -> Vec<Claim> {
+        let its = self.0.iter_mut().filter(|held| (held.holding.owner, held.holding.class) == (owner, class));
+        its.map(|held| {
+            held.claims += 1;
+            held.is_there = false;
+            Claim(held.holding)
+        })
+        .collect()
+    }
+
+    /// Takes those out that are hit.
+    pub(crate) fn take(&mut self, hit: impl Fn(&Holding) -> bool) -> Vec<Holding> {
+        self.0.extract_if(.., |held| hit(&held.holding)).map(|held| held.holding).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holding(handle: u64) -> Holding {
+        Holding { handle, owner: 7, class: LockClass::Record }
+    }
+
+    fn all(holdings: &Holdings) -> Vec<u64> {
+        holdings.0.iter().map(|held| held.holding.handle).collect()
+    }
+
+    #[test]
+    fn who_is_refused_leaves_nothing_behind() {
+        let mut held = Holdings::default();
+        let claim = held.asks(holding(1));
+        // It may have been granted at the moment when the session was lost.
+        assert_eq!(all(&held), [1]);
+        held.answered(claim, false);
+        assert_eq!(all(&held), [0; 0]);
+        let claim = held.asks(holding(1));
+        held.answered(claim, true);
+        let claim = held.asks(holding(1));
+        held.answered(claim, false);
+        assert_eq!(all(&held), [1], "the one of before is still there");
+    }
+
+    #[test]
+    fn who_is_refused_takes_nothing_from_others_of_the_same_owner() {
+        for granted_first in [false, true] {
+            let mut held = Holdings::default();
+            let (refused, granted) = (held.asks(holding(1)), held.asks(holding(1)));
+            let mut answers = [(refused, false), (granted, true)];
+            if granted_first {
+                answers.reverse();
+            }
+            answers.into_iter().for_each(|(claim, is_there)| held.answered(claim, is_there));
+            assert_eq!(all(&held), [1]);
+        }
+    }
+
+    #[test]
+    fn what_is_granted_while_others_are_given_up_stays() {
+        let mut held = Holdings::default();
+        held.has(holding(1));
+        held.has(Holding { class: LockClass::Flock, ..holding(2) });
+        let asked = held.asks(holding(3));
+        let gives_up = held.gives_up(7, LockClass::Record);
+        assert_eq!(all(&held), [1, 2, 3]);
+        held.answered(asked, true);
+        gives_up.into_iter().for_each(|claim| held.answered(claim, false));
+        assert_eq!(all(&held), [2, 3]);
+        // Unlocking that failed may have left them.
+        held.gives_up(7, LockClass::Record).into_iter().for_each(|claim| held.answered(claim, true));
+        assert_eq!(all(&held), [2, 3]);
+    }
+
+    #[test]
+    fn what_is_granted_after_it_was_taken_out_is_there() {
+        let mut held = Holdings::default();
+        held.has(holding(1));
+        let asked = held.asks(holding(1));
+        assert_eq!(held.take(|held| held.handle == 1), [holding(1)]);
+        assert_eq!(all(&held), [0; 0]);
+        held.answered(asked, true);
+        assert_eq!(all(&held), [1]);
+        let (one, two) = (held.asks(holding(2)), held.asks(holding(2)));
+        assert_eq!(held.take(|held| held.handle == 2).len(), 1);
+        [one, two].into_iter().for_each(|claim| held.answered(claim, false));
+        assert_eq!(all(&held), [1]);
+    }
+}
