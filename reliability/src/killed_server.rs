@@ -1,5 +1,5 @@
 //! A server that is killed while its mounts are used, and started again with the memory that it had: all that was acknowledged is
-//! there, and the mounts go on. Some of those that are started are killed, too, while they take over or soon after. At the end everything is
+//! there, and the mounts go on, each seeing what the others have done. Some of those that are started are killed, too, while they take over or soon after. At the end everything is
 //! looked at once more, by a mount that has seen nothing of it.
 
 use std::{
@@ -7,7 +7,10 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -19,6 +22,7 @@ use crate::{
     Error, Result,
     bulk::Bulk,
     report::Report,
+    shelf::Shelf,
     stand::{Mount, Plan, Stand, time_until},
     user::{Tally, User, counted},
 };
@@ -85,8 +89,11 @@ impl Holder {
 pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
     let mut stand = Stand::start_kept(plan)?;
     let mounts = (0..MOUNTS).map(|_| stand.mount()).collect::<Result<Vec<_>>>()?;
-    let users =
-        (1..).zip(&mounts).map(|(id, mount)| User::new(&mount.point, id)).collect::<Result<Vec<_>>>()?;
+    let shelves: Arc<[Shelf]> =
+        (1..).zip(&mounts).map(|(id, mount)| Shelf::new(&mount.point, id)).collect::<Result<_>>()?;
+    let user =
+        |(at, mount): (usize, &Mount)| Ok(User::new(&mount.point, at as u64 + 1)?.with_shelf(&shelves, at));
+    let users = mounts.iter().enumerate().map(user).collect::<Result<Vec<_>>>()?;
     let (beside, holding) = (stand.mount()?, stand.mount()?);
     let holder = Holder::new(&holding.point)?;
     let bulk = Bulk::write(&beside.point, plan.memory / BULK)?;
@@ -142,6 +149,10 @@ pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
         .filter_map(|user| user.look_again(&fresh.point).err())
         .map(|e| e.to_string())
         .collect();
+    let mut nobody = Tally::default();
+    wrong.extend(
+        shelves.iter().filter_map(|shelf| Some(shelf.look(&fresh.point, &mut nobody).err()?.to_string())),
+    );
     wrong.extend(bulk.look_at_all(&fresh.point).err().map(|e| e.to_string()));
     match counted(&fresh.point)? {
         found if found == count => {}
@@ -156,6 +167,7 @@ pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
     report.note("killed soon after", killed_soon);
     report.note("operations", tally.operations);
     report.check("wrong bytes, sizes or names", tally.wrong, "none", tally.wrong == 0);
+    report.check("looks at what others had put there", tally.looks, "some", tally.looks > 0);
     let failed = tally.errors - tally.wrong;
     report.check("operations that failed", failed, "none", failed == 0);
     report.check("locks, open files, old bytes lost", lost.len(), "none", lost.is_empty());

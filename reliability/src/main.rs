@@ -21,6 +21,7 @@ mod network;
 mod packets;
 mod processes;
 mod report;
+mod shelf;
 mod stand;
 mod stopped;
 mod user;
