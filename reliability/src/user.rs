@@ -164,6 +164,26 @@ impl User {
         self.try_to_settle()
     }
 
+    /// Looks at what he had at some moment, at another mount: how many files have bytes of their own only, or none where he was writing.
+    pub(crate) fn look_at_some_moment(&self, mount: &Path) -> Result<usize> {
+        let dir = mount.join(format!("user{}", self.id));
+        let look = |name: &str| {
+            let path = dir.join(name);
+            let bytes = fs::read(&path).map_err(Error::io("read"))?;
+            let number = name.strip_prefix("file").and_then(|number| number.parse::<u64>().ok());
+            match number.map(|number| content::first_foreign(self.id << 40 | number, 0, &bytes)) {
+                Some(None) if bytes.len() < LARGEST => Ok(true),
+                Some(wrong) => Err(Error::Wrong(format!("{}: {wrong:?} is wrong", path.display()))),
+                // What had no name of its own yet may be any file's.
+                None => Ok(false),
+            }
+        };
+        let names = fs::read_dir(&dir).and_then(|all| all.map(|entry| Ok(entry?.file_name())).collect());
+        let names: Vec<_> = names.map_err(Error::io("readdir"))?;
+        let found = names.iter().filter_map(|name| name.to_str()).map(look);
+        Ok(found.collect::<Result<Vec<bool>>>()?.into_iter().filter(|counts| *counts).count())
+    }
+
     fn tell(&mut self, error: &Error) {
         self.tally.error(error, format!("user {}: {error}", self.id));
     }
@@ -385,6 +405,19 @@ mod tests {
         other.show_and_look().unwrap();
         fs::remove_dir_all(dir.path().join("shelf0")).unwrap();
         assert!(matches!(other.show_and_look(), Err(Error::Wrong(_) | Error::Io { .. })));
+    }
+
+    #[test]
+    fn of_some_moment_each_file_has_bytes_of_its_own_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut user = User::new(dir.path(), 1).unwrap();
+        (0..3).for_each(|_| user.make().unwrap());
+        let own = dir.path().join("user1");
+        fs::write(own.join("part"), b"anything").unwrap();
+        fs::write(own.join("file1"), [0; 10]).unwrap();
+        assert_eq!(user.look_at_some_moment(dir.path()).unwrap(), 3);
+        fs::copy(own.join("file2"), own.join("file3")).unwrap();
+        assert!(matches!(user.look_at_some_moment(dir.path()), Err(Error::Wrong(_))));
     }
 
     #[test]
