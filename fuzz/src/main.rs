@@ -30,6 +30,10 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
     inputs: u64,
 
+    /// Fail if all of them together had fewer inputs than this
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    least: u64,
+
     /// Repeats a run [default: another one each time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -91,11 +95,21 @@ fn run(args: &Args) -> Result<bool, String> {
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
     println!("seed {seed}");
     println!("{:<12} {:>12} {:>8} {:>10} {:>9}", "target", "inputs", "seconds", "inputs/s", "more KiB");
-    let done = |report: &supervise::Report| match &report.outcome {
-        Ok(row) => println!("{row}"),
-        Err(why) => println!("{:<12} FAILED: {why}", report.target.name),
+    let mut inputs = 0_u64;
+    let done = |report: &supervise::Report| {
+        inputs = inputs.saturating_add(report.inputs());
+        match &report.outcome {
+            Ok(row) => println!("{row}"),
+            Err(why) => println!("{:<12} FAILED: {why}", report.target.name),
+        }
     };
-    supervise::supervise(&all, seed, extent, jobs, done).map_err(|e| e.to_string())
+    let all_good = supervise::supervise(&all, seed, extent, jobs, done).map_err(|e| e.to_string())?;
+    let enough = inputs >= args.least;
+    println!("{:<12} {inputs:>12}", "all");
+    if !enough {
+        println!("FAILED: {} inputs are required", args.least);
+    }
+    Ok(all_good && enough)
 }
 
 fn one(args: &Args, target: &'static Target, seed: u64, extent: Extent) -> Result<bool, String> {

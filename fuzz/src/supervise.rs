@@ -24,6 +24,14 @@ pub struct Report {
     pub outcome: Result<String, String>,
 }
 
+impl Report {
+    /// How many inputs it took, as its row says; 0 if it failed.
+    pub fn inputs(&self) -> u64 {
+        let row = self.outcome.as_deref().unwrap_or_default();
+        row.split_whitespace().nth(1).and_then(|inputs| inputs.parse().ok()).unwrap_or(0)
+    }
+}
+
 struct Running {
     target: &'static Target,
     child: Child,

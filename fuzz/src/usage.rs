@@ -22,13 +22,21 @@ impl Usage {
     /// Of a process, by its number.
     pub fn of(process: &str) -> io::Result<Usage> {
         let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
-        };
         let descriptors = fs::read_dir(format!("/proc/{process}/fd"))?.count();
-        Ok(Usage { memory: field("VmRSS:") * 1024, descriptors, threads: field("Threads:") as usize })
+        let (memory, threads) = (field(&status, "VmRSS:") * 1024, field(&status, "Threads:") as usize);
+        Ok(Usage { memory, descriptors, threads })
     }
+
+    /// The most bytes of memory that a process has ever had in use at a time.
+    pub fn peak(process: &str) -> io::Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+        Ok(field(&status, "VmHWM:") * 1024)
+    }
+}
+
+fn field(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -46,5 +54,6 @@ mod tests {
         assert!(after.descriptors >= before.descriptors + 30, "{before:?} {after:?}");
         assert!(after.memory > before.memory + (16 << 20), "{before:?} {after:?}");
         drop((files, memory));
+        assert!(Usage::peak("self").unwrap() >= after.memory, "{after:?}");
     }
 }

@@ -19,6 +19,7 @@ fn a_server_is_there_for_the_good_whatever_the_bad_send() {
         address: address.clone(),
         process: None,
         exports: ["flooded", "good"].map(String::from),
+        keys: [None, None],
         connections: 300,
         messages: 4000,
         seed: 1,

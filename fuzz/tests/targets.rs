@@ -74,8 +74,19 @@ fn the_program_runs_targets_beside_each_other_and_repeats_a_run() {
     };
     assert!(text.starts_with("seed 7\n"));
     assert_eq!((inputs("message"), inputs("preamble")), (Some(3000), Some(3000)), "{text}");
+    assert_eq!(inputs("all"), Some(6000), "{text}");
     let (output, text) = program(&["--one", "record", "--seed", "7", "--from", "100", "--inputs", "1"]);
     assert!(output.status.success() && text.contains(" 1 "), "{text}");
     let (output, _) = program(&["nothing"]);
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn so_many_inputs_as_are_required_are_enough_and_fewer_are_not() {
+    let run = |least| program(&["message", "preamble", "--inputs", "100", "--least", least]);
+    let (output, text) = run("200");
+    assert!(output.status.success(), "{text}");
+    let (output, text) = run("201");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.ends_with("FAILED: 201 inputs are required\n"), "{text}");
 }

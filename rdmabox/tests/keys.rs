@@ -166,6 +166,70 @@ fn a_key_opens_its_own_domain_as_far_as_that_goes() {
     }
 }
 
+/// Bits of a key's tag, and of the place of its region.
+const TAG: u32 = 19;
+const SLOT: u32 = 12;
+
+/// A place like `own`, right but for one thing that the number chooses, for a request of `len` bytes.
+fn wrong(own: RemoteAddr, foreign: RemoteAddr, number: u32, len: usize) -> RemoteAddr {
+    // Words have to be where words may be, or that is what is wrong.
+    let step = if len == 8 { 8 } else { 1 };
+    let (more, inside) = (number / 8, u64::from(number) / step * step);
+    let outside = step * u64::from(1 + more);
+    let keyed = |flipped: u32| RemoteAddr { rkey: own.rkey ^ flipped, ..own.at(inside) };
+    match number % 8 {
+        0 => keyed(1 + more.wrapping_mul(0x9e37) % ((1 << TAG) - 1)),
+        1 => keyed((1 + more % ((1 << SLOT) - 1)) << TAG),
+        2 => keyed(1 << (more % 32)),
+        3 => RemoteAddr { rkey: own.rkey.wrapping_add(1 + more), ..own.at(inside) },
+        4 => own.at(outside.wrapping_neg()),
+        5 => own.at((LEN - len) as u64 + outside),
+        6 => RemoteAddr { rkey: own.rkey, ..foreign.at(inside) },
+        _ => RemoteAddr { rkey: foreign.rkey, ..own.at(inside) },
+    }
+}
+
+#[test]
+fn thousands_of_wrong_keys_addresses_and_lengths_change_nothing_and_tell_nothing() {
+    const NUMBER: u32 = 8 * 512;
+    let f = Fixture::new(Limits::default());
+    let pattern: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
+    f.memory.values().for_each(|memory| memory.write(0, &pattern));
+    let session = f.connect(ProviderKind::Tcp, Some(key("writer", 1))).unwrap();
+    let (own, foreign) = (place(&session, ""), place(&session, "reader"));
+    for number in 0..NUMBER {
+        // Each kind of mistake with each kind of request, and more than one page at times.
+        let (request, len) = (number / 8 % 4, [8, 1, 4096, 5000][number as usize / 32 % 4]);
+        let mut back = vec![0xa5; len];
+        let mut ask = || match request {
+            0 => session.write(wrong(own, foreign, number, len), &vec![0x5a; len]),
+            1 => session.read(wrong(own, foreign, number, len), &mut back),
+            2 => session.compare_swap(wrong(own, foreign, number, 8), 0, 1).map(drop),
+            _ => session.fetch_add(wrong(own, foreign, number, 8), 1).map(drop),
+        };
+        // Until the host itself has said no: a request beside one that was refused is flushed.
+        until(|| match ask() {
+            Err(RequestError::Flushed) => false,
+            other => {
+                assert!(
+                    matches!(other, Err(RequestError::Completion(WcStatus::RemAccessErr))),
+                    "{number}: {other:?}"
+                );
+                true
+            }
+        });
+        assert!(back.iter().all(|byte| *byte == 0xa5), "{number} tells something");
+    }
+    for (name, memory) in &f.memory {
+        let mut there = vec![0; LEN];
+        memory.read(0, &mut there);
+        assert!(there == pattern, "the memory of {name:?} has changed");
+    }
+    let mut back = [0; 8];
+    until(|| session.read(own.at(4096), &mut back).is_ok());
+    assert_eq!(back, pattern[4096..4104]);
+}
+
 #[test]
 fn who_has_no_key_or_a_wrong_one_gets_no_session() {
     let f = Fixture::new(Limits::default());

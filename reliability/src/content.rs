@@ -12,6 +12,12 @@ pub(crate) fn first_wrong(stream: u64, offset: u64, bytes: &[u8]) -> Option<u64>
     (offset..).zip(bytes).find(|(at, byte)| **byte != byte_at(stream, *at)).map(|(at, _)| at)
 }
 
+/// The first place at which bytes are neither those of a stream from an offset on nor a hole's.
+pub(crate) fn first_foreign(stream: u64, offset: u64, bytes: &[u8]) -> Option<u64> {
+    let mut all = (offset..).zip(bytes);
+    all.find(|(at, byte)| **byte != 0 && **byte != byte_at(stream, *at)).map(|(at, _)| at)
+}
+
 /// How many bytes are not those of a stream from an offset on.
 pub(crate) fn wrong(stream: u64, offset: u64, bytes: &[u8]) -> u64 {
     (offset..).zip(bytes).filter(|(at, byte)| **byte != byte_at(stream, *at)).count() as u64
@@ -37,5 +43,7 @@ mod tests {
         bytes[77] = 0;
         assert_eq!(first_wrong(7, 100, &bytes), Some(177));
         assert_eq!(wrong(7, 100, &bytes), 1);
+        assert_eq!(first_foreign(7, 100, &bytes), None);
+        assert!(first_foreign(8, 100, &bytes).is_some());
     }
 }

@@ -35,7 +35,7 @@ const UNLINKED: usize = 8 << 20;
 pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
     let mut stand = Stand::start(plan)?;
     let beside = stand.mount()?;
-    let before = free_blocks(&beside.point)?;
+    let before = free(&beside.point)?;
     let names = ["contested", "ranges", "queue"];
     names.iter().try_for_each(|name| fs::write(beside.point.join(name), b"")).map_err(Error::io("files"))?;
     let users = (1..=2).map(|id| User::new(&beside.point, id)).collect::<Result<Vec<_>>>()?;
@@ -69,17 +69,17 @@ pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
     let own = memory.map(|memory| memory.own.to_string()).join(", ");
     report.note("of that its own, by quarters", format!("{own} KiB"));
     empty(&beside.point)?;
-    let mut after = 0;
+    let mut after = Free::default();
     time_until(NEVER, || {
-        after = free_blocks(&beside.point).unwrap_or(0);
+        after = free(&beside.point).unwrap_or_default();
         after == before
     });
-    report.check(
-        "free blocks before, and when all is removed",
-        format!("{before}, {after}"),
-        "the same",
-        before == after,
-    );
+    for (what, before, after) in [
+        ("free blocks before, and when all is removed", before.blocks, after.blocks),
+        ("free inodes before, and then", before.inodes, after.inodes),
+    ] {
+        report.check(what, format!("{before}, {after}"), "the same", before == after);
+    }
     beside.unmount()?;
     stand.stop()?;
     Ok(report)
@@ -190,8 +190,16 @@ fn open(point: &Path, name: &str) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(point.join(name))
 }
 
-fn free_blocks(point: &Path) -> Result<u64> {
-    Ok(rustix::fs::statvfs(point).map_err(|e| Error::io("statvfs")(e.into()))?.f_bfree)
+/// What nobody has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Free {
+    blocks: u64,
+    inodes: u64,
+}
+
+fn free(point: &Path) -> Result<Free> {
+    let found = rustix::fs::statvfs(point).map_err(|e| Error::io("statvfs")(e.into()))?;
+    Ok(Free { blocks: found.f_bfree, inodes: found.f_ffree })
 }
 
 fn empty(point: &Path) -> Result<()> {

@@ -21,6 +21,7 @@ mod network;
 mod packets;
 mod processes;
 mod report;
+mod shelf;
 mod stand;
 mod stopped;
 mod user;
@@ -32,7 +33,7 @@ use measure::interrupt::Interrupt;
 use rdmabox::size;
 
 use report::Report;
-use stand::Plan;
+use stand::{Besides, Plan};
 
 /// Tries how reliable rfs is: kills and stops programs, loses packets, fills the server, has many use it for long.
 #[derive(Debug, Parser)]
@@ -67,6 +68,12 @@ enum Trial {
         /// How many times
         #[arg(long, default_value_t = 500)]
         times: u32,
+        /// It keeps checksums
+        #[arg(long)]
+        checksum: bool,
+        /// It makes snapshots all the time; at last its memory is lost
+        #[arg(long)]
+        persist: bool,
     },
     /// The server is stopped for some seconds, again and again, while mounts are used
     StoppedServer {
@@ -153,7 +160,9 @@ fn run(cli: Cli) -> Result<Report> {
     let plan = Plan { bin_dir, provider: cli.provider, memory: cli.memory, short: cli.short, interrupt };
     match cli.trial {
         Trial::KilledClients { times } => killed::run(&plan, times),
-        Trial::KilledServer { times } => killed_server::run(&plan, times),
+        Trial::KilledServer { times, checksum, persist } => {
+            killed_server::run(&plan, times, Besides { checksum, persist })
+        }
         Trial::StoppedServer { times, seconds } => stopped::run(&plan, times, Duration::from_secs(seconds)),
         Trial::Packets { lost, times, seconds } => {
             packets::run(&plan, lost, times, Duration::from_secs(seconds))

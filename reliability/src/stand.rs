@@ -3,6 +3,7 @@
 //! Threading: the main thread starts programs, because they end with the thread that started them.
 
 use std::{
+    ffi::OsString,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -41,6 +42,15 @@ pub(crate) struct Plan {
     pub(crate) interrupt: Interrupt,
 }
 
+/// What a server whose memory outlives it does besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Besides {
+    /// Keeps checksums.
+    pub(crate) checksum: bool,
+    /// Makes snapshots.
+    pub(crate) persist: bool,
+}
+
 /// A server.
 #[derive(Debug)]
 pub(crate) struct Stand<'a> {
@@ -53,6 +63,8 @@ pub(crate) struct Stand<'a> {
     hand: Hand,
     address: String,
     mounts: u32,
+    /// More arguments of the server.
+    more: Vec<String>,
     /// Where the server keeps its memory, if that outlives it.
     kept: Option<TempDir>,
     dir: Option<TempDir>,
@@ -74,6 +86,20 @@ fn server(plan: &Plan, kept: Option<&TempDir>, listen: &str) -> Invocation {
         Some(kept) => command.arg("--memory-dir").arg(kept.path()),
         None => command.arg("--prefault"),
     }
+}
+
+/// Where snapshots are.
+const SNAPSHOTS: &str = "snapshots";
+
+/// The arguments for this.
+fn besides(besides: Besides, dir: &Path) -> Vec<String> {
+    let mut more = Vec::new();
+    more.extend(besides.checksum.then(|| "--checksum".to_owned()));
+    if besides.persist {
+        let snapshots = dir.join(SNAPSHOTS).display().to_string();
+        more.extend(["--persist".to_owned(), snapshots, "--persist-every".into(), "1".into()]);
+    }
+    more
 }
 
 /// Waits until a server is ready. Gives its address, with the port that it has got.
@@ -131,13 +157,14 @@ impl Stand<'_> {
     }
 
     /// Starts a server whose memory outlives it.
-    pub(crate) fn start_kept(plan: &Plan) -> Result<Stand<'_>> {
+    pub(crate) fn start_kept(plan: &Plan, does: Besides) -> Result<Stand<'_>> {
         let kept = tempfile::Builder::new().prefix("rfs-reliability-").tempdir_in("/dev/shm");
         let kept = kept.map_err(Error::io("a directory in memory"))?;
         let dir = directory()?;
         let listen = listen(plan, dir.path());
-        let mut stand = Stand::start_with(plan, dir, &server(plan, Some(&kept), &listen))?;
-        stand.kept = Some(kept);
+        let more = besides(does, dir.path());
+        let mut stand = Stand::start_with(plan, dir, &server(plan, Some(&kept), &listen).args(&more))?;
+        (stand.kept, stand.more) = (Some(kept), more);
         Ok(stand)
     }
 
@@ -146,7 +173,8 @@ impl Stand<'_> {
         let address = address(plan, &mut server)?;
         let hand = Hand::start(dir.path())?;
         let dir = Some(dir);
-        Ok(Stand { plan, network: None, server, next: None, hand, address, mounts: 0, kept: None, dir })
+        let (more, kept) = (Vec::new(), None);
+        Ok(Stand { plan, network: None, server, next: None, hand, address, mounts: 0, more, kept, dir })
     }
 
     /// The server's process.
@@ -180,7 +208,7 @@ impl Stand<'_> {
     }
 
     fn waiting(&self, name: &str) -> Result<Waiting> {
-        let command = server(self.plan, self.kept.as_ref(), &self.address);
+        let command = server(self.plan, self.kept.as_ref(), &self.address).args(&self.more);
         Waiting::start(self.directory()?, name, &command)
     }
 
@@ -189,6 +217,29 @@ impl Stand<'_> {
         let next = self.next.take().ok_or_else(|| Error::Wrong("no server was killed".into()))?;
         (self.server, self.address) = next.go(|server| address(self.plan, server))?;
         Ok(())
+    }
+
+    /// After the server has been killed, its memory is lost, too.
+    pub(crate) fn lose_memory(&self) -> Result<()> {
+        let kept = self.kept.as_ref().map_or_else(|| Path::new(""), TempDir::path);
+        let lose = || {
+            fs::read_dir(kept)?.try_for_each(|entry| {
+                let path = entry?.path();
+                if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+            })
+        };
+        lose().map_err(Error::io("losing the memory"))
+    }
+
+    /// The newest snapshot that is whole, and whether one was begun and has not been finished.
+    pub(crate) fn snapshots(&self) -> Result<(Option<OsString>, bool)> {
+        let dir = self.directory()?.join(SNAPSHOTS).join("rfs");
+        let names = fs::read_dir(dir).and_then(|all| all.map(|entry| Ok(entry?.file_name())).collect());
+        let names: Vec<_> = names.map_err(Error::io("snapshots"))?;
+        let (begun, whole): (Vec<_>, Vec<_>) =
+            names.into_iter().partition(|name| name.to_string_lossy().ends_with(".new"));
+        // Numbers have as many digits, or more.
+        Ok((whole.into_iter().max_by_key(|name| (name.len(), name.clone())), !begun.is_empty()))
     }
 
     fn directory(&self) -> Result<&Path> {

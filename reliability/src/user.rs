@@ -6,13 +6,16 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{Error, Result, content};
+use crate::{Error, Result, content, shelf::Shelf};
 
 /// Files that he has at a time.
 const FILES: usize = 8;
@@ -40,9 +43,24 @@ pub(crate) struct Tally {
     pub(crate) counted: u64,
     /// How often that has failed when he may have done it.
     pub(crate) perhaps_counted: u64,
+    /// How often he has looked at what another one has put on his shelf.
+    pub(crate) looks: u64,
 }
 
 impl Tally {
+    /// Does something, and counts that.
+    pub(crate) fn timed<T>(
+        &mut self,
+        what: &'static str,
+        operation: impl FnOnce() -> io::Result<T>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let result = operation();
+        self.longest = self.longest.max((began.elapsed(), what));
+        self.operations += u64::from(result.is_ok());
+        result.map_err(Error::io(what))
+    }
+
     /// Adds what another one has met with.
     pub(crate) fn add(&mut self, other: &Tally) {
         self.operations += other.operations;
@@ -50,6 +68,7 @@ impl Tally {
         self.wrong += other.wrong;
         self.counted += other.counted;
         self.perhaps_counted += other.perhaps_counted;
+        self.looks += other.looks;
         self.longest = self.longest.max(other.longest);
         self.texts.extend(other.texts.iter().take(TOLD - self.texts.len().min(TOLD)).cloned());
         self.wrong_texts.extend(other.wrong_texts.iter().cloned());
@@ -87,6 +106,10 @@ pub(crate) struct User {
     dir: PathBuf,
     /// A file that all users count up in.
     counter: PathBuf,
+    /// Where the mount is.
+    mount: PathBuf,
+    /// Those of all users, and which is his; none where there are none.
+    shelves: (Arc<[Shelf]>, usize),
     random: fastrand::Rng,
     files: Vec<Kept>,
     /// What the operation under way changes: if it fails, nobody knows what became of it.
@@ -104,7 +127,13 @@ impl User {
         let random = fastrand::Rng::with_seed(id);
         let counter = mount.join("counter");
         let (files, in_doubt, tally) = (Vec::new(), Vec::new(), Tally::default());
-        Ok(User { dir, counter, random, files, in_doubt, next: 0, id, tally })
+        let (mount, shelves) = (mount.to_owned(), (Arc::default(), 0));
+        Ok(User { dir, counter, mount, shelves, random, files, in_doubt, next: 0, id, tally })
+    }
+
+    /// One who has one of these shelves, and looks at those of the others.
+    pub(crate) fn with_shelf(self, shelves: &Arc<[Shelf]>, own: usize) -> User {
+        User { shelves: (Arc::clone(shelves), own), ..self }
     }
 
     /// Goes on until he is told to stop. What is seen of it meanwhile is given to `look`, now and then.
@@ -133,6 +162,26 @@ impl User {
     pub(crate) fn look_again(&mut self, mount: &Path) -> Result<()> {
         self.dir = mount.join(format!("user{}", self.id));
         self.try_to_settle()
+    }
+
+    /// Looks at what he had at some moment, at another mount: how many files have bytes of their own only, or none where he was writing.
+    pub(crate) fn look_at_some_moment(&self, mount: &Path) -> Result<usize> {
+        let dir = mount.join(format!("user{}", self.id));
+        let look = |name: &str| {
+            let path = dir.join(name);
+            let bytes = fs::read(&path).map_err(Error::io("read"))?;
+            let number = name.strip_prefix("file").and_then(|number| number.parse::<u64>().ok());
+            match number.map(|number| content::first_foreign(self.id << 40 | number, 0, &bytes)) {
+                Some(None) if bytes.len() < LARGEST => Ok(true),
+                Some(wrong) => Err(Error::Wrong(format!("{}: {wrong:?} is wrong", path.display()))),
+                // What had no name of its own yet may be any file's.
+                None => Ok(false),
+            }
+        };
+        let names = fs::read_dir(&dir).and_then(|all| all.map(|entry| Ok(entry?.file_name())).collect());
+        let names: Vec<_> = names.map_err(Error::io("readdir"))?;
+        let found = names.iter().filter_map(|name| name.to_str()).map(look);
+        Ok(found.collect::<Result<Vec<bool>>>()?.into_iter().filter(|counts| *counts).count())
     }
 
     fn tell(&mut self, error: &Error) {
@@ -165,11 +214,7 @@ impl User {
     }
 
     fn timed<T>(&mut self, what: &'static str, operation: impl FnOnce() -> io::Result<T>) -> Result<T> {
-        let began = Instant::now();
-        let result = operation();
-        self.tally.longest = self.tally.longest.max((began.elapsed(), what));
-        self.tally.operations += u64::from(result.is_ok());
-        result.map_err(Error::io(what))
+        self.tally.timed(what, operation)
     }
 
     fn round(&mut self) -> Result<()> {
@@ -179,6 +224,7 @@ impl User {
         self.change(at)?;
         self.list()?;
         self.count()?;
+        self.show_and_look()?;
         if self.files.len() >= FILES {
             let gone = self.files.swap_remove(self.random.usize(..FILES));
             let path = self.dir.join(gone.name);
@@ -275,6 +321,18 @@ impl User {
         self.timed("unlock", || Ok(flock(&file, FlockOperation::Unlock)?))
     }
 
+    /// Changes what is on his shelf, and looks at that of another one.
+    fn show_and_look(&mut self) -> Result<()> {
+        let (shelves, own) = &self.shelves;
+        let Some(others) = shelves.len().checked_sub(1).filter(|others| *others > 0) else { return Ok(()) };
+        self.next += 1;
+        let stream = self.id << 40 | self.next;
+        shelves[*own].change(&self.mount, stream, &mut self.random, &mut self.tally)?;
+        let other = (own + 1 + self.random.usize(..others)) % shelves.len();
+        self.tally.looks += u64::from(shelves[other].look(&self.mount, &mut self.tally)?);
+        Ok(())
+    }
+
     fn begin_anew(&mut self) {
         self.files.clear();
         let begun = fs::remove_dir_all(&self.dir).and_then(|()| fs::create_dir(&self.dir));
@@ -335,6 +393,34 @@ mod tests {
     }
 
     #[test]
+    fn users_look_at_what_each_other_has_put_on_his_shelf() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelves: Arc<[Shelf]> = (0..2).map(|id| Shelf::new(dir.path(), id).unwrap()).collect();
+        let stop = AtomicBool::new(false);
+        let user = |id: u64| User::new(dir.path(), id).unwrap().with_shelf(&shelves, id as usize);
+        let mut other = user(1);
+        let look = |tally: &Tally| stop.store(tally.looks >= 20, Ordering::Relaxed);
+        let tally = user(0).use_it(&stop, look);
+        assert_eq!((tally.errors, tally.looks), (0, 20), "{:?}", tally.texts);
+        other.show_and_look().unwrap();
+        fs::remove_dir_all(dir.path().join("shelf0")).unwrap();
+        assert!(matches!(other.show_and_look(), Err(Error::Wrong(_) | Error::Io { .. })));
+    }
+
+    #[test]
+    fn of_some_moment_each_file_has_bytes_of_its_own_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut user = User::new(dir.path(), 1).unwrap();
+        (0..3).for_each(|_| user.make().unwrap());
+        let own = dir.path().join("user1");
+        fs::write(own.join("part"), b"anything").unwrap();
+        fs::write(own.join("file1"), [0; 10]).unwrap();
+        assert_eq!(user.look_at_some_moment(dir.path()).unwrap(), 3);
+        fs::copy(own.join("file2"), own.join("file3")).unwrap();
+        assert!(matches!(user.look_at_some_moment(dir.path()), Err(Error::Wrong(_))));
+    }
+
+    #[test]
     fn a_byte_or_a_name_that_is_wrong_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let mut user = User::new(dir.path(), 1).unwrap();
@@ -379,12 +465,13 @@ mod tests {
             wrong_texts: vec!["w".into()],
             counted: 1,
             perhaps_counted: 1,
+            looks: 3,
             longest: (Duration::from_secs(1), "read"),
         };
         all.add(&tally);
         all.add(&tally);
         assert_eq!((all.operations, all.errors, all.counted, all.texts.len()), (4, 18, 2, TOLD));
-        assert_eq!(all.wrong, 2);
+        assert_eq!((all.wrong, all.looks), (2, 6));
         assert_eq!([1, 2, 4, 5].map(|count| all.fits(count)), [false, true, true, false]);
         assert_eq!(all.longest, (Duration::from_secs(1), "read"));
     }

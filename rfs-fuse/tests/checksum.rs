@@ -5,7 +5,7 @@ mod common;
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     process::Output,
     sync::atomic::{AtomicBool, Ordering},
@@ -119,6 +119,39 @@ fn a_flipped_bit_is_an_error_where_it_is_and_nowhere_else() {
             fs::remove_file(&path).expect("removed");
             mount.unmount();
         }
+    }
+}
+
+#[test]
+fn the_log_names_the_file_and_the_place_of_a_bad_block() {
+    let checked = Checked::new();
+    for over in providers() {
+        let name = format!("{over:?}");
+        let mount = checked.lender.mount(over, &["--cache", "none"]);
+        let mut data = pattern(5 * B, 1);
+        let mark = format!("the block that {name:>20}");
+        data[3 * B..][..mark.len()].copy_from_slice(mark.as_bytes());
+        fs::write(mount.path(&name), &data).expect("written");
+        mount.unmount();
+        checked.damage(mark.as_bytes());
+        let dir = common::directory();
+        let log = dir.path().join("log");
+        let options = ["--cache", "none", "--log-file", log.to_str().expect("UTF-8")];
+        let mount = checked.lender.mount(over, &options);
+        let file = File::open(mount.path(&name)).expect("opened");
+        let inode = file.metadata().expect("attributes").ino();
+        let mut block = [0; B];
+        file.read_exact_at(&mut block, 2 * B as u64).expect("read");
+        let said = || fs::read_to_string(&log).expect("a log");
+        assert!(!said().contains("is bad"), "{}", said());
+        let read = file.read_exact_at(&mut block, 3 * B as u64);
+        assert_eq!(errno(read), Some(Errno::IO.raw_os_error()), "{name}");
+        let said = said();
+        let bad: Vec<&str> = said.lines().filter(|line| line.contains("is bad")).collect();
+        let place = format!("inode {inode}: the block at {}, at ", 3 * B);
+        assert!(!bad.is_empty() && bad.iter().all(|line| line.contains(&place)), "{name}: {said}");
+        drop(file);
+        mount.unmount();
     }
 }
 

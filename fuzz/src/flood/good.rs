@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use rdmabox::{Address, ProviderKind, SessionOptions};
+use rdmabox::{ProviderKind, SessionOptions};
 use rfs_fuse::client::{self, AttachOptions, ClientError, Creator, ReadData};
 use rfs_proto::ROOT_INO;
 
-use super::Failure;
+use super::{Failure, Flood};
 
 const FILES: usize = 8;
 const BLOCKS: usize = 16;
@@ -39,11 +39,15 @@ fn failed(what: &str) -> impl Fn(ClientError) -> Failure {
 
 impl Client {
     /// With files of its own, which are empty.
-    pub(super) fn connect(address: &Address, export: &str) -> Result<Client, Failure> {
-        let options = SessionOptions { provider: Some(ProviderKind::Tcp), ..SessionOptions::default() };
-        let attach = AttachOptions { export: export.into(), ..AttachOptions::default() };
-        let client =
-            client::Client::connect(address, &options, &attach).map_err(|e| Failure::Good(e.to_string()))?;
+    pub(super) fn connect(flood: &Flood) -> Result<Client, Failure> {
+        let options = SessionOptions {
+            provider: Some(ProviderKind::Tcp),
+            key: flood.keys[1].clone(),
+            ..SessionOptions::default()
+        };
+        let attach = AttachOptions { export: flood.exports[1].clone(), ..AttachOptions::default() };
+        let client = client::Client::connect(&flood.address, &options, &attach)
+            .map_err(|e| Failure::Good(e.to_string()))?;
         let mut files = Vec::new();
         for number in 0..FILES {
             let name = format!("good-{number}");

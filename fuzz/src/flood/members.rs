@@ -33,6 +33,7 @@ fn connect(flood: &Flood) -> Result<Arc<Session>, Failure> {
         queue_pairs: 1,
         calls: CallsBy::Reply,
         operation_timeout: Duration::from_secs(20),
+        key: flood.keys[0].clone(),
         ..SessionOptions::default()
     };
     let mut last = String::new();

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::Address;
+use rdmabox::{Address, Key};
 
 use crate::{drive::MOST_GROWTH, usage::Usage};
 pub use good::Good;
@@ -37,6 +37,8 @@ pub struct Flood {
     pub process: Option<u32>,
     /// The file system of the members, and that of the good client.
     pub exports: [String; 2],
+    /// What opens them, if the server takes nobody without a key.
+    pub keys: [Option<Key>; 2],
     /// Connections of strangers.
     pub connections: u64,
     /// Messages of members.
@@ -56,6 +58,8 @@ pub struct Report {
     pub good: Good,
     /// What the server's process had taken before and after.
     pub usage: [Usage; 2],
+    /// The most memory that it had in use at a time until then.
+    pub peak: u64,
     /// In this time.
     pub took: Duration,
 }
@@ -85,14 +89,26 @@ pub enum Failure {
         /// Some time after it.
         after: Usage,
     },
+    /// The server takes more memory meanwhile than it may.
+    #[error("the server's process had {before} bytes of memory before and {peak} meanwhile")]
+    Grown {
+        /// Before the flood.
+        before: u64,
+        /// The most of it, until its end.
+        peak: u64,
+    },
     /// The server's process is gone, or cannot be looked at.
     #[error("the server's process: {0}")]
     Gone(#[from] io::Error),
 }
 
 impl Flood {
+    fn watched(&self) -> String {
+        self.process.map_or_else(|| "self".into(), |process| process.to_string())
+    }
+
     fn usage(&self) -> io::Result<Usage> {
-        self.process.map_or_else(Usage::now, |process| Usage::of(&process.to_string()))
+        Usage::of(&self.watched())
     }
 
     /// Does it all.
@@ -102,7 +118,7 @@ impl Flood {
     pub fn run(&self) -> Result<Report, Failure> {
         let begun = Instant::now();
         // What a server makes once is there then.
-        let mut good = good::Client::connect(&self.address, &self.exports[1])?;
+        let mut good = good::Client::connect(self)?;
         (0..20).try_for_each(|_| good.round())?;
         members::warm_up(self)?;
         let before = self.settled(None)?;
@@ -124,7 +140,12 @@ impl Flood {
         let (strangers, members) = (strangers.expect(unpanicked)?, members.expect(unpanicked)?);
         let good = good.expect(unpanicked)?;
         let after = self.settled(Some(before))?;
-        Ok(Report { strangers, members, good, usage: [before, after], took: begun.elapsed() })
+        // The kernel keeps count of it, so that no moment is missed.
+        let peak = Usage::peak(&self.watched())?;
+        if peak > before.memory + MOST_GROWTH {
+            return Err(Failure::Grown { before: before.memory, peak });
+        }
+        Ok(Report { strangers, members, good, usage: [before, after], peak, took: begun.elapsed() })
     }
 
     /// What is taken when it does not change any more, or is no more than before.

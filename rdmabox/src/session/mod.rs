@@ -27,6 +27,7 @@ mod peer;
 mod proof;
 mod reception;
 mod rejoin;
+mod resolve;
 mod straggler;
 mod strangers;
 mod stream;

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     io::{self, Read, Write},
-    net::{IpAddr, Ipv6Addr, TcpStream, ToSocketAddrs},
+    net::{IpAddr, Ipv6Addr, TcpStream},
     os::{fd::AsFd, unix::net::UnixStream},
     path::Path,
     time::{Duration, Instant},
@@ -16,7 +16,7 @@ use rustix::{
 };
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-use super::{Address, ConnectError, ProviderKind};
+use super::{Address, ConnectError, ProviderKind, resolve::resolve};
 use crate::{
     provider::soft::{choose_congestion_control, try_often},
     tls::{TlsClient, TlsStream},
@@ -122,9 +122,12 @@ impl Stream {
                 connect_unix(path, left).map(Stream::Unix).map_err(io)
             }
             Address::Tcp { host, port } | Address::Rdma { host, port } => {
-                let found = (host.as_str(), *port).to_socket_addrs().map_err(|e| ConnectError::Refused {
-                    address: address.clone(),
-                    reason: format!("cannot find host {host:?}: {e}"),
+                let found = resolve(host, *port, deadline).map_err(|e| match e.kind() {
+                    io::ErrorKind::TimedOut => ConnectError::Timeout { address: address.clone(), timeout },
+                    _ => ConnectError::Refused {
+                        address: address.clone(),
+                        reason: format!("cannot find host {host:?}: {e}"),
+                    },
                 })?;
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
                 for candidate in found {

@@ -201,6 +201,8 @@ impl Regions {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -240,24 +242,138 @@ mod tests {
         assert_eq!((MAX_LOCAL_REGIONS as u32 - 1) << LOCAL_TAG & LOCAL_KEY, 0);
     }
 
-    /// Of those who know to within 4 GiB where the regions are.
+    /// What a peer names, and wants to do with it.
+    #[derive(Clone, Copy, Debug)]
+    struct Guess {
+        key: u32,
+        addr: u64,
+        len: u64,
+        needs: Access,
+    }
+
+    /// Regions that somebody guesses at who knows all of their keys, those of before, and where each is.
+    struct Guessed {
+        regions: Regions,
+        /// One after the other, with all rights.
+        open: Vec<Arc<Region>>,
+        /// Each lacks a right.
+        closed: Vec<(Arc<Region>, Access)>,
+        /// Keys that were good once, and a range of their successor.
+        stale: Vec<(u32, Arc<Region>)>,
+    }
+
+    impl Guessed {
+        const LEN: u64 = 1 << 20;
+
+        fn new() -> Guessed {
+            let regions = Regions::default();
+            let mut next = 0x7f00_0000_0000;
+            let mut insert = |access| {
+                let region = regions.insert(next, Guessed::LEN, access, None).unwrap();
+                next += Guessed::LEN;
+                region
+            };
+            let (mut open, mut stale) = (Vec::new(), Vec::new());
+            for _ in 0..16 {
+                // A slot that is free is taken first: all of these are of one.
+                let former: Vec<u32> = (0..16)
+                    .map(|_| {
+                        let key = insert(Access::REMOTE_ALL).key;
+                        regions.remove(key);
+                        key
+                    })
+                    .collect();
+                let region = insert(Access::REMOTE_ALL);
+                stale.extend(former.into_iter().map(|key| (key, Arc::clone(&region))));
+                open.push(region);
+            }
+            let rights = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
+            let closed = rights.map(|right| (insert(Access::REMOTE_ALL.difference(right)), right));
+            Guessed { regions, open, closed: closed.into(), stale }
+        }
+
+        /// What is right: 1 to 4096 bytes that lie inside, with the key of their region.
+        fn right(region: &Region, random: [u32; 4]) -> Guess {
+            let len = 1 + u64::from(random[0] % 4096);
+            let addr = region.addr + u64::from(random[1]) % (region.length - len + 1);
+            Guess { key: region.key, addr, len, needs: Access::REMOTE_READ }
+        }
+
+        /// One of them, of the `number`th kind, and the name of that.
+        fn guess(&self, number: usize, random: [u32; 4]) -> (&'static str, Guess) {
+            let any = random[2] as usize;
+            let region = &self.open[any % self.open.len()];
+            let right = Guessed::right(region, random);
+            match number {
+                0 => ("right", right),
+                1 => {
+                    let (key, needs) = (random[3] & !LOCAL_KEY, Access::empty());
+                    ("any key", Guess { key, addr: 0x7f00_0000_0000 + u64::from(random[1]), needs, ..right })
+                }
+                2 => {
+                    let wrong = 1 + random[3] % ((1 << REMOTE_TAG) - 1);
+                    ("wrong tag", Guess { key: right.key ^ wrong, ..right })
+                }
+                3 => ("before", Guess { addr: region.addr - 1 - u64::from(random[1] % 4096), ..right }),
+                4 => {
+                    let end = region.addr + region.length;
+                    ("behind", Guess { addr: end + u64::from(random[1] % 4096), ..right })
+                }
+                5 => {
+                    // By one byte, up to so many as all but one.
+                    let over = 1 + u64::from(random[1]) % right.len;
+                    ("over the end", Guess { addr: region.addr + region.length - right.len + over, ..right })
+                }
+                6 => {
+                    // What wraps ends inside.
+                    let offset = right.addr - region.addr;
+                    let len = u64::MAX - u64::from(random[3]) % (offset + 1);
+                    ("too long", Guess { addr: right.addr + 1, len, ..right })
+                }
+                7 => {
+                    let (key, successor) = &self.stale[any % self.stale.len()];
+                    ("stale", Guess { key: *key, ..Guessed::right(successor, random) })
+                }
+                _ => {
+                    let (region, needs) = &self.closed[any % self.closed.len()];
+                    ("without the right", Guess { needs: *needs, ..Guessed::right(region, random) })
+                }
+            }
+        }
+    }
+
+    /// All but the first kind are right but for one thing, so that a check that is left out serves many of them. Only those with
+    /// any key are as the guesses of somebody who knows nothing but where the regions are, to within 4 GiB.
     #[test]
     fn a_million_guesses_hit_nothing() {
-        let regions = Regions::default();
-        for at in 0..16 {
-            regions.insert(0x7f00_0000_0000 + (at << 20), 1 << 20, Access::REMOTE_ALL, None).unwrap();
+        const KINDS: usize = 9;
+        let guessed = Guessed::new();
+        let mut bytes = vec![0; (16 * KINDS) << 17];
+        getrandom::fill(&mut bytes).unwrap();
+        let (mut made, mut served) = (BTreeMap::new(), BTreeMap::new());
+        for (number, random) in bytes.as_chunks::<16>().0.iter().enumerate() {
+            let word = |at: usize| u32::from_le_bytes([at, at + 1, at + 2, at + 3].map(|at| random[at]));
+            let (kind, guess) = guessed.guess(number % KINDS, [0, 4, 8, 12].map(word));
+            let Guess { key, addr, len, needs } = guess;
+            *made.entry(kind).or_insert(0) += 1;
+            if guessed.regions.remote(key, addr, len, needs).is_some() {
+                *served.entry(kind).or_insert(0) += 1;
+            }
         }
-        let mut guesses = vec![0; 16 << 20];
-        getrandom::fill(&mut guesses).unwrap();
-        let guesses = guesses.as_chunks::<16>().0;
-        let hits = guesses.iter().filter(|guess| {
-            let word =
-                |at: usize| u32::from_le_bytes([guess[at], guess[at + 1], guess[at + 2], guess[at + 3]]);
-            let (key, addr, len) =
-                (word(0) & !LOCAL_KEY, 0x7f00_0000_0000 + u64::from(word(4)), word(8) % 4096);
-            regions.remote(key, addr, len.into(), Access::empty()).is_some()
-        });
-        assert_eq!((guesses.len(), hits.count()), (1 << 20, 0));
+        let kinds = [
+            "any key",
+            "before",
+            "behind",
+            "over the end",
+            "right",
+            "stale",
+            "too long",
+            "without the right",
+            "wrong tag",
+        ];
+        assert_eq!(made, kinds.map(|kind| (kind, 1 << 17)).into());
+        assert_eq!(served, [("right", 1 << 17)].into());
+        assert_eq!(made.values().sum::<u32>() - served["right"], 1 << 20);
     }
 
     #[test]
