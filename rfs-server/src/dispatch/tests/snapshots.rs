@@ -6,10 +6,12 @@ use rfs_proto::FileKind;
 
 use super::{
     recovery::{Act, BLOCKS, INODES, Object, Seen, View, World, act},
+    returning::{attach, back},
     *,
 };
 use crate::{
     bytes::Bytes,
+    dispatch::meta::Look,
     durable::{
         Dirt, Log,
         op::{self, Op},
@@ -110,6 +112,60 @@ fn take_all(world: &World) {
         world.fixture.arena.write(extent.arena as usize, &vec![attr.ino as u8; extent.len as usize]);
     }
     client.close(attr.ino);
+}
+
+/// DESIGN.md says how a log comes to that, and what is to be done then: a snapshot has everything, and another memory.
+#[test]
+fn what_cannot_be_described_any_more_behind_what_was_cut_short_is_read_and_kept() {
+    let object = Object::with_segment(1 << 14);
+    let first = object.start(1, true).unwrap();
+    let client = attach(&first, 7, false);
+    let journal = first.dispatcher.store.journal.as_ref().unwrap();
+    // As much as may be added: more than half of a segment.
+    let mut count = 0;
+    while !journal.log().is_nearly_full() {
+        client.mkdir(ROOT_INO, &format!("{count:0>200}"));
+        first.dispatcher.write_log_anew().unwrap();
+        count += 1;
+    }
+    journal.log().exchange();
+    for at in 0..SHARDS {
+        let describe = |look: &mut Look<'_>| {
+            let shard = look.namespace.inodes_mut().only();
+            journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))
+        };
+        first.dispatcher.store.once(Plan::shard(at), None, describe).0.unwrap();
+    }
+    // It is killed with everything said but that this is all.
+    let second = object.copy().start(2, false).unwrap();
+    assert!(second.dispatcher.store.journal.as_ref().unwrap().log().is_incomplete());
+    let there = back(&second, 7);
+    assert_eq!(there.page(ROOT_INO, 0, 1000).entries.len(), count);
+    until_eio(&there);
+    let attach = |mount: Option<Identity>| {
+        second.dispatcher.session_began(8, regions());
+        let attach =
+            Request::Attach { version: VERSION, client: "", export: "", keeps: false, alone: false, mount };
+        Client { fixture: &second, id: 8 }.ask(attach)
+    };
+    assert_eq!(attach(Some(Identity([8; 16]))), Reply::Error(Errno::ENOSPC));
+    let Fixture { dispatcher, .. } = second;
+    let file = snapshot(&dispatcher.with_snapshots(), &header(), Vec::new(), |_| Ok(())).unwrap();
+    let world = restored(&file, BLOCKS, INODES, true).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(world.client().page(ROOT_INO, 0, 1000).entries.len(), count);
+    world.client().mkdir(ROOT_INO, "more");
+}
+
+/// Asks for a change until there is no room for it in the log.
+fn until_eio(client: &Client<'_>) {
+    let changes = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    for _ in 0..1000 {
+        match client.ask(Request::SetAttr { ino: ROOT_INO, changes }) {
+            Reply::Error(errno) => return assert_eq!(errno, Errno::EIO),
+            _ => {}
+        }
+    }
+    panic!("everything can be changed");
 }
 
 /// A file goes when the moment has come, and another one wants its space before it has been copied.
