@@ -160,9 +160,8 @@ fn what_cannot_be_described_any_more_behind_what_was_cut_short_is_read_and_kept(
 fn until_eio(client: &Client<'_>) {
     let changes = SetAttr { perm: Some(0o600), ..SetAttr::default() };
     for _ in 0..1000 {
-        match client.ask(Request::SetAttr { ino: ROOT_INO, changes }) {
-            Reply::Error(errno) => return assert_eq!(errno, Errno::EIO),
-            _ => {}
+        if let Reply::Error(errno) = client.ask(Request::SetAttr { ino: ROOT_INO, changes }) {
+            return assert_eq!(errno, Errno::EIO);
         }
     }
     panic!("everything can be changed");
