@@ -54,6 +54,8 @@ mod tests {
         assert!(after.descriptors >= before.descriptors + 30, "{before:?} {after:?}");
         assert!(after.memory > before.memory + (16 << 20), "{before:?} {after:?}");
         drop((files, memory));
-        assert!(Usage::peak("self").unwrap() >= after.memory, "{after:?}");
+        // The kernel counts each processor's pages for itself, and adds them up now and then.
+        let peak = Usage::peak("self").unwrap();
+        assert!(peak + (1 << 20) > after.memory, "{peak} {after:?}");
     }
 }
