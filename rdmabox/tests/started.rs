@@ -492,3 +492,41 @@ fn overlapping_started_writes_take_effect_in_the_order_of_their_start() {
         }
     });
 }
+
+#[test]
+fn what_is_started_together_is_one_list() {
+    on_each_that_posts(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        f.memory.write(0, &pattern(LEN, 3));
+        let before = session.stats();
+        let transfers: Vec<Transfer<Vec<u8>>> = session.together(|| {
+            let starts = (0..8).map(|i| session.start_read(at(base, i * 8192), vec![0; 4096]));
+            let transfers: Vec<_> = starts.collect();
+            assert_eq!(session.stats().doorbells, before.doorbells, "all of them first");
+            transfers
+        });
+        let after = session.stats();
+        assert_eq!((after.wqes - before.wqes, after.doorbells - before.doorbells), (8, 1));
+        for (i, transfer) in transfers.into_iter().enumerate() {
+            let (result, read) = transfer.wait().unwrap();
+            assert_eq!(result, Ok(()));
+            assert!(read == pattern(LEN, 3)[i * 8192..][..4096]);
+        }
+        // What is waited for goes at once, with what was started before it.
+        session.together(|| {
+            let started = session.start_read(at(base, 0), vec![0; 4096]);
+            assert!(started.wait().unwrap().1 == pattern(LEN, 3)[..4096]);
+            let started = session.start_read(at(base, 9), vec![0; 4096]);
+            assert!(block_on(started).1 == pattern(LEN, 3)[9..][..4096]);
+        });
+        let started = session.together(|| {
+            let started = session.start_read(at(base, 0), vec![0; 4096]);
+            let mut read = vec![0; 100];
+            session.read(at(base, 5), &mut read).unwrap();
+            assert!(read == pattern(LEN, 3)[5..105]);
+            started
+        });
+        assert!(started.wait().unwrap().1 == pattern(LEN, 3)[..4096]);
+    });
+}

@@ -54,8 +54,11 @@ impl Runtime {
         ticket: &Arc<Ticket>,
     ) {
         self.queued.fetch_add(1, Ordering::SeqCst);
-        self.start(write, count, requests, ticket);
-        self.glance(ticket);
+        let direction = self.queue(write, count, requests, ticket);
+        if !self.posts_later(direction) {
+            self.kick(direction);
+            self.glance(ticket);
+        }
     }
 
     /// Where posting executes, a request is done when it is posted: it is reported at once, if nobody is about to.
@@ -96,6 +99,7 @@ impl<B> Started<B> {
 
     /// Waits until it is done.
     pub(crate) fn wait(self) -> (Result<(), RequestError>, Option<B>) {
+        self.runtime.post_held();
         self.ticket.own();
         let result = self.runtime.wait(&self.ticket);
         (result, self.over())
@@ -106,6 +110,7 @@ impl<B> Started<B> {
         if self.ticket.own_by_task(waker) {
             return true;
         }
+        self.runtime.post_held();
         self.runtime.attend_detached(&self.ticket);
         self.ticket.is_done()
     }

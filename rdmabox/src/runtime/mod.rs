@@ -22,6 +22,7 @@ mod post;
 mod spare;
 mod submit;
 mod ticket;
+mod together;
 
 use std::{
     sync::{Arc, Weak},

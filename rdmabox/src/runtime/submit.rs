@@ -109,6 +109,18 @@ impl Runtime {
         requests: impl Iterator<Item = (RemoteAddr, Loan)>,
         ticket: &Arc<Ticket>,
     ) {
+        let direction = self.queue(write, count, requests, ticket);
+        self.kick(direction);
+    }
+
+    /// Puts requests into the queue of their direction, which is to be kicked.
+    pub(super) fn queue(
+        &self,
+        write: bool,
+        count: usize,
+        requests: impl Iterator<Item = (RemoteAddr, Loan)>,
+        ticket: &Arc<Ticket>,
+    ) -> usize {
         let (direction, counter) =
             if write { (WRITE, &self.stats.write_requests) } else { (READ, &self.stats.read_requests) };
         counter.add(count as u64);
@@ -117,7 +129,7 @@ impl Runtime {
             ticket: Arc::clone(ticket),
         });
         self.directions[direction].push(pending);
-        self.kick(direction);
+        direction
     }
 
     /// Runs an ordered list on one lane and waits for all of it.

@@ -264,6 +264,13 @@ impl Session {
         self.start_read(remote, out).then(&self.runtime, done);
     }
 
+    /// Runs `start`, and posts what this thread starts in it when it is over ([`start_read`](Self::start_read), [`start_write`](Self::start_write) and
+    /// those with callbacks): adjacent requests merge, and others leave as one list, as if they had come from many threads at once
+    /// (RDMAbox, section IV-A). What is waited for in `start` is posted at once, with all that was started before it.
+    pub fn together<R>(&self, start: impl FnOnce() -> R) -> R {
+        self.runtime.together(start)
+    }
+
     /// A buffer in registered memory; None if the session's pool has none of that length to give (at most 1 MiB).
     pub fn buffer(&self, len: usize) -> Option<Buffer> {
         self.runtime.pooled(len)

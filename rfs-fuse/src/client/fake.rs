@@ -591,6 +591,11 @@ impl Meddler {
         *self.held.lock() = Some(Vec::new());
     }
 
+    /// How many are held.
+    pub(crate) fn held_reads(&self) -> usize {
+        self.held.lock().as_ref().map_or(0, Vec::len)
+    }
+
     /// The reads that are held come to this.
     pub(crate) fn release_reads(&self, outcome: &Result<(), RequestError>) {
         let held = self.held.lock().as_mut().map(std::mem::take);

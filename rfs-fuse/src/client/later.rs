@@ -1,8 +1,12 @@
 //! Reads that are answered when their bytes come.
 //!
-//! Who reads alone waits for the bytes himself, and is woken once. Where reads are under way already, one more is only started: its
+//! Who reads alone waits for the bytes himself, and is woken once. Where reads are under way already, or something else is asked for, a read is only started: its
 //! bytes are handed on by whoever finds them, and the thread that started it takes the next request meanwhile. So a few
 //! threads keep as many reads under way as they are asked for, and those leave and come back together.
+//!
+//! Who knows that more is asked for may leave a read to be started with the next one ([`Gathered`]): many small requests in one go take the network
+//! and the server a fraction of what they take one by one. It is started when so many have gathered, when nothing more is asked for, or when a
+//! read that was started before comes back, whichever is first: it does not wait for anything that may not come.
 
 use std::{
     sync::{
@@ -13,11 +17,73 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use rdmabox::RemoteAddr;
 
-use super::{Client, ClientError, ReadData, inode::Inode, layout::Piece};
+use super::{Client, ClientError, ReadData, ReadDone, Remote, inode::Inode, layout::Piece};
 
 /// Larger ones are waited for: to hand on their bytes takes longer than to wake a thread, and one thread would do it for all.
 const LARGEST: u64 = 32 << 10;
+
+/// So many, or so many bytes of them, are started at once.
+const MOST: usize = 16;
+const MOST_BYTES: usize = 64 << 10;
+
+/// Reads that are to be started together.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    waiting: Mutex<Waiting>,
+    /// Those that were started and have not come back.
+    started: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    reads: Vec<(RemoteAddr, usize, ReadDone)>,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiting").field("reads", &self.reads.len()).field("bytes", &self.bytes).finish()
+    }
+}
+
+impl Gathered {
+    /// One more. Those that have gathered are started now, unless `more` follows and one that was started is to come back.
+    fn add(&self, remote: &dyn Remote, read: (RemoteAddr, usize, ReadDone), more: bool) {
+        let full = {
+            let mut waiting = self.waiting.lock();
+            waiting.bytes += read.1;
+            waiting.reads.push(read);
+            waiting.reads.len() >= MOST || waiting.bytes >= MOST_BYTES
+        };
+        // After they are there: one that comes back later than this look finds them.
+        if full || !more || self.started.load(Ordering::SeqCst) == 0 {
+            self.start(remote);
+        }
+    }
+
+    fn start(&self, remote: &dyn Remote) {
+        let mut reads = {
+            let mut waiting = self.waiting.lock();
+            waiting.bytes = 0;
+            std::mem::take(&mut waiting.reads)
+        };
+        if reads.is_empty() {
+            return;
+        }
+        self.started.fetch_add(reads.len(), Ordering::SeqCst);
+        remote.together(&mut || {
+            reads.drain(..).for_each(|(from, len, done)| remote.read_then(from, len, done));
+        });
+    }
+
+    /// One has come back.
+    fn came_back(&self, remote: &dyn Remote) {
+        self.started.fetch_sub(1, Ordering::SeqCst);
+        self.start(remote);
+    }
+}
 
 /// Reads that are under way, of a client.
 #[derive(Clone, Debug, Default)]
@@ -94,12 +160,24 @@ struct Asked {
 
 impl Client {
     /// Reads as [`read`](Self::read) does, and returns before there are bytes: `answer` runs with them on whichever thread finds
-    /// them, and must not block. Where waiting is better, or the read takes more than bytes, it gives `answer` back.
-    pub fn read_later<A>(self: &Arc<Self>, ino: u64, offset: u64, len: usize, answer: A) -> Result<(), A>
+    /// them, and must not block. Where waiting is better, or the read takes more than bytes, it gives `answer` back. `more` says whether
+    /// something else is asked for already, with which it may be sent.
+    pub fn read_later<A>(
+        self: &Arc<Self>,
+        ino: u64,
+        offset: u64,
+        len: usize,
+        more: impl FnOnce() -> bool,
+        answer: A,
+    ) -> Result<(), A>
     where
         A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
     {
-        if len as u64 > LARGEST || !self.reads.any() || self.records.is_mapped() || self.sums.is_some() {
+        if len as u64 > LARGEST || self.records.is_mapped() || self.sums.is_some() {
+            return Err(answer);
+        }
+        let more = more();
+        if !more && !self.reads.any() {
             return Err(answer);
         }
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
@@ -132,8 +210,11 @@ impl Client {
                 Ok(bytes) => answer(Ok(ReadData::Bytes(bytes))),
                 Err(e) => again(&client, asked, e.into(), answer),
             }
+            if let Some(client) = client.upgrade() {
+                client.gathered.came_back(&*client.remote);
+            }
         };
-        self.remote.read_then(remote, len, Box::new(done));
+        self.gathered.add(&*self.remote, (remote, len, Box::new(done)), more);
         Ok(())
     }
 

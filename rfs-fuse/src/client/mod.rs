@@ -67,7 +67,7 @@ use parking_lot::Mutex;
 use clock::ServerClock;
 use inode::InodeTable;
 use keeping::Keeping;
-use later::Reads;
+use later::{Gathered, Reads};
 use record::Records;
 use rfs_proto::{Identity, RegionRef};
 
@@ -84,6 +84,7 @@ pub struct Client {
     clock: ServerClock,
     inodes: Arc<InodeTable>,
     reads: Reads,
+    gathered: Gathered,
     keeping: Arc<Keeping>,
     access_times: AccessTimes,
     directory_access_times: AccessTimes,

@@ -50,6 +50,10 @@ pub trait Remote: Send + Sync + fmt::Debug {
         let result = self.read_vectored(&mut [(remote, &mut bytes)]);
         done(result.map(|()| &bytes[..]));
     }
+    /// Runs `start`, and may send what that starts ([`read_then`](Self::read_then)) when it is over, all at once.
+    fn together(&self, start: &mut dyn FnMut()) {
+        start();
+    }
     /// Runs a list in order.
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
     /// The peer's memory in place, where that is possible.
@@ -126,6 +130,10 @@ impl Remote for Session {
                 Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..])));
             }
         }
+    }
+
+    fn together(&self, start: &mut dyn FnMut()) {
+        Session::together(self, start);
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {

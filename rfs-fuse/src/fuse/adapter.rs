@@ -324,7 +324,8 @@ impl Filesystem for Adapter {
             Ok(data) => reply::send(reply, data),
             Err(e) => reply.error(answers::errno(&complained, "read", &e)),
         };
-        let Err(answer) = self.client.read_later(ino.0, offset, size as usize, answer) else { return };
+        let more = || self.kernel.asks_for_more();
+        let Err(answer) = self.client.read_later(ino.0, offset, size as usize, more, answer) else { return };
         let mut answer = Some(answer);
         let read = BUFFER.with_borrow_mut(|buffer| {
             self.client.read(ino.0, offset, size as usize, buffer, |data| {

@@ -13,7 +13,10 @@ use std::{
     },
 };
 
-use rustix::io::Errno;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 
 /// The bytes of a `fuse_out_header`.
 const HEADER: usize = 16;
@@ -78,6 +81,13 @@ impl Kernel {
     pub fn connect(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         let device = File::from(device.as_fd().try_clone_to_owned()?);
         self.device.set(device).map_err(|_| io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Whether a request waits in the device that nobody has taken yet. Those of a ring are not seen.
+    pub(super) fn asks_for_more(&self) -> bool {
+        let Some(device) = self.device.get() else { return false };
+        let mut device = [PollFd::new(device, PollFlags::IN)];
+        matches!(poll(&mut device, Some(&Timespec::default())), Ok(1)) && device[0].revents() == PollFlags::IN
     }
 
     /// False: it knows of no such thing.

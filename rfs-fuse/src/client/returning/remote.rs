@@ -129,6 +129,11 @@ impl Remote for Returning {
         }
     }
 
+    fn together(&self, start: &mut dyn FnMut()) {
+        let link = Arc::clone(&self.link.read());
+        link.remote.together(start);
+    }
+
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
         self.repeat(|link| {
             if link.places.are_the_same() {

@@ -352,7 +352,7 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
         let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
         send.send(bytes.to_vec()).expect("somebody listens");
     };
-    assert!(k.client.read_later(ino, 0, OLD.len(), answer).is_ok());
+    assert!(k.client.read_later(ino, 0, OLD.len(), || false, answer).is_ok());
     drop(other);
     // Another client makes the file anew, in other space.
     let another = client(&k.server);

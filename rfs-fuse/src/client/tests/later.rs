@@ -22,6 +22,11 @@ type Answers = mpsc::Receiver<Result<Vec<u8>, ClientError>>;
 
 /// Starts a read. `None` if it has to be waited for.
 fn start(c: &Arc<Client>, ino: u64, offset: u64, len: usize) -> Option<Answers> {
+    start_with(c, ino, offset, len, false)
+}
+
+/// The same, where `more` is asked for.
+fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) -> Option<Answers> {
     let (send, receive) = mpsc::channel();
     let answer = move |data: Result<ReadData<'_>, ClientError>| {
         let bytes = data.map(|data| match data {
@@ -30,7 +35,7 @@ fn start(c: &Arc<Client>, ino: u64, offset: u64, len: usize) -> Option<Answers> 
         });
         send.send(bytes).expect("somebody listens");
     };
-    c.read_later(ino, offset, len, answer).ok().map(|()| receive)
+    c.read_later(ino, offset, len, || more, answer).ok().map(|()| receive)
 }
 
 #[test]
@@ -47,6 +52,64 @@ fn who_reads_alone_waits() {
     assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
     assert_eq!(another.recv().expect("answered"), Ok(pattern(LEN)[..200].to_vec()));
     assert!(start(&c, ino, 0, 100).is_none());
+}
+
+#[test]
+fn where_more_is_asked_for_reads_are_started_together() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    // Nothing is under way that would come back.
+    let mut answers = vec![start_with(&c, ino, 0, 100, true).expect("started")];
+    assert_eq!(meddler.held_reads(), 1);
+    for offset in [100, 200] {
+        answers.push(start_with(&c, ino, offset, 100, true).expect("started"));
+        assert_eq!(meddler.held_reads(), 1);
+    }
+    answers.push(start(&c, ino, 300, 100).expect("started"));
+    assert_eq!(meddler.held_reads(), 4);
+    meddler.release_reads(&Ok(()));
+    for (i, answer) in answers.into_iter().enumerate() {
+        assert_eq!(answer.recv().expect("answered"), Ok(pattern(LEN)[100 * i..100 * (i + 1)].to_vec()));
+    }
+}
+
+/// However it comes back.
+#[test]
+fn one_that_comes_back_has_those_started_that_have_gathered() {
+    for outcome in [Ok(()), Err(RequestError::Flushed)] {
+        let server = Fake::new(256, false);
+        let (meddler, c, ino) = with_file(&server);
+        let first = start_with(&c, ino, 0, 100, true).expect("started");
+        let second = start_with(&c, ino, 7, 100, true).expect("started");
+        assert_eq!(meddler.held_reads(), 1);
+        meddler.release_reads(&outcome);
+        assert_eq!(first.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
+        assert_eq!(meddler.held_reads(), 1);
+        meddler.release_reads(&Ok(()));
+        assert_eq!(second.recv().expect("answered"), Ok(pattern(LEN)[7..107].to_vec()));
+        assert_eq!(meddler.held_reads(), 0);
+    }
+}
+
+#[test]
+fn no_more_than_so_many_or_so_much_gathers() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    for (len, reads) in [(100, 16), (LEN, 6)] {
+        // Eleven KiB and more, six times, are 64.
+        assert_eq!(len * reads >= 64 << 10, len == LEN);
+        let mut answers = vec![start_with(&c, ino, 0, len, true).expect("started")];
+        for _ in 1..reads {
+            answers.push(start_with(&c, ino, 0, len, true).expect("started"));
+            assert_eq!(meddler.held_reads(), 1);
+        }
+        answers.push(start_with(&c, ino, 0, len, true).expect("started"));
+        assert_eq!(meddler.held_reads(), 1 + reads);
+        meddler.release_reads(&Ok(()));
+        answers.iter().for_each(|answer| {
+            assert_eq!(answer.recv().expect("answered"), Ok(pattern(LEN)[..len].to_vec()))
+        });
+    }
 }
 
 /// Who asks for one block after another has no more than one read under way, however soon he asks again.
