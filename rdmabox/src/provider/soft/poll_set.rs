@@ -39,7 +39,7 @@ pub(crate) struct PollSet {
     members: RwLock<HashMap<u32, Weak<SoftQp>>>,
     count: AtomicUsize,
     /// Members to be looked at whatever the system says of their sockets, and how many.
-    again: Mutex<Vec<u32>>,
+    again: Mutex<SmallVec<[u32; 8]>>,
     again_count: AtomicUsize,
 }
 
@@ -139,7 +139,7 @@ impl PollSet {
     }
 
     /// Those, each once.
-    fn take_again(&self) -> Vec<u32> {
+    fn take_again(&self) -> SmallVec<[u32; 8]> {
         let mut again = self.again.lock();
         self.again_count.store(0, Ordering::Release);
         std::mem::take(&mut *again)
