@@ -129,14 +129,13 @@ fn held_still(over: Over) {
 
         held.signal(Signal::CONT);
         for thread in writers.into_iter().chain(readers) {
-            let error = thread.join().expect("no panic").raw_os_error();
             use rustix::io::Errno;
             let expected: &[Errno] = match over {
                 Over::Shm => &common::KILLED,
                 // It has come back, and the file is gone.
                 Over::Tcp | Over::Rdma => &[Errno::STALE, Errno::IO],
             };
-            assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == error), "{error:?}");
+            assert_is_one_of(&thread.join().expect("no panic"), expected);
         }
         let mut back = vec![0; len];
         new.read_exact_at(&mut back, 0).expect("read");
@@ -216,8 +215,7 @@ fn a_straggler_is_kept(goes_on: bool) {
             false => &common::KILLED,
         };
         for writer in writers {
-            let error = writer.join().expect("no panic").raw_os_error();
-            assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == error), "{error:?}");
+            assert_is_one_of(&writer.join().expect("no panic"), expected);
         }
         let mut back = vec![0; len];
         new.read_exact_at(&mut back, 0).expect("read");
@@ -243,6 +241,12 @@ fn a_straggler_that_is_kept_and_goes_on_harms_nobody() {
     if providers().contains(&Over::Shm) {
         a_straggler_is_kept(true);
     }
+}
+
+#[track_caller]
+fn assert_is_one_of(error: &io::Error, expected: &[rustix::io::Errno]) {
+    let told = error.raw_os_error();
+    assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == told), "{error}");
 }
 
 /// A mount that is stopped while the server ends, and while the next one begins: what it had goes to nobody else before it has ended, or has come
@@ -303,8 +307,7 @@ fn held_still_over_a_restart(kill: bool) {
             false => &[Errno::STALE, Errno::IO],
         };
         for thread in writers {
-            let error = thread.join().expect("no panic").raw_os_error();
-            assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == error), "{error:?}");
+            assert_is_one_of(&thread.join().expect("no panic"), expected);
         }
         let mut back = vec![0; len];
         new.read_exact_at(&mut back, 0).expect("read");
