@@ -137,9 +137,7 @@ fn held_still(over: Over) {
             };
             assert_is_one_of(&thread.join().expect("no panic"), expected);
         }
-        let mut back = vec![0; len];
-        new.read_exact_at(&mut back, 0).expect("read");
-        assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
+        assert_is_whole(&new, len);
     });
     drop((old, locked));
     match over {
@@ -217,9 +215,7 @@ fn a_straggler_is_kept(goes_on: bool) {
         for writer in writers {
             assert_is_one_of(&writer.join().expect("no panic"), expected);
         }
-        let mut back = vec![0; len];
-        new.read_exact_at(&mut back, 0).expect("read");
-        assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
+        assert_is_whole(&new, len);
     });
     drop((old, clocks));
     match goes_on {
@@ -241,6 +237,14 @@ fn a_straggler_that_is_kept_and_goes_on_harms_nobody() {
     if providers().contains(&Over::Shm) {
         a_straggler_is_kept(true);
     }
+}
+
+/// All of the new file is there, and nothing of who had its space before.
+#[track_caller]
+fn assert_is_whole(new: &File, len: usize) {
+    let mut back = vec![0; len];
+    new.read_exact_at(&mut back, 0).expect("read");
+    assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
 }
 
 #[track_caller]
@@ -309,9 +313,7 @@ fn held_still_over_a_restart(kill: bool) {
         for thread in writers {
             assert_is_one_of(&thread.join().expect("no panic"), expected);
         }
-        let mut back = vec![0; len];
-        new.read_exact_at(&mut back, 0).expect("read");
-        assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
+        assert_is_whole(&new, len);
         drop(new);
         other.unmount();
         lender
