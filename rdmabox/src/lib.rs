@@ -36,6 +36,7 @@
 
 pub mod admission;
 pub mod batch;
+mod cores;
 #[doc(hidden)]
 pub mod counted;
 #[cfg(feature = "fuzzing")]

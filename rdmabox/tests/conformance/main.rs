@@ -44,6 +44,7 @@ macro_rules! software_conformance {
     };
 }
 
+mod askers;
 mod atomics;
 mod direct;
 mod events;

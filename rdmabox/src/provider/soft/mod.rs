@@ -13,6 +13,7 @@
 //! It knows nothing of the runtime above it, and nothing of files.
 
 mod ahead;
+mod asker;
 mod completions;
 mod congestion;
 mod cq;
