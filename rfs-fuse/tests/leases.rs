@@ -6,13 +6,14 @@ mod common;
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink},
     path::Path,
     process::Command,
     thread,
+    time::{Duration, Instant},
 };
 
-use common::{Lender, Mount, Over, each, eventually, mapped::Mapped, pattern};
+use common::{Lender, Mount, Over, PATIENCE, each, eventually, mapped::Mapped, pattern};
 use rustix::{
     fs::{CWD, RenameFlags, XattrFlags, renameat_with},
     process::Signal,
@@ -144,6 +145,31 @@ fn attributes_change() {
             assert_eq!(stat("d").nlink(), before.2);
         }
         fs::remove_dir_all(a.path("d")).expect("removed");
+    });
+}
+
+/// A thread that was told of the former owner before the name expired, and goes on after that, makes it good again: so it expires once more.
+#[test]
+fn a_name_of_what_was_given_away_is_looked_up_again_after_a_second() {
+    common::pairs(64 * MIB, &[], |lender, a, b| {
+        let (here, there) = (a.path("file"), b.path("file"));
+        fs::write(&here, b"x").expect("written");
+        let lookups = || lender.handled("lookup") + lender.handled("lookupahead");
+        let is_looked_up = |owner| {
+            let before = lookups();
+            assert_eq!(fs::symlink_metadata(&there).expect("attributes").uid(), owner);
+            lookups() > before
+        };
+        assert!(is_looked_up(0) && !is_looked_up(0));
+        let began = Instant::now();
+        chown(&here, Some(5), None).expect("chown");
+        assert!(is_looked_up(5), "the next walk asks");
+        while !is_looked_up(5) {
+            assert!(began.elapsed() < PATIENCE, "it holds");
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(!is_looked_up(5), "and no more after that");
     });
 }
 

@@ -15,8 +15,8 @@ use std::{
 use common::{Mount, each, locking, pairs};
 use rustix::{
     fs::{
-        AtFlags, CWD, FallocateFlags, FlockOperation, RenameFlags, StatxFlags, XattrFlags, fallocate, flock,
-        ioctl_ficlone, ioctl_getflags, renameat_with, setxattr, statvfs, statx,
+        AtFlags, CWD, FallocateFlags, FlockOperation, StatxFlags, XattrFlags, fallocate, flock,
+        ioctl_ficlone, ioctl_getflags, setxattr, statvfs, statx,
     },
     io::{Errno, ReadWriteFlags, pwritev2},
 };
@@ -38,18 +38,6 @@ fn modes_of_fallocate_that_move_bytes() {
         {
             assert_eq!(fallocate(&file, mode, 0, 4096), Err(Errno::OPNOTSUPP), "{mode:?}");
         }
-    });
-}
-
-#[test]
-fn a_whiteout_in_the_place_of_what_is_renamed() {
-    each(16 * MIB, |_, mount| {
-        made(mount, "file");
-        let (from, to) = (mount.path("file"), mount.path("new"));
-        for flags in [RenameFlags::WHITEOUT, RenameFlags::WHITEOUT | RenameFlags::NOREPLACE] {
-            assert_eq!(renameat_with(CWD, &from, CWD, &to, flags), Err(Errno::INVAL));
-        }
-        assert!(from.exists() && !to.exists());
     });
 }
 

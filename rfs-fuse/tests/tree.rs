@@ -65,34 +65,37 @@ fn path(random: &mut Random) -> PathBuf {
 
 fn draw(random: &mut Random) -> Step {
     let mode = random.pick(&[0o600, 0o644, 0o755, 0o2775, 0o1777]);
-    match random.below(22) {
+    match random.below(23) {
         0..=2 => Step::Create { exclusive: random.below(2) == 0, len: random.below(9000) },
         3..=4 => Step::Mkdir,
         5..=6 => Step::Unlink,
         7 => Step::Rmdir,
-        8..=9 => {
+        8..=10 => {
             let flags = random.pick(&[
                 RenameFlags::empty(),
                 RenameFlags::empty(),
                 RenameFlags::NOREPLACE,
                 RenameFlags::EXCHANGE,
+                RenameFlags::WHITEOUT,
+                RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
+                RenameFlags::WHITEOUT | RenameFlags::EXCHANGE,
             ]);
             Step::Rename { to: path(random), flags }
         }
-        10 => Step::Link { to: path(random) },
-        11 => Step::Symlink { target: random.pick(&TARGETS) },
-        12 => Step::Chmod(mode),
-        13 => match random.below(2) {
+        11 => Step::Link { to: path(random) },
+        12 => Step::Symlink { target: random.pick(&TARGETS) },
+        13 => Step::Chmod(mode),
+        14 => match random.below(2) {
             0 => Step::Chown(random.below(3) as u32),
             _ => Step::Lchown(random.below(3) as u32),
         },
-        14 => Step::Truncate(random.below(20_000)),
-        15 => Step::Append(random.below(5000)),
-        16 => Step::SetXattr(random.below(100)),
-        17 => Step::RemoveXattr,
-        18 => Step::Hold,
-        19 => Step::WriteHeld { at: random.below(20_000), len: random.below(5000) },
-        20 => match random.below(2) {
+        15 => Step::Truncate(random.below(20_000)),
+        16 => Step::Append(random.below(5000)),
+        17 => Step::SetXattr(random.below(100)),
+        18 => Step::RemoveXattr,
+        19 => Step::Hold,
+        20 => Step::WriteHeld { at: random.below(20_000), len: random.below(5000) },
+        21 => match random.below(2) {
             0 => Step::TruncateHeld(random.below(20_000)),
             _ => Step::ChmodHeld(mode),
         },
@@ -175,6 +178,9 @@ fn look_at(path: &Path) -> io::Result<Seen> {
         ("directory", names)
     } else if kind.is_symlink() {
         ("symlink", vec![fs::read_link(path)?.into_os_string().into_encoded_bytes()])
+    } else if kind.is_char_device() {
+        assert_eq!(attr.rdev(), 0, "only whiteouts are made");
+        ("whiteout", Vec::new())
     } else {
         assert!(!kind.is_fifo() && !kind.is_socket());
         ("file", vec![fs::read(path)?])
@@ -276,7 +282,8 @@ fn a_tree_on_two_mounts_is_as_on_one_file_system() {
         for seed in [42, fresh] {
             eprintln!("{first:?} and {second:?}, seed {seed}");
             let lender = Lender::new(64 << 20);
-            let (a, b) = (lender.mount(first, &[]), lender.mount(second, &[]));
+            // Device nodes are opened, or not, as there.
+            let (a, b) = (lender.mount(first, &["--dev"]), lender.mount(second, &["--dev"]));
             // In memory: the same rules, and extended attributes.
             let reference = tempfile::tempdir_in("/dev/shm").expect("temporary directory");
             fs::set_permissions(reference.path(), Permissions::from_mode(0o777)).expect("chmod");

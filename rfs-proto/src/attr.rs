@@ -113,6 +113,15 @@ pub struct Belongs {
     pub gid: Option<u32>,
 }
 
+/// To whom something new belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Owner.
+    pub uid: u32,
+    /// Group, unless the directory is setgid.
+    pub gid: u32,
+}
+
 /// Attribute changes; `None` leaves a field as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAttr {

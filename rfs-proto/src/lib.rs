@@ -15,7 +15,7 @@ mod lock;
 mod message;
 pub mod record;
 
-pub use attr::{Attr, Belongs, FileKind, Marks, SetAttr, SetTime, StatFs};
+pub use attr::{Attr, Belongs, FileKind, Marks, Owner, SetAttr, SetTime, StatFs};
 pub use codec::{DecodeError, attach_version, decode_reply, decode_request, encode_reply, encode_request};
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
@@ -27,7 +27,7 @@ pub use message::{
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

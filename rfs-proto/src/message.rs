@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attr, Belongs, Errno, Extent, Granted, HeldLock, Identity, LockClass, LockKind, LockRange, Locked,
+    Attr, Belongs, Errno, Extent, Granted, HeldLock, Identity, LockClass, LockKind, LockRange, Locked, Owner,
     RegionRef, SetAttr, StatFs,
 };
 
@@ -196,6 +196,9 @@ pub enum Request<'a> {
         new_name: &'a [u8],
         /// NOREPLACE or EXCHANGE.
         flags: RenameFlags,
+        /// To leave a whiteout in the old place, and whose: a character device 0:0 with no permissions, made as by `Mknod`. Not with
+        /// EXCHANGE (EINVAL).
+        whiteout: Option<Owner>,
     },
     /// Opens a regular file: takes a layout lease for this session. Counted: as many `Close` as `Open` and
     /// `Create`. → `Opened`

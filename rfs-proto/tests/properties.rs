@@ -10,8 +10,9 @@ use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
     Attached, Attr, BadBlock, Belongs, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind,
     Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE,
-    Marks, Opened, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime,
-    StatFs, Value, Verified, XattrSet, decode_reply, decode_request, encode_reply, encode_request, record,
+    Marks, Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr,
+    SetTime, StatFs, Value, Verified, XattrSet, decode_reply, decode_request, encode_reply, encode_request,
+    record,
 };
 
 /// Numbers of all lengths.
@@ -218,6 +219,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
     let (name, target) = (parts.names.0.as_slice(), parts.names.1.as_slice());
     let (parent, exclusive, changes) = (offset, parts.exclusive, parts.changes);
     let flags = RenameFlags::from_bits_retain(rdev);
+    let whiteout = exclusive.then_some(Owner { uid, gid });
     let class = [LockClass::Record, LockClass::Flock][uid as usize % 2];
     let kind = [LockKind::Shared, LockKind::Exclusive, LockKind::Unlock][gid as usize % 3];
     let range = LockRange { first: offset, last: len };
@@ -243,7 +245,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Link { ino, parent, name },
         Request::Unlink { parent, name },
         Request::Rmdir { parent, name },
-        Request::Rename { parent, name, new_parent: ino, new_name: target, flags },
+        Request::Rename { parent, name, new_parent: ino, new_name: target, flags, whiteout },
         Request::Open { ino, write: exclusive },
         Request::Close { ino },
         Request::Layout { ino, offset },

@@ -114,7 +114,8 @@ impl Hand<'_> {
     fn rename(&self, to: u64) -> u64 {
         let rename = |(parent, name): (u64, &str), (new_parent, new_name): (u64, &str)| {
             let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
-            self.ask(Request::Rename { parent, name, new_parent, new_name, flags: RenameFlags::empty() });
+            let flags = RenameFlags::empty();
+            self.ask(Request::Rename { parent, name, new_parent, new_name, flags, whiteout: None });
         };
         let (here, there) = ((self.own, self.names[0].as_str()), (to, self.name.as_str()));
         rename(here, there);

@@ -162,7 +162,14 @@ fn who_may_only_read_changes_nothing_by_whatever_means() {
             Request::Link { ino, parent, name: new },
             Request::Unlink { parent, name },
             Request::Rmdir { parent, name },
-            Request::Rename { parent, name, new_parent: parent, new_name: new, flags: RenameFlags::empty() },
+            Request::Rename {
+                parent,
+                name,
+                new_parent: parent,
+                new_name: new,
+                flags: RenameFlags::empty(),
+                whiteout: None,
+            },
             open,
             Request::Allocate { ino, offset: 0, len: 1 << 20 },
             Request::SetXattr {

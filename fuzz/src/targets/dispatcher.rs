@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdmabox::Memory;
 use rfs_proto::{
-    DirPage, FallocateFlags, FileKind, Growth, LockClass, LockKind, LockRange, MAX_MESSAGE, MAX_NAME,
+    DirPage, FallocateFlags, FileKind, Growth, LockClass, LockKind, LockRange, MAX_MESSAGE, MAX_NAME, Owner,
     ROOT_INO, RegionRef, RenameFlags, Reply, Request, SetAttr, StatFs, VERSION, XattrSet, checksum,
     decode_reply, decode_request, encode_reply, encode_request, record,
 };
@@ -219,7 +219,14 @@ pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
         let check = checksum::check_data(data);
         Request::Write { ino: 2, offset, check, growth, data }
     };
-    let rename = |new_name, flags| Request::Rename { parent, name: b"a", new_parent: 3, new_name, flags };
+    let rename = |new_name, flags, whiteout| Request::Rename {
+        parent,
+        name: b"a",
+        new_parent: 3,
+        new_name,
+        flags,
+        whiteout,
+    };
     let of = |requests: &[(u8, Request<'_>)]| {
         requests.iter().flat_map(|(session, request)| step(*session, *request)).collect::<Vec<u8>>()
     };
@@ -276,10 +283,10 @@ pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
             (1, create(b"a")),
             (1, mkdir(b"d")),
             (1, Request::Link { ino: 2, parent: 3, name: b"c" }),
-            (1, rename(b"b", RenameFlags::empty())),
-            (1, rename(b"c", RenameFlags::EXCHANGE)),
+            (1, rename(b"b", RenameFlags::NOREPLACE, Some(Owner { uid, gid }))),
+            (1, rename(b"c", RenameFlags::EXCHANGE, None)),
             (1, Request::Symlink { parent: 3, name: b"s", target: b"../a", uid, gid }),
-            (1, Request::Readlink { ino: 4 }),
+            (1, Request::Readlink { ino: 5 }),
             (0, Request::ReadDir { ino: 3, cookie: 0, max_entries: 10 }),
             (0, Request::LookupAhead { parent: 3, name: b"c", max_entries: 10 }),
             (1, Request::Rmdir { parent, name: b"d" }),

@@ -106,6 +106,10 @@ pub struct Bench {
     #[command(flatten)]
     pub places: Places,
 
+    /// The source tree, for the commit in what is printed.
+    #[arg(long, value_name = "DIR", hide = true, default_value = ".")]
+    pub source: PathBuf,
+
     /// Longest time that one step may take, in seconds.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub timeout: u64,

@@ -6,7 +6,7 @@ use clap::Parser;
 use iozone::{
     Error, Result,
     interrupt::Interrupt,
-    machine::Machine,
+    machine::{self, Machine},
     metadata::{
         cli::{Bench, Cli, Internal},
         run, table, worker,
@@ -29,19 +29,14 @@ fn main() -> ExitCode {
 }
 
 fn bench(bench: &Bench) -> Result<()> {
+    let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let interrupt = Interrupt::on_signals()?;
     let targets = run::targets(bench)?;
     let cells = run::run(bench, &targets, &interrupt)?;
     let names: Vec<&str> = targets.iter().map(|target| target.name()).collect();
     let (text, all) = table::render(&cells, &names);
-    println!(
-        "{} files, {} listed, {} thread(s), {} round(s), medians\n{}\n",
-        bench.files,
-        bench.listed,
-        bench.threads,
-        bench.rounds,
-        Machine::here().summary()
-    );
+    let (here, commit) = (Machine::here().summary(), machine::commit(&bench.source));
+    println!("{}\n", table::head(bench, &here, &commit, &began));
     print!("{text}");
     match all || !bench.check {
         true => Ok(()),

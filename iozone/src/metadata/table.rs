@@ -4,6 +4,7 @@ use comfy_table::Cell as Field;
 use measure::statistics::{median, ratio};
 
 use super::{
+    cli::Bench,
     run::Cell,
     step::{Needed, STEPS, Step},
 };
@@ -58,6 +59,14 @@ fn reached(row: &Row<'_>, names: &[&str], target: usize) -> Option<(String, bool
             Some((format!("{factor:.1}x of {times}x"), factor >= times))
         }
     }
+}
+
+/// What was measured, where and when.
+pub fn head(bench: &Bench, machine: &str, commit: &str, began: &str) -> String {
+    let Bench { files, listed, threads, rounds, .. } = bench;
+    format!(
+        "{files} files, {listed} listed, {threads} thread(s), {rounds} round(s), medians\n{machine}\ncommit {commit}, {began}"
+    )
 }
 
 /// Everything, as Markdown; and whether all that is asked for is reached.
@@ -120,11 +129,23 @@ fn show(rate: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::metadata::cli::Cli;
 
     fn cell(target: usize, step: usize, files: usize, seconds: &[f64], asked: &[(&str, u64)]) -> Cell {
         let asked = asked.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
         Cell { target, step: STEPS[step], files, seconds: seconds.to_vec(), asked: Some(asked) }
+    }
+
+    #[test]
+    fn the_head_says_of_what_the_rates_are() {
+        let bench = Cli::try_parse_from(["x", "--quick"]).unwrap().bench.settled();
+        assert_eq!(
+            head(&bench, "a machine", "0123456789ab", "2026-11-21T10:00:00Z"),
+            "1000 files, 5000 listed, 1 thread(s), 1 round(s), medians\na machine\ncommit 0123456789ab, 2026-11-21T10:00:00Z"
+        );
     }
 
     #[test]

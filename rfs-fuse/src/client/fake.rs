@@ -137,6 +137,17 @@ impl Fake {
         if self.connected.load(Ordering::Relaxed) { Ok(()) } else { Err(RequestError::Disconnected) }
     }
 
+    /// Makes a file; what stands for a whiteout is one, too.
+    fn make(&self, state: &mut State, name: &[u8], perm: u32) -> u64 {
+        state.last_ino += 1;
+        let ino = state.last_ino;
+        state.names.insert(name.to_vec(), ino);
+        let mut file = File { attr: new_attr(ino, perm), extents: vec![], version: 0, opens: 0 };
+        self.publish(&mut file);
+        state.files.insert(ino, file);
+        ino
+    }
+
     fn publish(&self, file: &mut File) {
         let base = file.attr.ino as usize * record::LEN;
         file.version += 2;
@@ -261,16 +272,7 @@ impl Fake {
                 let ino = match state.names.get(name) {
                     Some(_) if exclusive => return Err(Errno::EEXIST),
                     Some(ino) => *ino,
-                    None => {
-                        state.last_ino += 1;
-                        let ino = state.last_ino;
-                        state.names.insert(name.to_vec(), ino);
-                        let mut file =
-                            File { attr: new_attr(ino, perm), extents: vec![], version: 0, opens: 0 };
-                        self.publish(&mut file);
-                        state.files.insert(ino, file);
-                        ino
-                    }
+                    None => self.make(state, name, perm),
                 };
                 self.handle_open(state, ino)
             }
@@ -335,7 +337,7 @@ impl Fake {
                 state.names.insert(name.to_vec(), ino);
                 self.handle_attr(state, ino)
             }
-            Request::Rename { name, new_name, flags, .. } => {
+            Request::Rename { name, new_name, flags, whiteout, .. } => {
                 let source = *state.names.get(name).ok_or(Errno::ENOENT)?;
                 match state.names.get(new_name) {
                     Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EEXIST),
@@ -343,6 +345,9 @@ impl Fake {
                     _ => {
                         state.names.remove(name);
                         state.names.insert(new_name.to_vec(), source);
+                        if whiteout.is_some() {
+                            self.make(state, name, 0);
+                        }
                     }
                 }
                 Ok(Reply::Done)

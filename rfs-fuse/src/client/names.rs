@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rfs_proto::{
-    Attr, DirPage, Errno, FileKind, MAX_NAME, MAX_SYMLINK, Marks, ROOT_INO, RenameFlags, Reply, Request,
-    ServerStats, SetAttr, StatFs, Verified,
+    Attr, DirPage, Errno, FileKind, MAX_NAME, MAX_SYMLINK, Marks, Owner, ROOT_INO, RenameFlags, Reply,
+    Request, ServerStats, SetAttr, StatFs, Verified,
 };
 
 use super::{
@@ -219,16 +219,17 @@ impl Client {
         Ok(())
     }
 
-    /// Renames.
+    /// Renames, and leaves a whiteout in the old place, of whom that is said.
     pub fn rename(
         &self,
         (parent, name): (u64, &[u8]),
         (new_parent, new_name): (u64, &[u8]),
         flags: RenameFlags,
+        whiteout: Option<Owner>,
     ) -> Result<(), ClientError> {
         check_name(name)?;
         check_name(new_name)?;
-        self.call_done(&Request::Rename { parent, name, new_parent, new_name, flags })?;
+        self.call_done(&Request::Rename { parent, name, new_parent, new_name, flags, whiteout })?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         self.inodes.renamed((parent, name), (new_parent, new_name), exchange);
         Ok(())

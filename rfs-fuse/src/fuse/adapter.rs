@@ -18,7 +18,7 @@ use std::{
 use fuser::{
     Errno, FileHandle, INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, TimeOrNow, WriteFlags,
 };
-use rfs_proto::{BLOCK, FallocateFlags, LockKind, MAX_NAME, SetAttr};
+use rfs_proto::{BLOCK, FallocateFlags, LockKind, MAX_NAME, Owner, SetAttr};
 use rustix::fs::OFlags;
 
 use super::{
@@ -257,11 +257,14 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let Some(flags) = rfs_proto::RenameFlags::from_bits(flags.bits()) else {
+        let whiteout = flags.contains(RenameFlags::RENAME_WHITEOUT);
+        let others = flags.difference(RenameFlags::RENAME_WHITEOUT);
+        let Some(others) = rfs_proto::RenameFlags::from_bits(others.bits()) else {
             return reply.error(Errno::EINVAL);
         };
-        let renamed =
-            self.client.rename((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()), flags);
+        let whiteout = whiteout.then(|| Owner { uid: request.uid(), gid: request.gid() });
+        let (from, to) = ((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()));
+        let renamed = self.client.rename(from, to, others, whiteout);
         self.changed(parent.0, request.pid());
         self.changed(newparent.0, request.pid());
         self.done("rename", renamed, reply);

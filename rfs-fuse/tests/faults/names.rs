@@ -8,7 +8,7 @@ use rdmabox::{
     provider::fault::{Chance, Faults, Plan, seeds},
 };
 use rfs_fuse::client::{AttachOptions, Client, ClientError};
-use rfs_proto::{Errno, FileKind, ROOT_INO, RenameFlags, SetAttr, XattrSet};
+use rfs_proto::{Errno, FileKind, Owner, ROOT_INO, RenameFlags, SetAttr, XattrSet};
 use rfs_server::Server;
 
 use super::{BY, address, on_threads, options, server};
@@ -16,7 +16,10 @@ use super::{BY, address, on_threads, options, server};
 const CHANGES: usize = 30;
 /// Few: most changes are of what is there, or refused.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-const MARK: &[u8] = b"user.mark";
+/// Every inode may have it.
+const MARK: &[u8] = b"trusted.mark";
+/// Of whiteouts.
+const OWNER: Owner = Owner { uid: 3, gid: 4 };
 /// Attempts to get a first session, and to find out what is there.
 const ATTEMPTS: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -28,6 +31,8 @@ enum Change {
     Unlink(&'static str),
     Rmdir(&'static str),
     Rename(&'static str, &'static str, RenameFlags),
+    /// With a whiteout in the old place.
+    RenameOver(&'static str, &'static str),
     Link(&'static str, &'static str),
     Chmod(&'static str, u32),
     Mark(&'static str),
@@ -94,6 +99,12 @@ fn changed(before: &Names, change: Change, made: u64) -> Result<Names, Errno> {
             names.remove(from);
             names.insert(to, inode);
         }
+        Change::RenameOver(from, to) => {
+            names = changed(before, Change::Rename(from, to, RenameFlags::empty()), made)?;
+            if !names.contains_key(from) {
+                names.insert(from, inode(false, 1, 0));
+            }
+        }
         Change::Link(of, name) => {
             let of = there(of)?;
             make(&mut names, name, of)?;
@@ -118,7 +129,7 @@ fn any(names: &Names, random: &mut Chance) -> Change {
     let there: Vec<_> = names.keys().copied().collect();
     let files: Vec<_> = names.iter().filter(|(_, inode)| !inode.directory).map(|(name, _)| *name).collect();
     loop {
-        let which = random.index(12);
+        let which = random.index(13);
         return match which {
             0 | 1 => Change::Create(name(random)),
             2 => Change::Mkdir(name(random)),
@@ -127,6 +138,7 @@ fn any(names: &Names, random: &mut Chance) -> Change {
             5 => Change::Rename(name(random), name(random), RenameFlags::NOREPLACE),
             6 => Change::Rename(name(random), name(random), RenameFlags::EXCHANGE),
             7 => Change::Rename(name(random), name(random), RenameFlags::empty()),
+            12 => Change::RenameOver(name(random), name(random)),
             8 if !files.is_empty() => Change::Link(files[random.index(files.len())], name(random)),
             9 if !there.is_empty() => {
                 Change::Chmod(there[random.index(there.len())], random.below(0o1000) as u32)
@@ -155,7 +167,13 @@ fn ask(client: &Client, dir: u64, names: &Names, change: Change) -> Result<u64, 
         Change::Unlink(name) => client.unlink(dir, name.as_bytes()).map(done),
         Change::Rmdir(name) => client.rmdir(dir, name.as_bytes()).map(done),
         Change::Rename(from, to, flags) => {
-            client.rename((dir, from.as_bytes()), (dir, to.as_bytes()), flags).map(done)
+            client.rename((dir, from.as_bytes()), (dir, to.as_bytes()), flags, None).map(done)
+        }
+        Change::RenameOver(from, to) => {
+            let (old, new) = ((dir, from.as_bytes()), (dir, to.as_bytes()));
+            client.rename(old, new, RenameFlags::empty(), Some(OWNER))?;
+            // The reply does not say what was made.
+            Ok(made(at_last(|| client.lookup(dir, from.as_bytes()))))
         }
         Change::Link(of, name) => client.link(names[of].ino, dir, name.as_bytes()).map(made),
         Change::Chmod(name, perm) => {
@@ -224,7 +242,9 @@ fn work(client: &Client, number: usize, seed: u64) -> (Names, usize) {
                 unheard += 1;
                 let now = at_last(|| look(client, dir));
                 let made = match change {
-                    Change::Create(name) | Change::Mkdir(name) => now.get(name).map_or(0, |inode| inode.ino),
+                    Change::Create(name) | Change::Mkdir(name) | Change::RenameOver(name, _) => {
+                        now.get(name).map_or(0, |inode| inode.ino)
+                    }
                     _ => 0,
                 };
                 let one = now == names || changed(&names, change, made).is_ok_and(|after| now == after);

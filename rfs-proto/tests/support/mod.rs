@@ -3,8 +3,8 @@
 use rfs_proto::{
     Attached, Attr, BadBlock, Belongs, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind,
     Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks,
-    Opened, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime, StatFs,
-    Value, Verified, XattrSet,
+    Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime,
+    StatFs, Value, Verified, XattrSet,
 };
 
 /// Attributes that use every field.
@@ -57,9 +57,9 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false, mount: None },
         ),
         (
-            "00 0b 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
+            "00 0c 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
-                version: 11,
+                version: 12,
                 client: "",
                 export: "",
                 keeps: false,
@@ -111,13 +111,25 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("0a 01 01 61", Request::Unlink { parent: 1, name: b"a" }),
         ("0b 01 01 61", Request::Rmdir { parent: 1, name: b"a" }),
         (
-            "0c 01 01 61 02 01 62 02",
+            "0c 01 01 61 02 01 62 02 00",
             Request::Rename {
                 parent: 1,
                 name: b"a",
                 new_parent: 2,
                 new_name: b"b",
                 flags: RenameFlags::EXCHANGE,
+                whiteout: None,
+            },
+        ),
+        (
+            "0c 01 01 61 01 01 62 01 01 e807 05",
+            Request::Rename {
+                parent: 1,
+                name: b"a",
+                new_parent: 1,
+                new_name: b"b",
+                flags: RenameFlags::NOREPLACE,
+                whiteout: Some(Owner { uid: 1000, gid: 5 }),
             },
         ),
         ("0d 05 01", Request::Open { ino: 5, write: true }),

@@ -3,7 +3,7 @@
 //! Threading: as the dispatcher. What changes a name has its directory, and the inode that it stands for, to itself. Rules are in
 //! `namespace`; here they meet slots, leases and limits.
 
-use rfs_proto::{Attr, Errno, FileKind, MAX_SYMLINK, Reply, Request};
+use rfs_proto::{Attr, Errno, FileKind, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
 use seeded_faults::{Fault, seeded};
 
 use super::{call::Call, held::Stop, meta::Meta};
@@ -79,17 +79,11 @@ impl Call<'_> {
                 meta.told_name(session, parent);
                 Ok(Reply::Done)
             }),
-            Request::Rename { parent, name, new_parent, new_name, flags } => {
+            Request::Rename { parent, name, new_parent, new_name, flags, whiteout } => {
                 let from = Place { parent, name };
                 let to = Place { parent: new_parent, name: new_name };
                 self.answered_changing(&[parent, new_parent], |meta| {
-                    let effects = meta.namespace.rename(from, to, flags, now)?;
-                    // Of two names of one inode nothing changes.
-                    let names = if effects.touched.is_empty() { &[][..] } else { &[from, to] };
-                    meta.settle(session, &effects, names);
-                    meta.told_name(session, parent);
-                    meta.told_name(session, new_parent);
-                    Ok(Reply::Done)
+                    rename(meta, session, (from, to), (flags, whiteout), now)
                 })
             }
             // The others are handled before.
@@ -120,11 +114,44 @@ fn make(meta: &mut Meta<'_>, session: u64, place: Place<'_>, new: New<'_>, now: 
     meta.namespace.may_make(parent, name, new.kind)?;
     let slot = meta.table.take().ok_or(Errno::ENOSPC)?;
     let (ino, effects) = meta.namespace.make(parent, name, New { slot, ..new }, now)?;
-    meta.xattrs.add(meta.namespace.get(ino)?.xattr_bytes());
-    meta.publish_new(ino);
+    begin(meta, ino)?;
     meta.settle(session, &effects, &[place]);
     meta.told_name(session, parent);
     Ok(meta.told(session, ino)?)
+}
+
+/// An inode is new.
+fn begin(meta: &mut Meta<'_>, ino: u64) -> Result<(), Errno> {
+    meta.xattrs.add(meta.namespace.get(ino)?.xattr_bytes());
+    meta.publish_new(ino);
+    Ok(())
+}
+
+/// Renames, and leaves a whiteout in the old place if that is asked for.
+fn rename(
+    meta: &mut Meta<'_>,
+    session: u64,
+    (from, to): (Place<'_>, Place<'_>),
+    (flags, whiteout): (RenameFlags, Option<Owner>),
+    now: i64,
+) -> Result<Reply, Stop> {
+    let left = match whiteout {
+        Some(owner) if meta.namespace.may_rename(from, to, flags, true)? => {
+            let slot = meta.table.take().ok_or(Errno::ENOSPC)?;
+            Some(New::whiteout(owner, slot))
+        }
+        _ => None,
+    };
+    let effects = meta.namespace.rename(from, to, flags, left, now)?;
+    if let Some(ino) = effects.made {
+        begin(meta, ino)?;
+    }
+    // Of two names of one inode nothing changes.
+    let names = if effects.touched.is_empty() { &[][..] } else { &[from, to] };
+    meta.settle(session, &effects, names);
+    meta.told_name(session, from.parent);
+    meta.told_name(session, to.parent);
+    Ok(Reply::Done)
 }
 
 /// Makes a file, or opens the one that there is.

@@ -14,7 +14,7 @@ mod rename;
 mod tests;
 mod xattr;
 
-use rfs_proto::{Errno, FileKind, MAX_NAME};
+use rfs_proto::{Errno, FileKind, MAX_NAME, Owner};
 use seeded_faults::{Fault, seeded};
 
 pub use acl::Acl;
@@ -39,6 +39,8 @@ pub struct Effects {
     pub orphaned: Option<u64>,
     /// Directories that lie in another one now.
     pub moved: Vec<u64>,
+    /// An inode that was made for the old place of one that was renamed.
+    pub made: Option<u64>,
 }
 
 /// A new inode.
@@ -60,6 +62,13 @@ pub struct New<'a> {
     pub target: &'a [u8],
     /// Its record.
     pub slot: u32,
+}
+
+impl New<'_> {
+    /// What says where overlayfs has layers that there is nothing, whatever lies below.
+    pub fn whiteout(Owner { uid, gid }: Owner, slot: u32) -> New<'static> {
+        New { kind: FileKind::CharDevice, perm: 0, umask: 0, uid, gid, rdev: 0, target: b"", slot }
+    }
 }
 
 /// Names, and the inodes that they stand for.
@@ -152,6 +161,16 @@ impl<I: InodesMut> Namespace<I> {
         now: i64,
     ) -> Result<(u64, Effects), I::Stop> {
         self.may_make(parent, name, new.kind)?;
+        let ino = self.make_inode(parent, new, now)?;
+        self.change_entries(Place { parent, name }, now, |directory, nlink| {
+            directory.set(name, ino);
+            *nlink += u32::from(new.kind == FileKind::Directory);
+        });
+        Ok((ino, Effects { touched: vec![parent], ..Effects::default() }))
+    }
+
+    /// Makes an inode for a name in a directory, which has been asked for as the number has.
+    fn make_inode(&mut self, parent: u64, new: New<'_>, now: i64) -> Result<u64, I::Stop> {
         let ino = self.inodes.fresh()?;
         let directory = self.get(parent)?;
         let mut child = Inode::new(new, parent, now);
@@ -163,13 +182,8 @@ impl<I: InodesMut> Namespace<I> {
         }
         let default = directory.xattrs.as_ref().and_then(|xattrs| xattrs.default.as_ref());
         child.begin_acls(default, new.umask);
-        let is_directory = child.is_directory();
         self.inodes.insert(ino, child);
-        self.change_entries(Place { parent, name }, now, |directory, nlink| {
-            directory.set(name, ino);
-            *nlink += u32::from(is_directory);
-        });
-        Ok((ino, Effects { touched: vec![parent], ..Effects::default() }))
+        Ok(ino)
     }
 
     /// Gives an inode one more name. Both have been asked for.

@@ -5,7 +5,7 @@
 use rfs_proto::{Errno, RenameFlags};
 use seeded_faults::{Fault, seeded};
 
-use super::{Body, Effects, InodesMut, Namespace, check_name};
+use super::{Body, Effects, InodesMut, Namespace, New, check_name};
 
 /// One end of a rename.
 #[derive(Clone, Copy, Debug)]
@@ -17,16 +17,47 @@ pub struct Place<'a> {
 }
 
 impl<I: InodesMut> Namespace<I> {
-    /// Renames, replacing what is there, or not, or swapping the two. Both directories have been asked for.
+    /// Whether [`Namespace::rename`] would succeed. If so, it will. False: there is nothing to do.
+    pub fn may_rename(
+        &mut self,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: RenameFlags,
+        leaves_something: bool,
+    ) -> Result<bool, I::Stop> {
+        Ok(self.ends(from, to, flags, leaves_something)?.is_some())
+    }
+
+    /// Renames, replacing what is there, or not, or swapping the two, and leaves something new in the old place, or not. Both directories
+    /// have been asked for. Something new is not among what was touched: its record is yet to be made.
     pub fn rename(
         &mut self,
         from: Place<'_>,
         to: Place<'_>,
         flags: RenameFlags,
+        left: Option<New<'_>>,
         now: i64,
     ) -> Result<Effects, I::Stop> {
+        match self.ends(from, to, flags, left.is_some())? {
+            None => Ok(Effects::default()),
+            Some((source, Some(target))) if flags.contains(RenameFlags::EXCHANGE) => {
+                Ok(self.exchange(from, source, to, target, now)?)
+            }
+            Some((source, target)) => self.replace((from, source), (to, target), left, now),
+        }
+    }
+
+    /// What is renamed, and what has the new name. All that may be wrong is, or is not. Nothing if there is nothing to do.
+    fn ends(
+        &mut self,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: RenameFlags,
+        leaves_something: bool,
+    ) -> Result<Option<(u64, Option<u64>)>, I::Stop> {
         let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
-        if flags.contains(both) || !both.contains(flags) {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if flags.contains(both) || !both.contains(flags) || exchange && leaves_something {
             return Err(Errno::EINVAL.into());
         }
         for place in [from, to] {
@@ -44,7 +75,6 @@ impl<I: InodesMut> Namespace<I> {
         }
         self.need(source)?;
         target.map_or(Ok(()), |target| self.need(target))?;
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
         if self.is_above(source, from.parent, to.parent)? {
             return Err(Errno::EINVAL.into());
         }
@@ -53,29 +83,28 @@ impl<I: InodesMut> Namespace<I> {
         {
             return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
         }
-        let effects = match target {
-            None if exchange => Err(Errno::ENOENT),
+        match target {
+            None if exchange => return Err(Errno::ENOENT.into()),
             // Two names of one inode: nothing to do, says POSIX.
-            Some(target) if target == source => Ok(Effects::default()),
-            Some(target) if exchange => self.exchange(from, source, to, target, now),
-            _ => self.replace(from, source, to, target, now),
-        };
-        Ok(effects?)
+            Some(target) if target == source => return Ok(None),
+            Some(target) if exchange => self.may_exchange((from, source), (to, target))?,
+            _ => self.may_replace((from, source), (to, target))?,
+        }
+        if leaves_something {
+            self.inodes.fresh()?;
+        }
+        Ok(Some((source, target)))
     }
 
-    fn replace(
-        &mut self,
-        from: Place<'_>,
-        source: u64,
-        to: Place<'_>,
-        target: Option<u64>,
-        now: i64,
-    ) -> Result<Effects, Errno> {
+    fn may_replace(
+        &self,
+        (from, source): (Place<'_>, u64),
+        (to, target): (Place<'_>, Option<u64>),
+    ) -> Result<(), Errno> {
         let moves_directory = self.get(source)?.is_directory();
         let mut loses_directory = false;
         if let Some(target) = target {
-            let target = self.get(target)?;
-            match (moves_directory, target.directory()) {
+            match (moves_directory, self.get(target)?.directory()) {
                 (true, None) => return Err(Errno::ENOTDIR),
                 (false, Some(_)) => return Err(Errno::EISDIR),
                 (true, Some(directory)) if !directory.is_empty() => return Err(Errno::ENOTEMPTY),
@@ -86,9 +115,24 @@ impl<I: InodesMut> Namespace<I> {
         if gains_link && self.get(to.parent)?.nlink >= self.max_links {
             return Err(Errno::EMLINK);
         }
+        Ok(())
+    }
 
-        let (moved, lost) = (u32::from(moves_directory), u32::from(loses_directory));
-        if from.parent == to.parent {
+    fn replace(
+        &mut self,
+        (from, source): (Place<'_>, u64),
+        (to, target): (Place<'_>, Option<u64>),
+        left: Option<New<'_>>,
+        now: i64,
+    ) -> Result<Effects, I::Stop> {
+        let moved = u32::from(self.get(source)?.is_directory());
+        // Of the same kind as what replaces it.
+        let lost = if target.is_some() { moved } else { 0 };
+        let made = match left {
+            Some(new) => Some(self.make_inode(from.parent, new, now)?),
+            None => None,
+        };
+        if from.parent == to.parent && made.is_none() {
             self.change_entries(from, now, |directory, nlink| {
                 directory.rename(from.name, to.name);
                 *nlink -= lost;
@@ -97,7 +141,11 @@ impl<I: InodesMut> Namespace<I> {
             self.change_entries(to, now, |_, _| {});
         } else {
             self.change_entries(from, now, |directory, nlink| {
-                directory.remove(from.name);
+                match made {
+                    // There is such a name all the time: who reads the directory meanwhile finds it once.
+                    Some(ino) => directory.set(from.name, ino),
+                    None => directory.remove(from.name),
+                }
                 *nlink -= moved;
             });
             self.change_entries(to, now, |directory, nlink| {
@@ -105,13 +153,31 @@ impl<I: InodesMut> Namespace<I> {
                 *nlink = *nlink + moved - lost;
             });
         }
-        let mut effects = Effects { touched: vec![from.parent, to.parent, source], ..Effects::default() };
+        let touched = vec![from.parent, to.parent, source];
+        let mut effects = Effects { touched, made, ..Effects::default() };
         self.moved(source, to.parent, now, &mut effects)?;
         if let Some(target) = target {
             effects.orphaned = self.lose_name(target, now)?;
             effects.touched.push(target);
         }
         Ok(effects)
+    }
+
+    fn may_exchange(
+        &self,
+        (from, source): (Place<'_>, u64),
+        (to, target): (Place<'_>, u64),
+    ) -> Result<(), Errno> {
+        let gains = match (self.get(source)?.is_directory(), self.get(target)?.is_directory()) {
+            _ if from.parent == to.parent => None,
+            (true, false) => Some(to.parent),
+            (false, true) => Some(from.parent),
+            _ => None,
+        };
+        match gains {
+            Some(parent) if self.get(parent)?.nlink >= self.max_links => Err(Errno::EMLINK),
+            _ => Ok(()),
+        }
     }
 
     fn exchange(
@@ -124,15 +190,6 @@ impl<I: InodesMut> Namespace<I> {
     ) -> Result<Effects, Errno> {
         let source_directory = u32::from(self.get(source)?.is_directory());
         let target_directory = u32::from(self.get(target)?.is_directory());
-        if from.parent != to.parent {
-            let gains = if source_directory > target_directory { Some(to.parent) } else { None };
-            let gains = if target_directory > source_directory { Some(from.parent) } else { gains };
-            if let Some(parent) = gains
-                && self.get(parent)?.nlink >= self.max_links
-            {
-                return Err(Errno::EMLINK);
-            }
-        }
         self.change_entries(from, now, |directory, nlink| {
             directory.set(from.name, target);
             *nlink = *nlink + target_directory - source_directory;

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use rfs_proto::{ROOT_INO, RenameFlags};
+use rfs_proto::{Owner, ROOT_INO, RenameFlags};
 
 use super::*;
 
@@ -78,7 +78,19 @@ fn rename(ns: &mut Namespace, from: &str, to: &str, flags: RenameFlags) -> Resul
     let ((from_parent, from), (to_parent, to)) = (place(ns, from), place(ns, to));
     let from = Place { parent: from_parent, name: from.as_bytes() };
     let to = Place { parent: to_parent, name: to.as_bytes() };
-    ns.rename(from, to, flags, 50)
+    ns.rename(from, to, flags, None, 50)
+}
+
+/// The same, with a whiteout of user 7 and group 8 in the old place.
+fn rename_over(ns: &mut Namespace, from: &str, to: &str, flags: RenameFlags) -> Result<Effects, Errno> {
+    let ((from_parent, from), (to_parent, to)) = (place(ns, from), place(ns, to));
+    let from = Place { parent: from_parent, name: from.as_bytes() };
+    let to = Place { parent: to_parent, name: to.as_bytes() };
+    let may = ns.may_rename(from, to, flags, true);
+    let left = New::whiteout(Owner { uid: 7, gid: 8 }, 33);
+    let renamed = ns.rename(from, to, flags, Some(left), 50);
+    assert_eq!(may, renamed.as_ref().map(|effects| *effects != Effects::default()).map_err(|&errno| errno));
+    renamed
 }
 
 fn ino(ns: &Namespace, path: &str) -> Result<u64, Errno> {
@@ -320,4 +332,97 @@ fn rename_exchanges() {
     );
     let unknown = RenameFlags::from_bits_retain(4);
     assert_eq!(rename(&mut ns, "a/d", "b/f", unknown), Err(Errno::EINVAL));
+}
+
+/// What a whiteout is: kind, permission bits, links, owner, group, device, record, times.
+fn whiteout(ns: &Namespace, ino: u64) -> (FileKind, u32, u32, u32, u32, u32, u32, [i64; 3]) {
+    let Inode { kind, perm, nlink, uid, gid, rdev, slot, atime, mtime, ctime, .. } = *ns.get(ino).unwrap();
+    (kind, perm, nlink, uid, gid, rdev, slot, [atime, mtime, ctime])
+}
+
+const WHITEOUT: (FileKind, u32, u32, u32, u32, u32, u32, [i64; 3]) =
+    (FileKind::CharDevice, 0, 1, 7, 8, 0, 33, [50; 3]);
+
+#[test]
+fn rename_leaves_a_whiteout() {
+    let mut ns = namespace();
+    let (a, b) = (make(&mut ns, "a/"), make(&mut ns, "b/"));
+    let (dir, file, other) = (make(&mut ns, "a/d/"), make(&mut ns, "a/f"), make(&mut ns, "a/g"));
+    // Within a directory, to a new name: the old one keeps its cookie.
+    let cookie = |ns: &Namespace, name: &str| ns.directory(a).unwrap().cookie(name.as_bytes());
+    let effects = rename_over(&mut ns, "a/f", "a/h", NONE).unwrap();
+    let made = ino(&ns, "a/f").unwrap();
+    let touched = vec![a, a, file];
+    assert_eq!(effects, Effects { touched, made: Some(made), ..Effects::default() });
+    assert_eq!((ino(&ns, "a/h"), whiteout(&ns, made), times(&ns, a)), (Ok(file), WHITEOUT, (50, 50)));
+    assert_eq!(["f", "g", "h"].map(|name| cookie(&ns, name)), [Some(2), Some(3), Some(4)]);
+    // In the place of another one, and of a whiteout.
+    let effects = rename_over(&mut ns, "a/h", "a/g", NONE).unwrap();
+    assert_eq!((ino(&ns, "a/g"), effects.orphaned), (Ok(file), Some(other)));
+    assert_eq!(effects.made, Some(ino(&ns, "a/h").unwrap()));
+    assert_eq!(rename_over(&mut ns, "a/g", "a/f", NONE).unwrap().orphaned, Some(made));
+    assert_eq!(["f", "g", "h"].map(|name| cookie(&ns, name)), [Some(2), Some(3), Some(4)]);
+    // A directory goes to another one: no directory is left.
+    let effects = rename_over(&mut ns, "a/d", "b/d", RenameFlags::NOREPLACE).unwrap();
+    let made = ino(&ns, "a/d").unwrap();
+    let (touched, moved) = (vec![a, b, dir], vec![dir]);
+    assert_eq!(effects, Effects { touched, moved, made: Some(made), ..Effects::default() });
+    assert_eq!((nlink(&ns, a), nlink(&ns, b), nlink(&ns, dir), whiteout(&ns, made)), (2, 3, 2, WHITEOUT));
+    // And from there to an empty one in its own directory.
+    let empty = make(&mut ns, "b/e/");
+    assert_eq!(rename_over(&mut ns, "b/d", "b/e", NONE).unwrap().orphaned, Some(empty));
+    assert_eq!((nlink(&ns, b), ino(&ns, "b/e")), (3, Ok(dir)));
+}
+
+#[test]
+fn no_whiteout_is_left_where_nothing_is_renamed() {
+    let mut ns = namespace();
+    let file = make(&mut ns, "f");
+    ns.link(file, ROOT_INO, b"g", 3).unwrap();
+    make(&mut ns, "full/");
+    make(&mut ns, "full/x");
+    make(&mut ns, "d/");
+    let before = ns.inodes().0.len();
+    for (from, to) in [("f", "f"), ("f", "g")] {
+        assert_eq!(rename_over(&mut ns, from, to, NONE), Ok(Effects::default()));
+    }
+    let exchange = RenameFlags::EXCHANGE;
+    for (from, to, flags, errno) in [
+        ("f", "full/x", exchange, Errno::EINVAL),
+        ("f", "g", exchange, Errno::EINVAL),
+        ("f", "full/x", RenameFlags::NOREPLACE, Errno::EEXIST),
+        ("f", "d", NONE, Errno::EISDIR),
+        ("d", "f", NONE, Errno::ENOTDIR),
+        ("d", "full", NONE, Errno::ENOTEMPTY),
+        ("d", "d/e", NONE, Errno::EINVAL),
+        ("none", "x", NONE, Errno::ENOENT),
+    ] {
+        assert_eq!(rename_over(&mut ns, from, to, flags), Err(errno), "{from} {to}");
+    }
+    assert_eq!((ns.inodes().0.len(), ino(&ns, "f"), nlink(&ns, file)), (before, Ok(file), 2));
+}
+
+#[test]
+fn a_whiteout_gets_group_and_acl_from_the_directory() {
+    let mut ns = namespace();
+    let dir = make(&mut ns, "d/");
+    make(&mut ns, "d/f");
+    // user::rwx, user 5:rwx, group::rwx, mask::rwx, other::rwx
+    let entries = [(1u16, u32::MAX), (2, 5), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)];
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, id) in entries {
+        value.extend([tag.to_le_bytes(), 7u16.to_le_bytes()].concat());
+        value.extend(id.to_le_bytes());
+    }
+    let inode = ns.get_mut(dir).unwrap();
+    (inode.perm, inode.gid) = (0o2777, 77);
+    inode.set_acl(XattrName::Default, Acl::decode(&value).unwrap());
+    rename_over(&mut ns, "d/f", "g", NONE).unwrap();
+    let made = ino(&ns, "d/f").unwrap();
+    let (kind, perm, nlink, uid, _, rdev, slot, times) = WHITEOUT;
+    assert_eq!(whiteout(&ns, made), (kind, perm, nlink, uid, 77, rdev, slot, times));
+    // What the list allows to user 5, the mask takes away.
+    let access = ns.get(made).unwrap().xattrs.as_ref().unwrap().get(XattrName::Access).unwrap();
+    assert_eq!(Acl::decode(&access).unwrap().unwrap().permissions(), 0);
+    assert!(!Acl::decode(&access).unwrap().unwrap().is_minimal());
 }

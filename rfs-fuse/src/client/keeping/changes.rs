@@ -34,9 +34,9 @@ impl<'r> Effect<'r> {
             Request::Unlink { parent, name } | Request::Rmdir { parent, name } => {
                 smallvec![(parent, name, true)]
             }
-            Request::Rename { parent, name, new_parent, new_name, flags } => {
+            Request::Rename { parent, name, new_parent, new_name, flags, whiteout } => {
                 // Where the other name exists it may be one of the same inode by now: then nothing has happened.
-                let gone = flags == RenameFlags::NOREPLACE;
+                let gone = flags == RenameFlags::NOREPLACE && whiteout.is_none();
                 smallvec![(parent, name, gone), (new_parent, new_name, false)]
             }
             Request::SetAttr { .. }
@@ -175,16 +175,24 @@ impl Drop for Change<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rfs_proto::Owner;
+
     use super::*;
 
     #[test]
     fn what_is_under_way_is_known() {
         let changes = Changes::default();
-        let rename = |flags| Request::Rename { parent: 1, name: b"a", new_parent: 2, new_name: b"b", flags };
+        let renamed = |flags, whiteout| {
+            let (parent, new_parent) = (1, 2);
+            Request::Rename { parent, name: b"a", new_parent, new_name: b"b", flags, whiteout }
+        };
+        let rename = |flags| renamed(flags, None);
         let effect = Effect::of(&rename(RenameFlags::empty())).expect("an effect");
         assert_eq!(effect.names[..], [(1, &b"a"[..], false), (2, &b"b"[..], false)]);
         let to_nothing = Effect::of(&rename(RenameFlags::NOREPLACE)).expect("an effect");
         assert_eq!(to_nothing.names[..], [(1, &b"a"[..], true), (2, &b"b"[..], false)]);
+        let whiteout = Effect::of(&renamed(RenameFlags::NOREPLACE, Some(Owner { uid: 0, gid: 0 })));
+        assert_eq!(whiteout.expect("an effect").names[..], [(1, &b"a"[..], false), (2, &b"b"[..], false)]);
         let swap = Effect::of(&rename(RenameFlags::EXCHANGE)).expect("an effect");
         assert_eq!(swap.names[..], [(1, &b"a"[..], false), (2, &b"b"[..], false)]);
         let (one, two) = (changes.begin(&effect), changes.begin(&swap));

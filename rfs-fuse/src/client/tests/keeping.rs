@@ -7,7 +7,7 @@ use std::{
 };
 
 use rdmabox::Cancel;
-use rfs_proto::{Recall, RenameFlags, Request, encode_request};
+use rfs_proto::{Owner, Recall, RenameFlags, Request, encode_request};
 
 use super::*;
 use crate::client::{Keeper, Remote};
@@ -246,13 +246,18 @@ fn a_name_that_is_renamed_to_another_one_of_the_same_inode_still_exists() {
         Ok(())
     });
     let none = RenameFlags::empty();
-    k.client.rename((DIR, b"a"), (OTHER, b"b"), none).expect("nothing to do");
+    k.client.rename((DIR, b"a"), (OTHER, b"b"), none, None).expect("nothing to do");
     assert!(k.finds("a"));
     // One that goes is gone, and known to be where there was no such name.
-    k.client.rename((DIR, b"a"), (OTHER, b"c"), none).expect("renamed");
+    k.client.rename((DIR, b"a"), (OTHER, b"c"), none, None).expect("renamed");
     assert!(!k.finds("a") && k.finds("c"));
-    k.client.rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE).expect("renamed");
+    k.client.rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE, None).expect("renamed");
     assert_eq!(k.calls(|_| assert!(!k.finds("c"))), 0);
+    // Where a whiteout is left there is something.
+    let whiteout = Some(Owner { uid: 1, gid: 2 });
+    assert!(k.finds("b"));
+    k.client.rename((DIR, b"b"), (OTHER, b"e"), RenameFlags::NOREPLACE, whiteout).expect("renamed");
+    assert_ne!(k.client.lookup(DIR, b"b").expect("a whiteout").ino, ino);
 }
 
 #[test]

@@ -150,8 +150,8 @@ impl<'a> Hand<'a> {
             5 | 6 => self.ask(Request::Unlink { parent: ino, name: bytes }),
             7 => self.ask(Request::Rmdir { parent: ino, name: bytes }),
             8..=10 => {
-                let flags = RenameFlags::from_bits_retain([0, 0, 1, 2][self.dice.roll(4)]);
-                self.ask(rename((ino, name), (other, new_name), flags))
+                let flags = [0, 0, 1, 2, WHITEOUT, WHITEOUT | 1][self.dice.roll(6)];
+                self.ask(rename_as((ino, name), (other, new_name), flags))
             }
             11 => self.ask(Request::Open { ino, write: true }),
             12 => {
@@ -357,6 +357,7 @@ fn who_needs_other_shards_does_not_wait() {
             new_parent: directory.ino,
             new_name: b"moved",
             flags: RenameFlags::default(),
+            whiteout: None,
         });
         assert_eq!(client.page(directory.ino, 0, 10).entries.len(), 1);
         assert_eq!(client.stat(file.ino).size, 3);

@@ -136,7 +136,14 @@ fn each_change_and_what_it_recalls() {
             exchange((A, "dir"), (OTHER, "file")),
             &[name(A, "dir"), name(OTHER, "file"), name(A_DIR, ".."), attr(B_FILE)],
         ),
+        // What is left is told as the old name.
+        (
+            rename_as((A, "file"), (OTHER, "file"), WHITEOUT),
+            &[name(A, "file"), name(OTHER, "file"), attr(A_FILE), attr(B_FILE)],
+        ),
+        (rename_as((A, "dir"), (A, "new"), WHITEOUT), &[name(A, "dir"), name(A, "new"), attr(A_DIR)]),
         (move_((A, "file"), (A, "file")), &[]),
+        (rename_as((A, "file"), (A, "file"), WHITEOUT), &[]),
         // Attributes.
         (set(A_FILE, SetAttr { perm: Some(0o600), ..SetAttr::default() }), &[attr(A_FILE)]),
         (set(A_FILE, SetAttr { uid: Some(7), ..SetAttr::default() }), &[owner(A_FILE)]),

@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any(), name()).prop_map(|(p, n)| Mkdir(p, n)),
         2 => (any(), any(), name()).prop_map(|(i, p, n)| Link(i, p, n)),
         3 => (any(), name()).prop_map(|(p, n)| Remove(p, n)),
-        5 => (any(), name(), any(), name(), 0..3u32).prop_map(|(p, n, q, m, f)| Rename(p, n, q, m, f)),
+        6 => (any(), name(), any(), name(), 0..6u32).prop_map(|(p, n, q, m, f)| Rename(p, n, q, m, f)),
         4 => (any(), proptest::bool::ANY).prop_map(|(i, w)| Open(i, w)),
         4 => any().prop_map(Close),
         1 => (any(), 0..20_000u64).prop_map(|(i, s)| Truncate(i, s)),
@@ -279,9 +279,7 @@ impl World<'_> {
                     false => Request::Unlink { parent, name },
                 }
             }
-            Step::Rename(_, from, _, to, flags) => {
-                rename((first, from), (second, to), RenameFlags::from_bits_retain(flags))
-            }
+            Step::Rename(_, from, _, to, flags) => rename_as((first, from), (second, to), flags),
             Step::Open(_, write) => Request::Open { ino: first, write },
             Step::Close(_) => Request::Close { ino: first },
             Step::Truncate(_, size) => {

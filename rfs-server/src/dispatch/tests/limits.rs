@@ -16,10 +16,18 @@ fn out_of_inodes() {
     let (parent, perm, uid, gid) = (ROOT_INO, 0o700, 0, 0);
     assert_eq!(client.error(Request::Mkdir { parent, name, perm, umask: 0, uid, gid }), Errno::ENOSPC);
     assert_eq!(client.error(Request::Symlink { parent, name, target: b"x", uid, gid }), Errno::ENOSPC);
+    let whiteout = |from, to, flags| rename_as((ROOT_INO, from), (ROOT_INO, to), WHITEOUT | flags);
+    assert_eq!(client.error(whiteout("a", "c", 0)), Errno::ENOSPC);
     // What exists is found first.
+    assert_eq!(client.error(whiteout("a", "b", 0)), Errno::EISDIR);
+    assert_eq!(client.error(whiteout("a", "b", 1)), Errno::EEXIST);
+    client.done(whiteout("a", "a", 0));
     assert_eq!(client.error(create(ROOT_INO, "b", true)), Errno::EEXIST);
     assert_eq!((client.stat(ROOT_INO), fixture.free_inodes()), (before, 0));
     client.done(Request::Rmdir { parent, name: b"b" });
+    client.done(whiteout("a", "b", 0));
+    assert_eq!(fixture.free_inodes(), 0);
+    client.done(Request::Unlink { parent, name: b"a" });
     client.create("c");
 }
 

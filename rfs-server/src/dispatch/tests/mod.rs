@@ -20,8 +20,8 @@ mod xattr;
 use std::sync::{atomic::Ordering, mpsc};
 
 use rfs_proto::{
-    Attached, Attr, DirPage, Layout, Marks, Opened, ROOT_INO, RegionRef, RenameFlags, SetAttr, XattrSet,
-    decode_reply, decode_request, encode_reply, encode_request, record,
+    Attached, Attr, DirPage, Layout, Marks, Opened, Owner, ROOT_INO, RegionRef, RenameFlags, SetAttr,
+    XattrSet, decode_reply, decode_request, encode_reply, encode_request, record,
 };
 
 use super::*;
@@ -272,5 +272,21 @@ fn rename<'a>(from: (u64, &'a str), to: (u64, &'a str), flags: RenameFlags) -> R
         new_parent: to.0,
         new_name: to.1.as_bytes(),
         flags,
+        whiteout: None,
     }
+}
+
+/// Of renameat2.
+const WHITEOUT: u32 = 4;
+
+/// A rename with the flags of renameat2; a whiteout belongs to user 7 and group 8.
+fn rename_as<'a>(
+    (parent, name): (u64, &'a str),
+    (new_parent, new_name): (u64, &'a str),
+    flags: u32,
+) -> Request<'a> {
+    let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
+    let whiteout = (flags & WHITEOUT != 0).then_some(Owner { uid: 7, gid: 8 });
+    let flags = RenameFlags::from_bits_retain(flags & !WHITEOUT);
+    Request::Rename { parent, name, new_parent, new_name, flags, whiteout }
 }

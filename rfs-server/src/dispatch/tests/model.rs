@@ -33,7 +33,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         2 => (path(), path()).prop_map(|(p, q)| Step::Link(p, q)),
         2 => path().prop_map(Step::Unlink),
         2 => path().prop_map(Step::Rmdir),
-        5 => (path(), path(), 0..4u32).prop_map(|(p, q, flags)| Step::Rename(p, q, flags)),
+        5 => (path(), path(), 0..8u32).prop_map(|(p, q, flags)| Step::Rename(p, q, flags)),
     ]
 }
 
@@ -155,7 +155,8 @@ impl Model {
     fn rename(&mut self, from: &Path, to: &Path, flags: u32) -> Result<(), Errno> {
         self.parent(from)?;
         self.parent(to)?;
-        if flags == 3 {
+        let (flags, whiteout) = (flags & !WHITEOUT, flags & WHITEOUT != 0);
+        if flags == 3 || flags == 2 && whiteout {
             return Err(Errno::EINVAL);
         }
         let source = self.kind(from).ok_or(Errno::ENOENT)?;
@@ -175,7 +176,7 @@ impl Model {
             }
             let lifted = self.lift(from);
             self.drop_at(to, lifted);
-            return Ok(());
+            return if whiteout { self.add(from, FileKind::CharDevice) } else { Ok(()) };
         };
         if self.paths[from] == self.paths[to] {
             return Ok(());
@@ -194,7 +195,7 @@ impl Model {
                 self.lift(to);
                 let lifted = self.lift(from);
                 self.drop_at(to, lifted);
-                Ok(())
+                if whiteout { self.add(from, FileKind::CharDevice) } else { Ok(()) }
             }
         }
     }
@@ -263,7 +264,7 @@ pub(super) fn perform(client: &Client<'_>, step: &Step) -> Result<(), Errno> {
         }
         Step::Rename(from, to, flags) => {
             let (from, to) = (place(client, from)?, place(client, to)?);
-            client.ask(rename(from, to, RenameFlags::from_bits_retain(*flags)))
+            client.ask(rename_as(from, to, *flags))
         }
     };
     outcome(reply)

@@ -201,6 +201,58 @@ fn changes_of_names_change_times() {
 }
 
 #[test]
+fn a_whiteout_is_left_in_the_old_place() {
+    let fixture = fixture(16, 16);
+    let client = fixture.client(1);
+    let a = client.mkdir(ROOT_INO, "a").ino;
+    let file = client.opened(create(a, "f", true)).attr;
+    client.close(file.ino);
+    fixture.clock.set(5000);
+    let free = fixture.free_inodes();
+    client.done(rename_as((a, "f"), (ROOT_INO, "g"), WHITEOUT));
+    let whiteout = client.attr(lookup(a, "f"));
+    let Attr { ino, kind, perm, nlink, uid, gid, rdev, size, mtime, ctime, .. } = whiteout;
+    assert!(ino > file.ino);
+    assert_eq!((kind, perm, nlink, uid, gid, rdev, size), (FileKind::CharDevice, 0, 1, 7, 8, 0, 0));
+    assert_eq!((mtime, ctime, client.stat(a).mtime, client.stat(ROOT_INO).mtime), (5000, 5000, 5000, 5000));
+    assert_eq!(
+        (client.record(&whiteout), client.attr(lookup(ROOT_INO, "g")).ino),
+        (Some(whiteout), file.ino)
+    );
+    assert_eq!(fixture.free_inodes(), free - 1);
+    // One that is replaced by another one goes.
+    client.done(rename_as((ROOT_INO, "g"), (a, "f"), WHITEOUT));
+    assert_eq!(client.error(Request::GetAttr { ino }), Errno::ESTALE);
+    assert_eq!((client.record(&whiteout), fixture.free_inodes()), (None, free - 1));
+    assert_eq!(client.error(rename_as((a, "f"), (ROOT_INO, "g"), WHITEOUT | 2)), Errno::EINVAL);
+    assert_eq!(fixture.free_inodes(), free - 1);
+}
+
+/// The default ACL of the directory is one of what the server keeps of extended attributes.
+#[test]
+fn what_a_whiteout_has_of_the_directory_is_counted() {
+    let fixture = fixture(16, 16);
+    let client = fixture.client(1);
+    client.create("f");
+    let name = b"system.posix_acl_default";
+    let mut value = vec![2, 0, 0, 0];
+    for (tag, id) in [(1u16, u32::MAX), (2, 5), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)] {
+        value.extend([tag.to_le_bytes(), [7, 0]].concat());
+        value.extend(id.to_le_bytes());
+    }
+    let (how, value) = (XattrSet::Any, &value[..]);
+    let (continued, drop_sgid) = (false, false);
+    client.done(Request::SetXattr { ino: ROOT_INO, name, value, how, continued, drop_sgid, only_if: None });
+    let before = fixture.dispatcher.store.xattrs.used();
+    client.done(rename_as((ROOT_INO, "f"), (ROOT_INO, "g"), WHITEOUT));
+    let whiteout = client.attr(lookup(ROOT_INO, "f"));
+    assert_eq!((whiteout.perm, whiteout.marks), (0, Marks::XATTRS));
+    assert!(fixture.dispatcher.store.xattrs.used() > before);
+    client.unlink("f");
+    assert_eq!(fixture.dispatcher.store.xattrs.used(), before);
+}
+
+#[test]
 fn set_attr() {
     let fixture = fixture(16, 8);
     let client = fixture.client(1);

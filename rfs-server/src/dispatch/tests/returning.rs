@@ -294,7 +294,7 @@ enum Ask {
     Link(u64, u8),
     Unlink(u8),
     Rmdir(u8),
-    Rename(u8, u8, bool),
+    Rename(u8, u8, u32),
     Open(u64, bool),
     Close(u64),
     Lock(u64, u64, LockKind, u64),
@@ -314,7 +314,8 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => (ino(), name()).prop_map(|(ino, name)| Ask::Link(ino, name)),
         3 => name().prop_map(Ask::Unlink),
         1 => name().prop_map(Ask::Rmdir),
-        3 => (name(), name(), any::<bool>()).prop_map(|(from, to, swap)| Ask::Rename(from, to, swap)),
+        3 => (name(), name(), prop_oneof![Just(0), Just(2), Just(WHITEOUT)])
+            .prop_map(|(from, to, flags)| Ask::Rename(from, to, flags)),
         3 => (ino(), any::<bool>()).prop_map(|(ino, write)| Ask::Open(ino, write)),
         4 => ino().prop_map(Ask::Close),
         5 => (ino(), 0..2u64, kind, 0..4u64).prop_map(|(ino, owner, kind, at)| Ask::Lock(ino, owner, kind, at)),
@@ -337,9 +338,9 @@ impl Ask {
             Ask::Link(ino, at) => Request::Link { ino, parent, name: name(at) },
             Ask::Unlink(at) => Request::Unlink { parent, name: name(at) },
             Ask::Rmdir(at) => Request::Rmdir { parent, name: name(at) },
-            Ask::Rename(from, to, swap) => {
-                let flags = if swap { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
-                Request::Rename { parent, name: name(from), new_parent: parent, new_name: name(to), flags }
+            Ask::Rename(from, to, flags) => {
+                let text = |at| std::str::from_utf8(name(at)).unwrap();
+                rename_as((parent, text(from)), (parent, text(to)), flags)
             }
             Ask::Open(ino, write) => Request::Open { ino, write },
             Ask::Close(ino) => Request::Close { ino },
