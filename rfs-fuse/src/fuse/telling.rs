@@ -40,7 +40,7 @@ struct Shared {
 pub(super) struct Tellers(Arc<Shared>);
 
 impl Tellers {
-    /// Tells the kernel, and returns when it has done what it was told.
+    /// Tells the kernel, and returns when it has done what it was told. It is the same device each time: the threads have no other one.
     pub(super) fn tell(&self, device: BorrowedFd<'_>, message: Vec<u8>) -> io::Result<()> {
         let (tell, told) = mpsc::channel();
         let finds_one = {
@@ -112,5 +112,86 @@ impl Shared {
         while let Some((message, told)) = self.next() {
             told.send(write(&device, &message)).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::fd::OwnedFd, time::Duration};
+
+    use rustix::{
+        io::Errno,
+        pipe::{PipeFlags, fcntl_setpipe_size, pipe_with},
+    };
+
+    use super::*;
+
+    /// Descriptors of each thread that tells.
+    fn tables() -> Vec<Vec<String>> {
+        let tasks = fs::read_dir("/proc/self/task").expect("procfs").flatten();
+        let telling = tasks.filter(|task| {
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "telling\n")
+        });
+        let open = |task: fs::DirEntry| {
+            let listed = fs::read_dir(task.path().join("fd")).expect("procfs").flatten();
+            listed.map(|entry| entry.file_name().into_string().expect("a number")).collect()
+        };
+        telling.map(open).collect()
+    }
+
+    fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
+        (0..20_000).any(|_| {
+            is_so() || {
+                thread::sleep(Duration::from_millis(1));
+                false
+            }
+        })
+    }
+
+    /// Something in the place of a device that takes no more until so many bytes are read.
+    fn full() -> (OwnedFd, OwnedFd, usize) {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let size = fcntl_setpipe_size(&to, 4096).expect("resized");
+        assert_eq!(rustix::io::write(&to, &vec![b'-'; size]), Ok(size));
+        (from, to, size)
+    }
+
+    #[test]
+    fn who_waits_has_nothing_but_the_device_and_keeps_nobody_else_waiting() {
+        let (from, to, size) = full();
+        let number = to.as_raw_fd().to_string();
+        let tellers = Tellers::default();
+        thread::scope(|scope| {
+            let told: Vec<_> = [b'a', b'b', b'c']
+                .map(|byte| {
+                    scope.spawn({
+                        let (tellers, to) = (&tellers, &to);
+                        move || tellers.tell(to.as_fd(), vec![byte])
+                    })
+                })
+                .into();
+            let alone = vec![vec![number.clone()]; 3];
+            assert!(eventually(|| tables() == alone), "{:?}", tables());
+            assert!(told.iter().all(|told| !told.is_finished()), "there is no room yet");
+            let mut bytes = vec![0; size];
+            assert_eq!(rustix::io::read(&from, &mut bytes), Ok(size));
+            let mut said = Vec::new();
+            while said.len() < 3 {
+                let read = rustix::io::read(&from, &mut bytes).expect("read");
+                said.extend_from_slice(&bytes[..read]);
+            }
+            assert!(told.into_iter().all(|told| told.join().expect("no panic").is_ok()));
+            said.sort_unstable();
+            assert_eq!(said, b"abc");
+        });
+        // Those that are there do what comes next, and say what went wrong.
+        drop(from);
+        for _ in 0..3 {
+            let failed = tellers.tell(to.as_fd(), vec![b'd']).expect_err("nobody reads it");
+            assert_eq!(failed.raw_os_error(), Some(Errno::PIPE.raw_os_error()));
+        }
+        assert_eq!(tables().len(), 3);
+        drop(tellers);
+        assert!(eventually(|| tables().is_empty()), "they have ended");
     }
 }
