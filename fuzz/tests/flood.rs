@@ -1,7 +1,7 @@
 //! A small flood: the server is here, and so is its process.
 
 use rdmabox::{Address, ProviderKind};
-use rfs_fuzz::flood::Flood;
+use rfs_fuzz::flood::{AT_A_TIME, Flood};
 use rfs_server::{Config, ExportConfig, Server, dispatch::Root};
 
 fn export(name: &str) -> ExportConfig {
@@ -26,9 +26,10 @@ fn a_server_is_there_for_the_good_whatever_the_bad_send() {
     };
     let report = flood.run().unwrap();
     assert_eq!((report.strangers.connections, report.members.messages), (300, 4000));
-    // One more, unless the last message ended it.
+    // One more for each, unless the last message ended it.
     let more = report.members.sessions - report.members.unreadable;
-    assert!(more <= 1, "{:?}", report.members);
-    assert!(report.members.refused > 500 && report.members.unreadable > 20, "{:?}", report.members);
+    assert!(more <= AT_A_TIME, "{:?}", report.members);
+    // Each begins with the seeds, which can be decoded; of what follows it is more than half that cannot.
+    assert!(report.members.refused > 500 && report.members.unreadable > 1900, "{:?}", report.members);
     assert!(report.good.checked > 1 << 20, "{:?}", report.good);
 }

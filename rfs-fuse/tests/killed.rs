@@ -3,14 +3,20 @@
 mod common;
 
 use std::{
-    fs, io,
-    os::unix::fs::FileExt,
+    fs::{self, Permissions},
+    io,
+    os::unix::{
+        fs::{FileExt, PermissionsExt, chown},
+        process::CommandExt,
+    },
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use common::{Lender, Mount, Over, directory, eventually, exit_of, is_mounted, locking::open};
+use common::{
+    Lender, Mount, NOBODY, OpenDevice, Over, directory, eventually, exit_of, is_mounted, locking::open,
+};
 use rustix::{
     fs::{FlockOperation, flock},
     mount::{UnmountFlags, unmount},
@@ -18,6 +24,7 @@ use rustix::{
 };
 
 const MIB: u64 = 1 << 20;
+const ROOT: u32 = 0;
 
 #[test]
 fn the_mount_point_can_be_used_again_at_once() {
@@ -81,7 +88,11 @@ fn error_of<T>(result: io::Result<T>) -> Option<i32> {
 }
 
 fn mkdir(path: &Path) -> Child {
-    Command::new("mkdir").arg(path).stderr(Stdio::null()).spawn().expect("mkdir starts")
+    mkdir_as(ROOT, path)
+}
+
+fn mkdir_as(user: u32, path: &Path) -> Child {
+    Command::new("mkdir").arg(path).uid(user).gid(user).stderr(Stdio::null()).spawn().expect("mkdir starts")
 }
 
 /// Whether a thread of a process waits where no signal reaches it.
@@ -116,27 +127,73 @@ fn change_caretakers(mount: &Mount) {
     assert!(eventually(|| caretaker_of(mount).is_some_and(|next| next != first)));
 }
 
+/// The thread that does the waiting.
+const WAITS: &str = "telling";
+
 /// The kernel holds a directory's lock over a change that waits at the server for a mount that is stopped. A name in the directory
 /// is recalled, and the thread that drops it waits for that lock: it cannot be killed, and the change is not answered any more.
-fn with_a_thread_that_no_signal_reaches(options: &[&str], end: impl FnOnce(&mut Mount)) {
-    let lender = Lender::with(16 * MIB, |config| config.recall_timeout = Some(Duration::from_secs(15)));
-    let mut mount = lender.mount(Over::Tcp, options);
-    let [stopped, other] = [0; 2].map(|_| lender.mount(Over::Tcp, &[]));
-    fs::create_dir(mount.path("d")).expect("made");
-    for each in [&mount, &stopped, &other] {
-        assert_eq!(fs::read_dir(each.path("d")).expect("listed").count(), 0);
+struct Stuck {
+    lender: Lender,
+    mount: Mount,
+    stopped: Mount,
+    other: Mount,
+}
+
+impl Stuck {
+    fn new(mount: impl FnOnce(&Lender) -> Mount) -> Stuck {
+        let lender = Lender::with(16 * MIB, |config| config.recall_timeout = Some(Duration::from_secs(15)));
+        let mount = mount(&lender);
+        let [stopped, other] = [0; 2].map(|_| lender.mount(Over::Tcp, &[]));
+        Stuck { lender, mount, stopped, other }
     }
-    common::stop(stopped.pid());
-    let mut waits = mkdir(&mount.path("d/x"));
-    assert!(eventually(|| lender.server.stats().calls.iter().any(|call| *call == ("mkdir".into(), 2))));
-    let mut recalls = mkdir(&other.path("d/y"));
-    assert!(eventually(|| has_stuck_thread(mount.pid(), "dropping")));
-    end(&mut mount);
+
+    /// Directories that all know, and whoever may change them.
+    fn known(&self, names: &[&str], user: u32) {
+        for name in names {
+            fs::create_dir(self.other.path(name)).expect("made");
+            fs::set_permissions(self.other.path(name), Permissions::from_mode(0o777)).expect("chmod");
+            for each in [&self.mount, &self.stopped, &self.other] {
+                let user = if each.point == self.mount.point { user } else { ROOT };
+                let script = format!("test -z \"$(ls {})\"", each.path(name).display());
+                assert_eq!(common::shell_as(user, Path::new("/"), &script), Some(0));
+            }
+        }
+        common::stop(self.stopped.pid());
+    }
+
+    /// A change that the mount has passed on to the server.
+    fn change(&self, name: &str, user: u32) -> Child {
+        let before = self.lender.handled("mkdir");
+        let change = mkdir_as(user, &self.mount.path(name));
+        assert!(eventually(|| self.lender.handled("mkdir") == before + 1));
+        change
+    }
+
+    /// Has a name recalled from the mount in a directory that it changes.
+    fn recall(&self, name: &str) -> Child {
+        let recalls = mkdir(&self.other.path(name));
+        assert!(eventually(|| has_stuck_thread(self.mount.pid(), WAITS)));
+        recalls
+    }
+
+    /// The mount is gone; nobody else is held up by it.
+    fn end(self, mut recalls: Child) {
+        let Stuck { lender: _lender, stopped, other, .. } = self;
+        stopped.signal(Signal::KILL);
+        assert!(exit_of(&mut recalls).success());
+        drop(stopped);
+        other.unmount();
+    }
+}
+
+fn with_a_thread_that_no_signal_reaches(options: &[&str], end: impl FnOnce(&mut Mount)) {
+    let mut stuck = Stuck::new(|lender| lender.mount(Over::Tcp, options));
+    stuck.known(&["d"], ROOT);
+    let mut waits = stuck.change("d/x", ROOT);
+    let recalls = stuck.recall("d/y");
+    end(&mut stuck.mount);
     assert!(!exit_of(&mut waits).success());
-    stopped.signal(Signal::KILL);
-    assert!(exit_of(&mut recalls).success());
-    drop(stopped);
-    other.unmount();
+    stuck.end(recalls);
 }
 
 #[test]
@@ -181,21 +238,107 @@ fn nor_at_an_end_that_somebody_asks_for() {
     });
 }
 
+/// Kills a mount and who takes care of it, so that neither can do anything about the other's end.
+fn kill_both(mount: &Mount) {
+    // So that it starts no other one. Not all of its threads stop.
+    mount.signal(Signal::STOP);
+    assert!(eventually(|| state_of(mount.pid()) == Some('T')));
+    kill_process(caretaker(mount), Signal::KILL).expect("signal sent");
+    mount.signal(Signal::KILL);
+}
+
 #[test]
-fn unmounting_by_force_ends_what_nobody_takes_care_of() {
+fn nor_where_nobody_takes_care() {
+    with_a_thread_that_no_signal_reaches(&["--no-io-uring"], |mount| {
+        kill_both(mount);
+        mount.wait();
+        assert!(eventually(|| is_dead(&mount.point)));
+        assert!(is_mounted(&mount.point), "nobody has unmounted");
+    });
+}
+
+/// Who takes care may not end the connection, unless somebody has mounted the file system of connections.
+#[test]
+fn nor_where_an_ordinary_user_has_mounted() {
+    common::require_fuse();
+    let _open = OpenDevice::new();
+    let point = directory();
+    chown(point.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
+    let mut stuck = Stuck::new(|lender| {
+        let mut command = common::program();
+        let options = ["--provider", "tcp", "--timeout", "60", "--no-io-uring"];
+        command.args(options).arg(lender.address(Over::Tcp)).arg(point.path()).uid(NOBODY).gid(NOBODY);
+        Mount::spawn(&mut command, point.path())
+    });
+    stuck.known(&["d"], NOBODY);
+    let mut waits = stuck.change("d/x", NOBODY);
+    let recalls = stuck.recall("d/y");
+    stuck.mount.signal(Signal::KILL);
+    stuck.mount.wait();
+    assert!(eventually(|| !is_mounted(point.path())));
+    assert!(!exit_of(&mut waits).success());
+    stuck.end(recalls);
+}
+
+/// The kernel does not end a request that nobody has taken, as long as there is somebody who could. So the thread waits on if that holds
+/// the lock, until who made it is killed, or the connection is ended.
+fn with_a_request_that_nobody_takes(end: impl FnOnce(&Mount, &mut Child)) {
+    let mut stuck = Stuck::new(|lender| lender.mount(Over::Tcp, &["--no-io-uring", "--threads", "1"]));
+    stuck.known(&["d", "e"], ROOT);
+    let mut taken = stuck.change("d/x", ROOT);
+    let mut pending = mkdir(&stuck.mount.path("e/z"));
+    assert!(eventually(|| waits_for_an_answer(&pending)));
+    let recalls = stuck.recall("e/y");
+    kill_both(&stuck.mount);
+    assert!(!exit_of(&mut taken).success());
+    // What its main thread is by then. The other one is still there.
+    assert!(eventually(|| state_of(stuck.mount.pid()) == Some('Z')));
+    assert!(has_stuck_thread(stuck.mount.pid(), WAITS));
+    assert!(waits_for_an_answer(&pending));
+    end(&stuck.mount, &mut pending);
+    stuck.mount.wait();
+    assert!(!exit_of(&mut pending).success());
+    stuck.end(recalls);
+}
+
+#[test]
+fn killing_who_waits_ends_what_nobody_has_taken() {
+    with_a_request_that_nobody_takes(|mount, pending| {
+        pending.kill().expect("signal sent");
+        assert!(eventually(|| is_dead(&mount.point)));
+        assert!(is_mounted(&mount.point), "nobody has unmounted");
+    });
+}
+
+fn unmount_by_force(mount: &Mount) {
+    assert!(is_mounted(&mount.point));
+    unmount(&mount.point, UnmountFlags::FORCE | UnmountFlags::DETACH).expect("unmounted");
+}
+
+#[test]
+fn unmounting_by_force_ends_what_nobody_has_taken() {
+    with_a_request_that_nobody_takes(|mount, _| unmount_by_force(mount));
+}
+
+/// What was taken over a ring ends with the connection only.
+#[test]
+fn unmounting_by_force_ends_what_was_taken_over_a_ring() {
+    if std::env::var_os("RFS_TEST_RING").is_none() {
+        return;
+    }
     with_a_thread_that_no_signal_reaches(&[], |mount| {
-        // So that it starts no other one. Not all of its threads stop.
-        mount.signal(Signal::STOP);
-        assert!(eventually(|| state_of(mount.pid()) == Some('T')));
-        kill_process(caretaker(mount), Signal::KILL).expect("signal sent");
-        mount.signal(Signal::KILL);
-        // What its main thread is by then. The other one is still there.
+        kill_both(mount);
         assert!(eventually(|| state_of(mount.pid()) == Some('Z')));
-        assert!(has_stuck_thread(mount.pid(), "dropping"));
-        assert!(is_mounted(&mount.point));
-        unmount(&mount.point, UnmountFlags::FORCE | UnmountFlags::DETACH).expect("unmounted");
+        assert!(has_stuck_thread(mount.pid(), WAITS));
+        unmount_by_force(mount);
         mount.wait();
     });
+}
+
+/// Whether a process waits for a request that it has made of FUSE.
+fn waits_for_an_answer(process: &Child) -> bool {
+    let place = fs::read_to_string(format!("/proc/{}/wchan", process.id())).unwrap_or_default();
+    place == "request_wait_answer"
 }
 
 /// What a process does, by the letter that proc(5) has for it.

@@ -284,27 +284,10 @@ fn the_background_mount_answers_when_the_command_returns() {
     }
 }
 
-/// Opens the FUSE device to all users, as udev does, and closes it again.
-struct OpenDevice(fs::Permissions);
-
-impl OpenDevice {
-    fn new() -> OpenDevice {
-        let before = fs::metadata("/dev/fuse").expect("/dev/fuse").permissions();
-        fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).expect("chmod");
-        OpenDevice(before)
-    }
-}
-
-impl Drop for OpenDevice {
-    fn drop(&mut self) {
-        fs::set_permissions("/dev/fuse", self.0.clone()).ok();
-    }
-}
-
 #[test]
 fn an_ordinary_user_mounts_through_fusermount3() {
     common::require_fuse();
-    let _open = OpenDevice::new();
+    let _open = common::OpenDevice::new();
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         if let rdmabox::Address::Unix(socket) = &lender.server.addresses()[0] {

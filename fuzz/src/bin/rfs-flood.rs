@@ -84,8 +84,9 @@ fn show(Report { strangers, members, good, usage: [before, after], peak, took }:
     row("connections of strangers", strangers.connections.to_string());
     row("of these answered", strangers.answered.to_string());
     row("messages of members", members.messages.to_string());
-    row("of these refused with an error", members.refused.to_string());
     row("of these unreadable, each the end of a session", members.unreadable.to_string());
+    row("of these well-formed", (members.messages - members.unreadable).to_string());
+    row("and refused with an error", members.refused.to_string());
     row("sessions of members", members.sessions.to_string());
     row("operations of the good client, all well", good.operations.to_string());
     row("bytes that it has read and checked", good.checked.to_string());

@@ -1,6 +1,6 @@
 //! Sessions that send any message.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, thread, time::Duration};
 
 use fastrand::Rng;
 use rdmabox::{CallsBy, ConnectError, ProviderKind, RequestError, Session, SessionOptions};
@@ -9,8 +9,10 @@ use rfs_proto::{Reply, Request, VERSION, decode_reply, decode_request, encode_re
 use super::{Failure, Flood};
 use crate::{mutate::Mutator, targets};
 
-/// Of so many messages that cannot be decoded one is sent: it costs a session.
-const UNREADABLE: usize = 400;
+/// Of so many messages that cannot be decoded one is sent: mutations make twelve times as many of them as of others, and it is to be about one for one.
+const UNREADABLE: usize = 11;
+/// Members at a time. Each message that cannot be decoded costs a session, and most of that is waiting.
+pub const AT_A_TIME: u64 = 4;
 /// Attempts to get a session: strangers may be in the way for a moment.
 const ATTEMPTS: usize = 20;
 
@@ -43,7 +45,7 @@ fn connect(flood: &Flood) -> Result<Arc<Session>, Failure> {
             Err(ConnectError::Refused { reason, .. }) => last = reason,
             Err(e) => last = e.to_string(),
         }
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
     Err(Failure::Connect { who: "a member", source: io::Error::other(last) })
 }
@@ -87,14 +89,37 @@ fn judge(message: &[u8], random: &mut Rng) -> Option<bool> {
     }
 }
 
+impl Members {
+    fn and(self, other: Members) -> Members {
+        Members {
+            messages: self.messages + other.messages,
+            unreadable: self.unreadable + other.unreadable,
+            refused: self.refused + other.refused,
+            sessions: self.sessions + other.sessions,
+        }
+    }
+}
+
 pub(super) fn run(flood: &Flood) -> Result<Members, Failure> {
+    thread::scope(|scope| {
+        let members: Vec<_> = (0..AT_A_TIME).map(|number| scope.spawn(move || one(flood, number))).collect();
+        members
+            .into_iter()
+            .try_fold(Members::default(), |all, member| Ok(all.and(member.join().expect("no panic")?)))
+    })
+}
+
+/// One of them, who sends his part of the messages, and other ones than the others.
+fn one(flood: &Flood, member: u64) -> Result<Members, Failure> {
+    let messages = flood.messages / AT_A_TIME + u64::from(member < flood.messages % AT_A_TIME);
+    let seed = flood.seed ^ member << 48;
     let seeds = targets::find("message").map_or_else(Vec::new, |target| (target.seeds)());
-    let mutator = Mutator::new(seeds, !flood.seed);
-    let mut random = Rng::with_seed(flood.seed);
+    let mutator = Mutator::new(seeds, !seed);
+    let mut random = Rng::with_seed(seed);
     let (mut did, mut message, mut reply) = (Members::default(), Vec::new(), Vec::new());
     let mut session = None;
     let mut number = 0;
-    while did.messages < flood.messages {
+    while did.messages < messages {
         mutator.input(number, &mut message);
         number += 1;
         let Some(readable) = judge(&message, &mut random) else { continue };

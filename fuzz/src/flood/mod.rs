@@ -2,10 +2,10 @@
 //! client that is served as if nothing were.
 //!
 //! Strangers come to the server's TCP port. Members are sessions that have attached to one file system; what they send are messages
-//! with mutations, most of which can be decoded, so that they get to the file system. One that cannot be ends its session, and the
+//! with mutations. About half of those that are sent can be decoded, so that they get to the file system. One that cannot be ends its session, and the
 //! member comes again. The good client has another file system of the same server, and checks every byte.
 //!
-//! Threading: a thread for each kind.
+//! Threading: a thread for each kind, and for each member.
 
 mod good;
 mod members;
@@ -22,7 +22,7 @@ use rdmabox::{Address, Key};
 
 use crate::{drive::MOST_GROWTH, usage::Usage};
 pub use good::Good;
-pub use members::Members;
+pub use members::{AT_A_TIME, Members};
 pub use strangers::Strangers;
 
 /// Time for what is left of a flood to go.
@@ -43,7 +43,7 @@ pub struct Flood {
     pub connections: u64,
     /// Messages of members.
     pub messages: u64,
-    /// Makes other ones.
+    /// Makes other ones. Below 2^48.
     pub seed: u64,
 }
 

@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io,
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, OnceLock,
@@ -17,6 +17,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
+
+use super::{session::descriptors::clone_of, telling::Tellers};
 
 /// The bytes of a `fuse_out_header`.
 const HEADER: usize = 16;
@@ -31,6 +33,8 @@ const EXPIRES: (u32, u32) = (7, 38);
 /// The way to the kernel, which exists only once there is a device.
 #[derive(Debug, Default)]
 pub struct Kernel {
+    tellers: Tellers,
+    /// A clone: no request is taken through it.
     device: OnceLock<File>,
     expires: AtomicBool,
 }
@@ -79,8 +83,7 @@ fn inval_entry(parent: u64, name: &[u8], flags: u32) -> Vec<u8> {
 impl Kernel {
     /// From now on the kernel can be told.
     pub fn connect(&self, device: BorrowedFd<'_>) -> io::Result<()> {
-        let device = File::from(device.as_fd().try_clone_to_owned()?);
-        self.device.set(device).map_err(|_| io::ErrorKind::AlreadyExists.into())
+        self.device.set(clone_of(device)?).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
     /// Whether a request waits in the device that nobody has taken yet. Those of a ring are not seen.
@@ -90,11 +93,21 @@ impl Kernel {
         matches!(poll(&mut device, Some(&Timespec::default())), Ok(1)) && device[0].revents() == PollFlags::IN
     }
 
-    /// False: it knows of no such thing.
+    /// What waits for nothing. False: it knows of no such thing.
     fn tell(&self, message: &[u8]) -> io::Result<bool> {
-        let Some(mut device) = self.device.get() else { return Ok(false) };
-        match device.write(message) {
-            Ok(_) => Ok(true),
+        let write = |device: BorrowedFd<'_>| Ok(rustix::io::write(device, message).map(drop)?);
+        self.tell_by(write)
+    }
+
+    /// What may wait for somebody whose request this process has. False: it knows of no such thing.
+    fn tell_and_wait(&self, message: Vec<u8>) -> io::Result<bool> {
+        self.tell_by(|device| self.tellers.tell(device, message))
+    }
+
+    fn tell_by(&self, write: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<bool> {
+        let Some(device) = self.device.get() else { return Ok(false) };
+        match write(device.as_fd()) {
+            Ok(()) => Ok(true),
             Err(e) if e.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(false),
             // There is no mount any more.
             Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Ok(true),
@@ -104,7 +117,10 @@ impl Kernel {
 
     /// Has it drop a part of what it keeps of an inode; pages that were changed are written back first. False: it knows no such inode.
     pub(super) fn drop_inode(&self, ino: u64, part: Part) -> io::Result<bool> {
-        self.tell(&inval_inode(ino, part))
+        match part {
+            Part::Attributes => self.tell(&inval_inode(ino, part)),
+            Part::PagesFrom(_) => self.tell_and_wait(inval_inode(ino, part)),
+        }
     }
 
     /// Has it ask for each name anew. Linux 6.16 and newer.
@@ -121,7 +137,7 @@ impl Kernel {
     /// Has it drop what a name stands for. Waits for whoever changes the directory, or looks something up there. False: it
     /// knows no such name.
     pub(super) fn drop_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
-        self.tell(&inval_entry(parent, name, 0))
+        self.tell_and_wait(inval_entry(parent, name, 0))
     }
 
     /// Which version of the protocol it speaks.
@@ -132,7 +148,7 @@ impl Kernel {
     /// Has it look a name up anew before it goes by what that stands for; all else stays as it is. Waits as
     /// [`drop_name`](Self::drop_name). A kernel that cannot do that drops the name: what is mounted on it, or below it, is unmounted then.
     pub(super) fn expire_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
-        self.tell(&inval_entry(parent, name, EXPIRE_ONLY))
+        self.tell_and_wait(inval_entry(parent, name, EXPIRE_ONLY))
     }
 
     /// Whether it can do that.

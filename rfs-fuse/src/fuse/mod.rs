@@ -20,6 +20,7 @@ mod process;
 mod recalls;
 mod reply;
 mod session;
+mod telling;
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! A killed process cannot unmount, and what it leaves answers every call with ENOTCONN. It can even be kept from ending: a thread
 //! of it that drops what the kernel has kept may wait for a lock that the kernel holds over a request of this mount, no signal ends
-//! that, and the device, with the request, stays open as long as the thread lives. So there is a second process, which has not got
-//! the device, and ends the connection ([`Abort`]). It learns of the first one's end in two ways: its standard input ends with the last
+//! that, and the kernel does not end each request by itself as long as the thread has a device (`fuse/telling`). So there is a second process, which
+//! has none, and ends the connection ([`Abort`]). It learns of the first one's end in two ways: its standard input ends with the last
 //! thread, and the kernel signals the end of the thread that started it, which comes first where another thread hangs. If it is killed itself,
 //! the first process starts another one.
 //!

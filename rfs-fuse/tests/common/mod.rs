@@ -20,6 +20,7 @@ use std::{
 pub(crate) use rdmabox::ProviderKind as Over;
 use rdmabox::{Address, RdmaOptions};
 use rfs_server::{Config, Server};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
@@ -61,6 +62,28 @@ pub(crate) fn require_fuse() {
         rustix::process::geteuid().is_root(),
         "this test mounts and changes users, and has to be run as root"
     );
+}
+
+/// Opens the FUSE device to all users, as udev does, and closes it again. One test at a time does.
+pub(crate) struct OpenDevice {
+    before: fs::Permissions,
+    _alone: fs::File,
+}
+
+impl OpenDevice {
+    pub(crate) fn new() -> OpenDevice {
+        let alone = fs::File::open("/dev/fuse").expect("/dev/fuse");
+        rustix::fs::flock(&alone, FlockOperation::LockExclusive).expect("locked");
+        let before = alone.metadata().expect("/dev/fuse").permissions();
+        fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).expect("chmod");
+        OpenDevice { before, _alone: alone }
+    }
+}
+
+impl Drop for OpenDevice {
+    fn drop(&mut self) {
+        fs::set_permissions("/dev/fuse", self.before.clone()).ok();
+    }
 }
 
 /// A directory that every user may enter.

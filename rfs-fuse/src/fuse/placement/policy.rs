@@ -1,6 +1,6 @@
 //! How the kernel schedules threads of this process.
 //!
-//! Here, in `reply` and in `session::ring` is the `unsafe` of this crate: rustix has no sched_setscheduler.
+//! Here, in `reply`, `session::descriptors` and `session::ring` is the `unsafe` of this crate: rustix has no sched_setscheduler.
 
 use std::{fs::File, io, os::unix::fs::FileExt, thread};
 

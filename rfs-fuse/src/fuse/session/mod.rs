@@ -3,6 +3,7 @@
 //! [`device`]: over `/dev/fuse`, by fuser's session; [`ring`]: over io_uring, where the kernel has that. A [`Filesystem`] does not know by
 //! which of them a request has come; fuser's own trait can only be answered over `/dev/fuse`. Names and values are fuser's.
 
+pub(super) mod descriptors;
 mod device;
 mod lock_flags;
 mod reply;

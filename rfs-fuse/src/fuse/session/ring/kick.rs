@@ -22,6 +22,8 @@ use rustix::{
     thread::{CpuSet, sched_setaffinity},
 };
 
+use crate::fuse::session::descriptors::close_all;
+
 /// Has the calling thread run on one core.
 pub(super) fn stay_on(core: usize) -> Result<(), Errno> {
     if core >= CpuSet::MAX_CPU {
@@ -30,15 +32,6 @@ pub(super) fn stay_on(core: usize) -> Result<(), Errno> {
     let mut cores = CpuSet::new();
     cores.set(core);
     sched_setaffinity(None, &cores)
-}
-
-/// Takes a table of descriptors of its own for the calling thread, with none in it.
-fn close_all() -> io::Result<()> {
-    // SAFETY: other threads keep what they have, and this one uses none from here on.
-    match unsafe { libc::close_range(0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 #[derive(Debug, Default)]

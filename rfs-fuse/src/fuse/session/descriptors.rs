@@ -1,0 +1,125 @@
+//! Threads with descriptors of their own.
+//!
+//! Whoever waits in the kernel for a request that his own process serves, where no signal reaches him, waits for ever when that is killed, if he
+//! keeps open what the request was taken through: the kernel ends what was taken from a device when that is closed, and the device is closed
+//! when no thread has its descriptor any more.
+
+use std::{
+    fs::File,
+    io,
+    marker::PhantomData,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+};
+
+use rustix::ioctl::{Setter, ioctl, opcode};
+
+use crate::mount::DEVICE;
+
+/// FUSE_DEV_IOC_CLONE.
+const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
+
+/// Another device for the connection that one has. Requests that are taken through one of them are not the other's.
+pub(in crate::fuse) fn clone_of(device: BorrowedFd<'_>) -> io::Result<File> {
+    let clone = File::options().read(true).write(true).open(DEVICE)?;
+    let number = u32::try_from(device.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: it takes a pointer to a number of 32 bits, that of a descriptor, and writes nothing.
+    unsafe { ioctl(&clone, Setter::<CLONE, u32>::new(number))? };
+    Ok(clone)
+}
+
+/// Takes a table of descriptors of its own for the calling thread, with none in it.
+pub(super) fn close_all() -> io::Result<()> {
+    close(0, RawFd::MAX)
+}
+
+/// Closes these and all in between, for nobody but the calling thread, which has a table of its own from then on.
+fn close(first: RawFd, last: RawFd) -> io::Result<()> {
+    // SAFETY: other threads keep what they have, and this one uses none of these from here on: it was started for that.
+    let done = unsafe {
+        libc::close_range(
+            first.cast_unsigned(),
+            last.cast_unsigned(),
+            libc::CLOSE_RANGE_UNSHARE as libc::c_int,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The one descriptor of the thread that has this.
+#[derive(Debug)]
+pub(in crate::fuse) struct Only {
+    number: RawFd,
+    /// Stays on its thread.
+    _thread: PhantomData<*const ()>,
+}
+
+impl Only {
+    /// Closes all others for the calling thread, which was started for what it does with this one. Where the kernel cannot do that (before Linux
+    /// 5.9), the thread has the others', too; then they must not close it while this is used.
+    pub(in crate::fuse) fn keep(number: RawFd) -> (Only, io::Result<()>) {
+        let below = if number > 0 { close(0, number - 1) } else { Ok(()) };
+        let done = below.and_then(|()| close(number + 1, RawFd::MAX));
+        (Only { number, _thread: PhantomData }, done)
+    }
+}
+
+impl AsFd for Only {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is in the table of this thread, where nothing closes it, or in that of others, who do not.
+        unsafe { BorrowedFd::borrow_raw(self.number) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, thread};
+
+    use super::*;
+
+    /// By number, of the calling thread.
+    fn open() -> BTreeSet<RawFd> {
+        let listed = fs::read_dir("/proc/thread-self/fd").expect("procfs");
+        let numbers: Vec<RawFd> = listed
+            .map(|entry| {
+                entry.expect("listed").file_name().to_str().expect("a number").parse().expect("a number")
+            })
+            .collect();
+        // The list itself is open while it is read.
+        numbers
+            .into_iter()
+            .filter(|number| fs::read_link(format!("/proc/thread-self/fd/{number}")).is_ok())
+            .collect()
+    }
+
+    #[test]
+    fn a_thread_keeps_one_and_the_others_keep_all() {
+        let [kept, other] = [0; 2].map(|_| File::open("/dev/null").expect("opened"));
+        let (number, there) = (kept.as_raw_fd(), other.as_raw_fd());
+        let seen = thread::spawn(move || {
+            let (only, done) = Only::keep(number);
+            done.expect("a table of its own");
+            rustix::io::write(&only, b"x").expect_err("it is open to read");
+            rustix::fs::fstat(&only).expect("it is open");
+            open()
+        });
+        assert_eq!(seen.join().expect("joined"), BTreeSet::from([number]));
+        assert!(open().is_superset(&BTreeSet::from([0, 1, 2, number, there])));
+        let none = thread::spawn(|| {
+            close_all().expect("closed");
+            open()
+        });
+        assert_eq!(none.join().expect("joined"), BTreeSet::new());
+    }
+
+    #[test]
+    fn what_is_no_device_has_no_clone() {
+        let file = File::open("/dev/null").expect("opened");
+        if let Err(e) = clone_of(file.as_fd()) {
+            let errno = e.raw_os_error().and_then(|errno| u8::try_from(errno).ok()).expect("the kernel's");
+            // Or there is no device at all here.
+            assert!([libc::EINVAL, libc::ENOENT, libc::EPERM, libc::EACCES].contains(&errno.into()), "{e}");
+        } else {
+            panic!("a clone of /dev/null");
+        }
+    }
+}
