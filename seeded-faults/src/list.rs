@@ -56,6 +56,8 @@ faults! {
         // Names.
         ExclusiveIgnored "exclusive-ignored" "O_EXCL opens what is there"
         NoReplaceIgnored "noreplace-ignored" "a rename with RENAME_NOREPLACE replaces"
+        WhiteoutForgotten "whiteout-forgotten" "a rename with RENAME_WHITEOUT leaves nothing in the old place"
+        WhiteoutMisplaced "whiteout-misplaced" "the old name of a whiteout comes at the end of a listing"
         LinkUncounted "link-uncounted" "a new hard link does not raise the number of links"
         EntrySkipped "entry-skipped" "a page of a listing leaves its first entry out, but for the first page"
         EntryDoubled "entry-doubled" "a page of a listing begins with the last entry of the one before"

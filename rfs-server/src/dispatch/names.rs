@@ -136,7 +136,9 @@ fn rename(
     now: i64,
 ) -> Result<Reply, Stop> {
     let left = match whiteout {
-        Some(owner) if meta.namespace.may_rename(from, to, flags, true)? => {
+        Some(owner)
+            if meta.namespace.may_rename(from, to, flags, true)? && !seeded(Fault::WhiteoutForgotten) =>
+        {
             let slot = meta.table.take().ok_or(Errno::ENOSPC)?;
             Some(New::whiteout(owner, slot))
         }

@@ -141,10 +141,12 @@ impl<I: InodesMut> Namespace<I> {
             self.change_entries(to, now, |_, _| {});
         } else {
             self.change_entries(from, now, |directory, nlink| {
-                match made {
+                if made.is_none() || seeded(Fault::WhiteoutMisplaced) {
+                    directory.remove(from.name);
+                }
+                if let Some(ino) = made {
                     // There is such a name all the time: who reads the directory meanwhile finds it once.
-                    Some(ino) => directory.set(from.name, ino),
-                    None => directory.remove(from.name),
+                    directory.set(from.name, ino);
                 }
                 *nlink -= moved;
             });
