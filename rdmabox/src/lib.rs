@@ -36,7 +36,6 @@
 
 pub mod admission;
 pub mod batch;
-mod cores;
 #[doc(hidden)]
 pub mod counted;
 #[cfg(feature = "fuzzing")]

@@ -273,9 +273,7 @@ impl RpcClient {
         deadline: Instant,
     ) -> Result<Got, RequestError> {
         let ticket = self.begin_in(slot, number);
-        let sole = self.free.lock().len() + 1 == CALL_SLOTS;
-        self.stats.sole.add(u64::from(sole));
-        self.send_as_or_fail(sole, Header { slot, kind: Kind::Plain, number }, request);
+        self.send_or_fail(Header { slot, kind: Kind::Plain, number }, request);
         self.attend(&ticket, deadline)?;
         let mut entry = self.slots[slot].lock();
         std::mem::swap(&mut entry.reply, reply);
@@ -388,17 +386,12 @@ impl RpcClient {
 
     /// Sends the request of a call whose slot is filled.
     fn send_or_fail(&self, header: Header, request: &[u8]) {
-        self.send_as_or_fail(false, header, request);
-    }
-
-    /// The same; `sole` if the calling thread waits for the answer, and no other call is under way.
-    fn send_as_or_fail(&self, sole: bool, header: Header, request: &[u8]) {
         if self.is_dead() {
             // The slot was filled too late to be failed with the others.
             self.fail();
             return;
         }
-        match self.messages.send_as(sole, header, request) {
+        match self.messages.send(header, request) {
             Ok(posts) => {
                 self.stats.call_messages.inc();
                 self.stats.call_doorbells.add(posts);

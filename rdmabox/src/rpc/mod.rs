@@ -42,7 +42,7 @@ pub(crate) use waiting::WaitingCalls;
 use std::sync::Arc;
 
 use header::{HEADER, Header, Kind};
-use outbox::{Message, Outbox};
+use outbox::Outbox;
 
 use crate::{
     memory::{Memory, MemoryError},
@@ -124,16 +124,10 @@ impl Messages {
     /// Sends `bytes` under `header`, from its slot's buffer. How many posts this thread made; a refusal may be that of another
     /// message: see [`Outbox`].
     fn send(&self, header: Header, bytes: &[u8]) -> Result<u64, PostError> {
-        self.send_as(false, header, bytes)
-    }
-
-    /// The same; `sole` if the sender waits for the answer and has no other message under way.
-    fn send_as(&self, sole: bool, header: Header, bytes: &[u8]) -> Result<u64, PostError> {
         let offset = self.send_offset(header.slot);
         self.memory.write(offset, &header.encode());
         self.memory.write(offset + HEADER, bytes);
-        let sge = self.sge(offset, HEADER + bytes.len());
-        self.outbox.send(&*self.qp, Message { sge, sole })
+        self.outbox.send(&*self.qp, self.sge(offset, HEADER + bytes.len()))
     }
 
     /// The header of the message that `wc` reports; `None` if it is none that a peer may send.

@@ -14,19 +14,12 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-pub(super) struct Outbox(MergeQueue<Message, Waiting>);
-
-/// One, and whether its sender waits for the answer and has no other message under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
-    pub sge: Sge,
-    pub sole: bool,
-}
+pub(super) struct Outbox(MergeQueue<Sge, Waiting>);
 
 /// What the posting thread works on.
 #[derive(Debug, Default)]
 struct Waiting {
-    messages: Vec<Message>,
+    messages: Vec<Sge>,
     /// Messages so far. A signaled one must not be overtaken, or the unsignaled ones would fill the queue.
     sent: u32,
 }
@@ -37,7 +30,7 @@ impl Outbox {
     ///
     /// # Errors
     /// This thread's post was refused: this message, or one that others left to it, has not gone, nor have those behind it.
-    pub(super) fn send(&self, qp: &dyn QueuePair, message: Message) -> Result<u64, PostError> {
+    pub(super) fn send(&self, qp: &dyn QueuePair, message: Sge) -> Result<u64, PostError> {
         let (mut outcome, mut posts) = (Ok(()), 0);
         self.0.push(std::iter::once(message));
         self.0.kick(|turn| {
@@ -57,21 +50,18 @@ impl Waiting {
             return Ok(());
         }
         let sent = &mut self.sent;
-        let alone = self.messages.len() == 1;
         let list: SmallVec<[SendWr<'_>; 4]> = self
             .messages
             .iter()
             .map(|message| {
                 *sent = sent.wrapping_add(1);
-                let mut flags = SendFlags::empty();
-                flags.set(SendFlags::SIGNALED, sent.is_multiple_of(SIGNAL_EVERY));
-                flags.set(SendFlags::SOLE, alone && message.sole);
+                let signaled = sent.is_multiple_of(SIGNAL_EVERY);
                 SendWr {
                     wr_id: SEND_ID,
                     op: SendOp::Send { imm: None },
-                    sges: slice::from_ref(&message.sge),
+                    sges: slice::from_ref(message),
                     inline: None,
-                    flags,
+                    flags: if signaled { SendFlags::SIGNALED } else { SendFlags::empty() },
                 }
             })
             .collect();
@@ -95,8 +85,8 @@ mod tests {
     use super::*;
     use crate::verbs::{QpCaps, QpState, RecvWr, Rendezvous, VerbsError};
 
-    /// Addresses of messages, and their flags.
-    type Posted = Vec<(u64, SendFlags)>;
+    /// Addresses of messages, and whether they are signaled.
+    type Posted = Vec<(u64, bool)>;
 
     /// Tells what it is given to post, and posts it when it is told how that goes.
     #[derive(Debug)]
@@ -123,7 +113,7 @@ mod tests {
         }
 
         fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-            let seen = list.iter().map(|wr| (wr.sges[0].addr, wr.flags));
+            let seen = list.iter().map(|wr| (wr.sges[0].addr, wr.flags.contains(SendFlags::SIGNALED)));
             self.posts.send(seen.collect()).unwrap();
             self.go_on.lock().recv().unwrap()
         }
@@ -140,8 +130,8 @@ mod tests {
         (SlowQp { posts, go_on: Mutex::new(waits) }, seen, go_on)
     }
 
-    fn message(addr: u64) -> Message {
-        Message { sge: Sge { addr, length: 8, lkey: 1 }, sole: true }
+    fn message(addr: u64) -> Sge {
+        Sge { addr, length: 8, lkey: 1 }
     }
 
     #[test]
@@ -150,13 +140,12 @@ mod tests {
         let outbox = Outbox::default();
         thread::scope(|scope| {
             let first = scope.spawn(|| outbox.send(&qp, message(0)));
-            assert_eq!(seen.recv().unwrap(), [(0, SendFlags::SOLE)]);
+            assert_eq!(seen.recv().unwrap(), [(0, false)]);
             // The first one is posting: these leave at once.
             (1..=9).for_each(|addr| assert_eq!(outbox.send(&qp, message(addr)).unwrap(), 0));
             go_on.send(Ok(())).unwrap();
-            // One doorbell, in order; every eighth is signaled, and none is alone.
-            let flags = |addr| if addr == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
-            let second: Vec<_> = (1..=9).map(|addr| (addr, flags(addr))).collect();
+            // One doorbell, in order; every eighth is signaled.
+            let second: Vec<_> = (1..=9).map(|addr| (addr, addr == 7)).collect();
             assert_eq!(seen.recv().unwrap(), second);
             go_on.send(Ok(())).unwrap();
             assert_eq!(first.join().unwrap().unwrap(), 2);
@@ -174,7 +163,7 @@ mod tests {
             seen.recv().unwrap();
             outbox.send(&qp, message(1)).unwrap();
             go_on.send(Err(refusal)).unwrap();
-            assert_eq!(seen.recv().unwrap(), [(1, SendFlags::SOLE)]);
+            assert_eq!(seen.recv().unwrap(), [(1, false)]);
             go_on.send(Ok(())).unwrap();
             assert!(first.join().unwrap().is_err());
         });

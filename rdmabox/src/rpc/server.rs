@@ -4,6 +4,7 @@
 //! client that fetches its answers rings where nobody looks at its requests: the thread that gets the message goes on to do
 //! so ([`fetched`]), until there is nothing to be found for a while. Sessions are unknown here; a [`Handler`] knows them.
 
+mod apart;
 mod fetched;
 
 use std::{
@@ -18,13 +19,15 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
-use self::fetched::{Fetched, Meanwhile};
+use self::{
+    apart::Apart,
+    fetched::{Fetched, Meanwhile},
+};
 use super::{
     CALL_SLOTS, Header, HostSlots, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID,
     fetch::Watch, turns::Turns,
 };
 use crate::{
-    cores::{Apart, Beside},
     polling::Spin,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };
@@ -189,15 +192,14 @@ pub(crate) struct Work {
     request: Vec<u8>,
     reply: Vec<u8>,
     apart: Apart,
-    beside: Beside,
 }
 
 fn serve(shared: &Shared) {
     let (request, reply) = (Vec::with_capacity(MAX_CALL), Vec::with_capacity(MAX_CALL));
-    let mut work = Work { request, reply, apart: Apart::default(), beside: Beside::default() };
+    let mut work = Work { request, reply, apart: Apart::default() };
     let mut took = None;
     while shared.turns.take(took)
-        && let Some((wc, at_once)) = next(shared, &mut work.beside)
+        && let Some((wc, at_once)) = next(shared)
     {
         shared.turns.lay_down(at_once);
         let began = Instant::now();
@@ -251,13 +253,12 @@ fn glance(shared: &Shared) -> Option<WorkCompletion> {
 
 /// The next completion that is worth a thought, and whether it was there already; `None` at the end. For the thread that has the
 /// turn.
-fn next(shared: &Shared, beside: &mut Beside) -> Option<(WorkCompletion, bool)> {
+fn next(shared: &Shared) -> Option<(WorkCompletion, bool)> {
     let mut spin = shared.spin.lock();
-    beside.go(shared.cq.asker(), Instant::now);
     while !shared.stop.load(Ordering::Acquire) {
         match poll(shared).and_then(|found| match found {
             Some(wc) => Ok(Some((wc, true))),
-            None => pause(shared, &mut spin, beside.is_there()).map(|found| found.map(|wc| (wc, false))),
+            None => pause(shared, &mut spin).map(|found| found.map(|wc| (wc, false))),
         }) {
             Ok(Some(found)) => return Some(found),
             Ok(None) => {}
@@ -270,11 +271,11 @@ fn next(shared: &Shared, beside: &mut Beside) -> Option<(WorkCompletion, bool)> 
     None
 }
 
-/// Looks for a completion as long as that pays, but not on the core of who makes them, then sleeps until there is one; `None` at the end.
-fn pause(shared: &Shared, spin: &mut Spin, beside: bool) -> Result<Option<WorkCompletion>, VerbsError> {
+/// Looks for a completion as long as that pays, then sleeps until there is one; `None` at the end.
+fn pause(shared: &Shared, spin: &mut Spin) -> Result<Option<WorkCompletion>, VerbsError> {
     let began = Instant::now();
     let mut now = began;
-    if spin.looks() && !beside {
+    if spin.looks() {
         loop {
             if let Some(wc) = poll(shared)? {
                 spin.found();

@@ -11,7 +11,6 @@ use super::{
     submit::{GroupOp, Pending, Request},
 };
 use crate::{
-    admission::charge,
     batch::Plan,
     memory::{Loan, Memory, PreMrBuf, PreMrPool},
     sync::now,
@@ -261,23 +260,10 @@ impl Runtime {
         index + 1 == count || (interval != 0 && (index + 1).is_multiple_of(interval))
     }
 
-    /// [`SendFlags::SOLE`] if these are all that is under way, and one request of this thread, which waits for it.
-    fn is_sole(&self, wrs: &[Ready], members: &[Member]) -> SendFlags {
-        let Some(first) = members.first().map(|member| &member.ticket) else { return SendFlags::empty() };
-        let admitted: u64 = wrs.iter().map(|wr| charge(wr.posted.admitted)).sum();
-        let waits = first.is_mine() && members.iter().all(|member| Arc::ptr_eq(&member.ticket, first));
-        if waits && self.admission.in_flight() <= admitted {
-            self.stats.sole.inc();
-            return SendFlags::SOLE;
-        }
-        SendFlags::empty()
-    }
-
     /// Posts a batch on its lane.
     pub(super) fn post(&self, mut batch: Box<Batch>) {
         let Batch { lane: index, chain, sges, ready, members, others, refused } = &mut *batch;
         let index = *index;
-        let sole = self.is_sole(ready, members);
         let lane = &self.lanes[index];
         let attended_by = lane.attended_by;
         let which = {
@@ -298,9 +284,9 @@ impl Runtime {
                         sges: &sges[wr.sges.clone()],
                         inline: if wr.inline { members[wr.first_member].loan.bytes() } else { None },
                         flags: if self.is_signaled(i, now.len()) {
-                            wr.flags | sole | SendFlags::SIGNALED
+                            wr.flags | SendFlags::SIGNALED
                         } else {
-                            wr.flags | sole
+                            wr.flags
                         },
                     })
                     .collect();

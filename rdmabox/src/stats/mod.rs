@@ -159,8 +159,6 @@ counters! {
     chains,
     /// Work requests in those chains.
     chain_length_sum,
-    /// Posts of a request or a call that was all there was under way, and that the posting thread waited for.
-    sole,
     /// Work requests posted without a completion of their own on success.
     unsignaled,
     /// Requests carried out by their caller, without a work request; of their latencies every 64th is recorded.

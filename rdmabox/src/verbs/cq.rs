@@ -118,17 +118,6 @@ impl WorkCompletion {
     };
 }
 
-/// A client of this host that asks one request at a time and waits for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
-    /// The core on which it sent its last requests.
-    pub core: usize,
-    /// So many of its requests came in a row, nothing else between them; [`u32::MAX`] for more.
-    pub requests: u32,
-    /// The work that these were: one each, and one more for every 32 KiB.
-    pub work: u64,
-}
-
 /// A completion queue with its completion channel.
 ///
 /// Sleeping without losing a completion takes three steps in this order: [`arm`](Self::arm), poll once more,
@@ -153,9 +142,4 @@ pub trait CompletionQueue: std::any::Any + Send + Sync + std::fmt::Debug {
 
     /// Number of completions it can hold.
     fn depth(&self) -> usize;
-
-    /// Who asks one request at a time ([`SendFlags::SOLE`](super::SendFlags::SOLE)) of the queue pairs that make progress here, if he is on this host.
-    fn asker(&self) -> Option<Asker> {
-        None
-    }
 }

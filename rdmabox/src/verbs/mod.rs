@@ -17,7 +17,7 @@ mod mr;
 mod qp;
 mod wr;
 
-pub use cq::{Asker, CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
+pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
 pub use device::{AtomicScope, Device, DeviceAttr, ProtectionDomain};
 pub use error::{PostError, PostErrorReason, VerbsError};
 pub use mr::{Access, MemoryRegion, MrHandle};

@@ -91,9 +91,6 @@ bitflags! {
         const SIGNALED = 1;
         /// Start only after every earlier READ and atomic on this queue pair is complete.
         const FENCE = 4;
-        /// Nothing else of its session is under way, and the thread that posts it waits for it: where both ends share cores, the responder may do its
-        /// part on the same one. A hint, beyond the specification; devices that have no use for it leave it out.
-        const SOLE = 8;
     }
 }
 

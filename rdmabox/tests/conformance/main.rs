@@ -44,7 +44,6 @@ macro_rules! software_conformance {
     };
 }
 
-mod askers;
 mod atomics;
 mod direct;
 mod events;

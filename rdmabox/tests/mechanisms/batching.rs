@@ -33,37 +33,6 @@ fn a_request_alone_is_one_work_request_and_one_doorbell() {
 }
 
 #[test]
-fn who_asks_one_at_a_time_and_waits_says_so() {
-    on_each_that_posts(|mut f| {
-        f.options.calls = CallsBy::Reply;
-        let session = f.connect();
-        let base = base(&session);
-        let sole = |run: &dyn Fn()| {
-            let before = session.stats();
-            run();
-            session.stats().since(&before).sole
-        };
-        let mut reply = Vec::new();
-        session.call(b"once", &mut reply).unwrap();
-        assert_eq!(sole(&|| session.call(b"call", &mut Vec::new()).unwrap()), 1);
-        assert_eq!(sole(&|| session.write(base, &[1; 100]).unwrap()), 1);
-        assert_eq!(sole(&|| session.read(base, &mut [0; 100_000]).unwrap()), 1);
-        // One that is handed on when it comes, and one beside that.
-        let (told, heard) = std::sync::mpsc::channel();
-        let beside = || {
-            let told = told.clone();
-            session.read_then(base, vec![0; 64], move |result, _| told.send(result).unwrap());
-        };
-        assert_eq!(sole(&|| beside()), 0);
-        heard.recv().unwrap().unwrap();
-        // Two that wait at the same time: no more than one of them can have been alone.
-        let calls = [b"1".to_vec(), b"2".to_vec()];
-        let together = || session.call_all(&calls, &mut Vec::new()).unwrap();
-        assert_eq!(sole(&together), 0);
-    });
-}
-
-#[test]
 fn what_each_mode_makes_of_adjacent_disjoint_and_mixed_requests() {
     const N: u64 = 16;
     on_each_that_posts(|mut f| {

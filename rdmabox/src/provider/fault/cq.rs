@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::plan::{Arrival, Plan};
-use crate::verbs::{Asker, CompletionQueue, QueuePair, VerbsError, WcStatus, WorkCompletion};
+use crate::verbs::{CompletionQueue, QueuePair, VerbsError, WcStatus, WorkCompletion};
 
 /// For so long nobody sleeps while something is late: lateness is counted in polls.
 const NAP: Duration = Duration::from_micros(50);
@@ -166,10 +166,6 @@ impl CompletionQueue for FaultCq {
 
     fn depth(&self) -> usize {
         self.inner.depth()
-    }
-
-    fn asker(&self) -> Option<Asker> {
-        self.inner.asker()
     }
 }
 

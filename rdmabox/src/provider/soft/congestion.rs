@@ -25,7 +25,7 @@ pub(crate) fn choose(stream: &TcpStream) {
     }
 }
 
-pub(super) fn is_inside_host(stream: &TcpStream) -> bool {
+fn is_inside_host(stream: &TcpStream) -> bool {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(here), Ok(there)) => here.ip() == there.ip() || there.ip().is_loopback(),
         _ => false,

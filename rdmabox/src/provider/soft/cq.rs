@@ -12,7 +12,7 @@ use super::{
     completions::{Completions, Cqe, FreedSlots},
     poll_set::PollSet,
 };
-use crate::verbs::{Asker, CompletionQueue, VerbsError, WorkCompletion};
+use crate::verbs::{CompletionQueue, VerbsError, WorkCompletion};
 
 /// Of polls that find nothing, each so-many-th lets other threads run: who polls waits, maybe for an engine that has no
 /// core left.
@@ -94,9 +94,5 @@ impl CompletionQueue for SoftCq {
 
     fn depth(&self) -> usize {
         self.completions.depth()
-    }
-
-    fn asker(&self) -> Option<Asker> {
-        self.set.asker().get()
     }
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{poll_set::PollSet, spin::Spin};
-use crate::{cores::Beside, verbs::VerbsError};
+use crate::verbs::VerbsError;
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -49,15 +49,13 @@ impl Engine {
 
 fn run(set: &PollSet, stop: &AtomicBool) -> Result<(), VerbsError> {
     let mut spin = Spin::default();
-    let mut beside: Beside = Beside::default();
     // When the last work was done, and when the last look began.
     let mut worked = Instant::now();
     let mut looked = worked;
     // What comes after a pause is work, which may take longer than the pause.
     let mut idle = Duration::ZERO;
     while !stop.load(Ordering::Acquire) {
-        beside.go(set.asker().get(), Instant::now);
-        if !spin.limit().is_zero() && !beside.is_there() {
+        if !spin.limit().is_zero() {
             if set.wait_and(Some(Duration::ZERO), || idle = worked.elapsed())? {
                 spin.found(idle);
                 worked = Instant::now();

@@ -13,7 +13,6 @@
 //! It knows nothing of the runtime above it, and nothing of files.
 
 mod ahead;
-mod asker;
 mod completions;
 mod congestion;
 mod cq;

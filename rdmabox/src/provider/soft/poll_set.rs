@@ -14,7 +14,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use super::{asker::AskerCount, qp::SoftQp};
+use super::qp::SoftQp;
 use crate::verbs::VerbsError;
 
 /// Token of the wake descriptor; queue pair numbers start above it.
@@ -41,7 +41,6 @@ pub(crate) struct PollSet {
     /// Members to be looked at whatever the system says of their sockets, and how many.
     again: Mutex<SmallVec<[u32; 8]>>,
     again_count: AtomicUsize,
-    asker: AskerCount,
 }
 
 fn owned(raw: i32, what: &'static str) -> Result<OwnedFd, VerbsError> {
@@ -68,15 +67,9 @@ impl PollSet {
             count: AtomicUsize::new(0),
             again: Mutex::default(),
             again_count: AtomicUsize::new(0),
-            asker: AskerCount::default(),
         };
         set.control(libc::EPOLL_CTL_ADD, set.wake.as_raw_fd(), WAKE, Interest { read: true, write: false })?;
         Ok(set)
-    }
-
-    /// Who asks of its members.
-    pub(crate) fn asker(&self) -> &AskerCount {
-        &self.asker
     }
 
     fn control(&self, what: i32, fd: i32, token: u64, interest: Interest) -> Result<(), VerbsError> {

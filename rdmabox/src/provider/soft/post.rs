@@ -12,7 +12,7 @@ use super::{
     qp::{Link, SoftQp},
     regions::Piece,
     requester::{Entry, Pieces, SendQueue},
-    wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, FLAG_SOLE, Header, Opcode},
+    wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
 };
 use crate::verbs::{
     Access, DirectOp, PostErrorReason, QpState, QueuePair, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode,
@@ -403,9 +403,6 @@ fn request_header(wr: &Checked<'_>, msn: u32, wants_ack: bool) -> Header {
     }
     if wants_ack {
         header.flags |= FLAG_ACK;
-    }
-    if wr.flags.contains(SendFlags::SOLE) {
-        header.flags |= FLAG_SOLE;
     }
     header
 }

@@ -166,10 +166,6 @@ impl SoftQp {
         self.tx.lock()
     }
 
-    pub(crate) fn sets(&self) -> &[Arc<PollSet>] {
-        &self.sets
-    }
-
     pub(crate) fn regions(&self) -> &Regions {
         self.pd.regions()
     }

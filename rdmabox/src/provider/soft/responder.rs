@@ -11,7 +11,7 @@ use super::{
     regions::Piece,
     requester::{Outcome, Pieces, SendQueue},
     rx::{Action, Landing, Rx, TakenRecv, Then},
-    wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, FLAG_SOLE, Header, Opcode},
+    wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
 };
 use crate::verbs::{Access, WcOpcode, WcStatus};
 
@@ -38,7 +38,6 @@ impl SoftQp {
                 if self.must_wait_for_tx() {
                     return Action::NotReady;
                 }
-                self.note_asker(link, header);
                 let action = match opcode {
                     Opcode::Send => self.on_send(header),
                     Opcode::Write => self.on_write(link, header),
@@ -108,16 +107,6 @@ impl SoftQp {
         match take(&mut sq) {
             Outcome::Ok if sq.holds() && self.release_held(link, &mut sq) => Outcome::Failed,
             outcome => outcome,
-        }
-    }
-
-    fn note_asker(&self, link: &Link, header: &Header) {
-        let len = u64::from(header.payload_len.get()) + u64::from(header.length.get());
-        for set in self.sets() {
-            match header.flags & FLAG_SOLE != 0 {
-                true => set.asker().sole(len, || link.socket.peer_core()),
-                false => set.asker().other(),
-            }
         }
     }
 

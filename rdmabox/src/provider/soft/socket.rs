@@ -54,8 +54,6 @@ struct ControlBuffer([u8; 64]);
 pub(crate) struct Socket {
     fd: OwnedFd,
     kind: Kind,
-    /// A stream of IP whose other end is here.
-    inside_host: bool,
 }
 
 /// What bytes go through on their way to the socket.
@@ -69,17 +67,16 @@ enum Kind {
 impl Socket {
     /// Takes over a rendezvous stream, still blocking, with `timeout` on every call.
     pub(crate) fn new(stream: Rendezvous, timeout: Duration) -> Result<Socket, VerbsError> {
-        let is_inside_host = congestion::is_inside_host;
-        let (inside_host, fd, kind) = match stream {
-            Rendezvous::Tcp(stream) => (is_inside_host(&stream), tuned(stream)?, Kind::Tcp),
+        let (fd, kind) = match stream {
+            Rendezvous::Tcp(stream) => (tuned(stream)?, Kind::Tcp),
             Rendezvous::Tls(stream) => {
                 let (stream, channel) = stream.into_parts();
                 channel.widen();
-                (is_inside_host(&stream), tuned(stream)?, Kind::Tls(channel))
+                (tuned(stream)?, Kind::Tls(channel))
             }
-            Rendezvous::Unix(stream) => (false, OwnedFd::from(stream), Kind::Unix),
+            Rendezvous::Unix(stream) => (OwnedFd::from(stream), Kind::Unix),
         };
-        let socket = Socket { fd, kind, inside_host };
+        let socket = Socket { fd, kind };
         socket.set_timeouts(Some(timeout))?;
         Ok(socket)
     }
@@ -101,12 +98,6 @@ impl Socket {
 
     pub(crate) fn is_unix(&self) -> bool {
         matches!(self.kind, Kind::Unix)
-    }
-
-    /// The core on which the peer sent what came last, if it is on this host: to be asked before anything is sent, as that is acknowledged on
-    /// the core of whoever sends it.
-    pub(crate) fn peer_core(&self) -> Option<usize> {
-        self.inside_host.then(|| socket2::SockRef::from(&self.fd).cpu_affinity().ok()).flatten()
     }
 
     /// True if something has arrived that the system does not tell of.

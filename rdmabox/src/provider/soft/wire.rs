@@ -18,8 +18,6 @@ pub(crate) const FLAG_IMM: u8 = 2;
 /// WRITE: the payload has been placed already, by direct access; `arg0` has its length.
 /// MEMORY: the handle may be mapped writable.
 pub(crate) const FLAG_PLACED: u8 = 4;
-/// A request that is alone, and waited for by the thread that made it. A hint: who does not know it passes over it.
-pub(crate) const FLAG_SOLE: u8 = 8;
 
 /// Header of a frame.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -141,7 +141,6 @@ impl Between<Work> for Meanwhile<'_> {
     }
 
     fn keep_off(&self, work: &mut Work, cores: impl Iterator<Item = usize> + Clone) {
-        work.beside.leave();
         work.apart.keep_off(cores, Instant::now);
     }
 

@@ -13,9 +13,10 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::{io::Errno, thread::CpuSet};
-
-use super::{Cores, Narrowed, System, is_refusal};
+use rustix::{
+    io::Errno,
+    thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity},
+};
 
 /// So many meetings within so long are too many.
 const MEETINGS: u32 = 8;
@@ -28,10 +29,35 @@ const LEASE: Duration = Duration::from_millis(100);
 const IN_VAIN: Duration = Duration::from_millis(10);
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(2)];
 
-/// Where it lets itself run, and since when.
+/// What the system says and does of the calling thread.
+pub(super) trait Cores {
+    fn here(&self) -> usize;
+    fn allowed(&self) -> Result<CpuSet, Errno>;
+    fn allow(&mut self, cores: &CpuSet) -> Result<(), Errno>;
+}
+
+#[derive(Debug, Default)]
+pub(super) struct System;
+
+impl Cores for System {
+    fn here(&self) -> usize {
+        sched_getcpu()
+    }
+
+    fn allowed(&self) -> Result<CpuSet, Errno> {
+        sched_getaffinity(None)
+    }
+
+    fn allow(&mut self, cores: &CpuSet) -> Result<(), Errno> {
+        sched_setaffinity(None, cores)
+    }
+}
+
+/// Where it may run, and where it lets itself run.
 #[derive(Clone, Copy, Debug)]
 struct Away {
-    narrowed: Narrowed,
+    before: CpuSet,
+    now: CpuSet,
     since: Instant,
 }
 
@@ -45,7 +71,7 @@ struct Met {
 
 /// One thread's part.
 #[derive(Debug, Default)]
-pub(crate) struct Apart<C = System> {
+pub(super) struct Apart<C = System> {
     cores: C,
     met: Option<Met>,
     away: Option<Away>,
@@ -60,7 +86,7 @@ pub(crate) struct Apart<C = System> {
 
 impl<C: Cores> Apart<C> {
     /// To be called between two turns, with the cores of those whose requests are looked at.
-    pub(crate) fn keep_off(
+    pub(super) fn keep_off(
         &mut self,
         clients: impl Iterator<Item = usize> + Clone,
         now: impl FnOnce() -> Instant,
@@ -92,7 +118,7 @@ impl<C: Cores> Apart<C> {
         }
         self.moved = Some(now);
         if let Err(e) = self.leave(clients, now)
-            && is_refusal(e)
+            && matches!(e, Errno::PERM | Errno::ACCESS | Errno::NOSYS)
         {
             log::info!("a thread that serves calls may not choose its core: {e}");
             self.refused = true;
@@ -124,25 +150,63 @@ impl<C: Cores> Apart<C> {
         clients.filter(|core| *core < CpuSet::MAX_CPU).for_each(|core| now.unset(core));
         if now.count() > 0 {
             self.cores.allow(&now)?;
-            self.away = Some(Away { narrowed: Narrowed { before, now }, since });
+            self.away = Some(Away { before, now, since });
         }
         Ok(())
     }
 
     /// It looks no longer: it goes where it likes.
-    pub(crate) fn over(&mut self) {
-        if let Some(away) = self.away.take() {
-            away.narrowed.undo(&mut self.cores);
+    pub(super) fn over(&mut self) {
+        let Some(away) = self.away.take() else { return };
+        // Unless somebody else has said by now where that is.
+        if self.cores.allowed() == Ok(away.now)
+            && let Err(e) = self.cores.allow(&away.before)
+        {
+            log::debug!("a thread that serves calls stays on fewer cores than it may: {e}");
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::fake::{Fake, set},
-        *,
-    };
+    use super::*;
+
+    /// Runs on the first core that it may, if it has to leave the one where it is.
+    #[derive(Debug, Default)]
+    struct Fake {
+        here: usize,
+        allowed: CpuSet,
+        changes: usize,
+        error: Option<Errno>,
+    }
+
+    fn set(cores: &[usize]) -> CpuSet {
+        let mut set = CpuSet::new();
+        cores.iter().for_each(|core| set.set(*core));
+        set
+    }
+
+    impl Cores for Fake {
+        fn here(&self) -> usize {
+            self.here
+        }
+
+        fn allowed(&self) -> Result<CpuSet, Errno> {
+            Ok(self.allowed)
+        }
+
+        fn allow(&mut self, cores: &CpuSet) -> Result<(), Errno> {
+            self.changes += 1;
+            if let Some(error) = self.error {
+                return Err(error);
+            }
+            self.allowed = *cores;
+            if !cores.is_set(self.here) {
+                self.here = (0..CpuSet::MAX_CPU).find(|core| cores.is_set(*core)).expect("a core");
+            }
+            Ok(())
+        }
+    }
 
     /// A thread and a clock.
     struct Trial {
@@ -249,5 +313,17 @@ mod tests {
             refused.turns(WINDOW, &[0]);
             assert_eq!(refused.cores(), (0, set(&[0, 1]), tries));
         }
+    }
+
+    #[test]
+    fn the_system_does_what_is_asked_of_it() {
+        let mut system = System;
+        let allowed = system.allowed().expect("told");
+        assert!(allowed.is_set(system.here()));
+        let only = set(&[system.here()]);
+        system.allow(&only).expect("allowed");
+        assert_eq!(system.allowed(), Ok(only));
+        system.allow(&allowed).expect("allowed");
+        assert_eq!(system.allowed(), Ok(allowed));
     }
 }
