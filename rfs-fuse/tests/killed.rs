@@ -257,7 +257,8 @@ fn nor_where_nobody_takes_care() {
     });
 }
 
-/// Who takes care may not end the connection, unless somebody has mounted the file system of connections.
+/// Who takes care may not end the connection, unless somebody has mounted the file system of connections: then he does, and this shows no more than the
+/// tests before it.
 #[test]
 fn nor_where_an_ordinary_user_has_mounted() {
     common::require_fuse();

@@ -1,6 +1,6 @@
 //! Read replies.
 //!
-//! Here, in `placement::policy` and in `session::ring` is the `unsafe` of this crate: bytes in mapped server memory go to the kernel without
+//! Here, in `placement::policy`, `session::descriptors` and `session::ring` is the `unsafe` of this crate: bytes in mapped server memory go to the kernel without
 //! a copy in between where they leave by a system call.
 
 use super::session::ReplyData;

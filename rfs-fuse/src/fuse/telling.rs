@@ -21,6 +21,9 @@ use super::{placement, session::descriptors::Only};
 /// A message, and who waits for what became of it.
 type Job = (Vec<u8>, mpsc::Sender<io::Result<()>>);
 
+/// What became of it.
+type Answer = (mpsc::Sender<io::Result<()>>, io::Result<()>);
+
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
@@ -86,19 +89,22 @@ impl Shared {
         self.queue.lock().jobs.pop_front()
     }
 
-    /// The next one. `None` at the end.
-    fn next(&self) -> Option<Job> {
+    /// Answers the last one, and takes the next. `None` at the end.
+    fn next(&self, mut answer: Option<Answer>) -> Option<Job> {
         let mut queue = self.queue.lock();
         loop {
-            match queue.jobs.pop_front() {
-                Some(job) => return Some(job),
-                None if queue.stop => return None,
-                None => {
-                    queue.idle += 1;
-                    // Whoever has something to do says that one is idle no longer.
-                    self.work.wait(&mut queue);
-                }
+            let job = queue.jobs.pop_front();
+            let waits = job.is_none() && !queue.stop;
+            queue.idle += usize::from(waits);
+            // Who hears it may have something more to tell at once, and is to find this thread idle.
+            if let Some((tell, told)) = answer.take() {
+                tell.send(told).ok();
             }
+            if !waits {
+                return job;
+            }
+            // Whoever has something to do says that one is idle no longer.
+            self.work.wait(&mut queue);
         }
     }
 
@@ -109,8 +115,9 @@ impl Shared {
         if let Err(e) = alone {
             log::warn!("a thread keeps the mount from ending if this process is killed: {e}");
         }
-        while let Some((message, told)) = self.next() {
-            told.send(write(&device, &message)).ok();
+        let mut answer = None;
+        while let Some((message, tell)) = self.next(answer.take()) {
+            answer = Some((tell, write(&device, &message)));
         }
     }
 }

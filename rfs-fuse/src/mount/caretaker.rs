@@ -4,7 +4,7 @@
 //! of it that drops what the kernel has kept may wait for a lock that the kernel holds over a request of this mount, no signal ends
 //! that, and the kernel does not end each request by itself as long as the thread has a device (`fuse/telling`). So there is a second process, which
 //! has none, and ends the connection ([`Abort`]). It learns of the first one's end in two ways: its standard input ends with the last
-//! thread, and the kernel signals the end of the thread that started it, which comes first where another thread hangs. If it is killed itself,
+//! thread that has the other end, which those that tell the kernel something have not, and the kernel signals the end of the thread that started it, which comes first where another thread hangs. If it is killed itself,
 //! the first process starts another one.
 //!
 //! While it lives it holds a lock on the directory under the mount. Whoever mounts there next waits for that, so that it
