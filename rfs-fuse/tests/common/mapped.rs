@@ -29,10 +29,19 @@ impl Mapped {
         Mapped::with(file, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
 
+    /// As [`new`](Self::new), where the kernel may refuse.
+    pub(crate) fn tried(file: &File, len: usize) -> Result<Mapped, Errno> {
+        Mapped::map(file, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
+    }
+
     fn with(file: &File, len: usize, access: ProtFlags, flags: MapFlags) -> Mapped {
+        Mapped::map(file, len, access, flags).expect("mapped")
+    }
+
+    fn map(file: &File, len: usize, access: ProtFlags, flags: MapFlags) -> Result<Mapped, Errno> {
         // SAFETY: a new mapping, which nothing refers to but this; what is behind the end of the file nobody touches.
-        let base = unsafe { mmap(null_mut(), len, access, flags, file, 0) }.expect("mapped");
-        Mapped { base, len }
+        let base = unsafe { mmap(null_mut(), len, access, flags, file, 0) }?;
+        Ok(Mapped { base, len })
     }
 
     pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
