@@ -18,7 +18,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::{session::descriptors::clone_of, telling::Tellers};
+use super::{
+    session::descriptors::clone_of,
+    telling::{self, Tellers},
+};
 
 /// The bytes of a `fuse_out_header`.
 const HEADER: usize = 16;
@@ -95,8 +98,7 @@ impl Kernel {
 
     /// What waits for nothing. False: it knows of no such thing.
     fn tell(&self, message: &[u8]) -> io::Result<bool> {
-        let write = |device: BorrowedFd<'_>| Ok(rustix::io::write(device, message).map(drop)?);
-        self.tell_by(write)
+        self.tell_by(|device| telling::write(device, message))
     }
 
     /// What may wait for somebody whose request this process has. False: it knows of no such thing.

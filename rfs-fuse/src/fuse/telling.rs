@@ -80,7 +80,8 @@ impl Drop for Tellers {
     }
 }
 
-fn write(device: impl AsFd, message: &[u8]) -> io::Result<()> {
+/// Tells the kernel on the calling thread.
+pub(super) fn write(device: impl AsFd, message: &[u8]) -> io::Result<()> {
     Ok(rustix::io::write(device, message).map(drop)?)
 }
 
