@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use crate::provider::soft::never_paced;
+
 use super::{
     Address,
     stream::{self, Stream},
@@ -142,6 +144,7 @@ impl Listener {
 /// With the host's name, and the port that it got.
 fn bind_tcp(host: &str, port: u16) -> io::Result<(TcpListener, String, u16)> {
     let socket = TcpListener::bind((host, port))?;
+    never_paced(&socket);
     let port = socket.local_addr()?.port();
     Ok((socket, host.to_owned(), port))
 }

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     io::{self, Read, Write},
-    net::{IpAddr, Ipv6Addr, TcpStream},
+    net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream},
     os::{fd::AsFd, unix::net::UnixStream},
     path::Path,
     time::{Duration, Instant},
@@ -18,7 +18,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError, ProviderKind, resolve::resolve};
 use crate::{
-    provider::soft::{choose_congestion_control, try_often},
+    provider::soft::{choose_congestion_control, never_paced, try_often},
     tls::{TlsClient, TlsStream},
     verbs::Rendezvous,
 };
@@ -135,7 +135,7 @@ impl Stream {
                     if left.is_zero() {
                         return Err(ConnectError::Timeout { address: address.clone(), timeout });
                     }
-                    match TcpStream::connect_timeout(&candidate, left) {
+                    match connect_tcp(candidate, left) {
                         Ok(stream) => {
                             return Ok(match address {
                                 Address::Rdma { .. } => Stream::tuned_rdma(stream),
@@ -329,6 +329,13 @@ pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStr
     socket.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
     socket.connect(&SockAddr::unix(path)?)?;
     socket.set_write_timeout(None)?;
+    Ok(socket.into())
+}
+
+fn connect_tcp(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    never_paced(&socket);
+    socket.connect_timeout(&address.into(), timeout)?;
     Ok(socket.into())
 }
 
