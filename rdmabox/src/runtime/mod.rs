@@ -112,7 +112,7 @@ pub(crate) struct Runtime {
     /// Held while room on a lane and the window are looked at and taken: the two directions do not see each other's
     /// attempts, and whoever finds no room can rely on a completion to come.
     gate: Mutex<()>,
-    next_lane: AtomicUsize,
+    last_lane: AtomicUsize,
     dead: AtomicBool,
     timeout: Duration,
     mend_timeout: Duration,
@@ -168,7 +168,7 @@ impl Runtime {
             writes: Mutex::new(InFlight::new()),
             directions: Default::default(),
             gate: Mutex::new(()),
-            next_lane: AtomicUsize::new(0),
+            last_lane: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             timeout: init.timeout,
             mend_timeout: init.mend_timeout,

@@ -321,9 +321,17 @@ impl Runtime {
         Some(batch)
     }
 
-    /// A lane with room for `count` requests, by turns; one that nobody is posting on, if there is.
+    /// A lane with room for `count` requests, by turns; one that nobody is posting on, if there is. Who asks one thing at a time stays on the lane
+    /// of the last one: the peer looks there first.
     fn lane_with_room(&self, count: usize) -> Option<usize> {
-        let start = self.next_lane.fetch_add(1, Ordering::Relaxed);
+        let last = self.last_lane.load(Ordering::Relaxed) % self.lanes.len();
+        if self.lanes[last].is_idle()
+            && count <= self.lanes[last].room()
+            && !self.lanes[last].queue.is_locked()
+        {
+            return Some(last);
+        }
+        let start = self.last_lane.fetch_add(1, Ordering::Relaxed) + 1;
         let order = || (0..self.lanes.len()).map(|i| (start + i) % self.lanes.len());
         let idle = order().find(|lane| {
             let lane = &self.lanes[*lane];

@@ -275,6 +275,7 @@ impl Client {
             clock,
             inodes,
             reads: super::later::Reads::default(),
+            company: super::later::Company::default(),
             gathered: super::later::Gathered::default(),
             keeping: Arc::new(Keeping::new(*keeps)),
             access_times: counted(*access_times),

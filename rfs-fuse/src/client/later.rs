@@ -11,7 +11,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     thread,
 };
@@ -111,6 +111,33 @@ impl Drop for OneRead {
     }
 }
 
+/// Whether reads have been alone lately: then to ask whether something else is asked for is mostly a call in vain.
+#[derive(Debug, Default)]
+pub(crate) struct Company(AtomicU32);
+
+/// After so many in a row that were alone only each one after as many is asked for.
+const ALONE: u32 = 16;
+
+impl Company {
+    /// A read comes while no other is under way. Whether `more` says that something else is asked for, as far as that is asked.
+    fn of_single(&self, more: impl FnOnce() -> bool) -> bool {
+        let row = self.0.fetch_add(1, Ordering::Relaxed);
+        let found = (row < ALONE || row.is_multiple_of(ALONE)) && more();
+        if found {
+            self.found();
+        }
+        found
+    }
+
+    /// A read is not alone.
+    fn found(&self) {
+        // Written only where it changes something: all threads read it.
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Started reads of an inode, which keep its extents in use although no thread holds a lock for them.
 #[derive(Debug, Default)]
 pub(crate) struct Started {
@@ -176,10 +203,14 @@ impl Client {
         if len as u64 > LARGEST || self.records.is_mapped() || self.sums.is_some() {
             return Err(answer);
         }
-        let more = more();
-        if !more && !self.reads.any() {
+        let more = if self.reads.any() {
+            self.company.found();
+            more()
+        } else if self.company.of_single(more) {
+            true
+        } else {
             return Err(answer);
-        }
+        };
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
         let (Some(_shared), Some(_places)) = (inode.io.try_read(), inode.places.try_read()) else {
             return Err(answer);

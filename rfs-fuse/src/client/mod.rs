@@ -67,7 +67,7 @@ use parking_lot::Mutex;
 use clock::ServerClock;
 use inode::InodeTable;
 use keeping::Keeping;
-use later::{Gathered, Reads};
+use later::{Company, Gathered, Reads};
 use record::Records;
 use rfs_proto::{Identity, RegionRef};
 
@@ -84,6 +84,7 @@ pub struct Client {
     clock: ServerClock,
     inodes: Arc<InodeTable>,
     reads: Reads,
+    company: Company,
     gathered: Gathered,
     keeping: Arc<Keeping>,
     access_times: AccessTimes,

@@ -66,6 +66,11 @@ fn run(set: &PollSet, stop: &AtomicBool) -> Result<(), VerbsError> {
                 std::thread::yield_now();
                 let before = mem::replace(&mut looked, Instant::now());
                 spin.yielded(looked - before);
+                if set.progress_of_last() {
+                    spin.found(looked - worked);
+                    worked = Instant::now();
+                    looked = worked;
+                }
                 continue;
             }
         }

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::{
         Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -41,6 +41,8 @@ pub(crate) struct PollSet {
     /// Members to be looked at whatever the system says of their sockets, and how many.
     again: Mutex<SmallVec<[u32; 8]>>,
     again_count: AtomicUsize,
+    /// The member that had something the last time.
+    last: AtomicU32,
 }
 
 fn owned(raw: i32, what: &'static str) -> Result<OwnedFd, VerbsError> {
@@ -67,6 +69,7 @@ impl PollSet {
             count: AtomicUsize::new(0),
             again: Mutex::default(),
             again_count: AtomicUsize::new(0),
+            last: AtomicU32::new(0),
         };
         set.control(libc::EPOLL_CTL_ADD, set.wake.as_raw_fd(), WAKE, Interest { read: true, write: false })?;
         Ok(set)
@@ -125,6 +128,12 @@ impl PollSet {
             // One call tells which of many are worth a look.
             _ => self.serve(0, false, || ()),
         }
+    }
+
+    /// Makes progress on the member that had something the last time, without asking the system which has: a peer that asks one thing after the
+    /// other asks the next one there. True if any byte moved.
+    pub(crate) fn progress_of_last(&self) -> bool {
+        self.member(self.last.load(Ordering::Relaxed)).is_some_and(|qp| qp.progress())
     }
 
     /// Has the current or next look at the sockets include that member's, whatever the system says of it.
@@ -201,6 +210,7 @@ impl PollSet {
                 continue;
             }
             any = true;
+            self.last.store(token as u32, Ordering::Relaxed);
             if let Some(qp) = self.member(token as u32) {
                 qp.progress();
                 if event.events & OVER != 0 {

@@ -370,6 +370,7 @@ impl Rx {
             Action::Next => self.next_frame(),
             Action::Land(mut landing) => {
                 self.have = 0;
+                self.ahead.expect_like(landing.remaining);
                 if landing.remaining == 0 {
                     self.state = State::Header;
                     self.landed(qp, link, landing);

@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
-/// Longest time to look.
-const LONGEST: Duration = Duration::from_micros(100);
+/// Longest time to look: a peer that reads or writes 1 MiB at a time through a file system takes 200 us between an answer and the next request.
+const LONGEST: Duration = Duration::from_micros(400);
 /// The first step up; the step below it is not to look at all.
 const SHORTEST: Duration = Duration::from_micros(25);
 /// A yield that takes longer has let somebody else run: one that was waiting for it, it may be, on the same core.
@@ -120,7 +120,7 @@ mod tests {
     /// One that looks as long as it may.
     fn eager() -> Spin {
         let mut spin = Spin::default();
-        assert_eq!(limits(&mut spin, SOON, 3), [25, 50, 100]);
+        assert_eq!(limits(&mut spin, SOON, 5), [25, 50, 100, 200, 400]);
         spin
     }
 
@@ -147,8 +147,8 @@ mod tests {
         let mut spin = Spin::default();
         assert_eq!(spin.limit(), Duration::ZERO);
         assert_eq!(limits(&mut spin, LATE, 2), [0, 0]);
-        assert_eq!(limits(&mut spin, SOON, 4), [25, 50, 100, 100]);
-        assert_eq!(limits(&mut spin, LATE, 4), [50, 25, 0, 0]);
+        assert_eq!(limits(&mut spin, SOON, 6), [25, 50, 100, 200, 400, 400]);
+        assert_eq!(limits(&mut spin, LATE, 6), [200, 100, 50, 25, 0, 0]);
         assert_eq!(limits(&mut spin, LONGEST, 1), [25]);
         assert_eq!(limits(&mut spin, LONGEST + Duration::from_nanos(1), 1), [0]);
     }

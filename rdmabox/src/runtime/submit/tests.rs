@@ -73,23 +73,40 @@ fn chosen(runtime: &Runtime, count: usize, times: usize) -> Vec<Option<usize>> {
     (0..times).map(|_| runtime.lane_with_room(count)).collect()
 }
 
+/// One with something under way on each lane.
+fn busy(lanes: usize) -> Arc<Runtime> {
+    let runtime = runtime(lanes);
+    runtime.lanes.iter().for_each(|lane| lane.reserve(1));
+    runtime
+}
+
+#[test]
+fn who_asks_one_thing_at_a_time_stays_on_a_lane() {
+    let runtime = runtime(4);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(0); 3]);
+    runtime.lanes[0].reserve(1);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1); 3]);
+    runtime.lanes[0].vacate(1);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1); 3]);
+}
+
 #[test]
 fn lanes_take_turns() {
     for lanes in [1, 2, 4, 16] {
-        let runtime = runtime(lanes);
-        let expected: Vec<_> = (0..3 * lanes).map(|i| Some(i % lanes)).collect();
+        let runtime = busy(lanes);
+        let expected: Vec<_> = (1..=3 * lanes).map(|i| Some(i % lanes)).collect();
         assert_eq!(chosen(&runtime, 1, 3 * lanes), expected);
     }
 }
 
 #[test]
 fn one_without_the_room_is_passed_over() {
-    let runtime = runtime(4);
+    let runtime = busy(4);
     let depth = DEPTH as usize;
-    runtime.lanes[1].reserve(depth - 1);
-    assert_eq!(chosen(&runtime, 1, 4), [Some(0), Some(1), Some(2), Some(3)]);
-    assert_eq!(chosen(&runtime, 2, 4), [Some(0), Some(2), Some(2), Some(3)]);
-    [0, 2, 3].into_iter().for_each(|lane| runtime.lanes[lane].reserve(depth));
+    runtime.lanes[1].reserve(depth - 2);
+    assert_eq!(chosen(&runtime, 1, 4), [Some(1), Some(2), Some(3), Some(0)]);
+    assert_eq!(chosen(&runtime, 2, 4), [Some(2), Some(2), Some(3), Some(0)]);
+    [0, 2, 3].into_iter().for_each(|lane| runtime.lanes[lane].reserve(depth - 1));
     assert_eq!(chosen(&runtime, 1, 4), [Some(1); 4]);
     assert_eq!(chosen(&runtime, 2, 4), [None; 4]);
     runtime.lanes[3].vacate(depth);
@@ -99,9 +116,13 @@ fn one_without_the_room_is_passed_over() {
 
 #[test]
 fn one_that_is_down_is_passed_over() {
-    let runtime = runtime(3);
+    let runtime = busy(3);
     assert!(runtime.lanes[0].take_down(runtime.lanes[0].incarnation()));
-    assert_eq!(chosen(&runtime, 1, 3), [Some(1), Some(1), Some(2)]);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1), Some(2), Some(1)]);
+    // Nothing is under way on it any more, which is no reason to stay there.
+    let alone = self::runtime(2);
+    assert!(alone.lanes[0].take_down(alone.lanes[0].incarnation()));
+    assert_eq!(chosen(&alone, 1, 2), [Some(1); 2]);
 }
 
 #[test]
@@ -111,6 +132,6 @@ fn one_that_somebody_is_posting_on_is_the_last_choice() {
     assert_eq!(chosen(&runtime, 1, 3), [Some(1); 3]);
     // Better than none.
     runtime.lanes[1].reserve(DEPTH as usize);
-    assert_eq!(chosen(&runtime, 1, 3), [Some(0), Some(2), Some(2)]);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(2), Some(0), Some(2)]);
     drop(posting);
 }

@@ -1,6 +1,6 @@
 //! Reads that are answered later.
 
-use std::{sync::mpsc, thread};
+use std::{cell::Cell, sync::mpsc, thread};
 
 use super::*;
 
@@ -52,6 +52,33 @@ fn who_reads_alone_waits() {
     assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
     assert_eq!(another.recv().expect("answered"), Ok(pattern(LEN)[..200].to_vec()));
     assert!(start(&c, ino, 0, 100).is_none());
+}
+
+#[test]
+fn who_has_been_alone_for_long_asks_rarely_for_more() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let asked = Cell::new(0);
+    let alone = |count: usize| {
+        asked.set(0);
+        for _ in 0..count {
+            let more = || {
+                asked.set(asked.get() + 1);
+                false
+            };
+            assert!(c.read_later(ino, 0, 100, more, |_| ()).is_err());
+        }
+        asked.get()
+    };
+    assert_eq!(alone(16), 16);
+    assert_eq!(alone(160), 10);
+    // Once it has not been alone, each asks again.
+    let other = c.one_read();
+    let started = start(&c, ino, 0, 100).expect("started");
+    drop(other);
+    meddler.release_reads(&Ok(()));
+    assert!(started.recv().is_ok());
+    assert_eq!(alone(16), 16);
 }
 
 #[test]
