@@ -15,23 +15,37 @@ pub enum Job {
     Iozone(u64),
     /// fio with O_DIRECT, at random, in blocks of that many bytes: [`FIO`], one after the other.
     Fio(u64),
+    /// The same from several threads: [`CALLERS`].
+    Callers(u64),
 }
 
 /// What fio does with one file, in order.
 pub const FIO: [Access; 4] = [
-    Access { write: false, depth: 1 },
-    Access { write: false, depth: 16 },
-    Access { write: true, depth: 1 },
-    Access { write: true, depth: 16 },
+    Access { write: false, depth: 1, callers: 1 },
+    Access { write: false, depth: 16, callers: 1 },
+    Access { write: true, depth: 1, callers: 1 },
+    Access { write: true, depth: 16, callers: 1 },
 ];
+
+/// Readers, then writers, in several threads: what there is to merge where each asks one thing at a time.
+pub const CALLERS: [Access; 2] =
+    [Access { write: false, depth: 1, callers: 4 }, Access { write: true, depth: 1, callers: 4 }];
 
 /// Random access past the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Access {
     /// Writes; else reads.
     pub write: bool,
-    /// Requests at a time.
+    /// Requests at a time, of each caller.
     pub depth: u32,
+    /// Threads that make them.
+    #[serde(default = "one")]
+    pub callers: u32,
+}
+
+/// In results from before there were more.
+fn one() -> u32 {
+    1
 }
 
 /// A column of figures, one of each target.
@@ -83,7 +97,18 @@ impl Job {
         let column = |pattern, size| Column { pattern, size };
         match self {
             Job::Iozone(size) => Phase::ALL.map(|phase| column(Pattern::Iozone(phase), size)).to_vec(),
-            Job::Fio(size) => FIO.map(|access| column(Pattern::Direct(access), size)).to_vec(),
+            Job::Fio(size) | Job::Callers(size) => {
+                self.accesses().iter().map(|access| column(Pattern::Direct(*access), size)).collect()
+            }
+        }
+    }
+
+    /// What fio does, if it is one of fio's.
+    pub fn accesses(self) -> &'static [Access] {
+        match self {
+            Job::Iozone(_) => &[],
+            Job::Fio(_) => &FIO,
+            Job::Callers(_) => &CALLERS,
         }
     }
 
@@ -92,6 +117,7 @@ impl Job {
         match self {
             Job::Iozone(size) => format!("IOzone, {} records", size::show(size)),
             Job::Fio(size) => format!("fio, {} blocks", size::show(size)),
+            Job::Callers(size) => format!("fio, several callers, {} blocks", size::show(size)),
         }
     }
 }
@@ -101,8 +127,12 @@ impl Pattern {
     pub fn name(self) -> String {
         match self {
             Pattern::Iozone(phase) => phase.name().to_owned(),
-            Pattern::Direct(Access { write, depth }) => {
-                format!("O_DIRECT {}, depth {depth}", if write { "write" } else { "read" })
+            Pattern::Direct(Access { write, depth, callers }) => {
+                let what = if write { "write" } else { "read" };
+                match callers {
+                    1 => format!("O_DIRECT {what}, depth {depth}"),
+                    _ => format!("O_DIRECT {what}, {callers} callers"),
+                }
             }
         }
     }
@@ -136,6 +166,7 @@ mod tests {
                 "O_DIRECT write, depth 16"
             ]
         );
+        assert_eq!(names(Job::Callers(4096)), ["O_DIRECT read, 4 callers", "O_DIRECT write, 4 callers"]);
         assert_eq!(Job::Fio(1 << 20).describe(), "fio, 1 MiB blocks");
         assert!(Job::Iozone(65536).columns().iter().all(|column| column.size == 65536));
     }

@@ -74,7 +74,7 @@ impl Fio {
     ) -> Result<(Measured, String)> {
         let said = spawn(&command(run))?.wait_success(interrupt, limit, |_| ())?;
         let measured =
-            parse(&said, run.access.write).map_err(|what| Error::Parse { program: "fio".into(), what })?;
+            parse(&said, run.access).map_err(|what| Error::Parse { program: "fio".into(), what })?;
         Ok((measured, said))
     }
 }
@@ -93,16 +93,18 @@ fn base(file: &Path, bytes: u64, block: u64) -> Invocation {
 
 /// Requests one at a time are made by system calls that wait; several by the kernel's asynchronous I/O.
 fn command(run: &Run<'_>) -> Invocation {
-    let Access { write, depth } = run.access;
+    let Access { write, depth, callers } = run.access;
+    let threads: &[String] = &[format!("--numjobs={callers}"), "--group_reporting".into()];
     base(run.file, run.size, run.block)
+        .args(if callers > 1 { threads } else { &[] })
         .arg(if write { "--rw=randwrite" } else { "--rw=randread" })
         .arg(if depth == 1 { "--ioengine=psync" } else { "--ioengine=libaio" })
         .args([format!("--iodepth={depth}"), format!("--runtime={}ms", run.ms)])
         .args(["--time_based", "--randrepeat=1"])
 }
 
-/// The numbers of its one job.
-fn parse(text: &str, write: bool) -> std::result::Result<Measured, String> {
+/// The numbers of its one job, or of all its callers together.
+fn parse(text: &str, access: Access) -> std::result::Result<Measured, String> {
     // Warnings may come first.
     let json = text.find('{').map_or(text, |start| &text[start..]);
     let all: Value = serde_json::from_str(json).map_err(|err| err.to_string())?;
@@ -110,7 +112,7 @@ fn parse(text: &str, write: bool) -> std::result::Result<Measured, String> {
     if let Some(code @ 1..) = job["error"].as_i64() {
         return Err(format!("error {code}"));
     }
-    let part = &job[if write { "write" } else { "read" }];
+    let part = &job[if access.write { "write" } else { "read" }];
     let number = |value: &Value, name: &str| value.as_f64().ok_or_else(|| format!("there is no {name}"));
     let percentile = |name: &str| {
         number(&part["clat_ns"]["percentile"][name], &format!("percentile {name}")).map(|ns| ns / 1000.0)
@@ -128,7 +130,8 @@ fn parse(text: &str, write: bool) -> std::result::Result<Measured, String> {
             p99: percentile("99.000000")?,
             p999: percentile("99.900000")?,
         },
-        cpu_s: busy / 100.0 * runtime_ms / 1000.0,
+        // A mean share, of each caller.
+        cpu_s: busy / 100.0 * runtime_ms / 1000.0 * f64::from(access.callers),
     })
 }
 
@@ -136,11 +139,12 @@ fn parse(text: &str, write: bool) -> std::result::Result<Measured, String> {
 mod tests {
     use super::*;
 
+    const ONE: Access = Access { write: false, depth: 1, callers: 1 };
     const READ: &str = include_str!("../../tests/captured/fio-read.json");
 
     #[test]
     fn what_fio_printed_is_read() {
-        let measured = parse(READ, false).unwrap();
+        let measured = parse(READ, ONE).unwrap();
         assert_eq!(measured.bytes, 643_088_384);
         assert!((measured.mib_per_s - 2044.32).abs() < 0.01, "{measured:?}");
         assert_eq!(measured.latency, Latency { p50: 21.888, p99: 61.184, p999: 4079.616 });
@@ -148,19 +152,22 @@ mod tests {
     }
 
     #[test]
+    fn processor_time_is_that_of_all_callers() {
+        let cpu_s = |callers| parse(READ, Access { callers, ..ONE }).unwrap().cpu_s;
+        assert!((cpu_s(4) - 4.0 * cpu_s(1)).abs() < 1e-9);
+    }
+
+    #[test]
     fn warnings_before_it_are_passed_over() {
-        assert!(parse(&format!("fio: something to know\n{READ}"), false).is_ok());
+        assert!(parse(&format!("fio: something to know\n{READ}"), ONE).is_ok());
     }
 
     #[test]
     fn a_run_that_moved_nothing_or_failed_is_no_measurement() {
-        assert_eq!(parse(READ, true), Err("nothing was moved".into()));
-        assert_eq!(
-            parse(&READ.replacen("\"error\" : 0", "\"error\" : 22", 1), false),
-            Err("error 22".into())
-        );
-        assert_eq!(parse("{}", false), Err("it has no job".into()));
-        assert!(parse("fio: no such engine", false).is_err());
+        assert_eq!(parse(READ, Access { write: true, ..ONE }), Err("nothing was moved".into()));
+        assert_eq!(parse(&READ.replacen("\"error\" : 0", "\"error\" : 22", 1), ONE), Err("error 22".into()));
+        assert_eq!(parse("{}", ONE), Err("it has no job".into()));
+        assert!(parse("fio: no such engine", ONE).is_err());
     }
 
     #[test]
@@ -169,11 +176,13 @@ mod tests {
             command(&Run { file: Path::new("/m/f"), size: 1 << 20, block: 4096, access, ms: 50 }).line()
         };
         assert_eq!(
-            line(Access { write: false, depth: 1 }),
+            line(ONE),
             "fio --name=compare --direct=1 --thread --output-format=json --eta=never --filename=/m/f --size=1048576 \
              --bs=4096 --rw=randread --ioengine=psync --iodepth=1 --runtime=50ms --time_based --randrepeat=1"
         );
-        let deep = line(Access { write: true, depth: 16 });
+        let deep = line(Access { write: true, depth: 16, callers: 1 });
         assert!(deep.contains("--rw=randwrite --ioengine=libaio --iodepth=16"), "{deep}");
+        let many = line(Access { callers: 4, ..ONE });
+        assert!(many.contains(" --numjobs=4 --group_reporting --rw=randread --ioengine=psync "), "{many}");
     }
 }

@@ -140,7 +140,7 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
 /// Leaves out what takes fio, and who is left with nothing to do.
 pub fn without_fio(entrants: &mut Vec<Entrant>) {
     for entrant in entrants.iter_mut() {
-        entrant.jobs.retain(|job| !matches!(job, Job::Fio(_)));
+        entrant.jobs.retain(|job| job.accesses().is_empty());
     }
     entrants.retain(|entrant| !entrant.jobs.is_empty());
 }
@@ -180,7 +180,12 @@ impl Jobs {
         let large: Vec<Job> = LARGE.iter().map(|record| Job::Iozone(*record)).collect();
         let large: Vec<Job> = iozone.iter().filter(|job| large.contains(job)).copied().collect();
         let variants = options.wants(Group::Plain) || options.wants(Group::Ablation);
-        let variants = when(variants, &[when(cached || uncached, &large), fio.clone()].concat());
+        let mut sizes: Vec<u64> = extent.blocks.iter().chain(&LARGE).copied().collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let callers: Vec<Job> = sizes.into_iter().map(Job::Callers).collect();
+        let callers = when(options.wants(Group::Fio), &callers);
+        let variants = when(variants, &[when(cached || uncached, &large), fio.clone(), callers].concat());
         let mut uncached_and_variants = [when(uncached, &iozone), variants.clone()].concat();
         uncached_and_variants.sort_unstable();
         uncached_and_variants.dedup();
@@ -223,7 +228,7 @@ mod tests {
                 ("shm", 6),
                 ("shm-none", 4),
                 ("tcp", 6),
-                ("tcp-none", 6),
+                ("tcp-none", 9),
                 ("null", 6),
                 ("null-none", 4),
                 ("tmpfs", 6),
@@ -232,7 +237,7 @@ mod tests {
                 ("sshfs", 6)
             ])
         );
-        assert_eq!(all[10], (PLAIN.to_owned(), 4));
+        assert_eq!(all[10], (PLAIN.to_owned(), 7));
         assert_eq!(all.len(), 11 + ABLATIONS.len());
     }
 
@@ -246,7 +251,7 @@ mod tests {
         // What is switched off is on TCP, beside TCP without pages.
         assert_eq!(
             lineup(&["--compare=plain,fio", "--providers=shm"]),
-            named(&[("shm", 2), ("tcp", 2), ("tcp-none", 2), ("tcp-plain", 2)])
+            named(&[("shm", 2), ("tcp", 2), ("tcp-none", 5), ("tcp-plain", 5)])
         );
         assert_eq!(
             lineup(&["--compare=plain,uncached", "--providers=tcp", "--record-sizes=4k,1m"]),

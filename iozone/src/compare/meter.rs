@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     cli::Extent,
-    column::{FIO, Job, Reading},
+    column::{Access, Job, Reading},
     fio::{self, Fio},
 };
 use crate::{
@@ -44,7 +44,7 @@ impl Meter for Instruments<'_> {
     ) -> Result<(Vec<Reading>, String)> {
         match job {
             Job::Iozone(record) => self.iozone(record, running, interrupt),
-            Job::Fio(block) => self.fio(block, running, interrupt),
+            Job::Fio(block) | Job::Callers(block) => self.fio(block, job.accesses(), running, interrupt),
         }
     }
 }
@@ -86,6 +86,7 @@ impl Instruments<'_> {
     fn fio(
         &self,
         block: u64,
+        accesses: &[Access],
         running: &dyn Running,
         interrupt: &Interrupt,
     ) -> Result<(Vec<Reading>, String)> {
@@ -95,7 +96,7 @@ impl Instruments<'_> {
         let size = self.extent.size;
         fio.prepare(&file, size, self.limit, interrupt)?;
         let (mut readings, mut log) = (Vec::new(), String::new());
-        for access in FIO {
+        for &access in accesses {
             let run = fio::Run { file: &file, size, block, access, ms: self.extent.fio_ms };
             let before = programs.cpu_s();
             let (measured, said) = fio.measure(&run, self.limit, interrupt)?;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    column::{Access, Column, FIO, Metric, Pattern},
+    column::{Access, CALLERS, Column, FIO, Metric, Pattern},
     report::Comparison,
 };
 use crate::{
@@ -59,6 +59,8 @@ const WRITES: &[Phase] = &[Write, Rewrite, RandomWrite];
 const READS: &[Phase] = &[Read, Reread, RandomRead];
 const READ_ONE: Access = FIO[0];
 const READ_MANY: Access = FIO[1];
+const READERS: Access = CALLERS[0];
+const WRITERS: Access = CALLERS[1];
 
 /// Of nothing in particular.
 const ANY: Requirement = Requirement {
@@ -228,6 +230,7 @@ const REQUIREMENTS: &[Requirement] = &[
         of: &["tcp-none"],
         to: "tcp-plain",
         phases: WRITES,
+        direct: &[WRITERS],
         bound: Bound::AtLeast(1.5),
         ..ANY
     },
@@ -236,6 +239,7 @@ const REQUIREMENTS: &[Requirement] = &[
         of: &["tcp-none"],
         to: "tcp-plain",
         phases: READS,
+        direct: &[READERS],
         bound: Bound::AtLeast(2.4),
         ..ANY
     },
