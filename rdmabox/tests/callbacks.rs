@@ -1,6 +1,9 @@
 //! Callbacks: each runs once, with its outcome and its buffer, on whichever thread finds the completion.
 
-use std::sync::{Arc, atomic::Ordering, mpsc};
+use std::{
+    sync::{Arc, atomic::Ordering, mpsc},
+    thread,
+};
 
 use rdmabox::{RemoteAddr, RequestError, Session};
 
@@ -59,6 +62,73 @@ fn a_callback_hears_of_a_refusal() {
         assert_eq!((result, buf.len()), (Err(REFUSED), 8));
         assert_eq!(receive.recv(), Err(mpsc::RecvError), "once each");
         assert_eq!(f.memory.load_u64(LEN - 8), 0);
+    });
+}
+
+/// Catches one that waits for somebody else to serve what it has started.
+#[test]
+fn who_serves_runs_the_callbacks_himself() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let me = thread::current().id();
+        let (send, receive) = mpsc::channel();
+        for round in 0..100usize {
+            session.serve(|| {
+                for i in 0..8 {
+                    let send = send.clone();
+                    session.read_then(at(base, i * 4096), vec![1; 4096], move |result, buf| {
+                        send.send((round, i, result, buf, thread::current().id())).unwrap();
+                    });
+                }
+            });
+        }
+        drop(send);
+        let mut all: Vec<_> = receive.iter().collect();
+        all.sort_by_key(|(round, i, ..)| (*round, *i));
+        assert_eq!(all.len(), 800);
+        let mut here = 0;
+        for (n, (round, i, result, buf, thread)) in all.into_iter().enumerate() {
+            assert_eq!((round, i, result, buf), (n / 8, n % 8, Ok(()), vec![0; 4096]));
+            here += usize::from(thread == me);
+        }
+        // A peer that is kept from running for long is left to the pollers.
+        assert!(here > 0);
+    });
+}
+
+/// What is started in a callback is served, too, and by nobody twice.
+#[test]
+fn threads_that_serve_at_once_serve_everything_once() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let (send, receive) = mpsc::channel();
+        thread::scope(|scope| {
+            for caller in 0..4usize {
+                let (send, session) = (send.clone(), &session);
+                scope.spawn(move || {
+                    for i in 0..100 {
+                        session.serve(|| {
+                            let (again, send) = (Arc::clone(session), send.clone());
+                            session.read_then(at(base, 64 * caller), vec![1; 64], move |result, buf| {
+                                assert_eq!((result, buf), (Ok(()), vec![0; 64]));
+                                again.serve(|| {
+                                    again.read_then(at(base, 0), vec![1; 8], move |result, _| {
+                                        send.send((caller, i, result)).unwrap();
+                                    });
+                                });
+                            });
+                        });
+                    }
+                });
+            }
+        });
+        drop(send);
+        let mut all: Vec<_> = receive.iter().collect();
+        all.sort_by_key(|(caller, i, _)| (*caller, *i));
+        let expected: Vec<_> = (0..400).map(|n| (n / 100, n % 100, Ok(()))).collect();
+        assert_eq!(all, expected);
     });
 }
 

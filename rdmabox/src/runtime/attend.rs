@@ -206,9 +206,10 @@ impl Attendance {
         }
     }
 
-    /// Serves what has completed, without waiting; nothing, and false, if somebody else is at it, who will serve it.
-    pub(crate) fn glance(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) -> bool {
-        let Some(mut leader) = self.leader.try_lock() else { return false };
+    /// Serves what has completed, without waiting, and tells how much that was; nothing, and none, if somebody else is at it, who will serve it.
+    pub(crate) fn glance(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) -> Option<usize> {
+        let mut leader = self.leader.try_lock()?;
+        let mut all = 0;
         loop {
             // An error is for somebody who waits.
             let found = self.cq.poll(&mut leader.batch).unwrap_or(0);
@@ -217,10 +218,11 @@ impl Attendance {
             }
             stats.count_poll(found);
             dispatch(&leader.batch[..found]);
+            all += found;
         }
         drop(leader);
         self.hand_on();
-        true
+        Some(all)
     }
 
     /// Registers a ticket whose owner does not wait here yet, and sees to it that somebody attends.

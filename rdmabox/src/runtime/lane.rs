@@ -14,10 +14,13 @@ use crate::{
     memory::{Loan, PreMrBuf},
     sync::{
         Mutex, ReaderLock, TryMutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     verbs::{DirectOp, MrHandle, QueuePair, WcStatus},
 };
+
+/// So many requests on a lane are enough for a small one to go elsewhere.
+const MANY: usize = 16;
 
 /// A caller's part of a work request.
 #[derive(Debug)]
@@ -170,6 +173,8 @@ pub(crate) struct Lane {
     depth: usize,
     /// Places of the send queue that are taken or promised. Raised under the runtime's gate only.
     used: AtomicUsize,
+    /// Whether something large was posted since it was idle; a hint.
+    has_large: AtomicBool,
     /// The incarnation, and whether it is down ([`Incarnation::state`]).
     state: AtomicU64,
     /// Writes that failed with the queue pair: until it has been replaced they may still take effect at the peer.
@@ -185,6 +190,7 @@ impl Lane {
             attended_by,
             depth,
             used: AtomicUsize::new(0),
+            has_large: AtomicBool::new(false),
             state: AtomicU64::new(Incarnation::FIRST.state(false)),
             doubtful: Mutex::default(),
         }
@@ -221,6 +227,18 @@ impl Lane {
     /// True if nothing is posted on it or about to be.
     pub(crate) fn is_idle(&self) -> bool {
         self.used.load(Ordering::SeqCst) == 0
+    }
+
+    /// True if a small request would not have to wait behind a large one, nor behind many.
+    pub(crate) fn takes_small(&self) -> bool {
+        self.is_idle() || !self.has_large.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) < MANY
+    }
+
+    /// Something is going to be posted on it.
+    pub(crate) fn note_size(&self, small: bool) {
+        if !small || self.is_idle() {
+            self.has_large.store(!small, Ordering::Relaxed);
+        }
     }
 
     /// Promises places to requests that are about to be posted. Under the runtime's gate, within [`room`](Self::room).

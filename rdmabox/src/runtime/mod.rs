@@ -19,6 +19,7 @@ mod model;
 mod order;
 mod pollers;
 mod post;
+mod serve;
 mod spare;
 mod submit;
 mod ticket;
@@ -124,6 +125,10 @@ pub(crate) struct Runtime {
     idle_started: Mutex<std::collections::VecDeque<detached::Idle>>,
     /// Started requests that were submitted and are not done.
     queued: AtomicUsize,
+    /// A thread serves what was started.
+    serving: Arc<AtomicBool>,
+    /// One that has started something may: completions are polled for, and not by threads that do nothing else.
+    may_be_served: bool,
     /// Requests are carried out by their callers where they can be.
     direct: bool,
 }
@@ -141,10 +146,13 @@ impl Runtime {
             .enumerate()
             .map(|(index, cq)| Attendance::new(index, cq, init.polling, init.retry))
             .collect();
+        let serving = Arc::new(AtomicBool::new(false));
+        let seat = || Arc::new(Seat::new(Arc::clone(&lanes), Arc::clone(&serving)));
+        let seats = (0..attendances.len()).map(|_| seat()).collect();
         Arc::new_cyclic(|me| Runtime {
             me: Weak::clone(me),
             pd: init.pd,
-            seats: (0..attendances.len()).map(|_| Arc::new(Seat::new(Arc::clone(&lanes)))).collect(),
+            seats,
             limits: PlanLimits {
                 mode: init.batch,
                 max_msg_sz: init.max_msg_sz,
@@ -177,6 +185,8 @@ impl Runtime {
             overs: Spare::default(),
             idle_started: Mutex::default(),
             queued: AtomicUsize::new(0),
+            serving,
+            may_be_served: matches!(init.polling, PollingMode::Busy | PollingMode::Adaptive),
             direct: init.direct && executes_at_post,
         })
     }

@@ -300,6 +300,28 @@ fn a_callback_is_run() {
     });
 }
 
+/// One thread serves, and another starts something as it leaves. Catches a request that nobody attends: its owner has woken no poller because somebody
+/// serves, who has not seen it; and a poller that leaves something to a thread that has left.
+#[test]
+fn what_is_started_while_somebody_serves_is_served() {
+    check(Some(2), || {
+        let runtime = runtime(Card::Completes, PollingMode::Adaptive, NEVER);
+        let started = |runtime: &Arc<Runtime>, index| {
+            start(runtime, index).then(|result, buf| assert_eq!((result, buf), (Ok(()), Some(&DATA[..]))));
+        };
+        let serves = caller(&runtime, move |runtime| runtime.serve(|| started(runtime, 0)));
+        let starts =
+            caller(&runtime, move |runtime| [1, 2].into_iter().for_each(|index| started(runtime, index)));
+        join([serves, starts]);
+        while runtime.queued.load(Ordering::SeqCst) != 0 {
+            crate::sync::yield_now();
+        }
+        runtime.fail();
+        runtime.join_pollers();
+        assert_idle(&runtime);
+    });
+}
+
 /// A poller serves callers that never poll. Catches a poller that stops over a request that is just being posted.
 #[test]
 fn a_poller_serves_callers() {

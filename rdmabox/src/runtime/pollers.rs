@@ -24,27 +24,30 @@ pub(crate) struct Seat {
     wanted: AtomicBool,
     thread: OnceLock<Thread>,
     handle: Mutex<Option<JoinHandle<()>>>,
+    /// Another thread serves what was started ([`serve`](super::serve)).
+    served: Arc<AtomicBool>,
 }
 
 impl Seat {
-    pub(crate) fn new(lanes: Arc<[Lane]>) -> Seat {
+    pub(crate) fn new(lanes: Arc<[Lane]>, served: Arc<AtomicBool>) -> Seat {
         let (wanted, thread, handle) = (AtomicBool::new(false), OnceLock::new(), Mutex::new(None));
-        Seat { lanes, wanted, thread, handle }
+        Seat { lanes, wanted, thread, handle, served }
     }
 
-    fn is_idle(&self, attendance: usize) -> bool {
+    pub(super) fn is_idle(&self, attendance: usize) -> bool {
         self.lanes.iter().filter(|lane| lane.attended_by == attendance).all(Lane::is_idle)
     }
 }
 
 impl Attendee for Seat {
     fn is_settled_on(&self, attendance: usize) -> bool {
-        if !self.is_idle(attendance) {
+        let over = || self.is_idle(attendance) || self.served.load(Ordering::SeqCst);
+        if !over() {
             return false;
         }
         self.wanted.store(false, Ordering::SeqCst);
-        // Somebody who posted before this has found it wanted, and relies on it.
-        if self.is_idle(attendance) {
+        // Somebody who posted before this, or stopped to serve, has found it wanted, and relies on it.
+        if over() {
             return true;
         }
         self.wanted.store(true, Ordering::SeqCst);
@@ -61,6 +64,9 @@ impl Attendee for Seat {
 impl Runtime {
     /// Sees to it that what is outstanding on a completion queue is attended.
     pub(super) fn drive(&self, attendance: usize) {
+        if self.is_served() {
+            return;
+        }
         let seat = &self.seats[attendance];
         if seat.wanted.swap(true, Ordering::SeqCst) {
             return;
@@ -92,6 +98,11 @@ impl Runtime {
     /// Everything that is outstanding anywhere is attended, if requests were started that nobody may be waiting for:
     /// a request waits for the room that they take.
     pub(super) fn drive_for_room(&self) {
+        self.drive_what_was_started();
+    }
+
+    /// The same.
+    pub(super) fn drive_what_was_started(&self) {
         if self.queued.load(Ordering::SeqCst) == 0 {
             return;
         }

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::{
     Runtime, Ticket,
+    lane::Lane,
     merge_queue::{MergeQueue, Turn},
     post::Batch,
 };
@@ -24,6 +25,9 @@ use crate::{
     sync::atomic::Ordering,
     verbs::{RemoteAddr, SendOp},
 };
+
+/// Up to so many bytes a request is small: others do not wait long for it.
+const SMALL: u64 = 16 << 10;
 
 /// A request of a caller: one READ or WRITE, or the steps of an ordered list.
 #[derive(Debug)]
@@ -238,7 +242,7 @@ impl Runtime {
         let count = ops.len();
         let lane = {
             let _gate = self.gate.lock();
-            let lane = self.lane_with_room(count)?;
+            let lane = self.lane_with_room(count, bytes <= SMALL)?;
             if !self.admission.try_admit(bytes) {
                 self.stats.window_waits.inc();
                 return None;
@@ -254,7 +258,11 @@ impl Runtime {
     /// The singles at the head of the backlog, as far as window, lanes and writes in flight allow.
     fn take_singles(&self, write: bool, combiner: &mut Combiner) -> Option<Box<Batch>> {
         combiner.items.clear();
-        let lane = self.lane_with_room(1)?;
+        let small = combiner.backlog.first().is_some_and(|pending| match &pending.request {
+            Request::Single { loan, .. } => loan.len() as u64 <= SMALL,
+            Request::Group(_) => false,
+        });
+        let lane = self.lane_with_room(1, small)?;
         // More cannot be posted now; what is left is planned when it is its turn.
         let most = self.lanes[lane].room().max(1).saturating_mul(self.limits.max_sge.max(1) as usize);
         {
@@ -322,22 +330,20 @@ impl Runtime {
     }
 
     /// A lane with room for `count` requests, by turns; one that nobody is posting on, if there is. Who asks one thing at a time stays on the lane
-    /// of the last one: the peer looks there first.
-    fn lane_with_room(&self, count: usize) -> Option<usize> {
-        let last = self.last_lane.load(Ordering::Relaxed) % self.lanes.len();
-        if self.lanes[last].is_idle()
-            && count <= self.lanes[last].room()
-            && !self.lanes[last].queue.is_locked()
-        {
-            return Some(last);
-        }
-        let start = self.last_lane.fetch_add(1, Ordering::Relaxed) + 1;
-        let order = || (0..self.lanes.len()).map(|i| (start + i) % self.lanes.len());
-        let idle = order().find(|lane| {
-            let lane = &self.lanes[*lane];
-            count <= lane.room() && !lane.queue.is_locked()
-        });
-        idle.or_else(|| order().find(|lane| count <= self.lanes[*lane].room()))
+    /// of the last one, where the peer looks first, and so do small requests, as long as they need not wait there for others: they leave together, and come
+    /// back together.
+    fn lane_with_room(&self, count: usize, small: bool) -> Option<usize> {
+        let stays = |lane: &Lane| if small { lane.takes_small() } else { lane.is_idle() };
+        let has_room = |lane: &Lane| count <= lane.room();
+        let is_free = |lane: &Lane| has_room(lane) && !lane.queue.is_locked();
+        let last = self.last_lane.load(Ordering::Relaxed);
+        let from = |first: usize| (0..self.lanes.len()).map(move |i| (first + i) % self.lanes.len());
+        let find = |first: usize, fits: &dyn Fn(&Lane) -> bool| from(first).find(|at| fits(&self.lanes[*at]));
+        let kept = self.lanes.get(last).is_some_and(|lane| is_free(lane) && stays(lane)).then_some(last);
+        let chosen = kept.or_else(|| find(last + 1, &is_free)).or_else(|| find(last + 1, &has_room))?;
+        self.last_lane.store(chosen, Ordering::Relaxed);
+        self.lanes[chosen].note_size(small);
+        Some(chosen)
     }
 }
 

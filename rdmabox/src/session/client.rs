@@ -271,6 +271,14 @@ impl Session {
         self.runtime.together(start)
     }
 
+    /// Runs `start`, which starts requests with callbacks, and then serves on this thread all that were started, by whomever, until they are done or
+    /// nothing comes for a while. Their callbacks run here, without a thread being woken for them. To be called where there is nothing better to do.
+    ///
+    /// One thread serves at a time; on another one, and where completions are waited for by events, it only runs `start`.
+    pub fn serve<R>(&self, start: impl FnOnce() -> R) -> R {
+        self.runtime.serve(start)
+    }
+
     /// A buffer in registered memory; None if the session's pool has none of that length to give (at most 1 MiB).
     pub fn buffer(&self, len: usize) -> Option<Buffer> {
         self.runtime.pooled(len)

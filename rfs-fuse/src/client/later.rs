@@ -212,7 +212,7 @@ impl Client {
             return Err(answer);
         };
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
-        let (Some(_shared), Some(_places)) = (inode.io.try_read(), inode.places.try_read()) else {
+        let (Some(shared), Some(places)) = (inode.io.try_read(), inode.places.try_read()) else {
             return Err(answer);
         };
         let end = offset.saturating_add(len as u64);
@@ -233,6 +233,8 @@ impl Client {
         let Ok(remote) = remote else { return Err(answer) };
         self.was_read(&inode);
         let (started, counted) = (OneStarted::new(&inode), self.reads.enter());
+        // From now on that count keeps the extents, also while this thread serves others' reads.
+        drop((shared, places));
         let (client, asked) = (Arc::downgrade(self), Asked { ino, offset, len });
         let done = move |got: Result<&[u8], rdmabox::RequestError>| {
             // The bytes are here. Who is answered may ask for the next ones at once, alone.
@@ -245,7 +247,18 @@ impl Client {
                 client.gathered.came_back(&*client.remote);
             }
         };
-        self.gathered.add(&*self.remote, (remote, len, Box::new(done)), more);
+        let read: (_, _, ReadDone) = (remote, len, Box::new(done));
+        if more {
+            self.gathered.add(&*self.remote, read, true);
+        } else {
+            // There is nothing else to do.
+            let mut read = Some(read);
+            self.remote.serve(&mut || {
+                if let Some(read) = read.take() {
+                    self.gathered.add(&*self.remote, read, false);
+                }
+            });
+        }
         Ok(())
     }
 

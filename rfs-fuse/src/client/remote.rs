@@ -54,6 +54,10 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn together(&self, start: &mut dyn FnMut()) {
         start();
     }
+    /// Runs `start`, and may then run the `done` of what was started ([`read_then`](Self::read_then)), here or elsewhere, on this thread until nothing is under way.
+    fn serve(&self, start: &mut dyn FnMut()) {
+        start();
+    }
     /// Runs a list in order.
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
     /// The peer's memory in place, where that is possible.
@@ -134,6 +138,10 @@ impl Remote for Session {
 
     fn together(&self, start: &mut dyn FnMut()) {
         Session::together(self, start);
+    }
+
+    fn serve(&self, start: &mut dyn FnMut()) {
+        Session::serve(self, start);
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {

@@ -34,7 +34,7 @@ impl Link for NoLink {
     fn hang_up(&self) {}
 }
 
-const DEPTH: u32 = 8;
+const DEPTH: u32 = 32;
 
 fn runtime(lanes: usize) -> Arc<Runtime> {
     let device = SoftDevice::new().unwrap();
@@ -70,7 +70,7 @@ fn runtime(lanes: usize) -> Arc<Runtime> {
 
 /// The lanes that `times` batches of `count` work requests would go to.
 fn chosen(runtime: &Runtime, count: usize, times: usize) -> Vec<Option<usize>> {
-    (0..times).map(|_| runtime.lane_with_room(count)).collect()
+    (0..times).map(|_| runtime.lane_with_room(count, false)).collect()
 }
 
 /// One with something under way on each lane.
@@ -91,6 +91,29 @@ fn who_asks_one_thing_at_a_time_stays_on_a_lane() {
 }
 
 #[test]
+fn small_requests_stay_together_as_long_as_they_need_not_wait() {
+    let runtime = runtime(3);
+    let small = |count: usize| {
+        let post = |_| {
+            let lane = runtime.lane_with_room(1, true).unwrap();
+            runtime.lanes[lane].reserve(1);
+            lane
+        };
+        (0..count).map(post).collect::<Vec<_>>()
+    };
+    assert_eq!(small(17), [vec![0; 16], vec![1]].concat());
+    // Large ones take turns, and small ones do not stay behind one of them.
+    assert_eq!(chosen(&runtime, 1, 2), [Some(2), Some(2)]);
+    runtime.lanes[2].reserve(1);
+    assert_eq!(chosen(&runtime, 1, 1), [Some(0)]);
+    assert_eq!(small(2), [1, 1]);
+    assert_eq!(chosen(&runtime, 1, 1), [Some(2)]);
+    // Nothing is left of it.
+    runtime.lanes[2].vacate(1);
+    assert_eq!(small(2), [2, 2]);
+}
+
+#[test]
 fn lanes_take_turns() {
     for lanes in [1, 2, 4, 16] {
         let runtime = busy(lanes);
@@ -105,7 +128,7 @@ fn one_without_the_room_is_passed_over() {
     let depth = DEPTH as usize;
     runtime.lanes[1].reserve(depth - 2);
     assert_eq!(chosen(&runtime, 1, 4), [Some(1), Some(2), Some(3), Some(0)]);
-    assert_eq!(chosen(&runtime, 2, 4), [Some(2), Some(2), Some(3), Some(0)]);
+    assert_eq!(chosen(&runtime, 2, 4), [Some(2), Some(3), Some(0), Some(2)]);
     [0, 2, 3].into_iter().for_each(|lane| runtime.lanes[lane].reserve(depth - 1));
     assert_eq!(chosen(&runtime, 1, 4), [Some(1); 4]);
     assert_eq!(chosen(&runtime, 2, 4), [None; 4]);

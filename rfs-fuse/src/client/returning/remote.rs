@@ -134,6 +134,11 @@ impl Remote for Returning {
         link.remote.together(start);
     }
 
+    fn serve(&self, start: &mut dyn FnMut()) {
+        let link = Arc::clone(&self.link.read());
+        link.remote.serve(start);
+    }
+
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
         self.repeat(|link| {
             if link.places.are_the_same() {
