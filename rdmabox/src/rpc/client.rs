@@ -221,7 +221,7 @@ impl RpcClient {
                 let result = self.call_by_fetch(fetch, slot, request, reply, deadline);
                 // Nobody polls for what is fetched; replies to started calls are taken on the way.
                 let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
-                (result, self.started.any() && self.attendance.glance(&self.stats, &dispatch).is_some())
+                (result, self.started.any() && self.attendance.glance(&self.stats, &dispatch))
             }
             _ => (self.call_in(slot, number, request, reply, deadline), true),
         };

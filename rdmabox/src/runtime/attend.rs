@@ -206,10 +206,9 @@ impl Attendance {
         }
     }
 
-    /// Serves what has completed, without waiting, and tells how much that was; nothing, and none, if somebody else is at it, who will serve it.
-    pub(crate) fn glance(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) -> Option<usize> {
-        let mut leader = self.leader.try_lock()?;
-        let mut all = 0;
+    /// Serves what has completed, without waiting; nothing, and false, if somebody else is at it, who will serve it.
+    pub(crate) fn glance(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) -> bool {
+        let Some(mut leader) = self.leader.try_lock() else { return false };
         loop {
             // An error is for somebody who waits.
             let found = self.cq.poll(&mut leader.batch).unwrap_or(0);
@@ -218,11 +217,30 @@ impl Attendance {
             }
             stats.count_poll(found);
             dispatch(&leader.batch[..found]);
-            all += found;
         }
         drop(leader);
         self.hand_on();
-        Some(all)
+        true
+    }
+
+    /// Serves what one poll finds, without waiting, and tells how much that is; none if somebody else is at it, who will serve it.
+    ///
+    /// # Errors
+    /// The completion queue is unusable.
+    pub(crate) fn look(
+        &self,
+        stats: &Stats,
+        dispatch: &dyn Fn(&[WorkCompletion]),
+    ) -> Result<Option<usize>, VerbsError> {
+        let Some(mut leader) = self.leader.try_lock() else { return Ok(None) };
+        let polled = self.cq.poll(&mut leader.batch);
+        if let Ok(found) = polled {
+            stats.count_poll(found);
+            dispatch(&leader.batch[..found]);
+        }
+        drop(leader);
+        self.hand_on();
+        polled.map(Some)
     }
 
     /// Registers a ticket whose owner does not wait here yet, and sees to it that somebody attends.

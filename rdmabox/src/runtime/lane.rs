@@ -234,7 +234,7 @@ impl Lane {
         self.is_idle() || !self.has_large.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) < MANY
     }
 
-    /// Something is going to be posted on it.
+    /// Something is going to be posted on it, for which no place is [reserved](Self::reserve) yet.
     pub(crate) fn note_size(&self, small: bool) {
         if !small || self.is_idle() {
             self.has_large.store(!small, Ordering::Relaxed);

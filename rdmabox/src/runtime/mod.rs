@@ -43,6 +43,7 @@ use self::{
     lane::{Lane, Over},
     pollers::Seat,
     post::Batch,
+    serve::Service,
     spare::Spare,
     submit::Direction,
     ticket::MAX_LANES,
@@ -127,7 +128,8 @@ pub(crate) struct Runtime {
     queued: AtomicUsize,
     /// A thread serves what was started.
     serving: Arc<AtomicBool>,
-    /// One that has started something may: completions are polled for, and not by threads that do nothing else.
+    service: Service,
+    /// A thread that has started something may: completions are polled for, and not by threads that do nothing else.
     may_be_served: bool,
     /// Requests are carried out by their callers where they can be.
     direct: bool,
@@ -186,6 +188,7 @@ impl Runtime {
             idle_started: Mutex::default(),
             queued: AtomicUsize::new(0),
             serving,
+            service: Service::default(),
             may_be_served: matches!(init.polling, PollingMode::Busy | PollingMode::Adaptive),
             direct: init.direct && executes_at_post,
         })

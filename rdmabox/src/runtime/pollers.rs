@@ -136,7 +136,7 @@ impl Runtime {
     }
 
     /// Ends the lanes whose oldest request has been out for longer than a request may.
-    fn end_overdue(&self, attendance: usize) {
+    pub(super) fn end_overdue(&self, attendance: usize) {
         for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.attended_by == attendance)
         {
             let queue = lane.queue.lock();

@@ -9,14 +9,70 @@ use std::time::{Duration, Instant};
 
 use super::Runtime;
 use crate::{
-    sync::{atomic::Ordering, now, spin_loop, yield_now},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+        now, spin_loop, yield_now,
+    },
     verbs::WorkCompletion,
 };
 
-/// So long nothing comes until the pollers take over, which sleep: longer than a peer takes that is awake.
+/// So long nothing comes until the pollers take over, which sleep. A peer on this host that is awake takes less; others may take longer, and then it
+/// is soon left out ([`Habit`]).
 const PATIENCE: Duration = Duration::from_micros(100);
+/// So long at most at a time, as what the thread was started for waits.
+const LONGEST: Duration = Duration::from_millis(5);
 /// Looks at all queues that find nothing before the core is offered to others.
 const LOOKS_PER_YIELD: u32 = 16;
+/// Looks at all queues before one at the clock, whatever they find.
+const LOOKS_PER_CLOCK: u32 = 64;
+
+/// Stays in a row that found nothing before some are left out.
+const IN_VAIN: u32 = 4;
+/// The logarithm of how many are left out, at most.
+const RAREST: u32 = 10;
+
+/// Who serves, and whether that pays.
+#[derive(Debug, Default)]
+pub(crate) struct Service {
+    habit: Habit,
+    /// When the age of requests is looked at next, which otherwise the pollers do.
+    overdue_at: Mutex<Option<Instant>>,
+}
+
+/// Where answers take longer than a thread stays, staying is in vain: it is tried ever more rarely. A hint: threads may count at once.
+#[derive(Debug, Default)]
+struct Habit {
+    in_vain: AtomicU32,
+    left_out: AtomicU32,
+}
+
+impl Habit {
+    /// Whether to try now.
+    fn tries(&self) -> bool {
+        let left = self.left_out.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left_out.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+
+    /// A try found something, or nothing.
+    fn tried(&self, found: bool) {
+        if found {
+            // Mostly it is.
+            if self.in_vain.load(Ordering::Relaxed) > 0 {
+                self.in_vain.store(0, Ordering::Relaxed);
+            }
+            return;
+        }
+        let row = (self.in_vain.load(Ordering::Relaxed) + 1).min(RAREST);
+        self.in_vain.store(row, Ordering::Relaxed);
+        if row >= IN_VAIN {
+            self.left_out.store(1 << row, Ordering::Relaxed);
+        }
+    }
+}
 
 /// The one thread that serves, until it is dropped.
 struct Serving<'a>(&'a Runtime);
@@ -31,14 +87,17 @@ impl Drop for Serving<'_> {
 }
 
 impl Runtime {
-    /// Runs `start`, and serves on this thread what was started, there or elsewhere, until all of it is done, or nothing comes any more: then
-    /// the pollers go on with it. If another thread serves already, or nobody but pollers may, it only runs `start`.
+    /// Runs `start`, and serves on this thread what was started, there or elsewhere, until all of it is done, nothing comes any more, or it has been at it for
+    /// long: then the pollers go on. If another thread serves already, this is in a callback, or nobody but pollers may, it only runs `start`.
     pub(crate) fn serve<R>(&self, start: impl FnOnce() -> R) -> R {
-        if !self.may_be_served || super::in_callback() || self.serving.swap(true, Ordering::SeqCst) {
+        let may = self.may_be_served && !super::in_callback() && self.service.habit.tries();
+        if !may || self.serving.swap(true, Ordering::SeqCst) {
             return start();
         }
         let _serving = Serving(self);
         let result = start();
+        // Where this is part of what is posted together.
+        self.post_held();
         self.serve_what_was_started();
         result
     }
@@ -50,13 +109,30 @@ impl Runtime {
 
     fn serve_what_was_started(&self) {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
-        let (mut vain, mut last): (u32, Option<Instant>) = (0, None);
+        let began = now();
+        self.end_overdue_in_time(began);
+        let (mut looks, mut vain, mut any): (u32, u32, bool) = (0, 0, false);
+        let mut waits_since = None;
         while self.queued.load(Ordering::SeqCst) > 0 && !self.stopping.load(Ordering::SeqCst) {
-            let outstanding = (0..self.attendances.len()).filter(|index| !self.seats[*index].is_idle(*index));
-            let found: usize =
-                outstanding.filter_map(|index| self.attendances[index].glance(&self.stats, &dispatch)).sum();
+            let mut found = 0;
+            for (index, attendance) in self.attendances.iter().enumerate() {
+                if self.seats[index].is_idle(index) {
+                    continue;
+                }
+                match attendance.look(&self.stats, &dispatch) {
+                    Ok(count) => found += count.unwrap_or(0),
+                    Err(e) => {
+                        log::error!("{e}");
+                        return self.fail();
+                    }
+                }
+            }
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_PER_CLOCK) && now().saturating_duration_since(began) > LONGEST {
+                break;
+            }
             if found > 0 {
-                (vain, last) = (0, None);
+                (vain, any, waits_since) = (0, true, None);
                 continue;
             }
             vain += 1;
@@ -65,10 +141,47 @@ impl Runtime {
                 continue;
             }
             let now = now();
-            if now.saturating_duration_since(*last.get_or_insert(now)) > PATIENCE {
-                return;
+            if now.saturating_duration_since(*waits_since.get_or_insert(now)) > PATIENCE {
+                break;
             }
             yield_now();
         }
+        self.service.habit.tried(any);
+    }
+
+    /// Ends what has been out for longer than a request may: while somebody serves no poller looks after that.
+    fn end_overdue_in_time(&self, now: Instant) {
+        let mut at = self.service.overdue_at.lock();
+        let due = at.is_some_and(|at| now >= at);
+        if due || at.is_none() {
+            *at = Some(now + self.timeout / 2);
+        }
+        drop(at);
+        if due {
+            (0..self.attendances.len()).for_each(|index| self.end_overdue(index));
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_vain_is_tried_ever_more_rarely_until_it_pays() {
+        let habit = Habit::default();
+        // How many are left out before the next try.
+        let left_out = || (0..).take_while(|_| !habit.tries()).count();
+        let in_vain = |times: usize| {
+            let once = |_| {
+                habit.tried(false);
+                left_out()
+            };
+            (0..times).map(once).collect::<Vec<_>>()
+        };
+        assert_eq!(in_vain(9), [0, 0, 0, 16, 32, 64, 128, 256, 512]);
+        assert_eq!(in_vain(3), [1024, 1024, 1024]);
+        habit.tried(true);
+        assert_eq!(in_vain(4), [0, 0, 0, 16]);
     }
 }

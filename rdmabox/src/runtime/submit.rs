@@ -247,6 +247,7 @@ impl Runtime {
                 self.stats.window_waits.inc();
                 return None;
             }
+            self.lanes[lane].note_size(bytes <= SMALL);
             self.lanes[lane].reserve(count);
             lane
         };
@@ -258,9 +259,9 @@ impl Runtime {
     /// The singles at the head of the backlog, as far as window, lanes and writes in flight allow.
     fn take_singles(&self, write: bool, combiner: &mut Combiner) -> Option<Box<Batch>> {
         combiner.items.clear();
-        let small = combiner.backlog.first().is_some_and(|pending| match &pending.request {
+        let small = combiner.backlog.iter().all(|pending| match &pending.request {
             Request::Single { loan, .. } => loan.len() as u64 <= SMALL,
-            Request::Group(_) => false,
+            Request::Group(_) => true,
         });
         let lane = self.lane_with_room(1, small)?;
         // More cannot be posted now; what is left is planned when it is its turn.
@@ -296,6 +297,9 @@ impl Runtime {
                     break;
                 }
                 admitted += 1;
+            }
+            if admitted > 0 {
+                self.lanes[lane].note_size(small);
             }
             self.lanes[lane].reserve(admitted);
         }
@@ -342,7 +346,6 @@ impl Runtime {
         let kept = self.lanes.get(last).is_some_and(|lane| is_free(lane) && stays(lane)).then_some(last);
         let chosen = kept.or_else(|| find(last + 1, &is_free)).or_else(|| find(last + 1, &has_room))?;
         self.last_lane.store(chosen, Ordering::Relaxed);
-        self.lanes[chosen].note_size(small);
         Some(chosen)
     }
 }

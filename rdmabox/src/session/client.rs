@@ -271,10 +271,12 @@ impl Session {
         self.runtime.together(start)
     }
 
-    /// Runs `start`, which starts requests with callbacks, and then serves on this thread all that were started, by whomever, until they are done or
-    /// nothing comes for a while. Their callbacks run here, without a thread being woken for them. To be called where there is nothing better to do.
+    /// Runs `start`, which starts requests with callbacks, and then serves on this thread all that were started, by whomever, until they are done, nothing
+    /// comes for 100 microseconds, or 5 milliseconds are over. Their callbacks run here, without a thread being woken for them. To be called where there is
+    /// nothing better to do: others may start more meanwhile.
     ///
-    /// One thread serves at a time; on another one, and where completions are waited for by events, it only runs `start`.
+    /// One thread serves at a time. On another one, in a callback, where completions are waited for by events, and for a while where serving has found nothing, it
+    /// only runs `start`.
     pub fn serve<R>(&self, start: impl FnOnce() -> R) -> R {
         self.runtime.serve(start)
     }

@@ -28,6 +28,17 @@ const LARGEST: u64 = 32 << 10;
 const MOST: usize = 16;
 const MOST_BYTES: usize = 64 << 10;
 
+/// What there is to do for a thread after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Something else is asked for already.
+    Waits,
+    /// Nothing is: the thread would wait.
+    Nothing,
+    /// It has to go back to see.
+    Unknown,
+}
+
 /// Reads that are to be started together.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
@@ -119,10 +130,10 @@ pub(crate) struct Company(AtomicU32);
 const ALONE: u32 = 16;
 
 impl Company {
-    /// A read comes while no other is under way. Whether `more` says that something else is asked for, as far as that is asked.
-    fn of_single(&self, more: impl FnOnce() -> bool) -> bool {
+    /// A read comes while no other is under way. Whether something else is asked for, as far as `next` is asked.
+    fn of_single(&self, next: impl FnOnce() -> Next) -> bool {
         let row = self.0.fetch_add(1, Ordering::Relaxed);
-        let found = (row < ALONE || row.is_multiple_of(ALONE)) && more();
+        let found = (row < ALONE || row.is_multiple_of(ALONE)) && next() == Next::Waits;
         if found {
             self.found();
         }
@@ -187,14 +198,14 @@ struct Asked {
 
 impl Client {
     /// Reads as [`read`](Self::read) does, and returns before there are bytes: `answer` runs with them on whichever thread finds
-    /// them, and must not block. Where waiting is better, or the read takes more than bytes, it gives `answer` back. `more` says whether
-    /// something else is asked for already, with which it may be sent.
+    /// them, and must not block. Where waiting is better, or the read takes more than bytes, it gives `answer` back. `next` says whether
+    /// something else is asked for already, with which it may be sent; if nothing is, this thread may stay to find bytes, also those of others.
     pub fn read_later<A>(
         self: &Arc<Self>,
         ino: u64,
         offset: u64,
         len: usize,
-        more: impl FnOnce() -> bool,
+        next: impl FnOnce() -> Next,
         answer: A,
     ) -> Result<(), A>
     where
@@ -203,11 +214,11 @@ impl Client {
         if len as u64 > LARGEST || self.records.is_mapped() || self.sums.is_some() {
             return Err(answer);
         }
-        let more = if self.reads.any() {
+        let next = if self.reads.any() {
             self.company.found();
-            more()
-        } else if self.company.of_single(more) {
-            true
+            next()
+        } else if self.company.of_single(next) {
+            Next::Waits
         } else {
             return Err(answer);
         };
@@ -248,16 +259,13 @@ impl Client {
             }
         };
         let read: (_, _, ReadDone) = (remote, len, Box::new(done));
-        if more {
-            self.gathered.add(&*self.remote, read, true);
-        } else {
-            // There is nothing else to do.
-            let mut read = Some(read);
-            self.remote.serve(&mut || {
-                if let Some(read) = read.take() {
-                    self.gathered.add(&*self.remote, read, false);
-                }
-            });
+        let add = |read| self.gathered.add(&*self.remote, read, next == Next::Waits);
+        match next {
+            Next::Waits | Next::Unknown => add(read),
+            Next::Nothing => {
+                let mut read = Some(read);
+                self.remote.serve(&mut || read.take().into_iter().for_each(add));
+            }
         }
         Ok(())
     }

@@ -58,6 +58,7 @@ pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
 pub use farewell::Farewell;
 pub use keeping::{Changes, Keeper, Opened, Since, Telling, UnderWay};
+pub use later::Next;
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
 pub use remote::{ReadDone, Remote};

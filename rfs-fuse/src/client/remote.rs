@@ -54,7 +54,8 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn together(&self, start: &mut dyn FnMut()) {
         start();
     }
-    /// Runs `start`, and may then run the `done` of what was started ([`read_then`](Self::read_then)), here or elsewhere, on this thread until nothing is under way.
+    /// Runs `start`, and may then stay to run the `done` of what was started ([`read_then`](Self::read_then)), here or elsewhere, on this thread: as long as
+    /// there is something under way, which others may have started meanwhile, though only for some milliseconds.
     fn serve(&self, start: &mut dyn FnMut()) {
         start();
     }

@@ -327,8 +327,8 @@ impl Filesystem for Adapter {
             Ok(data) => reply::send(reply, data),
             Err(e) => reply.error(answers::errno(&complained, "read", &e)),
         };
-        let more = || self.kernel.asks_for_more();
-        let Err(answer) = self.client.read_later(ino.0, offset, size as usize, more, answer) else { return };
+        let next = || self.kernel.next();
+        let Err(answer) = self.client.read_later(ino.0, offset, size as usize, next, answer) else { return };
         let mut answer = Some(answer);
         let read = BUFFER.with_borrow_mut(|buffer| {
             self.client.read(ino.0, offset, size as usize, buffer, |data| {

@@ -18,6 +18,8 @@ use rustix::{
     io::Errno,
 };
 
+use crate::client::Next;
+
 use super::{
     session::descriptors::clone_of,
     telling::{self, Tellers},
@@ -40,6 +42,8 @@ pub struct Kernel {
     /// A clone: no request is taken through it.
     device: OnceLock<File>,
     expires: AtomicBool,
+    /// Requests come over a ring.
+    ring: AtomicBool,
 }
 
 /// For all who tell the kernel something.
@@ -89,11 +93,22 @@ impl Kernel {
         self.device.set(clone_of(device)?).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Whether a request waits in the device that nobody has taken yet. Those of a ring are not seen.
-    pub(super) fn asks_for_more(&self) -> bool {
-        let Some(device) = self.device.get() else { return false };
+    /// From now on requests come over a ring.
+    pub fn comes_over_ring(&self) {
+        self.ring.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request waits in the device that nobody has taken yet. Those of a ring are not seen, and its threads have to come back to it for each
+    /// answer to leave.
+    pub(super) fn next(&self) -> Next {
+        let Some(device) = self.device.get().filter(|_| !self.ring.load(Ordering::Relaxed)) else {
+            return Next::Unknown;
+        };
         let mut device = [PollFd::new(device, PollFlags::IN)];
-        matches!(poll(&mut device, Some(&Timespec::default())), Ok(1)) && device[0].revents() == PollFlags::IN
+        match poll(&mut device, Some(&Timespec::default())) {
+            Ok(1) if device[0].revents() == PollFlags::IN => Next::Waits,
+            _ => Next::Nothing,
+        }
     }
 
     /// What waits for nothing. False: it knows of no such thing.

@@ -9,15 +9,19 @@ use super::socket::IoVec;
 /// Twenty headers, or a call with a few hundred bytes: more than that is mostly payload, which is better read where it belongs, unless
 /// payloads are small.
 const NARROW: usize = 1024;
-/// Room while they are: for as many frames as a burst of them has.
+/// Room while they are: for as many frames as a burst of them has. So much memory more has each queue pair that ever had some.
 const WIDE: usize = 32 * 1024;
 /// A payload up to this long is small: to copy it takes a fraction of the microsecond that a call takes.
 const SMALL: usize = 8 * 1024;
+/// So many in a row are small before others are expected to be.
+const ROW: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    /// As long as it ever had to be: most queue pairs never have a payload.
+    /// As long as it ever had to be.
     bytes: Box<[u8]>,
+    /// Small payloads in a row.
+    row: u32,
     /// Room to be offered the next time.
     room: usize,
     taken: usize,
@@ -28,12 +32,21 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     pub(crate) fn new() -> Ahead {
-        Ahead { bytes: vec![0; NARROW].into(), room: NARROW, taken: 0, end: 0, last: false }
+        Ahead { bytes: vec![0; NARROW].into(), row: 0, room: NARROW, taken: 0, end: 0, last: false }
     }
 
-    /// A frame has a payload of so many bytes: others will be like it.
+    /// A frame has a payload of so many bytes, if any: others will be like it.
     pub(crate) fn expect_like(&mut self, payload: usize) {
-        self.room = if payload <= SMALL { WIDE } else { NARROW };
+        match payload {
+            0 => {}
+            1..=SMALL => {
+                self.row = self.row.saturating_add(1);
+                if self.row >= ROW {
+                    self.room = WIDE;
+                }
+            }
+            _ => (self.row, self.room) = (0, NARROW),
+        }
     }
 
     /// Where further bytes go, while there are none.
@@ -87,13 +100,17 @@ mod tests {
             ahead.expect_like(payload);
             ahead.vector().len()
         };
-        assert_eq!([4096, 8192, 8193, 1 << 20, 0].map(&mut room_after), [WIDE, WIDE, NARROW, NARROW, WIDE]);
+        assert_eq!([4096, 8192, 1, 8192].map(&mut room_after), [NARROW, NARROW, NARROW, WIDE]);
+        assert_eq!([8192, 0, 8193, 0, 1].map(&mut room_after), [WIDE, WIDE, NARROW, NARROW, NARROW]);
     }
 
     #[test]
-    fn it_is_small_until_a_payload_comes() {
+    fn it_is_as_long_as_it_had_to_be() {
         let mut ahead = Ahead::new();
-        assert_eq!(ahead.vector().len(), NARROW);
-        assert_eq!(ahead.bytes.len(), NARROW);
+        assert_eq!((ahead.vector().len(), ahead.bytes.len()), (NARROW, NARROW));
+        (0..ROW).for_each(|_| ahead.expect_like(1));
+        assert_eq!((ahead.vector().len(), ahead.bytes.len()), (WIDE, WIDE));
+        ahead.expect_like(1 << 20);
+        assert_eq!((ahead.vector().len(), ahead.bytes.len()), (NARROW, WIDE));
     }
 }

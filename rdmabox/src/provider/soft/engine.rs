@@ -69,8 +69,8 @@ fn run(set: &PollSet, stop: &AtomicBool) -> Result<(), VerbsError> {
                 if set.progress_of_last() {
                     spin.found(looked - worked);
                     worked = Instant::now();
-                    looked = worked;
                 }
+                looked = Instant::now();
                 continue;
             }
         }

@@ -261,8 +261,11 @@ impl Rx {
             return Step::Drained;
         }
         let missing = HEADER_LEN - self.have;
-        let vectors = [IoVec::new(self.header[self.have..].as_mut_ptr(), missing), self.ahead.vector()];
-        let asked = if link.socket.is_unix() { 1 } else { 2 };
+        let own = IoVec::new(self.header[self.have..].as_mut_ptr(), missing);
+        let (vectors, asked) = match link.socket.is_unix() {
+            true => ([own; 2], 1),
+            false => ([own, self.ahead.vector()], 2),
+        };
         // SAFETY: the vectors lie inside our own buffers, of which nobody is using these parts.
         match unsafe { link.socket.receive(&vectors[..asked], &mut self.descriptors) } {
             Ok(0) => Step::Ended,

@@ -93,24 +93,24 @@ fn who_asks_one_thing_at_a_time_stays_on_a_lane() {
 #[test]
 fn small_requests_stay_together_as_long_as_they_need_not_wait() {
     let runtime = runtime(3);
-    let small = |count: usize| {
-        let post = |_| {
-            let lane = runtime.lane_with_room(1, true).unwrap();
-            runtime.lanes[lane].reserve(1);
-            lane
-        };
-        (0..count).map(post).collect::<Vec<_>>()
+    let post = |small| {
+        let lane = runtime.lane_with_room(1, small).unwrap();
+        runtime.lanes[lane].note_size(small);
+        runtime.lanes[lane].reserve(1);
+        lane
     };
+    let small = |count: usize| (0..count).map(|_| post(true)).collect::<Vec<_>>();
     assert_eq!(small(17), [vec![0; 16], vec![1]].concat());
-    // Large ones take turns, and small ones do not stay behind one of them.
-    assert_eq!(chosen(&runtime, 1, 2), [Some(2), Some(2)]);
-    runtime.lanes[2].reserve(1);
-    assert_eq!(chosen(&runtime, 1, 1), [Some(0)]);
+    // A large one goes to the idle one, and those that come then do not stay behind it.
+    assert_eq!(post(false), 2);
+    assert_eq!(small(1), [0]);
     assert_eq!(small(2), [1, 1]);
-    assert_eq!(chosen(&runtime, 1, 1), [Some(2)]);
-    // Nothing is left of it.
+    assert_eq!(post(false), 2);
+    // Nothing is left of them.
+    runtime.lanes[2].vacate(2);
+    assert_eq!(post(false), 2);
     runtime.lanes[2].vacate(1);
-    assert_eq!(small(2), [2, 2]);
+    assert_eq!(small(17), [vec![2; 16], vec![0]].concat());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rdmabox::Cancel;
 use rfs_proto::{Owner, Recall, RenameFlags, Request, encode_request};
 
 use super::*;
-use crate::client::{Keeper, Remote};
+use crate::client::{Keeper, Next, Remote};
 
 const DIR: u64 = 1;
 /// The server of these tests has the same names in all directories.
@@ -357,7 +357,7 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
         let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
         send.send(bytes.to_vec()).expect("somebody listens");
     };
-    assert!(k.client.read_later(ino, 0, OLD.len(), || false, answer).is_ok());
+    assert!(k.client.read_later(ino, 0, OLD.len(), || Next::Nothing, answer).is_ok());
     drop(other);
     // Another client makes the file anew, in other space.
     let another = client(&k.server);

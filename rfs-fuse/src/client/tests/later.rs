@@ -3,6 +3,7 @@
 use std::{cell::Cell, sync::mpsc, thread};
 
 use super::*;
+use crate::client::Next;
 
 const LEN: usize = 3 * BLOCK as usize;
 
@@ -27,6 +28,7 @@ fn start(c: &Arc<Client>, ino: u64, offset: u64, len: usize) -> Option<Answers> 
 
 /// The same, where `more` is asked for.
 fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) -> Option<Answers> {
+    let next = if more { Next::Waits } else { Next::Nothing };
     let (send, receive) = mpsc::channel();
     let answer = move |data: Result<ReadData<'_>, ClientError>| {
         let bytes = data.map(|data| match data {
@@ -35,7 +37,7 @@ fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) ->
         });
         send.send(bytes).expect("somebody listens");
     };
-    c.read_later(ino, offset, len, || more, answer).ok().map(|()| receive)
+    c.read_later(ino, offset, len, || next, answer).ok().map(|()| receive)
 }
 
 #[test]
@@ -62,11 +64,11 @@ fn who_has_been_alone_for_long_asks_rarely_for_more() {
     let alone = |count: usize| {
         asked.set(0);
         for _ in 0..count {
-            let more = || {
+            let next = || {
                 asked.set(asked.get() + 1);
-                false
+                Next::Nothing
             };
-            assert!(c.read_later(ino, 0, 100, more, |_| ()).is_err());
+            assert!(c.read_later(ino, 0, 100, next, |_| ()).is_err());
         }
         asked.get()
     };
