@@ -58,7 +58,7 @@ impl Runtime {
                 }
                 // Not posted: whoever posts it wakes this thread or serves it.
                 None => {
-                    self.drive_for_room();
+                    self.drive_what_was_started();
                     match deadline.checked_duration_since(now()) {
                         Some(left) if !left.is_zero() => {
                             park_timeout(left);

@@ -83,7 +83,7 @@ impl Runtime {
             }
         }
         if !posted && !ticket.is_done() {
-            self.drive_for_room();
+            self.drive_what_was_started();
         }
     }
 }

@@ -260,6 +260,16 @@ fn block_on(started: Started<&'static [u8]>) {
     assert_eq!(started.finish(), (Ok(()), Some(&DATA[..])));
 }
 
+/// Ends the session, and with it the pollers, when everything that was started is done.
+fn end_when_done(runtime: &Runtime) {
+    while runtime.queued.load(Ordering::SeqCst) != 0 {
+        crate::sync::yield_now();
+    }
+    runtime.fail();
+    runtime.join_pollers();
+    assert_idle(runtime);
+}
+
 /// A started write whose owner comes later, as a thread, a task or a callback, while another caller may post it, serve it
 /// or need the room that it has. Afterwards the session ends, and with it the poller.
 fn one_is_started(card: Card, own: fn(Started<&'static [u8]>)) {
@@ -267,12 +277,7 @@ fn one_is_started(card: Card, own: fn(Started<&'static [u8]>)) {
     let starter = caller(&runtime, move |runtime| own(start(runtime, 0)));
     let writer = caller(&runtime, |runtime| assert_eq!(write(runtime, 1), Ok(())));
     join([starter, writer]);
-    while runtime.queued.load(Ordering::SeqCst) != 0 {
-        crate::sync::yield_now();
-    }
-    runtime.fail();
-    runtime.join_pollers();
-    assert_idle(&runtime);
+    end_when_done(&runtime);
 }
 
 /// Catches an owner that is entered too late for the last completion.
@@ -313,12 +318,7 @@ fn what_is_started_while_somebody_serves_is_served() {
         let starts =
             caller(&runtime, move |runtime| [1, 2].into_iter().for_each(|index| started(runtime, index)));
         join([serves, starts]);
-        while runtime.queued.load(Ordering::SeqCst) != 0 {
-            crate::sync::yield_now();
-        }
-        runtime.fail();
-        runtime.join_pollers();
-        assert_idle(&runtime);
+        end_when_done(&runtime);
     });
 }
 

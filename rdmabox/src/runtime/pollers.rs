@@ -97,11 +97,6 @@ impl Runtime {
 
     /// Everything that is outstanding anywhere is attended, if requests were started that nobody may be waiting for:
     /// a request waits for the room that they take.
-    pub(super) fn drive_for_room(&self) {
-        self.drive_what_was_started();
-    }
-
-    /// The same.
     pub(super) fn drive_what_was_started(&self) {
         if self.queued.load(Ordering::SeqCst) == 0 {
             return;

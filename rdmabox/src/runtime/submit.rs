@@ -215,7 +215,7 @@ impl Runtime {
                 // What holds the room may have been posted just now, for requests that nobody waits for.
                 let awaited = |pending: &Pending| pending.ticket.has_thread() || pending.ticket.is_detached();
                 if turn.state().backlog.iter().any(awaited) {
-                    turn.unlocked(|| self.drive_for_room());
+                    turn.unlocked(|| self.drive_what_was_started());
                 }
                 return;
             };

@@ -25,10 +25,12 @@ pub(crate) fn never_paced(socket: &impl AsFd) {
     }
 }
 
-/// Streams inside a host use Reno: nothing gets lost there. Others keep what [`never_paced`] has left them.
+/// Streams inside a host use Reno: nothing gets lost there. So do others that were connected elsewhere, if they are BBR's until now.
 pub(crate) fn choose(stream: &TcpStream) {
     if is_inside_host(stream) {
         use_reno(&SockRef::from(stream));
+    } else {
+        never_paced(stream);
     }
 }
 
@@ -65,6 +67,21 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         choose(&stream);
         assert_eq!(of(&stream), "reno");
+    }
+
+    #[test]
+    fn others_keep_theirs_unless_it_paces() {
+        // One that is not connected is as one to another host: it has no peer here.
+        for (system, expected) in [("bbr", "reno"), ("cubic", "cubic"), ("reno", "reno")] {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            if let Err(e) = socket.set_tcp_congestion(system.as_bytes()) {
+                eprintln!("not with {system}, which is not in this kernel, or not allowed: {e}");
+                continue;
+            }
+            let stream = TcpStream::from(socket);
+            choose(&stream);
+            assert_eq!(of(&stream), expected);
+        }
     }
 
     /// Whether a stream is paced can be seen by the time that it takes only, so what is looked at is what it starts with.

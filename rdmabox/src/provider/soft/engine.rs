@@ -66,11 +66,12 @@ fn run(set: &PollSet, stop: &AtomicBool) -> Result<(), VerbsError> {
                 std::thread::yield_now();
                 let before = mem::replace(&mut looked, Instant::now());
                 spin.yielded(looked - before);
-                if set.progress_of_last() {
-                    spin.found(looked - worked);
-                    worked = Instant::now();
+                let moved = set.progress_of_last();
+                let idle = mem::replace(&mut looked, Instant::now()) - worked;
+                if moved {
+                    spin.found(idle);
+                    worked = looked;
                 }
-                looked = Instant::now();
                 continue;
             }
         }
