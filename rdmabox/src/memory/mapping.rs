@@ -46,6 +46,9 @@ pub enum MemoryError {
     BadHandle(&'static str),
 }
 
+/// Pages of which the kernel is asked at a time whether they are resident.
+const RESIDENCY: usize = 256;
+
 fn os(what: &'static str) -> MemoryError {
     MemoryError::Os { what, source: io::Error::last_os_error() }
 }
@@ -231,23 +234,44 @@ impl Memory {
             usize::try_from(found).ok()
         };
         let (end, page) = (offset + len, page_size());
+        let mut residency = [0; RESIDENCY];
         let mut at = offset;
         while at < end {
-            // Nothing present behind `at`, or a file system that cannot tell.
-            let Some(start) = next_data(at) else {
-                if io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
-                    self.zero(at, end - at);
+            let residency = &mut residency[..(end.div_ceil(page) - at / page).min(RESIDENCY)];
+            self.residency(at / page, residency);
+            for alike in residency.chunk_by(|a, b| a == b) {
+                let stop = ((at / page + alike.len()) * page).min(end);
+                if alike[0] != 0 {
+                    self.zero(at, stop - at);
+                    at = stop;
                 }
-                return;
-            };
-            if start >= end {
-                return;
+                // What is not resident may be swapped out. Page by page: SEEK_HOLE would walk over everything that is present behind
+                // the range, too.
+                while at < stop {
+                    let start = match next_data(at) {
+                        Some(start) => start.min(stop),
+                        // Nothing present behind `at`.
+                        None if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => stop,
+                        // A file system that cannot tell.
+                        None => at,
+                    };
+                    let next = (start / page + 1).saturating_mul(page).min(stop);
+                    self.zero(start, next - start);
+                    at = next;
+                }
             }
-            // Page by page: SEEK_HOLE would walk over everything that is present behind the range, too.
-            let stop = (start / page + 1).saturating_mul(page).min(end);
-            self.zero(start, stop - start);
-            at = stop;
         }
+    }
+
+    /// For each page from the one of that number on, whether it is resident: 1, or 0. Where the kernel does not say, none is.
+    fn residency(&self, first: usize, out: &mut [u8]) {
+        let page = page_size();
+        // SAFETY: pages of this mapping, and a byte for each.
+        let asked = unsafe {
+            libc::mincore(self.base.as_ptr().add(first * page).cast(), out.len() * page, out.as_mut_ptr())
+        };
+        // The other bits are reserved.
+        out.iter_mut().for_each(|byte| *byte = if asked == 0 { *byte & 1 } else { 0 });
     }
 
     /// Gives the pages wholly inside a range back to the system; they read as zero afterwards. Shareable memory only;
@@ -490,6 +514,20 @@ mod tests {
         memory.read(0, &mut all);
         assert!(all.iter().all(|byte| *byte == 0));
         Memory::private(page).unwrap().zero_present(0, page);
+        // More than the kernel is asked for at a time, with neither end at a page's.
+        let pages = 3 * RESIDENCY;
+        let memory = Memory::shared("test", pages * page).unwrap();
+        let touched = [0, 1, RESIDENCY - 1, RESIDENCY, 2 * RESIDENCY + 7, pages - 1];
+        for at in touched {
+            memory.write(at * page, &vec![1; page]);
+        }
+        memory.zero_present(page - 1, (pages - 1) * page);
+        assert_eq!(present(&memory), (touched.len() * page) as u64);
+        let mut all = vec![0; pages * page];
+        memory.read(0, &mut all);
+        for (i, byte) in all.iter().enumerate() {
+            assert_eq!(*byte == 1, i < page - 1 || i >= pages * page - 1, "byte {i}");
+        }
     }
 
     #[test]
