@@ -34,6 +34,8 @@ pub(super) struct World {
     pub(super) runnable: HashSet<u32>,
     pub(super) threads: HashMap<Pid, Schedule>,
     pub(super) refuses: bool,
+    /// Threads that have been taken apart from others, and how they were scheduled then.
+    pub(super) parted: Vec<(Pid, Schedule)>,
     /// Happens before the next shift.
     pub(super) meanwhile: Option<Event>,
 }
@@ -85,6 +87,13 @@ impl Scheduler for Fake {
         }
         world.threads.entry(tid).or_default().core = Some(core);
         Ok(())
+    }
+
+    fn part(&mut self, tid: Pid) -> io::Result<()> {
+        let mut world = self.0.lock();
+        let as_it_is = world.threads.get(&tid).copied().unwrap_or_default();
+        world.parted.push((tid, as_it_is));
+        if world.refuses { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
     }
 
     fn lift(&mut self, tid: Pid) -> io::Result<()> {

@@ -174,13 +174,20 @@ impl<S: Scheduler> Guard<S> {
         tids.any(|tid| self.scheduler.is_runnable(tid)) && !self.scheduler.is_runnable(caller)
     }
 
+    /// Seats that run part first: who always has something to do is never woken, and so stays where it is, as if it were still bound.
     fn lift(&mut self) {
         self.shared.followed.store(NOBODY, Ordering::SeqCst);
-        let mut any = false;
-        for known in &mut self.known {
-            any |= std::mem::take(&mut known.is_bound);
+        let mut stays = None;
+        for known in self.known.iter_mut().filter(|known| known.is_bound) {
+            known.is_bound = false;
+            let tid = known.seat.tid();
+            if *stays.get_or_insert(tid) != tid
+                && let Err(e) = self.scheduler.part(tid)
+            {
+                log::debug!("a session thread stays beside another: {e}");
+            }
         }
-        if any {
+        if stays.is_some() {
             self.scheduler.lift_all_but(&[]);
         }
     }

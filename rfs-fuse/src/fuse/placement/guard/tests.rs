@@ -68,6 +68,21 @@ fn seats_go_where_the_caller_is() {
     assert_eq!(table.tick(CALLER, 100), Wish::Watch);
 }
 
+/// Two threads that never sleep, as there is always a request, are woken by nobody, and stay on one core.
+#[test]
+fn seats_part_before_they_are_lifted() {
+    let mut table = Table::following();
+    table.guard.shared.seats.lock().push(Arc::new(Seat::new(pid(5))));
+    assert_eq!(table.tick(CALLER, 100), Wish::Follow(CALLER));
+    assert_eq!(table.world.0.lock().parted, []);
+    table.tick(CALLER + 1, 1);
+    assert_eq!(table.world.0.lock().parted, [(pid(2), bound(3)), (pid(5), bound(3))]);
+    assert_eq!(table.world.changed(), []);
+    // Only those that are bound.
+    table.tick(CALLER + 1, 1);
+    assert_eq!(table.world.0.lock().parted.len(), 2);
+}
+
 #[test]
 fn somebody_else_is_noticed_before_the_tick() {
     let mut table = Table::following();
