@@ -16,7 +16,7 @@ use crate::{
         Mutex, ReaderLock, TryMutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    verbs::{DirectOp, MrHandle, QueuePair, WcStatus},
+    verbs::{DirectOp, MrHandle, QpState, QueuePair, WcStatus},
 };
 
 /// So many requests on a lane are enough for a small one to go elsewhere.
@@ -207,6 +207,12 @@ impl Lane {
         (Arc::clone(&joined.qp), joined.incarnation)
     }
 
+    /// The state of its queue pair now, and which one that is.
+    pub(crate) fn condition(&self) -> (QpState, Incarnation) {
+        let joined = self.qp.read();
+        (joined.qp.state(), joined.incarnation)
+    }
+
     /// Which queue pair it has. It stays while [`queue`](Self::queue) is locked.
     pub(crate) fn incarnation(&self) -> Incarnation {
         Incarnation(self.state.load(Ordering::SeqCst) >> 1)
@@ -312,7 +318,7 @@ mod tests {
     use super::*;
     use crate::{
         provider::soft::SoftDevice,
-        verbs::{Device, Progress, QpCaps, QpInit, QpState},
+        verbs::{Device, Progress, QpCaps, QpInit},
     };
 
     fn entry() -> PostedWr {

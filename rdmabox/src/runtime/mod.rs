@@ -204,8 +204,8 @@ impl Runtime {
             if self.is_dead() || lane.is_down() {
                 continue;
             }
-            let (qp, which) = lane.joined();
-            if qp.state() != QpState::Rts {
+            let (state, which) = lane.condition();
+            if state != QpState::Rts {
                 self.lane_failed(index, which);
             }
         }

@@ -252,7 +252,7 @@ impl Client {
                 continue;
             };
             let mapped = self.records.is_mapped();
-            let size = if mapped { self.look(inode)?.size } else { inode.size.lock().size() };
+            let size = if mapped { self.peek(inode)?.size } else { inode.size.lock().size() };
             let placed = if end <= size {
                 self.remote.write_vectored(&parts)?;
                 // A look costs a round trip unless the record is mapped.
@@ -289,9 +289,10 @@ impl Client {
         at(&self.arena, era, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
     }
 
-    /// True if what was written up to `end` under `generation` is part of the file.
+    /// True if what was just written up to `end` under `generation` is part of the file. Without a session by now it is as if that had been
+    /// lost after this: whoever truncates changes the record first.
     fn still_there(&self, inode: &Inode, generation: u64, end: u64) -> Result<bool, ClientError> {
-        let now = self.look(inode)?;
+        let now = self.peek(inode)?;
         if now.generation != generation {
             self.follow_generation(inode, now.generation)?;
             return Ok(false);
@@ -332,7 +333,7 @@ impl Client {
             let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
             let now = match seen {
                 Some(seen) => seen.attr.layout_generation,
-                None => self.look(inode)?.generation,
+                None => self.peek(inode)?.generation,
             };
             if now != generation {
                 self.follow_generation(inode, now)?;

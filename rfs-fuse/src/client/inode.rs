@@ -5,7 +5,6 @@
 //! another but that of its aliases.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -15,6 +14,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use rfs_proto::{Attr, Marks};
+use rustc_hash::FxHashMap;
 
 use super::{
     access::Access,
@@ -295,13 +295,15 @@ impl Inode {
 /// The inodes that the caller knows.
 #[derive(Debug, Default)]
 pub(crate) struct InodeTable {
-    inodes: RwLock<HashMap<u64, Arc<Inode>>>,
+    inodes: RwLock<FxHashMap<u64, Arc<Inode>>>,
     /// By which names the caller knows them. An inode that is not known has none.
     aliases: Mutex<Aliases>,
     /// How many have been forgotten.
     forgotten: AtomicU64,
     /// How often layouts that were asked for before have become void, of whichever inode.
     voids: AtomicU64,
+    /// Some file's locks were lost once.
+    lost_locks: AtomicBool,
 }
 
 impl InodeTable {
@@ -358,6 +360,16 @@ impl InodeTable {
     /// Counts up when layouts that are under way may be void.
     pub(crate) fn voids(&self) -> u64 {
         self.voids.load(Ordering::Acquire)
+    }
+
+    /// Locks are going to be lost, of whichever inode.
+    pub(crate) fn locks_get_lost(&self) {
+        self.lost_locks.store(true, Ordering::Release);
+    }
+
+    /// False: there is no inode of which locks have been lost. It takes no look at the table.
+    pub(crate) fn has_lost_locks(&self) -> bool {
+        self.lost_locks.load(Ordering::Acquire)
     }
 
     /// Whatever layout was asked for until now is void once it comes.

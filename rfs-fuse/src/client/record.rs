@@ -79,22 +79,17 @@ impl Records {
             .ok_or(ClientError::Protocol("an attribute slot outside the table"))
     }
 
-    /// The record's place in mapped memory. An error once the session is over: what is mapped stays readable then, but
-    /// nobody answers for it.
-    fn mapped(&self, slot: u32) -> Result<Option<(&Mapped, usize)>, ClientError> {
+    /// The record's place in mapped memory. It stays readable when the session is over, but nobody answers for it then.
+    fn place(&self, slot: u32) -> Option<(&Mapped, usize)> {
         let start = u64::from(slot) * record::LEN as u64;
-        let Some(map) = &self.map else { return Ok(None) };
-        if start + record::LEN as u64 > self.region.len {
-            return Ok(None);
-        }
-        self.remote.ready()?;
+        let map = self.map.as_ref().filter(|_| start + record::LEN as u64 <= self.region.len)?;
         // Inside a region that is mapped whole, so it fits a usize.
-        Ok(Some((map, map.offset + start as usize)))
+        Some((map, map.offset + start as usize))
     }
 
-    /// Looks at a record that is mapped. `None`: not mapped, being changed, or another inode's.
-    pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Result<Option<Glimpse>, ClientError> {
-        let Some((map, base)) = self.mapped(slot)? else { return Ok(None) };
+    /// Looks at a record that is mapped, whether there is a session or not. `None`: not mapped, being changed, or another inode's.
+    pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Option<Glimpse> {
+        let (map, base) = self.place(slot)?;
         let word = |field| map.memory.load_u64(base + field);
         for _ in 0..TRIES {
             let version = word(record::VERSION);
@@ -103,7 +98,7 @@ impl Records {
                 continue;
             }
             if word(record::INO) != ino {
-                return Ok(None);
+                return None;
             }
             let glimpse = Glimpse {
                 size: word(record::SIZE),
@@ -111,10 +106,10 @@ impl Records {
                 allocated: Some(word(record::BLOCKS)),
             };
             if word(record::VERSION) == version {
-                return Ok(Some(glimpse));
+                return Some(glimpse);
             }
         }
-        Ok(None)
+        None
     }
 
     /// True if records are mapped here.
@@ -126,8 +121,11 @@ impl Records {
     pub(crate) fn read(&self, ino: u64, slot: u32) -> Result<Option<Seen>, ClientError> {
         for _ in 0..TRIES {
             let mut raw: RawRecord = [0; record::LEN];
-            match self.mapped(slot)? {
-                Some((map, base)) => map.memory.read(base, &mut raw),
+            match self.place(slot) {
+                Some((map, base)) => {
+                    self.remote.ready()?;
+                    map.memory.read(base, &mut raw);
+                }
                 None => {
                     // Whose record it is shows in it.
                     let place = self.field(self.remote.era(), slot, 0, record::LEN)?;

@@ -58,6 +58,7 @@ impl Renew for Renewal {
 impl Renewal {
     fn open_all_again(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
         let (mut files, mut gone, mut locks) = (0, 0, 0);
+        self.inodes.locks_get_lost();
         for ino in self.inodes.numbers() {
             let Some(inode) = self.inodes.get(ino) else { continue };
             locks += inode.sever_locks();

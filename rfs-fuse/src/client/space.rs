@@ -33,10 +33,18 @@ impl Client {
         }
     }
 
-    /// Looks at an inode's record now.
+    /// Looks at an inode's record now. An error without a session.
     pub(crate) fn look(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
+        if self.records.is_mapped() {
+            self.remote.ready()?;
+        }
+        self.peek(inode)
+    }
+
+    /// Looks at an inode's record for who has just used the session, or is about to: where it is mapped, there may be no session any more.
+    pub(crate) fn peek(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
         if let Some(slot) = inode.slot()
-            && let Some(glimpse) = self.records.glimpse(inode.ino, slot)?
+            && let Some(glimpse) = self.records.glimpse(inode.ino, slot)
         {
             return Ok(glimpse);
         }
