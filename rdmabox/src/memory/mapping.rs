@@ -263,7 +263,8 @@ impl Memory {
         }
     }
 
-    /// For each page from the one of that number on, whether it is resident: 1, or 0. Where the kernel does not say, none is.
+    /// For each page from the one of that number on, whether it is resident: 1, or 0. Where the kernel fails to say, none is; where this process
+    /// may not know, as the file is another user's, it says that all are.
     fn residency(&self, first: usize, out: &mut [u8]) {
         let page = page_size();
         // SAFETY: pages of this mapping, and a byte for each.

@@ -5,7 +5,10 @@
 //! while, and one that goes past it always. A layout that was replaced meanwhile (another client truncated)
 //! makes the operation begin anew.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{Ordering, fence},
+};
 
 use rdmabox::{Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{Errno, MAX_FILE_SIZE, record};
@@ -292,6 +295,8 @@ impl Client {
     /// True if what was just written up to `end` under `generation` is part of the file. Without a session by now it is as if that had been
     /// lost after this: whoever truncates changes the record first.
     fn still_there(&self, inode: &Inode, generation: u64, end: u64) -> Result<bool, ClientError> {
+        // Bytes that were stored in mapped memory are there for everybody before the record is looked at.
+        fence(Ordering::SeqCst);
         let now = self.peek(inode)?;
         if now.generation != generation {
             self.follow_generation(inode, now.generation)?;

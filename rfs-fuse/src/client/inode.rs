@@ -295,6 +295,7 @@ impl Inode {
 /// The inodes that the caller knows.
 #[derive(Debug, Default)]
 pub(crate) struct InodeTable {
+    /// Their numbers are the server's, which can hold up its clients in simpler ways than by collisions.
     inodes: RwLock<FxHashMap<u64, Arc<Inode>>>,
     /// By which names the caller knows them. An inode that is not known has none.
     aliases: Mutex<Aliases>,

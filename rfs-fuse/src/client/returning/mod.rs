@@ -34,6 +34,7 @@ use std::{
 use parking_lot::{Condvar, Mutex, RwLock};
 use rdmabox::{Cancel, RequestError, WcStatus};
 use rfs_proto::{Attached, Identity, SLOTS};
+use rustix::time::{ClockId, clock_gettime};
 
 pub(super) use again::{Again, Answer, Renew};
 use places::{Places, Regions};
@@ -100,9 +101,9 @@ pub(super) struct Returning {
     returns: AtomicU64,
 }
 
-/// A time of a clock that goes on with the kernel's ticks, some milliseconds each; to read it takes a fraction of what [`Instant`] takes.
-fn tick() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+/// What a monotonic clock says.
+fn time_of(clock: ClockId) -> Duration {
+    let now = clock_gettime(clock);
     // It began at zero.
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
@@ -231,9 +232,11 @@ impl Returning {
         &self,
         mut operation: impl FnMut(&Link) -> Result<Result<(), RequestError>, Stale>,
     ) -> Result<(), RequestError> {
-        // The time until it is known that the session is lost counts, too; most often it is not lost, and the time is of no interest.
-        let begun = tick();
-        let left = || self.timeout.saturating_sub(tick().saturating_sub(begun));
+        // The time until it is known that the session is lost counts, too. Most often it is not lost, and the time is of no interest: so what is
+        // asked each time is the clock that goes on with the kernel's ticks only. It is behind the other one, by a tick at most: nobody waits
+        // longer than he should.
+        let begun = time_of(ClockId::MonotonicCoarse);
+        let left = || self.timeout.saturating_sub(time_of(ClockId::Monotonic).saturating_sub(begun));
         loop {
             let mut link = Arc::clone(&self.link.read());
             if link.lost.load(Ordering::Acquire) {

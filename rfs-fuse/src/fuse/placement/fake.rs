@@ -23,6 +23,9 @@ pub(super) fn bound(core: usize) -> Schedule {
     Schedule { idle: true, core: Some(core) }
 }
 
+/// Where a thread is that was taken apart from another one.
+pub(super) const ELSEWHERE: usize = usize::MAX;
+
 /// What somebody else does.
 type Event = Box<dyn FnOnce(&mut World) + Send>;
 
@@ -36,7 +39,7 @@ pub(super) struct World {
     pub(super) refuses: bool,
     /// Threads that have been taken apart from others, and how they were scheduled then.
     pub(super) parted: Vec<(Pid, Schedule)>,
-    /// Happens before the next shift.
+    /// Happens before the next shift, or before threads part.
     pub(super) meanwhile: Option<Event>,
 }
 
@@ -89,11 +92,21 @@ impl Scheduler for Fake {
         Ok(())
     }
 
-    fn part(&mut self, tid: Pid) -> io::Result<()> {
+    fn part(&mut self, tid: Pid, other: Pid) -> io::Result<()> {
         let mut world = self.0.lock();
-        let as_it_is = world.threads.get(&tid).copied().unwrap_or_default();
-        world.parted.push((tid, as_it_is));
-        if world.refuses { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+        let known = |world: &World, tid| world.threads.get(&tid).copied().unwrap_or_default();
+        let (bound, others) = (known(&world, tid), known(&world, other));
+        if let Some(meanwhile) = world.meanwhile.take() {
+            meanwhile(&mut world);
+        }
+        if world.refuses {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if bound.core == others.core {
+            world.parted.push((tid, bound));
+            world.threads.entry(tid).or_default().core = Some(ELSEWHERE);
+        }
+        Ok(())
     }
 
     fn lift(&mut self, tid: Pid) -> io::Result<()> {

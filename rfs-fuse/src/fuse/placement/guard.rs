@@ -174,16 +174,20 @@ impl<S: Scheduler> Guard<S> {
         tids.any(|tid| self.scheduler.is_runnable(tid)) && !self.scheduler.is_runnable(caller)
     }
 
-    /// Seats that run part first: who always has something to do is never woken, and so stays where it is, as if it were still bound.
+    /// Seats part first: who always has something to do is never woken, and so stays where it is, as if it were still bound.
     fn lift(&mut self) {
         self.shared.followed.store(NOBODY, Ordering::SeqCst);
         let mut stays = None;
         for known in self.known.iter_mut().filter(|known| known.is_bound) {
             known.is_bound = false;
             let tid = known.seat.tid();
-            if *stays.get_or_insert(tid) != tid
-                && let Err(e) = self.scheduler.part(tid)
-            {
+            let first = *stays.get_or_insert(tid);
+            if first == tid {
+                continue;
+            }
+            // A seat that has just found out that nobody is followed lifts itself meanwhile. So it is lifted here whether it is SCHED_IDLE or not:
+            // what came of the parting must not stay.
+            if let Err(e) = self.scheduler.part(tid, first).and(self.scheduler.lift(tid)) {
                 log::debug!("a session thread stays beside another: {e}");
             }
         }

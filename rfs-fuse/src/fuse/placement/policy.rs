@@ -24,8 +24,8 @@ pub(super) trait Scheduler: Send + 'static {
     /// Has a thread that is bound run on another core, and one that is not on that core only.
     fn shift(&mut self, tid: Pid, core: usize) -> io::Result<()>;
 
-    /// Has a thread that is bound run on any core but that one. Moves it at once if it runs, and nothing if it sleeps.
-    fn part(&mut self, tid: Pid) -> io::Result<()>;
+    /// Has a thread run on any cores but those of another one, if it is bound to the same. Moves it at once if it runs, and not at all if it sleeps.
+    fn part(&mut self, tid: Pid, other: Pid) -> io::Result<()>;
 
     /// Lets a thread run as the process does.
     fn lift(&mut self, tid: Pid) -> io::Result<()>;
@@ -141,8 +141,12 @@ impl Scheduler for System {
         Ok(sched_setaffinity(Some(tid), &only)?)
     }
 
-    fn part(&mut self, tid: Pid) -> io::Result<()> {
-        let (mut others, bound) = (cores()?, sched_getaffinity(Some(tid))?);
+    fn part(&mut self, tid: Pid, other: Pid) -> io::Result<()> {
+        let bound = sched_getaffinity(Some(tid))?;
+        if bound != sched_getaffinity(Some(other))? {
+            return Ok(());
+        }
+        let mut others = cores()?;
         (0..CpuSet::MAX_CPU).filter(|core| bound.is_set(*core)).for_each(|core| others.unset(core));
         Ok(sched_setaffinity(Some(tid), &others)?)
     }
@@ -225,7 +229,10 @@ mod tests {
             assert!(started.join().expect("no panic") == (libc::SCHED_OTHER, before));
             system.lift_all_but(&[tid]);
             assert_eq!(policy(tid).expect("policy"), libc::SCHED_IDLE);
-            system.part(tid).expect("parted");
+            // From one that may run anywhere it need not.
+            system.part(tid, rustix::process::getpid()).expect("no need");
+            assert!(sched_getaffinity(None).expect("cores") == on);
+            system.part(tid, tid).expect("parted");
             let on = sched_getaffinity(None).expect("cores");
             assert!(on.count() == before.count() - 1 && !on.is_set(core) && system.own_core() != core);
             system.lift_all_but(&[]);

@@ -83,6 +83,34 @@ fn seats_part_before_they_are_lifted() {
     assert_eq!(table.world.0.lock().parted.len(), 2);
 }
 
+/// One that has gone after its caller is not sent back to the core where the first one is.
+#[test]
+fn seats_that_are_apart_stay_so() {
+    let mut table = Table::following();
+    table.world.0.lock().threads.insert(pid(2), bound(7));
+    table.tick(CALLER + 1, 1);
+    assert_eq!(table.world.0.lock().parted, []);
+    assert_eq!(table.world.changed(), []);
+}
+
+/// A seat finds out by itself that nobody is followed, and lifts itself, just when it is sent elsewhere.
+#[test]
+fn who_lifts_itself_while_seats_part_goes_where_it_likes() {
+    let mut table = Table::following();
+    table.world.0.lock().meanwhile = Some(Box::new(|world| _ = world.threads.remove(&pid(2))));
+    table.tick(CALLER + 1, 1);
+    assert_eq!(table.world.changed(), []);
+}
+
+#[test]
+fn who_cannot_be_sent_elsewhere_is_lifted() {
+    let mut table = Table::following();
+    table.world.0.lock().refuses = true;
+    table.tick(CALLER + 1, 1);
+    assert_eq!(table.world.0.lock().parted, []);
+    assert_eq!(table.world.changed(), []);
+}
+
 #[test]
 fn somebody_else_is_noticed_before_the_tick() {
     let mut table = Table::following();
