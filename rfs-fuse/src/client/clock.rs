@@ -51,7 +51,7 @@ pub(crate) struct WriteTimes {
 }
 
 impl WriteTimes {
-    /// A write ended at `now`. Returns a time that has to be published at once, if any; else it is pending.
+    /// A write ended at `now`, or begins. Returns a time that has to be published at once, if any; else it is pending.
     pub(crate) fn note(&mut self, now: i64) -> Option<i64> {
         let fresh = self.published.is_some_and(|p| (p..p.saturating_add(GRANULARITY_NS)).contains(&now));
         if fresh {

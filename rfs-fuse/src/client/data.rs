@@ -74,7 +74,7 @@ impl Client {
         }
         self.was_read(&inode);
         // Until the bytes are here: who is answered may ask for the next ones at once, alone.
-        let counted = (!self.records.is_mapped()).then(|| self.one_read());
+        let counted = (!self.records.is_mapped()).then(|| self.one_transfer());
         let end = offset.saturating_add(len as u64);
         if let Some(sums) = &self.sums {
             let bytes = self.read_checked(sums, &inode, (offset, end), buffer)?;
@@ -228,11 +228,13 @@ impl Client {
         }
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
         let end = end.ok_or(Errno::EFBIG)?;
+        self.repeats.those_left();
         let inode = self.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
+        let _counted = (!self.records.is_mapped()).then(|| self.one_transfer());
         self.in_its_era(&inode, || self.write_open(&inode, offset, end, data).and_then(|()| then(&inode)))
     }
 
@@ -259,7 +261,8 @@ impl Client {
             let placed = if end <= size {
                 self.remote.write_vectored(&parts)?;
                 // A look costs a round trip unless the record is mapped.
-                (!mapped && inode.size.lock().is_recent()) || self.still_there(inode, generation, end)?
+                (!mapped && inode.size.lock().has_recently(end))
+                    || self.still_there(inode, generation, end)?
             } else {
                 self.write_and_raise(inode, generation, (size, end), &parts)?
             };

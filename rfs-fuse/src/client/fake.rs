@@ -17,7 +17,7 @@ use rfs_proto::{
     record::{self, Space},
 };
 
-use super::{ReadDone, Remote};
+use super::{ReadDone, Remote, WriteDone};
 
 mod recalls;
 mod sums;
@@ -539,8 +539,14 @@ type Hook = Box<dyn FnMut(What) -> Result<(), RequestError> + Send>;
 pub(crate) struct Meddler {
     inner: Arc<Fake>,
     hook: Mutex<Hook>,
-    /// Started reads that are not carried out yet, if they are held.
-    held: Mutex<Option<Vec<(RemoteAddr, usize, ReadDone)>>>,
+    /// Started reads and writes that are not carried out yet, if they are held.
+    held: Mutex<Option<Vec<Held>>>,
+}
+
+/// What was started.
+enum Held {
+    Read(RemoteAddr, usize, ReadDone),
+    Write(RemoteAddr, Vec<u8>, WriteDone),
 }
 
 impl std::fmt::Debug for Meddler {
@@ -591,23 +597,25 @@ impl Meddler {
         });
     }
 
-    /// Reads that are started from now on wait to be released.
-    pub(crate) fn hold_reads(&self) {
+    /// Reads and writes that are started from now on wait to be released.
+    pub(crate) fn hold(&self) {
         *self.held.lock() = Some(Vec::new());
     }
 
     /// How many are held.
-    pub(crate) fn held_reads(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held.lock().as_ref().map_or(0, Vec::len)
     }
 
-    /// The reads that are held come to this.
-    pub(crate) fn release_reads(&self, outcome: &Result<(), RequestError>) {
+    /// Those that are held come to this.
+    pub(crate) fn release(&self, outcome: &Result<(), RequestError>) {
         let held = self.held.lock().as_mut().map(std::mem::take);
-        for (remote, len, done) in held.into_iter().flatten() {
-            match outcome {
-                Ok(()) => self.inner.read_then(remote, len, done),
-                Err(e) => done(Err(e.clone())),
+        for held in held.into_iter().flatten() {
+            match (held, outcome) {
+                (Held::Read(remote, len, done), Ok(())) => self.inner.read_then(remote, len, done),
+                (Held::Read(_, _, done), Err(e)) => done(Err(e.clone())),
+                (Held::Write(remote, data, done), Ok(())) => self.inner.write_then(remote, data, done),
+                (Held::Write(_, data, done), Err(e)) => done(Err(e.clone()), data),
             }
         }
     }
@@ -658,8 +666,15 @@ impl Remote for Meddler {
 
     fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
         match self.held.lock().as_mut() {
-            Some(held) => held.push((remote, len, done)),
+            Some(held) => held.push(Held::Read(remote, len, done)),
             None => self.inner.read_then(remote, len, done),
+        }
+    }
+
+    fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
+        match self.held.lock().as_mut() {
+            Some(held) => held.push(Held::Write(remote, data, done)),
+            None => self.inner.write_then(remote, data, done),
         }
     }
 

@@ -68,6 +68,11 @@ impl SizeView {
         self.seen.is_some_and(|seen| seen.elapsed() < TRUST)
     }
 
+    /// True if it was so long at least a short time ago.
+    pub(crate) fn has_recently(&self, end: u64) -> bool {
+        self.is_recent() && end <= self.size
+    }
+
     /// A look at the record that began when there had been `changes` changes.
     pub(crate) fn observe(&mut self, size: u64, changes: u64) {
         if changes == self.changes {
@@ -155,7 +160,7 @@ pub(crate) struct Inode {
     pub(crate) open: AtomicBool,
     /// Reads and writes share it, a change of size excludes them.
     pub(crate) io: RwLock<()>,
-    /// Reads that share it, and `places`, without holding them.
+    /// Started reads and writes, which share it, and `places`, without holding them.
     pub(crate) started: Started,
     /// Shared by whoever uses places that the layout names, from the look at it to the end; whoever gives them back excludes those. Nothing
     /// that others have to agree to is waited for with it.

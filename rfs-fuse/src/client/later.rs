@@ -1,32 +1,38 @@
-//! Reads that are answered when their bytes come.
+//! Small reads and writes that are answered when their bytes have come, or are in place.
 //!
-//! Who reads alone waits for the bytes himself, and is woken once. Where reads are under way already, or something else is asked for, a read is only started: its
-//! bytes are handed on by whoever finds them, and the thread that started it takes the next request meanwhile. So a few
-//! threads keep as many reads under way as they are asked for, and those leave and come back together.
+//! Who reads or writes alone waits himself, and is woken once. Where others are under way already, or something else is asked for, one is only
+//! started: its answer is handed on by whoever finds it, and the thread that started it takes the next request meanwhile. So a few
+//! threads keep as many under way as they are asked for, and those leave and come back together.
 //!
-//! Who knows that more is asked for may leave a read to be started with the next one ([`Gathered`]): many small requests in one go take the network
-//! and the server a fraction of what they take one by one. It is started when so many have gathered, when nothing more is asked for, or when a
-//! read that was started before comes back, whichever is first: it does not wait for anything that may not come.
+//! Who knows that more is asked for may leave one to be started with the next ([`Gathered`]): many small requests in one go take the network
+//! and the server a fraction of what they take one by one. It is started when so many have gathered, when nothing more is asked for, or when
+//! one that was started before comes back, whichever is first: it does not wait for anything that may not come.
+//!
+//! A write is one that changes nothing but bytes: inside the file, where there is space. Its bytes are copied, as the request that brought them
+//! does not stay; its time is noted before, as elsewhere in a kernel. One that fails is repeated on a thread that may wait, for as long as any write may take, and meanwhile nobody can take
+//! the place that it writes to, as it may still take effect.
+
+mod company;
+mod gathered;
+mod repeats;
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     thread,
 };
 
-use parking_lot::{Condvar, Mutex};
-use rdmabox::RemoteAddr;
+use parking_lot::Mutex;
+use rdmabox::{RemoteAddr, RequestError};
 
-use super::{Client, ClientError, ReadData, ReadDone, Remote, inode::Inode, layout::Piece};
+use super::{Client, ClientError, ReadData, inode::Inode, layout::Piece};
+pub(crate) use company::{Company, Started, Transfers};
+use company::{One, OneStarted};
+pub(crate) use gathered::Gathered;
+use gathered::Request;
+pub(crate) use repeats::Repeats;
 
 /// Larger ones are waited for: to hand on their bytes takes longer than to wake a thread, and one thread would do it for all.
 const LARGEST: u64 = 32 << 10;
-
-/// So many, or so many bytes of them, are started at once.
-const MOST: usize = 16;
-const MOST_BYTES: usize = 64 << 10;
 
 /// What there is to do for a thread after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,155 +43,6 @@ pub enum Next {
     Nothing,
     /// It has to go back to see.
     Unknown,
-}
-
-/// Reads that are to be started together.
-#[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    waiting: Mutex<Waiting>,
-    /// Those that were started and have not come back.
-    started: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Waiting {
-    reads: Vec<(RemoteAddr, usize, ReadDone)>,
-    bytes: usize,
-}
-
-impl std::fmt::Debug for Waiting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Waiting").field("reads", &self.reads.len()).field("bytes", &self.bytes).finish()
-    }
-}
-
-impl Gathered {
-    /// One more. Those that have gathered are started now, unless `more` follows and one that was started is to come back.
-    fn add(&self, remote: &dyn Remote, read: (RemoteAddr, usize, ReadDone), more: bool) {
-        let full = {
-            let mut waiting = self.waiting.lock();
-            waiting.bytes += read.1;
-            waiting.reads.push(read);
-            waiting.reads.len() >= MOST || waiting.bytes >= MOST_BYTES
-        };
-        // After they are there: one that comes back later than this look finds them.
-        if full || !more || self.started.load(Ordering::SeqCst) == 0 {
-            self.start(remote);
-        }
-    }
-
-    fn start(&self, remote: &dyn Remote) {
-        let mut reads = {
-            let mut waiting = self.waiting.lock();
-            waiting.bytes = 0;
-            std::mem::take(&mut waiting.reads)
-        };
-        if reads.is_empty() {
-            return;
-        }
-        self.started.fetch_add(reads.len(), Ordering::SeqCst);
-        remote.together(&mut || {
-            reads.drain(..).for_each(|(from, len, done)| remote.read_then(from, len, done));
-        });
-    }
-
-    /// One has come back.
-    fn came_back(&self, remote: &dyn Remote) {
-        self.started.fetch_sub(1, Ordering::SeqCst);
-        self.start(remote);
-    }
-}
-
-/// Reads that are under way, of a client.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Reads(Arc<AtomicUsize>);
-
-/// One of them, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct OneRead(Arc<AtomicUsize>);
-
-impl Reads {
-    /// Counts one more.
-    pub(crate) fn enter(&self) -> OneRead {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        OneRead(Arc::clone(&self.0))
-    }
-
-    fn any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
-    }
-}
-
-impl Drop for OneRead {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Whether reads have been alone lately: then to ask whether something else is asked for is mostly a call in vain.
-#[derive(Debug, Default)]
-pub(crate) struct Company(AtomicU32);
-
-/// After so many in a row that were alone only each one after as many is asked for.
-const ALONE: u32 = 16;
-
-impl Company {
-    /// A read comes while no other is under way. Whether something else is asked for, as far as `next` is asked.
-    fn of_single(&self, next: impl FnOnce() -> Next) -> bool {
-        let row = self.0.fetch_add(1, Ordering::Relaxed);
-        let found = (row < ALONE || row.is_multiple_of(ALONE)) && next() == Next::Waits;
-        if found {
-            self.found();
-        }
-        found
-    }
-
-    /// A read is not alone.
-    fn found(&self) {
-        // Written only where it changes something: all threads read it.
-        if self.0.load(Ordering::Relaxed) != 0 {
-            self.0.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Started reads of an inode, which keep its extents in use although no thread holds a lock for them.
-#[derive(Debug, Default)]
-pub(crate) struct Started {
-    count: Mutex<usize>,
-    none: Condvar,
-}
-
-impl Started {
-    /// Waits until there is none. Whoever calls this keeps new ones from being started.
-    pub(crate) fn wait(&self) {
-        let mut count = self.count.lock();
-        while *count > 0 {
-            self.none.wait(&mut count);
-        }
-    }
-}
-
-/// A started read of an inode, until it is dropped.
-#[derive(Debug)]
-struct OneStarted(Arc<Inode>);
-
-impl OneStarted {
-    /// To be called with the inode's `io` and `places` held.
-    fn new(inode: &Arc<Inode>) -> OneStarted {
-        *inode.started.count.lock() += 1;
-        OneStarted(Arc::clone(inode))
-    }
-}
-
-impl Drop for OneStarted {
-    fn drop(&mut self) {
-        let mut count = self.0.started.count.lock();
-        *count -= 1;
-        if *count == 0 {
-            self.0.started.none.notify_all();
-        }
-    }
 }
 
 /// What a started read was asked for.
@@ -211,27 +68,15 @@ impl Client {
     where
         A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
     {
-        if len as u64 > LARGEST || self.records.is_mapped() || self.sums.is_some() {
+        if !self.is_for_later(len) {
             return Err(answer);
         }
-        let next = if self.reads.any() {
-            self.company.found();
-            next()
-        } else if self.company.of_single(next) {
-            Next::Waits
-        } else {
-            return Err(answer);
-        };
+        let Some(next) = self.in_company(next) else { return Err(answer) };
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
         let (Some(shared), Some(places)) = (inode.io.try_read(), inode.places.try_read()) else {
             return Err(answer);
         };
-        let end = offset.saturating_add(len as u64);
-        let known = {
-            let size = inode.size.lock();
-            size.is_recent() && end <= size.size()
-        };
-        if len == 0 || !known || !inode.open.load(Ordering::Acquire) {
+        if !is_inside(&inode, offset, len) {
             return Err(answer);
         }
         // Asked first: places that come after it are refused as ones of this era, at worst.
@@ -243,7 +88,7 @@ impl Client {
         };
         let Ok(remote) = remote else { return Err(answer) };
         self.was_read(&inode);
-        let (started, counted) = (OneStarted::new(&inode), self.reads.enter());
+        let (started, counted) = (OneStarted::new(&inode), self.transfers.enter());
         // From now on that count keeps the extents, also while this thread serves others' reads.
         drop((shared, places));
         let (client, asked) = (Arc::downgrade(self), Asked { ino, offset, len });
@@ -258,21 +103,168 @@ impl Client {
                 client.gathered.came_back(&*client.remote);
             }
         };
-        let read: (_, _, ReadDone) = (remote, len, Box::new(done));
-        let add = |read| self.gathered.add(&*self.remote, read, next == Next::Waits);
-        match next {
-            Next::Waits | Next::Unknown => add(read),
-            Next::Nothing => {
-                let mut read = Some(read);
-                self.remote.serve(&mut || read.take().into_iter().for_each(add));
-            }
-        }
+        self.start_later(Request::Read(remote, len, Box::new(done)), next);
         Ok(())
     }
 
-    /// A place in the count of reads that are waited for.
-    pub(crate) fn one_read(&self) -> OneRead {
-        self.reads.enter()
+    /// A write as [`write`](Self::write) does it, that has only to be started and is answered when the bytes are in place; `None` where waiting is better, or it
+    /// takes more than to place them. `next` is asked as by [`read_later`](Self::read_later).
+    pub fn write_later<'a>(
+        self: &'a Arc<Self>,
+        ino: u64,
+        offset: u64,
+        data: &'a [u8],
+        next: impl FnOnce() -> Next,
+    ) -> Option<LaterWrite<'a>> {
+        if !self.is_for_later(data.len()) {
+            return None;
+        }
+        let inode = self.inodes.get(ino)?;
+        if !is_inside(&inode, offset, data.len()) {
+            return None;
+        }
+        let next = self.in_company(next)?;
+        let (shared, places) = (inode.io.try_read()?, inode.places.try_read()?);
+        if !is_inside(&inode, offset, data.len()) {
+            return None;
+        }
+        // Asked first: places that come after it are refused as ones of this era, at worst.
+        let era = inode.layout.read().era();
+        let (place, generation) = match self.targets(&inode, offset, data) {
+            Ok(Some((parts, generation))) if parts.len() == 1 => (parts[0].0, generation),
+            _ => return None,
+        };
+        self.stamp(&inode).ok()?;
+        let (started, counted) = (OneStarted::new(&inode), self.transfers.enter());
+        drop((shared, places));
+        let client = Arc::downgrade(self);
+        let writing = Writing { client, inode, offset, len: data.len(), era, generation, place, started };
+        Some(LaterWrite { client: self, data, next, writing, counted })
+    }
+
+    /// Whether so many bytes may be read or written later at all.
+    pub fn is_for_later(&self, len: usize) -> bool {
+        len as u64 <= LARGEST && !self.records.is_mapped() && self.sums.is_none()
+    }
+
+    /// What there is to do next for a thread with a request that is not alone.
+    fn in_company(&self, next: impl FnOnce() -> Next) -> Option<Next> {
+        if self.transfers.any() {
+            self.company.found();
+            return Some(next());
+        }
+        self.company.of_single(next).then_some(Next::Waits)
+    }
+
+    fn start_later(&self, request: Request, next: Next) {
+        let add = |request| self.gathered.add(&*self.remote, request, next == Next::Waits);
+        match next {
+            Next::Waits | Next::Unknown => add(request),
+            Next::Nothing => {
+                let mut request = Some(request);
+                self.remote.serve(&mut || request.take().into_iter().for_each(add));
+            }
+        }
+    }
+
+    /// A place in the count of reads and writes that are waited for.
+    pub(crate) fn one_transfer(&self) -> One {
+        self.transfers.enter()
+    }
+}
+
+/// Whether bytes of an open inode are known to be inside of it, without another look.
+fn is_inside(inode: &Inode, offset: u64, len: usize) -> bool {
+    let end = offset.saturating_add(len as u64);
+    len > 0 && inode.open.load(Ordering::Acquire) && inode.size.lock().has_recently(end)
+}
+
+/// A write that is to be started.
+#[derive(Debug)]
+pub struct LaterWrite<'a> {
+    client: &'a Arc<Client>,
+    data: &'a [u8],
+    next: Next,
+    writing: Writing,
+    counted: One,
+}
+
+impl LaterWrite<'_> {
+    /// Copies the bytes, and starts it. `answer` runs when they are in place, or cannot be placed, on whichever thread finds that, and must not block. If
+    /// nothing else is asked for, this thread may stay meanwhile, to find what has come back.
+    pub fn start(self, answer: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
+        let LaterWrite { client, data, next, writing, counted } = self;
+        let place = writing.place;
+        let done = move |placed: Result<(), RequestError>, data: Vec<u8>| {
+            // Who is answered may ask for the next one at once, alone.
+            drop(counted);
+            let client = writing.client.clone();
+            if placed.is_ok() && writing.is_part() {
+                drop(writing);
+                answer(Ok(()));
+            } else {
+                writing.repeat(placed, data, answer);
+            }
+            if let Some(client) = client.upgrade() {
+                client.gathered.came_back(&*client.remote);
+            }
+        };
+        client.start_later(Request::Write(place, data.to_vec(), Box::new(done)), next);
+    }
+}
+
+/// A started write. Until it is dropped nobody takes its place.
+#[derive(Debug)]
+struct Writing {
+    client: Weak<Client>,
+    inode: Arc<Inode>,
+    offset: u64,
+    len: usize,
+    era: u32,
+    generation: u64,
+    place: RemoteAddr,
+    started: OneStarted,
+}
+
+impl Writing {
+    /// Whether bytes that are in place are known to be part of the file, without another look.
+    fn is_part(&self) -> bool {
+        is_inside(&self.inode, self.offset, self.len)
+            && self.inode.layout.read().generation() == self.generation
+    }
+
+    /// Repeats it if it has failed, and looks whether it is part of the file, on a thread that may wait.
+    fn repeat<A>(self, placed: Result<(), RequestError>, data: Vec<u8>, answer: A)
+    where
+        A: FnOnce(Result<(), ClientError>) + Send + 'static,
+    {
+        let Some(client) = self.client.upgrade() else {
+            return answer(Err(RequestError::Disconnected.into()));
+        };
+        client.repeats.add(Box::new(move || answer(self.until_done(placed, &data))));
+    }
+
+    fn until_done(self, placed: Result<(), RequestError>, data: &[u8]) -> Result<(), ClientError> {
+        let client = self.client.upgrade().ok_or(RequestError::Disconnected)?;
+        let outcome = match placed {
+            // What was known of the file is not enough.
+            Ok(()) => Ok(false),
+            // The failed one may still take effect: not after this one.
+            Err(_) => client.remote.write_vectored(&[(self.place, data)]).map(|()| self.is_part()),
+        };
+        let Writing { inode, offset, era, started, .. } = self;
+        drop(started);
+        match outcome {
+            // It was noted before what may have been a long time.
+            Ok(true) => client.stamp(&inode),
+            // With a look at the record.
+            Ok(false) => client.write(inode.ino, offset, data),
+            // The place is none any more.
+            Err(RequestError::Disconnected) if era != client.remote.era() => {
+                client.write(inode.ino, offset, data)
+            }
+            Err(e) => Err(e.into()),
+        }
     }
 }
 

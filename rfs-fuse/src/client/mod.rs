@@ -58,17 +58,17 @@ pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
 pub use farewell::Farewell;
 pub use keeping::{Changes, Keeper, Opened, Since, Telling, UnderWay};
-pub use later::Next;
+pub use later::{LaterWrite, Next};
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
-pub use remote::{ReadDone, Remote};
+pub use remote::{ReadDone, Remote, WriteDone};
 
 use parking_lot::Mutex;
 
 use clock::ServerClock;
 use inode::InodeTable;
 use keeping::Keeping;
-use later::{Company, Gathered, Reads};
+use later::{Company, Gathered, Repeats, Transfers};
 use record::Records;
 use rfs_proto::{Identity, RegionRef};
 
@@ -84,9 +84,10 @@ pub struct Client {
     sums: Option<checked::Sums>,
     clock: ServerClock,
     inodes: Arc<InodeTable>,
-    reads: Reads,
+    transfers: Transfers,
     company: Company,
     gathered: Gathered,
+    repeats: Arc<Repeats>,
     keeping: Arc<Keeping>,
     access_times: AccessTimes,
     directory_access_times: AccessTimes,

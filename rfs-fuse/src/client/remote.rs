@@ -10,6 +10,9 @@ use rfs_proto::RegionRef;
 /// What is done with the bytes of a started read.
 pub type ReadDone = Box<dyn FnOnce(Result<&[u8], RequestError>) + Send>;
 
+/// What is done when the bytes of a started write, which it gets back, are in place, or may not be.
+pub type WriteDone = Box<dyn FnOnce(Result<(), RequestError>, Vec<u8>) + Send>;
+
 /// Calls and one-sided operations on one peer. [`Session`] documents each.
 pub trait Remote: Send + Sync + fmt::Debug {
     /// Sends `request` and fills `reply`.
@@ -50,12 +53,17 @@ pub trait Remote: Send + Sync + fmt::Debug {
         let result = self.read_vectored(&mut [(remote, &mut bytes)]);
         done(result.map(|()| &bytes[..]));
     }
-    /// Runs `start`, and may send what that starts ([`read_then`](Self::read_then)) when it is over, all at once.
+    /// Starts a write and has `done` run when it is over, as with [`read_then`](Self::read_then). One that has failed may still take effect until it
+    /// has been repeated.
+    fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
+        let result = self.write_vectored(&[(remote, &data)]);
+        done(result, data);
+    }
+    /// Runs `start`, and may send what that starts ([`read_then`](Self::read_then), [`write_then`](Self::write_then)) when it is over, all at once.
     fn together(&self, start: &mut dyn FnMut()) {
         start();
     }
-    /// Runs `start`, and may then stay to run the `done` of what was started ([`read_then`](Self::read_then)), here or elsewhere, on this thread: as long as
-    /// there is something under way, which others may have started meanwhile, though only for some milliseconds.
+    /// Runs `start`, and may then stay to run the `done` of what was started, here or elsewhere, on this thread: as long as there is something under way, which others may have started meanwhile, though only for some milliseconds.
     fn serve(&self, start: &mut dyn FnMut()) {
         start();
     }
@@ -135,6 +143,10 @@ impl Remote for Session {
                 Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..])));
             }
         }
+    }
+
+    fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
+        Session::write_then(self, remote, data, done);
     }
 
     fn together(&self, start: &mut dyn FnMut()) {

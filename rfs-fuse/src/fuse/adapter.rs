@@ -365,6 +365,21 @@ impl Filesystem for Adapter {
             && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
         // The kernel sends at most max_write bytes.
         let mut len = data.len() as u32;
+        let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        // What only places bytes: there are no pages to drop (all of a mount without pages is without them), nobody's rights to take, and an error is the
+        // caller's to hear of.
+        let only_places = !(from_cache || unprivileged || handle.is_for_append() || self.settings.writeback);
+        if only_places
+            && self.client.is_for_later(data.len())
+            && !(direct && self.may_have_capability(ino.0))
+            && let Some(write) = self.client.write_later(ino.0, offset, data, || self.kernel.next())
+        {
+            let complained = Arc::clone(&self.complained);
+            return write.start(move |written| match written {
+                Ok(()) => reply.written(len),
+                Err(e) => reply.error(answers::errno(&complained, "write", &e)),
+            });
+        }
         let mut written = if appends {
             self.client.append(ino.0, data)
         } else if self.settings.writeback {
@@ -378,7 +393,6 @@ impl Filesystem for Adapter {
                 offset
             })
         };
-        let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if unprivileged || direct {
             let by = unprivileged.then_some(request);
             written = written.and_then(|at| self.drop_privileges(ino.0, by).map(|()| at));

@@ -11,7 +11,7 @@ use rfs_proto::{Request, encode_request};
 use smallvec::SmallVec;
 
 use super::{Phase, Returning, Stale, Started, again, places::place_of, slots::Number};
-use crate::client::{ReadDone, Remote};
+use crate::client::{ReadDone, Remote, WriteDone};
 
 /// Calls that nobody waits for are kept until they are known to have been carried out: so many at most.
 const STARTED: usize = 64;
@@ -126,6 +126,15 @@ impl Remote for Returning {
         match link.places.of(remote) {
             Some(there) => link.remote.read_then(there, len, done),
             None => done(Err(RequestError::Disconnected)),
+        }
+    }
+
+    /// As [`read_then`](Remote::read_then).
+    fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
+        let link = Arc::clone(&self.link.read());
+        match link.places.of(remote) {
+            Some(there) => link.remote.write_then(there, data, done),
+            None => done(Err(RequestError::Disconnected), data),
         }
     }
 

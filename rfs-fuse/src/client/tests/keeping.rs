@@ -350,8 +350,8 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
     k.client.open(ino, true).expect("opened");
     k.client.write(ino, 0, OLD).expect("written");
     assert_eq!(read(&k.client, ino, 0, 100), OLD);
-    k.meddler.hold_reads();
-    let other = k.client.one_read();
+    k.meddler.hold();
+    let other = k.client.one_transfer();
     let (send, answered) = mpsc::channel();
     let answer = move |data: Result<ReadData<'_>, ClientError>| {
         let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
@@ -369,7 +369,7 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
         let recalled = scope.spawn(recall);
         (0..1000).for_each(|_| thread::yield_now());
         assert!(!recalled.is_finished(), "a read of the old space is under way");
-        k.meddler.release_reads(&Ok(()));
+        k.meddler.release(&Ok(()));
         recalled.join().expect("no panic");
     });
     assert_eq!(answered.recv().expect("answered"), OLD);

@@ -1,4 +1,4 @@
-//! Reads that are answered later.
+//! Reads and writes that are answered later.
 
 use std::{cell::Cell, sync::mpsc, thread};
 
@@ -7,7 +7,7 @@ use crate::client::Next;
 
 const LEN: usize = 3 * BLOCK as usize;
 
-/// A file of `LEN` bytes, of a client whose started reads are held.
+/// A file of `LEN` bytes, of a client whose started reads and writes are held.
 fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Arc<Client>, u64) {
     let meddler = Meddler::new(server);
     let c = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
@@ -15,7 +15,7 @@ fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Arc<Client>, u64) {
     c.write(ino, 0, &pattern(LEN)).expect("written");
     // The size is known from now on.
     assert_eq!(read(&c, ino, 0, LEN + 1), pattern(LEN));
-    meddler.hold_reads();
+    meddler.hold();
     (meddler, Arc::new(c), ino)
 }
 
@@ -45,12 +45,12 @@ fn who_reads_alone_waits() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     assert!(start(&c, ino, 0, 100).is_none());
-    let other = c.one_read();
+    let other = c.one_transfer();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
     // The started one is under way, too, until its bytes are there.
     let another = start(&c, ino, 0, 200).expect("started");
-    meddler.release_reads(&Ok(()));
+    meddler.release(&Ok(()));
     assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
     assert_eq!(another.recv().expect("answered"), Ok(pattern(LEN)[..200].to_vec()));
     assert!(start(&c, ino, 0, 100).is_none());
@@ -75,10 +75,10 @@ fn who_has_been_alone_for_long_asks_rarely_for_more() {
     assert_eq!(alone(16), 16);
     assert_eq!(alone(160), 10);
     // Once it has not been alone, each asks again.
-    let other = c.one_read();
+    let other = c.one_transfer();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
-    meddler.release_reads(&Ok(()));
+    meddler.release(&Ok(()));
     assert!(started.recv().is_ok());
     assert_eq!(alone(16), 16);
 }
@@ -89,14 +89,14 @@ fn where_more_is_asked_for_reads_are_started_together() {
     let (meddler, c, ino) = with_file(&server);
     // Nothing is under way that would come back.
     let mut answers = vec![start_with(&c, ino, 0, 100, true).expect("started")];
-    assert_eq!(meddler.held_reads(), 1);
+    assert_eq!(meddler.held(), 1);
     for offset in [100, 200] {
         answers.push(start_with(&c, ino, offset, 100, true).expect("started"));
-        assert_eq!(meddler.held_reads(), 1);
+        assert_eq!(meddler.held(), 1);
     }
     answers.push(start(&c, ino, 300, 100).expect("started"));
-    assert_eq!(meddler.held_reads(), 4);
-    meddler.release_reads(&Ok(()));
+    assert_eq!(meddler.held(), 4);
+    meddler.release(&Ok(()));
     for (i, answer) in answers.into_iter().enumerate() {
         assert_eq!(answer.recv().expect("answered"), Ok(pattern(LEN)[100 * i..100 * (i + 1)].to_vec()));
     }
@@ -110,13 +110,13 @@ fn one_that_comes_back_has_those_started_that_have_gathered() {
         let (meddler, c, ino) = with_file(&server);
         let first = start_with(&c, ino, 0, 100, true).expect("started");
         let second = start_with(&c, ino, 7, 100, true).expect("started");
-        assert_eq!(meddler.held_reads(), 1);
-        meddler.release_reads(&outcome);
+        assert_eq!(meddler.held(), 1);
+        meddler.release(&outcome);
         assert_eq!(first.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
-        assert_eq!(meddler.held_reads(), 1);
-        meddler.release_reads(&Ok(()));
+        assert_eq!(meddler.held(), 1);
+        meddler.release(&Ok(()));
         assert_eq!(second.recv().expect("answered"), Ok(pattern(LEN)[7..107].to_vec()));
-        assert_eq!(meddler.held_reads(), 0);
+        assert_eq!(meddler.held(), 0);
     }
 }
 
@@ -130,11 +130,11 @@ fn no_more_than_so_many_or_so_much_gathers() {
         let mut answers = vec![start_with(&c, ino, 0, len, true).expect("started")];
         for _ in 1..reads {
             answers.push(start_with(&c, ino, 0, len, true).expect("started"));
-            assert_eq!(meddler.held_reads(), 1);
+            assert_eq!(meddler.held(), 1);
         }
         answers.push(start_with(&c, ino, 0, len, true).expect("started"));
-        assert_eq!(meddler.held_reads(), 1 + reads);
-        meddler.release_reads(&Ok(()));
+        assert_eq!(meddler.held(), 1 + reads);
+        meddler.release(&Ok(()));
         answers.iter().for_each(|answer| {
             assert_eq!(answer.recv().expect("answered"), Ok(pattern(LEN)[..len].to_vec()))
         });
@@ -157,7 +157,7 @@ fn who_has_his_bytes_reads_alone() {
 fn what_takes_more_than_bytes_is_waited_for() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
-    let other = c.one_read();
+    let other = c.one_transfer();
     let len = LEN as u64;
     let last = start(&c, ino, len - 10, 10).expect("started");
     // The end of the file, nothing, too much, and no file.
@@ -169,7 +169,7 @@ fn what_takes_more_than_bytes_is_waited_for() {
     // A hole.
     c.write(ino, 4 * BLOCK, b"x").expect("written");
     assert!(start(&c, ino, LEN as u64, 10).is_none());
-    meddler.release_reads(&Ok(()));
+    meddler.release(&Ok(()));
     assert_eq!(last.recv().expect("answered"), Ok(pattern(LEN)[LEN - 10..].to_vec()));
     c.close(ino).expect("closed");
     assert!(start(&c, ino, 0, 10).is_none());
@@ -178,7 +178,7 @@ fn what_takes_more_than_bytes_is_waited_for() {
     let c = Arc::new(client(&server));
     let ino = create(&c, "f");
     c.write(ino, 0, b"x").expect("written");
-    let _other = c.one_read();
+    let _other = c.one_transfer();
     assert!(start(&c, ino, 0, 1).is_none());
 }
 
@@ -186,7 +186,7 @@ fn what_takes_more_than_bytes_is_waited_for() {
 fn a_change_of_size_waits_for_what_was_started() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
-    let other = c.one_read();
+    let other = c.one_transfer();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
     let (called, calls) = mpsc::channel();
@@ -201,7 +201,7 @@ fn a_change_of_size_waits_for_what_was_started() {
         }
         (0..1000).for_each(|_| thread::yield_now());
         assert!(calls.try_recv().is_err(), "it was truncated under a read");
-        meddler.release_reads(&Ok(()));
+        meddler.release(&Ok(()));
         assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
         assert_eq!(truncating.join().expect("no panic").size, 0);
         calls.recv().expect("called");
@@ -212,13 +212,218 @@ fn a_change_of_size_waits_for_what_was_started() {
 fn one_that_failed_is_made_again() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
-    let other = c.one_read();
+    let other = c.one_transfer();
     let started = start(&c, ino, 5, 100).expect("started");
-    meddler.release_reads(&Err(RequestError::Flushed));
+    meddler.release(&Err(RequestError::Flushed));
     assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[5..105].to_vec()));
     let started = start(&c, ino, 5, 100).expect("started");
     server.die();
-    meddler.release_reads(&Err(RequestError::Flushed));
+    meddler.release(&Err(RequestError::Flushed));
     assert_eq!(started.recv().expect("answered"), Err(RequestError::Disconnected.into()));
     drop(other);
+}
+
+type Outcomes = mpsc::Receiver<Result<(), ClientError>>;
+
+/// Starts a write. `None` if it has to be waited for.
+fn start_write(c: &Arc<Client>, ino: u64, offset: u64, data: &[u8], more: bool) -> Option<Outcomes> {
+    let next = if more { Next::Waits } else { Next::Nothing };
+    let (send, receive) = mpsc::channel();
+    let write = c.write_later(ino, offset, data, || next)?;
+    write.start(move |written| send.send(written).expect("somebody listens"));
+    Some(receive)
+}
+
+/// What is in the file after a write of `data` at `offset`.
+fn with(offset: usize, data: &[u8]) -> Vec<u8> {
+    let mut all = pattern(LEN);
+    all[offset..offset + data.len()].copy_from_slice(data);
+    all
+}
+
+/// What the server has, whatever is held here.
+fn on_server(server: &Arc<Fake>, ino: u64) -> Vec<u8> {
+    let other = client(server);
+    other.open(ino, false).expect("opened");
+    read(&other, ino, 0, LEN + 1)
+}
+
+#[test]
+fn who_writes_alone_waits() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    assert!(start_write(&c, ino, 5, b"xyz", false).is_none());
+    assert_eq!(on_server(&server, ino), pattern(LEN));
+    let other = c.one_transfer();
+    let mut data = *b"xyz";
+    let started = start_write(&c, ino, 5, &data, false).expect("started");
+    // What it was started with counts, not what becomes of the buffer.
+    data.fill(b'?');
+    drop(other);
+    // It counts as under way itself, for reads as well.
+    let reading = start(&c, ino, 0, 1).expect("started");
+    assert!(started.try_recv().is_err());
+    assert_eq!(on_server(&server, ino), pattern(LEN));
+    meddler.release(&Ok(()));
+    assert_eq!(started.recv().expect("answered"), Ok(()));
+    assert_eq!(reading.recv().expect("answered"), Ok(pattern(1)));
+    assert_eq!(on_server(&server, ino), with(5, b"xyz"));
+    assert!(start_write(&c, ino, 5, b"xyz", false).is_none());
+}
+
+#[test]
+fn a_write_that_is_waited_for_is_under_way_too() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let (send, receive) = mpsc::channel();
+    let another = Arc::clone(&c);
+    meddler.once(What::Write, move || {
+        send.send(start_write(&another, ino, 7, b"b", false)).expect("somebody listens");
+        Ok(())
+    });
+    c.write(ino, 0, b"a").expect("written");
+    let started = receive.recv().expect("tried").expect("started");
+    meddler.release(&Ok(()));
+    assert_eq!(started.recv().expect("answered"), Ok(()));
+}
+
+#[test]
+fn reads_and_writes_are_started_together() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let first = start_with(&c, ino, 0, 100, true).expect("started");
+    let write = start_write(&c, ino, 200, b"w", true).expect("started");
+    assert_eq!(meddler.held(), 1);
+    let last = start(&c, ino, 300, 100).expect("started");
+    assert_eq!(meddler.held(), 3);
+    meddler.release(&Ok(()));
+    assert_eq!(write.recv().expect("answered"), Ok(()));
+    assert_eq!(first.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
+    assert_eq!(last.recv().expect("answered"), Ok(pattern(LEN)[300..400].to_vec()));
+    // So many bytes of writes are as good as so many of reads.
+    let mut writes = vec![start_write(&c, ino, 0, &pattern(LEN), true).expect("started")];
+    for _ in 0..5 {
+        writes.push(start_write(&c, ino, 0, &pattern(LEN), true).expect("started"));
+        assert_eq!(meddler.held(), 1);
+    }
+    writes.push(start_write(&c, ino, 0, &pattern(LEN), true).expect("started"));
+    assert_eq!(meddler.held(), 7);
+    meddler.release(&Ok(()));
+    writes.iter().for_each(|write| assert_eq!(write.recv().expect("answered"), Ok(())));
+}
+
+#[test]
+fn a_write_that_takes_more_than_bytes_is_waited_for() {
+    let server = Fake::new(256, false);
+    let (_meddler, c, ino) = with_file(&server);
+    let _other = c.one_transfer();
+    let len = LEN as u64;
+    // Past the end of the file, nothing, too much, and no file.
+    for (ino, offset, data) in [
+        (ino, len - 1, &b"xy"[..]),
+        (ino, u64::MAX, b"x"),
+        (ino, 0, b""),
+        (ino, 0, &vec![0; (32 << 10) + 1]),
+        (ino + 7, 0, b"x"),
+    ] {
+        assert!(start_write(&c, ino, offset, data, false).is_none(), "{ino} {offset} {}", data.len());
+    }
+    // A hole.
+    c.write(ino, 4 * BLOCK, b"x").expect("written");
+    assert!(start_write(&c, ino, len, b"x", false).is_none());
+    assert!(start_write(&c, ino, 4 * BLOCK, b"y", false).is_some());
+    // A size that was seen some time ago.
+    c.opened(ino).expect("known").size.lock().distrust();
+    assert!(start_write(&c, ino, 0, b"x", false).is_none());
+    let server = Fake::new(256, true);
+    let c = Arc::new(client(&server));
+    let ino = create(&c, "f");
+    c.write(ino, 0, b"x").expect("written");
+    let _other = c.one_transfer();
+    assert!(start_write(&c, ino, 0, b"y", false).is_none());
+}
+
+#[test]
+fn a_started_write_has_a_time() {
+    let server = Fake::new(256, false);
+    let (_meddler, c, ino) = with_file(&server);
+    c.setattr(ino, &SetAttr { mtime: Some(SetTime::At(5)), ..SetAttr::default() }).expect("set");
+    assert_eq!(read(&c, ino, 0, LEN + 1), pattern(LEN));
+    let before = server.size_and_time(ino).1;
+    let _other = c.one_transfer();
+    assert!(start_write(&c, ino, 0, b"x", false).is_some());
+    // The first one after a time was set is published at once.
+    assert_ne!(server.size_and_time(ino).1, before);
+}
+
+/// The place of a write that has failed is nobody else's until it has been repeated: it may still take effect.
+#[test]
+fn a_truncation_waits_for_a_write_that_is_repeated() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let other = c.one_transfer();
+    let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
+    drop(other);
+    let (repeats, repeated) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    let (at_server, known) = (Arc::clone(&server), pattern(LEN));
+    meddler.once(What::Write, move || {
+        repeats.send(()).expect("somebody listens");
+        goes_on.recv().expect("told");
+        assert_eq!(on_server(&at_server, ino), known);
+        Ok(())
+    });
+    thread::scope(|scope| {
+        let truncating = scope.spawn(|| c.setattr(ino, &TRUNCATE).expect("truncated"));
+        while c.opened(ino).expect("known").io.try_read().is_some() {
+            thread::yield_now();
+        }
+        meddler.release(&Err(RequestError::Flushed));
+        repeated.recv().expect("repeated");
+        (0..1000).for_each(|_| thread::yield_now());
+        assert!(!truncating.is_finished());
+        go_on.send(()).expect("it waits");
+        assert_eq!(started.recv().expect("answered"), Ok(()));
+        assert_eq!(truncating.join().expect("no panic").size, 0);
+    });
+}
+
+#[test]
+fn a_write_that_failed_is_repeated_or_its_caller_told() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let other = c.one_transfer();
+    let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
+    meddler.release(&Err(RequestError::Flushed));
+    assert_eq!(started.recv().expect("answered"), Ok(()));
+    assert_eq!(on_server(&server, ino), with(5, b"xyz"));
+    let started = start_write(&c, ino, 5, b"abc", false).expect("started");
+    server.die();
+    meddler.release(&Err(RequestError::Flushed));
+    assert_eq!(started.recv().expect("answered"), Err(RequestError::Disconnected.into()));
+    drop(other);
+}
+
+/// Who does not know the size any more looks, as does who knows a smaller one by now, and finds that the bytes are part of no file.
+#[test]
+fn a_started_write_that_a_truncation_overtook_is_done_again() {
+    for looks in [false, true] {
+        let server = Fake::new(256, false);
+        let (meddler, c, ino) = with_file(&server);
+        let other = c.one_transfer();
+        let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
+        drop(other);
+        let another = client(&server);
+        another.open(ino, true).expect("opened");
+        another.setattr(ino, &TRUNCATE).expect("truncated");
+        let inode = c.opened(ino).expect("known");
+        if looks {
+            assert_eq!(c.look(&inode).expect("looked").size, 0);
+        } else {
+            inode.size.lock().distrust();
+        }
+        meddler.release(&Ok(()));
+        assert_eq!(started.recv().expect("answered"), Ok(()));
+        assert_eq!(on_server(&server, ino), b"\0\0\0\0\0xyz", "{looks}");
+    }
 }

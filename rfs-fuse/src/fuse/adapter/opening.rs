@@ -71,6 +71,11 @@ impl Adapter {
         }
     }
 
+    /// Whether a file may have a capability to lose; asked before a write as it is asked elsewhere in a kernel.
+    pub(super) fn may_have_capability(&self, ino: u64) -> bool {
+        self.client.privileges(ino).map_or(true, |(_, marks)| marks.contains(Marks::CAPABILITY))
+    }
+
     /// Takes from a file that was written what it must not keep: suid and sgid if somebody without the right to leave them did,
     /// capabilities if it was written around the page cache (for cached writes the kernel removes them).
     pub(super) fn drop_privileges(&self, ino: u64, by: Option<&Request>) -> Result<(), ClientError> {
