@@ -9,8 +9,8 @@
 //! one that was started before comes back, whichever is first: it does not wait for anything that may not come.
 //!
 //! A write is one that changes nothing but bytes: inside the file, where there is space. Its bytes are copied, as the request that brought them
-//! does not stay; its time is noted before, as elsewhere in a kernel. One that fails is repeated on a thread that may wait, for as long as any write may take, and meanwhile nobody can take
-//! the place that it writes to, as it may still take effect.
+//! does not stay; its time is noted before, as elsewhere in a kernel. One that fails is repeated on a thread that may wait, for as long as any
+//! write may take, and meanwhile nobody can take the place that it writes to, as it may still take effect.
 
 mod company;
 mod gathered;
@@ -120,14 +120,12 @@ impl Client {
             return None;
         }
         let inode = self.inodes.get(ino)?;
+        let (shared, places) = (inode.io.try_read()?, inode.places.try_read()?);
+        // Before the kernel is asked what else there is: a write that makes the file longer would ask in vain.
         if !is_inside(&inode, offset, data.len()) {
             return None;
         }
         let next = self.in_company(next)?;
-        let (shared, places) = (inode.io.try_read()?, inode.places.try_read()?);
-        if !is_inside(&inode, offset, data.len()) {
-            return None;
-        }
         // Asked first: places that come after it are refused as ones of this era, at worst.
         let era = inode.layout.read().era();
         let (place, generation) = match self.targets(&inode, offset, data) {

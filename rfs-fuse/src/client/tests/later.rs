@@ -40,6 +40,13 @@ fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) ->
     c.read_later(ino, offset, len, || next, answer).ok().map(|()| receive)
 }
 
+/// Returns when somebody keeps reads and writes of the file out.
+fn until_one_is_alone(c: &Client, ino: u64) {
+    while c.opened(ino).expect("known").io.try_read().is_some() {
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn who_reads_alone_waits() {
     let server = Fake::new(256, false);
@@ -196,9 +203,7 @@ fn a_change_of_size_waits_for_what_was_started() {
     });
     thread::scope(|scope| {
         let truncating = scope.spawn(|| c.setattr(ino, &TRUNCATE).expect("truncated"));
-        while c.opened(ino).expect("known").io.try_read().is_some() {
-            thread::yield_now();
-        }
+        until_one_is_alone(&c, ino);
         (0..1000).for_each(|_| thread::yield_now());
         assert!(calls.try_recv().is_err(), "it was truncated under a read");
         meddler.release(&Ok(()));
@@ -375,9 +380,7 @@ fn a_truncation_waits_for_a_write_that_is_repeated() {
     });
     thread::scope(|scope| {
         let truncating = scope.spawn(|| c.setattr(ino, &TRUNCATE).expect("truncated"));
-        while c.opened(ino).expect("known").io.try_read().is_some() {
-            thread::yield_now();
-        }
+        until_one_is_alone(&c, ino);
         meddler.release(&Err(RequestError::Flushed));
         repeated.recv().expect("repeated");
         (0..1000).for_each(|_| thread::yield_now());
