@@ -61,6 +61,53 @@ fn names_come_and_go() {
     });
 }
 
+/// What a directory is comes with the reply to a change in it: it is what the other mount sees, and what either sees after a change of the other one.
+#[test]
+fn a_directory_is_what_the_last_change_has_made_of_it() {
+    pairs(|_, a, b| {
+        let dir = |mount: &Mount| mount.path("dir");
+        let seen = |mount: &Mount| {
+            let seen = fs::metadata(dir(mount)).expect("there it is");
+            (seen.nlink(), seen.size(), seen.mtime(), seen.mtime_nsec(), seen.ctime_nsec(), seen.mode())
+        };
+        let in_it = |mount: &Mount, name: &str| dir(mount).join(name);
+        fs::create_dir(dir(a)).expect("made");
+        type Change<'a> = &'a dyn Fn(&Mount) -> io::Result<()>;
+        let changes: [Change<'_>; 9] = [
+            &|mount| fs::write(in_it(mount, "file"), b"x"),
+            &|mount| fs::create_dir(in_it(mount, "sub")),
+            &|mount| symlink("/nowhere", in_it(mount, "link")),
+            &|mount| fs::hard_link(in_it(mount, "file"), in_it(mount, "hard")),
+            &|mount| fs::rename(in_it(mount, "hard"), in_it(mount, "moved")),
+            &|mount| fs::set_permissions(dir(mount), PermissionsExt::from_mode(0o750)),
+            &|mount| fs::remove_file(in_it(mount, "moved")),
+            &|mount| fs::remove_dir(in_it(mount, "sub")),
+            &|mount| {
+                fs::remove_file(in_it(mount, "file"))?;
+                fs::remove_file(in_it(mount, "link"))?;
+                fs::set_permissions(dir(mount), PermissionsExt::from_mode(0o755))
+            },
+        ];
+        let mut before = seen(a);
+        for round in 0..4 {
+            for (at, change) in changes.iter().enumerate() {
+                let (here, there) = if (round + at) % 3 == 0 { (b, a) } else { (a, b) };
+                change(here).expect("changed");
+                let after = seen(here);
+                assert_ne!(after, before, "{at}");
+                assert_eq!(after, seen(there), "{at}");
+                before = after;
+            }
+        }
+        // One that is open when it goes.
+        fs::write(in_it(a, "last"), b"").expect("written");
+        let open = File::open(dir(a)).expect("open");
+        fs::remove_file(in_it(a, "last")).expect("removed");
+        fs::remove_dir(dir(a)).expect("removed");
+        assert_eq!(open.metadata().expect("it is open").nlink(), 0);
+    });
+}
+
 /// However much else happens in the directory before, and whoever removed the name.
 #[test]
 fn a_name_that_was_missing_is_there_after_many_others() {

@@ -1,7 +1,9 @@
 //! What the fuzz target runs, and a plain test over its seeds, too: any bytes may come from a peer, as a message or
 //! in a record.
 
-use rfs_proto::{decode_reply, decode_request, encode_reply, encode_request, record};
+use rfs_proto::{
+    decode_reply, decode_reply_with, decode_request, encode_reply, encode_reply_with, encode_request, record,
+};
 
 /// Decodes `bytes` as everything that a peer can send. What decodes must survive the way back.
 pub(crate) fn check(bytes: &[u8]) {
@@ -15,6 +17,11 @@ pub(crate) fn check(bytes: &[u8]) {
     if let Ok(reply) = decode_reply(bytes) {
         encode_reply(&reply, &mut encoded);
         assert_eq!(decode_reply(&encoded), Ok(reply));
+        assert!(encoded.len() <= bytes.len());
+    }
+    if let Ok((reply, Some(directory))) = decode_reply_with(bytes) {
+        encode_reply_with(&reply, &directory, &mut encoded);
+        assert_eq!(decode_reply_with(&encoded), Ok((reply, Some(directory))));
         assert!(encoded.len() <= bytes.len());
     }
     if let Some(raw) = bytes.first_chunk::<{ record::LEN }>() {

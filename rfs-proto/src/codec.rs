@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{MAX_MESSAGE, Reply, Request};
+use crate::{Attr, MAX_MESSAGE, Reply, Request};
 
 /// Bytes that are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,19 +25,29 @@ pub enum DecodeError {
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
+    match take(bytes)? {
+        (message, []) => Ok(message),
+        (_, rest) => Err(DecodeError::Trailing(rest.len())),
+    }
+}
+
+/// The message that the bytes begin with, and the bytes behind it.
+fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), DecodeError> {
     if bytes.len() > MAX_MESSAGE {
         return Err(DecodeError::TooLong(bytes.len()));
     }
-    match postcard::take_from_bytes(bytes) {
-        Ok((message, [])) => Ok(message),
-        Ok((_, rest)) => Err(DecodeError::Trailing(rest.len())),
-        Err(postcard::Error::DeserializeUnexpectedEnd) => Err(DecodeError::Truncated),
-        Err(_) => Err(DecodeError::Malformed),
-    }
+    postcard::take_from_bytes(bytes).map_err(|e| match e {
+        postcard::Error::DeserializeUnexpectedEnd => DecodeError::Truncated,
+        _ => DecodeError::Malformed,
+    })
 }
 
 fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     out.clear();
+    append(message, out);
+}
+
+fn append<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     match postcard::to_extend(message, std::mem::take(out)) {
         Ok(encoded) => *out = encoded,
         // A Vec takes any number of bytes and the messages hold no type that postcard refuses.
@@ -63,6 +73,14 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
     decode(bytes)
 }
 
+/// Decodes a reply to a request that changes a name, and the attributes of the [directory](Request::directory) if they came with it.
+pub fn decode_reply_with(bytes: &[u8]) -> Result<(Reply, Option<Attr>), DecodeError> {
+    match take(bytes)? {
+        (reply, []) => Ok((reply, None)),
+        (reply, rest) => Ok((reply, Some(decode(rest)?))),
+    }
+}
+
 /// Encodes a request into `out`, replacing what it held.
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     encode(request, out);
@@ -71,4 +89,10 @@ pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
 /// Encodes a reply into `out`, replacing what it held.
 pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
     encode(reply, out);
+}
+
+/// The same for a reply to a request that changes a name, with the attributes of the [directory](Request::directory).
+pub fn encode_reply_with(reply: &Reply, directory: &Attr, out: &mut Vec<u8>) {
+    encode(reply, out);
+    append(directory, out);
 }

@@ -16,7 +16,10 @@ mod message;
 pub mod record;
 
 pub use attr::{Attr, Belongs, FileKind, Marks, Owner, SetAttr, SetTime, StatFs};
-pub use codec::{DecodeError, attach_version, decode_reply, decode_request, encode_reply, encode_request};
+pub use codec::{
+    DecodeError, attach_version, decode_reply, decode_reply_with, decode_request, encode_reply,
+    encode_reply_with, encode_request,
+};
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
 pub use identity::Identity;
@@ -27,7 +30,7 @@ pub use message::{
 };
 
 /// Version of everything in this crate. Peers must agree exactly.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

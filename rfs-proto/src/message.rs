@@ -432,6 +432,20 @@ pub enum Request<'a> {
 }
 
 impl Request<'_> {
+    /// The directory in which it changes the one name that it changes: the reply may come [with](crate::encode_reply_with) its attributes.
+    pub fn directory(&self) -> Option<u64> {
+        match *self {
+            Request::Mknod { parent, .. }
+            | Request::Create { parent, .. }
+            | Request::Mkdir { parent, .. }
+            | Request::Symlink { parent, .. }
+            | Request::Link { parent, .. }
+            | Request::Unlink { parent, .. }
+            | Request::Rmdir { parent, .. } => Some(parent),
+            _ => None,
+        }
+    }
+
     /// Whether it can be asked for in a [`Once`](Request::Once).
     pub fn may_be_once(&self) -> bool {
         !matches!(

@@ -4,9 +4,10 @@
 mod support;
 
 use rfs_proto::{
-    DecodeError, MAX_MESSAGE, attach_version, decode_reply, decode_request, encode_reply, encode_request,
+    DecodeError, MAX_MESSAGE, Reply, attach_version, decode_reply, decode_reply_with, decode_request,
+    encode_reply, encode_reply_with, encode_request,
 };
-use support::{replies, requests, unhex};
+use support::{attr, replies, requests, unhex};
 
 #[test]
 fn requests_are_these_bytes() {
@@ -26,6 +27,26 @@ fn replies_are_these_bytes() {
         assert_eq!(out, unhex(hex), "{reply:?}");
         assert_eq!(decode_reply(&out), Ok(reply));
     }
+}
+
+#[test]
+fn a_directory_comes_behind_a_reply() {
+    let hex = "01 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01";
+    let mut out = vec![1, 2, 3];
+    encode_reply_with(&Reply::Done, &attr(), &mut out);
+    assert_eq!(out, unhex(hex));
+    assert_eq!(decode_reply_with(&out), Ok((Reply::Done, Some(attr()))));
+    assert_eq!(decode_reply(&out), Err(DecodeError::Trailing(out.len() - 1)), "where none may be");
+    for (hex, reply) in replies() {
+        assert_eq!(decode_reply_with(&unhex(hex)), Ok((reply, None)));
+    }
+    for len in 2..out.len() {
+        assert_eq!(decode_reply_with(&out[..len]), Err(DecodeError::Truncated), "cut to {len}");
+    }
+    out.push(0);
+    assert_eq!(decode_reply_with(&out), Err(DecodeError::Trailing(1)));
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/PROTOCOL.md")).unwrap();
+    assert!(text.contains(&format!("`{hex}`")), "PROTOCOL.md lacks `{hex}`");
 }
 
 #[test]

@@ -121,6 +121,12 @@ impl List {
 pub struct Keepers(HashMap<u64, List>);
 
 impl Keepers {
+    /// Whether a session keeps a part of an inode.
+    pub fn keeps(&mut self, session: u64, ino: u64, part: Part) -> bool {
+        let keepers = self.0.get_mut(&ino).map(List::as_mut_slice).unwrap_or_default();
+        keepers.iter().any(|keeper| keeper.session() == session && keeper.keeps(part))
+    }
+
     /// A session was told a part of an inode, and may keep it.
     pub fn add(&mut self, session: u64, ino: u64, part: Part) {
         let mut new = Keeper::new(session);

@@ -12,9 +12,10 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rdmabox::{Ender, Export, Fencing, KeyId, Peer, RemoteAddr, Service};
+use rdmabox::{Ender, Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service};
 use rfs_proto::{
     Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
+    encode_reply_with,
 };
 
 use crate::{
@@ -297,7 +298,9 @@ impl Service for FileService {
         };
         match chosen {
             Chosen::Export(export, attached) => {
-                answer(&export.dispatcher, attached, request, reply, |request, answer| {
+                // Whoever has the records mapped looks at them for nothing.
+                let looks = peer.provider() == ProviderKind::Shm;
+                answer(&export.dispatcher, (attached, looks), request, reply, |request, answer| {
                     self.note(peer, attached, request, answer);
                 })?;
             }
@@ -332,10 +335,10 @@ fn decode_once(request: &[u8]) -> Result<Request<'_>, String> {
     }
 }
 
-/// Answers one message of a session, now or later. An error ends the session.
+/// Answers one message of a session, which `looks` at records for nothing or not, now or later. An error ends the session.
 fn answer(
     dispatcher: &Dispatcher,
-    Attached { session, rights, .. }: Attached,
+    (Attached { session, rights, .. }, looks): (Attached, bool),
     request: &[u8],
     reply: &mut rdmabox::Reply<'_>,
     note: impl FnOnce(&Request<'_>, &Outcome),
@@ -360,7 +363,18 @@ fn answer(
             }
             encode(&answer, reply);
         }
-        Outcome::Now(answer) => encode(&answer, reply),
+        Outcome::Now(answer) => {
+            let changed = !looks && !matches!(answer, Reply::Error(_));
+            match if changed { dispatcher.directory_after(session, &request) } else { None } {
+                Some(directory) => {
+                    encode_reply_with(&answer, &directory, reply);
+                    if reply.len() > MAX_MESSAGE {
+                        encode(&answer, reply);
+                    }
+                }
+                None => encode(&answer, reply),
+            }
+        }
         Outcome::Later(promise) => {
             let later = reply.later();
             let sender = Sender::new(move |answer| {

@@ -10,7 +10,8 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Address, ConnectError, RequestError, Session, SessionOptions, StartedReply};
 use rfs_proto::{
-    Attached, Errno, Identity, InUse, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request, record,
+    Attached, Attr, Errno, Identity, InUse, ROOT_INO, Reply, Request, VERSION, decode_reply,
+    decode_reply_with, encode_request, record,
 };
 
 use super::{
@@ -134,6 +135,11 @@ thread_local! {
 }
 
 pub(super) fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientError> {
+    call_with(remote, request).map(|(reply, _)| reply)
+}
+
+/// The same, and the attributes of the directory that it changed, if they came with the reply.
+fn call_with(remote: &dyn Remote, request: &Request<'_>) -> Result<(Reply, Option<Attr>), ClientError> {
     MESSAGES.with_borrow_mut(|(out, back)| {
         encode_request(request, out);
         if is_repeatable(request) {
@@ -141,9 +147,13 @@ pub(super) fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Repl
         } else {
             remote.call_once(out, back)?
         };
-        match decode_reply(back)? {
+        let (reply, directory) = match request.directory() {
+            Some(_) => decode_reply_with(back)?,
+            None => (decode_reply(back)?, None),
+        };
+        match reply {
             Reply::Error(errno) => Err(ClientError::Errno(errno)),
-            reply => Ok(reply),
+            reply => Ok((reply, directory)),
         }
     })
 }
@@ -311,10 +321,10 @@ impl Client {
     }
 
     fn call_once(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
-        let ask = || call_on(&*self.remote, request);
+        let ask = || call_with(&*self.remote, request);
         match Effect::of(request) {
             Some(effect) if self.keeping.is_on() => self.change(&effect, ask),
-            _ => ask(),
+            _ => ask().map(|(reply, _)| reply),
         }
     }
 

@@ -14,6 +14,7 @@ use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
 use rfs_proto::{
     Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Growth, Identity, InUse, Layout,
     Marks, Opened, RegionRef, RenameFlags, Reply, Request, SetTime, checksum, decode_request, encode_reply,
+    encode_reply_with,
     record::{self, Space},
 };
 
@@ -66,6 +67,8 @@ pub(crate) struct Fake {
     /// Writes that arrive damaged.
     pub(crate) damaged_on_the_way: AtomicU64,
     pub(crate) recalls: recalls::Pending,
+    /// Attributes that come with the replies to changes of names.
+    pub(crate) directory: Mutex<Option<Attr>>,
 }
 
 impl Fake {
@@ -87,6 +90,7 @@ impl Fake {
             others: AtomicU64::new(0),
             damaged_on_the_way: AtomicU64::new(0),
             recalls: recalls::Pending::default(),
+            directory: Mutex::default(),
         })
     }
 
@@ -431,7 +435,11 @@ impl Remote for Fake {
         self.alive()?;
         self.calls.fetch_add(1, Ordering::Relaxed);
         let request = decode_request(request).expect("the client encodes requests");
-        encode_reply(&self.handle(&request).unwrap_or_else(Reply::Error), reply);
+        let answer = self.handle(&request).unwrap_or_else(Reply::Error);
+        match *self.directory.lock() {
+            Some(directory) if request.directory().is_some() => encode_reply_with(&answer, &directory, reply),
+            _ => encode_reply(&answer, reply),
+        }
         Ok(())
     }
 

@@ -57,9 +57,9 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false, mount: None },
         ),
         (
-            "00 0c 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
+            "00 0d 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
-                version: 12,
+                version: 13,
                 client: "",
                 export: "",
                 keeps: false,

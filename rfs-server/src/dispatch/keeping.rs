@@ -50,6 +50,15 @@ impl<M: Mode> View<'_, M> {
         }
     }
 
+    /// Attributes that a session keeps, as they are now; `None` if it keeps none. It becomes no keeper by that.
+    pub(super) fn kept(&self, session: u64, ino: u64) -> Option<Attr> {
+        let keeps = self.keeps(session)
+            && self.namespace.inodes().shard(ino).keepers.lock().keeps(session, ino, Part::Attr);
+        let mut attr = if keeps { self.attr(ino).ok()? } else { return None };
+        attr.marks |= Marks::KEEP;
+        Some(attr)
+    }
+
     /// A session was told of a name of a directory, or that there is none.
     pub(super) fn told_name(&self, session: u64, parent: u64) {
         if self.keeps(session) && self.namespace.directory(parent).is_ok() {

@@ -42,7 +42,9 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::Memory;
-use rfs_proto::{Errno, FileKind, Identity, ROOT_INO, Recall, Reply, Request, ServerStats, StatFs, VERSION};
+use rfs_proto::{
+    Attr, Errno, FileKind, Identity, ROOT_INO, Recall, Reply, Request, ServerStats, StatFs, VERSION,
+};
 use seeded_faults::{Fault, seeded};
 
 use crate::{
@@ -212,6 +214,15 @@ impl Dispatcher {
             log::trace!("session {session}: {}: {errno}", request_name(&request));
             Outcome::Now(Reply::Error(errno))
         })
+    }
+
+    /// The attributes of a directory in which a session has just changed a name, if it keeps them: it asks for them next, as a rule. They
+    /// are those of now, so that what others have changed meanwhile is recalled from it as ever.
+    pub fn directory_after(&self, session: u64, request: &Request<'_>) -> Option<Attr> {
+        let directory = request.directory()?;
+        let asker = self.sessions.get(session).filter(|session| session.is_attached())?;
+        let call = Call::new(&self.store, &*self.clock, &asker, None);
+        call.look(&[directory], |look| look.kept(session, directory))
     }
 
     /// Sends the reply that is owed to `sender`: now, if it has become due meanwhile, or when it does.

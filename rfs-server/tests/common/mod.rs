@@ -6,7 +6,7 @@ pub mod program;
 use std::sync::Arc;
 
 use rdmabox::{Address, ProviderKind, Session, SessionOptions};
-use rfs_proto::{Attached, Opened, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request};
+use rfs_proto::{Attached, Opened, ROOT_INO, Reply, Request, VERSION, decode_reply_with, encode_request};
 use rfs_server::{Config, Server};
 
 pub struct Client {
@@ -41,7 +41,7 @@ pub fn ask(session: &Session, request: Request<'_>) -> Reply {
     let (mut bytes, mut reply) = (Vec::new(), Vec::new());
     encode_request(&request, &mut bytes);
     session.call(&bytes, &mut reply).unwrap();
-    decode_reply(&reply).unwrap()
+    decode_reply_with(&reply).unwrap().0
 }
 
 /// A session that has not said anything yet.

@@ -6,7 +6,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use parking_lot::{Condvar, Mutex};
-use rfs_proto::{RenameFlags, Request};
+use rfs_proto::{Attr, FileKind, RenameFlags, Request};
 use smallvec::{SmallVec, smallvec};
 
 /// So many at once. Each keeps one of the session's places for calls, of which started calls take half: one has to be left to
@@ -20,6 +20,8 @@ pub(crate) struct Effect<'r> {
     pub(crate) names: SmallVec<[(u64, &'r [u8], bool); 2]>,
     /// An inode.
     pub(crate) ino: Option<u64>,
+    /// What a name stood for may have been a directory, which is no more.
+    pub(crate) may_remove_a_directory: bool,
 }
 
 impl<'r> Effect<'r> {
@@ -57,7 +59,13 @@ impl<'r> Effect<'r> {
             Request::Copy { to, .. } => Some(to),
             _ => None,
         };
-        Some(Effect { names, ino })
+        let may_remove_a_directory = matches!(request, Request::Rmdir { .. } | Request::Rename { .. });
+        Some(Effect { names, ino, may_remove_a_directory })
+    }
+
+    /// Attributes that came with the reply are those of a directory in which a name changed.
+    pub(crate) fn is_of(&self, attr: &Attr) -> bool {
+        attr.kind == FileKind::Directory && self.names.iter().any(|(parent, ..)| *parent == attr.ino)
     }
 
     /// The inodes whose attributes change, and whose locks the kernel may hold meanwhile.

@@ -6,6 +6,7 @@
 //!
 //! Lock order: the recalls, then an inode's lease, then any one of the others, which are held for moments.
 
+mod afterwards;
 mod ahead;
 mod changes;
 mod directories;
@@ -31,6 +32,7 @@ use super::{
     Client, ClientError,
     inode::{Inode, InodeTable},
 };
+use afterwards::Afterwards;
 use ahead::Ahead;
 pub(crate) use changes::Effect;
 pub use changes::{Changes, UnderWay};
@@ -69,6 +71,7 @@ pub(crate) struct Keeping {
     changed: Mutex<Recalled>,
     pub(crate) directories: Mutex<Directories>,
     pub(crate) ahead: Mutex<Ahead>,
+    afterwards: Mutex<Afterwards>,
     changes: Changes,
     names: Names,
 }
@@ -98,6 +101,7 @@ impl Keeping {
         recalled.note_all();
         self.directories.lock().forget_all();
         self.ahead.lock().forget_all();
+        self.afterwards.lock().removed();
         for inode in inodes.numbers().into_iter().filter_map(|ino| inodes.get(ino)) {
             inode.lease.lock().recalled(Instant::now());
             inode.pages.recalled();
@@ -235,14 +239,16 @@ impl Client {
         Since { changed: self.keeping.changed.lock().now(), ..since }
     }
 
-    /// Carries out a request that changes something that others keep, and goes on with what is known here.
+    /// Carries out a request that changes something that others keep, and goes on with what is known here. With the reply may come the
+    /// attributes of the directory that it changed.
     pub(crate) fn change<R>(
         &self,
         effect: &Effect<'_>,
-        ask: impl FnOnce() -> Result<R, ClientError>,
+        ask: impl FnOnce() -> Result<(R, Option<Attr>), ClientError>,
     ) -> Result<R, ClientError> {
         let since = self.since();
         let keeping = &self.keeping;
+        let removals = keeping.afterwards.lock().removals();
         for (parent, name, _) in &effect.names {
             keeping.directories.lock().begins(*parent, name);
             keeping.ahead.lock().of_name(*parent, name);
@@ -252,15 +258,29 @@ impl Client {
             ask()
         };
         let mut changed = keeping.changed.lock();
+        let came = outcome.as_ref().ok().and_then(|(_, came)| *came);
+        // Of several changes at once nobody knows which one came first.
+        let came = came.filter(|attr| !changed.attr(since.changed, attr.ino));
         for ino in effect.inodes() {
             changed.note(Recall::Attr { ino });
         }
+        let until_changed = Since { changed: changed.now(), ..since };
         drop(changed);
         for inode in effect.inodes().filter_map(|ino| self.inodes.get(ino)) {
             inode.lease.lock().changed();
         }
+        let outcome = outcome.map(|(reply, _)| reply);
         if effect.names.is_empty() {
             return outcome;
+        }
+        {
+            let mut afterwards = keeping.afterwards.lock();
+            if effect.may_remove_a_directory {
+                afterwards.removed();
+            }
+            if let Some(attr) = came.filter(|attr| effect.is_of(attr)) {
+                afterwards.came(attr, until_changed, removals);
+            }
         }
         let telling = self.telling();
         for (parent, name, gone) in &effect.names {
@@ -269,6 +289,17 @@ impl Client {
             keeping.ahead.lock().of_name(*parent, name);
         }
         outcome
+    }
+
+    /// What a directory is that this client keeps the attributes of, if a change of its own brought that and nothing has changed since.
+    pub(crate) fn after_own_change(&self, since: Since, inode: &Inode) -> Option<Attr> {
+        let (attr, as_of) = self.keeping.afterwards.lock().of(inode.ino)?;
+        let telling = self.telling();
+        if !telling.keeps(as_of, &attr) {
+            return None;
+        }
+        telling.learn(since, inode, attr.marks);
+        Some(attr)
     }
 
     /// Holds recalls off while whoever keeps is told. Not for long, and not twice on one thread.

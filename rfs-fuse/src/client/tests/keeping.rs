@@ -3,14 +3,14 @@
 use std::{
     sync::{atomic::AtomicU64, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rdmabox::Cancel;
-use rfs_proto::{Owner, Recall, RenameFlags, Request, encode_request};
+use rfs_proto::{Attr, FileKind, Marks, Owner, Recall, RenameFlags, Request, encode_request};
 
 use super::*;
-use crate::client::{Keeper, Next, Remote};
+use crate::client::{Keeper, Next, Remote, fake::new_attr};
 
 const DIR: u64 = 1;
 /// The server of these tests has the same names in all directories.
@@ -454,4 +454,125 @@ fn only_the_first_open_to_write_is_another_call() {
         k.client.close(ino).expect("closed");
     }
     assert_eq!(k.server.opens(ino), 1);
+}
+
+/// A client whose attributes of the directory may be kept, at a server that sends them along. Records are not mapped.
+fn told_along() -> Keeping {
+    let k = Keeping::with(Fake::new(256, false));
+    may_keep(&k);
+    k
+}
+
+fn may_keep(k: &Keeping) {
+    k.client.inodes.get(DIR).expect("the root").lease.lock().answered(true, Instant::now());
+}
+
+/// The server's directory, as of its `size`.
+fn directory(size: u64) -> Attr {
+    Attr { kind: FileKind::Directory, size, marks: Marks::KEEP, ..new_attr(DIR, 0o755) }
+}
+
+fn send_along(k: &Keeping, size: u64) {
+    *k.server.directory.lock() = Some(directory(size));
+}
+
+/// What came along, if that is what the directory is said to be; the record, which is none of this server's, otherwise.
+fn came(k: &Keeping) -> Option<u64> {
+    k.client.getattr(DIR).ok().map(|attr| {
+        assert_eq!(attr, directory(attr.size));
+        attr.size
+    })
+}
+
+#[test]
+fn what_a_directory_is_after_a_change_comes_with_the_reply() {
+    let k = told_along();
+    send_along(&k, 1);
+    create(&k.client, "f");
+    let reads = Arc::new(AtomicU64::new(0));
+    let count = reads.clone();
+    k.meddler.each(What::Read, move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(k.calls(|_| assert_eq!((came(&k), came(&k)), (Some(1), Some(1)))), 0);
+    send_along(&k, 2);
+    k.client.unlink(DIR, b"f").expect("removed");
+    assert_eq!(k.calls(|_| assert_eq!(came(&k), Some(2))), 0);
+    assert_eq!(reads.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn it_holds_until_something_happens_to_the_directory() {
+    type Happens = fn(&Keeping);
+    let table: [(&str, Happens); 6] = [
+        ("another client's change", |k| k.recall(Recall::Name { parent: DIR, name: b"x".into() })),
+        ("a change of its attributes", |k| k.recall(Recall::Attr { ino: DIR })),
+        ("a server that was started again", |k| k.client.keeping.begin_anew(&k.client.inodes)),
+        ("a change of this client's own with which nothing came", |k| {
+            *k.server.directory.lock() = None;
+            create(&k.client, "g");
+        }),
+        ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
+        ("a renaming, over a directory perhaps", |k| {
+            drop(k.client.rename((OTHER, b"d"), (OTHER, b"e"), RenameFlags::empty(), None));
+        }),
+    ];
+    for (what, happens) in table {
+        let k = told_along();
+        send_along(&k, 1);
+        create(&k.client, "f");
+        assert_eq!(came(&k), Some(1));
+        happens(&k);
+        may_keep(&k);
+        assert_eq!(came(&k), None, "{what}");
+    }
+    let k = told_along();
+    send_along(&k, 1);
+    create(&k.client, "f");
+    k.recall(Recall::Attr { ino: OTHER });
+    assert_eq!(came(&k), Some(1), "another inode");
+}
+
+#[test]
+fn what_happened_while_it_was_under_way_voids_it() {
+    type Happens = fn(&Keeping);
+    let table: [(&str, Happens); 3] = [
+        ("a recall", |k| {
+            k.recall(Recall::Attr { ino: DIR });
+            may_keep(k);
+        }),
+        ("a change of this client's own", |k| {
+            create(&k.client, "g");
+        }),
+        ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
+    ];
+    for (what, happens) in table {
+        let k = Arc::new(told_along());
+        send_along(&k, 1);
+        let meanwhile = k.clone();
+        k.meddler.once(What::Reply, move || {
+            // Reply and request of the calling thread are in use.
+            thread::spawn(move || happens(&meanwhile)).join().expect("done");
+            Ok(())
+        });
+        create(&k.client, "f");
+        assert_eq!(came(&k), None, "{what}");
+    }
+}
+
+#[test]
+fn only_what_is_the_directorys_is_believed() {
+    let file = Attr { kind: FileKind::Regular, ..directory(1) };
+    let not_kept = Attr { marks: Marks::empty(), ..directory(1) };
+    for attr in [file, not_kept, Attr { ino: OTHER, ..directory(1) }] {
+        let k = told_along();
+        *k.server.directory.lock() = Some(attr);
+        create(&k.client, "f");
+        assert_eq!(came(&k), None, "{attr:?}");
+    }
+    // Nothing may be kept at all.
+    let k = Keeping::with(Fake::new(256, false));
+    send_along(&k, 1);
+    create(&k.client, "f");
+    assert_eq!(came(&k), None);
 }

@@ -227,6 +227,40 @@ fn an_own_change_is_recalled_from_nobody_else_and_waits_for_nobody() {
     assert!(changed.try_recv().is_ok());
 }
 
+/// And makes it no keeper.
+#[test]
+fn who_changes_a_name_hears_of_a_directory_that_it_keeps() {
+    let fixture = fixture(64, 32);
+    let (keeper, other, plain) = (fixture.attached(1, true), fixture.attached(2, true), fixture.client(3));
+    let mkdir = |parent, name| Request::Mkdir { parent, name, perm: 0o755, umask: 0, uid: 0, gid: 0 };
+    let dir = plain.attr(mkdir(ROOT_INO, b"d")).ino;
+    let after = |client: &Client<'_>, request: &Request<'_>| {
+        client.start(*request).try_recv().expect("nobody is waited for");
+        fixture.dispatcher.directory_after(client.id, request)
+    };
+    let unlink = Request::Unlink { parent: dir, name: b"f" };
+    assert_eq!(after(&keeper, &create(dir, "g", true)), None, "it has never asked");
+    assert!(keeper.keep(Request::GetAttr { ino: dir }));
+    let made = after(&keeper, &create(dir, "f", true)).expect("it keeps it");
+    assert_eq!((made.ino, made.marks), (dir, Marks::KEEP));
+    let unlinked = after(&keeper, &unlink).expect("it keeps it");
+    assert_eq!(keeper.ask(Request::GetAttr { ino: dir }), Reply::Attr(unlinked));
+    assert!(made.ctime < unlinked.ctime, "each is of its moment");
+    assert_eq!(after(&keeper, &mkdir(dir, b"sub")).map(|attr| attr.nlink), Some(3));
+    assert_eq!(after(&keeper, &Request::GetAttr { ino: dir }), None, "that changes nothing");
+    let rename = rename((dir, "g"), (dir, "h"), RenameFlags::empty());
+    assert_eq!(after(&keeper, &rename), None, "two directories");
+    // Somebody else changes it: what is kept is recalled.
+    let asked = keeper.recalls(0);
+    other.start(create(dir, "other", true));
+    assert_eq!(told(&asked).recalls.len(), 1);
+    keeper.recalls(1);
+    assert_eq!(fixture.dispatcher.directory_after(keeper.id, &unlink), None, "it keeps it no longer");
+    plain.ask(Request::GetAttr { ino: dir });
+    assert_eq!(fixture.dispatcher.directory_after(plain.id, &unlink), None, "it keeps nothing");
+    assert_eq!(fixture.dispatcher.directory_after(9, &unlink), None, "nobody");
+}
+
 #[test]
 fn who_does_not_keep_is_told_nothing_and_marked_nothing() {
     let fixture = fixture(64, 32);
