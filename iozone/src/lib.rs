@@ -15,6 +15,7 @@
 //! * [`compare`]: a program beside it: rfs beside its ceilings, other file systems, and itself without its optimizations;
 //! * [`metadata`]: another, on the same targets: files created, looked at, listed and removed per second.
 //! * [`scaling`]: one more: how all of it grows with threads, files, mounts, and the size and number of files.
+//! * [`fresh`]: servers that have just been started, and memory that nobody has used.
 //!
 //! Threading: one main thread starts and ends everything; helper threads only drain pipes of children. Every
 //! wait has a deadline and watches the interrupt flag.
@@ -23,6 +24,7 @@
 pub mod cli;
 pub mod compare;
 pub mod engine;
+pub mod fresh;
 pub mod markdown;
 pub mod metadata;
 pub mod mount;

@@ -22,6 +22,8 @@ use std::{
 
 use parking_lot::RwLock;
 
+use super::first_writes::{FirstWrites, Way};
+
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -49,6 +51,11 @@ pub enum MemoryError {
 /// Pages of which the kernel is asked at a time whether they are resident.
 const RESIDENCY: usize = 256;
 
+/// The least that huge pages are asked for.
+const HUGE: usize = 2 << 20;
+/// Memory of a peer that is large enough for its first writes to matter.
+const LARGE: usize = 16 << 20;
+
 fn os(what: &'static str) -> MemoryError {
     MemoryError::Os { what, source: io::Error::last_os_error() }
 }
@@ -61,12 +68,9 @@ pub struct Memory {
     writable: bool,
     /// Pins; read while pages are given back.
     pins: RwLock<usize>,
-    /// In a mapping of a peer's memory that can be written: a bit for each unit that was made present here.
-    prepared: Box<[AtomicU64]>,
+    /// In a mapping of a peer's memory that can be written.
+    first_writes: Option<FirstWrites>,
 }
-
-/// Bytes that [`Memory::prepare`] keeps account of together.
-const UNIT: usize = 64 * 1024;
 
 // SAFETY: the mapping is plain bytes without thread affinity; access goes through copies and atomics on raw
 // pointers, so sharing it makes no Rust reference to mutable memory.
@@ -142,11 +146,11 @@ impl Memory {
             return Err(MemoryError::BadHandle("shorter than announced"));
         }
         let mut memory = map(Some(file.into()), len, writable)?;
-        if writable {
-            memory.prepared = (0..len.div_ceil(UNIT).div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        // Mostly the mapping is enough; a descriptor for each piece of memory of each peer would be many.
+        let fd = memory.fd.take();
+        if writable && len >= LARGE {
+            memory.first_writes = fd.map(|fd| FirstWrites::new(fd.into(), len));
         }
-        // The mapping is enough; a descriptor for each piece of memory of each peer would be many.
-        memory.fd = None;
         Ok(memory)
     }
 
@@ -320,27 +324,28 @@ impl Memory {
         }
     }
 
-    /// Before a large copy to a mapping of a peer's memory: makes its pages present in one go the first time, instead
-    /// of fault by fault. Without effect elsewhere, and for small ranges.
+    /// Before a copy of pieces, one behind the other, to a mapping of a peer's memory. The first time it makes pages present in one go, instead of
+    /// fault by fault, or writes the pieces itself: then it is true, and there is nothing left to copy. Without effect elsewhere, and for small ranges.
+    ///
+    /// # Safety
+    /// Each piece is mapped for its length.
     #[inline]
-    pub(crate) fn prepare(&self, offset: usize, len: usize) {
-        if len < UNIT || self.prepared.is_empty() {
-            return;
-        }
-        self.prepare_units(offset, len);
-    }
-
-    fn prepare_units(&self, offset: usize, len: usize) {
+    pub(crate) unsafe fn writes_first(
+        &self,
+        offset: usize,
+        len: usize,
+        pieces: impl ExactSizeIterator<Item = (*const u8, usize)>,
+    ) -> bool {
+        let Some(first) = &self.first_writes else { return false };
         self.check(offset, len);
-        let units = offset / UNIT..=(offset + len - 1) / UNIT;
-        let is_set = |unit: usize| self.prepared[unit / 64].load(Ordering::Relaxed) >> (unit % 64) & 1 == 1;
-        if units.clone().all(is_set) {
-            return;
+        let way = first.way(offset, len);
+        // SAFETY: as this function's contract.
+        if way == Way::Mapped || way == Way::File && unsafe { first.write(offset, len, pieces) } {
+            return way == Way::File;
         }
         self.populate(offset, len);
-        for unit in units {
-            self.prepared[unit / 64].fetch_or(1 << (unit % 64), Ordering::Relaxed);
-        }
+        first.is_present(offset, len);
+        false
     }
 
     /// The aligned 8-byte word at `offset`, for atomic use by any thread, process or device.
@@ -476,10 +481,15 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
     if base == libc::MAP_FAILED {
         return Err(os("mmap"));
     }
-    let Some(base) = NonNull::new(base.cast()) else {
+    let Some(base) = NonNull::new(base.cast::<u8>()) else {
         return Err(MemoryError::BadHandle("mapped at address zero"));
     };
-    Ok(Memory { base, len, fd, writable, pins: RwLock::new(0), prepared: Box::default() })
+    if fd.is_some() && len >= HUGE {
+        // Where the system gives huge pages to who asks for them. One that has none says so, and nothing is lost by that.
+        // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
+        unsafe { libc::madvise(base.as_ptr().cast::<libc::c_void>(), len, libc::MADV_HUGEPAGE) };
+    }
+    Ok(Memory { base, len, fd, writable, pins: RwLock::new(0), first_writes: None })
 }
 
 pub(crate) fn page_size() -> usize {
@@ -495,6 +505,26 @@ mod tests {
     fn present(memory: &Memory) -> u64 {
         use std::os::unix::fs::MetadataExt;
         File::from(memory.peer_fd(true).unwrap()).metadata().unwrap().blocks() * 512
+    }
+
+    /// What the kernel has noted of the mapping.
+    fn flags(memory: &Memory) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", memory.addr());
+        let mut of_it = maps.lines().skip_while(|line| !line.starts_with(&start));
+        of_it.find_map(|line| line.strip_prefix("VmFlags: ")).unwrap().to_owned()
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_where_memory_is_shared_and_long() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            eprintln!("skipped: this kernel has no huge pages to ask for");
+            return;
+        }
+        let asks = |memory: &Memory| flags(memory).split(' ').any(|flag| flag == "hg");
+        assert!(asks(&Memory::shared("test", HUGE).unwrap()));
+        assert!(!asks(&Memory::shared("test", HUGE - page_size()).unwrap()));
+        assert!(!asks(&Memory::private(2 * HUGE).unwrap()), "buffers are to be no larger than they are");
     }
 
     #[test]

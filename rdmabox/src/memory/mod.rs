@@ -5,6 +5,7 @@
 
 mod buffer;
 mod calibrate;
+mod first_writes;
 mod loan;
 mod mapping;
 #[cfg(not(loom))]

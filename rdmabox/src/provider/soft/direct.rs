@@ -180,8 +180,14 @@ impl Executing<'_> {
 
 /// Gathers `from` into the peer's memory.
 pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
-    memory.prepare(offset, from.iter().map(|piece| piece.len).sum());
     fence(Ordering::Release);
+    let len = from.iter().map(|piece| piece.len).sum();
+    // SAFETY: each piece was checked against its region and keeps it mapped.
+    if unsafe {
+        memory.writes_first(offset, len, from.iter().map(|piece| (piece.ptr.cast_const(), piece.len)))
+    } {
+        return;
+    }
     for piece in from {
         // SAFETY: the piece was checked against its region and keeps it mapped; the caller located the whole
         // length in `memory`. A private mapping and a peer's never overlap; the same shared memory mapped twice
@@ -193,8 +199,11 @@ pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
 
 /// Copies bytes of this process into the peer's memory.
 pub(crate) fn write_bytes(memory: &Memory, offset: usize, bytes: &[u8]) {
-    memory.prepare(offset, bytes.len());
     fence(Ordering::Release);
+    // SAFETY: a slice.
+    if unsafe { memory.writes_first(offset, bytes.len(), [(bytes.as_ptr(), bytes.len())].into_iter()) } {
+        return;
+    }
     memory.write(offset, bytes);
 }
 
