@@ -2,14 +2,14 @@
 
 use super::{
     column::Pattern,
-    lineup::{Side, UNCACHED},
+    lineup::{Keeps, Side, UNCACHED},
     report::Comparison,
 };
 use crate::report::{self, Entry, REFERENCE, Report, chart};
 
 /// `(name, SVG)` of each chart for which there is something to draw.
 pub fn all(comparison: &Comparison) -> Vec<(&'static str, String)> {
-    let kept = |name: &str| (!name.ends_with(UNCACHED)).then(|| name.to_owned());
+    let kept = |name: &str| (Keeps::of(name) == Keeps::Pages).then(|| name.to_owned());
     let uncached = |name: &str| {
         let ceiling = (name == "tmpfs").then(|| name.to_owned());
         name.strip_suffix(UNCACHED).map(str::to_owned).or(ceiling)

@@ -57,6 +57,8 @@ pub enum Group {
     Iozone,
     /// With IOzone, on mounts that keep nothing: `--cache none`.
     Uncached,
+    /// With IOzone and its smallest records, on mounts that keep what is written, too: `--cache writeback`.
+    Writeback,
     /// With fio: O_DIRECT, latencies.
     Fio,
 }
@@ -186,7 +188,7 @@ impl Options {
             Group::Plain,
             Group::Ablation,
         ];
-        let with = [Group::Iozone, Group::Uncached, Group::Fio];
+        let with = [Group::Iozone, Group::Uncached, Group::Writeback, Group::Fio];
         let peer = matches!(group, Group::Glusterfs | Group::Moosefs | Group::Sshfs);
         self.compare.contains(&Group::All)
             || self.compare.contains(&group)
@@ -225,7 +227,10 @@ mod tests {
             [Group::Null, Group::Peers, Group::Glusterfs, Group::Moosefs, Group::Sshfs, Group::Fio]
         );
         // Not how: in every way. Not with what: with everything.
-        assert_eq!(wanted(&["--compare=sshfs"]), [Group::Sshfs, Group::Iozone, Group::Uncached, Group::Fio]);
+        assert_eq!(
+            wanted(&["--compare=sshfs"]),
+            [Group::Sshfs, Group::Iozone, Group::Uncached, Group::Writeback, Group::Fio]
+        );
         assert_eq!(wanted(&["--compare=fio"]).len(), 9);
     }
 

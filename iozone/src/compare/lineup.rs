@@ -1,5 +1,7 @@
 //! Which targets a choice of parts means, under which names, and what is measured of each.
 
+use std::slice;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -43,6 +45,31 @@ pub struct Entrant {
 
 /// Behind the name of a mount that keeps nothing.
 pub const UNCACHED: &str = "-none";
+
+/// Behind the name of a mount that keeps what is written, too.
+pub const WRITEBACK: &str = "-writeback";
+
+/// What the kernel keeps of a target, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// What was read and what was written through.
+    Pages,
+    /// Nothing.
+    Nothing,
+    /// What was written, until it is asked for.
+    Writes,
+}
+
+impl Keeps {
+    /// Of the target with this name.
+    pub fn of(name: &str) -> Keeps {
+        match () {
+            () if name.ends_with(UNCACHED) => Keeps::Nothing,
+            () if name.ends_with(WRITEBACK) => Keeps::Writes,
+            () => Keeps::Pages,
+        }
+    }
+}
 
 /// rfs without any of its optimizations.
 pub const PLAIN: &str = "tcp-plain";
@@ -90,8 +117,12 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
         let switches = Switches { direct_io: true, ..Switches::default() };
         let none = Rfs::new(provider, Setup { switches, ..setup.clone() })?;
         let none_title = format!("{}, --cache none", none.title());
+        let switches = Switches { cache: Some("writeback".into()), ..Switches::default() };
+        let writes = Rfs::new(provider, Setup { switches, ..setup.clone() })?;
+        let writes_title = format!("{}, --cache writeback", writes.title());
         push(&mut all, name.to_owned(), None, side, &jobs.kept, kept);
         push(&mut all, format!("{name}{UNCACHED}"), Some(none_title), side, uncached, none);
+        push(&mut all, format!("{name}{WRITEBACK}"), Some(writes_title), side, &jobs.writeback, writes);
         Ok(())
     };
     if options.providers.contains(&Provider::Shm) {
@@ -110,13 +141,13 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
     }
     let dir = || options.places.tmpfs_dir.clone();
     if options.wants(Group::Glusterfs) {
-        push(&mut all, "glusterfs".into(), None, Side::Peer, &jobs.kept, Gluster::new(dir()));
+        push(&mut all, "glusterfs".into(), None, Side::Peer, &jobs.peers, Gluster::new(dir()));
     }
     if options.wants(Group::Moosefs) {
-        push(&mut all, "moosefs".into(), None, Side::Peer, &jobs.kept, Moosefs::new(dir()));
+        push(&mut all, "moosefs".into(), None, Side::Peer, &jobs.peers, Moosefs::new(dir()));
     }
     if options.wants(Group::Sshfs) {
-        push(&mut all, "sshfs".into(), None, Side::Peer, &jobs.kept, Sshfs::new(dir()));
+        push(&mut all, "sshfs".into(), None, Side::Peer, &jobs.peers, Sshfs::new(dir()));
     }
     let mut variant = |name: String, title: &str, args: &[&str]| -> Result<()> {
         let extra = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -164,6 +195,8 @@ fn push(
 struct Jobs {
     kept: Vec<Job>,
     uncached: Vec<Job>,
+    writeback: Vec<Job>,
+    peers: Vec<Job>,
     /// Of targets that all mounts are compared with.
     besides: Vec<Job>,
     variants: Vec<Job>,
@@ -186,15 +219,23 @@ impl Jobs {
         let callers: Vec<Job> = sizes.into_iter().map(Job::Callers).collect();
         let callers = when(options.wants(Group::Fio), &callers);
         let variants = when(variants, &[when(cached || uncached, &large), fio.clone(), callers].concat());
-        let mut uncached_and_variants = [when(uncached, &iozone), variants.clone()].concat();
-        uncached_and_variants.sort_unstable();
-        uncached_and_variants.dedup();
+        // What several of them have is there once.
+        let together = |jobs: &[&[Job]]| {
+            let mut jobs = jobs.concat();
+            jobs.sort_unstable();
+            jobs.dedup();
+            jobs
+        };
+        let writeback =
+            when(options.wants(Group::Writeback), iozone.iter().min().map_or(&[][..], slice::from_ref));
         Self {
-            kept: [when(cached, &iozone), fio.clone()].concat(),
+            kept: together(&[&when(cached, &iozone), &fio]),
             uncached: when(uncached, &iozone),
-            besides: [when(cached || uncached, &iozone), fio].concat(),
+            peers: together(&[&when(cached, &iozone), &writeback, &fio]),
+            besides: together(&[&when(cached || uncached, &iozone), &writeback, &fio]),
+            uncached_and_variants: together(&[&when(uncached, &iozone), &variants]),
             variants,
-            uncached_and_variants,
+            writeback,
         }
     }
 
@@ -223,22 +264,25 @@ mod tests {
     fn everything() {
         let all = lineup(&[]);
         assert_eq!(
-            all[..10],
+            all[..13],
             named(&[
                 ("shm", 6),
                 ("shm-none", 4),
+                ("shm-writeback", 1),
                 ("tcp", 6),
                 ("tcp-none", 9),
+                ("tcp-writeback", 1),
                 ("null", 6),
                 ("null-none", 4),
+                ("null-writeback", 1),
                 ("tmpfs", 6),
                 ("glusterfs", 6),
                 ("moosefs", 6),
                 ("sshfs", 6)
             ])
         );
-        assert_eq!(all[10], (PLAIN.to_owned(), 7));
-        assert_eq!(all.len(), 11 + ABLATIONS.len());
+        assert_eq!(all[13], (PLAIN.to_owned(), 7));
+        assert_eq!(all.len(), 14 + ABLATIONS.len());
     }
 
     #[test]
@@ -247,6 +291,10 @@ mod tests {
         assert_eq!(
             lineup(&["--compare=tmpfs,uncached", "--providers=shm"]),
             named(&[("shm-none", 4), ("tmpfs", 4)])
+        );
+        assert_eq!(
+            lineup(&["--compare=null,glusterfs,writeback", "--providers=tcp"]),
+            named(&[("tcp-writeback", 1), ("null-writeback", 1), ("glusterfs", 1)])
         );
         // What is switched off is on TCP, beside TCP without pages.
         assert_eq!(

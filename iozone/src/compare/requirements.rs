@@ -157,6 +157,24 @@ const REQUIREMENTS: &[Requirement] = &[
         ..ANY
     },
     Requirement {
+        name: "small writes that the kernel keeps: as fast as FUSE allows",
+        of: &["shm-writeback", "tcp-writeback"],
+        to: "null-writeback",
+        phases: &[Write, Rewrite],
+        sizes: &[4 * KIB],
+        bound: Bound::AtLeast(0.95),
+        ..ANY
+    },
+    Requirement {
+        name: "GlusterFS: small writes that the kernel keeps",
+        of: &["shm-writeback", "tcp-writeback"],
+        to: "glusterfs",
+        phases: &[Write, Rewrite],
+        sizes: &[4 * KIB],
+        bound: Bound::AtLeast(10.0),
+        ..ANY
+    },
+    Requirement {
         name: "GlusterFS: large writes",
         of: &["shm", "tcp"],
         to: "glusterfs",

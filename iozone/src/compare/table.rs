@@ -5,7 +5,7 @@ use measure::statistics::median;
 
 use super::{
     column::{Column, Metric},
-    lineup::{PLAIN, Side, UNCACHED},
+    lineup::{Keeps, PLAIN, Side, UNCACHED},
     report::{Comparison, TargetInfo},
     requirements::Verdict,
 };
@@ -98,19 +98,24 @@ impl<'a> Rows<'a> {
     }
 }
 
-fn is_uncached(info: &TargetInfo) -> bool {
-    info.name.ends_with(UNCACHED)
+/// Whether the kernel keeps this of a target.
+fn is(info: &TargetInfo, keeps: Keeps) -> bool {
+    Keeps::of(&info.name) == keeps
 }
 
-/// All targets but the variants; mounts that keep nothing apart.
+/// All targets but the variants; mounts that keep nothing, or more, apart.
 fn throughput(comparison: &Comparison) -> String {
     let part = |title: &str, chosen: &dyn Fn(&TargetInfo) -> bool| {
         let rows = Rows::new(comparison, Metric::Throughput, chosen);
         let cell = |column: Column| rows.each(|name| figure(rows.median(name, column, Metric::Throughput)));
         (!rows.is_empty()).then(|| format!("{title}\n\n{}", rows.table(&rows.names(), cell)))
     };
-    let kept = |info: &TargetInfo| info.side != Side::Variant && !is_uncached(info);
-    let parts = [part("MiB/s; flush time counts", &kept), part("MiB/s, with --cache none", &is_uncached)];
+    let kept = |info: &TargetInfo| info.side != Side::Variant && is(info, Keeps::Pages);
+    let parts = [
+        part("MiB/s; flush time counts", &kept),
+        part("MiB/s, with --cache none", &|info| is(info, Keeps::Nothing)),
+        part("MiB/s, with --cache writeback", &|info| is(info, Keeps::Writes)),
+    ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
@@ -123,8 +128,8 @@ fn ours(comparison: &Comparison) -> String {
             .targets
             .iter()
             .filter(|other| match other.side {
-                Side::Ceiling => is_uncached(other) == is_uncached(info) || other.name == "tmpfs",
-                Side::Peer => !is_uncached(info),
+                Side::Ceiling => is(other, Keeps::of(&info.name)) || other.name == "tmpfs",
+                Side::Peer => !is(info, Keeps::Nothing),
                 Side::Ours | Side::Variant => false,
             })
             .map(|other| other.name.as_str())
@@ -158,7 +163,8 @@ fn spread(comparison: &Comparison, target: &str, column: Column) -> String {
 }
 
 fn latencies(comparison: &Comparison) -> String {
-    let rows = Rows::new(comparison, Metric::P50, |info| info.side != Side::Variant && !is_uncached(info));
+    let rows =
+        Rows::new(comparison, Metric::P50, |info| info.side != Side::Variant && is(info, Keeps::Pages));
     if rows.is_empty() {
         return String::new();
     }
@@ -187,9 +193,11 @@ fn processor(comparison: &Comparison) -> String {
     };
     let title = "processor seconds per GiB moved, of the programs behind the mount and of the servers, user and system time\n\
                  (not in it: what the kernel does in the caller's system calls and in interrupts, which is all that tmpfs does)";
-    let kept = |info: &TargetInfo| info.side != Side::Variant && !is_uncached(info);
-    let parts =
-        [part(title, &kept), part("processor seconds per GiB moved, with --cache none", &is_uncached)];
+    let kept = |info: &TargetInfo| info.side != Side::Variant && is(info, Keeps::Pages);
+    let parts = [
+        part(title, &kept),
+        part("processor seconds per GiB moved, with --cache none", &|info| is(info, Keeps::Nothing)),
+    ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
