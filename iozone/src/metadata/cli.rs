@@ -12,7 +12,7 @@ use crate::{cli::Switches, places::Places};
 /// Prints files per second, what the server was asked for each, and whether that is as fast as it has to be. Leaves no
 /// process, mount or file behind. GlusterFS has to be installed, and takes root.
 #[derive(Debug, Parser)]
-#[command(name = "rfs-metadata", version, args_conflicts_with_subcommands = true)]
+#[command(name = "iozone/run", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
     /// Internal commands.
     #[command(subcommand)]
@@ -68,6 +68,10 @@ pub enum TargetKind {
 /// Options.
 #[derive(Clone, Debug, Args)]
 pub struct Bench {
+    /// Measure names: what is done to many small files.
+    #[arg(long)]
+    pub names: bool,
+
     /// What to measure.
     #[arg(
         long,
@@ -147,7 +151,8 @@ mod tests {
 
     #[test]
     fn defaults_and_quick() {
-        let bench = |args: &[&str]| Cli::try_parse_from([&["x"], args].concat()).unwrap().bench.settled();
+        let bench =
+            |args: &[&str]| Cli::try_parse_from([&["x", "--names"], args].concat()).unwrap().bench.settled();
         let all = bench(&[]);
         assert_eq!((all.files, all.listed, all.rounds, all.targets.len()), (20_000, 100_000, 3, 5));
         let quick = bench(&["--quick", "--targets", "shm,tcp"]);

@@ -1,4 +1,4 @@
-//! `rfs-metadata`: see `ci/bench-metadata`, which installs and builds what it needs first.
+//! `rfs-metadata`: see `iozone/run --names`, which installs and builds what it needs first.
 
 use std::{io::stdout, process::ExitCode};
 

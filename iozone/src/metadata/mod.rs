@@ -1,4 +1,4 @@
-//! How fast names and attributes are: the program `rfs-metadata` behind `ci/bench-metadata`.
+//! How fast names and attributes are: the program `rfs-metadata` behind `iozone/run --names`.
 //!
 //! On each target files are created, looked at right after the mount and once more, and removed, in one directory and in
 //! a tree of a hundred; and a large directory is listed with `ls -l`. The system calls are made by a child (the
