@@ -14,7 +14,7 @@ use crate::{
 
 /// Measure how soon a server of much memory can be used, and what the first use of its memory costs.
 ///
-/// Each round starts a server and a mount, and writes a file twice: first where nobody has written before, while the server is still taking its memory from the
+/// Each round starts a server and a mount, and writes a file five times: first where nobody has written before, while the server is still taking its memory from the
 /// system, then the same again. Prints seconds and throughput, and whether they are what they have to be; leaves no process, mount or file behind.
 #[derive(Debug, Parser)]
 #[command(name = "iozone/run", version, args_conflicts_with_subcommands = true)]

@@ -18,6 +18,9 @@ use crate::{
     target::{self, Rfs, Running, Setup, Target},
 };
 
+/// So often the file is written: the first time, the second, and once what the first times have left for later has been done.
+pub const PASSES: usize = 5;
+
 /// One row of what is measured.
 #[derive(Debug)]
 pub struct Entrant {
@@ -33,15 +36,17 @@ pub struct Entrant {
 pub struct Round {
     /// Seconds until a server is ready and mounted.
     pub start: f64,
-    /// MiB/s of the first pass and of the second.
-    pub passes: [f64; 2],
+    /// MiB/s of each pass.
+    pub passes: [f64; PASSES],
 }
 
 /// Those that were asked for.
 pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
     let mut entrants = Vec::new();
     for provider in &options.providers {
-        for cache in [None, Some("none")] {
+        // Unless one is given: then that.
+        let caches = if options.switches.cache.is_some() { &[None][..] } else { &[None, Some("none")][..] };
+        for &cache in caches {
             let switches = options.switches.clone();
             let switches =
                 Switches { cache: cache.map(str::to_owned).or(switches.cache.clone()), ..switches };
@@ -83,12 +88,11 @@ fn take(options: &Options, target: &Rfs, interrupt: &Interrupt) -> Result<Round>
     let began = Instant::now();
     let mut running = target.start(interrupt)?;
     let start = began.elapsed().as_secs_f64();
-    let pass = || {
-        let seconds = write(options, running.as_ref(), interrupt);
-        seconds.map(|seconds| options.size as f64 / MIB as f64 / seconds.max(1e-9))
-    };
-    let passes = pass().and_then(|first| Ok([first, pass()?]));
-    let passes = passes.map_err(|error| running.explain(error))?;
+    let mut passes = [0.0; PASSES];
+    for pass in &mut passes {
+        let seconds = write(options, running.as_ref(), interrupt).map_err(|error| running.explain(error))?;
+        *pass = options.size as f64 / MIB as f64 / seconds.max(1e-9);
+    }
     running.stop()?;
     Ok(Round { start, passes })
 }

@@ -4,7 +4,7 @@ use measure::statistics::{median, ratio};
 
 use super::{
     cli::Options,
-    run::{Entrant, Round},
+    run::{Entrant, PASSES, Round},
 };
 use crate::{
     markdown::{figure, right, table, times},
@@ -20,7 +20,7 @@ const FIRST: f64 = 0.7;
 pub fn head(options: &Options, machine: &str, commit: &str, began: &str) -> String {
     let Options { memory, size, rounds, .. } = options;
     format!(
-        "a server of {}, a file of {} written twice, {rounds} round(s), medians\n{machine}\ncommit {commit}, {began}",
+        "a server of {}, a file of {} written {PASSES} times, {rounds} round(s), medians\n{machine}\ncommit {commit}, {began}",
         show(*memory),
         show(*size)
     )
@@ -34,12 +34,13 @@ pub fn render(entrants: &[Entrant], rounds: &[Vec<Round>]) -> (String, bool) {
 
 fn rows<'a>(measured: impl Iterator<Item = (&'a str, bool, &'a [Round])>) -> (String, bool) {
     let mut all = true;
-    let heading = ["", "ready and mounted, s", "first pass, MiB/s", "second", "first of second"];
+    let heading = ["", "ready and mounted, s", "first pass, MiB/s", "second", "fifth", "first of second"];
     let mut text = table(heading);
     for (name, is_ceiling, rounds) in measured {
         let of = |what: fn(&Round) -> f64| median(&rounds.iter().map(what).collect::<Vec<_>>());
         let start = of(|round| round.start);
-        let passes = [of(|round| round.passes[0]), of(|round| round.passes[1])];
+        let passes =
+            [of(|round| round.passes[0]), of(|round| round.passes[1]), of(|round| round.passes[PASSES - 1])];
         // Of each round by itself: what differs between rounds is the machine's.
         let first = rounds.iter().filter_map(|round| ratio(round.passes[0], round.passes[1]));
         let first = median(&first.collect::<Vec<_>>());
@@ -56,6 +57,7 @@ fn rows<'a>(measured: impl Iterator<Item = (&'a str, bool, &'a [Round])>) -> (St
             right(held(format!("{:.2}", start.unwrap_or(f64::NAN)), &format!("{START:.0}"), soon)),
             right(figure(passes[0])),
             right(figure(passes[1])),
+            right(figure(passes[2])),
             right(held(times(first), &format!("{FIRST}x"), fast)),
         ]);
     }
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     fn round(start: f64, first: f64, second: f64) -> Round {
-        Round { start, passes: [first, second] }
+        Round { start, passes: [first, second, 7.0, 8.0, 2100.0] }
     }
 
     #[test]
@@ -76,7 +78,7 @@ mod tests {
         let (text, all) = rows([("shm", false, &met[..])].into_iter());
         assert!(all);
         let row = text.lines().last().unwrap().split('|').map(str::trim).collect::<Vec<_>>();
-        assert_eq!(row, ["", "shm", "0.20 of 1", "700", "1000", "0.70x of 0.7x", ""]);
+        assert_eq!(row, ["", "shm", "0.20 of 1", "700", "1000", "2100", "0.70x of 0.7x", ""]);
         let late = [round(1.0, 1.0, 1.0)];
         let (text, all) = rows([("shm", false, &met[..]), ("tcp", false, &late[..])].into_iter());
         assert!(!all && text.contains("1.00 of 1: not met"), "{text}");

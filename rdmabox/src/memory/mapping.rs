@@ -22,7 +22,7 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::first_writes::{FirstWrites, Way};
+use super::first_writes::FirstWrites;
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ pub enum MemoryError {
 }
 
 /// Pages of which the kernel is asked at a time whether they are resident.
-const RESIDENCY: usize = 256;
+pub(super) const RESIDENCY: usize = 256;
 
 /// The least that huge pages are asked for.
 const HUGE: usize = 2 << 20;
@@ -69,7 +69,7 @@ pub struct Memory {
     /// Pins; read while pages are given back.
     pins: RwLock<usize>,
     /// In a mapping of a peer's memory that can be written.
-    first_writes: Option<FirstWrites>,
+    pub(super) first_writes: Option<FirstWrites>,
 }
 
 // SAFETY: the mapping is plain bytes without thread affinity; access goes through copies and atomics on raw
@@ -149,7 +149,7 @@ impl Memory {
         // Mostly the mapping is enough; a descriptor for each piece of memory of each peer would be many.
         let fd = memory.fd.take();
         if writable && len >= LARGE {
-            memory.first_writes = fd.map(|fd| FirstWrites::new(fd.into(), len));
+            memory.first_writes = fd.and_then(|fd| FirstWrites::new(fd.into(), len));
         }
         Ok(memory)
     }
@@ -269,7 +269,7 @@ impl Memory {
 
     /// For each page from the one of that number on, whether it is resident: 1, or 0. Where the kernel fails to say, none is; where this process
     /// may not know, as the file is another user's, it says that all are.
-    fn residency(&self, first: usize, out: &mut [u8]) {
+    pub(super) fn residency(&self, first: usize, out: &mut [u8]) {
         let page = page_size();
         // SAFETY: pages of this mapping, and a byte for each.
         let asked = unsafe {
@@ -322,30 +322,6 @@ impl Memory {
         unsafe {
             libc::madvise(self.base.as_ptr().add(start).cast(), end - start, advice);
         }
-    }
-
-    /// Before a copy of pieces, one behind the other, to a mapping of a peer's memory. The first time it makes pages present in one go, instead of
-    /// fault by fault, or writes the pieces itself: then it is true, and there is nothing left to copy. Without effect elsewhere, and for small ranges.
-    ///
-    /// # Safety
-    /// Each piece is mapped for its length.
-    #[inline]
-    pub(crate) unsafe fn writes_first(
-        &self,
-        offset: usize,
-        len: usize,
-        pieces: impl ExactSizeIterator<Item = (*const u8, usize)>,
-    ) -> bool {
-        let Some(first) = &self.first_writes else { return false };
-        self.check(offset, len);
-        let way = first.way(offset, len);
-        // SAFETY: as this function's contract.
-        if way == Way::Mapped || way == Way::File && unsafe { first.write(offset, len, pieces) } {
-            return way == Way::File;
-        }
-        self.populate(offset, len);
-        first.is_present(offset, len);
-        false
     }
 
     /// The aligned 8-byte word at `offset`, for atomic use by any thread, process or device.
@@ -413,7 +389,7 @@ impl Memory {
     }
 
     #[inline]
-    fn check(&self, offset: usize, len: usize) {
+    pub(super) fn check(&self, offset: usize, len: usize) {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             self.outside(offset, len);
         }
@@ -484,12 +460,18 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
     let Some(base) = NonNull::new(base.cast::<u8>()) else {
         return Err(MemoryError::BadHandle("mapped at address zero"));
     };
-    if fd.is_some() && len >= HUGE {
+    if len >= HUGE && fd.as_ref().is_some_and(is_memory) {
         // Where the system gives huge pages to who asks for them. One that has none says so, and nothing is lost by that.
         // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
         unsafe { libc::madvise(base.as_ptr().cast::<libc::c_void>(), len, libc::MADV_HUGEPAGE) };
     }
     Ok(Memory { base, len, fd, writable, pins: RwLock::new(0), first_writes: None })
+}
+
+/// True for a memfd, or another file of a tmpfs: of a disk's, huge pages would be read ahead, too.
+fn is_memory(fd: &OwnedFd) -> bool {
+    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+    rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
 }
 
 pub(crate) fn page_size() -> usize {
