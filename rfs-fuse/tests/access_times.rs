@@ -110,6 +110,32 @@ fn directories_are_read_by_listing_them() {
     });
 }
 
+/// A change of names brings the directory's attributes, which are older than a read that follows. Catches a mount that takes them for those of
+/// now when others have told it of the read.
+#[test]
+fn what_came_with_a_change_is_not_taken_for_what_was_read_since() {
+    each(64 * MIB, |_, mount| {
+        let (root, d) = (mount.path("root"), mount.path("root/d"));
+        fs::create_dir(&root).expect("made");
+        fs::create_dir(&d).expect("made");
+        for round in 0..3 {
+            fs::write(d.join(round.to_string()), b"x").expect("written");
+            let list = |path: &Path| fs::read_dir(path).expect("opened").for_each(drop);
+            let written = times(&d);
+            list(&d);
+            assert!(eventually(|| times(&d)[0] > written[0]), "round {round}");
+            let read = times(&d);
+            for _ in 0..3 {
+                // With the attributes of what is in it.
+                let found = fs::read_dir(&root).expect("opened").map(|entry| entry.expect("entry").path());
+                found.for_each(|path| assert_eq!(times(&path), read));
+                list(&d);
+                assert_eq!(times(&d), read, "round {round}");
+            }
+        }
+    });
+}
+
 #[test]
 fn directories_that_the_kernel_has_listed_are_read_by_opening_them() {
     each(64 * MIB, |_, mount| {

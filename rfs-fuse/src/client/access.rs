@@ -115,6 +115,7 @@ impl Client {
         match self.inodes.get(attr.ino) {
             Some(inode) if self.directory_access_times.counts(attr, now) => {
                 inode.access.note(now);
+                self.directory_is_read(inode.ino);
                 self.tell_access(&inode).map(|()| true)
             }
             _ => Ok(false),

@@ -2,7 +2,8 @@
 //!
 //! A kernel asks for a directory's attributes after each change that it has made there. Where records are not mapped that is a round trip for each name, beside
 //! that of the change; so the server sends the attributes along with the reply, if this client keeps them. They are as good as those that the kernel keeps: until
-//! something of the directory is recalled, or this client changes it again.
+//! something of the directory is recalled, or this client changes it again. The time of last access is not: nobody is told of reads. So they answer the one question that
+//! the kernel has after the change, and no other; and none once the directory has been read here.
 //!
 //! Two changes at once: neither knows which one the server saw first. So what came with one counts only if no other one of this client ended
 //! meanwhile; one that ends later makes it void. A directory that is removed is not told which one it was: each removal makes all void.
@@ -42,9 +43,9 @@ impl Afterwards {
         self.known.insert(attr.ino, (attr, since));
     }
 
-    /// What came last of a directory.
-    pub(crate) fn of(&self, ino: u64) -> Option<(Attr, Since)> {
-        self.known.get(&ino).copied()
+    /// What came last of a directory. It answers once.
+    pub(crate) fn take(&mut self, ino: u64) -> Option<(Attr, Since)> {
+        self.known.remove(&ino)
     }
 
     /// A directory has been removed, or may have been.
@@ -69,13 +70,15 @@ mod tests {
         let mut afterwards = Afterwards::default();
         let before = afterwards.removals();
         afterwards.came(new_attr(5, 0o755), since(), before);
-        assert_eq!(afterwards.of(5), Some((new_attr(5, 0o755), since())));
-        afterwards.removed();
-        assert_eq!(afterwards.of(5), None);
+        assert_eq!(afterwards.take(5), Some((new_attr(5, 0o755), since())));
+        assert_eq!(afterwards.take(5), None, "it was for one question");
         afterwards.came(new_attr(5, 0o755), since(), before);
-        assert_eq!(afterwards.of(5), None, "asked for before the removal");
+        afterwards.removed();
+        assert_eq!(afterwards.take(5), None);
+        afterwards.came(new_attr(5, 0o755), since(), before);
+        assert_eq!(afterwards.take(5), None, "asked for before the removal");
         afterwards.came(new_attr(5, 0o700), since(), afterwards.removals());
-        assert_eq!(afterwards.of(5), Some((new_attr(5, 0o700), since())));
+        assert_eq!(afterwards.take(5), Some((new_attr(5, 0o700), since())));
     }
 
     #[test]

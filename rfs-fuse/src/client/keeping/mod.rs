@@ -291,9 +291,14 @@ impl Client {
         outcome
     }
 
+    /// A directory is read here: what came with a change does not know of that.
+    pub(crate) fn directory_is_read(&self, ino: u64) {
+        self.keeping.afterwards.lock().take(ino);
+    }
+
     /// What a directory is that this client keeps the attributes of, if a change of its own brought that and nothing has changed since.
     pub(crate) fn after_own_change(&self, since: Since, inode: &Inode) -> Option<Attr> {
-        let (attr, as_of) = self.keeping.afterwards.lock().of(inode.ino)?;
+        let (attr, as_of) = self.keeping.afterwards.lock().take(inode.ino)?;
         let telling = self.telling();
         if !telling.keeps(as_of, &attr) {
             return None;
