@@ -1,5 +1,6 @@
 //! The calling side. A caller polls for its own reply, and for those of others while it is at it.
 
+mod left;
 mod together;
 
 use std::{
@@ -12,6 +13,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
+use self::left::Left;
 use super::{
     CALL_SLOTS, Cancel, FetchClient, Header, Kind, MAX_CALL, Messages, SEND_ID, StartedCalls, StartedReply,
     WaitingCalls, fetch::Stage,
@@ -28,8 +30,10 @@ use crate::{
 #[derive(Debug)]
 enum Owner {
     Caller(Arc<Ticket>),
-    /// Nobody waits.
+    /// Nobody waits; a message comes.
     Started,
+    /// The same, and the answer will be in memory.
+    Left,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +77,7 @@ pub(crate) struct RpcClient {
     /// Held by who makes it.
     joining: Mutex<()>,
     started: StartedCalls,
+    left: Left,
     /// If calls are made by fetching.
     fetch: Option<FetchClient>,
     stats: Arc<Stats>,
@@ -103,6 +108,7 @@ impl RpcClient {
             waiting: OnceLock::new(),
             joining: Mutex::new(()),
             started: StartedCalls::new(LANE, started_reply),
+            left: Left::default(),
             fetch: None,
             stats,
             timeout,
@@ -158,6 +164,8 @@ impl RpcClient {
     pub(crate) fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
         check_length(request)?;
         let deadline = Instant::now() + self.timeout;
+        // What has been answered gives its place back.
+        self.gather(false);
         let slot = self
             .wait_until(self.started.place(), deadline)
             // Not all slots are held by calls that nobody polls for: see `started`.
@@ -165,9 +173,13 @@ impl RpcClient {
             .inspect_err(|_| self.stats.errors.inc())?;
         self.stats.calls.inc();
         self.stats.calls_started.inc();
-        self.slots[slot].lock().begin(Owner::Started, 0);
+        let mapped = self.fetch.as_ref().filter(|fetch| fetch.is_mapped());
+        self.slots[slot].lock().begin(if mapped.is_some() { Owner::Left } else { Owner::Started }, 0);
         self.started.begin(slot, Instant::now() + self.timeout);
-        self.send_or_fail(Header::plain(slot), request);
+        match mapped {
+            Some(fetch) => self.leave(fetch, slot, request),
+            None => self.send_or_fail(Header::plain(slot), request),
+        }
         Ok(())
     }
 
@@ -183,7 +195,11 @@ impl RpcClient {
         ticket: Result<Option<Arc<Ticket>>, RequestError>,
         deadline: Instant,
     ) -> Result<(), RequestError> {
-        ticket?.map_or(Ok(()), |ticket| self.attend(&ticket, deadline))
+        ticket?.map_or(Ok(()), |ticket| {
+            // Who sleeps is woken by messages.
+            self.gather(true);
+            self.attend(&ticket, deadline)
+        })
     }
 
     fn waiting(
@@ -215,17 +231,17 @@ impl RpcClient {
         let begun = Instant::now();
         let deadline = begun + self.timeout;
         let slot = self.take_slot(deadline)?;
-        let (result, looked) = match &self.fetch {
+        let (result, polled) = match &self.fetch {
             // One that may be answered later is a matter of messages.
-            Some(fetch) if number == 0 => {
-                let result = self.call_by_fetch(fetch, slot, request, reply, deadline);
-                // Nobody polls for what is fetched; replies to started calls are taken on the way.
-                let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
-                (result, self.started.any() && self.attendance.glance(&self.stats, &dispatch))
-            }
+            Some(fetch) if number == 0 => (self.call_by_fetch(fetch, slot, request, reply, deadline), false),
             _ => (self.call_in(slot, number, request, reply, deadline), true),
         };
-        // Replies come in the order in which the host sends them: what was due then has not been sent until now.
+        // Nobody polls for what is fetched; replies to started calls are taken on the way.
+        let by_message = !polled && self.started.count() > self.left.count();
+        let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
+        let looked = self.gather(false) && (!by_message || self.attendance.glance(&self.stats, &dispatch));
+        // Messages come in the order in which the host sends them, and all of memory has been looked at: what was due then has not been
+        // answered until now.
         if result.is_ok() && looked && self.started.is_overdue(begun) {
             log::warn!(
                 "the host has not answered a started call within {:?}: closing the session",
@@ -335,7 +351,7 @@ impl RpcClient {
                 return self.take_message(fetch, slot, &ticket, reply, deadline);
             }
             Ok(Stage::Ended) => return self.take_message(fetch, slot, &ticket, reply, deadline),
-            Ok(Stage::Nonsense) => {
+            Ok(Stage::Nonsense | Stage::Left { .. }) => {
                 log::warn!("the peer wrote what answers no call: closing the session");
                 self.fail();
                 Err(RequestError::Disconnected)
@@ -424,7 +440,7 @@ impl RpcClient {
             if header.kind == Kind::Ring || in_memory && self.fetch.is_none() {
                 return None;
             }
-            let owner = entry.owner.take()?;
+            let owner = entry.owner.take_if(|owner| !matches!(owner, Owner::Left))?;
             entry.deferred = header.kind == Kind::Deferred;
             entry.in_memory = in_memory;
             // The caller gets this buffer for his own: they are kept from call to call.
@@ -446,13 +462,26 @@ impl RpcClient {
                 self.stats.call_latency.record(ticket.started().elapsed());
                 self.tell(&ticket, result);
             }
-            Owner::Started => self.end_started(slot, result),
+            Owner::Started | Owner::Left => self.end_started(slot, result),
         }
     }
 
-    /// The reply to a started call is in its slot.
-    fn end_started(&self, slot: usize, result: Result<(), RequestError>) {
-        let bytes = std::mem::take(&mut self.slots[slot].lock().reply);
+    /// The reply to a started call is in its slot, or in memory where the host has said so.
+    fn end_started(&self, slot: usize, mut result: Result<(), RequestError>) {
+        let (mut bytes, in_memory) = {
+            let mut entry = self.slots[slot].lock();
+            (std::mem::take(&mut entry.reply), entry.in_memory)
+        };
+        if in_memory && let Some(fetch) = &self.fetch {
+            result = match fetch.take(slot, &mut bytes, &self.stats) {
+                Ok(Stage::Answered) => Ok(()),
+                Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
+                _ => {
+                    self.fail();
+                    Err(RequestError::Disconnected)
+                }
+            };
+        }
         self.started.report(result.map(|()| &bytes[..]));
         self.slots[slot].lock().reply = bytes;
         // Before another started call can have the slot.
@@ -484,7 +513,7 @@ impl RpcClient {
             let owner = slot.lock().owner.take();
             match owner {
                 Some(Owner::Caller(ticket)) => self.tell(&ticket, Err(RequestError::Disconnected)),
-                Some(Owner::Started) => self.started.report(Err(RequestError::Disconnected)),
+                Some(Owner::Started | Owner::Left) => self.started.report(Err(RequestError::Disconnected)),
                 None => {}
             }
         }

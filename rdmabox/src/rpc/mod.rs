@@ -10,7 +10,7 @@
 //! that any number of calls can wait; and nobody but those who wait for such replies looks at it, so that ordinary
 //! calls take no part in any of this. It is joined when it is first needed.
 //!
-//! A call need not be waited for ([`StartedCalls`]): then its reply is taken by whoever polls next. A thread can have several under way and wait
+//! A call need not be waited for ([`StartedCalls`]): then its reply is taken by whoever polls, or looks, next. A thread can have several under way and wait
 //! for all (`call_all`): no more than leave half of the slots free, beyond the first.
 //!
 //! Requests can also be written into memory at the host, and their answers be fetched from there: then messages are for calls

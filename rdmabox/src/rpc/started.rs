@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const MAX_STARTED: usize = CALL_SLOTS / 2;
 
 /// A set of slots.
-type Slots = u32;
+pub(super) type Slots = u32;
 const _: () = assert!(CALL_SLOTS <= Slots::BITS as usize);
 
 type Sink = dyn Fn(Result<&[u8], RequestError>) + Send + Sync;
@@ -158,6 +158,10 @@ impl<W> Book<W> {
         told
     }
 
+    fn has_waiters(&self) -> bool {
+        !self.for_a_place.is_empty() || !self.for_replies.is_empty()
+    }
+
     /// True if a call under way was to be answered before `time`.
     fn is_overdue(&self, time: Instant) -> bool {
         self.due.iter().flatten().any(|due| *due < time)
@@ -238,14 +242,19 @@ impl StartedCalls {
         told
     }
 
-    /// True if calls are under way, or about to be.
-    pub(super) fn any(&self) -> bool {
-        self.places.load(Ordering::Relaxed) > 0
+    /// Calls that are under way, or about to be.
+    pub(super) fn count(&self) -> usize {
+        self.places.load(Ordering::Relaxed)
+    }
+
+    /// True if somebody waits for one.
+    pub(super) fn has_waiters(&self) -> bool {
+        self.book.lock().has_waiters()
     }
 
     /// True if a call under way was to be answered before `time`. Cheap while there is none.
     pub(super) fn is_overdue(&self, time: Instant) -> bool {
-        self.any() && self.book.lock().is_overdue(time)
+        self.count() > 0 && self.book.lock().is_overdue(time)
     }
 
     /// The session is over. Gives those who are to be told so.

@@ -48,6 +48,8 @@ pub(crate) enum Stage {
     Unanswered,
     /// The host has to be rung for call `number`; its reply comes as a message then.
     Ring { number: u32 },
+    /// There is no answer yet to call `number`, and the host will find it.
+    Left { number: u32 },
     /// Another thread has ended it.
     Ended,
     /// The host has written what makes no sense.
@@ -119,8 +121,26 @@ impl FetchClient {
         Ok(Stage::Ring { number: *number })
     }
 
-    /// Takes the answer to the last call in `slot`, of which the host has said that it is in memory.
-    pub(crate) fn take(
+    /// True if memory is mapped: a call can be left in it, and looks cost nothing.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.reach.mapped().is_some()
+    }
+
+    /// Makes a call in `slot`, which is the caller's, and does not look for the answer. It has to be
+    /// [`Ring`](Stage::Ring)-ed for where the host is asleep; otherwise it is [`Left`](Stage::Left).
+    pub(crate) fn leave(&self, slot: usize, request: &[u8]) -> Result<Stage, RequestError> {
+        let mut entry = self.slots[slot].lock();
+        let Slot { number, scratch } = &mut *entry;
+        *number = layout::next(*number);
+        self.reach.put(slot, *number, request, scratch)?;
+        written();
+        self.reach.say_where();
+        let asleep = self.reach.is_asleep(slot);
+        Ok(if asleep { Stage::Ring { number: *number } } else { Stage::Left { number: *number } })
+    }
+
+    /// Looks once for the answer to the last call in `slot`: [`Left`](Stage::Left) if there is none.
+    pub(crate) fn look(
         &self,
         slot: usize,
         reply: &mut Vec<u8>,
@@ -128,10 +148,23 @@ impl FetchClient {
     ) -> Result<Stage, RequestError> {
         let mut entry = self.slots[slot].lock();
         let Slot { number, scratch } = &mut *entry;
-        match self.reach.look(slot, *number, reply, scratch, stats)? {
-            Look::Answer(Kind::Plain) => Ok(Stage::Answered),
-            Look::Answer(Kind::Unanswered) => Ok(Stage::Unanswered),
-            Look::Answer(Kind::PutOff) | Look::NotYet { .. } | Look::Nonsense => Ok(Stage::Nonsense),
+        Ok(match self.reach.look(slot, *number, reply, scratch, stats)? {
+            Look::Answer(kind) => stage(kind, *number),
+            Look::NotYet { .. } => Stage::Left { number: *number },
+            Look::Nonsense => Stage::Nonsense,
+        })
+    }
+
+    /// Takes the answer to the last call in `slot`, of which the host has said that it is in memory.
+    pub(crate) fn take(
+        &self,
+        slot: usize,
+        reply: &mut Vec<u8>,
+        stats: &Stats,
+    ) -> Result<Stage, RequestError> {
+        match self.look(slot, reply, stats)? {
+            answered @ (Stage::Answered | Stage::Unanswered) => Ok(answered),
+            _ => Ok(Stage::Nonsense),
         }
     }
 

@@ -115,6 +115,11 @@ impl Reach {
         }
     }
 
+    /// In mapped memory: true if nobody looks at requests in `slot`.
+    pub(super) fn is_asleep(&self, slot: usize) -> bool {
+        self.mapped().is_none_or(|(memory, start)| is_asleep(memory, *start, slot))
+    }
+
     /// Looks for the answer to call `number` in `slot`. In mapped memory it costs two loads as long as there is none.
     pub(super) fn look(
         &self,
@@ -172,6 +177,11 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 #[inline]
+fn is_asleep(memory: &Memory, start: usize, slot: usize) -> bool {
+    memory.load_u64(start + layout::rest(slot)) == layout::ASLEEP
+}
+
+#[inline]
 fn look_at(
     memory: &Memory,
     start: usize,
@@ -183,7 +193,7 @@ fn look_at(
     let at = start + layout::answer(slot);
     let first = memory.load_u64(at);
     if first as u32 != number {
-        return Look::NotYet { asleep: memory.load_u64(start + layout::rest(slot)) == layout::ASLEEP };
+        return Look::NotYet { asleep: is_asleep(memory, start, slot) };
     }
     // Any number but this one: what is not of this call was seen above.
     let is_whole = |head: Head| {

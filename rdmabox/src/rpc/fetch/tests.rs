@@ -124,6 +124,35 @@ fn a_call_is_one_write_and_one_read_and_the_host_posts_nothing() {
     assert_eq!(bench.stats.fetches.get(), 1000);
 }
 
+/// A call that is left costs nothing until its answer is looked for, and is rung for where the host sleeps.
+#[test]
+fn a_call_may_be_left_in_mapped_memory() {
+    let bench = Bench::new(true, |_| {});
+    let look = || {
+        let mut reply = b"old".to_vec();
+        (bench.client.look(3, &mut reply, &bench.stats).unwrap(), reply)
+    };
+    assert!(bench.client.is_mapped());
+    bench.slots().mark(false);
+    assert_eq!(bench.client.leave(3, b"abc"), Ok(Stage::Ring { number: 1 }));
+    prompt(bench.slots());
+    assert_eq!(look(), (Stage::Answered, b"cba".to_vec()));
+    assert_eq!(bench.client.leave(3, b"def"), Ok(Stage::Left { number: 2 }));
+    // The answer of before is none.
+    assert_eq!(look(), (Stage::Left { number: 2 }, b"old".to_vec()));
+    let mut request = Vec::new();
+    assert!(bench.slots().take(3, &mut request).unwrap());
+    bench.slots().put_off(3);
+    assert_eq!(look().0, Stage::Ring { number: 2 });
+    assert_eq!(bench.slots().ring(3, 2, &mut request), Ok(Rung::Wait));
+    assert!(bench.slots().answer(3, Kind::Plain, b""), "a message is waited for");
+    assert_eq!(bench.client.leave(3, b"ghi"), Ok(Stage::Left { number: 3 }));
+    assert!(bench.slots().take(3, &mut request).unwrap());
+    assert!(!bench.slots().answer(3, Kind::Unanswered, b""));
+    assert_eq!(look(), (Stage::Unanswered, vec![]));
+    assert!(!Bench::new(false, |_| {}).client.is_mapped());
+}
+
 #[test]
 fn a_longer_reply_is_one_read_more() {
     let bench = Bench::new(false, prompt);
