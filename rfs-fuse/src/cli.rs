@@ -159,6 +159,11 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Session")]
     max_retry: Option<u32>,
 
+    /// For how many microseconds the thread that moves data over TCP looks for more before it sleeps, while that pays and nobody else wants its
+    /// core [default: 400]. 0: it sleeps at once (see rfs-server --look, which is the other side of it)
+    #[arg(long, value_name = "MICROS", value_parser = clap::value_parser!(u32).range(..=100_000), help_heading = "Session")]
+    look: Option<u32>,
+
     /// No operation waits longer for the server
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
     timeout: Option<Duration>,
@@ -461,6 +466,9 @@ impl Args {
         }
         if let Some(max_retry) = self.max_retry {
             options.max_retry = Some(max_retry);
+        }
+        if let Some(look) = self.look {
+            options.engine_look = Duration::from_micros(look.into());
         }
         if let Some(timeout) = self.timeout {
             options.operation_timeout = timeout;

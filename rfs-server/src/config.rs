@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rdmabox::{Address, Fencing, RdmaOptions, tls::TlsServerFiles};
+use rdmabox::{Address, Fencing, RdmaOptions, provider::soft::ENGINE_LOOK, tls::TlsServerFiles};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -86,6 +86,8 @@ pub struct Config {
     pub allow_remote_without_secret: bool,
     /// When a client is lost, and what is done about one that has memory mapped.
     pub fencing: Fencing,
+    /// For how long the thread that moves the data of TCP looks for more before it sleeps ([`Host::engine_look`](rdmabox::Host::engine_look)).
+    pub look: Duration,
     /// How long a client may take to say that it keeps something no longer that another one has changed. `None`:
     /// [`DEFAULT_PATIENCE`], or half of the lease if that is less.
     pub recall_timeout: Option<Duration>,
@@ -129,6 +131,7 @@ impl Config {
             tls: None,
             allow_remote_without_secret: false,
             fencing: Fencing { lease: Some(DEFAULT_LEASE), kill: true },
+            look: ENGINE_LOOK,
             recall_timeout: None,
             name: "rfs".into(),
             root: Root {

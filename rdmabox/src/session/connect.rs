@@ -83,7 +83,11 @@ pub(super) fn establish(
     let Greeting { address, mut control, answer, secret, fallback } = greeting;
     let failed = |e: VerbsError| ConnectError::Refused { address: address.clone(), reason: e.to_string() };
     let device: Arc<dyn Device> = match address.provider() {
-        ProviderKind::Shm | ProviderKind::Tcp => SoftDevice::new().map_err(failed)?,
+        ProviderKind::Shm | ProviderKind::Tcp => {
+            let device = SoftDevice::new().map_err(failed)?;
+            device.engine_look(options.engine_look);
+            device
+        }
         ProviderKind::Rdma => rdma::open(&options.rdma)
             .map_err(|e| ConnectError::Refused { address: address.clone(), reason: e.to_string() })?,
     };

@@ -104,6 +104,13 @@ impl Host {
         Host { fencing, ..self }
     }
 
+    /// For how long the thread that moves the data of TCP looks for more before it sleeps, as [`SessionOptions::engine_look`](crate::SessionOptions).
+    #[must_use]
+    pub fn engine_look(self, look: Duration) -> Host {
+        self.device.engine_look(look);
+        self
+    }
+
     /// Has every client that maps memory hold a copy of `descriptor` for exactly as long as it may touch that: until its last request is over,
     /// or its process has ended.
     ///

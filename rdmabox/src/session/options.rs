@@ -8,6 +8,7 @@ use crate::{
     batch::BatchMode,
     memory::PreMrThreshold,
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
+    provider::soft::ENGINE_LOOK,
     rpc::StartedReply,
     tls::TlsClient,
     verbs::QpCaps,
@@ -93,6 +94,10 @@ pub struct SessionOptions {
     /// Polls that find nothing before adaptive polling goes to sleep. `None`: as many as have paid off lately, at most 120
     /// as in the paper, and 500 over TCP, where a poll is a system call and a completion takes the longer way.
     pub max_retry: Option<u32>,
+    /// For how long the thread that moves the data of TCP, and on which nobody waits, looks for more before it sleeps; as long as that pays, and
+    /// while nobody else wants its core. To wake it costs tens of microseconds of each request; to look costs its core. Nothing: it sleeps at
+    /// once. No effect over other providers.
+    pub engine_look: Duration,
     /// Every so many-th work request of a chain asks for a completion, as the last one always does. 0: the last one only.
     pub signal_interval: u32,
     /// A single WRITE of at most so many bytes travels in its work request. 0: none does. The default is cut to what the
@@ -167,6 +172,7 @@ impl Default for SessionOptions {
             pre_mr_threshold: PreMrThreshold::Bytes(4096),
             polling: PollingMode::Adaptive,
             max_retry: None,
+            engine_look: ENGINE_LOOK,
             signal_interval: 0,
             max_inline: QpCaps::default().max_inline_data,
             direct: true,

@@ -45,7 +45,7 @@ fn null_needs_no_address() {
 fn every_switch_reaches_the_session() {
     let options = args(
         "rfs-fuse a:1 /m --provider tcp --queue-pairs 2 --window 3M --batch merge --pre-mr-threshold 64K \
-         --polling event-batch --calls fetch --max-retry 9 --timeout 2.5 --connect-timeout 7",
+         --polling event-batch --calls fetch --max-retry 9 --look 20 --timeout 2.5 --connect-timeout 7",
     )
     .session_options();
     assert_eq!(options.provider, Some(rdmabox::ProviderKind::Tcp));
@@ -53,6 +53,7 @@ fn every_switch_reaches_the_session() {
     assert_eq!((options.batch, options.polling), (BatchMode::Merge, PollingMode::EventBatch));
     assert_eq!(options.calls, CallsBy::Fetch);
     assert_eq!((options.pre_mr_threshold, options.max_retry), (PreMrThreshold::Bytes(64 << 10), Some(9)));
+    assert_eq!(options.engine_look, Duration::from_micros(20));
     assert_eq!(options.operation_timeout, Duration::from_millis(2500));
     assert_eq!(options.connect_timeout, Duration::from_secs(7));
 }

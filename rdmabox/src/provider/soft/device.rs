@@ -8,6 +8,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ use super::{
     qp::{SoftQp, SoftQpInit},
     regions::{Region, Regions},
     shared_table::OwnTable,
+    spin::ENGINE_LOOK,
     wire::{FLAG_PLACED, Header, Opcode},
 };
 use crate::{
@@ -50,7 +52,8 @@ pub struct SoftDevice {
 #[derive(Debug)]
 struct Shared {
     engine: OnceLock<Engine>,
-    engine_start: Mutex<()>,
+    /// Held by who starts it: for how long it is to look for work.
+    engine_look: Mutex<Duration>,
     next_qp: AtomicU32,
     /// For peers of this host.
     tether: OnceLock<OwnedFd>,
@@ -58,11 +61,11 @@ struct Shared {
 
 impl Shared {
     fn engine_set(&self) -> Result<Arc<PollSet>, VerbsError> {
-        let _starting = self.engine_start.lock();
+        let look = self.engine_look.lock();
         if let Some(engine) = self.engine.get() {
             return Ok(Arc::clone(engine.set()));
         }
-        let engine = Engine::start()?;
+        let engine = Engine::start(*look)?;
         let set = Arc::clone(engine.set());
         // Only one thread can be here.
         let _ = self.engine.set(engine);
@@ -86,12 +89,17 @@ impl SoftDevice {
         };
         let shared = Shared {
             engine: OnceLock::new(),
-            engine_start: Mutex::new(()),
+            engine_look: Mutex::new(ENGINE_LOOK),
             // 0 is the wake token of poll sets.
             next_qp: AtomicU32::new(1),
             tether: OnceLock::new(),
         };
         Ok(Arc::new(SoftDevice { attr, shared: Arc::new(shared) }))
+    }
+
+    /// For how long the engine looks for work at most before it sleeps, if it has not started yet.
+    pub(crate) fn engine_look(&self, look: Duration) {
+        *self.shared.engine_look.lock() = look;
     }
 
     /// Has each peer that maps memory of this device hold a copy of `descriptor` until no request of it can touch that any more: its queue

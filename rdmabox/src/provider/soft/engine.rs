@@ -25,7 +25,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn start() -> Result<Engine, VerbsError> {
+    /// Looks for work for `look` at most before it sleeps.
+    pub(crate) fn start(look: Duration) -> Result<Engine, VerbsError> {
         let set = Arc::new(PollSet::new()?);
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new()
@@ -33,7 +34,7 @@ impl Engine {
             .spawn({
                 let (set, stop) = (Arc::clone(&set), Arc::clone(&stop));
                 move || {
-                    if let Err(e) = run(&set, &stop) {
+                    if let Err(e) = run(&set, &stop, look) {
                         log::error!("engine stops: {e}");
                     }
                 }
@@ -47,8 +48,8 @@ impl Engine {
     }
 }
 
-fn run(set: &PollSet, stop: &AtomicBool) -> Result<(), VerbsError> {
-    let mut spin = Spin::default();
+fn run(set: &PollSet, stop: &AtomicBool, look: Duration) -> Result<(), VerbsError> {
+    let mut spin = Spin::new(look);
     // When the last work was done, and when the last look began.
     let mut worked = Instant::now();
     let mut looked = worked;

@@ -37,4 +37,5 @@ pub(crate) use congestion::{choose as choose_congestion_control, never_paced};
 pub use device::SoftDevice;
 pub(crate) use retransmission::try_often;
 pub(crate) use socket::IoVec;
+pub use spin::ENGINE_LOOK;
 pub(crate) use wire::{Header, Opcode};

@@ -9,8 +9,9 @@
 
 use std::time::Duration;
 
-/// Longest time to look: a peer that reads or writes 1 MiB at a time through a file system takes 200 us between an answer and the next request.
-const LONGEST: Duration = Duration::from_micros(400);
+/// Longest time to look, unless it is told otherwise: a peer that reads or writes 1 MiB at a time through a file system takes 200 us between
+/// an answer and the next request.
+pub const ENGINE_LOOK: Duration = Duration::from_micros(400);
 /// The first step up; the step below it is not to look at all.
 const SHORTEST: Duration = Duration::from_micros(25);
 /// A yield that takes longer has let somebody else run: one that was waiting for it, it may be, on the same core.
@@ -28,6 +29,8 @@ const AT_ONCE: Duration = Duration::from_micros(5);
 /// The state of one thread.
 #[derive(Debug)]
 pub(crate) struct Spin {
+    /// The longest limit.
+    longest: Duration,
     limit: Duration,
     /// Sleeps until the limit may grow again.
     modest: u32,
@@ -39,13 +42,12 @@ pub(crate) struct Spin {
     row: u32,
 }
 
-impl Default for Spin {
-    fn default() -> Spin {
-        Spin { limit: Duration::ZERO, modest: 0, next: MODEST[0], switched: None, row: 0 }
-    }
-}
-
 impl Spin {
+    /// Looks for `longest` at most; never if that is nothing.
+    pub(crate) fn new(longest: Duration) -> Spin {
+        Spin { longest, limit: Duration::ZERO, modest: 0, next: MODEST[0], switched: None, row: 0 }
+    }
+
     /// How long to look from the last work on.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
@@ -53,7 +55,7 @@ impl Spin {
 
     /// Work was there when the thread looked for it, `idle` after the last.
     pub(crate) fn found(&mut self, idle: Duration) {
-        if idle > LONGEST {
+        if idle > self.longest {
             self.shrink();
         }
         match self.switched.take() {
@@ -63,7 +65,7 @@ impl Spin {
                     self.hold_back();
                 }
             }
-            Some(false) => *self = Spin { limit: self.limit, ..Spin::default() },
+            Some(false) => *self = Spin { limit: self.limit, ..Spin::new(self.longest) },
             None => {}
         }
     }
@@ -73,8 +75,8 @@ impl Spin {
         self.switched = None;
         if self.modest > 0 {
             self.modest -= u32::from(idle > AT_ONCE);
-        } else if idle <= LONGEST {
-            self.limit = (self.limit * 2).clamp(SHORTEST, LONGEST);
+        } else if idle <= self.longest {
+            self.limit = (self.limit * 2).max(SHORTEST).min(self.longest);
         } else {
             self.shrink();
         }
@@ -97,7 +99,7 @@ impl Spin {
 
     fn hold_back(&mut self) {
         let next = (2 * self.next).min(MODEST[1]);
-        *self = Spin { modest: self.next, next, ..Spin::default() };
+        *self = Spin { modest: self.next, next, ..Spin::new(self.longest) };
     }
 }
 
@@ -105,6 +107,7 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const LONGEST: Duration = ENGINE_LOOK;
     const MICRO: Duration = Duration::from_micros(1);
     const SOON: Duration = Duration::from_micros(60);
     const LATE: Duration = Duration::from_millis(1);
@@ -119,7 +122,7 @@ mod tests {
 
     /// One that looks as long as it may.
     fn eager() -> Spin {
-        let mut spin = Spin::default();
+        let mut spin = Spin::new(LONGEST);
         assert_eq!(limits(&mut spin, SOON, 5), [25, 50, 100, 200, 400]);
         spin
     }
@@ -144,13 +147,23 @@ mod tests {
 
     #[test]
     fn it_grows_while_work_comes_soon_and_shrinks_to_nothing() {
-        let mut spin = Spin::default();
+        let mut spin = Spin::new(LONGEST);
         assert_eq!(spin.limit(), Duration::ZERO);
         assert_eq!(limits(&mut spin, LATE, 2), [0, 0]);
         assert_eq!(limits(&mut spin, SOON, 6), [25, 50, 100, 200, 400, 400]);
         assert_eq!(limits(&mut spin, LATE, 6), [200, 100, 50, 25, 0, 0]);
         assert_eq!(limits(&mut spin, LONGEST, 1), [25]);
         assert_eq!(limits(&mut spin, LONGEST + Duration::from_nanos(1), 1), [0]);
+    }
+
+    #[test]
+    fn it_looks_no_longer_than_it_is_told() {
+        let mut spin = Spin::new(60 * MICRO);
+        assert_eq!(limits(&mut spin, SOON, 4), [25, 50, 60, 60]);
+        assert_eq!(limits(&mut spin, SOON + MICRO, 1), [30]);
+        let mut never = Spin::new(Duration::ZERO);
+        assert_eq!(limits(&mut never, MICRO, 3), [0; 3]);
+        assert_eq!(limits(&mut never, Duration::ZERO, 3), [0; 3]);
     }
 
     #[test]
