@@ -157,7 +157,13 @@ fn a_reply_may_come_late_and_a_later_call_finds_what_was_answered_before_it() {
             outcomes.sort_by_key(|outcome| outcome.clone().ok());
             outcomes
         };
-        assert_eq!(sorted(f.outcomes()), sorted(expected));
+        let mut found = f.outcomes();
+        if f.session.provider() == ProviderKind::Shm {
+            // A host that was rung for what it found by itself as it went to sleep says so when it gets to it.
+            f.session.finish_calls().unwrap();
+            found.extend(f.outcomes());
+        }
+        assert_eq!(sorted(found), sorted(expected));
         f.session.finish_calls().unwrap();
         assert!(f.session.is_connected());
     });
