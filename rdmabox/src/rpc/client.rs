@@ -32,8 +32,10 @@ enum Owner {
     Caller(Arc<Ticket>),
     /// Nobody waits; a message comes.
     Started,
-    /// The same, and the answer will be in memory.
+    /// Nobody waits; the answer will be in memory.
     Left,
+    /// It was left, and the host has been asked for a message.
+    Rung,
 }
 
 #[derive(Debug, Default)]
@@ -236,13 +238,13 @@ impl RpcClient {
             Some(fetch) if number == 0 => (self.call_by_fetch(fetch, slot, request, reply, deadline), false),
             _ => (self.call_in(slot, number, request, reply, deadline), true),
         };
+        self.gather(false);
         // Nobody polls for what is fetched; replies to started calls are taken on the way.
-        let by_message = !polled && self.started.count() > self.left.count();
-        let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
-        let looked = self.gather(false) && (!by_message || self.attendance.glance(&self.stats, &dispatch));
-        // Messages come in the order in which the host sends them, and all of memory has been looked at: what was due then has not been
-        // answered until now.
-        if result.is_ok() && looked && self.started.is_overdue(begun) {
+        if !polled && self.started.count() > self.left.count() {
+            self.attendance.glance(&self.stats, &|wcs| self.dispatch(wcs));
+        }
+        // Messages come in the order in which the host sends them: what was due before this call has not been answered until now.
+        if result.is_ok() && self.has_overdue(begun) {
             log::warn!(
                 "the host has not answered a started call within {:?}: closing the session",
                 self.timeout
@@ -440,7 +442,11 @@ impl RpcClient {
             if header.kind == Kind::Ring || in_memory && self.fetch.is_none() {
                 return None;
             }
-            let owner = entry.owner.take_if(|owner| !matches!(owner, Owner::Left))?;
+            let owner = entry.owner.take_if(|owner| match owner {
+                Owner::Caller(_) | Owner::Rung => true,
+                Owner::Started => !in_memory,
+                Owner::Left => false,
+            })?;
             entry.deferred = header.kind == Kind::Deferred;
             entry.in_memory = in_memory;
             // The caller gets this buffer for his own: they are kept from call to call.
@@ -462,12 +468,15 @@ impl RpcClient {
                 self.stats.call_latency.record(ticket.started().elapsed());
                 self.tell(&ticket, result);
             }
-            Owner::Started | Owner::Left => self.end_started(slot, result),
+            Owner::Started | Owner::Left | Owner::Rung => {
+                // Nobody sleeps on the completion queue while this thread takes from it.
+                self.end_started(slot, result);
+            }
         }
     }
 
-    /// The reply to a started call is in its slot, or in memory where the host has said so.
-    fn end_started(&self, slot: usize, mut result: Result<(), RequestError>) {
+    /// The reply to a started call is in its slot, or in memory where the host has said so. True if somebody who waits was told.
+    fn end_started(&self, slot: usize, mut result: Result<(), RequestError>) -> bool {
         let (mut bytes, in_memory) = {
             let mut entry = self.slots[slot].lock();
             (std::mem::take(&mut entry.reply), entry.in_memory)
@@ -488,6 +497,7 @@ impl RpcClient {
         let told = self.started.end(slot);
         self.give_slot(slot);
         told.iter().for_each(|waiter| self.tell(waiter, Ok(())));
+        !told.is_empty()
     }
 
     /// Callers block: a thread is all that there can be to wake.
@@ -513,7 +523,9 @@ impl RpcClient {
             let owner = slot.lock().owner.take();
             match owner {
                 Some(Owner::Caller(ticket)) => self.tell(&ticket, Err(RequestError::Disconnected)),
-                Some(Owner::Started | Owner::Left) => self.started.report(Err(RequestError::Disconnected)),
+                Some(Owner::Started | Owner::Left | Owner::Rung) => {
+                    self.started.report(Err(RequestError::Disconnected))
+                }
                 None => {}
             }
         }

@@ -162,9 +162,21 @@ impl<W> Book<W> {
         !self.for_a_place.is_empty() || !self.for_replies.is_empty()
     }
 
-    /// True if a call under way was to be answered before `time`.
-    fn is_overdue(&self, time: Instant) -> bool {
-        self.due.iter().flatten().any(|due| *due < time)
+    /// A call that is under way still is to be answered until another time.
+    fn renew(&mut self, slot: usize, due: Instant) {
+        if let Some(before) = &mut self.due[slot] {
+            *before = due;
+        }
+    }
+
+    /// The calls under way that were to be answered before `time`.
+    fn overdue(&self, time: Instant) -> Slots {
+        let is_overdue = |due: &Option<Instant>| due.is_some_and(|due| due < time);
+        self.due
+            .iter()
+            .enumerate()
+            .filter(|(_, due)| is_overdue(due))
+            .fold(0, |slots, (slot, _)| slots | 1 << slot)
     }
 
     /// The session is over. Gives all that wait.
@@ -252,9 +264,19 @@ impl StartedCalls {
         self.book.lock().has_waiters()
     }
 
-    /// True if a call under way was to be answered before `time`. Cheap while there is none.
+    /// A slot's call, if it is under way still, is to be answered until `due`.
+    pub(super) fn renew(&self, slot: usize, due: Instant) {
+        self.book.lock().renew(slot, due);
+    }
+
+    /// The calls under way that were to be answered before `time`. Cheap while there is none.
+    pub(super) fn overdue(&self, time: Instant) -> Slots {
+        if self.count() == 0 { 0 } else { self.book.lock().overdue(time) }
+    }
+
+    /// True if there is such a call.
     pub(super) fn is_overdue(&self, time: Instant) -> bool {
-        self.count() > 0 && self.book.lock().is_overdue(time)
+        self.overdue(time) != 0
     }
 
     /// The session is over. Gives those who are to be told so.

@@ -194,6 +194,8 @@ pub(super) fn introduce(
 /// Something that nobody waits for has failed.
 fn complain(outcome: Result<&[u8], RequestError>) {
     match outcome.map(decode_reply) {
+        // They are carried out in any order, and a file that has no name goes with its last close.
+        Ok(Ok(Reply::Error(Errno::ESTALE))) => {}
         Ok(Ok(Reply::Error(errno))) => {
             log::warn!("a file could not be closed, or its time of access set: {errno}")
         }

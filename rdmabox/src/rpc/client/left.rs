@@ -2,11 +2,17 @@
 //!
 //! Whoever makes another call looks for their answers on the way. Whoever waits for them rings the host for each first, so that its answer
 //! is a message, which wakes. A call that is left while somebody waits is rung for at once: the one who waits says so first and looks then, the
-//! one who leaves a call writes it down first and asks who waits then, so that one of the two finds the other.
+//! one who leaves a call writes it down first and asks who waits then, so that one of the two finds the other. An answer that a third one finds meanwhile
+//! is nothing that wakes who sleeps on the completion queue: he who finds it does.
+//!
+//! A host that is busy with something long does not look at memory, though it takes messages. So a call that is left for half of the time that it may take
+//! is rung for by the next call, and has its time from then on.
+
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::{CALL_SLOTS, FetchClient, Header, Kind, Owner, RpcClient, Stage};
+use super::{CALL_SLOTS, FetchClient, Header, Kind, Owner, RpcClient, Slot, Stage};
 use crate::{
     rpc::started::Slots,
     session::RequestError,
@@ -41,14 +47,13 @@ impl Left {
     }
 
     /// Has `goes` look at each, and forgets those for which it says so. Whoever `must` look waits where another thread is at it; anybody else
-    /// does without, and is told so with false.
-    fn look(&self, must: bool, mut goes: impl FnMut(usize) -> bool) -> bool {
+    /// does without.
+    fn look(&self, must: bool, mut goes: impl FnMut(usize) -> bool) {
         let slots = if must { Some(self.slots.lock()) } else { self.slots.try_lock() };
-        let Some(mut slots) = slots else { return false };
+        let Some(mut slots) = slots else { return };
         let gone = (0..CALL_SLOTS).filter(|slot| *slots & (1 << slot) != 0 && goes(*slot));
         *slots &= !gone.fold(0, |gone, slot| gone | 1 << slot);
         self.shown.store(*slots, Ordering::Relaxed);
-        true
     }
 }
 
@@ -61,7 +66,10 @@ impl RpcClient {
             return;
         }
         match fetch.leave(slot, request) {
-            Ok(Stage::Ring { number }) => self.ring(slot, number),
+            Ok(Stage::Ring { number }) => {
+                self.expect_message(slot, &mut self.slots[slot].lock());
+                self.ring(slot, number);
+            }
             Ok(_) => {
                 if self.left.leave(slot, || self.started.has_waiters()) {
                     self.gather(true);
@@ -74,18 +82,26 @@ impl RpcClient {
         }
     }
 
-    /// Takes the answers to calls that were left. With `rings` those that have none are answered by message from now on. False if another
-    /// thread is at it, which may have looked too early.
-    pub(super) fn gather(&self, rings: bool) -> bool {
-        let Some(fetch) = self.fetch.as_ref().filter(|_| rings || self.left.count() > 0) else { return true };
+    /// Takes the answers to calls that were left, unless another thread is at it. With `rings` all of them are looked at, and those that have none are answered by
+    /// message from now on.
+    pub(super) fn gather(&self, rings: bool) {
+        let Some(fetch) = self.fetch.as_ref().filter(|_| rings || self.left.count() > 0) else { return };
         let mut found: SmallVec<[(usize, Result<Stage, RequestError>); CALL_SLOTS]> = SmallVec::new();
-        let looked = self.left.look(rings, |slot| {
-            let stage = fetch.look(slot, &mut self.slots[slot].lock().reply, &self.stats);
-            let goes = rings || !matches!(stage, Ok(Stage::Left { .. }));
-            if goes {
+        self.left.look(rings, |slot| {
+            let entry = &mut *self.slots[slot].lock();
+            let stage = fetch.look(slot, &mut entry.reply, &self.stats);
+            // Whoever looks next, and finds it no longer among those that are left, finds it answered or rung for.
+            let is_open = match stage {
+                Ok(Stage::Answered | Stage::Unanswered) => entry.owner.take().is_some(),
+                Ok(Stage::Left { .. }) if !rings => return false,
+                Ok(Stage::Left { .. } | Stage::Ring { .. }) => self.expect_message(slot, entry),
+                Ok(Stage::Ended | Stage::Nonsense) | Err(_) => true,
+            };
+            // The end of the session may have been quicker, and has told of it then.
+            if is_open {
                 found.push((slot, stage));
             }
-            goes
+            true
         });
         for (slot, stage) in found {
             match stage {
@@ -98,23 +114,43 @@ impl RpcClient {
                 }
             }
         }
-        looked
+    }
+
+    /// Rings for calls that are left and were to be answered soon after `time`, and says whether one that was to be answered before has none, for whichever
+    /// reason: its answer is neither in memory nor among the messages that have come.
+    pub(super) fn has_overdue(&self, time: Instant) -> bool {
+        if !self.started.is_overdue(time + self.timeout / 2) {
+            return false;
+        }
+        self.gather(true);
+        let dispatch = |wcs: &[super::WorkCompletion]| self.dispatch(wcs);
+        if !self.started.is_overdue(time) || !self.attendance.glance(&self.stats, &dispatch) {
+            return false;
+        }
+        // What another thread has taken the answer of has no owner. First these, then the time: a slot that has another call meanwhile has another time.
+        let owned = (0..CALL_SLOTS).filter(|slot| self.slots[*slot].lock().owner.is_some());
+        let owned = owned.fold(0, |owned, slot| owned | 1 << slot);
+        self.started.overdue(time) & owned != 0
     }
 
     fn end_left(&self, slot: usize, result: Result<(), RequestError>) {
-        let owner = self.slots[slot].lock().owner.take();
-        // The end of the session may have been quicker, and has told of it then.
-        if owner.is_some() {
-            self.stats.calls_fetched.inc();
-            self.end_started(slot, result);
+        self.stats.calls_fetched.inc();
+        if self.end_started(slot, result) {
+            // Whoever has been told may sleep on the completion queue.
+            self.attendance.wake();
         }
+    }
+
+    /// From now on a message answers the call in a slot, which has its time anew. False if the session has ended.
+    fn expect_message(&self, slot: usize, entry: &mut Slot) -> bool {
+        let Some(owner) = &mut entry.owner else { return false };
+        *owner = Owner::Rung;
+        self.started.renew(slot, Instant::now() + self.timeout);
+        true
     }
 
     /// Asks for a message in the place of an answer in memory.
     fn ring(&self, slot: usize, number: u32) {
-        if let Some(owner) = &mut self.slots[slot].lock().owner {
-            *owner = Owner::Started;
-        }
         self.stats.calls_rung.inc();
         self.send_or_fail(Header { slot, kind: Kind::Ring, number }, &[]);
     }

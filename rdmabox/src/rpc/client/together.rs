@@ -18,6 +18,8 @@ impl RpcClient {
         for (request, reply) in requests.iter().zip(replies) {
             // Who has calls under way waits for those, and not for a place that others have who wait, too.
             let slot = loop {
+                // What was started before and is answered gives its place back.
+                self.gather(false);
                 match self.spare_slot() {
                     Some(slot) => break Ok(slot),
                     None => match under_way.pop_front() {

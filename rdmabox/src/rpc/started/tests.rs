@@ -32,14 +32,18 @@ fn a_call_is_overdue_from_its_time_until_it_ends() {
     let mut book = Numbers::default();
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    assert!(!book.is_overdue(at(9)));
+    assert_eq!(book.overdue(at(9)), 0);
     for (slot, due) in [(1, 5), (0, 7)] {
         assert_eq!(book.ask_for_a_place(&|| unreachable!()), Asked::Now);
         book.begin(slot, at(due));
     }
-    assert!(!book.is_overdue(at(5)) && book.is_overdue(at(6)));
+    assert_eq!([book.overdue(at(5)), book.overdue(at(6)), book.overdue(at(8))], [0, 0b10, 0b11]);
+    book.renew(0, at(9));
+    assert_eq!([book.overdue(at(9)), book.overdue(at(10))], [0b10, 0b11]);
     assert!(book.end(1).is_empty());
-    assert!(!book.is_overdue(at(7)) && book.is_overdue(at(8)));
+    // What has ended is not under way again.
+    book.renew(1, at(9));
+    assert_eq!([book.overdue(at(9)), book.overdue(at(10))], [0, 0b01]);
 }
 
 #[test]

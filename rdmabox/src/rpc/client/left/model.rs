@@ -76,8 +76,8 @@ fn an_answer_is_taken_once() {
             })
         };
         let other = go(move || look(&other));
-        let looked = [look(&session), other.join().unwrap()];
-        assert!(looked.contains(&true));
+        look(&session);
+        other.join().unwrap();
         assert_eq!((session.rung.load(Ordering::Relaxed), session.left.count()), (2, 0));
     });
 }
