@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use rdmabox::{RemoteAddr, RequestError, Session};
+use rdmabox::{RemoteAddr, RequestError, Session, Until};
 
 mod support;
 
@@ -74,7 +74,8 @@ fn who_serves_runs_the_callbacks_himself() {
         let me = thread::current().id();
         let (send, receive) = mpsc::channel();
         for round in 0..100usize {
-            session.serve(|| {
+            let until = if round % 2 == 0 { Until::AllDone } else { Until::AnyDone };
+            session.serve(until, || {
                 for i in 0..8 {
                     let send = send.clone();
                     session.read_then(at(base, i * 4096), vec![1; 4096], move |result, buf| {
@@ -109,11 +110,12 @@ fn threads_that_serve_at_once_serve_everything_once() {
                 let (send, session) = (send.clone(), &session);
                 scope.spawn(move || {
                     for i in 0..100 {
-                        session.serve(|| {
+                        let until = if caller % 2 == 0 { Until::AllDone } else { Until::AnyDone };
+                        session.serve(until, || {
                             let (again, send) = (Arc::clone(session), send.clone());
                             session.read_then(at(base, 64 * caller), vec![1; 64], move |result, buf| {
                                 assert_eq!((result, buf), (Ok(()), vec![0; 64]));
-                                again.serve(|| {
+                                again.serve(until, || {
                                     again.read_then(at(base, 0), vec![1; 8], move |result, _| {
                                         send.send((caller, i, result)).unwrap();
                                     });

@@ -326,9 +326,6 @@ fn serve_mounted<F: Filesystem>(
         })?;
     // Nothing is answered before there is the ring that was agreed on.
     let agreed = started.get().filter(|agreed| agreed.ring);
-    if let (Some(_), Some((_, link))) = (&agreed, &client) {
-        link.comes_over_ring();
-    }
     let serving = agreed.zip(ring).and_then(|(agreed, ring)| {
         let failed = move |e| drop(send.send(Event::Ended(Err(e))));
         let served = ring.start(&agreed.filesystem, &own, mounted.path().to_owned(), failed);

@@ -30,6 +30,7 @@ use std::{
     time::Duration,
 };
 
+pub use self::serve::Until;
 pub(crate) use self::{
     attend::{Attendance, Waited},
     complete::{as_callback, in_callback},

@@ -309,12 +309,22 @@ fn a_callback_is_run() {
 /// serves, who has not seen it; and a poller that leaves something to a thread that has left.
 #[test]
 fn what_is_started_while_somebody_serves_is_served() {
-    check(Some(2), || {
+    check_serving(Until::AllDone);
+}
+
+/// The same of one who leaves when anything is done: what else there is goes to a poller.
+#[test]
+fn what_is_left_by_one_who_serves_until_anything_is_done_is_served() {
+    check_serving(Until::AnyDone);
+}
+
+fn check_serving(until: Until) {
+    check(Some(2), move || {
         let runtime = runtime(Card::Completes, PollingMode::Adaptive, NEVER);
         let started = |runtime: &Arc<Runtime>, index| {
             start(runtime, index).then(|result, buf| assert_eq!((result, buf), (Ok(()), Some(&DATA[..]))));
         };
-        let serves = caller(&runtime, move |runtime| runtime.serve(|| started(runtime, 0)));
+        let serves = caller(&runtime, move |runtime| runtime.serve(until, || started(runtime, 0)));
         let starts =
             caller(&runtime, move |runtime| [1, 2].into_iter().for_each(|index| started(runtime, index)));
         join([serves, starts]);

@@ -32,6 +32,15 @@ const IN_VAIN: u32 = 4;
 /// The logarithm of how many are left out, at most.
 const RAREST: u32 = 10;
 
+/// What a thread that serves waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// All that was started, by whomever.
+    AllDone,
+    /// Something, which the thread has to see to: there are others that come with it.
+    AnyDone,
+}
+
 /// Who serves, and whether that pays.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
@@ -87,9 +96,9 @@ impl Drop for Serving<'_> {
 }
 
 impl Runtime {
-    /// Runs `start`, and serves on this thread what was started, there or elsewhere, until all of it is done, nothing comes any more, or it has been at it for
-    /// long: then the pollers go on. If another thread serves already, this is in a callback, or nobody but pollers may, it only runs `start`.
-    pub(crate) fn serve<R>(&self, start: impl FnOnce() -> R) -> R {
+    /// Runs `start`, and serves on this thread what was started, there or elsewhere, until all or any of it is done, nothing comes any more, or it has been at it
+    /// for long: then the pollers go on. If another thread serves already, this is in a callback, or nobody but pollers may, it only runs `start`.
+    pub(crate) fn serve<R>(&self, until: Until, start: impl FnOnce() -> R) -> R {
         let may = self.may_be_served && !super::in_callback() && self.service.habit.tries();
         if !may || self.serving.swap(true, Ordering::SeqCst) {
             return start();
@@ -98,7 +107,7 @@ impl Runtime {
         let result = start();
         // Where this is part of what is posted together.
         self.post_held();
-        self.serve_what_was_started();
+        self.serve_what_was_started(until);
         result
     }
 
@@ -107,7 +116,7 @@ impl Runtime {
         self.serving.load(Ordering::SeqCst)
     }
 
-    fn serve_what_was_started(&self) {
+    fn serve_what_was_started(&self, until: Until) {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let began = now();
         self.end_overdue_in_time(began);
@@ -133,7 +142,10 @@ impl Runtime {
             }
             if found > 0 {
                 (vain, any, waits_since) = (0, true, None);
-                continue;
+                match until {
+                    Until::AllDone => continue,
+                    Until::AnyDone => break,
+                }
             }
             vain += 1;
             if !vain.is_multiple_of(LOOKS_PER_YIELD) {

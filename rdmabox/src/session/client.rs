@@ -13,7 +13,7 @@ use super::{
 use crate::{
     memory::{self, Buffer, Lent, Memory, RecvBuf, SendBuf},
     rpc::{Cancel, RpcClient},
-    runtime::{GroupOp, Runtime, Started, in_callback},
+    runtime::{GroupOp, Runtime, Started, Until, in_callback},
     stats::{Stats, StatsSnapshot},
     verbs::{Access, DirectOp, RemoteAddr, SendOp, VerbsError},
 };
@@ -271,14 +271,14 @@ impl Session {
         self.runtime.together(start)
     }
 
-    /// Runs `start`, which starts requests with callbacks, and then serves on this thread all that were started, by whomever, until they are done, nothing
-    /// comes for 100 microseconds, or 5 milliseconds are over. Their callbacks run here, without a thread being woken for them. To be called where there is
+    /// Runs `start`, which starts requests with callbacks, and then serves on this thread all that were started, by whomever, until they are done (with
+    /// [`Until::AnyDone`] until one look finds some that are), nothing comes for 100 microseconds, or 5 milliseconds are over. Their callbacks run here, without a thread being woken for them. To be called where there is
     /// nothing better to do: others may start more meanwhile.
     ///
     /// One thread serves at a time. On another one, in a callback, where completions are waited for by events, and for a while where serving has found nothing, it
     /// only runs `start`.
-    pub fn serve<R>(&self, start: impl FnOnce() -> R) -> R {
-        self.runtime.serve(start)
+    pub fn serve<R>(&self, until: Until, start: impl FnOnce() -> R) -> R {
+        self.runtime.serve(until, start)
     }
 
     /// A buffer in registered memory; None if the session's pool has none of that length to give (at most 1 MiB).

@@ -54,6 +54,7 @@ pub use crate::{
     polling::PollingMode,
     provider::rdma::{RdmaError, RdmaOptions},
     rpc::{Cancel, Later, MAX_CALL, Reply, StartedReply},
+    runtime::Until,
     stats::StatsSnapshot,
     verbs::{Access, RemoteAddr, WcStatus},
 };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
+use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Until};
 use rfs_proto::{
     Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Growth, Identity, InUse, Layout,
     Marks, Opened, RegionRef, RenameFlags, Reply, Request, SetTime, checksum, decode_request, encode_reply,
@@ -549,6 +549,7 @@ pub(crate) struct Meddler {
     hook: Mutex<Hook>,
     /// Started reads and writes that are not carried out yet, if they are held.
     held: Mutex<Option<Vec<Held>>>,
+    served: Mutex<Vec<Until>>,
 }
 
 /// What was started.
@@ -569,6 +570,7 @@ impl Meddler {
             inner: inner.clone(),
             hook: Mutex::new(Box::new(|_| Ok(()))),
             held: Mutex::default(),
+            served: Mutex::default(),
         })
     }
 
@@ -613,6 +615,11 @@ impl Meddler {
     /// How many are held.
     pub(crate) fn held(&self) -> usize {
         self.held.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Until when threads have offered to serve what they started, since this was asked before.
+    pub(crate) fn served(&self) -> Vec<Until> {
+        std::mem::take(&mut *self.served.lock())
     }
 
     /// Those that are held come to this.
@@ -684,6 +691,11 @@ impl Remote for Meddler {
             Some(held) => held.push(Held::Write(remote, data, done)),
             None => self.inner.write_then(remote, data, done),
         }
+    }
+
+    fn serve(&self, until: Until, start: &mut dyn FnMut()) {
+        self.served.lock().push(until);
+        start();
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {

@@ -22,7 +22,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rdmabox::{RemoteAddr, RequestError};
+use rdmabox::{RemoteAddr, RequestError, Until};
 
 use super::{Client, ClientError, ReadData, inode::Inode, layout::Piece};
 pub(crate) use company::{Company, Started, Transfers};
@@ -41,6 +41,8 @@ pub enum Next {
     Waits,
     /// Nothing is: the thread would wait.
     Nothing,
+    /// Answers that many wait for, for which it has to come back with some.
+    Answers,
     /// It has to go back to see.
     Unknown,
 }
@@ -158,9 +160,10 @@ impl Client {
         let add = |request| self.gathered.add(&*self.remote, request, next == Next::Waits);
         match next {
             Next::Waits | Next::Unknown => add(request),
-            Next::Nothing => {
+            Next::Nothing | Next::Answers => {
+                let until = if next == Next::Nothing { Until::AllDone } else { Until::AnyDone };
                 let mut request = Some(request);
-                self.remote.serve(&mut || request.take().into_iter().for_each(add));
+                self.remote.serve(until, &mut || request.take().into_iter().for_each(add));
             }
         }
     }

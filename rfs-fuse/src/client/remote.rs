@@ -4,7 +4,7 @@
 
 use std::{fmt, sync::Arc};
 
-use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Session};
+use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Session, Until};
 use rfs_proto::RegionRef;
 
 /// What is done with the bytes of a started read.
@@ -63,8 +63,9 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn together(&self, start: &mut dyn FnMut()) {
         start();
     }
-    /// Runs `start`, and may then stay to run the `done` of what was started, here or elsewhere, on this thread: as long as there is something under way, which others may have started meanwhile, though only for some milliseconds.
-    fn serve(&self, start: &mut dyn FnMut()) {
+    /// Runs `start`, and may then stay to run the `done` of what was started, here or elsewhere, on this thread: as long as there is something under way, which others may have started
+    /// meanwhile, or until something is done; though only for some milliseconds.
+    fn serve(&self, _until: Until, start: &mut dyn FnMut()) {
         start();
     }
     /// Runs a list in order.
@@ -153,8 +154,8 @@ impl Remote for Session {
         Session::together(self, start);
     }
 
-    fn serve(&self, start: &mut dyn FnMut()) {
-        Session::serve(self, start);
+    fn serve(&self, until: Until, start: &mut dyn FnMut()) {
+        Session::serve(self, until, start);
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {

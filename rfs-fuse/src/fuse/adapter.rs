@@ -323,11 +323,12 @@ impl Filesystem for Adapter {
             return reply.error(self.errno("read", &e));
         }
         let complained = Arc::clone(&self.complained);
+        let beside = reply.beside();
         let answer = move |data: Result<ReadData<'_>, ClientError>| match data {
             Ok(data) => reply::send(reply, data),
             Err(e) => reply.error(answers::errno(&complained, "read", &e)),
         };
-        let next = || self.kernel.next();
+        let next = || self.kernel.next(beside);
         let Err(answer) = self.client.read_later(ino.0, offset, size as usize, next, answer) else { return };
         let mut answer = Some(answer);
         let read = BUFFER.with_borrow_mut(|buffer| {
@@ -372,7 +373,8 @@ impl Filesystem for Adapter {
         if only_places
             && self.client.is_for_later(data.len())
             && !(direct && self.may_have_capability(ino.0))
-            && let Some(write) = self.client.write_later(ino.0, offset, data, || self.kernel.next())
+            && let Some(write) =
+                self.client.write_later(ino.0, offset, data, || self.kernel.next(reply.beside()))
         {
             let complained = Arc::clone(&self.complained);
             return write.start(move |written| match written {

@@ -21,7 +21,7 @@ use rustix::{
 use crate::client::Next;
 
 use super::{
-    session::descriptors::clone_of,
+    session::{Beside, descriptors::clone_of},
     telling::{self, Tellers},
 };
 
@@ -42,8 +42,6 @@ pub struct Kernel {
     /// A clone: no request is taken through it.
     device: OnceLock<File>,
     expires: AtomicBool,
-    /// Requests come over a ring.
-    ring: AtomicBool,
 }
 
 /// For all who tell the kernel something.
@@ -93,16 +91,14 @@ impl Kernel {
         self.device.set(clone_of(device)?).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
-    /// From now on requests come over a ring.
-    pub fn comes_over_ring(&self) {
-        self.ring.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether a request waits in the device that nobody has taken yet. Those of a ring are not seen, and its threads have to come back to it for each
-    /// answer to leave.
-    pub(super) fn next(&self) -> Next {
-        let Some(device) = self.device.get().filter(|_| !self.ring.load(Ordering::Relaxed)) else {
-            return Next::Unknown;
+    /// What there is to do next for a thread. `beside`: what it knows of that itself, if its request came over a ring: to see more it has to come back there, and
+    /// for answers to leave.
+    pub(super) fn next(&self, beside: Option<Beside>) -> Next {
+        let device = match (beside, self.device.get()) {
+            (Some(Beside::Another), _) => return Next::Waits,
+            (Some(Beside::Many), _) => return Next::Answers,
+            (Some(Beside::Few), _) | (None, None) => return Next::Unknown,
+            (None, Some(device)) => device,
         };
         let mut device = [PollFd::new(device, PollFlags::IN)];
         match poll(&mut device, Some(&Timespec::default())) {

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
+use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Until};
 use rfs_proto::{Request, encode_request};
 use smallvec::SmallVec;
 
@@ -143,9 +143,9 @@ impl Remote for Returning {
         link.remote.together(start);
     }
 
-    fn serve(&self, start: &mut dyn FnMut()) {
+    fn serve(&self, until: Until, start: &mut dyn FnMut()) {
         let link = Arc::clone(&self.link.read());
-        link.remote.serve(start);
+        link.remote.serve(until, start);
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {

@@ -2,6 +2,8 @@
 
 use std::{cell::Cell, sync::mpsc, thread};
 
+use rdmabox::Until;
+
 use super::*;
 use crate::client::Next;
 
@@ -88,6 +90,23 @@ fn who_has_been_alone_for_long_asks_rarely_for_more() {
     meddler.release(&Ok(()));
     assert!(started.recv().is_ok());
     assert_eq!(alone(16), 16);
+}
+
+/// Catches a thread over io_uring that stays while others wait for what it has to hand on, and one over `/dev/fuse` that goes to sleep where it could serve.
+#[test]
+fn a_thread_stays_for_as_long_as_it_has_nothing_else_to_do() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let _other = c.one_transfer();
+    for (next, served) in [
+        (Next::Nothing, &[Until::AllDone][..]),
+        (Next::Answers, &[Until::AnyDone]),
+        (Next::Waits, &[]),
+        (Next::Unknown, &[]),
+    ] {
+        assert!(c.read_later(ino, 0, 100, || next, |_| ()).is_ok());
+        assert_eq!(meddler.served(), served, "{next:?}");
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub use self::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
         ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     },
-    ring::{Ring, Serving},
+    ring::{Beside, Ring, Serving},
 };
 
 /// Who asks.

@@ -4,7 +4,7 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
-use super::ring::{List, Slot, abi};
+use super::ring::{Beside, List, Slot, abi};
 
 /// How an answer gets to the kernel.
 #[derive(Debug)]
@@ -43,6 +43,23 @@ macro_rules! replies {
         }
     )*};
 }
+
+/// What else the thread has to do that has the request.
+macro_rules! beside {
+    ($($name:ident)*) => {$(
+        impl $name {
+            /// What else the thread has to do. `None` where that has to be asked of the kernel.
+            pub fn beside(&self) -> Option<Beside> {
+                match &self.0 {
+                    Way::Device(_) => None,
+                    Way::Ring(slot) => Some(slot.beside()),
+                }
+            }
+        }
+    )*};
+}
+
+beside! { ReplyData ReplyWrite }
 
 replies! {
     /// Answers with attributes.

@@ -27,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+pub use self::slot::Beside;
 pub(super) use self::slot::{List, Slot};
 use self::{
     kick::{Kick, stay_on},

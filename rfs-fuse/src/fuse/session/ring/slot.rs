@@ -102,12 +102,33 @@ pub(in crate::fuse::session) struct Slot {
     memory: &'static Entry,
     entry: usize,
     unique: u64,
+    beside: Beside,
+}
+
+/// What else the thread has that a request has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Another request, which has come with it and is served next.
+    Another,
+    /// Many that are not answered yet.
+    Many,
+    /// Few of those, or none.
+    Few,
 }
 
 impl Slot {
     /// The request that an entry has now. There is one at a time.
-    pub(super) fn new(answers: Arc<Answers>, (entry, memory): (usize, &'static Entry), unique: u64) -> Slot {
-        Slot { open: Some(answers), memory, entry, unique }
+    pub(super) fn new(
+        answers: Arc<Answers>,
+        (entry, memory): (usize, &'static Entry),
+        unique: u64,
+        beside: Beside,
+    ) -> Slot {
+        Slot { open: Some(answers), memory, entry, unique, beside }
+    }
+
+    pub(in crate::fuse::session) fn beside(&self) -> Beside {
+        self.beside
     }
 
     fn send(&mut self, errno: i32, payload: Payload) {

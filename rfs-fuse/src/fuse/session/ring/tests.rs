@@ -20,7 +20,7 @@ use super::{
     abi::{InHeader, PART, ReadWriteIn, SetattrIn},
     decode::{Incoming, dispatch},
     entry::Entry,
-    slot::{Answer, Answers, Payload, Slot},
+    slot::{Answer, Answers, Beside, Payload, Slot},
 };
 use crate::fuse::session::*;
 
@@ -220,7 +220,7 @@ fn ask(opcode: u32, nodeid: u64, op: &[u8], payload: &[u8]) -> Outcome {
     let header =
         InHeader { opcode, nodeid, uid: 1, gid: 2, pid: 3, unique: UNIQUE, ..InHeader::new_zeroed() };
     let answers = Arc::new(Answers::new().unwrap());
-    let slot = Slot::new(Arc::clone(&answers), (4, memory), UNIQUE);
+    let slot = Slot::new(Arc::clone(&answers), (4, memory), UNIQUE, Beside::Few);
     let witness = Witness::default();
     // SAFETY: as a worker has it.
     let payload = unsafe { memory.payload(payload.len()) };
@@ -363,7 +363,8 @@ fn what_makes_no_sense_or_is_left_out_is_an_error() {
 #[test]
 fn whoever_sleeps_is_woken_by_an_answer_and_nobody_else_is() {
     let answers = Arc::new(Answers::new().unwrap());
-    let slot = |unique| Slot::new(Arc::clone(&answers), (0, Entry::new(PAYLOAD).unwrap()), unique);
+    let slot =
+        |unique| Slot::new(Arc::clone(&answers), (0, Entry::new(PAYLOAD).unwrap()), unique, Beside::Few);
     let (first, second, third) = (slot(1), slot(2), slot(3));
     let wakes = || {
         let mut count = [0; 8];

@@ -18,7 +18,7 @@ use super::{
     decode::{self, Incoming},
     entry::Entry,
     kick::Kick,
-    slot::{Answer, Answers, Payload, Slot},
+    slot::{Answer, Answers, Beside, Payload, Slot},
 };
 use crate::fuse::session::Filesystem;
 
@@ -26,6 +26,8 @@ use crate::fuse::session::Filesystem;
 const SUBMISSIONS: u32 = 32;
 /// What completes when the thread is woken; all else is the number of an entry.
 const WOKEN: u64 = u64::MAX;
+/// With so many requests that are not answered a thread does better to stay and find answers, which leave together, than to sleep until it is woken for one.
+const MANY: usize = 6;
 /// Of an entry's `iovec`s.
 const PARTS: u32 = 2;
 
@@ -111,15 +113,18 @@ impl Worker {
                 Err(e) => return Err(e),
             }
             events.extend(self.ring.completion().map(|event| (event.user_data(), event.result())));
-            let last = events.len().saturating_sub(1);
-            for (at, (what, result)) in events.drain(..).enumerate() {
+            let mut requests = events.iter().filter(|(what, _)| *what != WOKEN).count();
+            for (what, result) in events.drain(..) {
                 match (what, result) {
                     (WOKEN, _) => self.arm()?,
-                    (entry, 0..) => self.serve(mount, filesystem, entry as usize, &mut answers)?,
+                    (entry, 0..) => {
+                        requests -= 1;
+                        self.serve(mount, filesystem, (entry as usize, requests > 0), &mut answers)?;
+                    }
                     (_, error) if is_over(error) => return Ok(()),
                     (_, error) => return Err(io::Error::from_raw_os_error(-error)),
                 }
-                if at < last {
+                if requests > 0 && !self.ring.submission().is_empty() {
                     // Nobody waits for his answer while others are served.
                     self.ring.submit()?;
                 }
@@ -153,12 +158,12 @@ impl Worker {
         }
     }
 
-    /// A request has come to an entry.
+    /// A request has come to an entry, and another one with it, maybe.
     fn serve(
         &mut self,
         mount: &Mount,
         filesystem: &impl Filesystem,
-        number: usize,
+        (number, followed): (usize, bool),
         answers: &mut Vec<Answer>,
     ) -> io::Result<()> {
         let held = self.entries.get_mut(number).ok_or(io::ErrorKind::InvalidData)?;
@@ -167,7 +172,13 @@ impl Worker {
         held.with = With::Us { commit_id: headers.entry.commit_id };
         let header =
             InHeader::read_from_prefix(&headers.in_out).map_or_else(|_| InHeader::new_zeroed(), |(h, _)| h);
-        let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique);
+        let unanswered = || self.entries.iter().filter(|held| held.with != With::Kernel).count();
+        let beside = match followed {
+            true => Beside::Another,
+            false if unanswered() >= MANY => Beside::Many,
+            false => Beside::Few,
+        };
+        let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique, beside);
         // SAFETY: the entry is not given back before this has returned; a slot writes to the payload only where what is looked at
         // has been copied (`decode`).
         let payload = unsafe { memory.payload(headers.entry.payload_sz as usize) };
