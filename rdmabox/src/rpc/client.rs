@@ -244,7 +244,7 @@ impl RpcClient {
             self.attendance.glance(&self.stats, &|wcs| self.dispatch(wcs));
         }
         // Messages come in the order in which the host sends them: what was due before this call has not been answered until now.
-        if result.is_ok() && self.has_overdue(begun) {
+        if result.is_ok() && self.has_overdue(begun, polled) {
             log::warn!(
                 "the host has not answered a started call within {:?}: closing the session",
                 self.timeout

@@ -274,11 +274,6 @@ impl StartedCalls {
         if self.count() == 0 { 0 } else { self.book.lock().overdue(time) }
     }
 
-    /// True if there is such a call.
-    pub(super) fn is_overdue(&self, time: Instant) -> bool {
-        self.overdue(time) != 0
-    }
-
     /// The session is over. Gives those who are to be told so.
     pub(super) fn fail(&self) -> Told<Arc<Ticket>> {
         self.book.lock().fail()

@@ -254,10 +254,14 @@ impl Runtime {
         result: Result<(), RequestError>,
     ) -> bool {
         let (notice, last) = ticket.complete_one(attendance, result);
-        if last && ticket.outlives_call() {
+        let started = last && ticket.outlives_call();
+        if started {
             self.queued.fetch_sub(1, Ordering::SeqCst);
         }
         self.tell(notice);
+        if started {
+            self.told_one();
+        }
         last
     }
 

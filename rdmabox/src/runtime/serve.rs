@@ -11,7 +11,7 @@ use super::Runtime;
 use crate::{
     sync::{
         Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
         now, spin_loop, yield_now,
     },
     verbs::WorkCompletion,
@@ -37,7 +37,7 @@ const RAREST: u32 = 10;
 pub enum Until {
     /// All that was started, by whomever.
     AllDone,
-    /// Something, which the thread has to see to: there are others that come with it.
+    /// Anything of it. What is done with it then is together what one look at the completion queues has found.
     AnyDone,
 }
 
@@ -45,6 +45,8 @@ pub enum Until {
 #[derive(Debug, Default)]
 pub(crate) struct Service {
     habit: Habit,
+    /// Started requests whose owners have been told, for those who wait for any. Counted without an order: who looks too early looks again.
+    told: AtomicUsize,
     /// When the age of requests is looked at next, which otherwise the pollers do.
     overdue_at: Mutex<Option<Instant>>,
 }
@@ -104,11 +106,19 @@ impl Runtime {
             return start();
         }
         let _serving = Serving(self);
+        let told = || self.service.told.load(Ordering::Relaxed);
+        let before = told();
         let result = start();
         // Where this is part of what is posted together.
         self.post_held();
-        self.serve_what_was_started(until);
+        // Also what a poller has found that was at it already.
+        self.serve_what_was_started(&|| until == Until::AnyDone && told() != before);
         result
+    }
+
+    /// The owner of a started request has been told that it is done.
+    pub(super) fn told_one(&self) {
+        self.service.told.fetch_add(1, Ordering::Relaxed);
     }
 
     /// True if a thread serves all that is started, and sees to the rest when it leaves.
@@ -116,13 +126,17 @@ impl Runtime {
         self.serving.load(Ordering::SeqCst)
     }
 
-    fn serve_what_was_started(&self, until: Until) {
+    fn serve_what_was_started(&self, has_enough: &dyn Fn() -> bool) {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let began = now();
         self.end_overdue_in_time(began);
         let (mut looks, mut vain, mut any): (u32, u32, bool) = (0, 0, false);
         let mut waits_since = None;
         while self.queued.load(Ordering::SeqCst) > 0 && !self.stopping.load(Ordering::SeqCst) {
+            if has_enough() {
+                any = true;
+                break;
+            }
             let mut found = 0;
             for (index, attendance) in self.attendances.iter().enumerate() {
                 if self.seats[index].is_idle(index) {
@@ -142,10 +156,7 @@ impl Runtime {
             }
             if found > 0 {
                 (vain, any, waits_since) = (0, true, None);
-                match until {
-                    Until::AllDone => continue,
-                    Until::AnyDone => break,
-                }
+                continue;
             }
             vain += 1;
             if !vain.is_multiple_of(LOOKS_PER_YIELD) {

@@ -272,7 +272,7 @@ impl Session {
     }
 
     /// Runs `start`, which starts requests with callbacks, and then serves on this thread all that were started, by whomever, until they are done (with
-    /// [`Until::AnyDone`] until one look finds some that are), nothing comes for 100 microseconds, or 5 milliseconds are over. Their callbacks run here, without a thread being woken for them. To be called where there is
+    /// [`Until::AnyDone`] until any is), nothing comes for 100 microseconds, or 5 milliseconds are over. Their callbacks run here, without a thread being woken for them. To be called where there is
     /// nothing better to do: others may start more meanwhile.
     ///
     /// One thread serves at a time. On another one, in a callback, where completions are waited for by events, and for a while where serving has found nothing, it

@@ -41,7 +41,7 @@ pub enum Next {
     Waits,
     /// Nothing is: the thread would wait.
     Nothing,
-    /// Answers that many wait for, for which it has to come back with some.
+    /// Nothing is, but many wait for answers, which leave only when it goes back: it may stay until there are some.
     Answers,
     /// It has to go back to see.
     Unknown,
@@ -57,8 +57,8 @@ struct Asked {
 
 impl Client {
     /// Reads as [`read`](Self::read) does, and returns before there are bytes: `answer` runs with them on whichever thread finds
-    /// them, and must not block. Where waiting is better, or the read takes more than bytes, it gives `answer` back. `next` says whether
-    /// something else is asked for already, with which it may be sent; if nothing is, this thread may stay to find bytes, also those of others.
+    /// them, and must not block. Where waiting is better, or the read takes more than bytes, it gives `answer` back. `next` says
+    /// what else there is to do: with something that is asked for already it may be sent; if there is nothing, this thread may stay to find bytes, also those of others.
     pub fn read_later<A>(
         self: &Arc<Self>,
         ino: u64,
@@ -192,7 +192,7 @@ pub struct LaterWrite<'a> {
 
 impl LaterWrite<'_> {
     /// Copies the bytes, and starts it. `answer` runs when they are in place, or cannot be placed, on whichever thread finds that, and must not block. If
-    /// nothing else is asked for, this thread may stay meanwhile, to find what has come back.
+    /// there is nothing else to do, this thread may stay meanwhile, to find what has come back.
     pub fn start(self, answer: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
         let LaterWrite { client, data, next, writing, counted } = self;
         let place = writing.place;

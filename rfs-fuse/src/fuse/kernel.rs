@@ -91,8 +91,8 @@ impl Kernel {
         self.device.set(clone_of(device)?).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
-    /// What there is to do next for a thread. `beside`: what it knows of that itself, if its request came over a ring: to see more it has to come back there, and
-    /// for answers to leave.
+    /// What a thread does next. If its request came over a ring it knows itself what has come with it (`beside`); to see more, and for answers to leave, it has to come
+    /// back to the ring. Otherwise this looks whether the device has a request that nobody has taken.
     pub(super) fn next(&self, beside: Option<Beside>) -> Next {
         let device = match (beside, self.device.get()) {
             (Some(Beside::Another), _) => return Next::Waits,

@@ -5,8 +5,8 @@
 //! one who leaves a call writes it down first and asks who waits then, so that one of the two finds the other. An answer that a third one finds meanwhile
 //! is nothing that wakes who sleeps on the completion queue: he who finds it does.
 //!
-//! A host that is busy with something long does not look at memory, though it takes messages. So a call that is left for half of the time that it may take
-//! is rung for by the next call, and has its time from then on.
+//! A host that is busy with something long does not look at memory, though it takes messages. So where a call has been left for half of the time that it may take
+//! the next call rings for all that are left, and they have their time from then on.
 
 use std::time::Instant;
 
@@ -34,7 +34,11 @@ pub(super) struct Left {
 impl Left {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.shown.load(Ordering::Relaxed).count_ones() as usize
+        self.shown().count_ones() as usize
+    }
+
+    fn shown(&self) -> Slots {
+        self.shown.load(Ordering::Relaxed)
     }
 
     /// One more. True if somebody waits, as `waits` says.
@@ -116,15 +120,19 @@ impl RpcClient {
         }
     }
 
-    /// Rings for calls that are left and were to be answered soon after `time`, and says whether one that was to be answered before has none, for whichever
-    /// reason: its answer is neither in memory nor among the messages that have come.
-    pub(super) fn has_overdue(&self, time: Instant) -> bool {
-        if !self.started.is_overdue(time + self.timeout / 2) {
+    /// Rings for what is left, if some of it is to be answered within half of a call's time from `time` on or was before, and says whether a started call that was to be
+    /// answered before `time` has no answer, neither in memory nor in a message. `in_order`: all messages of before `time` have been taken.
+    pub(super) fn has_overdue(&self, time: Instant, in_order: bool) -> bool {
+        let old = self.started.overdue(time + self.timeout / 2);
+        if old & self.left.shown() != 0 {
+            self.gather(true);
+        }
+        if old == 0 || self.started.overdue(time) == 0 {
             return false;
         }
-        self.gather(true);
-        let dispatch = |wcs: &[super::WorkCompletion]| self.dispatch(wcs);
-        if !self.started.is_overdue(time) || !self.attendance.glance(&self.stats, &dispatch) {
+        // Another thread that takes messages may have one that it has not handed on.
+        let looked = in_order || self.attendance.glance(&self.stats, &|wcs| self.dispatch(wcs));
+        if !looked {
             return false;
         }
         // What another thread has taken the answer of has no owner. First these, then the time: a slot that has another call meanwhile has another time.

@@ -14,8 +14,9 @@ use zerocopy::FromBytes;
 
 use super::{
     abi::{
-        CopyFileRangeIn, CreateIn, FallocateIn, FlushIn, FsyncIn, GetxattrIn, InHeader, LinkIn, LkIn,
-        LseekIn, MkdirIn, MknodIn, OpenIn, PART, ReadWriteIn, ReleaseIn, RenameIn, SetattrIn, SetxattrIn,
+        CopyFileRangeIn, CreateIn, EntryHeaders, FallocateIn, FlushIn, FsyncIn, GetxattrIn, InHeader, LinkIn,
+        LkIn, LseekIn, MkdirIn, MknodIn, OpenIn, PART, ReadWriteIn, ReleaseIn, RenameIn, SetattrIn,
+        SetxattrIn,
     },
     slot::{List, Slot},
 };
@@ -85,6 +86,13 @@ pub(super) struct Incoming<'a> {
     pub(super) op: &'a [u8; PART],
     /// All that follows: names, values, data.
     pub(super) payload: &'a [u8],
+}
+
+/// How many bytes of data a request is for: `None` if it is no read and no write.
+pub(super) fn bytes_moved(headers: &EntryHeaders) -> Option<u32> {
+    let (header, _) = InHeader::read_from_prefix(&headers.in_out).ok()?;
+    let (op, _) = ReadWriteIn::read_from_prefix(&headers.op_in).ok()?;
+    matches!(header.opcode, opcode::READ | opcode::WRITE).then_some(op.size)
 }
 
 impl<'a> Incoming<'a> {

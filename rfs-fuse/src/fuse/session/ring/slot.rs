@@ -108,11 +108,11 @@ pub(in crate::fuse::session) struct Slot {
 /// What else the thread has that a request has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// Another request, which has come with it and is served next.
+    /// A small read or write, which has come with it and is served next.
     Another,
-    /// Many that are not answered yet.
+    /// Nothing that has come, and many small reads and writes that are not answered yet.
     Many,
-    /// Few of those, or none.
+    /// Neither, as far as it knows.
     Few,
 }
 

@@ -17,8 +17,8 @@ use rfs_proto::LockClass;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    abi::{InHeader, PART, ReadWriteIn, SetattrIn},
-    decode::{Incoming, dispatch},
+    abi::{EntryHeaders, InHeader, PART, ReadWriteIn, SetattrIn},
+    decode::{Incoming, bytes_moved, dispatch},
     entry::Entry,
     slot::{Answer, Answers, Beside, Payload, Slot},
 };
@@ -401,4 +401,19 @@ proptest! {
         let (_, errno, answer) = ask(opcode, nodeid, &op, &payload);
         prop_assert!(errno >= 0 && (errno == 0 || answer.is_empty()));
     }
+}
+
+/// Catches a thread that takes a LOOKUP, or what an earlier request has left, for a small read.
+#[test]
+fn reads_and_writes_say_how_many_bytes_they_move_and_nothing_else_does() {
+    let moved = |opcode| {
+        let mut headers = EntryHeaders::new_zeroed();
+        let header = InHeader { opcode, ..InHeader::new_zeroed() };
+        header.write_to_prefix(&mut headers.in_out).unwrap();
+        ReadWriteIn { size: 4096, ..ReadWriteIn::new_zeroed() }.write_to_prefix(&mut headers.op_in).unwrap();
+        bytes_moved(&headers)
+    };
+    let moving: Vec<u32> = (0..60).filter(|&opcode| moved(opcode).is_some()).collect();
+    assert_eq!(moving, [15, 16]);
+    assert_eq!((moved(15), moved(16)), (Some(4096), Some(4096)));
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{
-    abi::{CMD_COMMIT_AND_FETCH, CMD_REGISTER, CmdReq, EntryInOut, InHeader, OutHeader},
+    abi::{CMD_COMMIT_AND_FETCH, CMD_REGISTER, CmdReq, EntryHeaders, EntryInOut, InHeader, OutHeader},
     decode::{self, Incoming},
     entry::Entry,
     kick::Kick,
@@ -26,8 +26,10 @@ use crate::fuse::session::Filesystem;
 const SUBMISSIONS: u32 = 32;
 /// What completes when the thread is woken; all else is the number of an entry.
 const WOKEN: u64 = u64::MAX;
-/// With so many requests that are not answered a thread does better to stay and find answers, which leave together, than to sleep until it is woken for one.
+/// With so many small reads and writes that are not answered a thread does better to stay and find answers, which leave together, than to sleep until it is woken for one.
 const MANY: usize = 6;
+/// The largest of those: larger ones are waited for, and whatever is before them would be answered only then.
+const SMALL: u32 = 32 << 10;
 /// Of an entry's `iovec`s.
 const PARTS: u32 = 2;
 
@@ -35,9 +37,10 @@ const PARTS: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum With {
     Kernel,
-    /// By which the kernel finds the request.
+    /// `commit_id`: by which the kernel finds the request. `is_small`: it is a small read or write.
     Us {
         commit_id: u64,
+        is_small: bool,
     },
 }
 
@@ -113,22 +116,20 @@ impl Worker {
                 Err(e) => return Err(e),
             }
             events.extend(self.ring.completion().map(|event| (event.user_data(), event.result())));
-            let mut requests = events.iter().filter(|(what, _)| *what != WOKEN).count();
-            for (what, result) in events.drain(..) {
+            for (at, &(what, result)) in events.iter().enumerate() {
                 match (what, result) {
                     (WOKEN, _) => self.arm()?,
                     (entry, 0..) => {
-                        requests -= 1;
-                        self.serve(mount, filesystem, (entry as usize, requests > 0), &mut answers)?;
+                        let next = events[at + 1..].iter().find(|(what, _)| *what != WOKEN);
+                        let followed =
+                            next.is_some_and(|&(entry, result)| result >= 0 && self.has_small(entry));
+                        self.serve(mount, filesystem, (entry as usize, followed), &mut answers)?;
                     }
                     (_, error) if is_over(error) => return Ok(()),
                     (_, error) => return Err(io::Error::from_raw_os_error(-error)),
                 }
-                if requests > 0 && !self.ring.submission().is_empty() {
-                    // Nobody waits for his answer while others are served.
-                    self.ring.submit()?;
-                }
             }
+            events.clear();
         }
     }
 
@@ -158,7 +159,12 @@ impl Worker {
         }
     }
 
-    /// A request has come to an entry, and another one with it, maybe.
+    /// True if a small read or write has come to an entry.
+    fn has_small(&self, entry: u64) -> bool {
+        self.entries.get(entry as usize).is_some_and(|held| is_small(&held.memory.headers()))
+    }
+
+    /// A request has come to an entry. `followed`: a small read or write is served next.
     fn serve(
         &mut self,
         mount: &Mount,
@@ -166,16 +172,23 @@ impl Worker {
         (number, followed): (usize, bool),
         answers: &mut Vec<Answer>,
     ) -> io::Result<()> {
+        // Nobody waits for his answer while others are served.
+        self.give_back(mount, answers)?;
+        if !self.ring.submission().is_empty() {
+            self.ring.submit()?;
+        }
         let held = self.entries.get_mut(number).ok_or(io::ErrorKind::InvalidData)?;
         let (memory, queue) = (held.memory, held.queue);
         let headers = memory.headers();
-        held.with = With::Us { commit_id: headers.entry.commit_id };
+        held.with = With::Us { commit_id: headers.entry.commit_id, is_small: is_small(&headers) };
         let header =
             InHeader::read_from_prefix(&headers.in_out).map_or_else(|_| InHeader::new_zeroed(), |(h, _)| h);
-        let unanswered = || self.entries.iter().filter(|held| held.with != With::Kernel).count();
+        let small = || {
+            self.entries.iter().filter(|held| matches!(held.with, With::Us { is_small: true, .. })).count()
+        };
         let beside = match followed {
             true => Beside::Another,
-            false if unanswered() >= MANY => Beside::Many,
+            false if small() >= MANY => Beside::Many,
             false => Beside::Few,
         };
         let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique, beside);
@@ -208,7 +221,7 @@ impl Worker {
         self.answers.take(answers);
         for Answer { entry: number, unique, errno, payload } in answers.drain(..) {
             let Some(Held { memory, queue, with }) = self.entries.get_mut(number) else { continue };
-            let With::Us { commit_id } = std::mem::replace(with, With::Kernel) else { continue };
+            let With::Us { commit_id, .. } = std::mem::replace(with, With::Kernel) else { continue };
             let (memory, qid) = (*memory, *queue);
             let len = match payload {
                 Payload::InPlace(len) => len,
@@ -232,6 +245,11 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// True if this is a small read or write.
+fn is_small(headers: &EntryHeaders) -> bool {
+    decode::bytes_moved(headers).is_some_and(|bytes| bytes <= SMALL)
 }
 
 /// True if a mount that is gone says this.
