@@ -30,6 +30,11 @@ pub(crate) const MAX_STARTED: usize = CALL_SLOTS / 2;
 pub(super) type Slots = u32;
 const _: () = assert!(CALL_SLOTS <= Slots::BITS as usize);
 
+/// The set of these.
+pub(super) fn set_of(slots: impl Iterator<Item = usize>) -> Slots {
+    slots.fold(0, |set, slot| set | 1 << slot)
+}
+
 type Sink = dyn Fn(Result<&[u8], RequestError>) + Send + Sync;
 
 /// Gets what becomes of each started call ([`Session::start_call`](crate::Session::start_call)), once: its reply,
@@ -97,10 +102,7 @@ impl<W> Default for Book<W> {
 
 impl<W> Book<W> {
     fn under_way(&self) -> Slots {
-        self.due
-            .iter()
-            .enumerate()
-            .fold(0, |slots, (slot, due)| if due.is_some() { slots | 1 << slot } else { slots })
+        set_of((0..CALL_SLOTS).filter(|&slot| self.due[slot].is_some()))
     }
 
     /// Asks for a place; `waiter` makes the one who waits. A place that comes back is its from then on.
@@ -171,12 +173,7 @@ impl<W> Book<W> {
 
     /// The calls under way that were to be answered before `time`.
     fn overdue(&self, time: Instant) -> Slots {
-        let is_overdue = |due: &Option<Instant>| due.is_some_and(|due| due < time);
-        self.due
-            .iter()
-            .enumerate()
-            .filter(|(_, due)| is_overdue(due))
-            .fold(0, |slots, (slot, _)| slots | 1 << slot)
+        set_of((0..CALL_SLOTS).filter(|&slot| self.due[slot].is_some_and(|due| due < time)))
     }
 
     /// The session is over. Gives all that wait.

@@ -158,14 +158,13 @@ impl Client {
 
     fn start_later(&self, request: Request, next: Next) {
         let add = |request| self.gathered.add(&*self.remote, request, next == Next::Waits);
-        match next {
-            Next::Waits | Next::Unknown => add(request),
-            Next::Nothing | Next::Answers => {
-                let until = if next == Next::Nothing { Until::AllDone } else { Until::AnyDone };
-                let mut request = Some(request);
-                self.remote.serve(until, &mut || request.take().into_iter().for_each(add));
-            }
-        }
+        let until = match next {
+            Next::Waits | Next::Unknown => return add(request),
+            Next::Nothing => Until::AllDone,
+            Next::Answers => Until::AnyDone,
+        };
+        let mut request = Some(request);
+        self.remote.serve(until, &mut || request.take().into_iter().for_each(add));
     }
 
     /// A place in the count of reads and writes that are waited for.

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::{CALL_SLOTS, FetchClient, Header, Kind, Owner, RpcClient, Slot, Stage};
 use crate::{
-    rpc::started::Slots,
+    rpc::started::{Slots, set_of},
     session::RequestError,
     sync::{
         TryMutex,
@@ -56,7 +56,7 @@ impl Left {
         let slots = if must { Some(self.slots.lock()) } else { self.slots.try_lock() };
         let Some(mut slots) = slots else { return };
         let gone = (0..CALL_SLOTS).filter(|slot| *slots & (1 << slot) != 0 && goes(*slot));
-        *slots &= !gone.fold(0, |gone, slot| gone | 1 << slot);
+        *slots &= !set_of(gone);
         self.shown.store(*slots, Ordering::Relaxed);
     }
 }
@@ -131,13 +131,11 @@ impl RpcClient {
             return false;
         }
         // Another thread that takes messages may have one that it has not handed on.
-        let looked = in_order || self.attendance.glance(&self.stats, &|wcs| self.dispatch(wcs));
-        if !looked {
+        if !in_order && !self.attendance.glance(&self.stats, &|wcs| self.dispatch(wcs)) {
             return false;
         }
         // What another thread has taken the answer of has no owner. First these, then the time: a slot that has another call meanwhile has another time.
-        let owned = (0..CALL_SLOTS).filter(|slot| self.slots[*slot].lock().owner.is_some());
-        let owned = owned.fold(0, |owned, slot| owned | 1 << slot);
+        let owned = set_of((0..CALL_SLOTS).filter(|&slot| self.slots[slot].lock().owner.is_some()));
         self.started.overdue(time) & owned != 0
     }
 

@@ -44,22 +44,14 @@ macro_rules! replies {
     )*};
 }
 
-/// What else the thread has to do that has the request.
-macro_rules! beside {
-    ($($name:ident)*) => {$(
-        impl $name {
-            /// What else the thread has to do. `None` where that has to be asked of the kernel.
-            pub fn beside(&self) -> Option<Beside> {
-                match &self.0 {
-                    Way::Device(_) => None,
-                    Way::Ring(slot) => Some(slot.beside()),
-                }
-            }
+impl<D> Way<D, Slot> {
+    fn beside(&self) -> Option<Beside> {
+        match self {
+            Way::Device(_) => None,
+            Way::Ring(slot) => Some(slot.beside()),
         }
-    )*};
+    }
 }
-
-beside! { ReplyData ReplyWrite }
 
 replies! {
     /// Answers with attributes.
@@ -157,6 +149,11 @@ impl ReplyEmpty {
 }
 
 impl ReplyWrite {
+    /// What else the thread has to do. `None` where that has to be asked of the kernel.
+    pub fn beside(&self) -> Option<Beside> {
+        self.0.beside()
+    }
+
     /// So many bytes were written.
     pub fn written(self, size: u32) {
         match self.0 {
@@ -167,6 +164,11 @@ impl ReplyWrite {
 }
 
 impl ReplyData {
+    /// What else the thread has to do. `None` where that has to be asked of the kernel.
+    pub fn beside(&self) -> Option<Beside> {
+        self.0.beside()
+    }
+
     /// These bytes.
     pub fn data(self, data: &[u8]) {
         match self.0 {

@@ -75,10 +75,12 @@ impl Answers {
         }
     }
 
-    /// Takes the answers, in exchange for an empty list.
+    /// Takes the answers, in exchange for an empty list. The thread is awake.
     pub(super) fn take(&self, empty: &mut Vec<Answer>) {
         debug_assert!(empty.is_empty());
-        std::mem::swap(&mut self.state.lock().answers, empty);
+        let mut state = self.state.lock();
+        state.asleep = false;
+        std::mem::swap(&mut state.answers, empty);
     }
 
     /// True if the thread may go to sleep: there is no answer. It is woken by the next one.
@@ -86,11 +88,6 @@ impl Answers {
         let mut state = self.state.lock();
         state.asleep = state.answers.is_empty();
         state.asleep
-    }
-
-    /// It is awake.
-    pub(super) fn wakes(&self) {
-        self.state.lock().asleep = false;
     }
 }
 

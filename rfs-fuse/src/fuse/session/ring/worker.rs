@@ -104,17 +104,16 @@ impl Worker {
         let mut events = Vec::new();
         let mut answers = Vec::new();
         loop {
-            self.give_back(mount, &mut answers)?;
             let submitted = match self.answers.sleeps() {
                 true => self.ring.submit_and_wait(1),
                 false => self.ring.submit(),
             };
-            self.answers.wakes();
             match submitted {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
+            self.give_back(mount, &mut answers)?;
             events.extend(self.ring.completion().map(|event| (event.user_data(), event.result())));
             for (at, &(what, result)) in events.iter().enumerate() {
                 match (what, result) {
@@ -173,7 +172,6 @@ impl Worker {
         answers: &mut Vec<Answer>,
     ) -> io::Result<()> {
         // Nobody waits for his answer while others are served.
-        self.give_back(mount, answers)?;
         if !self.ring.submission().is_empty() {
             self.ring.submit()?;
         }
