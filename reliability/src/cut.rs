@@ -120,8 +120,11 @@ fn time(lease: Duration) -> Duration {
 }
 
 fn cut(plan: &Plan, network: &Network, lease: Option<Duration>) -> Result<Found> {
-    let server = lease.map_or_else(Vec::new, |lease| seconds("--lease", lease));
-    // An operation may wait for half of the lease, as with what both have if nothing is said.
+    // Whoever opens what the mount that is cut off keeps waits for its answer, and must be willing to wait for longer than the server is:
+    // that is so with what both have if nothing is said, too.
+    let server = lease.map_or_else(Vec::new, |lease| {
+        [seconds("--lease", lease), seconds("--recall-timeout", lease / 4)].concat()
+    });
     let fuse = lease.map_or_else(Vec::new, |lease| seconds("--timeout", lease / 2));
     let time = time(lease.unwrap_or(LEASE));
     let mut stand = Stand::start_at(plan, network, &server)?;
@@ -155,8 +158,16 @@ fn cut(plan: &Plan, network: &Network, lease: Option<Duration>) -> Result<Found>
         stand.run(&network.healing())?;
         let healed = Instant::now();
         // It needs no space: there is none.
-        let again = time_until(NEVER, || fs::create_dir(far.point.join("again")).is_ok());
-        found.again = again.ok_or_else(|| Error::Wrong("a mount is of no use any more".into()))?;
+        let mut last = None;
+        let again = time_until(NEVER, || {
+            let made = fs::create_dir(far.point.join("again"));
+            last = made.err().filter(|e| e.kind() != io::ErrorKind::AlreadyExists);
+            last.is_none()
+        });
+        found.again = again.ok_or_else(|| {
+            let last = last.map_or_else(String::new, |e| e.to_string());
+            Error::Wrong(format!("a mount is of no use any more: {last}; it says {}", far.last_words()))
+        })?;
         let ended = |writer: thread::ScopedJoinHandle<'_, Instant>| writer.join().unwrap_or(healed);
         let (cut, dead) = outcome?;
         found.told = writers.into_iter().map(ended).max().unwrap_or(healed).saturating_duration_since(cut);
@@ -264,5 +275,5 @@ fn look(point: &Path, time: Duration) -> Duration {
 }
 
 fn seconds(option: &str, time: Duration) -> Vec<String> {
-    vec![option.to_owned(), time.as_secs_f64().to_string()]
+    vec![option.to_owned(), time.as_secs().to_string()]
 }

@@ -101,8 +101,9 @@ enum Trial {
         /// How many times
         #[arg(long, default_value_t = 3)]
         times: u32,
-        /// The lease [default: the server's]
-        #[arg(long, value_name = "SECS")]
+        /// The lease, 4 s or more. A server waits for a quarter of it to be answered by who keeps what has changed, a mount for half of it
+        /// to be answered by the server [default: what both have if nothing is said]
+        #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(4..))]
         lease: Option<u64>,
     },
     /// Two mounts write until there is no space, then everything is read, removed, and written again
