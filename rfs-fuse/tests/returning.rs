@@ -425,6 +425,58 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
     }
 }
 
+/// A write that was begun under a lock, and waits until the mount is back, may land no more if others may have had the lock meanwhile.
+#[test]
+fn what_waits_while_its_lock_gets_lost_does_not_land() {
+    const WRITERS: u64 = 4;
+    for options in [&[][..], &["--cache", "none"][..]] {
+        let lender = Lender::with(MEMORY, |config| {
+            config.fencing.lease = Some(Duration::from_millis(1500));
+            config.recall_timeout = Some(Duration::from_millis(700));
+        });
+        let proxy = Proxy::to(lender.address(Over::Tcp));
+        let (through, _dir) = mount(&proxy, options);
+        // A program that is started while writes wait closes what is open, and waits for them.
+        let beside = lender.mount(Over::Tcp, &[]);
+        let len = WRITERS as usize * 4096;
+        let [locked, free] = ["locked", "free"].map(|name| {
+            let file = File::options().read(true).write(true).create_new(true).open(through.path(name));
+            let file = file.expect("made");
+            file.write_all_at(&pattern(len, 1), 0).expect("written");
+            file
+        });
+        flock(&locked, FlockOperation::LockExclusive).expect("locked");
+        proxy.close(true);
+        proxy.cut();
+        let outcomes = thread::scope(|scope| {
+            let writers: Vec<_> = [&locked, &free]
+                .into_iter()
+                .flat_map(|file| (0..WRITERS).map(move |block| (file, block * 4096)))
+                .map(|(file, at)| scope.spawn(move || file.write_at(&pattern(4096, 2), at)))
+                .collect();
+            assert!(eventually(|| lender.server.stats().sessions == 1));
+            let lock = File::options().write(true).open(beside.path("locked")).expect("opened");
+            flock(&lock, FlockOperation::LockExclusive).expect("its lock is free");
+            lock.write_all_at(&pattern(len, 3), 0).expect("written");
+            drop(lock);
+            proxy.close(false);
+            let errno = |e: std::io::Error| e.raw_os_error();
+            writers
+                .into_iter()
+                .map(|writer| writer.join().expect("writer").map_err(errno))
+                .collect::<Vec<_>>()
+        });
+        let (guarded, unguarded) = outcomes.split_at(WRITERS as usize);
+        assert_eq!(guarded, [Err(Some(5)); WRITERS as usize]);
+        assert_eq!(unguarded, [Ok(4096); WRITERS as usize]);
+        assert!(fs::read(beside.path("locked")).expect("read") == pattern(len, 3));
+        assert!(fs::read(beside.path("free")).expect("read") == pattern(4096, 2).repeat(WRITERS as usize));
+        beside.unmount();
+        drop((locked, free));
+        through.unmount();
+    }
+}
+
 /// Another server at the same place is another file system.
 #[test]
 fn a_server_that_has_lost_its_memory_is_not_taken_for_an_empty_one() {

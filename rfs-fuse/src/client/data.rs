@@ -370,7 +370,7 @@ impl Client {
     }
 
     /// Does something with an open file, and does it again if a new era has begun meanwhile: what was known of its places was void.
-    /// ESTALE: the file is gone.
+    /// ESTALE: the file is gone. EIO: locks of it are lost, which may have been what this was guarded by.
     pub(crate) fn in_its_era<R>(
         &self,
         inode: &Inode,
@@ -388,6 +388,7 @@ impl Client {
             if inode.is_gone() {
                 return Err(Errno::ESTALE.into());
             }
+            guarded_since(inode, era)?;
             if inode.layout.read().era() != self.remote.era() {
                 let _calls = inode.layout_calls.lock();
                 self.fetch_layout(inode, None)?;
@@ -417,6 +418,11 @@ impl Client {
             _ => Ok(()),
         }
     }
+}
+
+/// EIO if what was asked for in this era may have been guarded by locks that are lost by now.
+pub(super) fn guarded_since(inode: &Inode, era: u32) -> Result<(), ClientError> {
+    if inode.has_lost_locks_since(era) { Err(Errno::EIO.into()) } else { Ok(()) }
 }
 
 /// The first `len` bytes of a buffer that grows as needed.

@@ -156,6 +156,8 @@ pub(crate) struct Inode {
     /// Open files through which locks were had that are lost.
     severed: Mutex<Vec<u64>>,
     any_severed: AtomicBool,
+    /// The era whose beginning cost locks last; 0, the first one, cost none.
+    severed_in: AtomicU32,
     /// True while reads and writes are allowed.
     pub(crate) open: AtomicBool,
     /// Reads and writes share it, a change of size excludes them.
@@ -203,6 +205,7 @@ impl Inode {
             gone: AtomicBool::new(false),
             severed: Mutex::default(),
             any_severed: AtomicBool::new(false),
+            severed_in: AtomicU32::new(0),
             open: AtomicBool::new(false),
             io: RwLock::default(),
             started: Started::default(),
@@ -266,8 +269,8 @@ impl Inode {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Locks are lost: what was open when they were had is of no use any more. How many open files these are.
-    pub(crate) fn sever_locks(&self) -> usize {
+    /// Locks are lost as `era` begins: what was open when they were had is of no use any more. How many open files these are.
+    pub(crate) fn sever_locks(&self, era: u32) -> usize {
         let held = self.may_hold.lock().take(|_| true);
         let mut severed = self.severed.lock();
         let before = severed.len();
@@ -277,7 +280,16 @@ impl Inode {
             }
         }
         self.any_severed.store(!severed.is_empty(), Ordering::Release);
-        severed.len() - before
+        let lost = severed.len() - before;
+        if lost > 0 {
+            self.severed_in.store(era, Ordering::Release);
+        }
+        lost
+    }
+
+    /// True if locks were lost when an era after this one began: what was asked for before that may have been guarded by them.
+    pub(crate) fn has_lost_locks_since(&self, era: u32) -> bool {
+        self.severed_in.load(Ordering::Acquire) > era
     }
 
     /// True if a lock that was had through an open file is lost.

@@ -24,7 +24,7 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{RemoteAddr, RequestError, Until};
 
-use super::{Client, ClientError, ReadData, inode::Inode, layout::Piece};
+use super::{Client, ClientError, ReadData, data::guarded_since, inode::Inode, layout::Piece};
 pub(crate) use company::{Company, Started, Transfers};
 use company::{One, OneStarted};
 pub(crate) use gathered::Gathered;
@@ -53,6 +53,7 @@ struct Asked {
     ino: u64,
     offset: u64,
     len: usize,
+    era: u32,
 }
 
 impl Client {
@@ -93,7 +94,7 @@ impl Client {
         let (started, counted) = (OneStarted::new(&inode), self.transfers.enter());
         // From now on that count keeps the extents, also while this thread serves others' reads.
         drop((shared, places));
-        let (client, asked) = (Arc::downgrade(self), Asked { ino, offset, len });
+        let (client, asked) = (Arc::downgrade(self), Asked { ino, offset, len, era });
         let done = move |got: Result<&[u8], rdmabox::RequestError>| {
             // The bytes are here. Who is answered may ask for the next ones at once, alone.
             drop((started, counted));
@@ -254,15 +255,17 @@ impl Writing {
         };
         let Writing { inode, offset, era, started, .. } = self;
         drop(started);
+        let write = || {
+            guarded_since(&inode, era)?;
+            client.write(inode.ino, offset, data)
+        };
         match outcome {
             // It was noted before what may have been a long time.
             Ok(true) => client.stamp(&inode),
             // With a look at the record.
-            Ok(false) => client.write(inode.ino, offset, data),
+            Ok(false) => write(),
             // The place is none any more.
-            Err(RequestError::Disconnected) if era != client.remote.era() => {
-                client.write(inode.ino, offset, data)
-            }
+            Err(RequestError::Disconnected) if era != client.remote.era() => write(),
             Err(e) => Err(e.into()),
         }
     }
@@ -277,14 +280,16 @@ where
     let answer = Arc::new(Mutex::new(Some(answer)));
     let own = Arc::clone(&answer);
     let read = move || {
-        let Asked { ino, offset, len } = asked;
+        let Asked { ino, offset, len, era } = asked;
         let tell = |told: Result<ReadData<'_>, ClientError>| {
             let answer = own.lock().take();
             if let Some(answer) = answer {
                 answer(told);
             }
         };
-        if let Err(e) = client.read(ino, offset, len, &mut Vec::new(), |data| tell(Ok(data))) {
+        let guarded = client.opened(ino).and_then(|inode| guarded_since(&inode, era));
+        let read = || client.read(ino, offset, len, &mut Vec::new(), |data| tell(Ok(data)));
+        if let Err(e) = guarded.and_then(|()| read()) {
             tell(Err(e));
         }
     };

@@ -3,7 +3,8 @@
 //!
 //! What others did meanwhile nobody has told. So all that was kept is forgotten; files that are open here are opened there again, if they are
 //! still there; and locks are lost, as others may have had them since: whoever had one gets EIO from then on for what he had open,
-//! since he would take what he reads for guarded.
+//! since he would take what he reads for guarded. What was asked for before and waits meanwhile fails with the same, through whatever open
+//! file: processes have locks, too, and nobody knows which of them it was guarded by.
 //!
 //! Threading: runs on the thread that makes sessions, before anybody else uses the new one. All others may be waiting for that with locks of
 //! an inode in hand: what is taken here are only those that are held for moments. Meanwhile a second thread acknowledges what is
@@ -61,7 +62,7 @@ impl Renewal {
         self.inodes.locks_get_lost();
         for ino in self.inodes.numbers() {
             let Some(inode) = self.inodes.get(ino) else { continue };
-            locks += inode.sever_locks();
+            locks += inode.sever_locks(era);
             match open_again(remote, &inode, attached.arena.len, era) {
                 Ok(true) => files += 1,
                 Ok(false) => {}

@@ -3,9 +3,10 @@
 use std::{cell::Cell, sync::mpsc, thread};
 
 use rdmabox::Until;
+use rfs_proto::LockClass;
 
 use super::*;
-use crate::client::Next;
+use crate::client::{Next, holdings::Holding};
 
 const LEN: usize = 3 * BLOCK as usize;
 
@@ -423,6 +424,30 @@ fn a_write_that_failed_is_repeated_or_its_caller_told() {
     server.die();
     meddler.release(&Err(RequestError::Flushed));
     assert_eq!(started.recv().expect("answered"), Err(RequestError::Disconnected.into()));
+    drop(other);
+}
+
+/// The session begins anew, and a lock is lost with what was before.
+fn lose_a_lock(c: &Client, ino: u64) {
+    let inode = c.opened(ino).expect("known");
+    inode.may_hold.lock().has(Holding { handle: 7, owner: 7, class: LockClass::Record });
+    assert_eq!(inode.sever_locks(1), 1);
+    // What is in place has to be looked at again, too.
+    inode.size.lock().distrust();
+}
+
+/// It may have been guarded by the lock.
+#[test]
+fn what_was_started_under_a_lock_that_gets_lost_is_not_made_again() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let other = c.one_transfer();
+    let reading = start(&c, ino, 5, 100).expect("started");
+    let writing = start_write(&c, ino, 5, b"xyz", false).expect("started");
+    lose_a_lock(&c, ino);
+    meddler.release(&Err(RequestError::Flushed));
+    assert_eq!(reading.recv().expect("answered"), Err(Errno::EIO.into()));
+    assert_eq!(writing.recv().expect("answered"), Err(Errno::EIO.into()));
     drop(other);
 }
 
