@@ -12,6 +12,7 @@
 //! * [`runner`]: the order of the runs; [`sample`]: numbers and medians;
 //! * [`report`]: table, JSON and chart, all pure functions of a [`report::Report`]; [`markdown`]: tables;
 //! * [`places`]: options on which all programs agree; [`usage`]: processor time and memory of a target's programs;
+//! * [`memory`]: what runs take, at hand before they begin;
 //! * [`compare`]: a program beside it: rfs beside its ceilings, other file systems, and itself without its optimizations;
 //! * [`metadata`]: another, on the same targets: files created, looked at, listed and removed per second.
 //! * [`scaling`]: one more: how all of it grows with threads, files, mounts, and the size and number of files.
@@ -26,6 +27,7 @@ pub mod compare;
 pub mod engine;
 pub mod fresh;
 pub mod markdown;
+pub mod memory;
 pub mod metadata;
 pub mod mount;
 pub mod pace;

@@ -52,6 +52,7 @@ impl Engine for Builtin {
         interrupt: &Interrupt,
         phases_done: &mut dyn FnMut(usize),
     ) -> Result<Outcome> {
+        job.have_memory(interrupt)?;
         let command = Invocation::new(&self.program)
             .arg("builtin-worker")
             .args(["--record".to_owned(), job.record.to_string()])

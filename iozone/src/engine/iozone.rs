@@ -47,6 +47,7 @@ impl Engine for Iozone {
         interrupt: &Interrupt,
         phases_done: &mut dyn FnMut(usize),
     ) -> Result<Outcome> {
+        job.have_memory(interrupt)?;
         let command = command(&self.program, job);
         let mut child = Guarded::spawn(&command, job.dir)?;
         let raw = child.wait_success(interrupt, job.limit, |text| {

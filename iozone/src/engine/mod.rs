@@ -8,7 +8,7 @@ pub mod parse;
 
 use std::{path::Path, time::Duration};
 
-use crate::{Result, cli::EngineKind, interrupt::Interrupt, sample::Sample};
+use crate::{Result, cli::EngineKind, interrupt::Interrupt, memory, sample::Sample, size};
 
 /// One run of an engine.
 #[derive(Clone, Debug)]
@@ -26,6 +26,11 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Has the machine have at hand what it will take.
+    fn have_memory(&self, interrupt: &Interrupt) -> Result<()> {
+        memory::have_at_hand(size::peak(self.file_size, self.threads), interrupt)
+    }
+
     fn file_names(&self) -> Vec<String> {
         (0..self.threads.max(1)).map(|n| self.dir.join(format!("iozone-{n}")).display().to_string()).collect()
     }
@@ -47,7 +52,7 @@ pub trait Engine {
     /// Name and version, for reports.
     fn describe(&self) -> String;
 
-    /// Measures. `phases_done` hears how many phases have ended, as they do.
+    /// Measures, with memory at hand. `phases_done` hears how many phases have ended, as they do.
     fn run(
         &self,
         job: &Job<'_>,

@@ -16,6 +16,7 @@ use crate::{
     Error, Result,
     cli::name_of,
     interrupt::Interrupt,
+    memory,
     process::{Guarded, Invocation},
     size::MIB,
     target::Running,
@@ -112,6 +113,7 @@ impl<'a> Loads<'a> {
 
 impl Meter for Loads<'_> {
     fn measure(&self, point: Point, running: &dyn Running, interrupt: &Interrupt) -> Result<Vec<Reading>> {
+        memory::have_at_hand(point.memory(self.extent.bytes), interrupt)?;
         match point.series {
             Series::Count => self.names(point, running, interrupt),
             _ => self.data(point, running, interrupt),
