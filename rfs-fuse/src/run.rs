@@ -170,9 +170,11 @@ fn run(args: &Args) -> Result<(), RunError> {
     let events = listen_for_signals()?;
     let ring = prepare_ring(args);
     // The threads of a ring are where the callers are.
-    let placement = if args.no_follow || ring.is_some() { Placement::none() } else { Placement::follow() };
-    let threads = Threads { placement: &placement, ring };
+    let follows = !args.no_follow && ring.is_none();
+    let place = |several| if follows { Placement::follow(several) } else { Placement::none() };
     let Some(address) = address else {
+        let placement = place(false);
+        let threads = Threads { placement: &placement, ring };
         let outcome = serve(args, &point, NullFs::new(args.settings()), threads, None, events);
         if args.stats_on_exit {
             report_counters(None, &placement, args.detached);
@@ -186,6 +188,8 @@ fn run(args: &Args) -> Result<(), RunError> {
         within(limit, move || Client::connect(&address, &options, &attach))
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
+    let placement = place(!client.is_mapped());
+    let threads = Threads { placement: &placement, ring };
     let link = KernelLink::default();
     let adapter =
         Adapter::new(client.clone(), args.settings(), link.clone()).map_err(os("cannot start a thread"))?;

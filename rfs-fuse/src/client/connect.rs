@@ -345,6 +345,11 @@ impl Client {
         self.read_only
     }
 
+    /// True if the server's memory is mapped here, so that who reads or writes waits for no other process.
+    pub fn is_mapped(&self) -> bool {
+        self.records.is_mapped()
+    }
+
     /// What the session runs on, and whether what it reads is compared, for people.
     pub fn description(&self) -> String {
         let compares = if self.sums.is_some() { ", with checksums" } else { "" };

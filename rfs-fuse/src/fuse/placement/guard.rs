@@ -12,8 +12,8 @@ use std::{
 use rustix::thread::Pid;
 
 use super::{
-    NOBODY, Shared,
-    habit::{Habit, Seen, Wish},
+    NOBODY, SEVERAL, Shared,
+    habit::{Habit, Seen, Whom, Wish},
     policy::Scheduler,
     seat::{Seat, Tally},
 };
@@ -37,13 +37,15 @@ pub(super) struct Guard<S> {
     scheduler: S,
     habit: Habit,
     known: Vec<Known>,
+    /// Where several callers are served, while they are followed.
+    place: Option<usize>,
     /// Ticks of following.
     ticks: u32,
 }
 
 impl<S: Scheduler> Guard<S> {
-    pub(super) fn new(shared: Arc<Shared>, scheduler: S) -> Guard<S> {
-        Guard { shared, scheduler, habit: Habit::new(), known: Vec::new(), ticks: 0 }
+    pub(super) fn new(shared: Arc<Shared>, scheduler: S, habit: Habit) -> Guard<S> {
+        Guard { shared, scheduler, habit, known: Vec::new(), place: None, ticks: 0 }
     }
 
     /// Looks until there is no mount any more.
@@ -56,7 +58,7 @@ impl<S: Scheduler> Guard<S> {
             }
             wish = match wish {
                 // What came before is of no interest.
-                Wish::Rest | Wish::Pause(_) => {
+                Wish::Rest | Wish::Pause(_) | Wish::Later(_) => {
                     self.observe(true);
                     Wish::Watch
                 }
@@ -78,7 +80,7 @@ impl<S: Scheduler> Guard<S> {
                 return true;
             }
             Wish::Watch | Wish::Follow(_) => 1,
-            Wish::Pause(ticks) => ticks,
+            Wish::Pause(ticks) | Wish::Later(ticks) => ticks,
         };
         let end = Instant::now() + TICK * ticks;
         loop {
@@ -98,22 +100,22 @@ impl<S: Scheduler> Guard<S> {
         let seen = self.observe(ticked);
         let wish = if ticked { self.habit.look(&seen) } else { self.habit.glance(&seen) };
         match wish {
-            Wish::Follow(caller) => self.follow(caller, ticked),
-            Wish::Doubt(caller) => {
-                let starved = self.is_starved(caller);
+            Wish::Follow(whom) => self.follow(whom, &seen, ticked),
+            Wish::Doubt(whom) => {
+                let starved = self.is_starved(whom);
                 self.lift();
                 if !starved {
                     return Wish::Rest;
                 }
                 self.shared.rescues.fetch_add(1, Ordering::Relaxed);
-                self.habit.failed()
+                self.habit.failed(whom)
             }
             Wish::Pause(_) => {
                 self.lift();
                 self.shared.rescues.fetch_add(1, Ordering::Relaxed);
                 wish
             }
-            Wish::Rest | Wish::Watch => {
+            Wish::Rest | Wish::Watch | Wish::Later(_) => {
                 self.lift();
                 wish
             }
@@ -140,21 +142,26 @@ impl<S: Scheduler> Guard<S> {
         self.known.iter_mut().map(look).collect()
     }
 
-    fn follow(&mut self, caller: u32, ticked: bool) -> Wish {
-        let Some(core) = self.scheduler.core_of(caller) else {
+    fn follow(&mut self, whom: Whom, seen: &[Seen], ticked: bool) -> Wish {
+        let (core, followed) = match whom {
+            Whom::One(caller) => (self.scheduler.core_of(caller), caller),
+            Whom::Several => (self.place.or_else(|| self.core_of_most(seen)), SEVERAL),
+        };
+        let Some(core) = core else {
             self.lift();
             return self.habit.stop();
         };
+        self.place = (whom == Whom::Several).then_some(core);
         for known in self.known.iter_mut().filter(|known| !known.is_bound) {
             // Even if it comes only half the way.
             known.is_bound = true;
             if let Err(e) = self.scheduler.bind(known.seat.tid(), core) {
                 log::debug!("a session thread cannot be bound to core {core}: {e}");
                 self.lift();
-                return self.habit.failed();
+                return self.habit.failed(whom);
             }
         }
-        if self.shared.followed.swap(caller, Ordering::SeqCst) != caller {
+        if self.shared.followed.swap(followed, Ordering::SeqCst) != followed {
             self.shared.follows.fetch_add(1, Ordering::Relaxed);
             self.ticks = 0;
         }
@@ -163,20 +170,38 @@ impl<S: Scheduler> Guard<S> {
             let seats: Vec<Pid> = self.known.iter().map(|known| known.seat.tid()).collect();
             self.scheduler.lift_all_but(&seats);
         }
-        Wish::Follow(caller)
+        Wish::Follow(whom)
+    }
+
+    /// The core where most of the work comes from, by who made the last of it for each seat.
+    fn core_of_most(&mut self, seen: &[Seen]) -> Option<usize> {
+        let mut cores: Vec<(usize, u32)> = Vec::new();
+        for seen in seen.iter().filter(|seen| seen.work > 0) {
+            let Some(core) = self.scheduler.core_of(seen.caller) else { continue };
+            match cores.iter_mut().find(|(known, _)| *known == core) {
+                Some((_, work)) => *work += seen.work,
+                None => cores.push((core, seen.work)),
+            }
+        }
+        cores.into_iter().max_by_key(|(_, work)| *work).map(|(core, _)| core)
     }
 
     /// True if a seat would run if it were let, while the caller has nothing to do but to wait: one that computes keeps seats
-    /// from running, too, and nobody is the worse for it.
-    fn is_starved(&mut self, caller: u32) -> bool {
+    /// from running, too, and nobody is the worse for it. Of several one may compute while another one waits.
+    fn is_starved(&mut self, whom: Whom) -> bool {
         let bound = self.known.iter().filter(|known| known.is_bound);
         let mut tids = bound.map(|known| known.seat.tid().as_raw_nonzero().get().unsigned_abs());
-        tids.any(|tid| self.scheduler.is_runnable(tid)) && !self.scheduler.is_runnable(caller)
+        tids.any(|tid| self.scheduler.is_runnable(tid))
+            && match whom {
+                Whom::One(caller) => !self.scheduler.is_runnable(caller),
+                Whom::Several => true,
+            }
     }
 
     /// Seats part first: who always has something to do is never woken, and so stays where it is, as if it were still bound.
     fn lift(&mut self) {
         self.shared.followed.store(NOBODY, Ordering::SeqCst);
+        self.place = None;
         let mut stays = None;
         for known in self.known.iter_mut().filter(|known| known.is_bound) {
             known.is_bound = false;

@@ -11,12 +11,16 @@ const SETTLING: u32 = 1;
 /// How long nobody is followed after a failure, in ticks: the first time, and at most.
 const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 4096;
+/// The most for several callers, who come and go: to try it costs them a part of three ticks.
+const LONGEST_PAUSE_OF_SEVERAL: u32 = 256;
 /// Ticks without a failure that make it forgotten.
 const CALM: u32 = 256;
 /// After so many ticks of following nobody is followed for a moment, to see what comes then: the first time, and at most. What a caller
 /// does may have changed since it was compared.
 const FIRST_TRIAL: u32 = 64;
 const LAST_TRIAL: u32 = 4096;
+/// The most for several.
+const LAST_TRIAL_OF_SEVERAL: u32 = 256;
 /// Ticks that begin such a moment and tell nothing: who is bound no more stays where it is until the kernel moves it.
 const SPREADING: u32 = 2;
 
@@ -31,6 +35,41 @@ pub(super) struct Seen {
     pub(super) run: u32,
 }
 
+/// Whom session threads go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// A thread that makes all requests: to its core, wherever that is.
+    One(u32),
+    /// Several, who all wait for somebody else than session threads: to one core, so that nobody is woken on another.
+    Several,
+}
+
+impl Whom {
+    /// After so many ticks at most it is tried what comes when he is not followed.
+    fn last_trial(self) -> u32 {
+        match self {
+            Whom::One(_) => LAST_TRIAL,
+            Whom::Several => LAST_TRIAL_OF_SEVERAL,
+        }
+    }
+
+    /// Whether following was right, with so much work in as many ticks before and after. One caller is given the benefit of the doubt: what is
+    /// slower for a moment may be something else. For several only more is right, as on two cores they may be as well off.
+    fn is_content(self, before: u32, after: u32) -> bool {
+        let (before, after) = (u64::from(before), u64::from(after));
+        match self {
+            Whom::One(_) => after * 4 >= before * 3,
+            Whom::Several => after >= before,
+        }
+    }
+
+    /// Whether it still is, with so much work before it began, and in as many ticks by now. What one caller asks for is his business.
+    /// Where several are served, whoever they wait for may have come to, too, and others keep session threads from it.
+    fn goes_on(self, before: u32, now: u32) -> bool {
+        self != Whom::Several || u64::from(now) * 4 >= u64::from(before) * 3
+    }
+}
+
 /// What a look says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
@@ -38,13 +77,15 @@ pub(super) enum Wish {
     Rest,
     /// Somebody may be: look again after a tick.
     Watch,
-    /// Serve this caller where it runs.
-    Follow(u32),
+    /// Serve this caller where it runs, or these on one core.
+    Follow(Whom),
     /// Little has come from the caller that was followed: either it has little to ask, or nobody has had time to serve it.
     /// Who finds the latter says so to [`Habit::failed`].
-    Doubt(u32),
-    /// Look again after so many ticks.
+    Doubt(Whom),
+    /// It was of harm: look again after so many ticks.
     Pause(u32),
+    /// Look again after so many ticks: there are callers whom to follow was of harm, not long ago.
+    Later(u32),
 }
 
 /// Work since the last look, of all session threads.
@@ -53,18 +94,25 @@ enum Traffic {
     None,
     /// For one caller.
     Sole(u32, u32),
+    /// For more than one.
+    Several(u32),
+    /// Not only for callers.
     Mixed,
 }
 
 impl Traffic {
     fn of(seen: &[Seen]) -> Traffic {
         seen.iter().filter(|seat| seat.work > 0).fold(Traffic::None, |traffic, seat| match traffic {
-            _ if seat.run < seat.work => Traffic::Mixed,
-            Traffic::None => Traffic::Sole(seat.caller, seat.work),
-            Traffic::Sole(caller, work) if caller == seat.caller => {
+            _ if seat.run == 0 => Traffic::Mixed,
+            Traffic::None if seat.run >= seat.work => Traffic::Sole(seat.caller, seat.work),
+            Traffic::None => Traffic::Several(seat.work),
+            Traffic::Sole(caller, work) if caller == seat.caller && seat.run >= seat.work => {
                 Traffic::Sole(caller, work.saturating_add(seat.work))
             }
-            Traffic::Sole(..) | Traffic::Mixed => Traffic::Mixed,
+            Traffic::Sole(_, work) | Traffic::Several(work) => {
+                Traffic::Several(work.saturating_add(seat.work))
+            }
+            Traffic::Mixed => Traffic::Mixed,
         })
     }
 }
@@ -85,25 +133,70 @@ enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Candidate {
-    caller: u32,
+    whom: Whom,
     ticks: u32,
     /// Work in these.
     work: u32,
+}
+
+/// What failures have come to.
+#[derive(Debug)]
+struct Failures {
+    /// The next one keeps from following for so long, and none for longer than that.
+    pause: u32,
+    longest: u32,
+    /// Ticks without any.
+    calm: u32,
+}
+
+impl Failures {
+    const fn none(longest: u32) -> Failures {
+        Failures { pause: FIRST_PAUSE, longest, calm: 0 }
+    }
+
+    /// One more. For how long nobody is followed.
+    fn add(&mut self) -> u32 {
+        self.calm = 0;
+        let pause = self.pause;
+        self.pause = (pause * 2).min(self.longest);
+        pause
+    }
+
+    /// A tick without any.
+    fn forget(&mut self) {
+        self.calm = self.calm.saturating_add(1);
+        if self.calm == CALM {
+            self.pause = FIRST_PAUSE;
+        }
+    }
 }
 
 /// Who calls, and what has come of following.
 #[derive(Debug)]
 pub(super) struct Habit {
     state: State,
-    pause: u32,
-    calm: u32,
+    /// Whether several are followed at all.
+    several: bool,
+    /// Of following one caller.
+    with_one: Failures,
+    with_several: Failures,
+    /// Ticks for which several are not followed.
+    rest: u32,
     /// Who was followed last, and after how many ticks of that there is a trial.
-    tried: (u32, u32),
+    tried: (Option<Whom>, u32),
 }
 
 impl Habit {
-    pub(super) fn new() -> Habit {
-        Habit { state: State::Alone(None), pause: FIRST_PAUSE, calm: 0, tried: (0, FIRST_TRIAL) }
+    /// One that may follow several callers, too, or one only.
+    pub(super) fn new(several: bool) -> Habit {
+        Habit {
+            state: State::Alone(None),
+            several,
+            with_one: Failures::none(LONGEST_PAUSE),
+            with_several: Failures::none(LONGEST_PAUSE_OF_SEVERAL),
+            rest: 0,
+            tried: (None, FIRST_TRIAL),
+        }
     }
 
     /// Judges what came within a tick.
@@ -116,10 +209,11 @@ impl Habit {
                 Wish::Watch
             }
             State::Following { candidate, ticks, sparse, after } => {
-                let work = match traffic {
-                    Traffic::Sole(caller, work) if caller == candidate.caller => work,
-                    Traffic::None => 0,
-                    Traffic::Sole(..) | Traffic::Mixed => return self.stop(),
+                let work = match (candidate.whom, traffic) {
+                    (Whom::One(known), Traffic::Sole(caller, work)) if caller == known => work,
+                    (Whom::Several, Traffic::Several(work)) => work,
+                    (_, Traffic::None) => 0,
+                    (_, Traffic::Sole(..) | Traffic::Several(_) | Traffic::Mixed) => return self.stop(),
                 };
                 self.go_on(candidate, work, (ticks + 1, sparse, after))
             }
@@ -128,13 +222,15 @@ impl Habit {
 
     /// Judges what came within less than a tick: only whether somebody else calls, too.
     pub(super) fn glance(&mut self, seen: &[Seen]) -> Wish {
-        let State::Following { candidate: Candidate { caller, .. }, .. } = self.state else {
+        let State::Following { candidate: Candidate { whom, .. }, .. } = self.state else {
             return Wish::Watch;
         };
-        match Traffic::of(seen) {
-            Traffic::None => Wish::Follow(caller),
-            Traffic::Sole(other, _) if other == caller => Wish::Follow(caller),
-            Traffic::Sole(..) | Traffic::Mixed => self.stop(),
+        match (whom, Traffic::of(seen)) {
+            (_, Traffic::None) => Wish::Follow(whom),
+            (Whom::One(known), Traffic::Sole(caller, _)) if caller == known => Wish::Follow(whom),
+            // Within less than a tick one of several may be the only one.
+            (Whom::Several, Traffic::Sole(..) | Traffic::Several(_)) => Wish::Follow(whom),
+            (_, Traffic::Sole(..) | Traffic::Several(_) | Traffic::Mixed) => self.stop(),
         }
     }
 
@@ -144,57 +240,80 @@ impl Habit {
         Wish::Rest
     }
 
-    /// Following was of harm. Each time in a row keeps from it for twice as long.
-    pub(super) fn failed(&mut self) -> Wish {
+    /// Following was of harm. Each time in a row keeps from it for twice as long: from following one caller, or from following
+    /// several, while one that is alone is looked for all the same.
+    pub(super) fn failed(&mut self, whom: Whom) -> Wish {
         self.state = State::Alone(None);
         self.tried.1 = FIRST_TRIAL;
-        self.calm = 0;
-        let pause = self.pause;
-        self.pause = (pause * 2).min(LONGEST_PAUSE);
-        Wish::Pause(pause)
+        let pause = self.failures(whom).add();
+        match whom {
+            Whom::One(_) => Wish::Pause(pause),
+            Whom::Several => {
+                self.rest = pause;
+                Wish::Pause(FIRST_PAUSE)
+            }
+        }
+    }
+
+    fn failures(&mut self, whom: Whom) -> &mut Failures {
+        match whom {
+            Whom::One(_) => &mut self.with_one,
+            Whom::Several => &mut self.with_several,
+        }
     }
 
     fn choose(&mut self, candidate: Option<Candidate>, traffic: Traffic) -> Wish {
-        let Traffic::Sole(caller, work @ DENSE..) = traffic else { return self.stop() };
+        let (whom, work) = match traffic {
+            Traffic::Sole(caller, work @ DENSE..) => (Whom::One(caller), work),
+            Traffic::Several(work @ DENSE..) if self.several => (Whom::Several, work),
+            _ => return self.stop(),
+        };
         let candidate = match candidate {
-            Some(known) if known.caller == caller => {
-                Candidate { ticks: known.ticks + 1, work: known.work.saturating_add(work), caller }
+            Some(known) if known.whom == whom => {
+                Candidate { ticks: known.ticks + 1, work: known.work.saturating_add(work), whom }
             }
-            _ => Candidate { caller, ticks: 1, work },
+            _ => Candidate { whom, ticks: 1, work },
         };
         if candidate.ticks < IN_A_ROW {
             self.state = State::Alone(Some(candidate));
             return Wish::Watch;
         }
-        if self.tried.0 != caller {
-            self.tried = (caller, FIRST_TRIAL);
+        if whom == Whom::Several && self.rest > 0 {
+            self.rest = self.rest.saturating_sub(FIRST_PAUSE);
+            self.state = State::Alone(None);
+            return Wish::Later(FIRST_PAUSE);
+        }
+        if self.tried.0 != Some(whom) {
+            self.tried = (Some(whom), FIRST_TRIAL);
         }
         self.state = State::Following { candidate, ticks: 0, sparse: 0, after: 0 };
-        Wish::Follow(caller)
+        Wish::Follow(whom)
     }
 
     fn go_on(&mut self, candidate: Candidate, work: u32, (ticks, sparse, after): (u32, u32, u32)) -> Wish {
         let sparse = if work < SPARSE { sparse + 1 } else { 0 };
         if sparse == IN_A_ROW {
             self.state = State::Alone(None);
-            return Wish::Doubt(candidate.caller);
+            return Wish::Doubt(candidate.whom);
         }
-        let after = if ticks > SETTLING { after.saturating_add(work) } else { after };
-        // As many ticks as it was judged by; less work than before, by a quarter, is a failure.
-        if ticks == SETTLING + IN_A_ROW && u64::from(after) * 4 < u64::from(candidate.work) * 3 {
-            return self.failed();
+        let mut after = if ticks > SETTLING { after.saturating_add(work) } else { after };
+        // In as many ticks as it was judged by, again and again.
+        if ticks > SETTLING && (ticks - SETTLING).is_multiple_of(IN_A_ROW) {
+            let Candidate { whom, work: before, .. } = candidate;
+            let is_first = ticks == SETTLING + IN_A_ROW;
+            if !(if is_first { whom.is_content(before, after) } else { whom.goes_on(before, after) }) {
+                return self.failed(whom);
+            }
+            after = 0;
         }
-        self.calm = self.calm.saturating_add(1);
-        if self.calm == CALM {
-            self.pause = FIRST_PAUSE;
-        }
+        self.failures(candidate.whom).forget();
         if ticks == self.tried.1 {
-            self.tried.1 = (ticks * 2).min(LAST_TRIAL);
+            self.tried.1 = (ticks * 2).min(candidate.whom.last_trial());
             self.state = State::Spreading(SPREADING);
             return Wish::Watch;
         }
         self.state = State::Following { candidate, ticks, sparse, after };
-        Wish::Follow(candidate.caller)
+        Wish::Follow(candidate.whom)
     }
 }
 
@@ -202,7 +321,7 @@ impl Habit {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{Whom::One, *};
 
     const A: u32 = 11;
     const B: u32 = 12;
@@ -213,17 +332,17 @@ mod tests {
 
     /// A habit that follows A, at 100 a tick.
     fn following() -> Habit {
-        let mut habit = Habit::new();
+        let mut habit = Habit::new(false);
         assert_eq!(habit.look(&[from(A, 60), from(A, 40)]), Wish::Watch);
-        assert_eq!(habit.look(&[from(A, 100), from(B, 0)]), Wish::Follow(A));
+        assert_eq!(habit.look(&[from(A, 100), from(B, 0)]), Wish::Follow(One(A)));
         habit
     }
 
     /// Follows for so many ticks.
     fn goes_on(habit: &mut Habit, ticks: u32) {
         for _ in 0..ticks {
-            assert_eq!(habit.look(&[from(A, 100)]), Wish::Follow(A));
-            assert_eq!(habit.glance(&[from(A, 1)]), Wish::Follow(A));
+            assert_eq!(habit.look(&[from(A, 100)]), Wish::Follow(One(A)));
+            assert_eq!(habit.glance(&[from(A, 1)]), Wish::Follow(One(A)));
         }
     }
 
@@ -231,10 +350,10 @@ mod tests {
     fn one_who_asks_a_lot_is_followed_for_as_long() {
         let mut habit = following();
         goes_on(&mut habit, FIRST_TRIAL / 2);
-        assert_eq!(habit.look(&[from(A, SPARSE - 1)]), Wish::Follow(A));
-        assert_eq!(habit.look(&[from(A, SPARSE)]), Wish::Follow(A));
-        assert_eq!(habit.look(&[]), Wish::Follow(A));
-        assert_eq!(habit.look(&[]), Wish::Doubt(A));
+        assert_eq!(habit.look(&[from(A, SPARSE - 1)]), Wish::Follow(One(A)));
+        assert_eq!(habit.look(&[from(A, SPARSE)]), Wish::Follow(One(A)));
+        assert_eq!(habit.look(&[]), Wish::Follow(One(A)));
+        assert_eq!(habit.look(&[]), Wish::Doubt(One(A)));
         assert_eq!(habit.look(&[]), Wish::Rest);
     }
 
@@ -246,7 +365,7 @@ mod tests {
             assert_eq!(habit.look(&[from(A, 1)]), Wish::Watch, "it tells nothing");
         }
         assert_eq!(habit.look(&[from(A, without)]), Wish::Watch);
-        assert_eq!(habit.look(&[from(A, without)]), Wish::Follow(A));
+        assert_eq!(habit.look(&[from(A, without)]), Wish::Follow(One(A)));
         goes_on(habit, SETTLING + IN_A_ROW - 1);
         habit.look(&[from(A, 100)])
     }
@@ -258,16 +377,16 @@ mod tests {
         let mut trial = FIRST_TRIAL;
         while trial < LAST_TRIAL {
             trial *= 2;
-            assert_eq!(try_without(&mut habit, 100), Wish::Follow(A));
+            assert_eq!(try_without(&mut habit, 100), Wish::Follow(One(A)));
             goes_on(&mut habit, trial - SETTLING - IN_A_ROW - 1);
         }
-        assert_eq!(try_without(&mut habit, 90), Wish::Follow(A));
+        assert_eq!(try_without(&mut habit, 90), Wish::Follow(One(A)));
         goes_on(&mut habit, LAST_TRIAL - SETTLING - IN_A_ROW - 1);
         assert_eq!(try_without(&mut habit, 140), Wish::Pause(FIRST_PAUSE));
         // After that it is not taken on trust.
         habit.look(&[from(A, 100)]);
         goes_on(&mut habit, FIRST_TRIAL);
-        assert_eq!(try_without(&mut habit, 100), Wish::Follow(A));
+        assert_eq!(try_without(&mut habit, 100), Wish::Follow(One(A)));
     }
 
     #[test]
@@ -283,24 +402,24 @@ mod tests {
 
     #[test]
     fn little_is_not_followed() {
-        let mut habit = Habit::new();
+        let mut habit = Habit::new(false);
         for _ in 0..10 {
             assert_eq!(habit.look(&[from(A, DENSE / 2), from(A, DENSE / 2 - 1)]), Wish::Rest);
         }
         assert_eq!(habit.look(&[from(A, DENSE)]), Wish::Watch);
         assert_eq!(habit.look(&[from(B, DENSE)]), Wish::Watch, "another one begins anew");
-        assert_eq!(habit.look(&[from(B, DENSE)]), Wish::Follow(B));
+        assert_eq!(habit.look(&[from(B, DENSE)]), Wish::Follow(One(B)));
     }
 
     #[test]
     fn slower_than_before_is_a_failure() {
-        for (each, last) in [(74, Wish::Pause(FIRST_PAUSE)), (75, Wish::Follow(A))] {
+        for (each, last) in [(74, Wish::Pause(FIRST_PAUSE)), (75, Wish::Follow(One(A)))] {
             // 200 in two ticks before; then some that do not count, and two that do.
             let mut habit = following();
             for _ in 0..SETTLING {
-                assert_eq!(habit.look(&[from(A, SPARSE)]), Wish::Follow(A));
+                assert_eq!(habit.look(&[from(A, SPARSE)]), Wish::Follow(One(A)));
             }
-            assert_eq!(habit.look(&[from(A, each)]), Wish::Follow(A));
+            assert_eq!(habit.look(&[from(A, each)]), Wish::Follow(One(A)));
             assert_eq!(habit.look(&[from(A, each)]), last);
         }
     }
@@ -310,16 +429,112 @@ mod tests {
         let mut habit = following();
         let mut pause = FIRST_PAUSE;
         while pause < LONGEST_PAUSE {
-            assert_eq!(habit.failed(), Wish::Pause(pause));
+            assert_eq!(habit.failed(One(A)), Wish::Pause(pause));
             pause *= 2;
         }
-        assert_eq!(habit.failed(), Wish::Pause(LONGEST_PAUSE));
-        assert_eq!(habit.failed(), Wish::Pause(LONGEST_PAUSE));
+        assert_eq!(habit.failed(One(A)), Wish::Pause(LONGEST_PAUSE));
+        assert_eq!(habit.failed(One(A)), Wish::Pause(LONGEST_PAUSE));
         habit.look(&[from(A, 100)]);
         for _ in 0..2 * CALM {
             habit.look(&[from(A, 100)]);
         }
-        assert_eq!(habit.failed(), Wish::Pause(FIRST_PAUSE));
+        assert_eq!(habit.failed(One(A)), Wish::Pause(FIRST_PAUSE));
+    }
+
+    /// A habit that follows several, at 100 a tick.
+    fn following_several() -> Habit {
+        let mut habit = Habit::new(true);
+        assert_eq!(habit.look(&SEVERAL), Wish::Watch);
+        assert_eq!(
+            habit.look(&[from(A, 60), Seen { work: 40, caller: B, run: 3 }]),
+            Wish::Follow(Whom::Several)
+        );
+        habit
+    }
+
+    const SEVERAL: [Seen; 2] = [Seen { work: 50, caller: A, run: 50 }, Seen { work: 50, caller: B, run: 50 }];
+
+    #[test]
+    fn several_are_followed_where_that_is_wanted() {
+        let mut habit = Habit::new(false);
+        (0..10).for_each(|_| assert_eq!(habit.look(&SEVERAL), Wish::Rest));
+        let mut habit = following_several();
+        for _ in 0..SETTLING + IN_A_ROW {
+            assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
+            for seen in [&[from(A, 1)][..], &SEVERAL, &[]] {
+                assert_eq!(habit.glance(seen), Wish::Follow(Whom::Several));
+            }
+        }
+        // One of them goes on alone.
+        assert_eq!(habit.look(&[from(B, 100)]), Wish::Rest);
+        assert_eq!(habit.look(&[from(B, 100)]), Wish::Watch);
+        assert_eq!(habit.look(&[from(B, 100)]), Wish::Follow(One(B)));
+        // What the kernel asks for on its own is nobody's.
+        let nobodys = Seen { work: 50, caller: A, run: 0 };
+        assert_eq!(following_several().look(&[from(A, 50), nobodys]), Wish::Rest);
+        assert_eq!(following_several().glance(&[from(A, 50), nobodys]), Wish::Rest);
+        assert_eq!(following_several().look(&[]), Wish::Follow(Whom::Several));
+    }
+
+    /// What comes of following several if so much comes in each tick then.
+    fn after_several(habit: &mut Habit, each: u32) -> Wish {
+        let seen = [from(A, each / 2), from(B, each - each / 2)];
+        for _ in 0..SETTLING + IN_A_ROW - 1 {
+            assert_eq!(habit.look(&seen), Wish::Follow(Whom::Several));
+        }
+        habit.look(&seen)
+    }
+
+    #[test]
+    fn several_are_followed_only_if_nothing_is_lost_by_it() {
+        assert_eq!(after_several(&mut following_several(), 100), Wish::Follow(Whom::Several));
+        assert_eq!(after_several(&mut following_several(), 99), Wish::Pause(FIRST_PAUSE));
+        // And as long as that is so.
+        for (each, last) in [(75, Wish::Follow(Whom::Several)), (74, Wish::Pause(FIRST_PAUSE))] {
+            let mut habit = following_several();
+            after_several(&mut habit, 200);
+            let seen = [from(A, each), from(B, 1)];
+            for _ in 1..IN_A_ROW {
+                assert_eq!(habit.look(&seen), Wish::Follow(Whom::Several));
+            }
+            assert_eq!(habit.look(&[from(A, each - IN_A_ROW), from(B, 1)]), last);
+        }
+    }
+
+    /// And meanwhile nobody who is alone has to wait for that.
+    #[test]
+    fn several_are_left_alone_for_longer_and_longer() {
+        let mut habit = following_several();
+        let pauses = [1, 2, 4, 8, 16, 16].map(|times| times * FIRST_PAUSE);
+        assert_eq!(pauses[5], LONGEST_PAUSE_OF_SEVERAL);
+        for pause in pauses {
+            assert_eq!(after_several(&mut habit, 50), Wish::Pause(FIRST_PAUSE));
+            let alone = [from(A, 100)];
+            assert_eq!(habit.look(&alone), Wish::Watch);
+            assert_eq!(habit.look(&alone), Wish::Follow(One(A)));
+            assert_eq!(habit.look(&SEVERAL), Wish::Rest);
+            for _ in 0..pause / FIRST_PAUSE {
+                assert_eq!(habit.look(&SEVERAL), Wish::Watch);
+                assert_eq!(habit.look(&SEVERAL), Wish::Later(FIRST_PAUSE));
+            }
+            assert_eq!(habit.look(&SEVERAL), Wish::Watch);
+            assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
+        }
+    }
+
+    /// They come and go: whether it still pays is tried more often than with one.
+    #[test]
+    fn following_several_is_tried_as_long_as_it_lasts() {
+        let mut habit = following_several();
+        for trial in [FIRST_TRIAL, 2 * FIRST_TRIAL, LAST_TRIAL_OF_SEVERAL, LAST_TRIAL_OF_SEVERAL] {
+            for _ in 1..trial {
+                assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
+            }
+            for _ in 0..1 + SPREADING + 1 {
+                assert_eq!(habit.look(&SEVERAL), Wish::Watch);
+            }
+            assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
+        }
     }
 
     /// Often as those of one who is followed, at times anything.
@@ -335,30 +550,37 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is followed has been the only one who called, since before that and until now.
+        /// Whoever is followed has been the only one who called, since before that and until now; or they have been several, if they may be.
         #[test]
-        fn only_a_sole_caller_is_followed(looks in prop::collection::vec(look(), 0..60)) {
-            let mut habit = Habit::new();
+        fn nobody_else_calls_than_who_is_followed(several: bool, looks in prop::collection::vec(look(), 0..60)) {
+            let mut habit = Habit::new(several);
             let mut before: Option<Wish> = None;
             for seen in &looks {
                 let served = seen.iter().filter(|seat| seat.work > 0);
                 let work: u32 = served.clone().map(|seat| seat.work).sum();
                 let sole = |caller| served.clone().all(|seat| seat.caller == caller && seat.run >= seat.work);
+                let fits = |whom| match whom {
+                    One(caller) => sole(caller),
+                    Whom::Several => {
+                        several && served.clone().all(|seat| seat.run > 0) && (work == 0 || !(sole(A) || sole(B)))
+                    }
+                };
                 let wish = habit.look(seen);
                 match (before, wish) {
                     (Some(Wish::Follow(old)), Wish::Follow(new)) => {
                         prop_assert_eq!(old, new);
-                        prop_assert!(sole(new));
+                        prop_assert!(fits(new));
                     }
-                    (Some(Wish::Watch), Wish::Follow(new)) => prop_assert!(sole(new) && work >= DENSE),
+                    (Some(Wish::Watch), Wish::Follow(new)) => prop_assert!(fits(new) && work >= DENSE),
                     (Some(Wish::Follow(old)), Wish::Doubt(who)) => {
                         prop_assert_eq!(old, who);
-                        prop_assert!(sole(who) && work < SPARSE);
+                        prop_assert!(fits(who) && work < SPARSE);
                     }
                     (Some(Wish::Follow(_)), Wish::Pause(pause)) => {
                         prop_assert!((FIRST_PAUSE..=LONGEST_PAUSE).contains(&pause));
                     }
-                    (_, Wish::Follow(_) | Wish::Doubt(_) | Wish::Pause(_)) => prop_assert!(false, "{before:?} {wish:?}"),
+                    (Some(Wish::Watch), Wish::Later(FIRST_PAUSE)) => prop_assert!(fits(Whom::Several)),
+                    (_, Wish::Follow(_) | Wish::Doubt(_) | Wish::Pause(_) | Wish::Later(_)) => prop_assert!(false, "{before:?} {wish:?}"),
                     (_, Wish::Watch | Wish::Rest) => {}
                 }
                 before = Some(wish);

@@ -1,4 +1,5 @@
-//! Which core a request is served on: that of the thread that made it, while it is the only one that makes any and waits for each.
+//! Which core a request is served on: that of the thread that made it, while it is the only one that makes any and waits for each, or
+//! that of several who wait for another process.
 //!
 //! Then the session thread runs while the caller waits, and wakes it on the core that both are on: no core has to be woken.
 //! Session threads are SCHED_IDLE meanwhile, so that the kernel takes the core for free and lets the caller go on at
@@ -28,12 +29,14 @@ use parking_lot::Mutex;
 pub(super) use self::policy::begin_unbound;
 use self::{
     guard::Guard,
+    habit::Habit,
     policy::System,
     seat::{Seat, Tally},
 };
 
-/// The kernel has no thread of this number.
+/// The kernel has no thread of this number, nor of the other one.
 const NOBODY: u32 = 0;
+const SEVERAL: u32 = u32::MAX;
 
 /// A caller that has made so much work in a row is worth a look.
 const WORTH_A_LOOK: u16 = 32;
@@ -58,8 +61,10 @@ struct Shared {
     guard: OnceLock<Thread>,
     /// The guard waits to be woken.
     asleep: AtomicBool,
-    /// The thread that is followed, or [`NOBODY`].
+    /// The thread that is followed, [`SEVERAL`], or [`NOBODY`].
     followed: AtomicU32,
+    /// Several callers may be followed.
+    several: bool,
     stop: AtomicBool,
     follows: AtomicU64,
     rescues: AtomicU64,
@@ -100,10 +105,11 @@ impl Shared {
     fn is_news(&self, before: Tally, tally: Tally) -> bool {
         match self.followed.load(Ordering::Relaxed) {
             NOBODY => {
-                tally.run >= WORTH_A_LOOK
+                (tally.run >= WORTH_A_LOOK || self.several && tally.run > 0)
                     && tally.passed(WORTH_A_LOOK, before)
                     && self.asleep.load(Ordering::Relaxed)
             }
+            SEVERAL => false,
             followed => tally.caller != followed || tally.run == 0,
         }
     }
@@ -122,11 +128,12 @@ impl Placement {
         Placement { shared: None, thread: None }
     }
 
-    /// One that follows callers, where the kernel lets it; otherwise none.
-    pub fn follow() -> Placement {
+    /// One that follows callers, where the kernel lets it; otherwise none. `several` at a time, too: that is for those who wait for another
+    /// process, which has work for the other core.
+    pub fn follow(several: bool) -> Placement {
         let start = |system: System| {
-            let shared = Arc::new(Shared::default());
-            let guard = Guard::new(shared.clone(), system);
+            let shared = Arc::new(Shared { several, ..Shared::default() });
+            let guard = Guard::new(shared.clone(), system, Habit::new(several));
             let thread = thread::Builder::new().name("guard".into()).spawn(move || guard.run())?;
             shared.guard.set(thread.thread().clone()).ok();
             Ok(Placement { shared: Some(shared), thread: Some(thread) })
@@ -185,12 +192,19 @@ mod tests {
         shared.followed.store(5, Ordering::Relaxed);
         assert!(!is_news(&shared, tally(5, 1, 1)));
         assert!(is_news(&shared, tally(6, 1, 1)) && is_news(&shared, tally(5, 0, 64)));
+        // Where several are followed, much of several is worth a look, and who makes it no news.
+        let shared = Shared { several: true, ..Shared::default() };
+        shared.asleep.store(true, Ordering::Relaxed);
+        assert!(is_news(&shared, tally(5, 1, 64)));
+        assert!(!is_news(&shared, tally(5, 0, 64)) && !is_news(&shared, tally(5, 1, 63)));
+        shared.followed.store(SEVERAL, Ordering::Relaxed);
+        assert!(!is_news(&shared, tally(5, 1, 64)) && !is_news(&shared, tally(6, 0, 64)));
     }
 
     #[test]
     fn threads_are_seated_once_and_a_guard_ends() {
         assert_eq!(Placement::none().counters(), []);
-        let placement = Placement::follow();
+        let placement = Placement::follow(true);
         let calls = placement.calls();
         let served = thread::scope(|scope| {
             let serve = || (0..100).for_each(|_| calls.note(0, 0));

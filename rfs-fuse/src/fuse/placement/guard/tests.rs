@@ -19,7 +19,7 @@ impl Table {
         let seats: Vec<_> = [1, 2].map(|tid| Arc::new(Seat::new(pid(tid)))).into();
         shared.seats.lock().extend(seats.iter().cloned());
         world.0.lock().cores.insert(CALLER, 3);
-        Table { guard: Guard::new(shared, world.clone()), world, seats }
+        Table { guard: Guard::new(shared, world.clone(), Habit::new(true)), world, seats }
     }
 
     /// One that follows the caller.
@@ -27,7 +27,7 @@ impl Table {
         let mut table = Table::new();
         assert_eq!(table.tick(CALLER, 100), Wish::Watch);
         assert_eq!(table.world.changed(), []);
-        assert_eq!(table.tick(CALLER, 100), Wish::Follow(CALLER));
+        assert_eq!(table.tick(CALLER, 100), Wish::Follow(Whom::One(CALLER)));
         assert_eq!(table.world.changed(), [(1, bound(3)), (2, bound(3))]);
         table
     }
@@ -57,7 +57,7 @@ fn seats_go_where_the_caller_is() {
     // One that is new joins the others, which keep up on their own.
     table.world.0.lock().cores.insert(CALLER, 0);
     table.guard.shared.seats.lock().push(Arc::new(Seat::new(pid(5))));
-    assert_eq!(table.tick(CALLER, 100), Wish::Follow(CALLER));
+    assert_eq!(table.tick(CALLER, 100), Wish::Follow(Whom::One(CALLER)));
     assert_eq!(table.world.changed(), [(1, bound(3)), (2, bound(3)), (5, bound(0))]);
     assert_eq!(table.guard.shared.followed.load(Ordering::Relaxed), CALLER);
     // The caller has ended.
@@ -68,12 +68,57 @@ fn seats_go_where_the_caller_is() {
     assert_eq!(table.tick(CALLER, 100), Wish::Watch);
 }
 
+/// Each seat has served another one.
+#[test]
+fn seats_of_several_stay_on_one_core() {
+    let mut table = Table::new();
+    table.world.0.lock().cores.insert(CALLER + 1, 4);
+    let both = |table: &mut Table| {
+        (0..50).for_each(|_| _ = table.seats[0].note(CALLER, 0));
+        (0..60).for_each(|_| _ = table.seats[1].note(CALLER + 1, 0));
+        table.guard.step(true)
+    };
+    assert_eq!(both(&mut table), Wish::Watch);
+    assert_eq!(both(&mut table), Wish::Follow(Whom::Several));
+    assert_eq!(table.world.changed(), [(1, bound(4)), (2, bound(4))]);
+    assert_eq!(table.guard.shared.followed.load(Ordering::Relaxed), SEVERAL);
+    // They are moved, and one that is new joins the others.
+    table.world.0.lock().cores.extend([(CALLER, 5), (CALLER + 1, 5)]);
+    table.guard.shared.seats.lock().push(Arc::new(Seat::new(pid(5))));
+    assert_eq!(both(&mut table), Wish::Follow(Whom::Several));
+    assert_eq!(table.world.changed(), [(1, bound(4)), (2, bound(4)), (5, bound(4))]);
+    // One of them computes while another one waits.
+    table.world.0.lock().runnable.extend([2, CALLER]);
+    assert_eq!(table.tick(CALLER, 0), Wish::Follow(Whom::Several));
+    assert!(matches!(table.tick(CALLER, 0), Wish::Pause(_)));
+    assert_eq!(table.state(), (vec![], 1, 1));
+    // The next time it is where they are then; who is not to be seen is nowhere.
+    table.world.0.lock().runnable.clear();
+    table.world.0.lock().cores.remove(&(CALLER + 1));
+    while both(&mut table) != Wish::Follow(Whom::Several) {}
+    assert_eq!(table.world.changed(), [(1, bound(5)), (2, bound(5)), (5, bound(5))]);
+    assert_eq!(table.state().2, 1, "to be left alone for a while is no failure");
+}
+
+#[test]
+fn several_who_are_not_to_be_seen_are_not_followed() {
+    let mut table = Table::new();
+    table.world.0.lock().cores.clear();
+    for wish in [Wish::Watch, Wish::Rest] {
+        table.seats.iter().zip(CALLER..).for_each(|(seat, caller)| {
+            (0..50).for_each(|_| _ = seat.note(caller, 0));
+        });
+        assert_eq!(table.guard.step(true), wish);
+    }
+    assert_eq!(table.state(), (vec![], 0, 0));
+}
+
 /// Two threads that never sleep, as there is always a request, are woken by nobody, and stay on one core.
 #[test]
 fn seats_part_before_they_are_lifted() {
     let mut table = Table::following();
     table.guard.shared.seats.lock().push(Arc::new(Seat::new(pid(5))));
-    assert_eq!(table.tick(CALLER, 100), Wish::Follow(CALLER));
+    assert_eq!(table.tick(CALLER, 100), Wish::Follow(Whom::One(CALLER)));
     assert_eq!(table.world.0.lock().parted, []);
     table.tick(CALLER + 1, 1);
     assert_eq!(table.world.0.lock().parted, [(pid(2), bound(3)), (pid(5), bound(3))]);
@@ -115,7 +160,7 @@ fn who_cannot_be_sent_elsewhere_is_lifted() {
 fn somebody_else_is_noticed_before_the_tick() {
     let mut table = Table::following();
     table.requests(CALLER, 3);
-    assert_eq!(table.guard.step(false), Wish::Follow(CALLER));
+    assert_eq!(table.guard.step(false), Wish::Follow(Whom::One(CALLER)));
     table.seats[0].note(CALLER + 1, 0);
     assert_eq!(table.guard.step(false), Wish::Rest);
     assert_eq!(table.state(), (vec![], 1, 0));
@@ -125,7 +170,7 @@ fn somebody_else_is_noticed_before_the_tick() {
 fn who_starves_is_lifted_and_left_alone_for_a_while() {
     let mut table = Table::following();
     table.world.0.lock().runnable.insert(2);
-    assert_eq!(table.tick(CALLER, 1), Wish::Follow(CALLER));
+    assert_eq!(table.tick(CALLER, 1), Wish::Follow(Whom::One(CALLER)));
     let Wish::Pause(first) = table.tick(CALLER, 1) else { panic!("it goes on") };
     assert_eq!(table.state(), (vec![], 1, 1));
     for _ in 0..2 {
@@ -141,7 +186,7 @@ fn a_caller_that_is_quiet_or_computes_starves_nobody() {
     for runnable in [&[][..], &[1, 2, CALLER]] {
         let mut table = Table::following();
         table.world.0.lock().runnable.extend(runnable);
-        assert_eq!(table.tick(CALLER, 0), Wish::Follow(CALLER));
+        assert_eq!(table.tick(CALLER, 0), Wish::Follow(Whom::One(CALLER)));
         assert_eq!(table.tick(CALLER, 0), Wish::Rest);
         assert_eq!(table.state(), (vec![], 1, 0));
     }
