@@ -210,7 +210,7 @@ pub struct Args {
     )]
     threads: u16,
 
-    /// Do not move the threads that serve the kernel to the core of who calls (only root has them moved)
+    /// Do not move the threads that serve the kernel to the core of those who call (only root has them moved)
     #[arg(long, help_heading = "Kernel")]
     pub no_follow: bool,
 

@@ -5,7 +5,7 @@ mod common;
 use std::{
     fs::{self, File},
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -142,6 +142,52 @@ fn a_core_that_somebody_keeps_busy_does_not_hold_up_the_mount() {
     });
     let counters = counters(mount);
     assert!(!followed || counters["follows"].as_u64() > Some(0), "{counters}");
+}
+
+/// Several callers have the threads that serve them on one core while they wait for a server. Whoever keeps that core busy then
+/// holds up nobody for long.
+#[test]
+fn several_callers_of_a_server_are_not_held_up_either() {
+    const CALLERS: usize = 2;
+    let lender = Lender::new(64 << 20);
+    let mount = lender.mount(Over::Tcp, &[]);
+    let end = AtomicBool::new(false);
+    let asked = [const { AtomicU64::new(0) }; CALLERS];
+    thread::scope(|scope| {
+        let _end = OnDrop(|| end.store(true, Ordering::Relaxed));
+        for asked in &asked {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    ask(&mount.point);
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is_followed(&mount) && Instant::now() < until {
+            thread::yield_now();
+        }
+        let Some(on) = threads(&mount, "fuser-").pop().filter(|thread| thread.cores.count() == 1) else {
+            return eprintln!("nobody is followed here: this shows less than it could");
+        };
+        let core = (0..CpuSet::MAX_CPU).find(|core| on.cores.is_set(*core)).expect("a core");
+        let end = &end;
+        scope.spawn(move || {
+            stay_on(core);
+            while !end.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        for _ in 0..5 {
+            assert!(eventually(|| are_unbound(&mount, "fuser-")));
+            let before = asked.each_ref().map(|asked| asked.load(Ordering::Relaxed));
+            assert!(eventually(|| asked
+                .iter()
+                .zip(before)
+                .all(|(asked, before)| asked.load(Ordering::Relaxed) > before)));
+        }
+    });
+    mount.unmount();
 }
 
 #[test]

@@ -39,13 +39,15 @@ pub(super) struct Guard<S> {
     known: Vec<Known>,
     /// Where several callers are served, while they are followed.
     place: Option<usize>,
+    /// Where that was of harm last: whoever they wait for may be there, too.
+    harmful: Option<usize>,
     /// Ticks of following.
     ticks: u32,
 }
 
 impl<S: Scheduler> Guard<S> {
     pub(super) fn new(shared: Arc<Shared>, scheduler: S, habit: Habit) -> Guard<S> {
-        Guard { shared, scheduler, habit, known: Vec::new(), place: None, ticks: 0 }
+        Guard { shared, scheduler, habit, known: Vec::new(), place: None, harmful: None, ticks: 0 }
     }
 
     /// Looks until there is no mount any more.
@@ -111,6 +113,7 @@ impl<S: Scheduler> Guard<S> {
                 self.habit.failed(whom)
             }
             Wish::Pause(_) => {
+                self.harmful = self.place;
                 self.lift();
                 self.shared.rescues.fetch_add(1, Ordering::Relaxed);
                 wish
@@ -173,7 +176,7 @@ impl<S: Scheduler> Guard<S> {
         Wish::Follow(whom)
     }
 
-    /// The core where most of the work comes from, by who made the last of it for each seat.
+    /// The core where most of the work comes from, by who made the last of it for each seat; not the one where that was of harm, if there is another.
     fn core_of_most(&mut self, seen: &[Seen]) -> Option<usize> {
         let mut cores: Vec<(usize, u32)> = Vec::new();
         for seen in seen.iter().filter(|seen| seen.work > 0) {
@@ -183,7 +186,8 @@ impl<S: Scheduler> Guard<S> {
                 None => cores.push((core, seen.work)),
             }
         }
-        cores.into_iter().max_by_key(|(_, work)| *work).map(|(core, _)| core)
+        let harmful = self.harmful;
+        cores.into_iter().max_by_key(|(core, work)| (Some(*core) != harmful, *work)).map(|(core, _)| core)
     }
 
     /// True if a seat would run if it were let, while the caller has nothing to do but to wait: one that computes keeps seats

@@ -8,11 +8,13 @@ const SPARSE: u32 = 8;
 const IN_A_ROW: u32 = 2;
 /// Ticks that begin with a caller followed and tell nothing: threads are being moved.
 const SETTLING: u32 = 1;
+/// The same with several, who come to that core one by one.
+const SETTLING_OF_SEVERAL: u32 = 4;
 /// How long nobody is followed after a failure, in ticks: the first time, and at most.
 const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 4096;
-/// The most for several callers, who come and go: to try it costs them a part of three ticks.
-const LONGEST_PAUSE_OF_SEVERAL: u32 = 256;
+/// The most for several callers, who come and go: to try it costs them a part of six ticks.
+const LONGEST_PAUSE_OF_SEVERAL: u32 = 64;
 /// Ticks without a failure that make it forgotten.
 const CALM: u32 = 256;
 /// After so many ticks of following nobody is followed for a moment, to see what comes then: the first time, and at most. What a caller
@@ -50,6 +52,14 @@ impl Whom {
         match self {
             Whom::One(_) => LAST_TRIAL,
             Whom::Several => LAST_TRIAL_OF_SEVERAL,
+        }
+    }
+
+    /// So many ticks tell nothing.
+    fn settling(self) -> u32 {
+        match self {
+            Whom::One(_) => SETTLING,
+            Whom::Several => SETTLING_OF_SEVERAL,
         }
     }
 
@@ -296,11 +306,12 @@ impl Habit {
             self.state = State::Alone(None);
             return Wish::Doubt(candidate.whom);
         }
-        let mut after = if ticks > SETTLING { after.saturating_add(work) } else { after };
+        let Candidate { whom, work: before, .. } = candidate;
+        let settled = ticks.saturating_sub(whom.settling());
+        let mut after = if settled > 0 { after.saturating_add(work) } else { after };
         // In as many ticks as it was judged by, again and again.
-        if ticks > SETTLING && (ticks - SETTLING).is_multiple_of(IN_A_ROW) {
-            let Candidate { whom, work: before, .. } = candidate;
-            let is_first = ticks == SETTLING + IN_A_ROW;
+        if settled > 0 && settled.is_multiple_of(IN_A_ROW) {
+            let is_first = settled == IN_A_ROW;
             if !(if is_first { whom.is_content(before, after) } else { whom.goes_on(before, after) }) {
                 return self.failed(whom);
             }
@@ -459,7 +470,7 @@ mod tests {
         let mut habit = Habit::new(false);
         (0..10).for_each(|_| assert_eq!(habit.look(&SEVERAL), Wish::Rest));
         let mut habit = following_several();
-        for _ in 0..SETTLING + IN_A_ROW {
+        for _ in 0..SETTLING_OF_SEVERAL + IN_A_ROW {
             assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
             for seen in [&[from(A, 1)][..], &SEVERAL, &[]] {
                 assert_eq!(habit.glance(seen), Wish::Follow(Whom::Several));
@@ -479,7 +490,7 @@ mod tests {
     /// What comes of following several if so much comes in each tick then.
     fn after_several(habit: &mut Habit, each: u32) -> Wish {
         let seen = [from(A, each / 2), from(B, each - each / 2)];
-        for _ in 0..SETTLING + IN_A_ROW - 1 {
+        for _ in 0..SETTLING_OF_SEVERAL + IN_A_ROW - 1 {
             assert_eq!(habit.look(&seen), Wish::Follow(Whom::Several));
         }
         habit.look(&seen)
@@ -505,8 +516,8 @@ mod tests {
     #[test]
     fn several_are_left_alone_for_longer_and_longer() {
         let mut habit = following_several();
-        let pauses = [1, 2, 4, 8, 16, 16].map(|times| times * FIRST_PAUSE);
-        assert_eq!(pauses[5], LONGEST_PAUSE_OF_SEVERAL);
+        let pauses = [1, 2, 4, 4, 4].map(|times| times * FIRST_PAUSE);
+        assert_eq!(pauses[4], LONGEST_PAUSE_OF_SEVERAL);
         for pause in pauses {
             assert_eq!(after_several(&mut habit, 50), Wish::Pause(FIRST_PAUSE));
             let alone = [from(A, 100)];

@@ -100,6 +100,28 @@ fn seats_of_several_stay_on_one_core() {
     assert_eq!(table.state().2, 1, "to be left alone for a while is no failure");
 }
 
+/// Whoever they wait for may run there, too.
+#[test]
+fn seats_of_several_go_elsewhere_the_next_time_if_it_was_of_harm() {
+    let mut table = Table::new();
+    table.world.0.lock().cores.insert(CALLER + 1, 4);
+    let mut at = Vec::new();
+    while at.len() < 3 {
+        let each = if at.is_empty() { 100 } else { 40 };
+        table.seats.iter().zip(CALLER..).for_each(|(seat, caller)| {
+            (0..each + caller).for_each(|_| _ = seat.note(caller, 0));
+        });
+        match table.guard.step(true) {
+            Wish::Pause(_) => at.push(None),
+            Wish::Follow(_) => at.push(table.guard.place),
+            _ => {}
+        }
+        at.dedup();
+    }
+    // Most of it came from where the second one was.
+    assert_eq!(at, [Some(4), None, Some(3)]);
+}
+
 #[test]
 fn several_who_are_not_to_be_seen_are_not_followed() {
     let mut table = Table::new();
