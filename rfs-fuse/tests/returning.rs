@@ -429,10 +429,12 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
 #[test]
 fn what_waits_while_its_lock_gets_lost_does_not_land() {
     const WRITERS: u64 = 4;
-    for options in [&[][..], &["--cache", "none"][..]] {
+    let kept = [&[][..], &["--cache", "none"][..]];
+    for (options, checksum) in kept.into_iter().flat_map(|options| [(options, false), (options, true)]) {
         let lender = Lender::with(MEMORY, |config| {
             config.fencing.lease = Some(Duration::from_millis(1500));
             config.recall_timeout = Some(Duration::from_millis(700));
+            config.checksum = checksum;
         });
         let proxy = Proxy::to(lender.address(Over::Tcp));
         let (through, _dir) = mount(&proxy, options);
@@ -442,10 +444,14 @@ fn what_waits_while_its_lock_gets_lost_does_not_land() {
         let [locked, free] = ["locked", "free"].map(|name| {
             let file = File::options().read(true).write(true).create_new(true).open(through.path(name));
             let file = file.expect("made");
-            file.write_all_at(&pattern(len, 1), 0).expect("written");
+            // Half of them find space, and the others have to ask for it.
+            file.write_all_at(&pattern(len / 2, 1), 0).expect("written");
+            file.set_len(len as u64).expect("grown");
             file
         });
         flock(&locked, FlockOperation::LockExclusive).expect("locked");
+        let mut appended = File::options().append(true).create(true).open(through.path("log")).expect("made");
+        flock(&appended, FlockOperation::LockExclusive).expect("locked");
         proxy.close(true);
         proxy.cut();
         let outcomes = thread::scope(|scope| {
@@ -454,13 +460,16 @@ fn what_waits_while_its_lock_gets_lost_does_not_land() {
                 .flat_map(|file| (0..WRITERS).map(move |block| (file, block * 4096)))
                 .map(|(file, at)| scope.spawn(move || file.write_at(&pattern(4096, 2), at)))
                 .collect();
+            let appender = scope.spawn(|| appended.write(b"mine"));
             assert!(eventually(|| lender.server.stats().sessions == 1));
-            let lock = File::options().write(true).open(beside.path("locked")).expect("opened");
-            flock(&lock, FlockOperation::LockExclusive).expect("its lock is free");
-            lock.write_all_at(&pattern(len, 3), 0).expect("written");
-            drop(lock);
+            for (name, bytes) in [("locked", pattern(len, 3)), ("log", b"theirs".to_vec())] {
+                let lock = File::options().write(true).open(beside.path(name)).expect("opened");
+                flock(&lock, FlockOperation::LockExclusive).expect("its lock is free");
+                lock.write_all_at(&bytes, 0).expect("written");
+            }
             proxy.close(false);
             let errno = |e: std::io::Error| e.raw_os_error();
+            assert_eq!(appender.join().expect("appender").map_err(errno), Err(Some(5)));
             writers
                 .into_iter()
                 .map(|writer| writer.join().expect("writer").map_err(errno))
@@ -470,9 +479,10 @@ fn what_waits_while_its_lock_gets_lost_does_not_land() {
         assert_eq!(guarded, [Err(Some(5)); WRITERS as usize]);
         assert_eq!(unguarded, [Ok(4096); WRITERS as usize]);
         assert!(fs::read(beside.path("locked")).expect("read") == pattern(len, 3));
+        assert_eq!(fs::read(beside.path("log")).expect("read"), b"theirs");
         assert!(fs::read(beside.path("free")).expect("read") == pattern(4096, 2).repeat(WRITERS as usize));
         beside.unmount();
-        drop((locked, free));
+        drop((locked, free, appended));
         through.unmount();
     }
 }

@@ -16,7 +16,7 @@ use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 
 use super::{
     Client, ClientError,
-    data::{LIST, Ops},
+    data::{LIST, Ops, guarded_since},
     inode::Inode,
     record::{Glimpse, RawRecord, Seen},
     space::TRIES,
@@ -35,6 +35,7 @@ impl Client {
     /// Appends `data` to an open file in one piece, whoever else appends. Where it begins. A write elsewhere in the file may
     /// be under way; one that grows the file at the same time may get between.
     pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
+        let since = self.remote.era_in_use();
         let inode = self.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
@@ -49,8 +50,8 @@ impl Client {
             let hold =
                 record::appender(self.session.load(Ordering::Acquire), TURNS.fetch_add(1, Ordering::Relaxed));
             let appended = self
-                .in_its_era(&inode, || self.take_end(&inode, hold))
-                .and_then(|now| self.append_at(&inode, hold, now, data));
+                .in_its_era(&inode, since, || self.take_end(&inode, hold))
+                .and_then(|now| self.append_at(&inode, since, hold, now, data));
             match appended {
                 Ok(Some(offset)) => {
                     inode.pages.recalled();
@@ -120,6 +121,7 @@ impl Client {
     fn append_at(
         &self,
         inode: &Inode,
+        since: u32,
         hold: u64,
         now: Glimpse,
         data: &[u8],
@@ -128,7 +130,7 @@ impl Client {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
         if self.sums.is_some() {
-            let appended = self.append_by_server(inode, now, end, data)?;
+            let appended = self.append_by_server(inode, since, now, end, data)?;
             // What is left of a hold is free for this session, and for others when it ends.
             self.give_back(inode, hold).ok();
             return Ok(appended.then_some(offset));
@@ -145,6 +147,7 @@ impl Client {
         if of != generation {
             return Ok(None);
         }
+        guarded_since(inode, since)?;
         let (slot, record_addr) = self.record_of(inode)?;
         let mapped = self.records.is_mapped();
         let size_word = self.field_of(inode, record::SIZE)?;
@@ -180,7 +183,7 @@ impl Client {
         if now.generation != generation {
             self.follow_generation(inode, now.generation)?;
             if now.size >= end {
-                self.write_open(inode, offset, end, data)?;
+                self.write_open(inode, since, (offset, end), data)?;
             }
         }
         Ok(Some(offset))

@@ -6,7 +6,9 @@
 
 use rfs_proto::{BLOCK, Errno, Growth, Reply, Request, WRITE_PART, checksum, decode_reply, encode_request};
 
-use super::{Client, ClientError, inode::Inode, names::wrong_kind, record::Glimpse, space::TRIES};
+use super::{
+    Client, ClientError, data::guarded_since, inode::Inode, names::wrong_kind, record::Glimpse, space::TRIES,
+};
 
 /// So often a part is sent again that arrives damaged.
 const DAMAGED: usize = 3;
@@ -34,13 +36,14 @@ impl Client {
     pub(super) fn write_by_server(
         &self,
         inode: &Inode,
-        offset: u64,
-        end: u64,
+        since: u32,
+        (offset, end): (u64, u64),
         data: &[u8],
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
-            let (era, generation) = (self.remote.era(), inode.layout.read().generation());
-            self.send(inode, offset, data, Growth::Reach)?;
+            let (era, generation) = (self.remote.era_in_use(), inode.layout.read().generation());
+            guarded_since(inode, since)?;
+            self.send(inode, era, (offset, data), Growth::Reach)?;
             inode.size.lock().raise(end);
             if self.is_whole(inode, offset, data, era, generation)? {
                 return Ok(());
@@ -67,31 +70,40 @@ impl Client {
         if now != generation {
             self.follow_generation(inode, now)?;
         }
-        Ok(now == generation && self.remote.era() == era)
+        Ok(now == generation && self.remote.era_in_use() == era)
     }
 
     /// Appends at the end of the file, which is the size of that look at it, and is held. False to begin anew: the file has got another size.
     pub(super) fn append_by_server(
         &self,
         inode: &Inode,
+        since: u32,
         Glimpse { size: offset, generation, .. }: Glimpse,
         end: u64,
         data: &[u8],
     ) -> Result<bool, ClientError> {
-        let era = self.remote.era();
-        match self.send(inode, offset, data, Growth::From(offset)) {
+        let era = self.remote.era_in_use();
+        guarded_since(inode, since)?;
+        match self.send(inode, era, (offset, data), Growth::From(offset)) {
             Err(ClientError::Errno(Errno::EAGAIN)) => return Ok(false),
             sent => sent?,
         }
         inode.size.lock().raise(end);
         // If the file is shorter now, that came after this append.
         if !self.is_whole(inode, offset, data, era, generation)? && self.look(inode)?.size >= end {
-            self.write_by_server(inode, offset, end, data)?;
+            self.write_by_server(inode, since, (offset, end), data)?;
         }
         Ok(true)
     }
 
-    fn send(&self, inode: &Inode, offset: u64, data: &[u8], growth: Growth) -> Result<(), ClientError> {
+    /// All of it in one era: another one may have begun without locks that this was guarded by.
+    fn send(
+        &self,
+        inode: &Inode,
+        era: u32,
+        (offset, data): (u64, &[u8]),
+        growth: Growth,
+    ) -> Result<(), ClientError> {
         let mut all = parts(offset, data).peekable();
         let Some(mut part) = all.next() else { return Ok(()) };
         if all.peek().is_some() {
@@ -102,7 +114,7 @@ impl Client {
             && let Some(next) = all.next()
         {
             // The rest of its block may be bad. Parts that are there by then, behind the end of the file, would show when that grows.
-            self.send_one(inode.ino, part, Growth::Stay)?;
+            self.send_one(inode.ino, era, part, Growth::Stay)?;
             part = next;
         }
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
@@ -117,25 +129,25 @@ impl Client {
             for (&part, bytes) in together.iter().zip(&mut requests) {
                 encode_request(&request(inode.ino, part, Growth::Stay), bytes);
             }
-            self.remote.call_all(&requests, &mut replies)?;
+            self.remote.call_all_in(era, &requests, &mut replies)?;
             for (part, reply) in together.into_iter().zip(&replies) {
                 match decode_reply(reply)? {
                     Reply::Done => {}
                     // By itself it is told from the others, and may be waited for.
                     Reply::Error(Errno::EBADMSG | Errno::ENOSPC) => {
-                        self.send_one(inode.ino, part, Growth::Stay)?;
+                        self.send_one(inode.ino, era, part, Growth::Stay)?;
                     }
                     Reply::Error(errno) => return Err(errno.into()),
                     _ => return wrong_kind(),
                 }
             }
         }
-        self.send_one(inode.ino, part, growth)
+        self.send_one(inode.ino, era, part, growth)
     }
 
-    fn send_one(&self, ino: u64, part: (u64, &[u8]), growth: Growth) -> Result<(), ClientError> {
+    fn send_one(&self, ino: u64, era: u32, part: (u64, &[u8]), growth: Growth) -> Result<(), ClientError> {
         for _ in 0..DAMAGED {
-            match self.call(&request(ino, part, growth)) {
+            match self.call_in(era, &request(ino, part, growth)) {
                 Ok(Reply::Done) => return Ok(()),
                 Ok(_) => return wrong_kind(),
                 Err(ClientError::Errno(Errno::EBADMSG)) => {

@@ -138,6 +138,7 @@ impl Client {
         &self,
         sums: &Sums,
         inode: &Inode,
+        since: u32,
         (offset, end): (u64, u64),
         buffer: &mut Vec<u8>,
     ) -> Result<Range<usize>, ClientError> {
@@ -146,7 +147,7 @@ impl Client {
             let _places = inode.places.read();
             let accept = changes + 1 == TRIES;
             let try_it = || self.try_checked(sums, inode, (offset, end), buffer, accept);
-            match self.in_its_era(inode, try_it)? {
+            match self.in_its_era(inode, since, try_it)? {
                 Checked::Bytes(bytes) => return Ok(bytes),
                 Checked::Changed => changes += 1,
                 Checked::BeingWritten(block) => {

@@ -135,18 +135,23 @@ thread_local! {
 }
 
 pub(super) fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Reply, ClientError> {
-    call_with(remote, request).map(|(reply, _)| reply)
+    call_with(remote, request, None).map(|(reply, _)| reply)
 }
 
-/// The same, and the attributes of the directory that it changed, if they came with the reply.
-fn call_with(remote: &dyn Remote, request: &Request<'_>) -> Result<(Reply, Option<Attr>), ClientError> {
+/// The same, in one era only if it is said which, and the attributes of the directory that it changed, if they came with the reply.
+fn call_with(
+    remote: &dyn Remote,
+    request: &Request<'_>,
+    era: Option<u32>,
+) -> Result<(Reply, Option<Attr>), ClientError> {
     MESSAGES.with_borrow_mut(|(out, back)| {
         encode_request(request, out);
-        if is_repeatable(request) {
-            remote.call(out, back)?
-        } else {
-            remote.call_once(out, back)?
-        };
+        match (is_repeatable(request), era) {
+            (true, None) => remote.call(out, back)?,
+            (false, None) => remote.call_once(out, back)?,
+            (true, Some(era)) => remote.call_in(era, out, back)?,
+            (false, Some(era)) => remote.call_once_in(era, out, back)?,
+        }
         let (reply, directory) = match request.directory() {
             Some(_) => decode_reply_with(back)?,
             None => (decode_reply(back)?, None),
@@ -313,17 +318,26 @@ impl Client {
     /// Asks the server. Space and inodes that a close of before gives back may be on their way: who finds none asks again when it
     /// has been carried out.
     pub(crate) fn call(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
-        match self.call_once(request) {
+        self.call_or_again(request, None)
+    }
+
+    /// The same, in one era only.
+    pub(crate) fn call_in(&self, era: u32, request: &Request<'_>) -> Result<Reply, ClientError> {
+        self.call_or_again(request, Some(era))
+    }
+
+    fn call_or_again(&self, request: &Request<'_>, era: Option<u32>) -> Result<Reply, ClientError> {
+        match self.call_once(request, era) {
             Err(ClientError::Errno(Errno::ENOSPC)) => {
                 self.remote.finish_calls()?;
-                self.call_once(request)
+                self.call_once(request, era)
             }
             outcome => outcome,
         }
     }
 
-    fn call_once(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
-        let ask = || call_with(&*self.remote, request);
+    fn call_once(&self, request: &Request<'_>, era: Option<u32>) -> Result<Reply, ClientError> {
+        let ask = || call_with(&*self.remote, request, era);
         match Effect::of(request) {
             Some(effect) if self.keeping.is_on() => self.change(&effect, ask),
             _ => ask().map(|(reply, _)| reply),

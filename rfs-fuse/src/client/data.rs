@@ -67,6 +67,17 @@ impl Client {
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
     ) -> Result<R, ClientError> {
+        self.read_since(self.remote.era_in_use(), (ino, offset, len), buffer, sink)
+    }
+
+    /// As [`read`](Self::read), of what was asked for in an era that may be over.
+    pub(super) fn read_since<R>(
+        &self,
+        since: u32,
+        (ino, offset, len): (u64, u64, usize),
+        buffer: &mut Vec<u8>,
+        sink: impl FnOnce(ReadData<'_>) -> R,
+    ) -> Result<R, ClientError> {
         let inode = self.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
@@ -77,7 +88,7 @@ impl Client {
         let counted = (!self.records.is_mapped()).then(|| self.one_transfer());
         let end = offset.saturating_add(len as u64);
         if let Some(sums) = &self.sums {
-            let bytes = self.read_checked(sums, &inode, (offset, end), buffer)?;
+            let bytes = self.read_checked(sums, &inode, since, (offset, end), buffer)?;
             drop(counted);
             return Ok(sink(ReadData::Bytes(&buffer[bytes])));
         }
@@ -96,7 +107,7 @@ impl Client {
             }
             let last = attempt == TRIES;
             if let Some(len) =
-                self.in_its_era(&inode, || self.read_remote(&inode, offset, end, buffer, last))?
+                self.in_its_era(&inode, since, || self.read_remote(&inode, offset, end, buffer, last))?
             {
                 drop(counted);
                 return Ok(sink(ReadData::Bytes(&buffer[..len])));
@@ -212,14 +223,25 @@ impl Client {
 
     /// Writes `data` at `offset` of an open file. On return it is in place, whoever reads next.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        self.write_then(ino, offset, data, |inode| self.stamp(inode))
+        self.write_since(self.remote.era_in_use(), ino, offset, data)
+    }
+
+    /// The same, of what was asked for in an era that may be over.
+    pub(super) fn write_since(
+        &self,
+        since: u32,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), ClientError> {
+        self.write_then(since, (ino, offset), data, |inode| self.stamp(inode))
     }
 
     /// Writes to an open file, and does something more while it is open for certain.
     pub(crate) fn write_then(
         &self,
-        ino: u64,
-        offset: u64,
+        since: u32,
+        (ino, offset): (u64, u64),
         data: &[u8],
         then: impl Fn(&Inode) -> Result<(), ClientError>,
     ) -> Result<(), ClientError> {
@@ -235,19 +257,20 @@ impl Client {
             return Err(Errno::EBADF.into());
         }
         let _counted = (!self.records.is_mapped()).then(|| self.one_transfer());
-        self.in_its_era(&inode, || self.write_open(&inode, offset, end, data).and_then(|()| then(&inode)))
+        let write = || self.write_open(&inode, since, (offset, end), data).and_then(|()| then(&inode));
+        self.in_its_era(&inode, since, write)
     }
 
-    /// Writes up to `end` into a file that stays open meanwhile.
+    /// Writes up to `end` into a file that stays open meanwhile, what was asked for in the era `since`.
     pub(crate) fn write_open(
         &self,
         inode: &Inode,
-        offset: u64,
-        end: u64,
+        since: u32,
+        (offset, end): (u64, u64),
         data: &[u8],
     ) -> Result<(), ClientError> {
         if self.sums.is_some() {
-            return self.write_by_server(inode, offset, end, data);
+            return self.write_by_server(inode, since, (offset, end), data);
         }
         for _ in 0..TRIES {
             let places = inode.places.read();
@@ -256,6 +279,8 @@ impl Client {
                 self.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
+            // The places may be those of the next era: space was asked for meanwhile, or another look taken.
+            guarded_since(inode, since)?;
             let mapped = self.records.is_mapped();
             let size = if mapped { self.peek(inode)?.size } else { inode.size.lock().size() };
             let placed = if end <= size {
@@ -370,17 +395,21 @@ impl Client {
     }
 
     /// Does something with an open file, and does it again if a new era has begun meanwhile: what was known of its places was void.
-    /// ESTALE: the file is gone. EIO: locks of it are lost, which may have been what this was guarded by.
+    /// ESTALE: the file is gone. EIO: locks of it are lost that there were in the era `since`, when this was asked for, and which may have been
+    /// what it was guarded by.
     pub(crate) fn in_its_era<R>(
         &self,
         inode: &Inode,
+        since: u32,
         mut act: impl FnMut() -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
         for _ in 0..TRIES {
-            let era = inode.layout.read().era();
+            guarded_since(inode, since)?;
+            let (era, used) = (inode.layout.read().era(), self.remote.era_in_use());
+            let has_begun = || era != self.remote.era() || used != self.remote.era_in_use();
             match act() {
                 Err(ClientError::Request(RequestError::Disconnected) | ClientError::Errno(Errno::EBADF))
-                    if era != self.remote.era() && self.is_connected() => {}
+                    if has_begun() && self.is_connected() => {}
                 outcome => return outcome,
             }
             // Renewed by now, unless it was opened at that very moment.
@@ -388,7 +417,6 @@ impl Client {
             if inode.is_gone() {
                 return Err(Errno::ESTALE.into());
             }
-            guarded_since(inode, era)?;
             if inode.layout.read().era() != self.remote.era() {
                 let _calls = inode.layout_calls.lock();
                 self.fetch_layout(inode, None)?;

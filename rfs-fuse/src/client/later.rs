@@ -24,7 +24,7 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{RemoteAddr, RequestError, Until};
 
-use super::{Client, ClientError, ReadData, data::guarded_since, inode::Inode, layout::Piece};
+use super::{Client, ClientError, ReadData, inode::Inode, layout::Piece};
 pub(crate) use company::{Company, Started, Transfers};
 use company::{One, OneStarted};
 pub(crate) use gathered::Gathered;
@@ -53,7 +53,8 @@ struct Asked {
     ino: u64,
     offset: u64,
     len: usize,
-    era: u32,
+    /// In this era.
+    since: u32,
 }
 
 impl Client {
@@ -74,6 +75,7 @@ impl Client {
         if !self.is_for_later(len) {
             return Err(answer);
         }
+        let since = self.remote.era_in_use();
         let Some(next) = self.in_company(next) else { return Err(answer) };
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
         let (Some(shared), Some(places)) = (inode.io.try_read(), inode.places.try_read()) else {
@@ -94,7 +96,7 @@ impl Client {
         let (started, counted) = (OneStarted::new(&inode), self.transfers.enter());
         // From now on that count keeps the extents, also while this thread serves others' reads.
         drop((shared, places));
-        let (client, asked) = (Arc::downgrade(self), Asked { ino, offset, len, era });
+        let (client, asked) = (Arc::downgrade(self), Asked { ino, offset, len, since });
         let done = move |got: Result<&[u8], rdmabox::RequestError>| {
             // The bytes are here. Who is answered may ask for the next ones at once, alone.
             drop((started, counted));
@@ -122,6 +124,7 @@ impl Client {
         if !self.is_for_later(data.len()) {
             return None;
         }
+        let since = self.remote.era_in_use();
         let inode = self.inodes.get(ino)?;
         let (shared, places) = (inode.io.try_read()?, inode.places.try_read()?);
         // Before the kernel is asked what else there is: a write that makes the file longer would ask in vain.
@@ -139,7 +142,8 @@ impl Client {
         let (started, counted) = (OneStarted::new(&inode), self.transfers.enter());
         drop((shared, places));
         let client = Arc::downgrade(self);
-        let writing = Writing { client, inode, offset, len: data.len(), era, generation, place, started };
+        let writing =
+            Writing { client, inode, offset, len: data.len(), since, era, generation, place, started };
         Some(LaterWrite { client: self, data, next, writing, counted })
     }
 
@@ -221,6 +225,7 @@ struct Writing {
     inode: Arc<Inode>,
     offset: u64,
     len: usize,
+    since: u32,
     era: u32,
     generation: u64,
     place: RemoteAddr,
@@ -253,12 +258,9 @@ impl Writing {
             // The failed one may still take effect: not after this one.
             Err(_) => client.remote.write_vectored(&[(self.place, data)]).map(|()| self.is_part()),
         };
-        let Writing { inode, offset, era, started, .. } = self;
+        let Writing { inode, offset, since, era, started, .. } = self;
         drop(started);
-        let write = || {
-            guarded_since(&inode, era)?;
-            client.write(inode.ino, offset, data)
-        };
+        let write = || client.write_since(since, inode.ino, offset, data);
         match outcome {
             // It was noted before what may have been a long time.
             Ok(true) => client.stamp(&inode),
@@ -280,16 +282,15 @@ where
     let answer = Arc::new(Mutex::new(Some(answer)));
     let own = Arc::clone(&answer);
     let read = move || {
-        let Asked { ino, offset, len, era } = asked;
+        let Asked { ino, offset, len, since } = asked;
         let tell = |told: Result<ReadData<'_>, ClientError>| {
             let answer = own.lock().take();
             if let Some(answer) = answer {
                 answer(told);
             }
         };
-        let guarded = client.opened(ino).and_then(|inode| guarded_since(&inode, era));
-        let read = || client.read(ino, offset, len, &mut Vec::new(), |data| tell(Ok(data)));
-        if let Err(e) = guarded.and_then(|()| read()) {
+        let read = client.read_since(since, (ino, offset, len), &mut Vec::new(), |data| tell(Ok(data)));
+        if let Err(e) = read {
             tell(Err(e));
         }
     };

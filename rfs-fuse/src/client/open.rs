@@ -178,7 +178,9 @@ impl Client {
     /// Publishes what is not published yet: the time of the last write. Data is in place when a write returns.
     pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        self.in_its_era(&inode, || self.publish_time(&inode, WriteTimes::take_pending))
+        self.in_its_era(&inode, self.remote.era_in_use(), || {
+            self.publish_time(&inode, WriteTimes::take_pending)
+        })
     }
 
     /// As [`flush`](Self::flush).

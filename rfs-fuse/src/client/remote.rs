@@ -28,6 +28,23 @@ pub trait Remote: Send + Sync + fmt::Debug {
         replies.resize_with(requests.len(), Vec::new);
         requests.iter().zip(replies).try_for_each(|(request, reply)| self.call(request, reply))
     }
+    /// As [`call_all`](Self::call_all), in this [era](Self::era) only: Disconnected, and nothing was carried out since, if another one has begun.
+    fn call_all_in(
+        &self,
+        _era: u32,
+        requests: &[Vec<u8>],
+        replies: &mut Vec<Vec<u8>>,
+    ) -> Result<(), RequestError> {
+        self.call_all(requests, replies)
+    }
+    /// As [`call`](Self::call), in this [era](Self::era) only.
+    fn call_in(&self, _era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.call(request, reply)
+    }
+    /// As [`call_once`](Self::call_once), in this [era](Self::era) only.
+    fn call_once_in(&self, _era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.call_once(request, reply)
+    }
     /// Sends `request` and does not wait for the reply, which is of no interest unless it is an error. It may be carried out after a
     /// later one.
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError>;
@@ -75,6 +92,10 @@ pub trait Remote: Send + Sync + fmt::Debug {
     /// How often all that was known of where bytes lie has become void. Keys of places count with it.
     fn era(&self) -> u32 {
         0
+    }
+    /// The era of the session that is used, or was last: when it is the next one, all that had to be done for that is done.
+    fn era_in_use(&self) -> u32 {
+        self.era()
     }
     /// How many one-sided operations may have been carried out more than once by now.
     fn repeats(&self) -> u64 {

@@ -29,7 +29,7 @@ fn write_time(changes: &SetAttr) -> Option<i64> {
 impl Client {
     /// Writes as [`write`](Self::write), but for the time: the caller sets it himself.
     pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        self.write_then(ino, offset, data, |_| Ok(()))
+        self.write_then(self.remote.era_in_use(), (ino, offset), data, |_| Ok(()))
     }
 
     /// Sets the time of the last write one-sidedly, in one round trip. `None`: this takes [`setattr`](Self::setattr), because more is to

@@ -179,6 +179,7 @@ impl Returning {
             link.remote.close();
             return false;
         }
+        self.era_in_use.store(link.era, Ordering::Release);
         *self.link.write() = Arc::new(link);
         *state = Phase::Up;
         drop(state);

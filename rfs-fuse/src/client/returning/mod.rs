@@ -69,6 +69,17 @@ enum Phase {
     Over,
 }
 
+/// Which sessions a call may be carried out by.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// Whichever there is.
+    Any,
+    /// Those of one era, as it changes something: that of the first one.
+    One,
+    /// Those of this era.
+    Of(u32),
+}
+
 /// A call that nobody waits for.
 struct Started {
     number: Number,
@@ -84,6 +95,8 @@ pub(super) struct Returning {
     regions: Regions,
     /// How often what the client knew has become void.
     era: AtomicU32,
+    /// That of the session that is used.
+    era_in_use: AtomicU32,
     /// The client is being told so.
     renewing: AtomicBool,
     renew: OnceLock<Box<dyn Renew>>,
@@ -131,6 +144,7 @@ impl Returning {
             session: AtomicU64::new(attached.session),
             regions,
             era: AtomicU32::new(0),
+            era_in_use: AtomicU32::new(0),
             renewing: AtomicBool::new(false),
             renew: OnceLock::new(),
             timeout,
@@ -200,22 +214,26 @@ impl Returning {
         }
     }
 
-    /// Makes a call until a session has carried it out; if it `changes` something, one of the same era. It is not made again after `deadline`.
+    /// Makes a call until a session has carried it out that it may be carried out by. It is not made again after `deadline`.
     fn call_until(
         &self,
         deadline: Instant,
-        changes: bool,
+        mut by: By,
         mut call: impl FnMut(&dyn Remote) -> Result<(), RequestError>,
     ) -> Result<(), RequestError> {
-        let mut sent = None;
+        let mut is_sent = false;
         loop {
             let link = self.up(deadline)?;
-            if sent.is_some() && Instant::now() >= deadline {
+            if is_sent && Instant::now() >= deadline {
                 return Err(RequestError::Disconnected);
             }
-            if *sent.get_or_insert(link.era) != link.era && changes {
-                return Err(RequestError::Disconnected);
+            match by {
+                By::Any => {}
+                By::One => by = By::Of(link.era),
+                By::Of(era) if era == link.era => {}
+                By::Of(_) => return Err(RequestError::Disconnected),
             }
+            is_sent = true;
             match call(&*link.remote) {
                 Err(RequestError::Disconnected) => self.lost(&link),
                 Err(RequestError::Timeout(after)) => {

@@ -10,7 +10,7 @@ use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Until};
 use rfs_proto::{Request, encode_request};
 use smallvec::SmallVec;
 
-use super::{Phase, Returning, Stale, Started, again, places::place_of, slots::Number};
+use super::{By, Phase, Returning, Stale, Started, again, places::place_of, slots::Number};
 use crate::client::{ReadDone, Remote, WriteDone};
 
 /// Calls that nobody waits for are kept until they are known to have been carried out: so many at most.
@@ -25,25 +25,51 @@ fn envelop(Number { slot, sequence }: Number, request: &[u8], envelope: &mut Vec
     encode_request(&Request::Once { slot, sequence, request }, envelope);
 }
 
-impl Remote for Returning {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.call_until(Instant::now() + self.timeout, false, |remote| remote.call(request, reply))
-    }
-
-    fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
-        let deadline = Instant::now() + self.timeout;
-        self.call_until(deadline, false, |remote| remote.call_all(requests, replies))
-    }
-
-    fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+impl Returning {
+    /// A call that the server knows again.
+    fn call_numbered(&self, by: By, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
         let number = self.take_number(deadline)?;
         let outcome = ENVELOPE.with_borrow_mut(|envelope| {
             envelop(number, request, envelope);
-            self.call_until(deadline, true, |remote| remote.call(envelope, reply))
+            self.call_until(deadline, by, |remote| remote.call(envelope, reply))
         });
         self.give_back(number);
         outcome
+    }
+}
+
+impl Remote for Returning {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.call_until(Instant::now() + self.timeout, By::Any, |remote| remote.call(request, reply))
+    }
+
+    fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
+        let deadline = Instant::now() + self.timeout;
+        self.call_until(deadline, By::Any, |remote| remote.call_all(requests, replies))
+    }
+
+    fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.call_numbered(By::One, request, reply)
+    }
+
+    fn call_in(&self, era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        let deadline = Instant::now() + self.timeout;
+        self.call_until(deadline, By::Of(era), |remote| remote.call(request, reply))
+    }
+
+    fn call_all_in(
+        &self,
+        era: u32,
+        requests: &[Vec<u8>],
+        replies: &mut Vec<Vec<u8>>,
+    ) -> Result<(), RequestError> {
+        let deadline = Instant::now() + self.timeout;
+        self.call_until(deadline, By::Of(era), |remote| remote.call_all(requests, replies))
+    }
+
+    fn call_once_in(&self, era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.call_numbered(By::Of(era), request, reply)
     }
 
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
@@ -56,7 +82,7 @@ impl Remote for Returning {
         envelop(number, request, &mut envelope);
         // Noted first: whoever makes the next session finds it, or this thread does.
         self.started.lock().push(Started { number, envelope: envelope.clone() });
-        match self.call_until(deadline, true, |remote| remote.start_call(&envelope)) {
+        match self.call_until(deadline, By::One, |remote| remote.start_call(&envelope)) {
             Err(RequestError::Disconnected | RequestError::Timeout(_)) if self.is_connected() => Ok(()),
             outcome => outcome,
         }
@@ -64,7 +90,7 @@ impl Remote for Returning {
 
     fn finish_calls(&self) -> Result<(), RequestError> {
         let known: Vec<Number> = self.started.lock().iter().map(|started| started.number).collect();
-        self.call_until(Instant::now() + self.timeout, false, |remote| remote.finish_calls())?;
+        self.call_until(Instant::now() + self.timeout, By::Any, |remote| remote.finish_calls())?;
         let mut done = Vec::new();
         self.started.lock().retain(|started| {
             let over = known.contains(&started.number);
@@ -165,6 +191,10 @@ impl Remote for Returning {
 
     fn era(&self) -> u32 {
         self.era.load(Ordering::Acquire)
+    }
+
+    fn era_in_use(&self) -> u32 {
+        self.era_in_use.load(Ordering::Acquire)
     }
 
     fn repeats(&self) -> u64 {

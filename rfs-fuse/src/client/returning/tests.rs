@@ -332,6 +332,33 @@ fn a_new_era_makes_places_void_and_repeats_no_changes() {
 }
 
 #[test]
+fn what_is_of_one_era_is_carried_out_in_no_other() {
+    let server = Arc::new(Server::default());
+    let remote = returning(&server);
+    remote.set_renew(Box::new(Eras(Arc::default())));
+    let (asks, changes) = (bytes(&Request::StatFs), bytes(&Request::Unlink { parent: 1, name: b"a" }));
+    let all = |era| {
+        let mut reply = Vec::new();
+        [
+            remote.call_in(era, &asks, &mut reply),
+            remote.call_all_in(era, &[asks.clone(), asks.clone()], &mut Vec::new()),
+            remote.call_once_in(era, &changes, &mut reply),
+        ]
+    };
+    assert_eq!((remote.era_in_use(), all(0)), (0, [Ok(()), Ok(()), Ok(())]));
+    assert_eq!(server.effects.lock().len(), 4);
+    // It was asked for in the first one, and sent when that was over.
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    assert_eq!(remote.call_in(0, &asks, &mut Vec::new()), Err(RequestError::Disconnected));
+    assert_eq!(remote.era_in_use(), 1);
+    let over = || Err(RequestError::Disconnected);
+    assert_eq!((all(0), all(1)), ([over(), over(), over()], [Ok(()), Ok(()), Ok(())]));
+    assert_eq!(server.effects.lock().len(), 8);
+    remote.close();
+}
+
+#[test]
 fn another_memory_is_the_end() {
     let server = Arc::new(Server::default());
     let remote = returning(&server);

@@ -105,16 +105,16 @@ impl<S: Scheduler> Guard<S> {
             Wish::Follow(whom) => self.follow(whom, &seen, ticked),
             Wish::Doubt(whom) => {
                 let starved = self.is_starved(whom);
-                self.lift();
                 if !starved {
+                    self.lift();
                     return Wish::Rest;
                 }
+                self.lift_from_harm();
                 self.shared.rescues.fetch_add(1, Ordering::Relaxed);
                 self.habit.failed(whom)
             }
             Wish::Pause(_) => {
-                self.harmful = self.place;
-                self.lift();
+                self.lift_from_harm();
                 self.shared.rescues.fetch_add(1, Ordering::Relaxed);
                 wish
             }
@@ -200,6 +200,12 @@ impl<S: Scheduler> Guard<S> {
                 Whom::One(caller) => !self.scheduler.is_runnable(caller),
                 Whom::Several => true,
             }
+    }
+
+    /// Lifts seats from where they did harm.
+    fn lift_from_harm(&mut self) {
+        self.harmful = self.place.or(self.harmful);
+        self.lift();
     }
 
     /// Seats part first: who always has something to do is never woken, and so stays where it is, as if it were still bound.

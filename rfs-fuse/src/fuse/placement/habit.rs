@@ -190,7 +190,7 @@ pub(super) struct Habit {
     /// Of following one caller.
     with_one: Failures,
     with_several: Failures,
-    /// Ticks for which several are not followed.
+    /// Ticks for which several are not followed although they call.
     rest: u32,
     /// Who was followed last, and after how many ticks of that there is a trial.
     tried: (Option<Whom>, u32),
@@ -222,6 +222,8 @@ impl Habit {
                 let work = match (candidate.whom, traffic) {
                     (Whom::One(known), Traffic::Sole(caller, work)) if caller == known => work,
                     (Whom::Several, Traffic::Several(work)) => work,
+                    // So little that nobody can tell: one of them may be all who was served.
+                    (Whom::Several, Traffic::Sole(_, work)) if work < SPARSE => work,
                     (_, Traffic::None) => 0,
                     (_, Traffic::Sole(..) | Traffic::Several(_) | Traffic::Mixed) => return self.stop(),
                 };
@@ -259,7 +261,7 @@ impl Habit {
         match whom {
             Whom::One(_) => Wish::Pause(pause),
             Whom::Several => {
-                self.rest = pause;
+                self.rest = pause - FIRST_PAUSE;
                 Wish::Pause(FIRST_PAUSE)
             }
         }
@@ -485,6 +487,10 @@ mod tests {
         assert_eq!(following_several().look(&[from(A, 50), nobodys]), Wish::Rest);
         assert_eq!(following_several().glance(&[from(A, 50), nobodys]), Wish::Rest);
         assert_eq!(following_several().look(&[]), Wish::Follow(Whom::Several));
+        // Where hardly anything comes through, it is hardly anybody's.
+        let mut habit = following_several();
+        assert_eq!(habit.look(&[from(A, 1)]), Wish::Follow(Whom::Several));
+        assert_eq!(habit.look(&[from(B, SPARSE - 1)]), Wish::Doubt(Whom::Several));
     }
 
     /// What comes of following several if so much comes in each tick then.
@@ -524,7 +530,7 @@ mod tests {
             assert_eq!(habit.look(&alone), Wish::Watch);
             assert_eq!(habit.look(&alone), Wish::Follow(One(A)));
             assert_eq!(habit.look(&SEVERAL), Wish::Rest);
-            for _ in 0..pause / FIRST_PAUSE {
+            for _ in 1..pause / FIRST_PAUSE {
                 assert_eq!(habit.look(&SEVERAL), Wish::Watch);
                 assert_eq!(habit.look(&SEVERAL), Wish::Later(FIRST_PAUSE));
             }
@@ -573,7 +579,7 @@ mod tests {
                 let fits = |whom| match whom {
                     One(caller) => sole(caller),
                     Whom::Several => {
-                        several && served.clone().all(|seat| seat.run > 0) && (work == 0 || !(sole(A) || sole(B)))
+                        several && served.clone().all(|seat| seat.run > 0) && (work < SPARSE || !(sole(A) || sole(B)))
                     }
                 };
                 let wish = habit.look(seen);
