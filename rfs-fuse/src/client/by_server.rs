@@ -129,7 +129,7 @@ impl Client {
             for (&part, bytes) in together.iter().zip(&mut requests) {
                 encode_request(&request(inode.ino, part, Growth::Stay), bytes);
             }
-            self.remote.call_all_in(era, &requests, &mut replies)?;
+            self.remote.call_all(era, &requests, &mut replies)?;
             for (part, reply) in together.into_iter().zip(&replies) {
                 match decode_reply(reply)? {
                     Reply::Done => {}

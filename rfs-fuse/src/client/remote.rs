@@ -22,20 +22,16 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         self.call(request, reply)
     }
-    /// Sends all requests, several at a time and in any order, and fills `replies` with those to each. They may be carried out more than
-    /// once.
-    fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
-        replies.resize_with(requests.len(), Vec::new);
-        requests.iter().zip(replies).try_for_each(|(request, reply)| self.call(request, reply))
-    }
-    /// As [`call_all`](Self::call_all), in this [era](Self::era) only: Disconnected, and nothing was carried out since, if another one has begun.
-    fn call_all_in(
+    /// Sends all requests, several at a time and in any order, in this [era](Self::era) only, and fills `replies` with those to each. They may be
+    /// carried out more than once. Disconnected, and nothing was carried out since, if another era has begun.
+    fn call_all(
         &self,
-        _era: u32,
+        era: u32,
         requests: &[Vec<u8>],
         replies: &mut Vec<Vec<u8>>,
     ) -> Result<(), RequestError> {
-        self.call_all(requests, replies)
+        replies.resize_with(requests.len(), Vec::new);
+        requests.iter().zip(replies).try_for_each(|(request, reply)| self.call_in(era, request, reply))
     }
     /// As [`call`](Self::call), in this [era](Self::era) only.
     fn call_in(&self, _era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
@@ -120,7 +116,7 @@ impl Remote for Session {
         Session::call(self, request, reply)
     }
 
-    fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
+    fn call_all(&self, _: u32, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
         Session::call_all(self, requests, replies)
     }
 

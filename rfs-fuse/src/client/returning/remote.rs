@@ -44,11 +44,6 @@ impl Remote for Returning {
         self.call_until(Instant::now() + self.timeout, By::Any, |remote| remote.call(request, reply))
     }
 
-    fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
-        let deadline = Instant::now() + self.timeout;
-        self.call_until(deadline, By::Any, |remote| remote.call_all(requests, replies))
-    }
-
     fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         self.call_numbered(By::One, request, reply)
     }
@@ -58,14 +53,14 @@ impl Remote for Returning {
         self.call_until(deadline, By::Of(era), |remote| remote.call(request, reply))
     }
 
-    fn call_all_in(
+    fn call_all(
         &self,
         era: u32,
         requests: &[Vec<u8>],
         replies: &mut Vec<Vec<u8>>,
     ) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
-        self.call_until(deadline, By::Of(era), |remote| remote.call_all(requests, replies))
+        self.call_until(deadline, By::Of(era), |remote| remote.call_all(era, requests, replies))
     }
 
     fn call_once_in(&self, era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {

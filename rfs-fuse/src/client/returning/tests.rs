@@ -341,7 +341,7 @@ fn what_is_of_one_era_is_carried_out_in_no_other() {
         let mut reply = Vec::new();
         [
             remote.call_in(era, &asks, &mut reply),
-            remote.call_all_in(era, &[asks.clone(), asks.clone()], &mut Vec::new()),
+            remote.call_all(era, &[asks.clone(), asks.clone()], &mut Vec::new()),
             remote.call_once_in(era, &changes, &mut reply),
         ]
     };

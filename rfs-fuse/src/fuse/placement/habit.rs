@@ -63,20 +63,16 @@ impl Whom {
         }
     }
 
-    /// Whether following was right, with so much work in as many ticks before and after. One caller is given the benefit of the doubt: what is
-    /// slower for a moment may be something else. For several only more is right, as on two cores they may be as well off.
-    fn is_content(self, before: u32, after: u32) -> bool {
-        let (before, after) = (u64::from(before), u64::from(after));
-        match self {
-            Whom::One(_) => after * 4 >= before * 3,
-            Whom::Several => after >= before,
+    /// Whether following is right, with so much work in as many ticks before it began and now: as it has begun (`is_first`), and from then on. One caller is given
+    /// the benefit of the doubt first, as what is slower for a moment may be something else, and what he asks for later is his business. Of several
+    /// no less may come at first, as they may be as well off on two cores; later whoever they wait for may have come to that core, too.
+    fn is_content(self, is_first: bool, before: u32, now: u32) -> bool {
+        let (before, now) = (u64::from(before), u64::from(now));
+        match (self, is_first) {
+            (Whom::Several, true) => now >= before,
+            (Whom::One(_), true) | (Whom::Several, false) => now * 4 >= before * 3,
+            (Whom::One(_), false) => true,
         }
-    }
-
-    /// Whether it still is, with so much work before it began, and in as many ticks by now. What one caller asks for is his business.
-    /// Where several are served, whoever they wait for may have come to, too, and others keep session threads from it.
-    fn goes_on(self, before: u32, now: u32) -> bool {
-        self != Whom::Several || u64::from(now) * 4 >= u64::from(before) * 3
     }
 }
 
@@ -303,305 +299,31 @@ impl Habit {
     }
 
     fn go_on(&mut self, candidate: Candidate, work: u32, (ticks, sparse, after): (u32, u32, u32)) -> Wish {
+        let Candidate { whom, work: before, .. } = candidate;
         let sparse = if work < SPARSE { sparse + 1 } else { 0 };
         if sparse == IN_A_ROW {
             self.state = State::Alone(None);
-            return Wish::Doubt(candidate.whom);
+            return Wish::Doubt(whom);
         }
-        let Candidate { whom, work: before, .. } = candidate;
         let settled = ticks.saturating_sub(whom.settling());
         let mut after = if settled > 0 { after.saturating_add(work) } else { after };
         // In as many ticks as it was judged by, again and again.
         if settled > 0 && settled.is_multiple_of(IN_A_ROW) {
-            let is_first = settled == IN_A_ROW;
-            if !(if is_first { whom.is_content(before, after) } else { whom.goes_on(before, after) }) {
+            if !whom.is_content(settled == IN_A_ROW, before, after) {
                 return self.failed(whom);
             }
             after = 0;
         }
-        self.failures(candidate.whom).forget();
+        self.failures(whom).forget();
         if ticks == self.tried.1 {
-            self.tried.1 = (ticks * 2).min(candidate.whom.last_trial());
+            self.tried.1 = (ticks * 2).min(whom.last_trial());
             self.state = State::Spreading(SPREADING);
             return Wish::Watch;
         }
         self.state = State::Following { candidate, ticks, sparse, after };
-        Wish::Follow(candidate.whom)
+        Wish::Follow(whom)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::{Whom::One, *};
-
-    const A: u32 = 11;
-    const B: u32 = 12;
-
-    fn from(caller: u32, work: u32) -> Seen {
-        Seen { work, caller, run: work }
-    }
-
-    /// A habit that follows A, at 100 a tick.
-    fn following() -> Habit {
-        let mut habit = Habit::new(false);
-        assert_eq!(habit.look(&[from(A, 60), from(A, 40)]), Wish::Watch);
-        assert_eq!(habit.look(&[from(A, 100), from(B, 0)]), Wish::Follow(One(A)));
-        habit
-    }
-
-    /// Follows for so many ticks.
-    fn goes_on(habit: &mut Habit, ticks: u32) {
-        for _ in 0..ticks {
-            assert_eq!(habit.look(&[from(A, 100)]), Wish::Follow(One(A)));
-            assert_eq!(habit.glance(&[from(A, 1)]), Wish::Follow(One(A)));
-        }
-    }
-
-    #[test]
-    fn one_who_asks_a_lot_is_followed_for_as_long() {
-        let mut habit = following();
-        goes_on(&mut habit, FIRST_TRIAL / 2);
-        assert_eq!(habit.look(&[from(A, SPARSE - 1)]), Wish::Follow(One(A)));
-        assert_eq!(habit.look(&[from(A, SPARSE)]), Wish::Follow(One(A)));
-        assert_eq!(habit.look(&[]), Wish::Follow(One(A)));
-        assert_eq!(habit.look(&[]), Wish::Doubt(One(A)));
-        assert_eq!(habit.look(&[]), Wish::Rest);
-    }
-
-    /// What comes when nobody is followed, and what comes of that.
-    fn try_without(habit: &mut Habit, without: u32) -> Wish {
-        assert_eq!(habit.look(&[from(A, 100)]), Wish::Watch);
-        for _ in 0..SPREADING {
-            assert_eq!(habit.glance(&[from(A, 1)]), Wish::Watch);
-            assert_eq!(habit.look(&[from(A, 1)]), Wish::Watch, "it tells nothing");
-        }
-        assert_eq!(habit.look(&[from(A, without)]), Wish::Watch);
-        assert_eq!(habit.look(&[from(A, without)]), Wish::Follow(One(A)));
-        goes_on(habit, SETTLING + IN_A_ROW - 1);
-        habit.look(&[from(A, 100)])
-    }
-
-    #[test]
-    fn whether_following_still_pays_is_tried_ever_more_rarely() {
-        let mut habit = following();
-        goes_on(&mut habit, FIRST_TRIAL - 1);
-        let mut trial = FIRST_TRIAL;
-        while trial < LAST_TRIAL {
-            trial *= 2;
-            assert_eq!(try_without(&mut habit, 100), Wish::Follow(One(A)));
-            goes_on(&mut habit, trial - SETTLING - IN_A_ROW - 1);
-        }
-        assert_eq!(try_without(&mut habit, 90), Wish::Follow(One(A)));
-        goes_on(&mut habit, LAST_TRIAL - SETTLING - IN_A_ROW - 1);
-        assert_eq!(try_without(&mut habit, 140), Wish::Pause(FIRST_PAUSE));
-        // After that it is not taken on trust.
-        habit.look(&[from(A, 100)]);
-        goes_on(&mut habit, FIRST_TRIAL);
-        assert_eq!(try_without(&mut habit, 100), Wish::Follow(One(A)));
-    }
-
-    #[test]
-    fn others_end_it_at_once() {
-        let nobodys = Seen { work: 50, caller: A, run: 0 };
-        for seen in [[from(A, 50), from(B, 1)], [from(A, 50), nobodys], [from(B, 0), from(B, 90)]] {
-            assert_eq!(following().look(&seen), Wish::Rest);
-            let mut habit = following();
-            assert_eq!(habit.glance(&seen), Wish::Rest);
-            assert_eq!(habit.glance(&[from(A, 1)]), Wish::Watch);
-        }
-    }
-
-    #[test]
-    fn little_is_not_followed() {
-        let mut habit = Habit::new(false);
-        for _ in 0..10 {
-            assert_eq!(habit.look(&[from(A, DENSE / 2), from(A, DENSE / 2 - 1)]), Wish::Rest);
-        }
-        assert_eq!(habit.look(&[from(A, DENSE)]), Wish::Watch);
-        assert_eq!(habit.look(&[from(B, DENSE)]), Wish::Watch, "another one begins anew");
-        assert_eq!(habit.look(&[from(B, DENSE)]), Wish::Follow(One(B)));
-    }
-
-    #[test]
-    fn slower_than_before_is_a_failure() {
-        for (each, last) in [(74, Wish::Pause(FIRST_PAUSE)), (75, Wish::Follow(One(A)))] {
-            // 200 in two ticks before; then some that do not count, and two that do.
-            let mut habit = following();
-            for _ in 0..SETTLING {
-                assert_eq!(habit.look(&[from(A, SPARSE)]), Wish::Follow(One(A)));
-            }
-            assert_eq!(habit.look(&[from(A, each)]), Wish::Follow(One(A)));
-            assert_eq!(habit.look(&[from(A, each)]), last);
-        }
-    }
-
-    #[test]
-    fn failures_in_a_row_keep_from_it_for_longer_and_longer() {
-        let mut habit = following();
-        let mut pause = FIRST_PAUSE;
-        while pause < LONGEST_PAUSE {
-            assert_eq!(habit.failed(One(A)), Wish::Pause(pause));
-            pause *= 2;
-        }
-        assert_eq!(habit.failed(One(A)), Wish::Pause(LONGEST_PAUSE));
-        assert_eq!(habit.failed(One(A)), Wish::Pause(LONGEST_PAUSE));
-        habit.look(&[from(A, 100)]);
-        for _ in 0..2 * CALM {
-            habit.look(&[from(A, 100)]);
-        }
-        assert_eq!(habit.failed(One(A)), Wish::Pause(FIRST_PAUSE));
-    }
-
-    /// A habit that follows several, at 100 a tick.
-    fn following_several() -> Habit {
-        let mut habit = Habit::new(true);
-        assert_eq!(habit.look(&SEVERAL), Wish::Watch);
-        assert_eq!(
-            habit.look(&[from(A, 60), Seen { work: 40, caller: B, run: 3 }]),
-            Wish::Follow(Whom::Several)
-        );
-        habit
-    }
-
-    const SEVERAL: [Seen; 2] = [Seen { work: 50, caller: A, run: 50 }, Seen { work: 50, caller: B, run: 50 }];
-
-    #[test]
-    fn several_are_followed_where_that_is_wanted() {
-        let mut habit = Habit::new(false);
-        (0..10).for_each(|_| assert_eq!(habit.look(&SEVERAL), Wish::Rest));
-        let mut habit = following_several();
-        for _ in 0..SETTLING_OF_SEVERAL + IN_A_ROW {
-            assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
-            for seen in [&[from(A, 1)][..], &SEVERAL, &[]] {
-                assert_eq!(habit.glance(seen), Wish::Follow(Whom::Several));
-            }
-        }
-        // One of them goes on alone.
-        assert_eq!(habit.look(&[from(B, 100)]), Wish::Rest);
-        assert_eq!(habit.look(&[from(B, 100)]), Wish::Watch);
-        assert_eq!(habit.look(&[from(B, 100)]), Wish::Follow(One(B)));
-        // What the kernel asks for on its own is nobody's.
-        let nobodys = Seen { work: 50, caller: A, run: 0 };
-        assert_eq!(following_several().look(&[from(A, 50), nobodys]), Wish::Rest);
-        assert_eq!(following_several().glance(&[from(A, 50), nobodys]), Wish::Rest);
-        assert_eq!(following_several().look(&[]), Wish::Follow(Whom::Several));
-        // Where hardly anything comes through, it is hardly anybody's.
-        let mut habit = following_several();
-        assert_eq!(habit.look(&[from(A, 1)]), Wish::Follow(Whom::Several));
-        assert_eq!(habit.look(&[from(B, SPARSE - 1)]), Wish::Doubt(Whom::Several));
-    }
-
-    /// What comes of following several if so much comes in each tick then.
-    fn after_several(habit: &mut Habit, each: u32) -> Wish {
-        let seen = [from(A, each / 2), from(B, each - each / 2)];
-        for _ in 0..SETTLING_OF_SEVERAL + IN_A_ROW - 1 {
-            assert_eq!(habit.look(&seen), Wish::Follow(Whom::Several));
-        }
-        habit.look(&seen)
-    }
-
-    #[test]
-    fn several_are_followed_only_if_nothing_is_lost_by_it() {
-        assert_eq!(after_several(&mut following_several(), 100), Wish::Follow(Whom::Several));
-        assert_eq!(after_several(&mut following_several(), 99), Wish::Pause(FIRST_PAUSE));
-        // And as long as that is so.
-        for (each, last) in [(75, Wish::Follow(Whom::Several)), (74, Wish::Pause(FIRST_PAUSE))] {
-            let mut habit = following_several();
-            after_several(&mut habit, 200);
-            let seen = [from(A, each), from(B, 1)];
-            for _ in 1..IN_A_ROW {
-                assert_eq!(habit.look(&seen), Wish::Follow(Whom::Several));
-            }
-            assert_eq!(habit.look(&[from(A, each - IN_A_ROW), from(B, 1)]), last);
-        }
-    }
-
-    /// And meanwhile nobody who is alone has to wait for that.
-    #[test]
-    fn several_are_left_alone_for_longer_and_longer() {
-        let mut habit = following_several();
-        let pauses = [1, 2, 4, 4, 4].map(|times| times * FIRST_PAUSE);
-        assert_eq!(pauses[4], LONGEST_PAUSE_OF_SEVERAL);
-        for pause in pauses {
-            assert_eq!(after_several(&mut habit, 50), Wish::Pause(FIRST_PAUSE));
-            let alone = [from(A, 100)];
-            assert_eq!(habit.look(&alone), Wish::Watch);
-            assert_eq!(habit.look(&alone), Wish::Follow(One(A)));
-            assert_eq!(habit.look(&SEVERAL), Wish::Rest);
-            for _ in 1..pause / FIRST_PAUSE {
-                assert_eq!(habit.look(&SEVERAL), Wish::Watch);
-                assert_eq!(habit.look(&SEVERAL), Wish::Later(FIRST_PAUSE));
-            }
-            assert_eq!(habit.look(&SEVERAL), Wish::Watch);
-            assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
-        }
-    }
-
-    /// They come and go: whether it still pays is tried more often than with one.
-    #[test]
-    fn following_several_is_tried_as_long_as_it_lasts() {
-        let mut habit = following_several();
-        for trial in [FIRST_TRIAL, 2 * FIRST_TRIAL, LAST_TRIAL_OF_SEVERAL, LAST_TRIAL_OF_SEVERAL] {
-            for _ in 1..trial {
-                assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
-            }
-            for _ in 0..1 + SPREADING + 1 {
-                assert_eq!(habit.look(&SEVERAL), Wish::Watch);
-            }
-            assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
-        }
-    }
-
-    /// Often as those of one who is followed, at times anything.
-    fn look() -> impl Strategy<Value = Vec<Seen>> {
-        let work = prop_oneof![Just(0), 0..SPARSE, 0..3 * DENSE];
-        let seat = (work, A..=B, 0..4 * DENSE);
-        let seat = seat.prop_map(|(work, caller, run)| Seen { work, caller, run });
-        prop_oneof![
-            4 => (0..2 * DENSE).prop_map(|work| vec![from(A, DENSE), from(A, work)]),
-            1 => (0..SPARSE).prop_map(|work| vec![from(A, work)]),
-            1 => prop::collection::vec(seat, 0..4),
-        ]
-    }
-
-    proptest! {
-        /// Whoever is followed has been the only one who called, since before that and until now; or they have been several, if they may be.
-        #[test]
-        fn nobody_else_calls_than_who_is_followed(several: bool, looks in prop::collection::vec(look(), 0..60)) {
-            let mut habit = Habit::new(several);
-            let mut before: Option<Wish> = None;
-            for seen in &looks {
-                let served = seen.iter().filter(|seat| seat.work > 0);
-                let work: u32 = served.clone().map(|seat| seat.work).sum();
-                let sole = |caller| served.clone().all(|seat| seat.caller == caller && seat.run >= seat.work);
-                let fits = |whom| match whom {
-                    One(caller) => sole(caller),
-                    Whom::Several => {
-                        several && served.clone().all(|seat| seat.run > 0) && (work < SPARSE || !(sole(A) || sole(B)))
-                    }
-                };
-                let wish = habit.look(seen);
-                match (before, wish) {
-                    (Some(Wish::Follow(old)), Wish::Follow(new)) => {
-                        prop_assert_eq!(old, new);
-                        prop_assert!(fits(new));
-                    }
-                    (Some(Wish::Watch), Wish::Follow(new)) => prop_assert!(fits(new) && work >= DENSE),
-                    (Some(Wish::Follow(old)), Wish::Doubt(who)) => {
-                        prop_assert_eq!(old, who);
-                        prop_assert!(fits(who) && work < SPARSE);
-                    }
-                    (Some(Wish::Follow(_)), Wish::Pause(pause)) => {
-                        prop_assert!((FIRST_PAUSE..=LONGEST_PAUSE).contains(&pause));
-                    }
-                    (Some(Wish::Watch), Wish::Later(FIRST_PAUSE)) => prop_assert!(fits(Whom::Several)),
-                    (_, Wish::Follow(_) | Wish::Doubt(_) | Wish::Pause(_) | Wish::Later(_)) => prop_assert!(false, "{before:?} {wish:?}"),
-                    (_, Wish::Watch | Wish::Rest) => {}
-                }
-                before = Some(wish);
-            }
-        }
-    }
-}
+mod tests;
