@@ -13,7 +13,8 @@ fn export(name: &str) -> ExportConfig {
 fn a_server_is_there_for_the_good_whatever_the_bad_send() {
     let listen = vec![Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
     let exports = vec![export("flooded"), export("good")];
-    let server = Server::start(Config { listen, exports, ..Config::new(0) }).unwrap();
+    let server =
+        Server::start(Config { listen, exports, allow_without_keys: true, ..Config::new(0) }).unwrap();
     let address = server.addresses().iter().find(|address| address.provider() == ProviderKind::Tcp).unwrap();
     let flood = Flood {
         address: address.clone(),

@@ -82,6 +82,7 @@ pub(crate) struct Mount {
 fn server(plan: &Plan, kept: Option<&TempDir>, listen: &str) -> Invocation {
     let (memory, program) = (plan.memory.to_string(), plan.bin_dir.join("rfs-server"));
     let command = Invocation::new(program).args(["--memory", &memory, "--listen", listen]);
+    let command = command.args((!listen.starts_with("unix:")).then_some("--allow-without-keys"));
     match kept {
         Some(kept) => command.arg("--memory-dir").arg(kept.path()),
         None => command.arg("--prefault"),
@@ -150,7 +151,7 @@ impl Stand<'_> {
     /// The same at one end of a network, for mounts over TCP. `more` are arguments of the server.
     pub(crate) fn start_at<'a>(plan: &'a Plan, network: &'a Network, more: &[String]) -> Result<Stand<'a>> {
         let listen = format!("tcp:{}:0", Host::Server.address());
-        let command = server(plan, None, &listen).arg("--allow-remote-without-secret").args(more);
+        let command = server(plan, None, &listen).args(more);
         let mut stand = Stand::start_with(plan, directory()?, &network.at(Host::Server, &command))?;
         stand.network = Some(network);
         Ok(stand)

@@ -25,7 +25,7 @@ use crate::{
     name = "rfs-server",
     version,
     after_long_help = "Examples:\n  \
-        Lend 4 GiB to programs on this host, through a Unix socket and loopback TCP:\n      \
+        Lend 4 GiB to this user's programs on this host, and root's, through a Unix socket:\n      \
             rfs-server --memory 4G\n  \
         Only through a Unix socket of your choice:\n      \
             rfs-server --memory 512M --listen unix:/tmp/scratch.sock\n  \
@@ -37,8 +37,8 @@ use crate::{
                 --tls-cert /etc/rfs/server.pem --tls-key /etc/rfs/server.key\n  \
         Over RDMA hardware or Soft-RoCE (they find each other over TCP):\n      \
             rfs-server --memory 64G --listen rdma:10.0.0.7:7441 --keys /etc/rfs/keys\n  \
-        To other hosts of a network where everybody may read and write everything:\n      \
-            rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-remote-without-secret\n  \
+        To other hosts of a network on which every program may read and write everything:\n      \
+            rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-without-keys\n  \
         Two file systems, each with space of its own (rfs-fuse --export NAME):\n      \
             rfs-server --export home=8G --export scratch=2G,inodes=100000,root-mode=1777\n  \
         With all memory taken before clients can connect:\n      \
@@ -93,8 +93,8 @@ pub struct Cli {
 
     /// Where to listen: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Port 0 takes a free one.
     ///
-    /// Without this option: loopback TCP on port 7440, and a Unix socket: /run/rfs/rfs.sock for root,
-    /// $XDG_RUNTIME_DIR/rfs.sock or /tmp/rfs-UID.sock for others.
+    /// tcp: and rdma: need --keys, also on loopback, where the programs of every local user connect. Without this option the server
+    /// listens on a Unix socket: /run/rfs/rfs.sock for root, $XDG_RUNTIME_DIR/rfs.sock or /tmp/rfs-UID.sock for others.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
 
@@ -152,7 +152,7 @@ pub struct Cli {
 
     /// Take clients only that have one of the keys in this file, of mode 600: lines of a name, a secret in hexadecimal
     /// digits, an export (rfs unless told otherwise), and rw or ro. Client and server prove to each other that they have it. SIGHUP
-    /// has the file read again. Through the Unix socket the user who runs the server, and root, need none
+    /// has the file read again. Through a Unix socket the user that runs the server, and root, need none
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
 
@@ -174,10 +174,10 @@ pub struct Cli {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// Listen on addresses that other machines can reach without keys, although anybody who connects can then read and
-    /// write everything
+    /// Take every client without a key, through Unix sockets, TCP and RDMA: any local user, and any program on a machine that
+    /// reaches an address, can then read and write every file as root
     #[arg(long, conflicts_with = "keys")]
-    pub allow_remote_without_secret: bool,
+    pub allow_without_keys: bool,
 }
 
 /// Time between snapshots, if any.
@@ -223,7 +223,7 @@ impl Cli {
         let client_ca = self.tls_client_ca;
         let files = |(certificate, key)| TlsServerFiles { certificate, key, client_ca };
         config.tls = self.tls_cert.zip(self.tls_key).map(files);
-        config.allow_remote_without_secret = self.allow_remote_without_secret;
+        config.allow_without_keys = self.allow_without_keys;
         config
     }
 }
@@ -253,7 +253,7 @@ mod tests {
             "--recall-timeout=3",
             "--look=30",
             "--keep-stragglers",
-            "--allow-remote-without-secret",
+            "--allow-without-keys",
         ])
         .unwrap();
         let config = cli.into_config();
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!((config.root.perm, config.prefault), (0o1777, Prefault::Never));
         assert_eq!(config.fencing, Fencing { lease: Some(Duration::from_secs(7)), kill: false });
         assert_eq!((config.patience(), config.look), (Duration::from_secs(3), Duration::from_micros(30)));
-        assert!(config.allow_remote_without_secret);
+        assert!(config.allow_without_keys);
         assert_eq!(config.listen, crate::config::default_listen());
         let prefault = |args: &[&str]| {
             Cli::try_parse_from([&["rfs-server", "--memory=1G"], args].concat()).unwrap().prefault
@@ -301,7 +301,7 @@ mod tests {
         let args = |rest: &[&str]| Cli::try_parse_from([&["rfs-server"], rest].concat());
         let cli = args(&["--memory=1G", "--keys=/k"]).unwrap();
         assert_eq!(cli.into_config().keys, Some("/k".into()));
-        assert!(args(&["--memory=1G", "--keys=/k", "--allow-remote-without-secret"]).is_err());
+        assert!(args(&["--memory=1G", "--keys=/k", "--allow-without-keys"]).is_err());
         assert!(args(&["--new-key=tv,ro"]).unwrap().new_key.is_some());
         assert!(args(&["--new-key=t v"]).is_err());
     }

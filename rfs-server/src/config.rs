@@ -1,13 +1,8 @@
 //! What a server is told: what to lend, where to listen, and the checks that need no memory and no socket.
 //!
-//! Threading: plain values. Checking may ask the resolver for a host name; it starts nothing.
+//! Threading: plain values. Checking starts nothing.
 
-use std::{
-    net::{IpAddr, ToSocketAddrs},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use rdmabox::{Address, Fencing, RdmaOptions, provider::soft::ENGINE_LOOK, tls::TlsServerFiles};
 
@@ -19,9 +14,6 @@ use crate::{
     server::StartError,
     space::Zeroing,
 };
-
-/// Port of the default TCP listener.
-pub const DEFAULT_PORT: u16 = 7440;
 
 /// How long a client that is not heard of keeps its session.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
@@ -77,13 +69,13 @@ pub struct Config {
     pub listen: Vec<Address>,
     /// The device of addresses for RDMA.
     pub rdma: RdmaOptions,
-    /// The file of the keys that clients are asked for; [`keys`](crate::keys) has its form. Without one everybody who can connect
-    /// is a client.
+    /// The file of the keys that clients are asked for; [`keys`](crate::keys) has its form. Without one the server takes root and its
+    /// own user through Unix sockets, and no other client.
     pub keys: Option<PathBuf>,
     /// The certificates for TLS over TCP. Without them nothing is encrypted.
     pub tls: Option<TlsServerFiles>,
-    /// Allow TCP listeners that other machines can reach although nobody has to prove who they are.
-    pub allow_remote_without_secret: bool,
+    /// Take every client that reaches a listener, without a key: any user of this machine or of another one.
+    pub allow_without_keys: bool,
     /// When a client is lost, and what is done about one that has memory mapped.
     pub fencing: Fencing,
     /// For how long the thread that moves the data of TCP looks for more before it sleeps ([`Host::engine_look`](rdmabox::Host::engine_look)).
@@ -129,7 +121,7 @@ impl Config {
             rdma: RdmaOptions::default(),
             keys: None,
             tls: None,
-            allow_remote_without_secret: false,
+            allow_without_keys: false,
             fencing: Fencing { lease: Some(DEFAULT_LEASE), kill: true },
             look: ENGINE_LOOK,
             recall_timeout: None,
@@ -189,14 +181,8 @@ impl Config {
             if self.listen[..at].contains(address) && !takes_any_port(address) {
                 return Err(StartError::ListenTwice { address: address.clone() });
             }
-            if let Address::Tcp { host, port } | Address::Rdma { host, port } = address
-                && self.keys.is_none()
-                && !self.asks_for_certificates()
-                && !self.allow_remote_without_secret
-                && !is_loopback(host, *port)
-                    .map_err(|source| StartError::Resolve { address: address.clone(), source })?
-            {
-                return Err(StartError::Remote { address: address.clone() });
+            if self.is_open_to_all(address) {
+                return Err(StartError::Open { address: address.clone() });
             }
         }
         if self.tls.is_some() {
@@ -205,7 +191,18 @@ impl Config {
         Ok(())
     }
 
-    /// True if nobody is let in over TCP who has no certificate.
+    /// Returns true if every program that reaches `address` would be a client. On loopback these are the programs of every local user.
+    fn is_open_to_all(&self, address: &Address) -> bool {
+        let shows_nothing = match address {
+            // The kernel tells which user connects.
+            Address::Unix(_) => false,
+            Address::Tcp { .. } => !self.asks_for_certificates(),
+            Address::Rdma { .. } => true,
+        };
+        shows_nothing && self.keys.is_none() && !self.allow_without_keys
+    }
+
+    /// Returns true if a client needs a certificate over TCP.
     fn asks_for_certificates(&self) -> bool {
         self.tls.as_ref().is_some_and(|files| files.client_ca.is_some())
     }
@@ -227,31 +224,12 @@ fn takes_any_port(address: &Address) -> bool {
     matches!(address, Address::Tcp { port: 0, .. } | Address::Rdma { port: 0, .. })
 }
 
-/// True if only this machine can reach a listener on `host`.
-fn is_loopback(host: &str, port: u16) -> std::io::Result<bool> {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(ip.is_loopback());
-    }
-    let mut found = false;
-    for address in (host, port).to_socket_addrs()? {
-        found = true;
-        if !address.ip().is_loopback() {
-            return Ok(false);
-        }
-    }
-    Ok(found)
-}
-
-/// The Unix socket of this user, and loopback TCP.
+/// Returns the Unix socket of this user.
 pub fn default_listen() -> Vec<Address> {
     let uid = rustix::process::geteuid().as_raw();
     let run_writable = rustix::fs::access("/run", rustix::fs::Access::WRITE_OK).is_ok();
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    vec![
-        Address::Unix(default_socket(uid, run_writable, runtime_dir)),
-        Address::Tcp { host: "127.0.0.1".into(), port: DEFAULT_PORT },
-    ]
+    vec![Address::Unix(default_socket(uid, run_writable, runtime_dir))]
 }
 
 fn default_socket(uid: u32, run_writable: bool, runtime_dir: Option<PathBuf>) -> PathBuf {
@@ -271,7 +249,7 @@ mod tests {
     }
 
     fn check(listen: Vec<Address>, allow: bool) -> Result<(), StartError> {
-        Config { listen, allow_remote_without_secret: allow, ..Config::new(MIN_MEMORY) }.check()
+        Config { listen, allow_without_keys: allow, ..Config::new(MIN_MEMORY) }.check()
     }
 
     #[test]
@@ -285,43 +263,53 @@ mod tests {
     }
 
     #[test]
-    fn only_loopback_without_being_told() {
-        for host in ["127.0.0.1", "127.9.9.9", "::1", "[::1]"] {
-            assert!(check(vec![tcp(host)], false).is_ok(), "{host}");
-        }
-        for host in ["0.0.0.0", "::", "192.0.2.1"] {
-            let refused = check(vec![tcp("127.0.0.1"), tcp(host)], false);
-            assert!(matches!(refused, Err(StartError::Remote { .. })), "{host}");
-            assert!(check(vec![tcp(host)], true).is_ok(), "{host}");
+    fn a_network_listener_needs_keys_on_loopback_too() {
+        let unix = || Address::Unix("/run/x".into());
+        assert!(check(vec![unix()], false).is_ok());
+        let rdma = Address::Rdma { host: "127.0.0.1".into(), port: 1 };
+        for address in ["127.0.0.1", "::1", "[::1]", "localhost", "0.0.0.0", "::", "192.0.2.1"]
+            .map(tcp)
+            .into_iter()
+            .chain([rdma])
+        {
+            let refused = check(vec![unix(), address.clone()], false);
+            assert!(matches!(refused, Err(StartError::Open { .. })), "{address}");
+            assert!(check(vec![address.clone()], true).is_ok(), "{address}");
             let keys = Some("/keys".into());
-            assert!(
-                Config { listen: vec![tcp(host)], keys, ..Config::new(MIN_MEMORY) }.check().is_ok(),
-                "{host}"
-            );
+            let keyed = Config { listen: vec![address.clone()], keys, ..Config::new(MIN_MEMORY) };
+            assert!(keyed.check().is_ok(), "{address}");
         }
+    }
+
+    #[test]
+    fn by_default_there_is_a_unix_socket_and_nothing_else() {
+        let listen = default_listen();
+        assert!(matches!(&listen[..], [Address::Unix(_)]), "{listen:?}");
+        assert!(Config::new(MIN_MEMORY).check().is_ok());
     }
 
     #[test]
     fn tls_is_for_tcp() {
         let tls = |client_ca| Some(TlsServerFiles { certificate: "/c".into(), key: "/k".into(), client_ca });
+        let with = |listen, client_ca| Config { listen, tls: tls(client_ca), ..Config::new(MIN_MEMORY) };
         let check =
-            |listen, client_ca| Config { listen, tls: tls(client_ca), ..Config::new(MIN_MEMORY) }.check();
+            |listen, client_ca| Config { keys: Some("/keys".into()), ..with(listen, client_ca) }.check();
         let unix = || Address::Unix("/run/x".into());
         assert!(check(vec![unix(), tcp("127.0.0.1")], None).is_ok());
         assert!(matches!(check(vec![unix()], None), Err(StartError::TlsNowhere)));
         let rdma = Address::Rdma { host: "127.0.0.1".into(), port: 1 };
         let refused = check(vec![tcp("127.0.0.1"), rdma.clone()], None);
         assert!(matches!(refused, Err(StartError::TlsRdma { address }) if address == rdma));
-        // Whoever is asked for a certificate is no stranger; a certificate of the server's tells nothing of its clients.
-        assert!(check(vec![tcp("192.0.2.1")], Some("/a".into())).is_ok());
-        assert!(matches!(check(vec![tcp("192.0.2.1")], None), Err(StartError::Remote { .. })));
+        // A client's certificate stands for a key; the server's certificate tells nothing of its clients.
+        assert!(with(vec![tcp("192.0.2.1")], Some("/a".into())).check().is_ok());
+        assert!(matches!(with(vec![tcp("192.0.2.1")], None).check(), Err(StartError::Open { .. })));
     }
 
     #[test]
     fn other_mistakes() {
         assert!(matches!(check(vec![], false), Err(StartError::NoListener)));
         let twice = vec![tcp("127.0.0.1"), tcp("127.0.0.1")];
-        assert!(matches!(check(twice, false), Err(StartError::ListenTwice { .. })));
+        assert!(matches!(check(twice, true), Err(StartError::ListenTwice { .. })));
         let config = Config { memory: MIN_MEMORY - 1, ..Config::new(0) };
         assert!(matches!(config.check(), Err(StartError::TooLittle { .. })));
         let config = Config { inodes: Some(0), ..Config::new(MIN_MEMORY) };

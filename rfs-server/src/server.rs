@@ -97,6 +97,7 @@ impl Server {
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
         let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
+        let host = host.any_local_user(config.allow_without_keys);
         let (host, former) = match &store {
             Some(store) => (host.tether(store.tether()?), Arc::clone(store.former())),
             None => (host, Arc::default()),

@@ -107,8 +107,15 @@ fn serves_and_stops(signal: &str) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("rfs.sock");
     let unix = format!("unix:{}", socket.display());
-    let server =
-        Running::start(&["--memory=4M", "--inodes=100", "--listen", &unix, "--listen", "tcp:127.0.0.1:0"]);
+    let server = Running::start(&[
+        "--memory=4M",
+        "--inodes=100",
+        "--listen",
+        &unix,
+        "--listen",
+        "tcp:127.0.0.1:0",
+        "--allow-without-keys",
+    ]);
     let [first, second, ready] = server.lines.as_slice() else { panic!("{:?}", server.lines) };
     assert_eq!(first, &format!("listening on {unix}"));
     assert_eq!(ready, "ready: lending 4 MiB (100 inodes)");
@@ -162,14 +169,25 @@ fn ctrl_c() {
 fn a_busy_address() {
     let directory = tempfile::tempdir().unwrap();
     let unix = format!("unix:{}", directory.path().join("rfs.sock").display());
-    let server = Running::start(&["--memory=4M", "--listen", &unix, "--listen", "tcp:127.0.0.1:0"]);
+    let server = Running::start(&[
+        "--memory=4M",
+        "--listen",
+        &unix,
+        "--listen",
+        "tcp:127.0.0.1:0",
+        "--allow-without-keys",
+    ]);
     let tcp = server.lines[1].strip_prefix("listening on ").unwrap().to_owned();
     fails(&["--memory=4M", "--listen", &unix], 1, &["rfs-server: cannot listen on", &unix]);
-    fails(&["--memory=4M", "--listen", &tcp], 1, &["rfs-server: cannot listen on", &tcp]);
+    fails(
+        &["--memory=4M", "--listen", &tcp, "--allow-without-keys"],
+        1,
+        &["rfs-server: cannot listen on", &tcp],
+    );
     // All or nothing: of a pair with a busy address, the other one is not left behind.
     let other = directory.path().join("other.sock");
     let other_unix = format!("unix:{}", other.display());
-    fails(&["--memory=4M", "--listen", &other_unix, "--listen", &tcp], 1, &[&tcp]);
+    fails(&["--memory=4M", "--listen", &other_unix, "--listen", &tcp, "--allow-without-keys"], 1, &[&tcp]);
     assert!(!other.exists());
     works(&unix.parse().unwrap());
     assert_eq!(server.signal("TERM").0, Some(0));
@@ -267,17 +285,26 @@ fn files_with_keys_that_cannot_be_used() {
     with(&line.replace("rfs", "home"), 0o600, &["line 1", "no export named \"home\""]);
     with("", 0o600, &["no key in it"]);
     fails(&["--memory=4M", "--keys=/no/such/file"], 1, &["/no/such/file"]);
-    fails(&["--memory=4M", "--keys=/k", "--allow-remote-without-secret"], 2, &["--keys"]);
+    fails(&["--memory=4M", "--keys=/k", "--allow-without-keys"], 2, &["--keys"]);
 }
 
 #[test]
 fn what_cannot_be() {
-    let remote = ["--memory=4M", "--listen=tcp:0.0.0.0:0"];
-    fails(&remote, 1, &["tcp:0.0.0.0:0", "other machines", "--keys FILE", "--allow-remote-without-secret"]);
-    fails(&["--memory=1000000T", "--listen=tcp:127.0.0.1:0"], 1, &["cannot lend 976.6 PiB"]);
-    fails(&["--memory=1K", "--listen=tcp:127.0.0.1:0"], 1, &["the least is 1 MiB"]);
+    for host in ["0.0.0.0", "127.0.0.1"] {
+        let listen = format!("--listen=tcp:{host}:0");
+        let told =
+            [&format!("tcp:{host}:0"), "any program that connects", "--keys FILE", "--allow-without-keys"];
+        fails(&["--memory=4M", &listen], 1, &told);
+    }
+    fails(
+        &["--memory=1000000T", "--listen=tcp:127.0.0.1:0", "--allow-without-keys"],
+        1,
+        &["cannot lend 976.6 PiB"],
+    );
+    fails(&["--memory=1K", "--listen=unix:/x"], 1, &["the least is 1 MiB"]);
     fails(&["--memory=4M", "--listen=unix:/no/such/directory/rfs.sock"], 1, &["/no/such/directory"]);
-    let twice = ["--memory=4M", "--listen=tcp:127.0.0.1:7999", "--listen=tcp:127.0.0.1:7999"];
+    let twice =
+        ["--memory=4M", "--listen=tcp:127.0.0.1:7999", "--listen=tcp:127.0.0.1:7999", "--allow-without-keys"];
     fails(&twice, 1, &["given twice"]);
     fails(&["--export=a=1M", "--export=a=2M"], 1, &["\"a\"", "given twice"]);
     fails(&["--memory=4M", "--lease=5", "--recall-timeout=5"], 1, &["--recall-timeout 5s", "--lease 5s"]);
@@ -300,7 +327,7 @@ fn help_and_version() {
     let help = output(&["--help"]);
     let text = String::from_utf8(help.stdout).unwrap();
     assert!(help.status.success());
-    for word in ["Examples:", "rfs-server --memory 4G", "--allow-remote-without-secret", "Exit status:"] {
+    for word in ["Examples:", "rfs-server --memory 4G", "--allow-without-keys", "Exit status:"] {
         assert!(text.contains(word), "{word:?} is not in the help");
     }
     let version = output(&["--version"]);

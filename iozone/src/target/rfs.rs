@@ -82,6 +82,11 @@ impl Rfs {
         Ok(Self { provider, setup, title, connect })
     }
 
+    /// Returns true if the server refuses to listen for this provider without keys, unless it is told so.
+    fn provider_needs_consent(&self) -> bool {
+        matches!(self.provider, Provider::Tcp | Provider::Rdma)
+    }
+
     fn server(&self, work: &WorkDir, interrupt: &Interrupt) -> Result<(Guarded, String, String)> {
         let listen = match self.provider {
             Provider::Tcp | Provider::Rdma => format!("{}127.0.0.1:0", self.provider.scheme()),
@@ -94,6 +99,7 @@ impl Rfs {
                 "--listen".to_owned(),
                 listen,
             ])
+            .args(self.provider_needs_consent().then_some("--allow-without-keys"))
             .args(self.setup.switches.prefault.then_some("--prefault"))
             .args(self.setup.inodes.map(|inodes| format!("--inodes={inodes}")));
         let mut server = Guarded::spawn(&command, work.path())?;

@@ -65,6 +65,7 @@ pub struct Host {
     fencing: Fencing,
     limits: Limits,
     keys: Option<Arc<dyn Keyring>>,
+    any_local_user: bool,
     tls: Option<Arc<TlsServer>>,
     exports: Mutex<Vec<(Weak<Exported>, Access)>>,
 }
@@ -87,6 +88,7 @@ impl Host {
             fencing: Fencing::default(),
             limits: Limits::default(),
             keys: None,
+            any_local_user: false,
             tls: None,
             exports: Mutex::default(),
         })
@@ -130,11 +132,20 @@ impl Host {
 
     /// Takes clients only that prove that they have one of these keys; the host proves to them that it has it, too.
     ///
-    /// Over its Unix sockets a host also takes clients without a key of its own user and of root: they can look into its memory in any
-    /// case. Without keys everybody is taken who can connect.
+    /// Over its Unix sockets a host also takes clients without a key if they run as its own user or as root: these can look into its
+    /// memory in any case. Without keys a host takes every client that connects over TCP or RDMA.
     #[must_use]
     pub fn keys(self, keys: Arc<dyn Keyring>) -> Host {
         Host { keys: Some(keys), ..self }
+    }
+
+    /// Lets a host without keys take clients of every user through its Unix sockets.
+    ///
+    /// By default such a host takes its own user and root only, by the kernel's word (`SO_PEERCRED`). That word names the user outside
+    /// of a client's user namespaces, so root of a user namespace (`unshare -Ur`) is not root here.
+    #[must_use]
+    pub fn any_local_user(self, any: bool) -> Host {
+        Host { any_local_user: any, ..self }
     }
 
     /// Takes clients over TCP with TLS only. There must be no addresses for RDMA then: what a device carries is not encrypted. Unix
@@ -229,6 +240,7 @@ impl Host {
             fencing: self.fencing,
             limits: self.limits,
             keys: self.keys,
+            any_local_user: self.any_local_user,
             tls: self.tls,
             service,
             host_id: handshake::host_id(),
@@ -332,6 +344,7 @@ pub(super) struct Inner {
     pub(super) fencing: Fencing,
     pub(super) limits: Limits,
     pub(super) keys: Option<Arc<dyn Keyring>>,
+    pub(super) any_local_user: bool,
     pub(super) tls: Option<Arc<TlsServer>>,
     pub(super) service: Arc<dyn Service>,
     pub(super) host_id: HostId,

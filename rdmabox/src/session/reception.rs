@@ -169,7 +169,14 @@ fn show(
         Err(reason.to_owned())
     };
     match (&inner.keys, key) {
-        (None, None) => Ok(Shown::Nothing),
+        (None, None) if inner.any_local_user || !stream.is_unix() || stream.is_of_same_user() => {
+            Ok(Shown::Nothing)
+        }
+        (None, None) => refused(
+            stream,
+            "through its Unix socket this server takes root and the user that runs it: others need a key, \
+             and it has none",
+        ),
         (None, Some(_)) => refused(stream, "this server has no keys: it takes clients without one"),
         // Who may look into this process's memory in any case.
         (Some(_), None) if stream.is_of_same_user() => Ok(Shown::Nothing),

@@ -273,6 +273,11 @@ impl Stream {
         stream.peer_addr().map_or(Source::Unknown, |address| Source::of(address.ip()))
     }
 
+    /// Returns true if it is a Unix socket's.
+    pub(crate) fn is_unix(&self) -> bool {
+        matches!(self, Stream::Unix(_))
+    }
+
     /// True if it is a Unix socket's, and at the other end is root or the user that this process runs as, by the kernel's word.
     pub(crate) fn is_of_same_user(&self) -> bool {
         let Stream::Unix(stream) = self else { return false };

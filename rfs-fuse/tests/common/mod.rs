@@ -116,6 +116,7 @@ impl Lender {
         }
         config.root.perm = 0o777;
         config.checksum = checked();
+        config.allow_without_keys = true;
         configure(&mut config);
         Lender { server: Server::start(config).expect("server"), dir }
     }
@@ -125,7 +126,8 @@ impl Lender {
         let Lender { server, dir } = self;
         let listen = server.addresses().to_vec();
         drop(server);
-        let mut config = Config { listen, checksum: checked(), ..Config::new(memory) };
+        let mut config =
+            Config { listen, checksum: checked(), allow_without_keys: true, ..Config::new(memory) };
         config.root.perm = 0o777;
         configure(&mut config);
         Lender { server: Server::start(config).expect("server"), dir }

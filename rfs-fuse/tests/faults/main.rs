@@ -22,7 +22,7 @@ fn server() -> (Server, TempDir) {
         Address::Unix(directory.path().join("socket")),
         Address::Tcp { host: "127.0.0.1".into(), port: 0 },
     ];
-    (Server::start(Config { listen, ..Config::new(16 << 20) }).unwrap(), directory)
+    (Server::start(Config { listen, allow_without_keys: true, ..Config::new(16 << 20) }).unwrap(), directory)
 }
 
 /// What each of the threads gives, whose numbers are their arguments.

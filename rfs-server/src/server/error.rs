@@ -47,12 +47,12 @@ pub enum StartError {
         /// The address.
         address: Address,
     },
-    /// A listener that anyone on the network could use.
+    /// A listener at which every program would be a client.
     #[error(
-        "{address} can be reached from other machines, and whoever connects could read and write everything: give keys \
-         (--keys FILE), or say --allow-remote-without-secret if that is what you want"
+        "{address}: without keys any program that connects could read and write every file: give keys (--keys FILE; \
+         --new-key NAME makes one), or say --allow-without-keys if that is intended"
     )]
-    Remote {
+    Open {
         /// The address.
         address: Address,
     },
@@ -73,14 +73,6 @@ pub enum StartError {
     /// Certificates that are missing, or do not fit together.
     #[error("cannot use TLS: {0}")]
     Tls(#[from] TlsError),
-    /// A host name that means nothing here.
-    #[error("cannot resolve {address}: {source}")]
-    Resolve {
-        /// The address.
-        address: Address,
-        /// Why.
-        source: io::Error,
-    },
     /// More than there is.
     #[error("cannot lend {}: {} leaves {}", size::show(*.asked), .bound.what, size::show(.bound.bytes))]
     NotEnough {
