@@ -82,12 +82,12 @@ pub struct Args {
     #[arg(long, help_heading = "Kernel")]
     noexec: bool,
 
-    /// Device nodes on the mount work (only as root)
-    #[arg(long, help_heading = "Kernel")]
+    /// Device nodes on the mount take effect (only as root). In a list of mount(8) options: allow_dev
+    #[arg(long, alias = "allow-dev", help_heading = "Kernel")]
     dev: bool,
 
-    /// suid and sgid programs on the mount get what they ask for (only as root)
-    #[arg(long, help_heading = "Kernel")]
+    /// Set-user-ID and set-group-ID programs on the mount take effect (only as root). In a list of mount(8) options: allow_suid
+    #[arg(long, alias = "allow-suid", help_heading = "Kernel")]
     suid: bool,
 
     /// Reading changes no times of access

@@ -4,8 +4,8 @@
 //! [-o OPTIONS] [-t fuse.rfs]`. That is rfs-fuse under another name: whatever it is called, if that does not begin with
 //! `rfs-fuse`, it takes such a command line. `-o` can be given to rfs-fuse itself, too.
 //!
-//! For mount(8), suid programs and device nodes work unless `nosuid` and `nodev` say that they do not; it does not even pass `suid` and `dev`
-//! on. So a mount that it makes has both, unless it says otherwise, where rfs-fuse itself has to be told.
+//! A mount is `nosuid,nodev` unless it is told otherwise: its files belong to another machine. mount(8) takes `suid` and `dev` for its
+//! own defaults and does not pass them on, so `allow_suid` and `allow_dev` say the same to the helper.
 
 use std::ffi::{OsStr, OsString};
 
@@ -129,26 +129,20 @@ fn expand(list: &OsStr) -> Vec<OsString> {
     options(&list.to_string_lossy()).iter().filter_map(|one| argument(one)).map(OsString::from).collect()
 }
 
-/// What works on a mount unless it is told otherwise; the last word counts.
-#[derive(Clone, Copy, Debug)]
+/// Set-user-ID programs and device nodes that have an effect on a mount. The last option of a list counts.
+#[derive(Clone, Copy, Debug, Default)]
 struct Works {
     suid: bool,
     dev: bool,
-}
-
-impl Default for Works {
-    fn default() -> Works {
-        Works { suid: true, dev: true }
-    }
 }
 
 impl Works {
     fn heed(&mut self, list: &OsStr) {
         for option in options(&list.to_string_lossy()) {
             match option.as_str() {
-                "suid" => self.suid = true,
+                "suid" | "allow_suid" => self.suid = true,
                 "nosuid" => self.suid = false,
-                "dev" => self.dev = true,
+                "dev" | "allow_dev" => self.dev = true,
                 "nodev" => self.dev = false,
                 _ => {}
             }
@@ -220,7 +214,7 @@ pub fn parse(
     }
     let [source, point] = &names[..] else { return Err(MountUsage::Names(name.to_owned())) };
     let remount = expanded.iter().any(|argument| argument == "--remount");
-    let of_its_own = ["--remount", "--suid", "--dev"];
+    let of_its_own = ["--remount", "--suid", "--dev", "--allow-suid", "--allow-dev"];
     expanded.retain(|argument| {
         !of_its_own.iter().any(|own| argument == own) && (!sloppy || is_known(argument, known))
     });
@@ -300,14 +294,19 @@ mod tests {
     #[test]
     fn under_any_other_it_is_a_mount_helper() {
         for (line, meant) in [
-            ("mount.fuse.rfs a:1 /m", "rfs-fuse --suid --dev --subtype=rfs --daemon -- a:1 /m"),
-            ("/sbin/mount.rfs a:1 /m -o rw", "rfs-fuse --suid --dev --subtype=rfs --daemon -- a:1 /m"),
-            ("anything a:1 /m", "rfs-fuse --suid --dev --subtype=anything --daemon -- a:1 /m"),
-            ("mount.fuse.x -nv -t fuse.y a:1 /m", "rfs-fuse --suid --dev --subtype=y --daemon -- a:1 /m"),
+            ("mount.fuse.rfs a:1 /m", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
+            ("/sbin/mount.rfs a:1 /m -o rw", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
+            ("anything a:1 /m", "rfs-fuse --subtype=anything --daemon -- a:1 /m"),
+            ("mount.fuse.x -nv -t fuse.y a:1 /m", "rfs-fuse --subtype=y --daemon -- a:1 /m"),
             (
                 "mount.fuse.rfs a:1 /m -o ro,noexec,_netdev,x-systemd.automount,comment=a -o attr_timeout=0.5,suid",
-                "rfs-fuse --read-only --noexec --attr-timeout=0.5 --suid --dev --subtype=rfs --daemon -- a:1 /m",
+                "rfs-fuse --read-only --noexec --attr-timeout=0.5 --suid --subtype=rfs --daemon -- a:1 /m",
             ),
+            (
+                "mount.fuse.rfs a:1 /m -o allow_suid,allow_dev",
+                "rfs-fuse --suid --dev --subtype=rfs --daemon -- a:1 /m",
+            ),
+            ("mount.fuse.rfs a:1 /m -o allow_dev,nodev", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
             (
                 "mount.fuse.rfs a:1 /m -o nosuid,ro,nodev",
                 "rfs-fuse --read-only --subtype=rfs --daemon -- a:1 /m",
@@ -318,13 +317,13 @@ mod tests {
             ),
             (
                 "mount.fuse.rfs -s a:1 /m -o nonsense,provider=tcp,noatime,nosuid",
-                "rfs-fuse --provider=tcp --noatime --dev --subtype=rfs --daemon -- a:1 /m",
+                "rfs-fuse --provider=tcp --noatime --subtype=rfs --daemon -- a:1 /m",
             ),
         ] {
             assert_eq!(parsed(line), Ok(Invocation::Mount(words(meant))), "{line}");
         }
         assert_eq!(parsed("mount.fuse.rfs -f a:1 /m"), Ok(Invocation::Nothing));
-        let arguments = words("rfs-fuse --read-only --dev --subtype=rfs --daemon -- a:1 /m");
+        let arguments = words("rfs-fuse --read-only --subtype=rfs --daemon -- a:1 /m");
         let point = "/m".into();
         assert_eq!(
             parsed("mount.fuse.rfs a:1 /m -o remount,ro,nosuid"),
