@@ -1,10 +1,10 @@
-//! Where and on what a run was made: processor, cores, kernel, memory, commit.
+//! Where and on what a run was made: processor, cores, kernel, memory, TCP congestion control, commit.
 //!
-//! Reads `/proc` and asks git. What cannot be found is "unknown": a missing fact never stops a measurement.
+//! Reads `/proc` and asks git. A fact that cannot be found is "unknown": it never stops a measurement.
 
 use std::{fs, path::Path, process::Command, thread};
 
-use rdmabox::size;
+use rdmabox::{provider::soft, size};
 use serde::{Deserialize, Serialize};
 
 /// A description of the machine.
@@ -20,6 +20,37 @@ pub struct Machine {
     pub os: String,
     /// Bytes of memory.
     pub memory: u64,
+    /// Congestion control of TCP sockets.
+    pub congestion: Congestion,
+}
+
+/// Congestion control of TCP sockets. A comparison is fair if all that is compared uses the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Congestion {
+    /// Name of the choice of the system (of this network namespace), which every other program has.
+    pub system: String,
+    /// Name of the choice of rfs.
+    pub rfs: String,
+}
+
+impl Congestion {
+    /// Looks at the network namespace of this process.
+    pub fn here() -> Self {
+        let system = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+        let system = Some(system.trim().to_owned()).filter(|name| !name.is_empty());
+        Self {
+            system: system.unwrap_or_else(|| "unknown".into()),
+            rfs: soft::congestion_control().unwrap_or_else(|_| "unknown".into()),
+        }
+    }
+
+    /// Such as `TCP cubic`; names both sides where they differ.
+    fn summary(&self) -> String {
+        match self.system == self.rfs {
+            true => format!("TCP {}", self.system),
+            false => format!("TCP {}, but {} for rfs", self.system, self.rfs),
+        }
+    }
 }
 
 impl Machine {
@@ -34,19 +65,21 @@ impl Machine {
                 .unwrap_or_else(|| "unknown".into()),
             os: os_name(&read("/etc/os-release")).unwrap_or_else(|| "unknown".into()),
             memory: meminfo(&read("/proc/meminfo"), "MemTotal").unwrap_or(0),
+            congestion: Congestion::here(),
         }
     }
 
-    /// One line: processor, cores, memory, kernel, distribution.
+    /// Returns one line: processor, cores, memory, kernel, distribution, congestion control.
     pub fn summary(&self) -> String {
         format!(
-            "{}, {} core{}, {}, Linux {}, {}",
+            "{}, {} core{}, {}, Linux {}, {}, {}",
             self.cpu,
             self.cores,
             if self.cores == 1 { "" } else { "s" },
             size::show(self.memory / size::MIB * size::MIB),
             self.kernel,
-            self.os
+            self.os,
+            self.congestion.summary()
         )
     }
 }
@@ -111,8 +144,15 @@ mod tests {
             kernel: "6.1.0".into(),
             os: "Debian 12".into(),
             memory: 24 * size::GIB,
+            congestion: Congestion { system: "cubic".into(), rfs: "cubic".into() },
         };
-        assert_eq!(machine.summary(), "Some CPU, 2 cores, 24 GiB, Linux 6.1.0, Debian 12");
+        assert_eq!(machine.summary(), "Some CPU, 2 cores, 24 GiB, Linux 6.1.0, Debian 12, TCP cubic");
+    }
+
+    #[test]
+    fn a_comparison_that_is_not_fair_says_so() {
+        let congestion = Congestion { system: "bbr".into(), rfs: "reno".into() };
+        assert_eq!(congestion.summary(), "TCP bbr, but reno for rfs");
     }
 
     #[test]

@@ -208,6 +208,7 @@ pub(crate) mod tests {
                 kernel: "6.1.0".into(),
                 os: "Debian 12".into(),
                 memory: 24 << 30,
+                congestion: crate::machine::Congestion { system: "cubic".into(), rfs: "cubic".into() },
             },
             programs: vec!["IOzone 3.489".into(), "fio-3.33".into()],
             command: "rfs-compare --compare=null,tmpfs,glusterfs".into(),

@@ -182,6 +182,7 @@ pub(crate) mod tests {
                 kernel: "6.1.0".into(),
                 os: "Debian 12".into(),
                 memory: 24 << 30,
+                congestion: crate::machine::Congestion { system: "cubic".into(), rfs: "cubic".into() },
             },
             engine: "IOzone 3.489".into(),
             command: "rfs-iozone --rounds 2".into(),

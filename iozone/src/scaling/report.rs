@@ -273,6 +273,7 @@ pub(crate) mod tests {
             kernel: "6.1.0".into(),
             os: "Debian 12".into(),
             memory: 24 << 30,
+            congestion: crate::machine::Congestion { system: "cubic".into(), rfs: "cubic".into() },
         };
         let setting = Setting {
             began: "2024-01-02T03:04:05Z".into(),

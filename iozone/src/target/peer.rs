@@ -138,11 +138,6 @@ impl Peer {
         waited
     }
 
-    /// The process number of the server that was started last.
-    pub(super) fn last_server(&self) -> Option<u32> {
-        self.servers.last().map(Guarded::id)
-    }
-
     /// Mounts, with a program that stays in the foreground and takes the mount point as its last argument.
     pub(super) fn mount(&mut self, client: Invocation, interrupt: &Interrupt) -> Result<()> {
         let client = client.arg(&self.point);

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use crate::provider::soft::never_paced;
+use crate::provider::soft::replace_bbr;
 
 use super::{
     Address,
@@ -144,7 +144,7 @@ impl Listener {
 /// With the host's name, and the port that it got.
 fn bind_tcp(host: &str, port: u16) -> io::Result<(TcpListener, String, u16)> {
     let socket = TcpListener::bind((host, port))?;
-    never_paced(&socket);
+    replace_bbr(&socket);
     let port = socket.local_addr()?.port();
     Ok((socket, host.to_owned(), port))
 }

@@ -18,7 +18,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError, ProviderKind, resolve::resolve};
 use crate::{
-    provider::soft::{choose_congestion_control, never_paced, try_often},
+    provider::soft::{replace_bbr, try_often},
     tls::{TlsClient, TlsStream},
     verbs::Rendezvous,
 };
@@ -339,14 +339,14 @@ pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStr
 
 fn connect_tcp(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    never_paced(&socket);
+    replace_bbr(&socket);
     socket.connect_timeout(&address.into(), timeout)?;
     Ok(socket.into())
 }
 
 /// Options that make a dead peer noticed, and a network that is there again. A system that lacks one goes without.
 fn tune(stream: &TcpStream) {
-    choose_congestion_control(stream);
+    replace_bbr(stream);
     let sock = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 5).with_retries(3);
     for result in [

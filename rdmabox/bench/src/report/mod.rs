@@ -198,6 +198,7 @@ pub(crate) mod tests {
                 kernel: "6.1.0".into(),
                 os: "Debian 12".into(),
                 memory: 24 << 30,
+                congestion: measure::machine::Congestion { system: "cubic".into(), rfs: "cubic".into() },
             },
             command: "rdmabox-bench write".into(),
             rounds: 2,

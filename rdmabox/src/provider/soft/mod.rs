@@ -33,7 +33,8 @@ mod spin;
 mod tx;
 mod wire;
 
-pub(crate) use congestion::{choose as choose_congestion_control, never_paced};
+pub use congestion::congestion_control;
+pub(crate) use congestion::replace_bbr;
 pub use device::SoftDevice;
 pub(crate) use retransmission::try_often;
 pub(crate) use socket::IoVec;

@@ -288,7 +288,7 @@ impl Socket {
 /// A stream over the network as it should be.
 fn tuned(stream: TcpStream) -> Result<OwnedFd, VerbsError> {
     stream.set_nodelay(true).map_err(|e| VerbsError::os("setsockopt(TCP_NODELAY)", e))?;
-    congestion::choose(&stream);
+    congestion::replace_bbr(&stream);
     Ok(OwnedFd::from(stream))
 }
 
