@@ -9,6 +9,7 @@
 
 mod bulk;
 mod clients;
+mod concurrent;
 mod content;
 mod cut;
 mod disturbed;
@@ -117,6 +118,8 @@ enum Trial {
         #[arg(long, value_name = "SECS", default_value_t = 3600)]
         seconds: u64,
     },
+    /// Several mounts perform random operations at the same time, and the answers are compared with a model
+    Concurrent(concurrent::Options),
 }
 
 /// Why a trial could not be made, or did not come to its end.
@@ -170,6 +173,7 @@ fn run(cli: Cli) -> Result<Report> {
         }
         Trial::Cut { times, lease } => cut::run(&plan, times, lease.map(Duration::from_secs)),
         Trial::Full => full::run(&plan),
+        Trial::Concurrent(options) => concurrent::run(&plan, &options),
         Trial::Clients { clients, seconds } => clients::run(&plan, clients, Duration::from_secs(seconds)),
     }
 }

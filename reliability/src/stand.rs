@@ -183,6 +183,11 @@ impl Stand<'_> {
         self.server.id()
     }
 
+    /// Fails once the trial is to end early.
+    pub(crate) fn interrupted(&self) -> Result<()> {
+        Ok(self.plan.interrupt.check()?)
+    }
+
     /// Sends the server a signal.
     pub(crate) fn signal_server(&self, signal: Signal) -> Result<()> {
         send(&self.server, signal)
@@ -338,7 +343,8 @@ impl Mount {
     }
 }
 
-fn unmount(point: &Path) -> Result<()> {
+/// Detaches what is mounted at a point, also if its client was killed.
+pub(crate) fn unmount(point: &Path) -> Result<()> {
     succeed(&Invocation::new("fusermount3").args(["-u", "-z", "--"]).arg(point))
 }
 

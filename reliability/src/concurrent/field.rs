@@ -1,0 +1,257 @@
+//! Runs programs on mounts, and checks each round against the model.
+//!
+//! # Concurrency
+//!
+//! Each task of a stage runs on a thread of its own. The calling thread starts, kills
+//! and mounts clients, and searches for orders.
+
+use std::{
+    fs,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    model::State,
+    operation::{Op, Outcome},
+    program::{Program, Task},
+    serialization::{Call, Mismatch, serialize},
+    view::View,
+    worker::Worker,
+};
+use crate::{
+    Error, Result,
+    network::Host,
+    stand::{Mount, Stand, unmount},
+};
+
+/// Errors of operations on a client that was killed.
+const KILLED: [i32; 7] = [
+    libc::ENOTCONN,
+    libc::ECONNABORTED,
+    libc::ECONNRESET,
+    libc::EIO,
+    libc::EHOSTDOWN,
+    libc::EINTR,
+    libc::ENODEV,
+];
+
+/// What mounts keep, and whether all their reads have to be right.
+#[derive(Clone, Debug)]
+pub(crate) struct Caches {
+    /// The argument of `--cache` for each mount.
+    pub(crate) of: Vec<String>,
+    /// Reads from pages see each write that returned before.
+    pub(crate) coherent: bool,
+}
+
+/// A server and its mounts.
+#[derive(Debug)]
+pub(crate) struct Field<'a> {
+    stand: Stand<'a>,
+    mounts: Vec<Mount>,
+    caches: Caches,
+    workers: usize,
+    runs: u32,
+    clock: Instant,
+}
+
+/// Something that the model does not allow.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) round: usize,
+    pub(crate) reason: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) start: State,
+}
+
+/// How a run went.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) operations: usize,
+    pub(crate) rounds: usize,
+    pub(crate) kills: usize,
+    pub(crate) undecided: usize,
+    pub(crate) failure: Option<Failure>,
+}
+
+impl<'a> Field<'a> {
+    /// Mounts once for each entry of `caches`.
+    pub(crate) fn start(mut stand: Stand<'a>, caches: Caches, workers: usize) -> Result<Field<'a>> {
+        let mounts = caches.of.iter().map(|cache| mount(&mut stand, cache)).collect::<Result<_>>()?;
+        Ok(Field { stand, mounts, caches, workers, runs: 0, clock: Instant::now() })
+    }
+
+    /// Ends all mounts and the server, which has to go well.
+    pub(crate) fn stop(self) -> Result<()> {
+        self.mounts.into_iter().try_for_each(Mount::unmount)?;
+        self.stand.stop()
+    }
+
+    /// Runs a program in a directory of its own, which is removed if all went well.
+    pub(crate) fn run(&mut self, program: &Program) -> Result<Run> {
+        self.runs += 1;
+        let name = format!("run{}", self.runs);
+        fs::create_dir(self.mounts[0].point.join(&name)).map_err(Error::io("mkdir"))?;
+        let count = self.mounts.len();
+        let mut workers: Vec<_> =
+            (0..self.workers).map(|worker| self.worker(worker % count, &name)).collect();
+        let all = self.workers;
+        let of_mount = |mount| (0..all).filter(move |worker| worker % count == mount);
+        let (mut run, mut state) = (Run::default(), State::empty());
+        for (number, round) in program.rounds.iter().enumerate() {
+            // Locks of a client that was killed are free soon, not at once: trial
+            // `killed-clients` has them.
+            let kill =
+                round.kill.filter(|&(mount, _)| !of_mount(mount).any(|worker| state.has_locks(worker)));
+            let killed: Vec<_> = kill.into_iter().flat_map(|(mount, _)| of_mount(mount)).collect();
+            let calls = self.perform(&round.stages, kill, &mut workers, (&name, &mut run))?;
+            match self.check(&state, &calls, &killed, (&name, &workers)) {
+                Ok(next) => state = next,
+                Err(Mismatch::Undecided) => {
+                    // The rest has no state to start from.
+                    run.undecided += 1;
+                    break;
+                }
+                Err(Mismatch::Wrong(reason)) => {
+                    run.failure = Some(Failure { round: number, reason, calls, start: state });
+                    return Ok(run);
+                }
+            }
+        }
+        drop(workers);
+        let removed = fs::remove_dir_all(self.mounts[count - 1].point.join(&name));
+        if let (Err(e), 0) = (&removed, run.undecided) {
+            let (calls, start) = (Vec::new(), state);
+            let reason = format!("the tree cannot be removed: {e}");
+            run.failure = Some(Failure { round: program.rounds.len(), reason, calls, start });
+        }
+        Ok(run)
+    }
+
+    fn worker(&self, mount: usize, name: &str) -> Worker {
+        let coherent = self.caches.coherent || self.caches.of[mount] == "none";
+        Worker::new(mount, self.mounts[mount].point.join(name), coherent)
+    }
+
+    /// Performs all stages of a round.
+    fn perform(
+        &mut self,
+        stages: &[Vec<Task>],
+        kill: Option<(usize, u64)>,
+        workers: &mut [Worker],
+        (name, run): (&str, &mut Run),
+    ) -> Result<Vec<Call>> {
+        let mut calls = Vec::new();
+        for (number, stage) in stages.iter().enumerate() {
+            let kill = kill.filter(|_| number + 1 == stages.len());
+            self.stand.interrupted()?;
+            let (mut done, killed) = self.perform_stage(stage, workers, kill);
+            if let Some((mount, _)) = kill {
+                killed?;
+                run.kills += 1;
+                self.replace(mount, workers, name)?;
+                done.iter_mut().filter(|call| call.mount == mount).for_each(forget);
+            }
+            calls.extend(done);
+        }
+        run.rounds += 1;
+        run.operations += calls.len();
+        Ok(calls)
+    }
+
+    fn perform_stage(
+        &mut self,
+        stage: &[Task],
+        workers: &mut [Worker],
+        kill: Option<(usize, u64)>,
+    ) -> (Vec<Call>, Result<()>) {
+        let clock = self.clock;
+        let tasks_of = |number: usize| -> Vec<Task> {
+            stage.iter().filter(|task| task.worker == number).copied().collect()
+        };
+        let busy: Vec<_> = (workers.iter_mut().enumerate())
+            .map(|(number, worker)| (worker, tasks_of(number)))
+            .filter(|(_, tasks)| !tasks.is_empty())
+            .collect();
+        let barrier = Barrier::new(busy.len() + usize::from(kill.is_some()));
+        let mut killed = Ok(());
+        let mut calls = thread::scope(|scope| {
+            let barrier = &barrier;
+            let start = |(worker, tasks): (_, Vec<Task>)| {
+                scope.spawn(move || {
+                    let worker: &mut Worker = worker;
+                    barrier.wait();
+                    tasks.into_iter().map(|task| call(worker, task, clock)).collect::<Vec<_>>()
+                })
+            };
+            let running: Vec<_> = busy.into_iter().map(start).collect();
+            if let Some((mount, after)) = kill {
+                barrier.wait();
+                thread::sleep(Duration::from_micros(after));
+                killed = self.mounts[mount].kill();
+            }
+            running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect::<Vec<_>>()
+        });
+        calls.sort_by_key(|call| call.from);
+        (calls, killed)
+    }
+
+    /// Mounts anew for a client that was killed.
+    fn replace(&mut self, mount: usize, workers: &mut [Worker], name: &str) -> Result<()> {
+        workers.iter_mut().filter(|worker| worker.mount == mount).for_each(Worker::close_all);
+        unmount(&self.mounts[mount].point)?;
+        self.mounts[mount] = self::mount(&mut self.stand, &self.caches.of[mount])?;
+        for worker in workers.iter_mut().filter(|worker| worker.mount == mount) {
+            worker.root = self.mounts[mount].point.join(name);
+        }
+        Ok(())
+    }
+
+    /// Looks at everything through all mounts, and compares it with the model.
+    fn check(
+        &self,
+        start: &State,
+        calls: &[Call],
+        killed: &[usize],
+        (name, workers): (&str, &[Worker]),
+    ) -> std::result::Result<State, Mismatch> {
+        let view = |(mount, at): (usize, &Mount)| View::take(mount, &at.point.join(name), workers);
+        let views: Vec<_> = self.mounts.iter().enumerate().map(view).collect();
+        for other in &views[1..] {
+            if let Some(difference) = views[0].disagreement(other) {
+                return Err(Mismatch::Wrong(difference));
+            }
+        }
+        serialize(start, calls, &views, killed)
+    }
+}
+
+fn mount(stand: &mut Stand<'_>, cache: &str) -> Result<Mount> {
+    // A client that is killed leaves a mount that fails, not the directory below it.
+    let more = ["--cache", cache, "--leave-dead-mount"].map(str::to_owned);
+    stand.mount_at(Host::Server, &more)
+}
+
+fn call(worker: &mut Worker, task: Task, clock: Instant) -> Call {
+    let Task { worker: number, id, op } = task;
+    let now = || clock.elapsed().as_nanos() as u64;
+    let checked = worker.is_checked(&op);
+    let from = now();
+    let outcome = worker.perform(&op, id);
+    Call { worker: number, mount: worker.mount, id, op, from, to: now(), outcome, checked }
+}
+
+/// An operation on a client that was killed, which failed for that, may have taken effect at any
+/// time.
+fn forget(call: &mut Call) {
+    if matches!(call.outcome, Outcome::Failed(error) if KILLED.contains(&error)) {
+        call.outcome = Outcome::Unknown;
+        call.to = u64::MAX;
+    }
+    // Closing fails for it silently.
+    if matches!(call.op, Op::Close { .. }) {
+        call.outcome = Outcome::Unknown;
+    }
+}

@@ -1,0 +1,335 @@
+//! Decides whether operations that ran at the same time have an order in which the model gives
+//! the same answers.
+//!
+//! [`serialize`] searches all orders that respect real time: an operation that returned before
+//! another began comes first. Answers, sizes, attributes, names and identities have to fit as a
+//! whole, in one order. Bytes, and names of a listing, have to fit in some such order each:
+//! SEMANTICS.md lets overlapping writes mix, and a copy or listing is no snapshot. No I/O, no
+//! locks, no clock.
+
+use std::{collections::HashMap, rc::Rc};
+
+use super::{
+    model::{Act, Resolved, State},
+    operation::{Op, Outcome, Runs},
+    view::{View, Where},
+};
+
+/// States that a search may visit. A round that needs more is undecided.
+const MOST_STATES: usize = 300_000;
+/// All last components of paths.
+const LEAVES: [&str; 7] = ["a", "b", "c", "d", "e", "x", "y"];
+
+/// An operation that was performed.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) worker: usize,
+    pub(crate) mount: usize,
+    pub(crate) id: u64,
+    pub(crate) op: Op,
+    /// When it was begun, and when it returned, in nanoseconds.
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) outcome: Outcome,
+    /// What it read has to be right: it did not come from pages that the kernel may keep.
+    pub(crate) checked: bool,
+}
+
+/// Why there is no such order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mismatch {
+    /// The model cannot give these answers, or not this state at the end.
+    Wrong(String),
+    /// There are too many orders to look at.
+    Undecided,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Waiting,
+    Begun(Resolved),
+    Ended,
+}
+
+/// Bytes, or names, of one answer that an order has explained already.
+#[derive(Debug, Default)]
+struct Elements {
+    explained: Vec<bool>,
+    left: usize,
+}
+
+impl Elements {
+    fn new(count: usize) -> Elements {
+        Elements { explained: vec![false; count], left: count }
+    }
+
+    fn explain(&mut self, fits: impl Fn(usize) -> bool) {
+        if self.left == 0 {
+            return;
+        }
+        for (index, explained) in self.explained.iter_mut().enumerate() {
+            if !*explained && fits(index) {
+                *explained = true;
+                self.left -= 1;
+            }
+        }
+    }
+
+    fn explain_bytes(&mut self, seen: &[u8], model: &[u8]) {
+        self.explain(|index| seen[index] == model[index]);
+    }
+
+    fn first_unexplained(&self) -> Option<usize> {
+        self.explained.iter().position(|explained| !explained)
+    }
+}
+
+struct Search<'a> {
+    calls: &'a [Call],
+    views: &'a [View],
+    /// Workers whose client was killed at the end.
+    killed: &'a [usize],
+    /// For each call, the calls that returned before it began; whether it takes two steps;
+    /// whether sizes change meanwhile.
+    before: Vec<Vec<usize>>,
+    split: Vec<bool>,
+    resized: Vec<bool>,
+    of_calls: Vec<Elements>,
+    of_views: Vec<Vec<Elements>>,
+    memo: HashMap<Vec<Phase>, Vec<(State, bool)>>,
+    states: usize,
+    found: Option<State>,
+    /// The most operations that an order explained, and why it went no further.
+    farthest: (usize, String),
+}
+
+/// Returns the state after all calls, with the bytes that were seen.
+///
+/// # Errors
+/// Fails if no order explains all answers and views.
+pub(crate) fn serialize(
+    start: &State,
+    calls: &[Call],
+    views: &[View],
+    killed: &[usize],
+) -> Result<State, Mismatch> {
+    let mut search = Search::new(calls, views, killed);
+    search.explore(start, &mut vec![Phase::Waiting; calls.len()]);
+    search.verdict()
+}
+
+fn overlap(a: &Call, b: &Call) -> bool {
+    a.from < b.to && b.from < a.to
+}
+
+/// Returns true if an answer fits; single bytes and names apart.
+fn fits(model: &Outcome, call: &Call) -> bool {
+    match (model, &call.outcome) {
+        (Outcome::Bytes(_), Outcome::Bytes(_)) if !call.checked => true,
+        (Outcome::Bytes(model), Outcome::Bytes(seen)) => model.len() == seen.len(),
+        (Outcome::Names(_), Outcome::Names(seen)) => seen.iter().all(|name| LEAVES.contains(&name.as_str())),
+        (model, seen) => model == seen,
+    }
+}
+
+impl<'a> Search<'a> {
+    fn new(calls: &'a [Call], views: &'a [View], killed: &'a [usize]) -> Search<'a> {
+        let others = |call: &'a Call, test: fn(&Op) -> bool| {
+            calls.iter().any(|other| other.id != call.id && overlap(call, other) && test(&other.op))
+        };
+        let resized: Vec<_> = calls.iter().map(|call| others(call, Op::changes_size)).collect();
+        let split = calls.iter().zip(&resized).map(|(call, &resized)| match call.op {
+            Op::Write { .. } => resized,
+            _ => others(call, Op::changes_names),
+        });
+        let of_calls = calls.iter().map(|call| match &call.outcome {
+            Outcome::Bytes(seen) if call.checked => Elements::new(seen.len()),
+            Outcome::Names(_) => Elements::new(LEAVES.len()),
+            _ => Elements::default(),
+        });
+        let of_view = |view: &View| {
+            view.objects
+                .iter()
+                .map(|object| Elements::new(object.bytes.as_ref().map_or(0, Vec::len)))
+                .collect()
+        };
+        let before = |call: &Call| (0..calls.len()).filter(|&other| calls[other].to < call.from).collect();
+        Search {
+            before: calls.iter().map(before).collect(),
+            split: split.collect(),
+            of_calls: of_calls.collect(),
+            of_views: views.iter().map(of_view).collect(),
+            calls,
+            views,
+            killed,
+            resized,
+            states: 0,
+            memo: HashMap::new(),
+            found: None,
+            farthest: (0, String::new()),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        let views = self.of_views.iter().flatten();
+        self.found.is_some() && self.of_calls.iter().chain(views).all(|elements| elements.left == 0)
+    }
+
+    fn verdict(self) -> Result<State, Mismatch> {
+        if !self.is_complete() && self.states >= MOST_STATES {
+            return Err(Mismatch::Undecided);
+        }
+        let Some(mut state) = self.found.clone() else { return Err(Mismatch::Wrong(self.farthest.1)) };
+        for (call, elements) in self.calls.iter().zip(&self.of_calls) {
+            let Some(index) = elements.first_unexplained() else { continue };
+            let element = match call.outcome {
+                Outcome::Names(_) => format!("name '{}'", LEAVES[index]),
+                _ => format!("byte {index}"),
+            };
+            return Err(Mismatch::Wrong(format!("no order explains {element} of operation {}", call.id)));
+        }
+        for (view, elements) in self.views.iter().zip(&self.of_views) {
+            for (object, elements) in view.objects.iter().zip(elements) {
+                let Some(index) = elements.first_unexplained() else { continue };
+                let (place, mount) = (object.place, view.mount);
+                let seen = Runs(object.bytes.as_deref().unwrap_or_default());
+                let found = object.place.find(&state).map(|id| state.inodes[&id].bytes.to_vec());
+                let found = found.unwrap_or_default();
+                return Err(Mismatch::Wrong(format!(
+                    "no order explains byte {index} of {place:?} on mount {mount}: {seen}; an order gives {}",
+                    Runs(&found)
+                )));
+            }
+        }
+        adopt(&mut state, self.views);
+        Ok(state)
+    }
+
+    /// Tries all calls that can be next. Returns true if an order explains everything from here
+    /// on.
+    fn explore(&mut self, state: &State, progress: &mut Vec<Phase>) -> bool {
+        if progress.iter().all(|phase| *phase == Phase::Ended) {
+            return self.reach_end(state);
+        }
+        if let Some((_, known)) =
+            self.memo.get(progress).and_then(|all| all.iter().find(|(at, _)| at == state))
+        {
+            return *known;
+        }
+        self.states += 1;
+        let mut explained = false;
+        for index in 0..self.calls.len() {
+            if self.is_complete() || self.states >= MOST_STATES {
+                return explained;
+            }
+            explained |= self.advance(state, progress, index);
+        }
+        self.memo.entry(progress.clone()).or_default().push((state.clone(), explained));
+        explained
+    }
+
+    /// Has one call do its next step, if it can, and goes on from there.
+    fn advance(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize) -> bool {
+        let (call, phase) = (&self.calls[index], progress[index]);
+        let act = Act {
+            worker: call.worker,
+            id: call.id,
+            op: &call.op,
+            seen: &call.outcome,
+            resized: self.resized[index],
+        };
+        let mut next = state.clone();
+        let found = match phase {
+            Phase::Ended => return false,
+            Phase::Begun(found) => found,
+            Phase::Waiting if self.before[index].iter().any(|&other| progress[other] != Phase::Ended) => {
+                return false;
+            }
+            Phase::Waiting => next.resolve(act),
+        };
+        let mut explained = false;
+        if phase == Phase::Waiting && call.outcome == Outcome::Unknown {
+            progress[index] = Phase::Ended;
+            explained |= self.explore(state, progress);
+            progress[index] = phase;
+        }
+        if phase == Phase::Waiting && self.split[index] {
+            progress[index] = Phase::Begun(found);
+            explained |= self.explore(&next, progress);
+            progress[index] = phase;
+            return explained;
+        }
+        let outcome = next.perform(act, found);
+        if call.outcome != Outcome::Unknown && !fits(&outcome, call) {
+            self.note_farthest(progress, || format!("operation {} has to give {outcome:?}", call.id));
+            return explained;
+        }
+        progress[index] = Phase::Ended;
+        if self.explore(&next, progress) {
+            explained = true;
+            match (&call.outcome, &outcome) {
+                (Outcome::Bytes(seen), Outcome::Bytes(model)) if call.checked => {
+                    self.of_calls[index].explain_bytes(seen, model);
+                }
+                (Outcome::Names(seen), Outcome::Names(model)) => self.of_calls[index]
+                    .explain(|leaf| seen.contains(LEAVES[leaf]) == model.contains(LEAVES[leaf])),
+                _ => {}
+            }
+        }
+        progress[index] = phase;
+        explained
+    }
+
+    fn note_farthest(&mut self, progress: &[Phase], reason: impl FnOnce() -> String) {
+        let ended = progress.iter().filter(|phase| **phase == Phase::Ended).count();
+        if ended > self.farthest.0 || self.farthest.1.is_empty() {
+            self.farthest = (ended, reason());
+        }
+    }
+
+    /// Compares the state after all calls with what was seen then.
+    fn reach_end(&mut self, state: &State) -> bool {
+        let mut state = state.clone();
+        self.killed.iter().for_each(|&worker| state.close_all(worker));
+        state.collect();
+        if let Some(difference) = self.views.iter().find_map(|view| view.difference(&state)) {
+            self.farthest = (self.calls.len(), difference);
+            return false;
+        }
+        for (view, all) in self.views.iter().zip(&mut self.of_views) {
+            for (object, elements) in view.objects.iter().zip(all) {
+                if let (Some(seen), Some(id)) = (&object.bytes, object.place.find(&state)) {
+                    elements.explain_bytes(seen, &state.inodes[&id].bytes);
+                }
+            }
+        }
+        self.found.get_or_insert(state);
+        true
+    }
+}
+
+/// Gives the model the bytes that were seen. Each has been explained, perhaps by different
+/// orders.
+fn adopt(state: &mut State, views: &[View]) {
+    for object in views.iter().flat_map(|view| &view.objects) {
+        let found = object.place.find(state).and_then(|id| state.inodes.get_mut(&id));
+        if let (Some(inode), Some(seen)) = (found, &object.bytes)
+            && *inode.bytes != *seen
+        {
+            inode.bytes = Rc::new(seen.clone());
+        }
+    }
+}
+
+impl Where {
+    /// Returns the object that is there in the model.
+    pub(crate) fn find(&self, state: &State) -> Option<u64> {
+        match self {
+            Where::Name(path) => state.lookup(path),
+            Where::Handle(handle) => state.handles.get(handle).map(|open| open.inode),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

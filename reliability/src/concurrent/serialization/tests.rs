@@ -1,0 +1,129 @@
+use super::{
+    super::{
+        operation::{How, Outcome, bytes},
+        view::{Object, View},
+    },
+    *,
+};
+
+/// Builds rounds by hand: operations with their times and answers.
+fn call(id: u64, worker: usize, (from, to): (u64, u64), op: Op, outcome: Outcome) -> Call {
+    Call { worker, mount: worker, id, op, from, to, outcome, checked: true }
+}
+
+/// Returns a state in which two workers have the file "a" open; it is empty.
+fn opened() -> State {
+    let how = How { write: true, create: true, ..How::default() };
+    let open = Op::Open { slot: 0, path: "a", how };
+    let calls = [call(1, 0, (0, 1), open, Outcome::Done), call(2, 1, (2, 3), open, Outcome::Done)];
+    serialize(&State::empty(), &calls, &[], &[]).unwrap()
+}
+
+fn write(at: u64, len: u64) -> Op {
+    Op::Write { slot: 0, at, len }
+}
+
+/// Returns what a mount shows if the file has these bytes.
+fn view(state: &State, content: Vec<u8>) -> View {
+    let mut attr = state.attr(1);
+    attr.size = content.len() as u64;
+    let object = Object { place: Where::Name("a"), number: 77, attr, attribute: None, bytes: Some(content) };
+    let root =
+        Object { place: Where::Name("."), number: 1, attr: state.attr(0), attribute: None, bytes: None };
+    View { mount: 0, objects: vec![root, object], lists: Default::default(), errors: Vec::new() }
+}
+
+#[test]
+fn real_time_is_respected() {
+    let start = opened();
+    let read = Op::Read { slot: 0, at: 0, len: 9 };
+    let (written, read_nothing) = (Outcome::Count(3), Outcome::Bytes(Vec::new()));
+    // At the same time either comes first.
+    let calls = [
+        call(3, 0, (10, 20), write(0, 3), written.clone()),
+        call(4, 1, (15, 25), read, read_nothing.clone()),
+    ];
+    serialize(&start, &calls, &[], &[]).unwrap();
+    // A write that has returned is seen.
+    let calls = [call(3, 0, (10, 20), write(0, 3), written), call(4, 1, (21, 25), read, read_nothing)];
+    let error = serialize(&start, &calls, &[], &[]).unwrap_err();
+    assert!(matches!(&error, Mismatch::Wrong(reason) if reason.contains("operation 4")), "{error:?}");
+}
+
+#[test]
+fn overlapping_writes_may_mix_and_nothing_else_may_be_there() {
+    let start = opened();
+    let calls = [
+        call(3, 0, (10, 20), write(0, 8), Outcome::Count(8)),
+        call(4, 1, (11, 21), write(0, 8), Outcome::Count(8)),
+    ];
+    let (one, other) = (bytes(3, 8), bytes(4, 8));
+    let mixed: Vec<_> = (0..8).map(|at| if at % 2 == 0 { one[at] } else { other[at] }).collect();
+    let next = serialize(&start, &calls, &[view(&start, mixed.clone())], &[]).unwrap();
+    assert_eq!(*next.inodes[&1].bytes, mixed);
+    let mut wrong = mixed;
+    wrong[5] = 0;
+    assert!(serialize(&start, &calls, &[view(&start, wrong)], &[]).is_err());
+}
+
+#[test]
+fn a_write_that_was_acknowledged_is_there_though_its_client_was_killed() {
+    let start = opened();
+    let acknowledged = [call(3, 0, (10, 20), write(0, 8), Outcome::Count(8))];
+    let lost = view(&start, Vec::new());
+    assert!(serialize(&start, &acknowledged, std::slice::from_ref(&lost), &[0]).is_err());
+    let unknown = [call(3, 0, (10, u64::MAX), write(0, 8), Outcome::Unknown)];
+    serialize(&start, &unknown, &[lost], &[0]).unwrap();
+    let next = serialize(&start, &unknown, &[view(&start, bytes(3, 8))], &[0]).unwrap();
+    assert_eq!(next.handles.len(), 1);
+}
+
+#[test]
+fn the_size_after_a_truncation_and_a_write_is_that_of_one_order() {
+    let start = opened();
+    let calls = [
+        call(3, 0, (10, 20), write(0, 100), Outcome::Count(100)),
+        call(4, 1, (11, 21), Op::Truncate { slot: 0, size: 40 }, Outcome::Done),
+    ];
+    let mut cut = bytes(3, 100);
+    serialize(&start, &calls, &[view(&start, cut.clone())], &[]).unwrap();
+    cut.truncate(40);
+    serialize(&start, &calls, &[view(&start, cut.clone())], &[]).unwrap();
+    cut.truncate(30);
+    assert!(serialize(&start, &calls, &[view(&start, cut)], &[]).is_err());
+}
+
+#[test]
+fn one_of_two_that_create_exclusively_succeeds() {
+    let how = How { write: true, create: true, exclusive: true, ..How::default() };
+    let open = Op::Open { slot: 0, path: "a", how };
+    let exists = Outcome::Failed(libc::EEXIST);
+    let both = |first: &Outcome, second: &Outcome| {
+        [call(1, 0, (0, 10), open, first.clone()), call(2, 1, (1, 11), open, second.clone())]
+    };
+    for (first, second) in [(&Outcome::Done, &exists), (&exists, &Outcome::Done)] {
+        serialize(&State::empty(), &both(first, second), &[], &[]).unwrap();
+    }
+    assert!(serialize(&State::empty(), &both(&Outcome::Done, &Outcome::Done), &[], &[]).is_err());
+    assert!(serialize(&State::empty(), &both(&exists, &exists), &[], &[]).is_err());
+}
+
+#[test]
+fn a_listing_shows_names_that_come_and_go_or_not_and_all_others() {
+    let mut start = opened();
+    start.names.insert((0, "b"), 1);
+    let rename = Op::Rename { from: "a", to: "c", how: super::super::operation::Renaming::Replace };
+    let listed = |names: &[&str]| Outcome::Names(names.iter().map(|name| (*name).to_owned()).collect());
+    let round = |names: &[&str]| {
+        [
+            call(3, 0, (10, 20), rename, Outcome::Done),
+            call(4, 1, (11, 21), Op::List { path: "." }, listed(names)),
+        ]
+    };
+    for right in [&["a", "b"][..], &["b", "c"], &["b"], &["a", "b", "c"]] {
+        serialize(&start, &round(right), &[], &[]).unwrap();
+    }
+    for wrong in [&["a"][..], &["a", "b", "x"], &["b", "b twice"]] {
+        assert!(serialize(&start, &round(wrong), &[], &[]).is_err(), "{wrong:?}");
+    }
+}
