@@ -38,6 +38,7 @@ pub mod admission;
 pub mod batch;
 #[doc(hidden)]
 pub mod counted;
+pub mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod memory;

@@ -2,6 +2,8 @@
 //!
 //! The order is what makes failures harmless: everything that can be refused is asked first, and the mount is made last.
 
+mod unmount;
+
 use std::{
     ffi::OsString,
     io::{self, Write},
@@ -10,7 +12,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, mpsc},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use clap::{CommandFactory, Parser};
@@ -25,12 +27,14 @@ use signal_hook::{
     iterator::Signals,
 };
 
+use unmount::{WriteBackError, undo, wait_and_unmount};
+
 use crate::{
     cli::{Args, UsageError},
     client::{AttachError, Client},
     daemon,
-    fuse::{Adapter, Device, Filesystem, KernelLink, Placement, Ring},
-    mount::{self, Afterwards, Caretaker, Ground, Look, MountError, Mounted, Unmounted, within},
+    fuse::{Adapter, Device, Filesystem, KernelLink, Losses, Placement, Ring, Untold},
+    mount::{self, Afterwards, Caretaker, Ground, Look, MountError, Mounted, within},
     mount8::{self, Invocation},
     null::NullFs,
     scrub,
@@ -42,7 +46,7 @@ const ATTACH_SLACK: Duration = Duration::from_millis(500);
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
 
 /// What it means if there is no caretaker.
-const UNCARED: &str = "nobody unmounts if this process is killed";
+const UNCARED: &str = "a kill of this process leaves a dead mount";
 
 /// Why the program ends with an error.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +71,14 @@ enum RunError {
     Os { what: &'static str, source: io::Error },
     #[error("the FUSE session ended: {0}")]
     Ended(String),
+    #[error("unmounted after a failure: {0}")]
+    Failed(String),
+    #[error("cannot unmount {}: {source}", path.display())]
+    Unmount { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    WriteBack(#[from] WriteBackError),
+    #[error(transparent)]
+    Lost(#[from] Untold),
 }
 
 /// Wraps an error of the operating system.
@@ -79,8 +91,10 @@ enum Event {
     Signal(i32),
     /// The kernel is done with the mount, or the session failed.
     Ended(io::Result<()>),
-    /// Nobody takes care of the mount any more.
+    /// The process has ended that unmounts after a kill of this one.
     Uncared,
+    /// A thread has failed that the mount cannot do without.
+    Failed(String),
 }
 
 /// Runs the program, under whatever name.
@@ -193,16 +207,24 @@ fn run(args: &Args) -> Result<(), RunError> {
     let link = KernelLink::default();
     let adapter =
         Adapter::new(client.clone(), args.settings(), link.clone()).map_err(os("cannot start a thread"))?;
-    let outcome = serve(args, &point, adapter, threads, Some((&client, &link)), events);
+    let losses = adapter.losses();
+    let served = Served { client: &client, link: &link, losses: &losses };
+    let outcome = serve(args, &point, adapter, threads, Some(served), events);
     if args.stats_on_exit {
         report_counters(Some(&client), &placement, args.detached);
     }
     client.close_session();
-    outcome
+    outcome?;
+    losses.untold().map_or(Ok(()), |untold| Err(untold.into()))
 }
 
-/// The client of a mount, and its way to the kernel.
-type Served<'a> = (&'a Arc<Client>, &'a KernelLink);
+/// The client of a mount, its way to the kernel, and its account of losses.
+#[derive(Clone, Copy)]
+struct Served<'a> {
+    client: &'a Arc<Client>,
+    link: &'a KernelLink,
+    losses: &'a Arc<Losses>,
+}
 
 /// Who serves the kernel.
 struct Threads<'a> {
@@ -228,6 +250,12 @@ type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
 
 fn listen_for_signals() -> Result<Events, RunError> {
     let (send, receive) = mpsc::channel();
+    let failed = send.clone();
+    rdmabox::failure::watch(move |what| {
+        log::error!("{what}: unmounting");
+        // The main thread is about to end if it does not listen.
+        failed.send(Event::Failed(what.to_owned())).ok();
+    });
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(os("cannot handle signals"))?;
     let to = send.clone();
     thread::Builder::new()
@@ -253,7 +281,7 @@ fn serve<F: Filesystem>(
     (send, events): Events,
 ) -> Result<(), RunError> {
     let mut options = args.mount_options();
-    options.flags.read_only |= client.is_some_and(|(client, _)| client.is_read_only());
+    options.flags.read_only |= client.is_some_and(|served| served.client.is_read_only());
     let ground = Ground::lock(point)?;
     let (device, mounted) = mount::mount(point, &options)?;
     let mut caretaker = take_care(args, &mounted, ground, client, &send);
@@ -278,7 +306,7 @@ fn take_care(
     client: Option<Served<'_>>,
     send: &mpsc::Sender<Event>,
 ) -> Option<Caretaker> {
-    let farewell = client.and_then(|(client, _)| args.farewell(client.mount()?));
+    let farewell = client.and_then(|served| args.farewell(served.client.mount()?));
     let afterwards = if args.leave_dead_mount { Afterwards::Leave } else { Afterwards::Unmount };
     let send = send.clone();
     // Nobody waits any more if this fails.
@@ -301,7 +329,7 @@ fn serve_mounted<F: Filesystem>(
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(args.threads());
     config.clone_fd = args.threads() > 1;
-    if let Some((_, link)) = client {
+    if let Some(Served { link, .. }) = client {
         link.connect(device.as_fd()).map_err(|e| {
             undo(mounted);
             os("cannot reach the kernel")(e)
@@ -338,7 +366,7 @@ fn serve_mounted<F: Filesystem>(
     // Whoever serves has the file system, and lets go of it.
     drop(started);
     log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
-    if let Err(e) = begin(args, mounted, client.map(|(client, _)| client)) {
+    if let Err(e) = begin(args, mounted, client.map(|served| served.client)) {
         undo(mounted);
         return Err(e);
     }
@@ -395,93 +423,6 @@ fn tell_manager(news: NotifyState<'_>) {
     }
 }
 
-fn wait_and_unmount(
-    mounted: &Mounted,
-    events: &mpsc::Receiver<Event>,
-    client: Option<Served<'_>>,
-    mut caring: impl FnMut() -> Option<io::Result<()>>,
-) -> Result<Over, RunError> {
-    let signal = loop {
-        match events.recv() {
-            Ok(Event::Ended(Ok(()))) => return Ok(Over::Ended),
-            Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(Over::Ended),
-            Ok(Event::Ended(Err(why))) => {
-                undo(mounted);
-                return Err(RunError::Ended(why.to_string()));
-            }
-            Ok(Event::Uncared) => match caring() {
-                Some(Err(e)) => log::warn!("{UNCARED}: {e}"),
-                Some(Ok(())) => log::warn!(
-                    "the process that unmounts if this one is killed was killed itself: there is another one"
-                ),
-                None => {}
-            },
-            Ok(Event::Signal(signal)) => break signal,
-            // The sender is alive as long as this process has its threads.
-            Err(mpsc::RecvError) => return Err(RunError::Ended("all threads are gone".into())),
-        }
-    };
-    log::info!("signal {signal}: unmounting {}", mounted.path().display());
-    tell_manager(NotifyState::Stopping);
-    let mount = mounted.clone();
-    match within(UNMOUNT_LIMIT, move || mount.unmount()) {
-        Some(Ok(Unmounted::Clean)) => {
-            // The session ends when the kernel lets go.
-            let end = Instant::now() + UNMOUNT_LIMIT;
-            while let Ok(Event::Signal(_) | Event::Uncared) =
-                events.recv_timeout(end.saturating_duration_since(Instant::now()))
-            {}
-            return Ok(Over::Ended);
-        }
-        Some(Ok(Unmounted::Busy)) => log::warn!(
-            "{} is busy: detached; what is still open there fails from now on",
-            mounted.path().display()
-        ),
-        Some(Err(e)) => log::warn!("{}: {e}: detached", mounted.path().display()),
-        None => log::warn!("{} does not let go: detached", mounted.path().display()),
-    }
-    write_back(mounted.path(), client);
-    mounted.detach().map_err(os("cannot unmount"))?;
-    Ok(Over::Detached)
-}
-
-/// True if a session that failed with this ended because somebody unmounted. fuser takes ENODEV for that; but a thread that has taken a
-/// request out of the queue when the connection ends (one of the last RELEASEs) gets ECONNABORTED. The same number while
-/// the mount is still in the tree means that somebody cut the connection (`/sys/fs/fuse/connections/N/abort`).
-fn is_unmount(error: &io::Error, still_mounted: bool) -> bool {
-    !still_mounted && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
-}
-
-/// Has the kernel write back what it keeps of files that are open here, and what programs changed in memory that they mapped from
-/// them, before that is lost. Some kernels only begin with it (from 6.18 on a FUSE file system is not waited for), so
-/// that it is waited for file by file.
-fn write_back(path: &Path, client: Option<Served<'_>>) {
-    match mount::look(path, Look::Sync, UNMOUNT_LIMIT) {
-        Some(Ok(())) => {}
-        Some(Err(e)) => log::warn!("{}: what was changed may not be written back: {e}", path.display()),
-        None => return log::warn!("{}: what was changed is not all written back", path.display()),
-    }
-    let Some((client, link)) = client else { return };
-    let (inodes, link) = (client.open_to_write(), link.clone());
-    let waited = within(UNMOUNT_LIMIT, move || inodes.into_iter().try_for_each(|ino| link.write_back(ino)));
-    match waited {
-        Some(Ok(())) => {}
-        Some(Err(e)) => log::warn!("{}: what was changed may not be written back: {e}", path.display()),
-        None => {
-            log::warn!("{}: what was changed is not all written back", path.display());
-            // What still waits for that fails now, and holds the end of this process up no longer.
-            client.close_session();
-        }
-    }
-}
-
-/// Takes a mount back that is of no use.
-fn undo(mounted: &Mounted) {
-    if let Err(e) = mounted.detach() {
-        log::warn!("{} cannot be unmounted: {e}", mounted.path().display());
-    }
-}
-
 /// The counters of the session, if there is one, and of the placement, on stdout or, in the background, in the log.
 fn report_counters(client: Option<&Client>, placement: &Placement, to_log: bool) {
     fn object(counters: impl IntoIterator<Item = (&'static str, u64)>) -> serde_json::Value {
@@ -498,20 +439,5 @@ fn report_counters(client: Option<&Client>, placement: &Placement, to_log: bool)
     } else {
         // Nowhere to complain to if stdout is closed.
         writeln!(io::stdout(), "{report:#}").ok();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::io::Errno;
-
-    use super::*;
-
-    #[test]
-    fn a_connection_that_ends_with_the_mount_is_no_failure() {
-        assert!(is_unmount(&Errno::CONNABORTED.into(), false));
-        assert!(!is_unmount(&Errno::CONNABORTED.into(), true));
-        assert!(!is_unmount(&Errno::IO.into(), false));
-        assert!(!is_unmount(&io::ErrorKind::ConnectionAborted.into(), false));
     }
 }

@@ -195,7 +195,7 @@ fn a_full_server_is_said_by_fsync_and_close() {
         mount.signal(Signal::TERM);
         let (status, said) = mount.wait();
         assert_eq!(status.code(), Some(0));
-        assert_eq!(said.lines().filter(|line| line.contains("not written back")).count(), 1, "{said}");
+        assert_eq!(said.lines().filter(|line| line.contains("cannot write back")).count(), 1, "{said}");
     });
 }
 
@@ -402,6 +402,25 @@ fn suid_and_sgid_go_with_the_first_write_of_others() {
     });
 }
 
+/// At the unmount no program is left to be told of a loss. The status and the last line say it.
+#[test]
+fn what_is_lost_at_the_unmount_is_an_error() {
+    for over in providers() {
+        let lender = Lender::new(16 * MIB as u64);
+        let mut mount = lender.mount(over, &[WRITEBACK, &["--no-return"]].concat());
+        let file = open(&mount.path("file"));
+        file.write_all_at(&pattern(MIB, 1), 0).expect("written");
+        lender.server.shutdown().expect("no snapshots");
+        mount.signal(Signal::TERM);
+        let (status, said) = mount.wait();
+        assert_eq!(status.code(), Some(1), "over {over:?}: {said}");
+        let last = said.lines().last().expect("a message");
+        let untold = last.starts_with("rfs-fuse: ") && last.contains("1048576 bytes of 1 files are lost");
+        assert!(untold || last.contains("recent writes of programs may be lost"), "{said}");
+        drop(file);
+    }
+}
+
 #[test]
 fn a_server_that_is_gone_is_said_by_fsync_and_close() {
     for over in providers() {
@@ -409,7 +428,7 @@ fn a_server_that_is_gone_is_said_by_fsync_and_close() {
         let mount = lender.mount(over, &[WRITEBACK, &["--no-return"]].concat());
         let file = open(&mount.path("file"));
         file.write_all_at(&pattern(MIB, 1), 0).expect("written");
-        lender.server.shutdown();
+        lender.server.shutdown().expect("no snapshots");
         let failed: io::Error = file.sync_all().expect_err("nobody is there");
         assert!(
             [Errno::HOSTDOWN, Errno::IO].map(|e| Some(e.raw_os_error())).contains(&failed.raw_os_error()),

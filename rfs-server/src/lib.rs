@@ -43,6 +43,7 @@ pub mod prefault;
 pub mod recalls;
 pub mod replies;
 pub mod rights;
+pub mod run;
 pub mod server;
 pub mod service;
 pub mod sessions;

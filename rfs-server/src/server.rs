@@ -10,7 +10,9 @@ use std::{
     collections::HashMap,
     fs, io,
     path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool, mpsc},
+    thread,
+    time::Duration,
 };
 
 use rdmabox::{
@@ -39,7 +41,7 @@ use crate::{
     system::{self, Bound},
     upkeep::Upkeep,
 };
-pub use error::StartError;
+pub use error::{ShutdownError, StartError};
 use made::{From, Made, check_room};
 
 /// A running server.
@@ -238,16 +240,52 @@ impl Server {
         Arc::clone(&self.hurry)
     }
 
-    /// Ends all sessions, makes the last snapshots, and stops. Returns when no thread of it runs any more.
-    pub fn shutdown(self) {
-        let Server { running, _patience, _absences, mut keeper, hurry, exports, service, _store, .. } = self;
-        // In this order: nobody is there for whom anything would change.
-        drop((running, _patience, _absences));
-        if let Some(keeper) = keeper.take() {
-            keeper.finish(&hurry);
-        }
-        drop((exports, service, _store));
+    /// Ends all sessions, makes the last snapshots, and stops. Returns when no thread of the server runs.
+    ///
+    /// # Errors
+    /// A last snapshot failed. Everything else is done.
+    pub fn shutdown(self) -> Result<(), ShutdownError> {
+        self.end(None)
     }
+
+    /// As [`shutdown`](Self::shutdown), after a thread has failed. Sessions that do not end within `limit`
+    /// are left behind, so that the last snapshots are made; the caller ends the process.
+    ///
+    /// # Errors
+    /// A last snapshot failed.
+    pub fn shutdown_failed(self, limit: Duration) -> Result<(), ShutdownError> {
+        self.end(Some(limit))
+    }
+
+    fn end(self, limit: Option<Duration>) -> Result<(), ShutdownError> {
+        let Server { running, _patience, _absences, keeper, hurry, exports, service, _store, .. } = self;
+        // In this order: no session is left that could change anything.
+        let ended = within(limit, move || drop((running, _patience, _absences)));
+        let failed = keeper.map(|keeper| keeper.finish(&hurry)).unwrap_or_default();
+        let kept = _store.as_ref().map(|store| store.path().to_owned());
+        match ended {
+            true => drop((exports, service, _store)),
+            // Sessions still use them, and the process ends.
+            false => std::mem::forget((exports, service, _store)),
+        }
+        if failed.is_empty() { Ok(()) } else { Err(ShutdownError { failed, kept }) }
+    }
+}
+
+/// Runs `end` on this thread, or with a limit on a thread of its own. Returns false if that takes longer.
+fn within(limit: Option<Duration>, end: impl FnOnce() + Send + 'static) -> bool {
+    let Some(limit) = limit else {
+        end();
+        return true;
+    };
+    let (done, wait) = mpsc::channel();
+    let end = move || {
+        end();
+        // The server may have stopped waiting.
+        let _ = done.send(());
+    };
+    let started = thread::Builder::new().name("rfs-end".into()).spawn(end);
+    started.is_ok() && wait.recv_timeout(limit).is_ok()
 }
 
 fn check_memory(config: &Config, bound: Option<Bound>) -> Result<(), StartError> {

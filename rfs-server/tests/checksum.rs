@@ -88,7 +88,7 @@ fn memory_keeps_its_checksums_and_says_whether_it_has_any() {
         let ino = client.create(b"a").attr.ino;
         assert_eq!(write(&client, ino, 0, &[7; 3 * B]), Reply::Done);
         drop(client);
-        server.shutdown();
+        server.shutdown().unwrap();
         ino
     };
     let place = {
@@ -98,7 +98,7 @@ fn memory_keeps_its_checksums_and_says_whether_it_has_any() {
         assert!(matches!(client.ask(Request::Open { ino, write: true }), Reply::Opened(_)));
         let place = extent(&client, ino).arena;
         drop(client);
-        server.shutdown();
+        server.shutdown().unwrap();
         place
     };
     // A bit flips while nobody is there; and a server that was killed left a block half written.
@@ -124,7 +124,7 @@ fn memory_keeps_its_checksums_and_says_whether_it_has_any() {
     assert_eq!(write(&client, ino, 0, &[8; B]), Reply::Done);
     assert_eq!(verified(&client).bad, []);
     drop(client);
-    server.shutdown();
+    server.shutdown().unwrap();
     let plain = Config { memory_dir: Some(memory), listen: vec![], ..Config::new(16 << 20) };
     let listen = vec![rdmabox::Address::Unix(directory.path().join("other.sock"))];
     let refused = Server::start(Config { listen, ..plain }).map(drop).unwrap_err().to_string();
@@ -227,7 +227,7 @@ fn a_snapshot_that_is_restored_has_checksums_if_it_is_to() {
         client.session.read(RemoteAddr { addr: arena.addr + place, rkey: arena.rkey }, &mut there).unwrap();
         assert!(there == data, "{turn}");
         drop(client);
-        server.shutdown();
+        server.shutdown().unwrap();
     }
 }
 
@@ -253,10 +253,10 @@ fn what_is_bad_is_bad_in_a_snapshot_too() {
     let bad = verified(&client).bad;
     assert_eq!(bad.iter().map(|bad| bad.offset).collect::<Vec<_>>(), [2 * B as u64]);
     drop(client);
-    server.shutdown();
+    server.shutdown().unwrap();
     let server = start(&second);
     let client = connect(&server, ProviderKind::Shm, false);
     assert_eq!(verified(&client).bad, bad);
     drop(client);
-    server.shutdown();
+    server.shutdown().unwrap();
 }

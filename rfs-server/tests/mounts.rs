@@ -101,7 +101,7 @@ fn a_mount_that_comes_back_has_what_it_had() {
         }
         // Nobody else can be the same mount.
         assert_eq!(attach(&before.session, 1), Reply::Error(Errno::EPROTO), "it has attached");
-        server.shutdown();
+        server.shutdown().unwrap();
     }
 }
 

@@ -76,13 +76,18 @@ impl Program {
     }
 
     /// Ends it; what it has said.
-    fn end(mut self, signal: &str) -> String {
+    fn end(self, signal: &str) -> String {
+        self.ended(signal).1
+    }
+
+    /// Ends it. Returns the status and all of stderr.
+    fn ended(mut self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
-        self.child.0.wait().unwrap();
+        let status = self.child.0.wait().unwrap().code();
         for line in self.stderr.by_ref().lines() {
             self.said.push(line.unwrap());
         }
-        self.said.join("\n")
+        (status, self.said.join("\n"))
     }
 }
 
@@ -321,25 +326,59 @@ fn nothing_new_is_not_written_again() {
     assert_eq!(snapshots(directory, "rfs").len(), 1);
 }
 
-/// A disk that is full takes no snapshot: those of before stay, and the server goes on. Needs the right to mount.
+/// A server whose snapshots are on a disk of 4 MiB. Needs the right to mount.
+fn with_small_disk(directory: &Path, rest: &[&str]) -> Program {
+    let disk = directory.join("snapshots");
+    fs::create_dir(&disk).unwrap();
+    let server = command(directory, rest);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh", "-c"]);
+    unshare.arg("mount -t tmpfs -o size=4m,mode=700 disk \"$0\" && exec \"$@\"").arg(&disk);
+    unshare.arg(server.get_program()).args(server.get_args());
+    program::piped(&mut unshare);
+    Program::spawn(directory, &mut unshare)
+}
+
+/// If the disk is full, the last snapshot fails. The status and the last line say so.
+#[test]
+fn a_last_snapshot_that_fails_is_an_error_that_names_the_loss() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let kept = memory.path().join("kept").display().to_string();
+    let in_files = format!("--memory-dir={kept}");
+    for (option, snapshot, outcome) in [
+        (None, false, "changes since the start are in no snapshot; those changes are lost"),
+        (None, true, "00001 are in no snapshot; those changes are lost"),
+        (Some(&in_files), false, &*format!("--memory-dir {kept} has the files")),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let args: Vec<&str> = SIZE.into_iter().chain(option.map(String::as_str)).collect();
+        let mut program = with_small_disk(directory.path(), &args);
+        let client = program.connect("");
+        if snapshot {
+            program.snapshot("snapshot 1:");
+        }
+        make(&client, "large", &data(2, 6 << 20));
+        drop(client);
+        let (status, said) = program.ended("TERM");
+        let last = said.lines().last().unwrap();
+        assert_eq!(status, Some(1), "{said}");
+        assert!(last.starts_with("rfs-server: the last snapshot of export rfs failed: "), "{said}");
+        assert!(last.contains("No space left") && last.contains(outcome), "{said}");
+    }
+}
+
+/// If the disk is full, a snapshot fails, earlier snapshots stay, and the server goes on.
 #[test]
 fn a_full_disk_leaves_what_there_was() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let disk = directory.join("snapshots");
-    fs::create_dir(&disk).unwrap();
-    let server = command(directory, &SIZE);
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--map-root-user", "--mount", "sh", "-c"]);
-    unshare.arg("mount -t tmpfs -o size=4m disk \"$0\" && exec \"$@\"").arg(&disk);
-    unshare.arg(server.get_program()).args(server.get_args());
-    program::piped(&mut unshare);
-    let mut program = Program::spawn(directory, &mut unshare);
+    let mut program = with_small_disk(directory, &SIZE);
     let client = program.connect("");
     make(&client, "small", &data(1, 1 << 20));
     program.snapshot("snapshot 1:");
     make(&client, "large", &data(2, 6 << 20));
-    program.snapshot("no snapshot was made");
+    program.snapshot("snapshot failed");
     assert!(program.said.last().unwrap().contains("No space left"), "{:?}", program.said);
     let within = PathBuf::from(format!("/proc/{}/root", program.child.0.id()))
         .join(disk.strip_prefix("/").unwrap())
@@ -378,7 +417,7 @@ fn a_last_snapshot_that_is_cut_short_is_none() {
         make(&client, "file", b"bytes");
         drop(client);
         server.hurry().store(hurry, Ordering::Relaxed);
-        server.shutdown();
+        assert_eq!(server.shutdown().is_err(), hurry);
         assert_eq!(snapshots(directory.path(), "rfs").len(), snapshots_made);
     }
 }

@@ -86,7 +86,7 @@ fn data_moves_past_the_server(provider: ProviderKind) {
     assert_eq!(calls(&server), before, "reading, writing or stat ran server code");
     // And the server knows what it was not told.
     assert_eq!(two.ask(Request::GetAttr { ino: attr.ino }), Reply::Attr(seen));
-    server.shutdown();
+    server.shutdown().unwrap();
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_second_server_leaves_the_first_alone() {
     client.create(b"still works");
     connect(&server, ProviderKind::Shm);
     drop(client);
-    server.shutdown();
+    server.shutdown().unwrap();
     assert!(!directory.path().join("rfs.sock").exists());
     // The name is free again.
     start(&directory);

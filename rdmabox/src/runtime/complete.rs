@@ -5,7 +5,6 @@
 
 use std::{
     cell::Cell,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,6 +19,7 @@ use super::{
     ticket::Notice,
 };
 use crate::{
+    failure::contain,
     session::RequestError,
     sync::{atomic::Ordering, now, park_timeout, thread_local},
     verbs::{WcStatus, WorkCompletion},
@@ -38,8 +38,8 @@ pub(crate) fn in_callback() -> bool {
 /// Runs a caller's code, on a thread that may serve others as well.
 pub(crate) fn as_callback(callback: impl FnOnce()) {
     let outer = IN_CALLBACK.with(|inside| inside.replace(true));
-    if catch_unwind(AssertUnwindSafe(callback)).is_err() {
-        log::error!("a callback panicked");
+    if let Err(panic) = contain(callback) {
+        log::error!("a callback panicked: {panic}");
     }
     IN_CALLBACK.with(|inside| inside.set(outer));
 }

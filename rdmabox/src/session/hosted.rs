@@ -5,7 +5,6 @@
 //! listeners.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -29,6 +28,7 @@ use super::{
     stream::Stream,
 };
 use crate::{
+    failure::contain,
     rpc::{Handler, LATE_DEPTH, LateReplies, QUEUE_DEPTH, Reason},
     verbs::{CompletionQueue, Progress, QpCaps, QpInit, QueuePair, VerbsError},
 };
@@ -57,11 +57,7 @@ impl Drop for Place<'_> {
 fn guarded<R>(service: impl FnOnce() -> R) -> Result<R, String> {
     // What the service was at is its own: it is shared with other threads in any case, and has to be able to go on. Here
     // nothing is kept that the call could have left half done.
-    catch_unwind(AssertUnwindSafe(service)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        format!("the service panicked: {}", text.unwrap_or_default())
-    })
+    contain(service).map_err(|panic| format!("the service panicked: {panic}"))
 }
 
 /// What a client wants of its session.

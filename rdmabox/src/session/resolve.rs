@@ -13,6 +13,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::failure::contain;
+
 /// Names that are looked up at a time. Who comes then waits for one of these.
 const MOST: usize = 8;
 
@@ -72,8 +74,11 @@ impl Resolver {
         let (found, wait) = mpsc::sync_channel(1);
         thread::Builder::new().name("rdmabox-resolver".into()).spawn(move || {
             let _place = place;
-            // Nobody may be there any more.
-            let _ = found.send(look_up());
+            // A panic is the caller's error: its channel closes.
+            if let Ok(outcome) = contain(look_up) {
+                // The caller may have stopped waiting.
+                let _ = found.send(outcome);
+            }
         })?;
         match wait.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(found) => found,

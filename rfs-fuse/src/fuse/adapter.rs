@@ -28,6 +28,7 @@ use super::{
     labels::Labels,
     lifetimes::Lifetimes,
     locks::Locks,
+    losses::Losses,
     pages::{Pages, Tail},
     process,
     recalls::Recalls,
@@ -66,8 +67,7 @@ pub struct Adapter {
     pages: Pages,
     labels: Labels,
     complained: Arc<AtomicBool>,
-    /// Something was not written back.
-    unwritten: AtomicBool,
+    losses: Arc<Losses>,
     _recalls: Recalls,
 }
 
@@ -82,13 +82,18 @@ impl Adapter {
             pages: Pages::new(kernel.clone()),
             labels: Labels::here(),
             complained: Arc::default(),
-            unwritten: AtomicBool::new(false),
+            losses: Arc::default(),
             client,
             lifetimes: Lifetimes::new(&settings),
             settings,
             kernel,
             _recalls: recalls,
         })
+    }
+
+    /// What the kernel kept and could not write back.
+    pub fn losses(&self) -> Arc<Losses> {
+        Arc::clone(&self.losses)
     }
 }
 
@@ -407,7 +412,7 @@ impl Filesystem for Adapter {
             Ok(_) => reply.written(len),
             Err(e) => {
                 if from_cache {
-                    self.unwritten((ino.0, offset, len), &e);
+                    self.losses.add((ino.0, offset, len), &e);
                 }
                 reply.error(self.errno("write", &e));
             }

@@ -14,6 +14,7 @@ mod kernel;
 mod labels;
 mod lifetimes;
 mod locks;
+mod losses;
 mod pages;
 mod placement;
 mod process;
@@ -28,6 +29,7 @@ use fuser::{FopenFlags, InitFlags, KernelConfig};
 
 pub use adapter::Adapter;
 pub use kernel::{Kernel, KernelLink};
+pub use losses::{Losses, Untold};
 pub use placement::Placement;
 pub use session::*;
 

@@ -128,6 +128,11 @@ impl ObjectStore {
         Ok(ObjectStore { path: path.to_owned(), tether, former: Arc::new(former), _lock: lock })
     }
 
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What clients that map memory are to hold.
     pub fn tether(&self) -> Result<OwnedFd, ObjectError> {
         self.tether.descriptor().map_err(os(&self.path, "dup"))

@@ -185,6 +185,11 @@ impl Snapshots {
         if numbers.is_empty() { Ok(None) } else { Err(PersistError::NoneWhole { path: self.path.clone() }) }
     }
 
+    /// The file of the newest one, whole or not; `None` if there is none.
+    pub fn newest_file(&self) -> Result<Option<PathBuf>, PersistError> {
+        Ok(self.numbers()?.first().map(|&number| self.file(number)))
+    }
+
     /// Begins the next one.
     pub fn begin(&self) -> Result<(u64, Unfinished), PersistError> {
         let number = self.numbers()?.first().map_or(1, |newest| newest.saturating_add(1));

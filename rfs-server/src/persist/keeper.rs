@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,7 +15,10 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rdmabox::size;
+use rdmabox::{
+    failure::{self, contain},
+    size,
+};
 use rfs_proto::Identity;
 
 use super::{
@@ -36,9 +40,33 @@ pub enum SnapshotError {
     /// The files.
     #[error(transparent)]
     Files(#[from] PersistError),
-    /// The one that was being written.
-    #[error("it cannot be written: {0}")]
+    /// The file that was being written.
+    #[error("cannot write it: {0}")]
     Write(#[from] io::Error),
+    /// A flaw of the program.
+    #[error("the snapshot thread panicked: {0}")]
+    Panic(String),
+}
+
+impl SnapshotError {
+    fn is_interruption(&self) -> bool {
+        matches!(self, SnapshotError::Write(e) if e.kind() == io::ErrorKind::Interrupted)
+    }
+}
+
+/// The last snapshot of an export failed: changes since the snapshot before it are not in any.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the last snapshot of export {export} failed: {source}; changes since {} are in no snapshot",
+    .newest.as_ref().map_or_else(|| "the start".into(), |path| path.display().to_string())
+)]
+pub struct LastSnapshotError {
+    /// The name of the export.
+    pub export: String,
+    /// The file of the newest snapshot that there is.
+    pub newest: Option<PathBuf>,
+    /// The reason.
+    pub source: SnapshotError,
 }
 
 /// An export whose snapshots are made.
@@ -67,21 +95,25 @@ impl Job {
         self.idle_since.is_some() && self.idle_since == self.dispatcher.idle_since()
     }
 
-    /// Makes a snapshot, and says in the log what came of it.
-    fn make(&mut self, mut go_on: impl FnMut(Progress) -> io::Result<()>) {
+    /// Makes a snapshot and logs the outcome. Earlier snapshots stay if it fails.
+    fn make(&mut self, mut go_on: impl FnMut(Progress) -> io::Result<()>) -> Result<(), SnapshotError> {
         let begin = Instant::now();
         let idle_since = self.dispatcher.idle_since();
-        match self.try_make(&mut go_on) {
+        // A snapshot that is dropped removes its file, so that the next one starts afresh.
+        let made = contain(|| self.try_make(&mut go_on));
+        let outcome = made.unwrap_or_else(|panic| Err(SnapshotError::Panic(panic)));
+        match &outcome {
             Ok((number, bytes)) => {
                 let took = begin.elapsed();
-                log::info!("{}: snapshot {number}: {} after {took:.1?}", self.name, size::show(bytes));
+                log::info!("{}: snapshot {number}: {} after {took:.1?}", self.name, size::show(*bytes));
                 self.idle_since = idle_since;
             }
-            Err(SnapshotError::Write(e)) if e.kind() == io::ErrorKind::Interrupted => {
-                log::info!("{}: the snapshot is given up, those of before stay: {e}", self.name);
+            Err(e) if e.is_interruption() => {
+                log::info!("{}: snapshot aborted, earlier snapshots stay: {e}", self.name);
             }
-            Err(e) => log::error!("{}: no snapshot was made, those of before stay: {e}", self.name),
+            Err(e) => log::error!("{}: snapshot failed, earlier snapshots stay: {e}", self.name),
         }
+        outcome.map(drop)
     }
 
     fn try_make(
@@ -135,8 +167,12 @@ impl Keeper {
         self.shared.changed.notify_all();
     }
 
-    /// Makes the last ones, for which nobody changes anything any more, unless `cut_short` says to leave it at those of before.
-    pub fn finish(mut self, cut_short: &AtomicBool) {
+    /// Makes the last snapshots, of exports that no session changes any more. `cut_short` aborts them.
+    ///
+    /// # Errors
+    /// The exports whose last snapshot failed.
+    pub fn finish(mut self, cut_short: &AtomicBool) -> Vec<LastSnapshotError> {
+        let mut failed = Vec::new();
         for mut job in self.stop() {
             if job.is_idle() {
                 log::info!("{}: nothing has changed since the last snapshot", job.name);
@@ -144,7 +180,7 @@ impl Keeper {
             }
             let mut next = Instant::now() + REPORT;
             let name = job.name.clone();
-            job.make(|Progress { done, all }| {
+            let made = job.make(|Progress { done, all }| {
                 if cut_short.load(Ordering::Relaxed) {
                     return Err(io::Error::new(io::ErrorKind::Interrupted, "a second signal came"));
                 }
@@ -154,7 +190,12 @@ impl Keeper {
                 }
                 Ok(())
             });
+            if let Err(source) = made {
+                let newest = job.snapshots.newest_file().ok().flatten();
+                failed.push(LastSnapshotError { export: job.name, newest, source });
+            }
         }
+        failed
     }
 
     /// Ends the thread.
@@ -162,8 +203,9 @@ impl Keeper {
         self.shared.orders.lock().over = true;
         self.shared.changed.notify_all();
         let Some(thread) = self.thread.take() else { return Vec::new() };
+        // Snapshots contain their panics, and the thread does little else.
         thread.join().unwrap_or_else(|_| {
-            log::error!("the thread that makes snapshots had panicked");
+            failure::report("the thread that makes snapshots panicked: there is no last snapshot");
             Vec::new()
         })
     }
@@ -182,7 +224,8 @@ fn work(shared: &Shared, mut jobs: Vec<Job>, every: Option<Duration>) -> Vec<Job
     while let Some(asked) = wait(shared, every) {
         for job in &mut jobs {
             if asked || !job.is_idle() {
-                job.make(|_| match shared.orders.lock().over {
+                // The log has the outcome, and the next interval brings another attempt.
+                let _ = job.make(|_| match shared.orders.lock().over {
                     true => Err(io::Error::new(io::ErrorKind::Interrupted, "the server ends")),
                     false => Ok(()),
                 });

@@ -1,6 +1,6 @@
-//! Why a server does not start.
+//! Why a server does not start, or does not end well.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{fmt, io, path::PathBuf, time::Duration};
 
 use rdmabox::{Address, HostError, KeyFileError, MemoryError, size, tls::TlsError};
 
@@ -8,7 +8,7 @@ use crate::{
     config::MIN_MEMORY,
     dispatch::Damage,
     durable::ObjectError,
-    persist::{PersistError, restore::RestoreError},
+    persist::{PersistError, keeper::LastSnapshotError, restore::RestoreError},
     system::Bound,
 };
 
@@ -126,4 +126,31 @@ pub enum StartError {
     /// An address in use, or another network error.
     #[error(transparent)]
     Host(#[from] HostError),
+}
+
+/// A server that has ended without all of its last snapshots.
+#[derive(Debug)]
+pub struct ShutdownError {
+    /// The exports whose last snapshot failed.
+    pub failed: Vec<LastSnapshotError>,
+    /// The directory of the memory, if files outlive the server there.
+    pub kept: Option<PathBuf>,
+}
+
+impl std::error::Error for ShutdownError {}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for failed in &self.failed {
+            write!(f, "{failed}; ")?;
+        }
+        match &self.kept {
+            Some(directory) => write!(
+                f,
+                "--memory-dir {} has the files until this machine ends: start the server again with it",
+                directory.display()
+            ),
+            None => write!(f, "those changes are lost"),
+        }
+    }
 }

@@ -29,7 +29,7 @@ use super::{
     library::Library,
     qp::IbvQp,
 };
-use crate::verbs::VerbsError;
+use crate::{failure, verbs::VerbsError};
 
 /// Tokens of the descriptors that belong to no queue pair; queue pairs have numbers of 32 bits.
 const WAKE: u64 = u64::MAX;
@@ -235,8 +235,9 @@ impl Watcher {
                 let watch = Arc::clone(&watch);
                 move || {
                     if let Err(e) = watch.run() {
-                        log::error!("{}: nobody watches it any more: {e}", watch.device);
-                        watch.fail_all("nobody watches the device");
+                        watch.fail_all("the thread that watches the device stopped");
+                        let device = &watch.device;
+                        failure::report(&format!("{device}: the thread that watches it stopped: {e}"));
                     }
                 }
             })

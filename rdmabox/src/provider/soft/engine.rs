@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{poll_set::PollSet, spin::Spin};
-use crate::verbs::VerbsError;
+use crate::{failure, verbs::VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -35,7 +35,8 @@ impl Engine {
                 let (set, stop) = (Arc::clone(&set), Arc::clone(&stop));
                 move || {
                     if let Err(e) = run(&set, &stop, look) {
-                        log::error!("engine stops: {e}");
+                        set.fail_all();
+                        failure::report(&format!("the thread that moves data stopped: {e}"));
                     }
                 }
             })

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
 use super::qp::SoftQp;
-use crate::verbs::VerbsError;
+use crate::verbs::{QueuePair, VerbsError};
 
 /// Token of the wake descriptor; queue pair numbers start above it.
 const WAKE: u64 = 0;
@@ -152,6 +152,13 @@ impl PollSet {
         let mut again = self.again.lock();
         self.again_count.store(0, Ordering::Release);
         std::mem::take(&mut *again)
+    }
+
+    /// Fails the requests of all members: no thread makes progress on them any more.
+    pub(crate) fn fail_all(&self) {
+        // Out of the lock: a member that ends removes itself.
+        let members: Vec<Arc<SoftQp>> = self.members.read().values().filter_map(Weak::upgrade).collect();
+        members.iter().for_each(|qp| qp.to_error());
     }
 
     /// Makes the current or next wait return.

@@ -39,16 +39,6 @@ impl Adapter {
         errno(&self.complained, what, error)
     }
 
-    /// What the kernel kept of a file, at a place and so long, could not be written back. Whoever syncs or closes the file is told; who
-    /// does not will find the first of these in the log.
-    pub(super) fn unwritten(&self, (ino, offset, len): (u64, u64, u32), error: &ClientError) {
-        let level = match self.unwritten.swap(true, Ordering::Relaxed) {
-            false => log::Level::Warn,
-            true => log::Level::Debug,
-        };
-        log::log!(level, "inode {ino}: {len} bytes from {offset} on are not written back: {error}");
-    }
-
     /// As [`errno`](Self::errno), for an operation on an inode: one that is gone is stale, which makes the kernel look
     /// the name up again.
     pub(super) fn stale(&self, what: &str, error: &ClientError) -> Errno {

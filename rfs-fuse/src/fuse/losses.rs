@@ -1,0 +1,112 @@
+//! Account of data that the kernel kept and that could not be written back.
+//!
+//! While a mount is in use, the kernel tells the programs of such a loss at `fsync` or `close`. During
+//! the unmount no program is left to tell: the account counts these losses, and the mount's process
+//! ends with an error.
+//!
+//! # Concurrency
+//! Any thread. One lock, taken when a write-back fails.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+/// Tells whether the mount is being unmounted, by this process or by another one.
+type IsEnding = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// The account of a mount.
+#[derive(Default)]
+pub struct Losses {
+    is_ending: OnceLock<IsEnding>,
+    /// A first loss is in the log.
+    logged: AtomicBool,
+    untold: Mutex<Option<Untold>>,
+}
+
+impl fmt::Debug for Losses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Losses").field("untold", &self.untold.lock()).finish_non_exhaustive()
+    }
+}
+
+/// Losses of which no program hears.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{bytes} bytes of {} files are lost: they could not be written back at the unmount \
+     (inode numbers {}): {error}",
+    .inodes.len(),
+    .inodes.iter().take(5).map(u64::to_string).collect::<Vec<_>>().join(", ")
+)]
+pub struct Untold {
+    bytes: u64,
+    inodes: BTreeSet<u64>,
+    /// The first error.
+    error: String,
+}
+
+impl Losses {
+    /// Asks `is_ending` at each loss from now on. The first call counts.
+    pub fn count_if(&self, is_ending: impl Fn() -> bool + Send + Sync + 'static) {
+        // A mount is connected once.
+        let _ = self.is_ending.set(Box::new(is_ending));
+    }
+
+    /// Adds a range of a file that could not be written back.
+    pub(super) fn add(&self, (ino, offset, len): (u64, u64, u32), error: &dyn fmt::Display) {
+        let level = match self.logged.swap(true, Ordering::Relaxed) {
+            false => log::Level::Warn,
+            true => log::Level::Debug,
+        };
+        log::log!(level, "inode {ino}: cannot write back {len} bytes from {offset} on: {error}");
+        if !self.is_ending.get().is_some_and(|is_ending| is_ending()) {
+            return;
+        }
+        let mut untold = self.untold.lock();
+        let untold = untold.get_or_insert_with(|| Untold {
+            bytes: 0,
+            inodes: BTreeSet::new(),
+            error: error.to_string(),
+        });
+        untold.bytes += u64::from(len);
+        untold.inodes.insert(ino);
+    }
+
+    /// The losses during the unmount, if any.
+    pub fn untold(&self) -> Option<Untold> {
+        self.untold.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn losses_count_when_no_program_can_be_told() {
+        let losses = Losses::default();
+        losses.add((1, 0, 10), &"before there is a mount");
+        let ending = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&ending);
+        losses.count_if(move || asked.load(Ordering::Relaxed));
+        losses.add((2, 0, 10), &"in use");
+        assert_eq!(losses.untold(), None);
+        ending.store(true, Ordering::Relaxed);
+        for (place, error) in [((3, 0, 10), "first"), ((3, 10, 10), "second"), ((4, 0, 5), "third")] {
+            losses.add(place, &error);
+        }
+        assert_eq!(
+            losses.untold().expect("losses").to_string(),
+            "25 bytes of 2 files are lost: they could not be written back at the unmount \
+             (inode numbers 3, 4): first"
+        );
+    }
+}

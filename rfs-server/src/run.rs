@@ -1,0 +1,169 @@
+//! The program `rfs-server`: command line, log, signals, and one line for what goes wrong.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use clap::Parser;
+use rdmabox::{Secret, size};
+use rfs_proto::{BLOCK, StatFs};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
+    iterator::{Handle, Signals},
+};
+
+use crate::{Config, Server, cli::Cli, keys::NewKey};
+
+/// How long sessions may take to end after a thread of the server has failed.
+const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+/// Runs the program with the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Some(key) = &cli.new_key {
+        return match print_key(key, &mut io::stdout().lock()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("rfs-server: {e}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let config = cli.into_config();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("rfs-server: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A session takes several descriptors, and the soft limit of most systems is for programs that use `select`.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        log::debug!("the limit on open files stays: {e}");
+    }
+}
+
+/// Serves until a signal says to stop, or until a thread fails that the server cannot do without.
+///
+/// # Errors
+/// The server has not started, has failed, or has not ended well.
+pub fn serve(config: Config) -> Result<(), String> {
+    raise_descriptor_limit();
+    let mut wanted = vec![SIGTERM, SIGINT];
+    if config.keys.is_some() || config.tls.is_some() || is_service() {
+        // Otherwise it does what it does to any program.
+        wanted.push(SIGHUP);
+    }
+    if config.persist.is_some() {
+        wanted.push(SIGUSR1);
+    }
+    let mut signals = Signals::new(wanted).map_err(|e| format!("cannot handle signals: {e}"))?;
+    let failure = Arc::<OnceLock<String>>::default();
+    watch_threads(&failure, signals.handle());
+    let server = Server::start(config).map_err(|e| e.to_string())?;
+    if let Err(e) = announce(&server, &mut io::stdout().lock()) {
+        // Whoever started it may have closed its output: no reason not to serve.
+        log::debug!("cannot write to standard output: {e}");
+    }
+    tell_manager(NotifyState::Ready);
+    for signal in signals.forever() {
+        match signal {
+            SIGUSR1 => {
+                server.snapshot();
+            }
+            SIGHUP => reload(&server),
+            _ => break,
+        }
+    }
+    tell_manager(NotifyState::Stopping);
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, server.hurry())
+            .map_err(|e| format!("cannot handle signals: {e}"))?;
+    }
+    match failure.get() {
+        None => server.shutdown().map_err(|e| e.to_string()),
+        Some(failure) => match server.shutdown_failed(END_AFTER_FAILURE) {
+            Ok(()) => Err(failure.clone()),
+            Err(e) => Err(format!("{failure}; {e}")),
+        },
+    }
+}
+
+/// Ends the server, as a signal does, when a thread fails that it cannot do without.
+fn watch_threads(failure: &Arc<OnceLock<String>>, signals: Handle) {
+    let failure = Arc::clone(failure);
+    rdmabox::failure::watch(move |what| {
+        log::error!("{what}: the server ends");
+        // The first failure is the cause of those that follow.
+        let _ = failure.set(what.to_owned());
+        signals.close();
+    });
+}
+
+/// Reads again what may have changed: each by itself, so that a mistake in one file keeps nothing else as it was.
+fn reload(server: &Server) {
+    match server.reload_keys() {
+        Ok(Some(count)) => log::info!("keys read again: {count} of them"),
+        Ok(None) => log::info!("SIGHUP: there is no file of keys to be read again"),
+        Err(e) => log::error!("the keys stay as they were: {e}"),
+    }
+    match server.reload_certificates() {
+        Ok(true) => log::info!("certificates read again"),
+        Ok(false) => {}
+        Err(e) => log::error!("the certificates stay as they were: {e}"),
+    }
+}
+
+/// Whether a service manager wants to be told how it goes (sd_notify(3)).
+fn is_service() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
+/// Tells the service manager, if there is one.
+fn tell_manager(news: NotifyState<'_>) {
+    if let Err(e) = sd_notify::notify(&[news]) {
+        log::warn!("the service manager cannot be told: {e}");
+    }
+}
+
+/// Makes a key, and prints what goes into the two files.
+fn print_key(key: &NewKey, out: &mut impl Write) -> io::Result<()> {
+    let [server, client] = key.lines(&Secret::random()?);
+    writeln!(out, "# a line of the server's file, of mode 600: rfs-server --keys FILE\n{}", *server)?;
+    writeln!(out, "# the client's file, of mode 600: rfs-fuse --key FILE\n{}", *client)?;
+    out.flush()
+}
+
+fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
+    for address in server.addresses() {
+        writeln!(out, "listening on {address}")?;
+    }
+    let show = |totals: &StatFs| {
+        let (bytes, inodes) = (totals.blocks * BLOCK, totals.inodes);
+        format!("{} ({inodes} inodes)", size::show(bytes))
+    };
+    let exports: Vec<_> = server.exports().collect();
+    if exports.len() > 1 {
+        for (name, totals) in &exports {
+            writeln!(out, "exporting {name}: {}", show(totals))?;
+        }
+    }
+    let sum = |sum: StatFs, (_, totals): &(&str, StatFs)| StatFs {
+        blocks: sum.blocks + totals.blocks,
+        inodes: sum.inodes + totals.inodes,
+        ..sum
+    };
+    writeln!(out, "ready: lending {}", show(&exports.iter().fold(StatFs::default(), sum)))?;
+    out.flush()
+}

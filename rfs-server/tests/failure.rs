@@ -1,0 +1,63 @@
+//! The end of the program after a thread of it has failed.
+
+use std::{
+    fs::File,
+    io::Read,
+    os::unix::net::UnixStream,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+};
+
+use rdmabox::Address;
+use rfs_server::{Config, config::Persist, run::serve};
+
+/// The directory of a server that another test runs in a process of its own.
+const DIRECTORY: &str = "RFS_TEST_FAILING_SERVER";
+
+fn config(directory: &Path) -> Config {
+    Config {
+        inodes: Some(100),
+        listen: vec![Address::Unix(directory.join("socket"))],
+        persist: Some(Persist { every: None, ..Persist::new(directory.join("snapshots")) }),
+        ..Config::new(1 << 20)
+    }
+}
+
+/// Not a test: the process of the one below. A thread panics when the server answers.
+#[test]
+fn failing_server() {
+    let Some(directory) = std::env::var_os(DIRECTORY) else { return };
+    let directory = Path::new(&directory);
+    let socket = directory.join("socket");
+    let failing = thread::Builder::new().name("rfs-doomed".into());
+    let fails = move || {
+        while UnixStream::connect(&socket).is_err() {
+            thread::yield_now();
+        }
+        panic!("a flaw");
+    };
+    failing.spawn(fails).unwrap();
+    let outcome = serve(config(directory));
+    std::process::exit(if outcome.is_err_and(|e| e.contains("rfs-doomed panicked")) { 77 } else { 1 });
+}
+
+/// The server does not go on without a thread. It ends with an error, and still makes the last snapshot.
+#[test]
+fn a_thread_that_panics_ends_the_server_and_the_last_snapshot_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let said = directory.path().join("said");
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "failing_server"])
+        .env(DIRECTORY, directory.path())
+        .stdout(Stdio::null())
+        .stderr(File::create(&said).unwrap())
+        .status()
+        .unwrap();
+    let mut text = String::new();
+    File::open(said).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(status.code(), Some(77), "{text}");
+    assert!(text.contains("a flaw"), "{text}");
+    let snapshots = std::fs::read_dir(directory.path().join("snapshots/rfs")).unwrap();
+    assert_eq!(snapshots.count(), 1, "{text}");
+}
