@@ -142,7 +142,7 @@ fn who_has_not_the_key_is_told() {
     }
     fs::set_permissions(f.key("writer"), fs::Permissions::from_mode(0o644)).expect("chmod");
     let said = tcp(&["--key", &f.key("writer")]);
-    assert!(said.ends_with("writer: others may use this file, its mode is 644: chmod 600"), "{said}");
+    assert!(said.ends_with("writer: other users can use this file, its mode is 644: chmod 600"), "{said}");
     assert!(tcp(&["--key", &f.key("none")]).contains("none: No such file"));
     // A server without keys.
     let open = Lender::new(8 * MIB);

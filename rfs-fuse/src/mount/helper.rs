@@ -12,7 +12,7 @@ use std::{
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::MountOptions;
+use super::{MountOptions, refusal::NO_HELPER};
 
 const NAME: &str = "fusermount3";
 
@@ -52,7 +52,7 @@ fn complaint(said: &[u8]) -> String {
 /// Mounts and returns the device.
 pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, String> {
     let Some(program) = helper() else {
-        return Err("fusermount3 is not installed (package fuse3)".into());
+        return Err(NO_HELPER.into());
     };
     let (ours, theirs) = UnixStream::pair().map_err(|e| format!("socketpair: {e}"))?;
     // The helper's end of the socket is its standard input.
@@ -98,7 +98,7 @@ fn receive_fd(socket: &UnixStream) -> rustix::io::Result<Option<OwnedFd>> {
 /// Unmounts, lazily if asked to.
 pub(super) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
     let Some(program) = helper() else {
-        return Err("fusermount3 is not installed (package fuse3)".into());
+        return Err(NO_HELPER.into());
     };
     let mut command = Command::new(program);
     command.arg("-u");

@@ -10,10 +10,12 @@ mod check;
 mod deadline;
 mod helper;
 mod outside;
+mod refusal;
 mod table;
 
 use std::{
     ffi::CString,
+    fs::File,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
@@ -50,6 +52,9 @@ pub enum MountError {
         /// What is wrong with it.
         why: String,
     },
+    /// An ordinary user has no program to mount with.
+    #[error("{}", refusal::NO_HELPER)]
+    Helper,
     /// The kernel or fusermount3 refused.
     #[error("cannot mount on {}: {why}", path.display())]
     Refused {
@@ -134,27 +139,31 @@ pub fn asked() -> Option<u8> {
     caretaker::asked().or_else(outside::asked)
 }
 
-/// Opens the device, which fusermount3 does with the rights of its user, too.
+/// Opens the FUSE device.
 fn open_device() -> Result<OwnedFd, MountError> {
-    rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| MountError::Device {
-        why: match e {
-            rustix::io::Errno::NOENT => "no such device: load the kernel module (modprobe fuse)".into(),
-            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
-                "not permitted: it has to be open to all users (mode 666) for others than root to mount"
-                    .into()
-            }
-            e => io::Error::from(e).to_string(),
-        },
-    })
+    let failed = |why| MountError::Device { why };
+    // Not a wait for a writer, if it is a FIFO.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| failed(refusal::of_device(e)))?;
+    let device = File::from(device);
+    let meta = device.metadata().map_err(|e| failed(e.to_string()))?;
+    if let Some(why) = refusal::of_file(&meta) {
+        return Err(failed(why));
+    }
+    // The session waits for requests.
+    rustix::fs::fcntl_setfl(&device, OFlags::empty()).map_err(|e| failed(e.to_string()))?;
+    Ok(device.into())
 }
 
-/// Finds out whether FUSE can be had at all, without mounting anything.
+/// Finds out whether this process can mount at all, without a mount.
+///
+/// # Errors
+/// The device or the helper is missing.
 pub fn device() -> Result<(), MountError> {
+    // fusermount3 opens it with the rights of its user, too.
     open_device()?;
     if !rustix::process::geteuid().is_root() && helper().is_none() {
-        return Err(MountError::Device {
-            why: "there is no fusermount3 to mount as an ordinary user (install fuse3)".into(),
-        });
+        return Err(MountError::Helper);
     }
     Ok(())
 }
@@ -172,10 +181,12 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), 
     let refused = |why: String| MountError::Refused { path: path.to_owned(), why };
     let (fd, by_helper) = if rustix::process::geteuid().is_root() {
         let fd = open_device()?;
-        mount_directly(&fd, path, options).map_err(|e| refused(io::Error::from(e).to_string()))?;
+        mount_directly(&fd, path, options)
+            .map_err(|e| refused(refusal::of_mount(e, refusal::Setting::here())))?;
         (fd, false)
     } else {
-        (helper::mount(path, options).map_err(refused)?, true)
+        let mounted = helper::mount(path, options);
+        (mounted.map_err(|said| refused(refusal::of_helper(&said, refusal::Setting::here())))?, true)
     };
     let device = table::topmost(path).map(|entry| entry.device);
     Ok((fd, Mounted { path: path.to_owned(), device, by_helper }))
@@ -196,6 +207,12 @@ fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(
 }
 
 impl Mounted {
+    /// A mount that need not be there.
+    #[cfg(test)]
+    pub(crate) fn at(path: &Path) -> Mounted {
+        Mounted { path: path.to_owned(), device: None, by_helper: false }
+    }
+
     /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
