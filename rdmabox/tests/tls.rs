@@ -336,7 +336,7 @@ fn files_that_make_no_sense_are_named() {
     fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
     authority.sign("other", &NAMES);
     let said = load("other.pem", "server.key").unwrap_err().to_string();
-    assert!(said.ends_with("others may use this file, its mode is 640: chmod 600"), "{said}");
+    assert!(said.ends_with("other users can use this file, its mode is 640: chmod 600"), "{said}");
     let named = TlsClientFiles { name: Some("a b".into()), ..authority.client() };
     assert!(matches!(TlsClient::load(&named), Err(TlsError::Name(name)) if name == "a b"));
 }

@@ -8,7 +8,9 @@ mod made;
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs::DirBuilder,
+    io,
+    os::unix::fs::DirBuilderExt,
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool, mpsc},
     thread,
@@ -28,6 +30,7 @@ use crate::{
     durable::{Object, ObjectStore},
     export::ExportConfig,
     keys::{self, Keys},
+    ownership::{self, OwnershipError},
     patience::{Alarm, Patience},
     persist::{
         Directory,
@@ -305,11 +308,12 @@ fn make_socket_directories(listen: &[Address]) -> Result<(), StartError> {
     for address in listen {
         let Address::Unix(path) = address else { continue };
         let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { continue };
-        match fs::create_dir(directory) {
-            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(StartError::SocketDirectory { path: directory.to_owned(), source });
+        let failed = |source| StartError::SocketDirectory { path: directory.to_owned(), source };
+        match DirBuilder::new().mode(0o755).create(directory) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(OwnershipError::Os(e)));
             }
-            _ => {}
+            _ => ownership::check_socket_directory(directory).map_err(failed)?,
         }
     }
     Ok(())
@@ -350,5 +354,11 @@ mod tests {
         make_socket_directories(&address("a/rfs.sock")).unwrap();
         make_socket_directories(&address("b/c/rfs.sock")).unwrap_err();
         make_socket_directories(&[Address::Unix("rfs.sock".into())]).unwrap();
+        // In a directory that all users write to, their sockets stay theirs if it is sticky.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode;
+        for (bits, passes) in [(0o777, false), (0o1777, true), (0o775, true)] {
+            std::fs::set_permissions(root.path().join("a"), mode(bits)).unwrap();
+            assert_eq!(make_socket_directories(&address("a/rfs.sock")).is_ok(), passes, "{bits:o}");
+        }
     }
 }

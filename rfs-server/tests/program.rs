@@ -281,7 +281,7 @@ fn files_with_keys_that_cannot_be_used() {
             &[words, &[&keys[..]]].concat(),
         );
     };
-    with(&line, 0o644, &["others may use this file", "mode is 644", "chmod 600"]);
+    with(&line, 0o644, &["other users can use this file", "mode is 644", "chmod 600"]);
     with(&line.replace("rfs", "home"), 0o600, &["line 1", "no export named \"home\""]);
     with("", 0o600, &["no key in it"]);
     fails(&["--memory=4M", "--keys=/no/such/file"], 1, &["/no/such/file"]);

@@ -29,7 +29,7 @@ pub enum KeyFileError {
         source: io::Error,
     },
     /// Others may read or change it.
-    #[error("{}: others may use this file, its mode is {:o}: chmod 600", path.display(), mode & 0o7777)]
+    #[error("{}: other users can use this file, its mode is {:o}: chmod 600", path.display(), mode & 0o7777)]
     Mode {
         /// The file.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum KeyFileError {
         mode: u32,
     },
     /// Somebody else may change it at any time.
-    #[error("{}: it belongs to user {uid}, and neither to this one nor to root", path.display())]
+    #[error("{}: belongs to user {uid}, and must belong to this user or root", path.display())]
     Owner {
         /// The file.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum KeyFileError {
         uid: u32,
     },
     /// Not text, or not of a length that makes sense.
-    #[error("{}: no file with keys", path.display())]
+    #[error("{}: not a file with keys", path.display())]
     Form {
         /// The file.
         path: PathBuf,
@@ -80,6 +80,12 @@ impl KeyFile {
     pub fn read(path: &Path) -> Result<KeyFile, KeyFileError> {
         let path = path.to_owned();
         let io = |source| KeyFileError::Io { path: path.clone(), source };
+        // A link of this user or root leads where they want (as to a mounted secret of a container); a
+        // link of another user leads to a file of that user's choice.
+        let link = std::fs::symlink_metadata(&path).map_err(io)?;
+        if link.is_symlink() && link.uid() != 0 && link.uid() != geteuid().as_raw() {
+            return Err(KeyFileError::Owner { path, uid: link.uid() });
+        }
         let mut file = File::open(&path).map_err(io)?;
         // Of what was opened, and not of what has the name a moment later.
         let meta = file.metadata().map_err(io)?;
@@ -167,7 +173,7 @@ mod tests {
             assert!(error.ends_with(&format!("its mode is {mode:o}: chmod 600")), "{error}");
         }
         let error = |bytes: &[u8]| load(bytes, 0o600).unwrap_err().to_string();
-        assert!(error(b"\xff").ends_with(": no file with keys"));
+        assert!(error(b"\xff").ends_with(": not a file with keys"));
         assert!(error(b"# nothing\n").ends_with(": there is no key in it"));
         assert!(
             error(b"\nk 12\n").ends_with(", line 2: a secret is written as 32 to 128 hexadecimal digits")

@@ -1,9 +1,13 @@
 //! Where a host listens: TCP ports and Unix sockets.
 
 use std::{
+    fs::Metadata,
     io,
     net::TcpListener,
-    os::unix::{fs::FileTypeExt, net::UnixListener},
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt},
+        net::UnixListener,
+    },
     path::PathBuf,
     sync::{
         Arc,
@@ -98,7 +102,7 @@ impl Listener {
                     if !meta.file_type().is_socket() {
                         return Err(io::Error::new(
                             io::ErrorKind::AlreadyExists,
-                            "there is a file of that name",
+                            "a file that is not a socket has this path: remove it, or listen elsewhere",
                         ));
                     }
                     match stream::connect_unix(path, PROBE) {
@@ -106,6 +110,7 @@ impl Listener {
                             if e.kind() != io::ErrorKind::ConnectionRefused {
                                 return Err(e);
                             }
+                            check_stale(&meta)?;
                             std::fs::remove_file(path)?;
                         }
                         // A listener whose queue is full is one.
@@ -139,6 +144,16 @@ impl Listener {
             Socket::Unix(socket) => socket.accept().map(|(stream, _)| Stream::Unix(stream)),
         }
     }
+}
+
+/// Checks that the socket of a dead host is this user's to remove.
+fn check_stale(meta: &Metadata) -> io::Result<()> {
+    let (owner, own) = (meta.uid(), rustix::process::geteuid().as_raw());
+    if owner == own {
+        return Ok(());
+    }
+    let why = format!("a dead socket of user {owner} has this path: remove it, or listen elsewhere");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 /// With the host's name, and the port that it got.

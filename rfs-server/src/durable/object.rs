@@ -17,7 +17,7 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Memory, MemoryError};
 use rfs_proto::{checksum, record};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::{
     Dirt, Former, Header, Log, Shape, Tether,
@@ -26,7 +26,10 @@ use super::{
     op::Op,
     replay::State,
 };
-use crate::dispatch::BEFORE;
+use crate::{
+    dispatch::BEFORE,
+    ownership::{self, OwnershipError},
+};
 
 const STATE: &str = "state";
 const ARENA: &str = "arena";
@@ -46,8 +49,16 @@ pub enum ObjectError {
         /// Its error.
         source: io::Error,
     },
+    /// Other users can change it.
+    #[error("{path}: {source}", path = .path.display())]
+    Ownership {
+        /// The file or directory.
+        path: PathBuf,
+        /// The reason.
+        source: OwnershipError,
+    },
     /// A server is working with it.
-    #[error("{path}: another server works with it", path = .path.display())]
+    #[error("{path}: another server uses this directory", path = .path.display())]
     Busy {
         /// The directory.
         path: PathBuf,
@@ -110,6 +121,10 @@ fn os(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> ObjectError 
     move |source| ObjectError::Os { path: path.to_owned(), what, source }
 }
 
+fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> ObjectError {
+    move |source| ObjectError::Ownership { path: path.to_owned(), source }
+}
+
 /// The directory that has the objects of a server's exports, locked.
 #[derive(Debug)]
 pub struct ObjectStore {
@@ -147,7 +162,9 @@ impl ObjectStore {
     /// about to be put into it may be there in part.
     pub fn object(&self, export: &str, shape: Shape) -> Result<Object, ObjectError> {
         let path = self.path.join(file_name(export));
-        if path.try_exists().map_err(os(&path, "stat"))? {
+        // A link that leads nowhere is there, too.
+        if path.is_symlink() || path.try_exists().map_err(os(&path, "stat"))? {
+            ownership::open_directory(&path).map_err(ownership(&path))?;
             let object = Object::open(path.clone(), shape)?;
             if object.header().starts > 0 {
                 return Ok(object);
@@ -172,7 +189,7 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
 /// is missing.
 pub(crate) fn lock_directory(path: &Path) -> Result<File, ObjectError> {
     make_directory(path).map_err(os(path, "mkdir"))?;
-    let lock = File::open(path).map_err(os(path, "open"))?;
+    let lock = ownership::open_directory(path).map_err(ownership(path))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(ObjectError::Busy { path: path.to_owned() }),
@@ -250,7 +267,7 @@ impl Object {
     fn open(path: PathBuf, shape: Shape) -> Result<Object, ObjectError> {
         let opened = |name: &str| -> Result<(PathBuf, File), ObjectError> {
             let path = path.join(name);
-            let file = OpenOptions::new().read(true).write(true).open(&path).map_err(os(&path, "open"))?;
+            let file = ownership::open_file(&path, OFlags::RDWR).map_err(ownership(&path))?;
             Ok((path, file))
         };
         let mapped = |(path, file): (PathBuf, File)| -> Result<Arc<Memory>, ObjectError> {

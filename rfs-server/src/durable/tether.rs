@@ -21,10 +21,12 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::{
-    fs::{FlockOperation, flock},
+    fs::{FlockOperation, OFlags, flock},
     process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
 };
 use seeded_faults::{Fault, seeded};
+
+use crate::ownership;
 
 /// What the files are called, before their number. No export's directory has a name with a dot.
 const PREFIX: &str = "clients.";
@@ -50,7 +52,9 @@ impl Tether {
         let path = |number: u64| directory.join(format!("{PREFIX}{number}"));
         let mut left = Vec::new();
         for &number in &numbers {
-            left.push((path(number), File::open(path(number))?));
+            let path = path(number);
+            let file = ownership::open_file(&path, OFlags::RDONLY).map_err(io::Error::other)?;
+            left.push((path, file));
         }
         let path = path(numbers.into_iter().max().map_or(1, |last| last.saturating_add(1)));
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;

@@ -5,19 +5,21 @@
 //! away.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, BufReader, BufWriter, ErrorKind, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, OFlags, fadvise};
 
 use super::{
     Contents, ReadError,
     format::{Header, Reader},
 };
-use crate::durable::object::{ObjectError, file_name, lock_directory, make_directory};
+use crate::{
+    durable::object::{ObjectError, file_name, lock_directory, make_directory},
+    ownership::{self, OwnershipError},
+};
 
 const NAME: &str = "snapshot-";
 const UNFINISHED: &str = ".new";
@@ -30,10 +32,10 @@ const BUFFER: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
     /// The directory cannot be had.
-    #[error("cannot keep snapshots: {0}")]
+    #[error("--persist {0}")]
     Directory(#[from] ObjectError),
     /// The operating system refused.
-    #[error("cannot use snapshots: {path}: {source}", path = .path.display())]
+    #[error("--persist {path}: {source}", path = .path.display())]
     Os {
         /// The file or directory.
         path: PathBuf,
@@ -41,7 +43,7 @@ pub enum PersistError {
         source: io::Error,
     },
     /// One that nobody can say anything about.
-    #[error("cannot use snapshots: {path}: {source}", path = .path.display())]
+    #[error("--persist {path}: {source}", path = .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -61,9 +63,10 @@ pub enum PersistError {
 
 /// Makes a directory, for this user alone, if just that one is missing, and has its name on the disk: whatever is kept in it would be
 /// lost with that. One that was there may have been made by a server that did not get so far.
-fn make_lasting_directory(path: &Path) -> io::Result<()> {
+fn make_lasting_directory(path: &Path) -> Result<(), PersistError> {
     let was_there = path.is_dir();
-    make_directory(path)?;
+    make_directory(path).map_err(os(path))?;
+    ownership::open_directory(path).map_err(ownership(path))?;
     // The one above as the system finds it, whatever the path looks like.
     match sync_directory(&path.join("..")) {
         // It may be somebody else's, or on a file system that has no such thing.
@@ -71,7 +74,7 @@ fn make_lasting_directory(path: &Path) -> io::Result<()> {
             log::debug!("{}: what is above is not synchronized: {e}", path.display());
             Ok(())
         }
-        synchronized => synchronized,
+        synchronized => synchronized.map_err(os(path)),
     }
 }
 
@@ -84,6 +87,10 @@ fn os(path: &Path) -> impl FnOnce(io::Error) -> PersistError {
     move |source| PersistError::Os { path: path.to_owned(), source }
 }
 
+fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> PersistError {
+    move |source| ObjectError::Ownership { path: path.to_owned(), source }.into()
+}
+
 /// The directory that has the snapshots of a server's exports, locked.
 #[derive(Debug)]
 pub struct Directory {
@@ -94,14 +101,14 @@ pub struct Directory {
 impl Directory {
     /// Locks a directory; makes it, for this user alone, if just that one is missing.
     pub fn open(path: &Path) -> Result<Directory, PersistError> {
-        make_lasting_directory(path).map_err(os(path))?;
+        make_lasting_directory(path)?;
         Ok(Directory { path: path.to_owned(), _lock: lock_directory(path)? })
     }
 
     /// The snapshots of an export, of which `keep` whole ones are to stay. What was not finished goes.
     pub fn export(&self, export: &str, keep: usize) -> Result<Snapshots, PersistError> {
         let path = self.path.join(file_name(export));
-        make_lasting_directory(&path).map_err(os(&path))?;
+        make_lasting_directory(&path)?;
         let snapshots = Snapshots { path, keep, torn: Vec::new() };
         for name in snapshots.names()?.iter().filter(|name| name.ends_with(UNFINISHED)) {
             let path = snapshots.path.join(name);
@@ -156,7 +163,8 @@ impl Snapshots {
     /// Opens one to be read.
     pub fn open(&self, number: u64) -> Result<BufReader<File>, PersistError> {
         let path = self.file(number);
-        Ok(BufReader::with_capacity(BUFFER, File::open(&path).map_err(os(&path))?))
+        let file = ownership::open_file(&path, OFlags::RDONLY).map_err(ownership(&path))?;
+        Ok(BufReader::with_capacity(BUFFER, file))
     }
 
     /// What the newest one says that it is, without a look at the rest. Nothing if there is none, or if it does not say.
@@ -195,9 +203,9 @@ impl Snapshots {
         let number = self.numbers()?.first().map_or(1, |newest| newest.saturating_add(1));
         let path = self.file(number);
         let unfinished = path.with_extension(&UNFINISHED[1..]);
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
-        let spill = Spill { file: file.map_err(os(&unfinished))?, written: 0, spilt: 0 };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let file = ownership::open_file(&unfinished, flags).map_err(ownership(&unfinished))?;
+        let spill = Spill { file, written: 0, spilt: 0 };
         Ok((number, Unfinished { out: BufWriter::with_capacity(BUFFER, spill), unfinished, path }))
     }
 

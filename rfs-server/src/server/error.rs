@@ -8,6 +8,7 @@ use crate::{
     config::MIN_MEMORY,
     dispatch::Damage,
     durable::ObjectError,
+    ownership::OwnershipError,
     persist::{PersistError, keeper::LastSnapshotError, restore::RestoreError},
     system::Bound,
 };
@@ -82,10 +83,10 @@ pub enum StartError {
         bound: Bound,
     },
     /// The files that have the memory cannot be used.
-    #[error("cannot use memory in files: {0}")]
+    #[error("--memory-dir {0}")]
     Object(#[from] ObjectError),
     /// What is kept there is no file system.
-    #[error("cannot use memory in files: {path}: {source}", path = .path.display())]
+    #[error("--memory-dir {path}: {source}", path = .path.display())]
     Damage {
         /// The directory of the export.
         path: PathBuf,
@@ -109,13 +110,13 @@ pub enum StartError {
     /// The system refused the memory.
     #[error("cannot lend memory: {0}")]
     Memory(#[from] MemoryError),
-    /// The directory of a Unix socket could not be made.
-    #[error("cannot create {path}: {source}", path = .path.display())]
+    /// The directory of a Unix socket cannot be created, or other users can change it.
+    #[error("cannot listen in {path}: {source}", path = .path.display())]
     SocketDirectory {
         /// The directory.
         path: PathBuf,
-        /// Why.
-        source: io::Error,
+        /// The reason.
+        source: OwnershipError,
     },
     /// No thread.
     #[error("cannot start a thread: {0}")]
