@@ -5,6 +5,10 @@ note() {
     printf '%s: %s\n' "${0##*/}" "$*" >&2
 }
 
+# Status of a step that the machine cannot run: ci/test counts it as not run.
+# shellcheck disable=SC2034  # used by the scripts that read this
+not_run_status=77
+
 die() {
     note "$*"
     exit 1

@@ -371,7 +371,7 @@ fn threads_write_append_and_read_side_by_side() {
 fn reads_and_writes_of_an_open_file_with_space_run_no_server_code() {
     // There writes are calls.
     if common::checked() {
-        return;
+        return eprintln!("not run: a server with checksums carries writes out itself");
     }
     each(64 * MIB, |lender, mount| {
         let file = open(&mount.path("file"));
@@ -394,7 +394,7 @@ fn reads_and_writes_of_an_open_file_with_space_run_no_server_code() {
 fn growing_asks_for_space_seldom() {
     // There writes are calls.
     if common::checked() {
-        return;
+        return eprintln!("not run: a server with checksums carries writes out itself");
     }
     for over in providers() {
         let lender = Lender::new(128 * MIB);

@@ -500,7 +500,7 @@ mod tests {
     #[test]
     fn huge_pages_are_asked_for_where_memory_is_shared_and_long() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            eprintln!("skipped: this kernel has no huge pages to ask for");
+            eprintln!("not run: this kernel has no transparent huge pages");
             return;
         }
         let asks = |memory: &Memory| flags(memory).split(' ').any(|flag| flag == "hg");

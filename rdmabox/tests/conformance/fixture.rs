@@ -61,14 +61,15 @@ impl Config {
     pub(crate) const TLS_CALLER: Config = Config { provider: Provider::Tls, progress: Progress::Caller };
     pub(crate) const RDMA: Config = Config { provider: Provider::Rdma, progress: Progress::Engine };
 
-    /// The configuration for RDMA. `None`, with the reason in the output, on a machine without a device, unless
-    /// RDMABOX_TEST_PROVIDERS names `rdma`: then that is a failure.
-    pub(crate) fn rdma() -> Option<Config> {
-        let Err(reason) = rdma::open(&RdmaOptions::default()) else { return Some(Config::RDMA) };
-        let demanded = std::env::var("RDMABOX_TEST_PROVIDERS").unwrap_or_default();
-        assert!(!demanded.split(',').any(|name| name == "rdma"), "{reason}");
-        eprintln!("skipped: {reason}");
-        None
+    /// Returns the configuration for RDMA.
+    ///
+    /// # Panics
+    /// If this machine has no RDMA device.
+    pub(crate) fn rdma() -> Config {
+        if let Err(reason) = rdma::open(&RdmaOptions::default()) {
+            panic!("this test needs an RDMA device: {reason}");
+        }
+        Config::RDMA
     }
 
     /// Two connected streams for a rendezvous.

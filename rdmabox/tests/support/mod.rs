@@ -190,7 +190,7 @@ pub fn providers() -> Vec<ProviderKind> {
     let mut providers = vec![ProviderKind::Shm, ProviderKind::Tcp];
     match rdmabox::provider::rdma::open(&rdmabox::RdmaOptions::default()) {
         Ok(_) => providers.push(ProviderKind::Rdma),
-        Err(reason) => eprintln!("skipped: {reason}"),
+        Err(reason) => eprintln!("not run over rdma: {reason}"),
     }
     providers
 }

@@ -55,7 +55,7 @@ mod tests {
     fn has_default(socket: &impl AsFd, system: &str) -> bool {
         let given = SockRef::from(socket).set_tcp_congestion(system.as_bytes());
         if let Err(e) = &given {
-            eprintln!("not with {system}, which this kernel lacks or forbids: {e}");
+            eprintln!("not run with {system}, which this kernel lacks or forbids: {e}");
         }
         given.is_ok()
     }
