@@ -26,6 +26,9 @@ use crate::{
 use field::{Caches, Failure, Field};
 use program::{Kind, Program, Shape, draw};
 
+/// The longest sequence of operations that is shown.
+const MOST_SHOWN: usize = 60;
+
 /// How many, for how long, and which operations.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
@@ -51,7 +54,12 @@ pub(crate) struct Options {
     #[arg(long, value_parser = ["auto", "none", "mixed"], default_value = "auto")]
     cache: String,
     /// Kinds of operations
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "data,names,attributes,locks")]
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        default_value = "data,appends,names,attributes,locks"
+    )]
     operations: Vec<Kind>,
     /// One of so many rounds kills a client; 0: none does
     #[arg(long, default_value_t = 0)]
@@ -158,7 +166,11 @@ fn shorten(field: &mut Field<'_>, options: &Options, program: &Program, failure:
         println!("it does not fail again within {} s", options.shrink);
         return Ok(());
     };
-    println!("{} operations that fail, too:\n{shorter}{}", shorter.operations(), failure.reason);
+    let operations = shorter.operations();
+    println!("{operations} operations that fail, too: {}", failure.reason);
+    if operations <= MOST_SHOWN {
+        print!("{shorter}");
+    }
     show(&failure);
     Ok(())
 }

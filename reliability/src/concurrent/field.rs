@@ -131,8 +131,9 @@ impl<'a> Field<'a> {
     }
 
     fn worker(&self, mount: usize, name: &str) -> Worker {
-        let coherent = self.caches.coherent || self.caches.of[mount] == "none";
-        Worker::new(mount, self.mounts[mount].point.join(name), coherent)
+        let cached = self.caches.of[mount] != "none";
+        let coherent = self.caches.coherent || !cached;
+        Worker::new(mount, self.mounts[mount].point.join(name), (cached, coherent))
     }
 
     /// Performs all stages of a round.
@@ -237,10 +238,10 @@ fn mount(stand: &mut Stand<'_>, cache: &str) -> Result<Mount> {
 fn call(worker: &mut Worker, task: Task, clock: Instant) -> Call {
     let Task { worker: number, id, op } = task;
     let now = || clock.elapsed().as_nanos() as u64;
-    let checked = worker.is_checked(&op);
+    let (checked, paged) = (worker.is_checked(&op), worker.is_paged(&op));
     let from = now();
     let outcome = worker.perform(&op, id);
-    Call { worker: number, mount: worker.mount, id, op, from, to: now(), outcome, checked }
+    Call { worker: number, mount: worker.mount, id, op, from, to: now(), outcome, checked, paged }
 }
 
 /// An operation on a client that was killed, which failed for that, may have taken effect at any

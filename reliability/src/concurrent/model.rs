@@ -73,6 +73,8 @@ pub(crate) struct Resolved {
     made: bool,
     /// Where an append goes that another mount's write may overtake.
     end: Option<u64>,
+    /// Bytes that the first step has written.
+    written: u64,
 }
 
 /// An operation in its circumstances.
@@ -85,6 +87,8 @@ pub(crate) struct Act<'a> {
     pub(crate) seen: &'a Outcome,
     /// Other operations that change sizes were under way.
     pub(crate) resized: bool,
+    /// It went through pages that the kernel keeps.
+    pub(crate) paged: bool,
 }
 
 impl fmt::Display for State {
@@ -205,10 +209,14 @@ impl State {
                 found.first = Some(place);
                 found.second = Some(self.place(to)?);
             }
-            Op::Write { slot, .. } => {
-                let open = self.handles.get(&(act.worker, slot));
-                let appends = open.filter(|open| open.append && act.resized);
-                found.end = appends.map(|open| self.inodes[&open.inode].bytes.len() as u64);
+            Op::Write { slot, at, len } => {
+                let open = self.handles.get(&(act.worker, slot)).filter(|open| open.write && act.resized);
+                let Some(open) = open.cloned() else { return Ok(()) };
+                if open.append {
+                    found.end = Some(self.inodes[&open.inode].bytes.len() as u64);
+                } else if act.paged {
+                    found.written = self.write_first_page(open.inode, act.id, at, len);
+                }
             }
             _ => {}
         }
@@ -254,7 +262,7 @@ impl State {
             Op::LockRange { lock, at, len, .. } => {
                 self.lock_range(first, lock, at.into()..usize::from(at + len))
             }
-            Op::Write { at, len, .. } => self.write(&open, act.id, found.end, (at, len)),
+            Op::Write { at, len, .. } => self.write(&open, act.id, found, (at, len)),
             Op::Read { at, len, .. } => Ok(self.read(open.inode, at, len)),
             Op::Truncate { size, .. } => match open.write {
                 true => Ok(self.truncate(open.inode, size)),

@@ -11,6 +11,8 @@ use super::operation::{DIRS, FILES, How, LOCKED, Lock, Op, Path, Renaming, SLOTS
 pub(crate) enum Kind {
     /// Reads, writes, truncation, space, copies of open files.
     Data,
+    /// Files are open to append, too.
+    Appends,
     /// Names: creating, removing, renaming, listing.
     Names,
     /// Modes, owners, extended attributes.
@@ -25,10 +27,11 @@ impl FromStr for Kind {
     fn from_str(name: &str) -> Result<Kind, String> {
         match name {
             "data" => Ok(Kind::Data),
+            "appends" => Ok(Kind::Appends),
             "names" => Ok(Kind::Names),
             "attributes" => Ok(Kind::Attributes),
             "locks" => Ok(Kind::Locks),
-            _ => Err(format!("no kind '{name}': data, names, attributes or locks")),
+            _ => Err(format!("no kind '{name}': data, appends, names, attributes or locks")),
         }
     }
 }
@@ -169,7 +172,7 @@ impl Pen<'_> {
         };
         let kind = if self.shape.kinds.contains(&kind) { kind } else { self.shape.kinds[0] };
         match kind {
-            Kind::Data => self.data_op(worker, slot),
+            Kind::Data | Kind::Appends => self.data_op(worker, slot),
             Kind::Names => self.name_op(),
             Kind::Attributes => self.attribute_op(),
             Kind::Locks if self.locks => self.lock_op(slot),
@@ -195,7 +198,7 @@ impl Pen<'_> {
         self.open[worker][usize::from(slot)] = true;
         let mut how = How { write: !self.chance(6), create: !self.chance(4), ..How::default() };
         if how.write {
-            how.append = self.chance(5);
+            how.append = self.chance(5) && self.shape.kinds.contains(&Kind::Appends);
             how.truncate = self.chance(8);
         }
         how.direct = self.chance(5);

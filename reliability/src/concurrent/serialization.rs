@@ -33,6 +33,8 @@ pub(crate) struct Call {
     pub(crate) outcome: Outcome,
     /// What it read has to be right: it did not come from pages that the kernel may keep.
     pub(crate) checked: bool,
+    /// It went through pages that the kernel keeps.
+    pub(crate) paged: bool,
 }
 
 /// Why there is no such order.
@@ -76,7 +78,7 @@ impl Elements {
     }
 
     fn explain_bytes(&mut self, seen: &[u8], model: &[u8]) {
-        self.explain(|index| seen[index] == model[index]);
+        self.explain(|index| seen[index] == model.get(index).copied().unwrap_or(0));
     }
 
     fn first_unexplained(&self) -> Option<usize> {
@@ -123,9 +125,11 @@ fn overlap(a: &Call, b: &Call) -> bool {
 }
 
 /// Returns true if an answer fits; single bytes and names apart.
-fn fits(model: &Outcome, call: &Call) -> bool {
+fn fits(model: &Outcome, call: &Call, resized: bool) -> bool {
     match (model, &call.outcome) {
         (Outcome::Bytes(_), Outcome::Bytes(_)) if !call.checked => true,
+        // A read through pages looks at the size for each page.
+        (Outcome::Bytes(_), Outcome::Bytes(_)) if call.paged && resized => true,
         (Outcome::Bytes(model), Outcome::Bytes(seen)) => model.len() == seen.len(),
         (Outcome::Names(_), Outcome::Names(seen)) => seen.iter().all(|name| LEAVES.contains(&name.as_str())),
         (model, seen) => model == seen,
@@ -237,6 +241,7 @@ impl<'a> Search<'a> {
             op: &call.op,
             seen: &call.outcome,
             resized: self.resized[index],
+            paged: call.paged,
         };
         let mut next = state.clone();
         let found = match phase {
@@ -248,7 +253,8 @@ impl<'a> Search<'a> {
             Phase::Waiting => next.resolve(act),
         };
         let mut explained = false;
-        if phase == Phase::Waiting && call.outcome == Outcome::Unknown {
+        if call.outcome == Outcome::Unknown {
+            // Nothing more of it happens.
             progress[index] = Phase::Ended;
             explained |= self.explore(state, progress);
             progress[index] = phase;
@@ -260,7 +266,7 @@ impl<'a> Search<'a> {
             return explained;
         }
         let outcome = next.perform(act, found);
-        if call.outcome != Outcome::Unknown && !fits(&outcome, call) {
+        if call.outcome != Outcome::Unknown && !fits(&outcome, call, self.resized[index]) {
             self.note_farthest(progress, || format!("operation {} has to give {outcome:?}", call.id));
             return explained;
         }

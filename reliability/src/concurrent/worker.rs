@@ -40,6 +40,8 @@ pub(crate) struct Worker {
     pub(crate) root: PathBuf,
     /// Every read has to be right, also one from pages that the kernel keeps.
     coherent: bool,
+    /// The kernel keeps pages for this mount.
+    cached: bool,
     files: [Option<Opened>; SLOTS as usize],
 }
 
@@ -147,8 +149,8 @@ fn done<T>(_: T) -> Outcome {
 
 impl Worker {
     /// Returns a worker without open files.
-    pub(crate) fn new(mount: usize, root: PathBuf, coherent: bool) -> Worker {
-        Worker { mount, root, coherent, files: Default::default() }
+    pub(crate) fn new(mount: usize, root: PathBuf, (cached, coherent): (bool, bool)) -> Worker {
+        Worker { mount, root, coherent, cached, files: Default::default() }
     }
 
     /// Closes all files. Errors are those of a client that was killed.
@@ -169,6 +171,18 @@ impl Worker {
         match *op {
             Op::Read { slot, .. } => self.open_files().any(|open| open.0 == slot && open.2),
             _ => true,
+        }
+    }
+
+    /// Returns true if an operation goes through pages that the kernel keeps.
+    pub(crate) fn is_paged(&self, op: &Op) -> bool {
+        match *op {
+            Op::Read { slot, .. } | Op::Write { slot, .. } => {
+                let open = self.files[usize::from(slot)].as_ref();
+                self.cached && open.is_some_and(|open| !open.around)
+            }
+            Op::ReadName { .. } => self.cached,
+            _ => false,
         }
     }
 

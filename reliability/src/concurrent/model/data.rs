@@ -4,7 +4,7 @@ use std::{ops::Range, rc::Rc};
 
 use libc::{EBADF, EINVAL, ENXIO};
 
-use super::{Act, Id, Open, State, Step};
+use super::{Act, Id, Open, Resolved, State, Step};
 use crate::concurrent::operation::{Outcome, Space, bytes};
 
 /// The unit in which the file system knows holes.
@@ -33,29 +33,42 @@ impl State {
         content[at..end].copy_from_slice(bytes);
     }
 
+    /// Writes what belongs to the first page, if that is not all. Returns how many bytes.
+    ///
+    /// The kernel sends the head of a write that begins within a page by itself: what another mount
+    /// does may get between the two requests.
+    pub(super) fn write_first_page(&mut self, inode: Id, id: Id, at: u64, len: u64) -> u64 {
+        let head = (BLOCK - at % BLOCK) % BLOCK;
+        if head == 0 || head >= len {
+            return 0;
+        }
+        self.put(inode, at, &bytes(id, head));
+        head
+    }
+
     /// Writes at a place, or at the end if the file is open to append.
     ///
-    /// `end` is the end that an append found before another write made the file longer: it may go
-    /// there.
+    /// An append that found the end before another write made the file longer may go there.
     pub(super) fn write(
         &mut self,
         open: &Open,
         id: Id,
-        end: Option<u64>,
+        found: Resolved,
         (at, len): (u64, u64),
     ) -> Step<Outcome> {
         if !open.write {
             return Err(EBADF);
         }
         let size = self.size(open.inode);
-        let at = match (open.append, end) {
+        let at = match (open.append, found.end) {
             (false, _) => at,
             // SEMANTICS.md, "Appending": a write that grows the file may get between an append
             // and its place.
             (true, Some(end)) if end < size => end,
             (true, _) => size,
         };
-        self.put(open.inode, at, &bytes(id, len));
+        let rest = &bytes(id, len)[found.written as usize..];
+        self.put(open.inode, at + found.written, rest);
         Ok(Outcome::Count(len))
     }
 

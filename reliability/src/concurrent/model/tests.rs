@@ -19,7 +19,7 @@ impl User {
 
     fn seen(&mut self, worker: usize, op: Op, seen: &Outcome) -> Outcome {
         self.1 += 1;
-        let act = Act { worker, id: self.1, op: &op, seen, resized: false };
+        let act = Act { worker, id: self.1, op: &op, seen, resized: false, paged: false };
         let found = self.0.resolve(act);
         self.0.perform(act, found)
     }
@@ -110,7 +110,7 @@ fn a_directory_goes_when_it_is_empty_and_takes_no_names_then() {
     assert_eq!(user.by(0, Op::Unlink { path: "d/x" }), Outcome::Done);
     // A walk that found the directory before it went.
     let op = Op::Link { from: "a", to: "d/y" };
-    let act = Act { worker: 0, id: 99, op: &op, seen: &Outcome::Done, resized: false };
+    let act = Act { worker: 0, id: 99, op: &op, seen: &Outcome::Done, resized: false, paged: false };
     let found = user.0.resolve(act);
     assert_eq!(user.by(1, Op::Rmdir { path: "d" }), Outcome::Done);
     assert_eq!(user.0.perform(act, found), Outcome::Failed(ENOENT));
@@ -143,7 +143,7 @@ fn an_append_that_is_overtaken_may_stay_where_the_end_was() {
     user.by(0, Op::Open { slot: 0, path: "a", how });
     user.open(1, "a");
     let op = Op::Write { slot: 0, at: 7, len: 5 };
-    let act = Act { worker: 0, id: 50, op: &op, seen: &Outcome::Count(5), resized: true };
+    let act = Act { worker: 0, id: 50, op: &op, seen: &Outcome::Count(5), resized: true, paged: false };
     let found = user.0.resolve(act);
     user.by(1, Op::Write { slot: 0, at: 10, len: 1 });
     user.0.perform(act, found);
@@ -152,4 +152,20 @@ fn an_append_that_is_overtaken_may_stay_where_the_end_was() {
     let found = user.0.resolve(alone);
     user.0.perform(alone, found);
     assert_eq!(user.0.attr(1).size, 16);
+}
+
+#[test]
+fn a_truncation_may_get_between_the_pages_of_a_write() {
+    let mut user = User::new();
+    user.open(0, "a");
+    user.open(1, "a");
+    let op = Op::Write { slot: 0, at: 4000, len: 200 };
+    let act = Act { worker: 0, id: 50, op: &op, seen: &Outcome::Count(200), resized: true, paged: true };
+    let found = user.0.resolve(act);
+    assert_eq!(user.0.attr(1).size, 4096);
+    user.by(1, Op::Truncate { slot: 0, size: 10 });
+    assert_eq!(user.0.perform(act, found), Outcome::Count(200));
+    let mut all = vec![0; 4200];
+    all[4096..].copy_from_slice(&bytes(50, 200)[96..]);
+    assert_eq!(user.by(1, Op::Read { slot: 0, at: 0, len: 9000 }), Outcome::Bytes(all));
 }

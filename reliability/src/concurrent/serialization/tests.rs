@@ -8,7 +8,7 @@ use super::{
 
 /// Builds rounds by hand: operations with their times and answers.
 fn call(id: u64, worker: usize, (from, to): (u64, u64), op: Op, outcome: Outcome) -> Call {
-    Call { worker, mount: worker, id, op, from, to, outcome, checked: true }
+    Call { worker, mount: worker, id, op, from, to, outcome, checked: true, paged: false }
 }
 
 /// Returns a state in which two workers have the file "a" open; it is empty.
