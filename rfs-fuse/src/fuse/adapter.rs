@@ -29,7 +29,7 @@ use super::{
     lifetimes::Lifetimes,
     locks::Locks,
     losses::Losses,
-    pages::{Pages, Tail},
+    pages::{Dropped, Pages},
     process,
     recalls::Recalls,
     reply,
@@ -63,8 +63,8 @@ pub struct Adapter {
     lifetimes: Lifetimes,
     kernel: KernelLink,
     locks: Locks,
-    handles: Handles,
-    pages: Pages,
+    handles: Arc<Handles>,
+    pages: Arc<Pages>,
     labels: Labels,
     complained: Arc<AtomicBool>,
     losses: Arc<Losses>,
@@ -78,8 +78,8 @@ impl Adapter {
         let recalls = Recalls::obey(client.clone(), kernel.clone())?;
         Ok(Adapter {
             locks: Locks::new(client.clone(), kernel.clone()),
-            handles: Handles::default(),
-            pages: Pages::new(kernel.clone()),
+            handles: Arc::default(),
+            pages: Arc::new(Pages::new(kernel.clone())),
             labels: Labels::here(),
             complained: Arc::default(),
             losses: Arc::default(),
@@ -106,6 +106,11 @@ fn lock_request(ino: INodeNo, by: LockedBy, lock: Lock) -> Option<LockRequest> {
 
 fn creator(request: &Request, umask: u32) -> Creator {
     Creator { uid: request.uid(), gid: request.gid(), umask }
+}
+
+/// Returns true if a request came through an open file that has O_DIRECT set.
+fn is_o_direct(flags: OpenFlags) -> bool {
+    OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::DIRECT)
 }
 
 /// Root is taken for whoever may do everything; the kernel says no more about a caller.
@@ -323,7 +328,18 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn read(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, size: u32, reply: ReplyData) {
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        (offset, size): (u64, u32),
+        flags: OpenFlags,
+        reply: ReplyData,
+    ) {
+        if !is_o_direct(flags) {
+            self.handles.reads_into_pages(ino.0, (offset, size.into()));
+        }
         if let Err(e) = self.client.check_locks(ino.0, handle.0) {
             return reply.error(self.errno("read", &e));
         }
@@ -382,16 +398,24 @@ impl Filesystem for Adapter {
                 self.client.write_later(ino.0, offset, data, || self.kernel.next(reply.beside()))
         {
             let complained = Arc::clone(&self.complained);
-            return write.start(move |written| match written {
-                Ok(()) => reply.written(len),
-                Err(e) => reply.error(answers::errno(&complained, "write", &e)),
+            let around = is_o_direct(flags).then(|| (Arc::clone(&self.handles), Arc::clone(&self.pages)));
+            return write.start(move |written| match (written, around) {
+                (Ok(()), Some((handles, pages)))
+                    if handles.wrote_around_pages(ino.0, handle, (offset, len.into())) =>
+                {
+                    pages.drop_and_answer(Dropped::range(ino.0, (offset, len.into())), move || {
+                        reply.written(len)
+                    });
+                }
+                (Ok(()), _) => reply.written(len),
+                (Err(e), _) => reply.error(answers::errno(&complained, "write", &e)),
             });
         }
         let mut written = if appends {
             self.client.append(ino.0, data)
         } else if self.settings.writeback {
             self.client.write_back(ino.0, offset, data).map(|()| offset)
-        } else if from_cache || OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::DIRECT) {
+        } else if from_cache || is_o_direct(flags) {
             // Nobody would write the rest; and what the kernel has taken apart is EIO to it if one part is short.
             self.client.write(ino.0, offset, data).map(|()| offset)
         } else {
@@ -407,7 +431,15 @@ impl Filesystem for Adapter {
         match written {
             // A page that was read meanwhile may lack these bytes.
             Ok(at) if direct && self.handles.are_cached(ino.0) => {
-                self.pages.drop_then(Tail { ino: ino.0, from: at.min(offset) }, move || reply.written(len));
+                self.pages.drop_then(Dropped::tail(ino.0, at.min(offset)), move || reply.written(len));
+            }
+            Ok(_)
+                if !from_cache
+                    && is_o_direct(flags)
+                    && self.handles.wrote_around_pages(ino.0, handle, (offset, len.into())) =>
+            {
+                let range = Dropped::range(ino.0, (offset, len.into()));
+                self.pages.drop_and_answer(range, move || reply.written(len));
             }
             Ok(_) => reply.written(len),
             Err(e) => {
@@ -577,7 +609,7 @@ impl Filesystem for Adapter {
                 Ok(found) => reply.offset(found as i64),
                 Err(e) => reply.error(convert::errno(e.errno())),
             };
-            return self.pages.drop_then(Tail { ino: ino.0, from: offset }, seek);
+            return self.pages.drop_then(Dropped::tail(ino.0, offset), seek);
         }
         match self.client.seek(ino.0, offset, what) {
             // No file is longer than i64 can say.

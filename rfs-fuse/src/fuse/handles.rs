@@ -1,18 +1,34 @@
-//! The numbers of open files, and which files are open in a way that has the kernel keep pages of them.
+//! The numbers of open files, which files are open in a way that has the kernel keep pages of them, and which of these pages may
+//! have been filled beside a write with O_DIRECT.
 
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use parking_lot::Mutex;
+
+use super::page_ranges::PageRanges;
 
 /// Opened with O_APPEND.
 const APPEND: u64 = 1;
 /// Opened so that the kernel reads and writes around its pages.
 const DIRECT: u64 = 2;
+/// Opened with O_DIRECT, and not so that the kernel keeps no pages at all.
+const O_DIRECT: u64 = 4;
 /// The number proper begins here.
-const NUMBER: u32 = 2;
+const NUMBER: u32 = 3;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OpenedAs {
+    /// With O_APPEND.
+    pub(super) appends: bool,
+    /// So that the kernel reads and writes around its pages (FOPEN_DIRECT_IO).
+    pub(super) without_pages: bool,
+    /// With O_DIRECT.
+    pub(super) o_direct: bool,
+}
 
 /// An open file as the kernel names it in its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,22 +41,41 @@ impl Handle {
     }
 }
 
+/// An inode that is open through the kernel's pages.
+#[derive(Debug, Default)]
+struct Cached {
+    /// Open files.
+    count: u32,
+    /// Pages that were read while a file with O_DIRECT was open, and not dropped since.
+    read: PageRanges,
+}
+
 /// All open files.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     last: AtomicU64,
-    /// How often each inode is open through the kernel's pages.
-    cached: Mutex<HashMap<u64, u32>>,
+    /// Inodes that are open through the kernel's pages.
+    cached: Mutex<HashMap<u64, Cached>>,
+    /// Open files with O_DIRECT. If there is none, reads are not noted.
+    o_direct: AtomicUsize,
 }
 
 impl Handles {
     /// A number that no other open file has had.
-    pub(super) fn open(&self, ino: u64, append: bool, direct: bool) -> Handle {
+    pub(super) fn open(&self, ino: u64, opened_as: OpenedAs) -> Handle {
+        let OpenedAs { appends, without_pages, o_direct } = opened_as;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        if !direct {
-            *self.cached.lock().entry(ino).or_default() += 1;
+        if !without_pages {
+            self.cached.lock().entry(ino).or_default().count += 1;
         }
-        Handle(number << NUMBER | if append { APPEND } else { 0 } | if direct { DIRECT } else { 0 })
+        let o_direct = o_direct && !without_pages;
+        if o_direct {
+            // Before the kernel hears of the file, and so before it sends the first write through it.
+            self.o_direct.fetch_add(1, Ordering::SeqCst);
+        }
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(appends, APPEND) | flag(without_pages, DIRECT) | flag(o_direct, O_DIRECT);
+        Handle(number << NUMBER | flags)
     }
 
     /// A number for an open directory.
@@ -53,12 +88,38 @@ impl Handles {
         if handle.0 & DIRECT != 0 {
             return;
         }
+        if handle.0 & O_DIRECT != 0 {
+            self.o_direct.fetch_sub(1, Ordering::SeqCst);
+        }
         let mut cached = self.cached.lock();
-        if let Some(count) = cached.get_mut(&ino) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(open) = cached.get_mut(&ino) {
+            open.count -= 1;
+            if open.count == 0 {
                 cached.remove(&ino);
             }
+        }
+    }
+
+    /// Notes that a range is about to be read into the kernel's pages.
+    pub(super) fn reads_into_pages(&self, ino: u64, range: (u64, u64)) {
+        if self.o_direct.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if let Some(open) = self.cached.lock().get_mut(&ino) {
+            open.read.add(range);
+        }
+    }
+
+    /// A range was written with O_DIRECT. Returns true if the kernel's pages of the range are to be dropped before the writer hears so.
+    pub(super) fn wrote_around_pages(&self, ino: u64, handle: Handle, range: (u64, u64)) -> bool {
+        if range.1 == 0 {
+            return false;
+        }
+        // If the flag was set by fcntl(2), reads may not have been noted.
+        let unforeseen = handle.0 & O_DIRECT == 0;
+        match self.cached.lock().get_mut(&ino) {
+            Some(open) => open.read.take(range) || unforeseen,
+            None => false,
         }
     }
 
@@ -75,9 +136,9 @@ mod tests {
     #[test]
     fn direct_ones_keep_no_pages() {
         let handles = Handles::default();
-        let direct = handles.open(5, true, true);
+        let direct = handles.open(5, OpenedAs { appends: true, without_pages: true, o_direct: true });
         assert!(direct.is_for_append() && !handles.are_cached(5));
-        let (one, two) = (handles.open(5, false, false), handles.open(5, false, false));
+        let [one, two] = [(); 2].map(|()| handles.open(5, OpenedAs::default()));
         assert!(!one.is_for_append() && one != two && handles.are_cached(5) && !handles.are_cached(6));
         handles.close(5, one);
         handles.close(5, direct);
@@ -87,5 +148,26 @@ mod tests {
         // A number that was never given out harms nobody.
         handles.close(5, Handle(0));
         assert!(handles.cached.lock().is_empty());
+    }
+
+    #[test]
+    fn pages_are_dropped_that_were_read_beside_o_direct() {
+        let handles = Handles::default();
+        let cached = handles.open(5, OpenedAs::default());
+        handles.reads_into_pages(5, (0, 4096));
+        let direct = handles.open(5, OpenedAs { o_direct: true, ..OpenedAs::default() });
+        assert!(!handles.wrote_around_pages(5, direct, (0, 4096)), "the kernel dropped what it had before");
+        handles.reads_into_pages(5, (0, 4096));
+        handles.reads_into_pages(6, (0, 4096));
+        assert!(!handles.wrote_around_pages(5, direct, (4096, 4096)));
+        assert!(handles.wrote_around_pages(5, direct, (0, 512)));
+        assert!(!handles.wrote_around_pages(5, direct, (0, 512)), "there is none any more");
+        handles.close(5, direct);
+        handles.reads_into_pages(5, (0, 4096));
+        // The flag is set afterwards.
+        assert!(handles.wrote_around_pages(5, cached, (8192, 512)), "what was read is not known");
+        assert!(handles.wrote_around_pages(5, cached, (8192, 512)));
+        handles.close(5, cached);
+        assert!(!handles.wrote_around_pages(5, cached, (8192, 512)));
     }
 }

@@ -54,6 +54,8 @@ pub(super) enum Part {
     Attributes,
     /// Those, and pages from this byte on.
     PagesFrom(u64),
+    /// Those, and the pages of a range: its first byte and its length, which is not 0.
+    Pages(u64, u64),
 }
 
 fn notification(code: i32, fields: &[&[u8]]) -> Vec<u8> {
@@ -69,11 +71,13 @@ fn notification(code: i32, fields: &[&[u8]]) -> Vec<u8> {
 
 fn inval_inode(ino: u64, part: Part) -> Vec<u8> {
     // A negative offset stands for attributes only; no file is longer than i64 can say; a length of 0 is all that follows.
-    let from = match part {
-        Part::Attributes => -1,
-        Part::PagesFrom(from) => i64::try_from(from).unwrap_or(i64::MAX),
+    let bytes = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let (from, len) = match part {
+        Part::Attributes => (-1, 0),
+        Part::PagesFrom(from) => (bytes(from), 0),
+        Part::Pages(from, len) => (bytes(from), bytes(len).min(i64::MAX - bytes(from))),
     };
-    notification(NOTIFY_INVAL_INODE, &[&ino.to_ne_bytes(), &from.to_ne_bytes(), &0_i64.to_ne_bytes()])
+    notification(NOTIFY_INVAL_INODE, &[&ino.to_ne_bytes(), &from.to_ne_bytes(), &len.to_ne_bytes()])
 }
 
 fn inval_entry(parent: u64, name: &[u8], flags: u32) -> Vec<u8> {
@@ -132,7 +136,7 @@ impl Kernel {
     pub(super) fn drop_inode(&self, ino: u64, part: Part) -> io::Result<bool> {
         match part {
             Part::Attributes => self.tell(&inval_inode(ino, part)),
-            Part::PagesFrom(_) => self.tell_and_wait(inval_inode(ino, part)),
+            Part::PagesFrom(_) | Part::Pages(..) => self.tell_and_wait(inval_inode(ino, part)),
         }
     }
 
@@ -183,6 +187,8 @@ mod tests {
         assert_eq!(inval_inode(7, Part::Attributes), expected, "on a little-endian machine");
         expected[24..32].copy_from_slice(&5_i64.to_ne_bytes());
         assert_eq!(inval_inode(7, Part::PagesFrom(5)), expected);
+        expected[32..40].copy_from_slice(&9_i64.to_ne_bytes());
+        assert_eq!(inval_inode(7, Part::Pages(5, 9)), expected);
         for (flags, byte) in [(0, 0), (EXPIRE_ONLY, 1)] {
             let entry = inval_entry(7, b"ab", flags);
             assert_eq!((entry.len(), &entry[24..]), (35, &[2, 0, 0, 0, byte, 0, 0, 0, b'a', b'b', 0][..]));

@@ -15,6 +15,7 @@ mod labels;
 mod lifetimes;
 mod locks;
 mod losses;
+mod page_ranges;
 mod pages;
 mod placement;
 mod process;
@@ -58,6 +59,11 @@ pub const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 /// What `stat` reports as the size of a good I/O request: programs that buffer go by it.
 pub const IO_BLOCK: u32 = 128 * 1024;
 
+/// Requests without a waiting process that the kernel sends before it holds others back: read-ahead, asynchronous direct I/O, and
+/// releases. A direct write that waits until pages are dropped keeps one of these places, and a page may be locked by a read-ahead that
+/// needs one. So there are more of them than writes that wait ([`pages::MAX_WAITING`]).
+const MAX_BACKGROUND: u16 = 256;
+
 /// True if the kernel has all of them.
 fn request(config: &mut KernelConfig, wanted: &[InitFlags]) -> bool {
     let mut all = true;
@@ -80,6 +86,8 @@ impl Settings {
         if let Err(nearest) = config.set_max_readahead(self.max_readahead) {
             config.set_max_readahead(nearest).ok();
         }
+        // Fails for 0 only.
+        config.set_max_background(MAX_BACKGROUND).ok();
         let always = [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,

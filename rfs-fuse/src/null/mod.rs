@@ -264,7 +264,15 @@ impl Filesystem for NullFs {
         }
     }
 
-    fn read(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, size: u32, reply: ReplyData) {
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        (offset, size): (u64, u32),
+        _: OpenFlags,
+        reply: ReplyData,
+    ) {
         match self.node(ino) {
             Ok(node) => BUFFER.with_borrow_mut(|buffer| {
                 node.data.read(offset, size as usize, buffer, |bytes| reply.data(bytes));

@@ -14,7 +14,7 @@ use crate::{
     client::{Opened, Telling},
     fuse::{
         lifetimes::{Asked, GENERATION},
-        pages::Tail,
+        pages::Dropped,
         session::{ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request},
     },
 };
@@ -62,7 +62,7 @@ impl Adapter {
             return answer();
         }
         drop(telling);
-        self.pages.drop_then(Tail { ino: ino.0, from: 0 }, answer);
+        self.pages.drop_then(Dropped::tail(ino.0, 0), answer);
     }
 
     pub(super) fn list(&self, (ino, handle): (INodeNo, FileHandle), offset: u64, mut reply: ReplyDirectory) {

@@ -7,7 +7,7 @@ use rustix::fs::OFlags;
 use super::{Adapter, in_group};
 use crate::{
     client::{ClientError, Since, Telling},
-    fuse::session::Request,
+    fuse::{handles::OpenedAs, session::Request},
 };
 
 const SUID: u32 = 0o4000;
@@ -28,13 +28,16 @@ impl Adapter {
         ino: u64,
         flags: i32,
     ) -> (FileHandle, FopenFlags) {
+        let flags = OFlags::from_bits_retain(flags as u32);
+        let o_direct = flags.contains(OFlags::DIRECT);
         if self.settings.writeback {
             // The kernel knows where the end is, and that its pages are good.
-            return (FileHandle(self.handles.open(ino, false, false).0), self.settings.open_flags());
+            let handle = self.handles.open(ino, OpenedAs { o_direct, ..OpenedAs::default() });
+            return (FileHandle(handle.0), self.settings.open_flags());
         }
-        let appends = OFlags::from_bits_retain(flags as u32).contains(OFlags::APPEND);
+        let appends = flags.contains(OFlags::APPEND);
         let direct = appends || self.settings.direct_io;
-        let handle = self.handles.open(ino, appends, direct);
+        let handle = self.handles.open(ino, OpenedAs { appends, without_pages: direct, o_direct });
         let how = match (appends, direct) {
             // Through the page cache the kernel would decide where an append goes, and cut it at page boundaries.
             (true, _) => FopenFlags::FOPEN_DIRECT_IO,

@@ -159,9 +159,9 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         link(ino: INodeNo, newparent: INodeNo, newname: &OsStr; ReplyEntry) => (ino, newparent, newname);
         open(ino: INodeNo, flags: OpenFlags; ReplyOpen) => (ino, flags);
         read(
-            ino: INodeNo, handle: FileHandle, offset: u64, size: u32, _flags: OpenFlags, _owner: Option<LockOwner>;
+            ino: INodeNo, handle: FileHandle, offset: u64, size: u32, flags: OpenFlags, _owner: Option<LockOwner>;
             ReplyData
-        ) => (ino, handle, offset, size) moves size as usize;
+        ) => (ino, handle, (offset, size), flags) moves size as usize;
         write(
             ino: INodeNo, handle: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, flags: OpenFlags,
             _owner: Option<LockOwner>; ReplyWrite

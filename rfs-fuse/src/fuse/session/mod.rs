@@ -186,14 +186,14 @@ pub trait Filesystem: Send + Sync + 'static {
         reply: ReplyCreate,
     );
 
-    /// Reads.
+    /// Reads `range`, the first byte and the length, through a file that is open with `flags`.
     fn read(
         &self,
         request: &Request,
         ino: INodeNo,
         handle: FileHandle,
-        offset: u64,
-        size: u32,
+        range: (u64, u32),
+        flags: OpenFlags,
         reply: ReplyData,
     );
 

@@ -194,7 +194,8 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
         }
         opcode::READ => {
             let op: ReadWriteIn = incoming.op()?;
-            fs.read(request, ino, FileHandle(op.fh), op.offset, op.size, slot.into());
+            let (range, flags) = ((op.offset, op.size), OpenFlags(op.flags as i32));
+            fs.read(request, ino, FileHandle(op.fh), range, flags, slot.into());
         }
         opcode::WRITE => {
             let op: ReadWriteIn = incoming.op()?;

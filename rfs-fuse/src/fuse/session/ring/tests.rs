@@ -142,8 +142,16 @@ impl Filesystem for Witness {
         reply.created(&TTL, &attr(), Generation(0), FileHandle(11), FopenFlags::empty());
     }
 
-    fn read(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, size: u32, reply: ReplyData) {
-        self.asked(format!("read {} {} {offset} {size}", ino.0, handle.0));
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        (offset, size): (u64, u32),
+        flags: OpenFlags,
+        reply: ReplyData,
+    ) {
+        self.asked(format!("read {} {} {offset} {size} {}", ino.0, handle.0, flags.0));
         reply.data(b"bytes");
     }
 
@@ -267,7 +275,7 @@ fn requests_are_read_as_the_kernel_writes_them() {
         (45, [words(&[6]), halves(&[1, 0])].concat(), b"a\0bc\0", "rename 5 \"a\" 6 \"bc\" 1"),
         (14, halves(&[2, 0]), b"", "open 5 2"),
         (35, halves(&[65, 0o100_644, 0o22, 0]), b"f\0", "create 5 \"f\" 100644 22 65"),
-        (15, read.as_bytes().to_vec(), b"", "read 5 8 4096 3"),
+        (15, read.as_bytes().to_vec(), b"", "read 5 8 4096 3 2"),
         (16, read.as_bytes().to_vec(), b"abc", "write 5 8 4096 [97, 98, 99] 1 2"),
         (25, words(&[8, 0, 6]), b"", "flush 5 8 6"),
         (20, words(&[8, 1]), b"", "fsync 5 8"),

@@ -1,0 +1,160 @@
+//! Reads through the kernel's pages beside asynchronous writes with O_DIRECT.
+
+mod common;
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use common::{each, mapped::Mapped};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    libc,
+};
+
+const CHUNK: usize = 64 << 10;
+/// More than the kernel has sent at a time by default, so that writes that wait could keep a read-ahead from being sent.
+const CHUNKS: usize = 32;
+const SIZE: usize = CHUNK * CHUNKS;
+const ROUNDS: u8 = 40;
+const PAGE: usize = 4096;
+
+/// IOCB_CMD_PWRITE of linux/aio_abi.h.
+const PWRITE: u16 = 1;
+
+/// A context of asynchronous I/O (io_setup(2)).
+struct Aio(libc::c_ulong);
+
+impl Aio {
+    fn new() -> Aio {
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: the kernel writes one number.
+        let made = unsafe { libc::syscall(libc::SYS_io_setup, CHUNKS, &raw mut context) };
+        assert_eq!(made, 0, "io_setup: {}", io::Error::last_os_error());
+        Aio(context)
+    }
+
+    /// Writes all of `bytes` at once, in chunks, and returns when all are complete.
+    fn write(&self, file: &File, bytes: &[u8]) {
+        let write = |(number, chunk): (usize, &[u8])| {
+            // SAFETY: it consists of numbers.
+            let mut control: libc::iocb = unsafe { std::mem::zeroed() };
+            control.aio_lio_opcode = PWRITE;
+            control.aio_fildes = file.as_raw_fd().cast_unsigned();
+            control.aio_buf = chunk.as_ptr() as u64;
+            control.aio_nbytes = chunk.len() as u64;
+            control.aio_offset = (number * CHUNK) as i64;
+            control
+        };
+        let mut controls: Vec<libc::iocb> = bytes.chunks(CHUNK).enumerate().map(write).collect();
+        let mut pointers: Vec<*mut libc::iocb> = controls.iter_mut().map(std::ptr::from_mut).collect();
+        let count = pointers.len();
+        // SAFETY: the bytes outlive the writes, which are waited for below.
+        let started = unsafe { libc::syscall(libc::SYS_io_submit, self.0, count, pointers.as_mut_ptr()) };
+        assert_eq!(started, count as i64, "io_submit: {}", io::Error::last_os_error());
+        // Four words each; the third one is the result.
+        let mut events = vec![[0_i64; 4]; count];
+        let none = std::ptr::null::<libc::timespec>();
+        // SAFETY: there is room for that many events.
+        let done =
+            unsafe { libc::syscall(libc::SYS_io_getevents, self.0, count, count, events.as_mut_ptr(), none) };
+        assert_eq!(done, count as i64, "io_getevents: {}", io::Error::last_os_error());
+        assert!(events.iter().all(|event| event[2] == CHUNK as i64), "{events:?}");
+    }
+}
+
+impl Drop for Aio {
+    fn drop(&mut self) {
+        // SAFETY: nothing is under way.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
+    }
+}
+
+fn direct(path: &Path, flags: i32) -> File {
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).expect("opened")
+}
+
+/// Ends the readers when it is dropped.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Overwrites the file round after round beside two readers. After each round `look` has to give its byte.
+fn written_beside_readers(path: &Path, file: &File, look: impl Fn(u8)) {
+    let (aio, stop, mut memory) = (Aio::new(), AtomicBool::new(false), vec![0; SIZE + PAGE]);
+    let at = memory.as_ptr().align_offset(PAGE);
+    let bytes = &mut memory[at..at + SIZE];
+    thread::scope(|scope| {
+        // Also where a look fails: the readers are waited for.
+        let _stops = Stops(&stop);
+        for _ in 0..2 {
+            let (file, stop) = (File::open(path).expect("opened"), &stop);
+            scope.spawn(move || {
+                let mut buffer = vec![0; SIZE];
+                while !stop.load(Ordering::Relaxed) {
+                    file.read_at(&mut buffer, 0).expect("read");
+                }
+            });
+        }
+        for round in 1..=ROUNDS {
+            bytes.fill(round);
+            aio.write(file, bytes);
+            look(round);
+        }
+    });
+}
+
+/// Fails unless a buffered read through `file` gives nothing but one byte.
+fn is_filled_with(file: &File, byte: u8) {
+    let mut buffer = vec![0; SIZE];
+    assert_eq!(file.read_at(&mut buffer, 0).expect("read"), SIZE);
+    let stale = buffer.iter().position(|found| *found != byte);
+    assert_eq!(stale, None, "the first byte that is stale in round {byte}");
+}
+
+#[test]
+fn a_buffered_read_sees_an_asynchronous_direct_write_that_is_complete() {
+    each(64 << 20, |_, mount| {
+        let path = mount.path("file");
+        std::fs::write(&path, vec![0; SIZE]).expect("written");
+        let (file, reader) = (direct(&path, libc::O_DIRECT), File::open(&path).expect("opened"));
+        written_beside_readers(&path, &file, |round| is_filled_with(&reader, round));
+    });
+}
+
+#[test]
+fn also_where_the_flag_was_set_on_an_open_file() {
+    each(64 << 20, |_, mount| {
+        let path = mount.path("file");
+        std::fs::write(&path, vec![0; SIZE]).expect("written");
+        let (file, reader) = (direct(&path, 0), File::open(&path).expect("opened"));
+        fcntl(&file, FcntlArg::F_SETFL(OFlag::O_DIRECT)).expect("set");
+        written_beside_readers(&path, &file, |round| is_filled_with(&reader, round));
+    });
+}
+
+#[test]
+fn memory_that_is_mapped_shows_it_too() {
+    each(64 << 20, |_, mount| {
+        let path = mount.path("file");
+        std::fs::write(&path, vec![0; SIZE]).expect("written");
+        let file = direct(&path, libc::O_DIRECT);
+        let mapped = Mapped::read_only(&File::open(&path).expect("opened"), SIZE);
+        written_beside_readers(&path, &file, |round| {
+            let pages = (0..SIZE).step_by(PAGE).map(|at| mapped.read(at, 1)[0]);
+            assert_eq!(pages.filter(|byte| *byte != round).count(), 0, "stale pages in round {round}");
+        });
+    });
+}
