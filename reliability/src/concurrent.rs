@@ -14,7 +14,10 @@ mod shrink;
 mod view;
 mod worker;
 
-use std::time::{Duration, Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 
@@ -58,7 +61,7 @@ pub(crate) struct Options {
         long,
         value_name = "KINDS",
         value_delimiter = ',',
-        default_value = "data,appends,names,attributes,locks"
+        default_value = "data,appends,direct,names,attributes,locks"
     )]
     operations: Vec<Kind>,
     /// One of so many rounds kills a client; 0: none does
@@ -67,6 +70,9 @@ pub(crate) struct Options {
     /// Reads of open files see each write that returned before, also with --cache auto
     #[arg(long)]
     coherent: bool,
+    /// Run in this directory instead, to see whether the model allows what a local file system does
+    #[arg(long, value_name = "DIR", conflicts_with = "kill_every")]
+    local: Option<PathBuf>,
     /// Seconds to look for a shorter sequence that fails, too
     #[arg(long, value_name = "SECS", default_value_t = 30)]
     shrink: u64,
@@ -105,7 +111,10 @@ pub(crate) fn run(plan: &Plan, options: &Options) -> Result<Report> {
     let (shape, caches) = (options.shape(), options.caches());
     let about = format!("{} mounts over {}, cache {}", options.mounts, plan.provider, options.cache);
     println!("{about}: first seed {seed}");
-    let mut field = Field::start(Stand::start(plan)?, caches, shape.workers)?;
+    let mut field = match &options.local {
+        Some(directory) => Field::local(directory, caches, shape.workers),
+        None => Field::start(Stand::start(plan)?, caches, shape.workers)?,
+    };
     let (began, mut total) = (Instant::now(), Total::default());
     while began.elapsed() < Duration::from_secs(options.seconds)
         && options.runs.is_none_or(|runs| total.runs < runs)

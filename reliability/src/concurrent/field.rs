@@ -7,6 +7,7 @@
 
 use std::{
     fs,
+    path::{Path, PathBuf},
     sync::Barrier,
     thread,
     time::{Duration, Instant},
@@ -48,9 +49,16 @@ pub(crate) struct Caches {
 
 /// A server and its mounts.
 #[derive(Debug)]
-pub(crate) struct Field<'a> {
+struct Mounted<'a> {
     stand: Stand<'a>,
     mounts: Vec<Mount>,
+}
+
+/// Directories that programs run in: mounts, or one directory that stands for all of them.
+#[derive(Debug)]
+pub(crate) struct Field<'a> {
+    mounted: Option<Mounted<'a>>,
+    points: Vec<PathBuf>,
     caches: Caches,
     workers: usize,
     runs: u32,
@@ -79,22 +87,31 @@ pub(crate) struct Run {
 impl<'a> Field<'a> {
     /// Mounts once for each entry of `caches`.
     pub(crate) fn start(mut stand: Stand<'a>, caches: Caches, workers: usize) -> Result<Field<'a>> {
-        let mounts = caches.of.iter().map(|cache| mount(&mut stand, cache)).collect::<Result<_>>()?;
-        Ok(Field { stand, mounts, caches, workers, runs: 0, clock: Instant::now() })
+        let mounts = caches.of.iter().map(|cache| mount(&mut stand, cache)).collect::<Result<Vec<_>>>()?;
+        let points = mounts.iter().map(|mount| mount.point.clone()).collect();
+        let mounted = Some(Mounted { stand, mounts });
+        Ok(Field { mounted, points, caches, workers, runs: 0, clock: Instant::now() })
+    }
+
+    /// Has a directory of this host stand for all mounts: the model has to allow what it does.
+    pub(crate) fn local(directory: &Path, caches: Caches, workers: usize) -> Field<'a> {
+        let points = caches.of.iter().map(|_| directory.to_owned()).collect();
+        Field { mounted: None, points, caches, workers, runs: 0, clock: Instant::now() }
     }
 
     /// Ends all mounts and the server, which has to go well.
     pub(crate) fn stop(self) -> Result<()> {
-        self.mounts.into_iter().try_for_each(Mount::unmount)?;
-        self.stand.stop()
+        let Some(Mounted { stand, mounts }) = self.mounted else { return Ok(()) };
+        mounts.into_iter().try_for_each(Mount::unmount)?;
+        stand.stop()
     }
 
     /// Runs a program in a directory of its own, which is removed if all went well.
     pub(crate) fn run(&mut self, program: &Program) -> Result<Run> {
         self.runs += 1;
         let name = format!("run{}", self.runs);
-        fs::create_dir(self.mounts[0].point.join(&name)).map_err(Error::io("mkdir"))?;
-        let count = self.mounts.len();
+        fs::create_dir(self.points[0].join(&name)).map_err(Error::io("mkdir"))?;
+        let count = self.points.len();
         let mut workers: Vec<_> =
             (0..self.workers).map(|worker| self.worker(worker % count, &name)).collect();
         let all = self.workers;
@@ -121,7 +138,7 @@ impl<'a> Field<'a> {
             }
         }
         drop(workers);
-        let removed = fs::remove_dir_all(self.mounts[count - 1].point.join(&name));
+        let removed = fs::remove_dir_all(self.points[count - 1].join(&name));
         if let (Err(e), 0) = (&removed, run.undecided) {
             let (calls, start) = (Vec::new(), state);
             let reason = format!("the tree cannot be removed: {e}");
@@ -133,7 +150,7 @@ impl<'a> Field<'a> {
     fn worker(&self, mount: usize, name: &str) -> Worker {
         let cached = self.caches.of[mount] != "none";
         let coherent = self.caches.coherent || !cached;
-        Worker::new(mount, self.mounts[mount].point.join(name), (cached, coherent))
+        Worker::new(mount, self.points[mount].join(name), (cached, coherent))
     }
 
     /// Performs all stages of a round.
@@ -147,7 +164,7 @@ impl<'a> Field<'a> {
         let mut calls = Vec::new();
         for (number, stage) in stages.iter().enumerate() {
             let kill = kill.filter(|_| number + 1 == stages.len());
-            self.stand.interrupted()?;
+            self.mounted.as_ref().map_or(Ok(()), |mounted| mounted.stand.interrupted())?;
             let (mut done, killed) = self.perform_stage(stage, workers, kill);
             if let Some((mount, _)) = kill {
                 killed?;
@@ -191,7 +208,7 @@ impl<'a> Field<'a> {
             if let Some((mount, after)) = kill {
                 barrier.wait();
                 thread::sleep(Duration::from_micros(after));
-                killed = self.mounts[mount].kill();
+                killed = self.mounted.as_mut().map_or(Ok(()), |mounted| mounted.mounts[mount].kill());
             }
             running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect::<Vec<_>>()
         });
@@ -202,10 +219,12 @@ impl<'a> Field<'a> {
     /// Mounts anew for a client that was killed.
     fn replace(&mut self, mount: usize, workers: &mut [Worker], name: &str) -> Result<()> {
         workers.iter_mut().filter(|worker| worker.mount == mount).for_each(Worker::close_all);
-        unmount(&self.mounts[mount].point)?;
-        self.mounts[mount] = self::mount(&mut self.stand, &self.caches.of[mount])?;
+        let Some(mounted) = &mut self.mounted else { return Ok(()) };
+        unmount(&self.points[mount])?;
+        mounted.mounts[mount] = self::mount(&mut mounted.stand, &self.caches.of[mount])?;
+        self.points[mount].clone_from(&mounted.mounts[mount].point);
         for worker in workers.iter_mut().filter(|worker| worker.mount == mount) {
-            worker.root = self.mounts[mount].point.join(name);
+            worker.root = self.points[mount].join(name);
         }
         Ok(())
     }
@@ -218,8 +237,8 @@ impl<'a> Field<'a> {
         killed: &[usize],
         (name, workers): (&str, &[Worker]),
     ) -> std::result::Result<State, Mismatch> {
-        let view = |(mount, at): (usize, &Mount)| View::take(mount, &at.point.join(name), workers);
-        let views: Vec<_> = self.mounts.iter().enumerate().map(view).collect();
+        let view = |(mount, at): (usize, &PathBuf)| View::take(mount, &at.join(name), workers);
+        let views: Vec<_> = self.points.iter().enumerate().map(view).collect();
         for other in &views[1..] {
             if let Some(difference) = views[0].disagreement(other) {
                 return Err(Mismatch::Wrong(difference));
@@ -230,8 +249,9 @@ impl<'a> Field<'a> {
 }
 
 fn mount(stand: &mut Stand<'_>, cache: &str) -> Result<Mount> {
-    // A client that is killed leaves a mount that fails, not the directory below it.
-    let more = ["--cache", cache, "--leave-dead-mount"].map(str::to_owned);
+    // A client that is killed leaves a mount that fails, not the directory below it. Emulated
+    // processors of a busy machine take their time for a connection.
+    let more = ["--cache", cache, "--leave-dead-mount", "--connect-timeout", "30"].map(str::to_owned);
     stand.mount_at(Host::Server, &more)
 }
 

@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Data,
     /// Files are open to append, too.
     Appends,
+    /// Files are open with O_DIRECT, too.
+    Direct,
     /// Names: creating, removing, renaming, listing.
     Names,
     /// Modes, owners, extended attributes.
@@ -28,10 +30,11 @@ impl FromStr for Kind {
         match name {
             "data" => Ok(Kind::Data),
             "appends" => Ok(Kind::Appends),
+            "direct" => Ok(Kind::Direct),
             "names" => Ok(Kind::Names),
             "attributes" => Ok(Kind::Attributes),
             "locks" => Ok(Kind::Locks),
-            _ => Err(format!("no kind '{name}': data, appends, names, attributes or locks")),
+            _ => Err(format!("no kind '{name}': data, appends, direct, names, attributes or locks")),
         }
     }
 }
@@ -172,7 +175,7 @@ impl Pen<'_> {
         };
         let kind = if self.shape.kinds.contains(&kind) { kind } else { self.shape.kinds[0] };
         match kind {
-            Kind::Data | Kind::Appends => self.data_op(worker, slot),
+            Kind::Data | Kind::Appends | Kind::Direct => self.data_op(worker, slot),
             Kind::Names => self.name_op(),
             Kind::Attributes => self.attribute_op(),
             Kind::Locks if self.locks => self.lock_op(slot),
@@ -201,7 +204,7 @@ impl Pen<'_> {
             how.append = self.chance(5) && self.shape.kinds.contains(&Kind::Appends);
             how.truncate = self.chance(8);
         }
-        how.direct = self.chance(5);
+        how.direct = self.chance(5) && self.shape.kinds.contains(&Kind::Direct);
         how.exclusive = how.create && self.chance(12);
         Op::Open { slot, path: self.file(), how }
     }
