@@ -253,6 +253,15 @@ impl Bytes {
         }
     }
 
+    /// Returns true if all bytes of a range are zero. Memory that was never touched stays so.
+    pub fn is_zero(&self, range: Range) -> bool {
+        let mut bytes: Block = [0; BLOCK as usize];
+        blocks(range).all(|(block, from, to)| {
+            self.read_block(Word(0), block, &mut bytes);
+            bytes[from..to].iter().all(|byte| *byte == 0)
+        })
+    }
+
     /// Looks through a copy of whole blocks that was made while others may have been changing them: what does not fit is copied again. Which
     /// are bad, or do not come to rest, and may be bad.
     pub fn mend(&self, start: u64, copy: &mut [u8]) -> Vec<Bad> {

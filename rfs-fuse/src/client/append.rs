@@ -76,7 +76,7 @@ impl Client {
         let give_up = Instant::now() + self.patience;
         let (mut free, mut tries, mut pause) = (0, 0, FIRST_PAUSE);
         loop {
-            let changes = inode.size.lock().changes();
+            let start = self.before_look();
             let mut raw: RawRecord = [0; record::LEN];
             let mut old = 0;
             let mut ops = Ops::new();
@@ -89,8 +89,7 @@ impl Client {
             if old == free {
                 let seen = if self.records.is_mapped() { None } else { Seen::decode(&raw, inode.ino, slot) };
                 let Some(seen) = seen else { return self.look(inode) };
-                // The file may be shorter than this client knows.
-                inode.size.lock().observe(seen.attr.size, changes);
+                inode.saw(start, seen.attr.layout_generation, seen.attr.size);
                 return Ok(seen.glimpse());
             }
             // What an append of ours left, of which nobody knows how it ended, is free.
@@ -144,7 +143,7 @@ impl Client {
             }
             self.allocate(inode, offset, len)?;
         };
-        if of != generation {
+        if of.generation != generation {
             return Ok(None);
         }
         guarded_since(inode, since)?;
@@ -165,7 +164,7 @@ impl Client {
         if !mapped {
             ops.push(Op::Read { remote: record_addr, out: &mut raw });
         }
-        let repeats = self.remote.repeats();
+        let (start, repeats) = (self.before_look(), self.remote.repeats());
         self.remote.execute(&mut ops)?;
         drop(ops);
         // If the session was lost on the way, all of the list may have been carried out before, or the size been raised only. Nobody else
@@ -174,9 +173,9 @@ impl Client {
         if old_size != offset && !before {
             return Ok(None);
         }
-        inode.size.lock().raise(end);
         let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
         let now = seen.map_or_else(|| self.look(inode), |seen| Ok(seen.glimpse()))?;
+        inode.saw(start, now.generation, now.size);
         drop(places);
         // A truncation. If the file is shorter now, it came after this append. If not, it may have come before, and the file
         // been grown to the very size again: then the bytes went to space that the file had.

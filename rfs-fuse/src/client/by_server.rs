@@ -42,9 +42,10 @@ impl Client {
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
             let (era, generation) = (self.remote.era_in_use(), inode.layout.read().generation());
+            let start = self.before_look();
             guarded_since(inode, since)?;
             self.send(inode, era, (offset, data), Growth::Reach)?;
-            inode.size.lock().raise(end);
+            inode.saw(start, generation, end);
             if self.is_whole(inode, offset, data, era, generation)? {
                 return Ok(());
             }
@@ -82,13 +83,13 @@ impl Client {
         end: u64,
         data: &[u8],
     ) -> Result<bool, ClientError> {
-        let era = self.remote.era_in_use();
+        let (era, start) = (self.remote.era_in_use(), self.before_look());
         guarded_since(inode, since)?;
         match self.send(inode, era, (offset, data), Growth::From(offset)) {
             Err(ClientError::Errno(Errno::EAGAIN)) => return Ok(false),
             sent => sent?,
         }
-        inode.size.lock().raise(end);
+        inode.saw(start, generation, end);
         // If the file is shorter now, that came after this append.
         if !self.is_whole(inode, offset, data, era, generation)? && self.look(inode)?.size >= end {
             self.write_by_server(inode, since, (offset, end), data)?;

@@ -30,6 +30,7 @@ use super::{
     layout::Piece,
     record::Glimpse,
     remote::{Mapped, Remote, at},
+    size::{LayoutId, LookStart},
     space::TRIES,
 };
 
@@ -171,15 +172,12 @@ impl Client {
         buffer: &mut Vec<u8>,
         accept: bool,
     ) -> Result<Checked, ClientError> {
-        let (mut size, changes, recent) = {
-            let view = inode.size.lock();
-            (view.size(), view.changes(), view.is_recent())
-        };
+        let start = self.before_look();
+        let known = *inode.size.lock();
+        let mut size = known.guess();
         // Before the pieces: those of a layout that comes in between are not looked for in an era, or taken for a generation, that is not theirs.
-        let (generation, era) = {
-            let layout = inode.layout.read();
-            (layout.generation(), layout.era())
-        };
+        let layout = inode.layout.read().id();
+        let LayoutId { era, generation } = layout;
         // Where records are mapped one looks at them first, else with the bytes, and not each time.
         let mapped = self.records.is_mapped();
         if mapped {
@@ -190,14 +188,16 @@ impl Client {
             }
             size = now.size;
         }
-        let trusts = recent && end <= size;
-        let looks = !(mapped || trusts);
+        let looks = !(mapped || known.reaches(layout, end, self.inodes.recalls().now()));
         let first = offset / BLOCK * BLOCK;
         let stop = end.min(size);
         let now = if stop > offset {
             let behind = stop.checked_next_multiple_of(BLOCK);
             let len = behind.ok_or(ClientError::Protocol("a file without end"))? - first;
-            let pieces = self.readable(inode, first, len)?;
+            let (pieces, found) = self.readable(inode, first, len)?;
+            if found != layout {
+                return Ok(Checked::Changed);
+            }
             let buffer = room(buffer, len as usize);
             let mut runs = Runs::new();
             let mut at = 0;
@@ -210,7 +210,7 @@ impl Client {
                 at += len;
             }
             let mut words = RawWords::from_elem(0, checksum::region_len(len) as usize);
-            let record = looks.then_some((inode, changes));
+            let record = looks.then_some((inode, start));
             let now = self.fetch(sums, era, &runs, (buffer, &mut words), record)?;
             for run in &runs {
                 for at in (run.at..run.at + run.len).step_by(BLOCK as usize) {
@@ -262,7 +262,7 @@ impl Client {
         era: u32,
         runs: &[Run],
         (buffer, words): (&mut [u8], &mut [u8]),
-        record: Option<(&Inode, u64)>,
+        record: Option<(&Inode, LookStart)>,
     ) -> Result<Option<Glimpse>, ClientError> {
         if let Some((arena, map)) = self.arena_map.as_ref().zip(sums.map.as_ref()) {
             self.remote.ready()?;
@@ -289,11 +289,11 @@ impl Client {
             parts.push((sums.remote(era, run.arena, run.len as u64)?, word));
             parts.push((self.arena_addr(era, run.arena, run.len as u64)?, block));
         }
-        let Some((inode, changes)) = record else {
+        let Some((inode, start)) = record else {
             self.remote.read_vectored(&mut parts)?;
             return Ok(None);
         };
-        self.read_and_look(inode, parts, changes).map(Some)
+        self.read_and_look(inode, parts, start).map(Some)
     }
 
     /// Reads one block until it fits its word or is certain not to, for a while.

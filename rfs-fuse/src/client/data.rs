@@ -1,9 +1,9 @@
 //! Reading and writing, one-sidedly.
 //!
-//! A write places its pieces and, past the end of the file, raises the size in the same list. Where records are mapped,
-//! every operation looks at the record; elsewhere one that stays inside the known size looks at it only once in a
-//! while, and one that goes past it always. A layout that was replaced meanwhile (another client truncated)
-//! makes the operation begin anew.
+//! A write places its pieces and, past the end of the file, raises the size in the same list. Where records are
+//! mapped, every operation looks at the record. Over a network an operation inside the known size ([`super::size`])
+//! does not look, because the server recalls that size before it falls; all others read the record at the end of
+//! their list. An operation that finds a new layout generation begins anew.
 
 use std::sync::{
     Arc,
@@ -21,6 +21,7 @@ use super::{
     layout::Piece,
     record::{Glimpse, RawRecord, Seen},
     remote::{Mapped, at},
+    size::{LayoutId, LookStart},
     space::TRIES,
 };
 
@@ -128,7 +129,7 @@ impl Client {
         if len == 0 {
             return Ok(sink(ReadData::Bytes(&[])));
         }
-        let pieces = self.readable(inode, offset, len)?;
+        let (pieces, _) = self.readable(inode, offset, len)?;
         // Layouts were checked to lie inside the arena, and the arena is mapped whole.
         let place = |arena: u64| map.offset + arena as usize;
         if let [Piece::Data { arena, len }] = pieces[..] {
@@ -160,35 +161,32 @@ impl Client {
         buffer: &mut Vec<u8>,
         accept: bool,
     ) -> Result<Option<usize>, ClientError> {
-        let (size, changes, recent) = {
-            let view = inode.size.lock();
-            (view.size(), view.changes(), view.is_recent())
+        let start = self.before_look();
+        let known = *inode.size.lock();
+        let size = known.guess();
+        let len = end.min(size).saturating_sub(offset);
+        let (pieces, layout) = match len {
+            0 => (SmallVec::new(), inode.layout.read().id()),
+            _ => self.readable(inode, offset, len)?,
         };
-        let stop = end.min(size);
-        let len = stop.saturating_sub(offset);
-        let (generation, era) = {
-            let layout = inode.layout.read();
-            (layout.generation(), layout.era())
-        };
-        let pieces = if len == 0 { SmallVec::new() } else { self.readable(inode, offset, len)? };
         let mut parts = Reads::new();
         let mut rest = room(buffer, len as usize);
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
             match *piece {
-                Piece::Data { arena, len } => parts.push((self.arena_addr(era, arena, len)?, out)),
+                Piece::Data { arena, len } => parts.push((self.arena_addr(layout.era, arena, len)?, out)),
                 Piece::Hole { .. } => out.fill(0),
             }
             rest = behind;
         }
-        if recent && end <= size {
+        if known.reaches(layout, end, self.inodes.recalls().now()) {
             if !parts.is_empty() {
                 self.remote.read_vectored(&mut parts)?;
             }
             return Ok(Some(len as usize));
         }
-        let now = self.read_and_look(inode, parts, changes)?;
-        if now.generation != generation {
+        let now = self.read_and_look(inode, parts, start)?;
+        if now.generation != layout.generation {
             self.follow_generation(inode, now.generation)?;
             return Ok(None);
         }
@@ -198,13 +196,12 @@ impl Client {
         Ok(Some(len.min(now.size.saturating_sub(offset)) as usize))
     }
 
-    /// Reads, and looks at the record behind that in the same list: what it says. `changes` is how often this client had changed
-    /// the size before.
+    /// Reads, and looks at the record behind that in the same list. Returns what the record says.
     pub(crate) fn read_and_look(
         &self,
         inode: &Inode,
         mut parts: Reads<'_>,
-        changes: u64,
+        start: LookStart,
     ) -> Result<Glimpse, ClientError> {
         let (slot, remote) = self.record_of(inode)?;
         let mut raw: RawRecord = [0; record::LEN];
@@ -217,7 +214,7 @@ impl Client {
         self.remote.execute(&mut ops)?;
         drop(ops);
         let Some(seen) = Seen::decode(&raw, inode.ino, slot) else { return self.look(inode) };
-        inode.size.lock().observe(seen.attr.size, changes);
+        inode.saw(start, seen.attr.layout_generation, seen.attr.size);
         Ok(seen.glimpse())
     }
 
@@ -274,22 +271,16 @@ impl Client {
         }
         for _ in 0..TRIES {
             let places = inode.places.read();
-            let Some((parts, generation)) = self.targets(inode, offset, data)? else {
+            let Some((parts, layout)) = self.targets(inode, offset, data)? else {
                 drop(places);
                 self.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
             // The places may be those of the next era: space was asked for meanwhile, or another look taken.
             guarded_since(inode, since)?;
-            let mapped = self.records.is_mapped();
-            let size = if mapped { self.peek(inode)?.size } else { inode.size.lock().size() };
-            let placed = if end <= size {
-                self.remote.write_vectored(&parts)?;
-                // A look costs a round trip unless the record is mapped.
-                (!mapped && inode.size.lock().has_recently(end))
-                    || self.still_there(inode, generation, end)?
-            } else {
-                self.write_and_raise(inode, generation, (size, end), &parts)?
+            let placed = match self.records.is_mapped() {
+                true => self.write_mapped(inode, layout, end, &parts)?,
+                false => self.write_remote(inode, layout, end, &parts)?,
             };
             if placed {
                 return Ok(());
@@ -298,13 +289,50 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Where the data goes, with the layout's generation; `None` if there is not enough space yet.
+    /// Writes to places of a layout where the record is mapped. False to begin anew.
+    fn write_mapped(
+        &self,
+        inode: &Inode,
+        layout: LayoutId,
+        end: u64,
+        parts: &Parts<'_>,
+    ) -> Result<bool, ClientError> {
+        let size = self.peek(inode)?.size;
+        if end > size {
+            return self.write_and_raise(inode, layout, (size, end), parts);
+        }
+        self.remote.write_vectored(parts)?;
+        self.still_there(inode, layout.generation, end)
+    }
+
+    /// Writes to places of a layout over a network. False to begin anew.
+    ///
+    /// If the file is known to reach so far, the bytes are all that is sent. Otherwise the list takes a look
+    /// at the record, which costs no round trip.
+    fn write_remote(
+        &self,
+        inode: &Inode,
+        layout: LayoutId,
+        end: u64,
+        parts: &Parts<'_>,
+    ) -> Result<bool, ClientError> {
+        let known = *inode.size.lock();
+        if !known.reaches(layout, end, self.inodes.recalls().now()) {
+            return self.write_and_raise(inode, layout, (known.guess(), end), parts);
+        }
+        let repeats = self.remote.repeats();
+        self.remote.write_vectored(parts)?;
+        // The server may be another one by now, which does not know that this client has to hear of a fall.
+        Ok(self.remote.repeats() == repeats || self.still_there(inode, layout.generation, end)?)
+    }
+
+    /// Returns where the data goes, and by which layout; `None` if there is not enough space yet.
     pub(crate) fn targets<'d>(
         &self,
         inode: &Inode,
         offset: u64,
         mut data: &'d [u8],
-    ) -> Result<Option<(Parts<'d>, u64)>, ClientError> {
+    ) -> Result<Option<(Parts<'d>, LayoutId)>, ClientError> {
         let layout = inode.layout.read();
         let mut parts = Parts::new();
         for piece in layout.pieces(offset, data.len() as u64) {
@@ -313,7 +341,7 @@ impl Client {
             parts.push((self.arena_addr(layout.era(), arena, len)?, part));
             data = rest;
         }
-        Ok(Some((parts, layout.generation())))
+        Ok(Some((parts, layout.id())))
     }
 
     pub(crate) fn arena_addr(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
@@ -333,12 +361,11 @@ impl Client {
         Ok(now.size >= end)
     }
 
-    /// Writes and makes the file `end` bytes long if it is shorter, which it is expected to be (`size`). False to begin
-    /// anew.
+    /// Writes, and makes the file `end` bytes long if it is shorter. `size` is a guess. False to begin anew.
     fn write_and_raise(
         &self,
         inode: &Inode,
-        generation: u64,
+        layout: LayoutId,
         (mut size, end): (u64, u64),
         parts: &Parts<'_>,
     ) -> Result<bool, ClientError> {
@@ -347,36 +374,35 @@ impl Client {
         let mapped = self.records.is_mapped();
         let mut raw: RawRecord = [0; record::LEN];
         for attempt in 0..TRIES {
-            let mut old = 0;
+            let start = self.before_look();
+            let (raises, mut old) = (size < end, 0);
             let mut ops = Ops::new();
             if attempt == 0 && parts.len() + 2 > LIST {
                 self.remote.write_vectored(parts)?;
             } else if attempt == 0 {
                 ops.extend(parts.iter().map(|(remote, data)| Op::Write { remote: *remote, data }));
             }
-            if size < end {
+            if raises {
                 ops.push(Op::CompareSwap { remote, compare: size, swap: end, old: &mut old });
             }
-            // The record after the swap: a truncation that this write overlapped with shows there.
+            // The record after the bytes and the swap: a truncation that this write overlapped with shows there.
             if !mapped {
                 ops.push(Op::Read { remote: record_addr, out: &mut raw });
             }
             self.remote.execute(&mut ops)?;
             drop(ops);
             let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
-            let now = match seen {
-                Some(seen) => seen.attr.layout_generation,
-                None => self.peek(inode)?.generation,
-            };
-            if now != generation {
-                self.follow_generation(inode, now)?;
+            let now = seen.map_or_else(|| self.peek(inode), |seen| Ok(seen.glimpse()))?;
+            if now.generation != layout.generation {
+                self.follow_generation(inode, now.generation)?;
                 return Ok(false);
             }
-            if old == size || old >= end {
-                inode.size.lock().raise(end.max(old));
-                return Ok(true);
+            inode.saw(start, now.generation, now.size);
+            let raised = raises && (old == size || old >= end);
+            if raised || !raises && now.size >= end {
+                return Ok(now.size >= end);
             }
-            size = old;
+            size = if raises { old } else { now.size };
         }
         // Others keep raising the size, one byte at a time: that is progress, too.
         Ok(false)

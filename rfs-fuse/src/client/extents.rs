@@ -7,6 +7,7 @@ use super::{
     inode::Inode,
     layout::Piece,
     names::{with_pending, wrong_kind},
+    size::LookStart,
     space::TRIES,
 };
 
@@ -32,9 +33,9 @@ impl Client {
         let _alone = inode.alone();
         let request = Request::Fallocate { ino, offset, len, flags };
         // Where it fails it may have been done all the same, or be done yet.
-        let era = self.remote.era();
+        let start = self.before_look();
         let attr = self.call_attr(&request).inspect_err(|_| self.lose_layout(&inode))?;
-        Ok(self.changed_at_server(&inode, era, attr))
+        Ok(self.changed_at_server(&inode, start, attr))
     }
 
     /// Copies bytes between open files without moving them here. Waits for reads and writes of the destination under way. How many: fewer than asked for at the end of the source, or
@@ -47,14 +48,14 @@ impl Client {
     ) -> Result<u64, ClientError> {
         let inode = self.opened(to)?;
         let _alone = inode.alone();
-        let era = self.remote.era();
+        let start = self.before_look();
         match self.call(&Request::Copy { from, from_offset, to, to_offset, len })? {
             Reply::Copied(Copied { bytes, .. }) if bytes > len => {
                 Err(ClientError::Protocol("more was copied than there was to copy"))
             }
             Reply::Copied(Copied { bytes, attr }) => {
                 if bytes > 0 {
-                    self.changed_at_server(&inode, era, attr);
+                    self.changed_at_server(&inode, start, attr);
                 }
                 Ok(bytes)
             }
@@ -90,12 +91,12 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Takes in what the server made, in an era, of a file that is open here.
-    fn changed_at_server(&self, inode: &Inode, era: u32, attr: Attr) -> Attr {
-        inode.size.lock().set(attr.size);
+    /// Takes in what the server made of a file that is open here, which was asked for at `start`.
+    fn changed_at_server(&self, inode: &Inode, start: LookStart, attr: Attr) -> Attr {
+        inode.saw(start, attr.layout_generation, attr.size);
         inode.times.lock().reset();
         inode.pages.recalled();
-        inode.layout.write().recalled(era, attr.layout_generation);
+        inode.layout.write().recalled(start.era, attr.layout_generation);
         with_pending(inode, attr)
     }
 }

@@ -209,12 +209,9 @@ impl Fake {
     fn truncate(&self, file: &mut File, size: u64) {
         if size < file.attr.size {
             let keep = size.next_multiple_of(BLOCK);
-            let before = file.extents.len();
             file.extents.retain(|e| e.file < keep);
-            if file.extents.len() != before {
-                file.attr.layout_generation += 1;
-                file.attr.blocks = file.extents.len() as u64 * (BLOCK / 512);
-            }
+            file.attr.layout_generation += 1;
+            file.attr.blocks = file.extents.len() as u64 * (BLOCK / 512);
             if let Some(last) = file.extents.iter().find(|e| e.file < size && size < e.file_end()) {
                 let at = last.arena + (size - last.file);
                 self.put(at, &vec![0; (last.file_end() - size) as usize]);

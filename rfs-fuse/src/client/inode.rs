@@ -4,12 +4,9 @@
 //! `at_server`, `severed`, `times`, `lease`, `listing`, `pages_as_of`, `told`, `as_directory` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
 //! another but that of its aliases.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
@@ -24,10 +21,8 @@ use super::{
     keeping::{Lease, Listing, PageState},
     later::Started,
     layout::LayoutCache,
+    size::{KnownSize, LayoutId, LookStart, RecallEpoch},
 };
-
-/// For how long a session without mapped memory goes on without looking at an open file's record.
-pub(crate) const TRUST: Duration = Duration::from_secs(1);
 
 const NO_SLOT: u32 = u32::MAX;
 
@@ -43,61 +38,6 @@ pub(crate) struct Opens {
 pub(crate) struct AtServer {
     pub(crate) opens: u32,
     pub(crate) to_write: bool,
-}
-
-/// The size as last seen, for sessions that cannot look at every operation.
-#[derive(Debug, Default)]
-pub(crate) struct SizeView {
-    size: u64,
-    /// Counts changes made here, so that an older observation does not undo them.
-    changes: u64,
-    seen: Option<Instant>,
-}
-
-impl SizeView {
-    pub(crate) fn size(&self) -> u64 {
-        self.size
-    }
-
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
-    }
-
-    /// True if the record was looked at a short time ago.
-    pub(crate) fn is_recent(&self) -> bool {
-        self.seen.is_some_and(|seen| seen.elapsed() < TRUST)
-    }
-
-    /// True if it was so long at least a short time ago.
-    pub(crate) fn has_recently(&self, end: u64) -> bool {
-        self.is_recent() && end <= self.size
-    }
-
-    /// A look at the record that began when there had been `changes` changes.
-    pub(crate) fn observe(&mut self, size: u64, changes: u64) {
-        if changes == self.changes {
-            self.size = size;
-            self.seen = Some(Instant::now());
-        }
-    }
-
-    /// A write of ours made the file at least this long.
-    pub(crate) fn raise(&mut self, size: u64) {
-        self.size = self.size.max(size);
-        self.changes += 1;
-    }
-
-    /// The next operation looks.
-    pub(crate) fn distrust(&mut self) {
-        self.seen = None;
-    }
-
-    /// The server says that it is this long, after a change of ours.
-    pub(crate) fn set(&mut self, size: u64) {
-        self.size = size;
-        self.changes += 1;
-        self.seen = Some(Instant::now());
-    }
 }
 
 /// The part of attributes that tells whether a file changed, and who may do what with it.
@@ -172,7 +112,7 @@ pub(crate) struct Inode {
     /// Held over calls that fetch or extend the layout.
     pub(crate) layout_calls: Mutex<()>,
     pub(crate) layout: RwLock<LayoutCache>,
-    pub(crate) size: Mutex<SizeView>,
+    pub(crate) size: Mutex<KnownSize>,
     pub(crate) times: Mutex<WriteTimes>,
     /// The count of visits as of which the caller's pages are, if nobody else could change the file since.
     pub(crate) pages_as_of: Mutex<Option<u64>>,
@@ -237,7 +177,12 @@ impl Inode {
     /// In an era, layouts before a generation are void.
     pub(crate) fn layout_recalled(&self, era: u32, generation: u64) {
         self.layout.write().recalled(era, generation);
-        self.size.lock().distrust();
+        self.size.lock().recalled(LayoutId { era, generation });
+    }
+
+    /// Takes in a size that was seen with a layout generation by a look that began at `start`.
+    pub(crate) fn saw(&self, start: LookStart, generation: u64, size: u64) {
+        self.size.lock().saw(start, generation, size);
     }
 
     /// The layout may be any by now: what is known of it is forgotten.
@@ -322,6 +267,8 @@ pub(crate) struct InodeTable {
     voids: AtomicU64,
     /// Some file's locks were lost once.
     lost_locks: AtomicBool,
+    /// Whether the server is known to recall layouts from this client.
+    recalls: RecallEpoch,
 }
 
 impl InodeTable {
@@ -373,6 +320,11 @@ impl InodeTable {
     /// By which names the caller knows an inode.
     pub(crate) fn names(&self, ino: u64) -> Names {
         self.aliases.lock().of(ino)
+    }
+
+    /// Returns the epoch in which the server recalls layouts from this client.
+    pub(crate) fn recalls(&self) -> &RecallEpoch {
+        &self.recalls
     }
 
     /// Counts up when layouts that are under way may be void.
@@ -452,20 +404,5 @@ mod tests {
         told.add(5);
         told.add(6);
         assert!(told.take_others(6));
-    }
-
-    #[test]
-    fn an_older_look_does_not_undo_a_change_of_ours() {
-        let mut view = SizeView::default();
-        let before = view.changes();
-        view.raise(100);
-        view.observe(50, before);
-        assert_eq!(view.size(), 100);
-        view.observe(60, view.changes());
-        assert_eq!(view.size(), 60);
-        view.set(3);
-        assert_eq!(view.size(), 3);
-        view.raise(2);
-        assert_eq!(view.size(), 3);
     }
 }

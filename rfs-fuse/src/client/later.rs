@@ -24,7 +24,12 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{RemoteAddr, RequestError, Until};
 
-use super::{Client, ClientError, ReadData, inode::Inode, layout::Piece};
+use super::{
+    Client, ClientError, ReadData,
+    inode::Inode,
+    layout::Piece,
+    size::{KnownSize, LayoutId},
+};
 pub(crate) use company::{Company, Started, Transfers};
 use company::{One, OneStarted};
 pub(crate) use gathered::Gathered;
@@ -81,14 +86,18 @@ impl Client {
         let (Some(shared), Some(places)) = (inode.io.try_read(), inode.places.try_read()) else {
             return Err(answer);
         };
-        if !is_inside(&inode, offset, len) {
+        let known = *inode.size.lock();
+        if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, len)) {
             return Err(answer);
         }
-        // Asked first: places that come after it are refused as ones of this era, at worst.
-        let era = inode.layout.read().era();
         // One that fails is made again where there is somebody to tell.
-        let remote = match self.readable(&inode, offset, len as u64).as_deref() {
-            Ok([Piece::Data { arena, len }]) => self.arena_addr(era, *arena, *len),
+        let remote = match self.readable(&inode, offset, len as u64) {
+            Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
+                match pieces[..] {
+                    [Piece::Data { arena, len }] => self.arena_addr(layout.era, arena, len),
+                    _ => return Err(answer),
+                }
+            }
             _ => return Err(answer),
         };
         let Ok(remote) = remote else { return Err(answer) };
@@ -128,22 +137,23 @@ impl Client {
         let inode = self.inodes.get(ino)?;
         let (shared, places) = (inode.io.try_read()?, inode.places.try_read()?);
         // Before the kernel is asked what else there is: a write that makes the file longer would ask in vain.
-        if !is_inside(&inode, offset, data.len()) {
+        let known = *inode.size.lock();
+        if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, data.len())) {
             return None;
         }
         let next = self.in_company(next)?;
-        // Asked first: places that come after it are refused as ones of this era, at worst.
-        let era = inode.layout.read().era();
-        let (place, generation) = match self.targets(&inode, offset, data) {
-            Ok(Some((parts, generation))) if parts.len() == 1 => (parts[0].0, generation),
+        let (place, layout) = match self.targets(&inode, offset, data) {
+            Ok(Some((parts, layout))) if parts.len() == 1 => (parts[0].0, layout),
             _ => return None,
         };
+        if !self.is_inside(&inode, known, layout, (offset, data.len())) {
+            return None;
+        }
         self.stamp(&inode).ok()?;
         let (started, counted) = (OneStarted::new(&inode), self.transfers.enter());
         drop((shared, places));
         let client = Arc::downgrade(self);
-        let writing =
-            Writing { client, inode, offset, len: data.len(), since, era, generation, place, started };
+        let writing = Writing { client, inode, offset, len: data.len(), since, layout, place, started };
         Some(LaterWrite { client: self, data, next, writing, counted })
     }
 
@@ -172,16 +182,24 @@ impl Client {
         self.remote.serve(until, &mut || request.take().into_iter().for_each(add));
     }
 
+    /// Returns true if an open file with this layout has these bytes for certain, without another look.
+    fn is_inside(
+        &self,
+        inode: &Inode,
+        known: KnownSize,
+        layout: LayoutId,
+        (offset, len): (u64, usize),
+    ) -> bool {
+        let end = offset.saturating_add(len as u64);
+        len > 0
+            && inode.open.load(Ordering::Acquire)
+            && known.reaches(layout, end, self.inodes.recalls().now())
+    }
+
     /// A place in the count of reads and writes that are waited for.
     pub(crate) fn one_transfer(&self) -> One {
         self.transfers.enter()
     }
-}
-
-/// Whether bytes of an open inode are known to be inside of it, without another look.
-fn is_inside(inode: &Inode, offset: u64, len: usize) -> bool {
-    let end = offset.saturating_add(len as u64);
-    len > 0 && inode.open.load(Ordering::Acquire) && inode.size.lock().has_recently(end)
 }
 
 /// A write that is to be started.
@@ -203,14 +221,14 @@ impl LaterWrite<'_> {
         let done = move |placed: Result<(), RequestError>, data: Vec<u8>| {
             // Who is answered may ask for the next one at once, alone.
             drop(counted);
-            let client = writing.client.clone();
-            if placed.is_ok() && writing.is_part() {
+            let client = writing.client.upgrade();
+            if placed.is_ok() && client.as_deref().is_some_and(|client| writing.is_part(client)) {
                 drop(writing);
                 answer(Ok(()));
             } else {
                 writing.repeat(placed, data, answer);
             }
-            if let Some(client) = client.upgrade() {
+            if let Some(client) = client {
                 client.gathered.came_back(&*client.remote);
             }
         };
@@ -226,17 +244,16 @@ struct Writing {
     offset: u64,
     len: usize,
     since: u32,
-    era: u32,
-    generation: u64,
+    layout: LayoutId,
     place: RemoteAddr,
     started: OneStarted,
 }
 
 impl Writing {
-    /// Whether bytes that are in place are known to be part of the file, without another look.
-    fn is_part(&self) -> bool {
-        is_inside(&self.inode, self.offset, self.len)
-            && self.inode.layout.read().generation() == self.generation
+    /// Returns true if bytes that are in place are part of the file for certain, without another look.
+    fn is_part(&self, client: &Client) -> bool {
+        let (known, layout) = (*self.inode.size.lock(), self.inode.layout.read().id());
+        layout == self.layout && client.is_inside(&self.inode, known, layout, (self.offset, self.len))
     }
 
     /// Repeats it if it has failed, and looks whether it is part of the file, on a thread that may wait.
@@ -256,9 +273,9 @@ impl Writing {
             // What was known of the file is not enough.
             Ok(()) => Ok(false),
             // The failed one may still take effect: not after this one.
-            Err(_) => client.remote.write_vectored(&[(self.place, data)]).map(|()| self.is_part()),
+            Err(_) => client.remote.write_vectored(&[(self.place, data)]).map(|()| self.is_part(&client)),
         };
-        let Writing { inode, offset, since, era, started, .. } = self;
+        let Writing { inode, offset, since, layout, started, .. } = self;
         drop(started);
         let write = || client.write_since(since, inode.ino, offset, data);
         match outcome {
@@ -267,7 +284,7 @@ impl Writing {
             // With a look at the record.
             Ok(false) => write(),
             // The place is none any more.
-            Err(RequestError::Disconnected) if era != client.remote.era() => write(),
+            Err(RequestError::Disconnected) if layout.era != client.remote.era() => write(),
             Err(e) => Err(e.into()),
         }
     }

@@ -6,6 +6,8 @@
 use rfs_proto::{BLOCK, Extent, Layout};
 use smallvec::SmallVec;
 
+use super::size::LayoutId;
+
 /// A run of a file range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
@@ -141,6 +143,11 @@ impl LayoutCache {
     /// Forgets everything; `generation` is the one to fetch.
     pub(crate) fn clear(&mut self, generation: u64) {
         *self = self.empty(generation, self.era);
+    }
+
+    /// Returns what tells this layout from those before and after it.
+    pub(crate) fn id(&self) -> LayoutId {
+        LayoutId { era: self.era, generation: self.generation }
     }
 
     pub(crate) fn era(&self) -> u32 {

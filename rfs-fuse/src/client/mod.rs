@@ -40,6 +40,7 @@ mod remote;
 mod renewal;
 mod repeatable;
 mod returning;
+mod size;
 mod space;
 #[cfg(test)]
 mod tests;

@@ -97,7 +97,7 @@ impl Client {
     /// A known inode's attributes, by a call or one-sidedly.
     pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
         let ino = inode.ino;
-        let changes = inode.size.lock().changes();
+        let start = self.before_look();
         let since = self.since();
         let kept = inode.lease.lock().is_kept();
         // A record that is mapped is looked at for nothing.
@@ -125,7 +125,7 @@ impl Client {
             }
         };
         inode.set_slot(attr.slot);
-        inode.size.lock().observe(attr.size, changes);
+        inode.saw(start, attr.layout_generation, attr.size);
         Ok(with_pending(inode, attr))
     }
 
@@ -143,11 +143,11 @@ impl Client {
         let attr = if changes.size.is_some() {
             let _alone = inode.alone();
             // Where it fails it may have been done all the same, or be done yet.
-            let era = self.remote.era();
+            let start = self.before_look();
             let attr = self.call_attr(&request).inspect_err(|_| self.lose_layout(&inode))?;
-            inode.size.lock().set(attr.size);
+            inode.saw(start, attr.layout_generation, attr.size);
             // Also for a layout that is on its way.
-            inode.layout.write().recalled(era, attr.layout_generation);
+            inode.layout.write().recalled(start.era, attr.layout_generation);
             attr
         } else {
             self.call_attr(&request)?

@@ -15,6 +15,7 @@ use super::{
     keeping::Since,
     layout::{LayoutCache, validate},
     names::{check_name, with_pending},
+    size::LookStart,
     space::TRIES,
 };
 
@@ -22,14 +23,14 @@ use super::{
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     since: Since,
-    era: u32,
+    look: LookStart,
     /// How many layouts had become void; `None` if the layout that comes is not to be taken in.
     voids: Option<u64>,
 }
 
 impl Client {
     fn asked(&self) -> Asked {
-        Asked { era: self.remote.era(), voids: Some(self.inodes.voids()), since: self.since() }
+        Asked { look: self.before_look(), voids: Some(self.inodes.voids()), since: self.since() }
     }
 
     /// Opens a regular file: it can be read, and with `write` written, until [`close`](Self::close). Returns its attributes now.
@@ -61,11 +62,11 @@ impl Client {
             let asked = self.asked();
             match self.call_opened(&request) {
                 Err(ClientError::Request(RequestError::Disconnected))
-                    if self.remote.era() != asked.era && self.is_connected() => {}
+                    if self.remote.era() != asked.look.era && self.is_connected() => {}
                 opened => {
                     let attr = self.adopt(inode, opens, opened?, asked, write)?;
                     // Whoever begins an era after this look finds it open.
-                    if self.remote.era() == asked.era {
+                    if self.remote.era() == asked.look.era {
                         return Ok(attr);
                     }
                 }
@@ -105,7 +106,7 @@ impl Client {
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
         let adopted = match self.adopt(&inode, &mut opens, opened, asked, true) {
-            Ok(_) if self.remote.era() != asked.era => self.open_there(&inode, &mut opens, true),
+            Ok(_) if self.remote.era() != asked.look.era => self.open_there(&inode, &mut opens, true),
             adopted => adopted,
         };
         match adopted {
@@ -149,7 +150,7 @@ impl Client {
         inode: &Inode,
         opens: &mut Opens,
         opened: Opened,
-        Asked { since, era, voids }: Asked,
+        Asked { since, look, voids }: Asked,
         write: bool,
     ) -> Result<Attr, ClientError> {
         let Opened { attr, layout } = opened;
@@ -165,9 +166,9 @@ impl Client {
             at_server.to_write |= write;
         }
         self.answered(since, inode, &attr);
-        if opens.local == 0 || inode.layout.read().era() != era {
-            inode.size.lock().set(attr.size);
-            if !voids.is_some_and(|voids| self.take_in(inode, LayoutCache::of(&layout, era), voids)) {
+        if opens.local == 0 || inode.layout.read().era() != look.era {
+            inode.saw(look, attr.layout_generation, attr.size);
+            if !voids.is_some_and(|voids| self.take_in(inode, LayoutCache::of(&layout, look.era), voids)) {
                 inode.forget_layout();
             }
             inode.open.store(true, Ordering::Release);

@@ -41,6 +41,7 @@ pub(super) struct Renewal {
 
 impl Renew for Renewal {
     fn renew(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
+        self.inodes.recalls().end();
         self.keeping.begin_anew(&self.inodes);
         self.session.store(attached.session, Ordering::Release);
         let cancel = Cancel::new();
@@ -53,6 +54,10 @@ impl Renew for Renewal {
             cancel.cancel();
             renewed
         })
+    }
+
+    fn restarted(&self) {
+        self.inodes.recalls().end();
     }
 }
 
@@ -93,6 +98,7 @@ impl Renewal {
                 return;
             }
             let Ok(Reply::Recalls(Recalls { number, recalls })) = decode_reply(&back) else { return };
+            self.inodes.recalls().begin();
             for recall in recalls {
                 if let Recall::Layout { ino, generation } = recall
                     && let Some(inode) = self.inodes.get_or_void(ino)

@@ -7,6 +7,7 @@ use super::{
     inode::Inode,
     layout::{LayoutCache, Piece, Pieces, validate},
     record::Glimpse,
+    size::{LayoutId, LookStart},
 };
 
 /// How often an operation begins anew because the file's space changed under it.
@@ -33,6 +34,11 @@ impl Client {
         }
     }
 
+    /// Returns what a look at a size has to know that begins now.
+    pub(crate) fn before_look(&self) -> LookStart {
+        LookStart { era: self.remote.era(), epoch: self.inodes.recalls().now() }
+    }
+
     /// Looks at an inode's record now. An error without a session.
     pub(crate) fn look(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
         if self.records.is_mapped() {
@@ -48,7 +54,7 @@ impl Client {
         {
             return Ok(glimpse);
         }
-        let changes = inode.size.lock().changes();
+        let start = self.before_look();
         let read = match inode.slot() {
             Some(slot) => self.records.read(inode.ino, slot)?,
             None => None,
@@ -60,7 +66,7 @@ impl Client {
                 Glimpse { size: attr.size, generation: attr.layout_generation, allocated: None }
             }
         };
-        inode.size.lock().observe(now.size, changes);
+        inode.saw(start, now.generation, now.size);
         Ok(now)
     }
 
@@ -194,17 +200,26 @@ impl Client {
         Ok(layout)
     }
 
-    /// The pieces of a range that is read.
-    pub(crate) fn readable(&self, inode: &Inode, offset: u64, len: u64) -> Result<Pieces, ClientError> {
+    /// Returns the pieces of a range that is read, and by which layout.
+    pub(crate) fn readable(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        len: u64,
+    ) -> Result<(Pieces, LayoutId), ClientError> {
         self.know(inode, offset.saturating_add(len))?;
-        let pieces = inode.layout.read().pieces(offset, len);
-        if !pieces.iter().any(|piece| matches!(piece, Piece::Hole { .. })) {
-            return Ok(pieces);
+        let pieces = || {
+            let layout = inode.layout.read();
+            (layout.pieces(offset, len), layout.id())
+        };
+        let found = pieces();
+        if !found.0.iter().any(|piece| matches!(piece, Piece::Hole { .. })) {
+            return Ok(found);
         }
-        // Here they hold, or the layout was fetched. Another thread may have done so, too, since the pieces above were taken.
+        // Here they hold, or the layout was fetched. Another thread may have done so, too, since the pieces above
+        // were taken.
         self.holes_hold(inode)?;
-        let pieces = inode.layout.read().pieces(offset, len);
-        Ok(pieces)
+        Ok(pieces())
     }
 }
 

@@ -237,7 +237,8 @@ impl Meta<'_> {
     /// The new size is there before space goes: a reader finds the end of the file, or its old bytes, or zeroes. The
     /// record is open until the caller publishes it.
     fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
-        let slot = self.namespace.get(ino)?.slot;
+        let inode = self.namespace.get(ino)?;
+        let (slot, generation) = (inode.slot, inode.layout_generation);
         self.loses(ino, slot);
         let old = self.table.set_size(slot, size);
         if size < old && seeded(Fault::SizeKept) {
@@ -248,12 +249,14 @@ impl Meta<'_> {
         // Who asked for space may be writing there.
         let asked = map.needed_to().max(old);
         if size < old || map.kept_to() > 0 {
-            self.cut(session, ino, size, 0)
+            self.cut(session, ino, size, 0)?;
         } else if size > asked && map.end() > block_up(asked) {
             // What was given ahead of need would be data, and the file grows by a hole.
-            self.cut(session, ino, asked, 0)
-        } else {
-            Ok(())
+            self.cut(session, ino, asked, 0)?;
         }
+        if size < old {
+            self.size_fell(session, ino, generation)?;
+        }
+        Ok(())
     }
 }

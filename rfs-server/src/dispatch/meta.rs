@@ -293,6 +293,46 @@ impl Meta<'_> {
         Ok(())
     }
 
+    /// A file has become shorter, which had a layout of this generation before. Every session that has the file open
+    /// may go by its old size, so that the layout is recalled even if the file gives up no space.
+    pub(super) fn size_fell(&mut self, session: u64, ino: u64, before: u64) -> Result<(), Errno> {
+        let inode = self.namespace.inodes_mut().passing_mut(ino)?;
+        if inode.layout_generation == before {
+            inode.layout_generation += 1;
+        }
+        let of = (ino, inode.layout_generation);
+        // With the space that goes, the layout is recalled already.
+        if !self.freed.space.iter().any(|given| given.of == of) {
+            let holders = self.leases(ino).others(session, ino);
+            self.freed.space.push(Ranges { of, ranges: Vec::new(), holders });
+        }
+        Ok(())
+    }
+
+    /// Zeroes the bytes behind the end of a file, in its last block, which a session may have written there late.
+    ///
+    /// A write under way may put its bytes there and is about to raise the size. It reads the record behind that, so
+    /// that it finds the record open, or with another layout generation, and writes again.
+    pub(super) fn sweep_tail(&mut self, ino: u64) {
+        let Ok(inode) = self.namespace.get(ino) else { return };
+        let slot = inode.slot;
+        // Clients do not write where there are checksums.
+        if self.file(ino).is_err() || self.space.bytes().are_checked() {
+            return;
+        }
+        self.table.begin(slot);
+        let size = self.table.size(slot);
+        let pieces = self.file(ino).map(|map| map.pieces(size, block_up(size))).unwrap_or_default();
+        let places = pieces.into_iter().filter_map(|(_, place, len)| Some(Range { start: place?, len }));
+        let dirty: SmallVec<[Range; 1]> =
+            places.filter(|range| !self.space.bytes().is_zero(*range)).collect();
+        if let (false, Ok(inode)) = (dirty.is_empty(), self.namespace.inodes_mut().passing_mut(ino)) {
+            inode.layout_generation += 1;
+            dirty.iter().for_each(|range| self.space.zero(*range));
+        }
+        self.publish(ino);
+    }
+
     /// A session is about to change or to read an inode. How often that was another one than the time before.
     pub(super) fn visit(&mut self, session: u64, ino: u64) -> Result<u64, Errno> {
         let inode = self.namespace.inodes_mut().passing_mut(ino)?;

@@ -43,7 +43,8 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::Memory;
 use rfs_proto::{
-    Attr, Errno, FileKind, Identity, ROOT_INO, Recall, Reply, Request, ServerStats, StatFs, VERSION,
+    Attr, Errno, FileKind, Identity, ROOT_INO, Recall, Recalls, Reply, Request, ServerStats, SetAttr, StatFs,
+    VERSION,
 };
 use seeded_faults::{Fault, seeded};
 
@@ -95,6 +96,14 @@ impl Root {
             Inode::new(New { kind, perm, umask: 0, uid, gid, rdev: 0, target: b"", slot }, ROOT_INO, now);
         table.publish_all(&root.attr(ROOT_INO), &root.space());
         Ok(root)
+    }
+}
+
+/// The file that a request may have made shorter.
+fn shortened(request: &Request<'_>) -> Option<u64> {
+    match *request {
+        Request::SetAttr { ino, changes: SetAttr { size: Some(_), .. } } => Some(ino),
+        _ => None,
     }
 }
 
@@ -183,6 +192,10 @@ impl Dispatcher {
             let shard = meta.namespace.inodes_mut().only();
             for (ino, last) in shard.leases.end_session(session) {
                 meta.lease_ended(session, ino, last);
+                if !last {
+                    // It may have ended between the bytes of a write and the size.
+                    meta.sweep_tail(ino);
+                }
             }
         });
         self.tell_of_locks();
@@ -232,7 +245,8 @@ impl Dispatcher {
         }
         let mut due = Vec::new();
         self.store.pending.locked(|state| match promise.0 {
-            Debt::Held(reply, mut needs) => {
+            Debt::Held(reply, mut needs, sweeps) => {
+                let sender = sender.sweeping(sweeps);
                 needs.retain(|&need| state.recalls.is_open(need));
                 match needs.is_empty() {
                     true => due.push((sender, reply)),
@@ -318,7 +332,7 @@ impl Dispatcher {
         let waits = !needs.is_empty() && !seeded(Fault::RecallNotAwaited);
         match !waits || matches!(request, Request::Close { .. }) {
             true => Ok(Outcome::Now(reply)),
-            false => Ok(Outcome::Later(Promise(Debt::Held(reply, needs)))),
+            false => Ok(Outcome::Later(Promise(Debt::Held(reply, needs, shortened(&request))))),
         }
     }
 
@@ -352,7 +366,7 @@ impl Dispatcher {
     fn answer_recalls(&self, session: u64, done: u64) -> Outcome {
         let mut due = Vec::new();
         let outcome = self.store.pending.locked(|state| {
-            self.asks_for_recalls(session, state);
+            let is_first = self.asks_for_recalls(session, state);
             // Under the lock, so that who finds it acknowledged finds the space given back.
             let space = &self.store.space;
             let Ok(first) =
@@ -363,6 +377,10 @@ impl Dispatcher {
             due = state.waits.acknowledged(session, first);
             match state.recalls.next(session) {
                 Some(recalls) => Outcome::Now(Reply::Recalls(recalls)),
+                // From now on it is told of layouts, and so it may go by sizes that it has seen.
+                None if is_first => {
+                    Outcome::Now(Reply::Recalls(Recalls { number: done, recalls: Vec::new() }))
+                }
                 None => Outcome::Later(Promise(Debt::Recalls(session))),
             }
         });
@@ -371,12 +389,14 @@ impl Dispatcher {
         outcome
     }
 
-    /// Somebody who keeps nothing may ask, too: he hears of layouts then. What ends his session comes past `state` after that.
-    fn asks_for_recalls(&self, session: u64, state: &mut State) {
-        if let Some(session) = self.sessions.get(session).filter(|session| session.is_attached())
-            && state.recalls.asks(session.id())
-            && session.is_of_before()
-        {
+    /// A session that keeps nothing may ask, too: it hears of layouts then. Its end comes past `state` after that.
+    /// True if it has not asked before.
+    fn asks_for_recalls(&self, session: u64, state: &mut State) -> bool {
+        let Some(session) = self.sessions.get(session).filter(|session| session.is_attached()) else {
+            return false;
+        };
+        let is_first = state.recalls.asks(session.id());
+        if is_first && session.is_of_before() {
             let mut push = |recall| state.recalls.push(session.id(), recall, awake::now());
             push(Recall::All);
             // Given up before anybody could tell it.
@@ -384,6 +404,7 @@ impl Dispatcher {
                 push(Recall::Layout { ino, generation });
             }
         }
+        is_first
     }
 
     fn attach(&self, session: u64, (version, client): (u32, &str), manner: Manner) -> Result<Reply, Errno> {

@@ -55,7 +55,7 @@ impl KeptReply {
     fn of(outcome: &Outcome) -> KeptReply {
         let (reply, needs) = match outcome {
             Outcome::Now(reply) => (reply, &[][..]),
-            Outcome::Later(Promise(Debt::Held(reply, needs))) => (reply, &needs[..]),
+            Outcome::Later(Promise(Debt::Held(reply, needs, _))) => (reply, &needs[..]),
             // Those are asked for without a number.
             Outcome::Later(Promise(Debt::Recalls(_) | Debt::Grants(_))) => {
                 (&Reply::Error(Errno::EPROTO), &[][..])
@@ -72,7 +72,8 @@ impl KeptReply {
     fn outcome(self) -> Outcome {
         match self.needs.is_empty() {
             true => Outcome::Now(self.reply),
-            false => Outcome::Later(Promise(Debt::Held(self.reply, self.needs))),
+            // The reply that is held already has the file swept.
+            false => Outcome::Later(Promise(Debt::Held(self.reply, self.needs, None))),
         }
     }
 }

@@ -9,16 +9,30 @@ use rfs_proto::Reply;
 use crate::recalls::Need;
 
 /// Where a reply goes that comes late. It is called once, holding no lock; also when its session has ended by then.
-pub struct Sender(Box<dyn FnOnce(Reply) + Send>);
+pub struct Sender {
+    send: Box<dyn FnOnce(Reply) + Send>,
+    /// The file whose tail is swept before the reply is sent.
+    sweeps: Option<u64>,
+}
 
 impl Sender {
     /// From what is to be done with the reply.
     pub fn new(send: impl FnOnce(Reply) + Send + 'static) -> Sender {
-        Sender(Box::new(send))
+        Sender { send: Box::new(send), sweeps: None }
+    }
+
+    /// Has the tail of a file swept before the reply is sent.
+    pub(super) fn sweeping(self, ino: Option<u64>) -> Sender {
+        Sender { sweeps: ino, ..self }
+    }
+
+    /// The file whose tail is to be swept before the reply is sent.
+    pub(super) fn sweeps(&self) -> Option<u64> {
+        self.sweeps
     }
 
     pub(super) fn send(self, reply: Reply) {
-        (self.0)(reply);
+        (self.send)(reply);
     }
 }
 
@@ -45,8 +59,9 @@ pub struct Promise(pub(super) Debt);
 
 #[derive(Debug)]
 pub(super) enum Debt {
-    /// The reply to a change, once those who kept what it changed are done with it.
-    Held(Reply, Vec<Need>),
+    /// The reply to a change, once those who kept what it changed are done with it. If the change made a file
+    /// shorter, the file's tail is swept then.
+    Held(Reply, Vec<Need>, Option<u64>),
     /// What this session is to be told next.
     Recalls(u64),
     /// What this session is to be told next of the locks that it waits for.

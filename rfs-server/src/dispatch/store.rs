@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::{
     held::{Held, Lack, Plan, Stop},
     journal::{Journal, Said},
-    meta::{Freed, View},
+    meta::{Freed, Meta, View},
     order::{Guard, Ordered, Rank, assert_nothing_held},
     outcome::Sender,
     pending::{Due, Pending},
@@ -226,6 +226,9 @@ impl Store {
     pub(super) fn send(&self, due: Due) {
         assert_nothing_held();
         for (sender, reply) in due {
+            if let Some(ino) = sender.sweeps() {
+                self.once(Plan::new(&[ino]), None, |meta: &mut Meta<'_>| meta.sweep_tail(ino));
+            }
             sender.send(reply);
         }
     }

@@ -9,6 +9,8 @@ use rfs_proto::{Recall, Recalls, Reply, encode_reply};
 #[derive(Debug, Default)]
 struct State {
     recalls: Vec<Recall>,
+    /// The client has asked before.
+    asked: bool,
     /// Of the last reply.
     number: u64,
     done: u64,
@@ -45,14 +47,16 @@ impl Pending {
         assert_eq!(done, state.number, "it says what it has obeyed");
         state.done = done;
         self.moved.notify_all();
-        while state.recalls.is_empty() {
+        let is_first = !std::mem::replace(&mut state.asked, true);
+        while state.recalls.is_empty() && !is_first {
             alive()?;
             if cancel.is_cancelled() {
                 return Err(RequestError::Cancelled);
             }
             self.moved.wait_for(&mut state, Duration::from_millis(1));
         }
-        state.number += 1;
+        // The answer to the first request says that the client is told from now on.
+        state.number += u64::from(!state.recalls.is_empty());
         let recalls = std::mem::take(&mut state.recalls);
         encode_reply(&Reply::Recalls(Recalls { number: state.number, recalls }), reply);
         Ok(())

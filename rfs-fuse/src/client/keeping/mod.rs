@@ -401,7 +401,12 @@ impl Client {
 
     /// Asks for recalls and has them obeyed, until `cancel` or the session ends. On return nothing is kept any more.
     pub fn obey(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
+        if self.keeping.is_on() {
+            // The server has had a queue of recalls for this session since it was attached.
+            self.inodes.recalls().begin();
+        }
         let outcome = self.obey_on(keeper, cancel);
+        self.inodes.recalls().end();
         self.keeping.on.store(false, Ordering::Release);
         // Whatever was kept is not heard of any more.
         let all = self.all_pages();
@@ -441,6 +446,8 @@ impl Client {
             }
             match decode_reply(&back)? {
                 Reply::Recalls(Recalls { number, recalls }) => {
+                    // From this reply on, at the latest, the server has a queue of recalls for this session.
+                    self.inodes.recalls().begin();
                     if recalls.contains(&Recall::All) {
                         // The server has been started again. Names first: they are dropped by whoever has them all.
                         self.keeping.begin_anew(&self.inodes);

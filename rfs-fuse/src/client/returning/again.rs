@@ -46,6 +46,10 @@ pub(in crate::client) trait Again: Send + Sync {
 pub(in crate::client) trait Renew: Send + Sync {
     /// Renews what the client has, over a new session that nobody else uses yet. An error: the session is lost.
     fn renew(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError>;
+
+    /// The new session, which nobody else uses yet, is with another server than the one before. That server
+    /// knows the mount, but recalls layouts only once the mount has asked for recalls.
+    fn restarted(&self) {}
 }
 
 impl Returning {
@@ -144,6 +148,11 @@ impl Returning {
             say_good_bye(remote);
             return Err(Answer::Later("lost on the way".into()));
         }
+        if self.starts.swap(attached.starts, Ordering::AcqRel) != attached.starts
+            && let Some(renew) = self.renew.get()
+        {
+            renew.restarted();
+        }
         self.start_again(&**remote)
     }
 
@@ -157,6 +166,7 @@ impl Returning {
         void.into_iter().for_each(|started| self.give_back(started.number));
         let era = self.era.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         renew.renew(remote, attached, era).map_err(|e| Answer::Later(e.to_string()))?;
+        self.starts.store(attached.starts, Ordering::Release);
         self.session.store(attached.session, Ordering::Release);
         self.renewing.store(false, Ordering::Release);
         Ok(())

@@ -92,6 +92,8 @@ pub(super) struct Returning {
     /// What it was told first.
     memory: Identity,
     session: AtomicU64,
+    /// How many servers the memory had had when the last session was made.
+    starts: AtomicU64,
     regions: Regions,
     /// How often what the client knew has become void.
     era: AtomicU32,
@@ -142,6 +144,7 @@ impl Returning {
             again,
             memory: attached.memory,
             session: AtomicU64::new(attached.session),
+            starts: AtomicU64::new(attached.starts),
             regions,
             era: AtomicU32::new(0),
             era_in_use: AtomicU32::new(0),

@@ -81,6 +81,8 @@ fn what_is_being_written_is_read_again() {
     let server = Fake::checked(16, false);
     let meddler = Meddler::new(&server);
     let client = Client::attach(meddler.clone(), &AttachOptions::default()).unwrap();
+    // As if the server recalled layouts.
+    client.inodes.recalls().begin();
     let ino = create(&client, "a");
     client.write(ino, 0, &pattern(B)).unwrap();
     let place = server.place(ino, 0);
@@ -153,6 +155,8 @@ fn a_reader_in_a_layout_that_was_replaced_begins_anew() {
     let server = Fake::checked(16, false);
     let meddler = Meddler::new(&server);
     let client = Client::attach(meddler.clone(), &AttachOptions::default()).unwrap();
+    // As if the server recalled layouts.
+    client.inodes.recalls().begin();
     let other = self::client(&server);
     let ino = create(&client, "a");
     client.write(ino, 0, &pattern(2 * B)).unwrap();

@@ -57,6 +57,8 @@ impl Keeping {
         let meddler = Meddler::new(&server);
         let options = AttachOptions { keeps: true, ..AttachOptions::default() };
         let client = Arc::new(Client::attach(meddler.clone(), &options).expect("attached"));
+        // The thread below may come to that later than the test needs it.
+        client.inodes.recalls().begin();
         let (cancel, asks) = (Cancel::new(), client.clone());
         let until = cancel.clone();
         let obeys = thread::spawn(move || asks.obey(&Nobody, &until).expect("obeyed"));

@@ -14,6 +14,8 @@ const LEN: usize = 3 * BLOCK as usize;
 fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Arc<Client>, u64) {
     let meddler = Meddler::new(server);
     let c = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
+    // As if the server recalled layouts.
+    c.inodes.recalls().begin();
     let ino = create(&c, "f");
     c.write(ino, 0, &pattern(LEN)).expect("written");
     // The size is known from now on.

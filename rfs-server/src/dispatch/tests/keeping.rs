@@ -266,6 +266,11 @@ fn who_does_not_keep_is_told_nothing_and_marked_nothing() {
     let fixture = fixture(64, 32);
     let (plain, keeper) = (fixture.client(1), fixture.attached(2, true));
     assert!(!plain.keep(create(ROOT_INO, "f", true)));
+    // It hears once that it is told of layouts from now on.
+    assert_eq!(
+        plain.ask(Request::Recalls { done: 0 }),
+        Reply::Recalls(Recalls { number: 0, recalls: vec![] })
+    );
     let told_nothing = plain.recalls(0);
     plain.page(ROOT_INO, 0, 10);
     keeper.done(rename((ROOT_INO, "f"), (ROOT_INO, "g"), RenameFlags::empty()));
@@ -290,6 +295,10 @@ fn what_a_file_gives_up_is_free_when_its_openers_have_let_go_of_it() {
         one.allocate(ino, 0, 8 * B);
         one.truncate(ino, 8 * B);
         let mut asked = one.recalls(0);
+        if !keeps {
+            assert_eq!(told(&asked).recalls, []);
+            asked = one.recalls(0);
+        }
         let opened = two.start(Request::Open { ino, write: true });
         if keeps {
             assert_eq!(told(&asked).recalls, [pages(ino)]);
@@ -561,4 +570,65 @@ fn who_has_seen_the_owner_hears_of_another_one() {
         recalls = keeper.recalls(done);
         assert!(matches!(waits.try_recv(), Ok(Reply::Attr(_))));
     }
+}
+
+/// Also where no space goes: sessions go by the size that they have seen.
+#[test]
+fn a_size_that_falls_is_recalled_and_the_tail_swept() {
+    let fixture = fixture(16, 8);
+    let (one, two) = (fixture.client(1), fixture.client(2));
+    let file = one.create("f").attr;
+    let ino = file.ino;
+    let layout = one.allocate(ino, 0, B);
+    one.write(&file, &layout, 0, &[1; 3000], 2000);
+    two.opened(Request::Open { ino, write: true });
+    assert_eq!(told(&one.recalls(0)).recalls, []);
+    let truncate = |size| {
+        let changes = SetAttr { size: Some(size), ..SetAttr::default() };
+        two.start(Request::SetAttr { ino, changes })
+    };
+    for (round, size) in [(0, 100), (1, 50)] {
+        let asked = one.recalls(round);
+        let truncated = truncate(size);
+        let generation = one.stat(ino).layout_generation;
+        assert_eq!(told(&asked).recalls, [Recall::Layout { ino, generation }]);
+        assert!(truncated.try_recv().is_err());
+        // A write under way that knows the size of before, within its block.
+        fixture.arena.write((layout.extents[0].arena + 2000) as usize, b"late");
+        assert!(one.recalls(round + 1).try_recv().is_err());
+        assert!(matches!(truncated.try_recv(), Ok(Reply::Attr(_))));
+        assert_eq!(one.read(&layout, 2000, 4), [0; 4]);
+        assert!(
+            one.stat(ino).layout_generation > generation,
+            "who is growing the file meanwhile has to know"
+        );
+    }
+    // The end was a hole.
+    two.truncate(ino, 2 * B + 10);
+    let asked = one.recalls(2);
+    let truncated = truncate(2 * B);
+    let generation = one.stat(ino).layout_generation;
+    assert_eq!(told(&asked).recalls, [Recall::Layout { ino, generation }]);
+    one.recalls(3);
+    assert!(matches!(truncated.try_recv(), Ok(Reply::Attr(_))));
+    // A size that stays, or rises, is nothing that others have to hear of.
+    two.truncate(ino, 2 * B);
+    two.truncate(ino, 3 * B);
+}
+
+/// It may have ended between the bytes of a write and the size.
+#[test]
+fn the_tail_is_swept_when_a_session_ends() {
+    let fixture = fixture(16, 8);
+    let (one, two) = (fixture.client(1), fixture.client(2));
+    let file = one.create("f").attr;
+    let layout = one.allocate(file.ino, 0, B);
+    one.write(&file, &layout, 0, &[1; 100], 2000);
+    two.opened(Request::Open { ino: file.ino, write: true });
+    fixture.arena.write((layout.extents[0].arena + 2000) as usize, b"left");
+    fixture.dispatcher.session_ended(one.id);
+    two.truncate(file.ino, B);
+    let mut expected = vec![1; 100];
+    expected.resize(B as usize, 0);
+    assert!(two.read(&layout, 0, B) == expected);
 }

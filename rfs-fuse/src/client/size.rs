@@ -1,0 +1,222 @@
+//! The size of an open file, as far as this client may go by it without a look at the record.
+//!
+//! A [`KnownSize`] is a lower bound. Within one layout generation a size only rises, so the bound holds as
+//! long as the generation does. A size falls with a new generation, and the server recalls the layout from
+//! every session that has the file open before it answers the call that shortened the file.
+//! A [`RecallEpoch`] says whether the server is known to do that for this client.
+//!
+//! # Concurrency
+//! [`KnownSize`] stands under a lock of its inode. [`RecallEpoch`] is one atomic word.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The era in which a layout was fetched, and its generation. In this order a later layout is greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LayoutId {
+    pub(crate) era: u32,
+    pub(crate) generation: u64,
+}
+
+/// The epoch in which nothing is known to be recalled.
+const NONE: u64 = 0;
+
+/// The time for which the server has recalled layouts from this client without a gap.
+///
+/// An odd word is the epoch that runs now; with an even word there is none.
+#[derive(Debug, Default)]
+pub(crate) struct RecallEpoch(AtomicU64);
+
+impl RecallEpoch {
+    /// Returns the epoch that runs now.
+    pub(crate) fn now(&self) -> u64 {
+        let word = self.0.load(Ordering::Acquire);
+        if word.is_multiple_of(2) { NONE } else { word }
+    }
+
+    /// Begins an epoch, unless one runs: the server is known to recall from now on.
+    pub(crate) fn begin(&self) {
+        let next = |word: u64| word.is_multiple_of(2).then_some(word + 1);
+        // An error means that an epoch runs.
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok();
+    }
+
+    /// Ends the epoch: a size may fall unheard from now on. Sizes seen before are not known any more.
+    pub(crate) fn end(&self) {
+        let next = |word: u64| (!word.is_multiple_of(2)).then_some(word + 1);
+        // An error means that none runs.
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok();
+    }
+}
+
+/// The state of the client before it looks at a size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LookStart {
+    pub(crate) era: u32,
+    pub(crate) epoch: u64,
+}
+
+/// A lower bound of a file's size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownSize {
+    layout: LayoutId,
+    /// The epoch of the look; [`NONE`] if the bound is a guess.
+    epoch: u64,
+    size: u64,
+}
+
+impl KnownSize {
+    /// Returns the size of the last look, which may be wrong by now.
+    pub(crate) fn guess(self) -> u64 {
+        self.size
+    }
+
+    /// Returns true if a file with this layout has at least `end` bytes for certain, in the epoch that runs.
+    pub(crate) fn reaches(self, layout: LayoutId, end: u64, epoch: u64) -> bool {
+        self.epoch == epoch && epoch != NONE && self.layout == layout && end <= self.size
+    }
+
+    /// Takes in a look. One that began before the known bound was void changes nothing.
+    pub(crate) fn saw(&mut self, start: LookStart, generation: u64, size: u64) {
+        let layout = LayoutId { era: start.era, generation };
+        let seen = KnownSize { layout, epoch: start.epoch, size };
+        match (layout, start.epoch).cmp(&(self.layout, self.epoch)) {
+            std::cmp::Ordering::Less => {}
+            std::cmp::Ordering::Equal => self.size = self.size.max(size),
+            std::cmp::Ordering::Greater => *self = seen,
+        }
+    }
+
+    /// Voids what was seen with layouts before this one, and looks at them that are still under way.
+    pub(crate) fn recalled(&mut self, layout: LayoutId) {
+        if self.layout < layout {
+            *self = KnownSize { layout, epoch: NONE, size: self.size };
+        }
+    }
+
+    /// Makes the bound a guess: the next operation looks.
+    pub(crate) fn distrust(&mut self) {
+        self.epoch = NONE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(generation: u64) -> LayoutId {
+        LayoutId { era: 0, generation }
+    }
+
+    fn start(epoch: u64) -> LookStart {
+        LookStart { era: 0, epoch }
+    }
+
+    #[test]
+    fn a_size_is_known_for_one_layout_and_one_epoch() {
+        let mut known = KnownSize::default();
+        known.saw(start(1), 3, 100);
+        assert!(known.reaches(id(3), 100, 1));
+        assert!(!known.reaches(id(3), 101, 1), "a bound, no more");
+        assert!(!known.reaches(id(4), 100, 1) && !known.reaches(id(2), 100, 1));
+        assert!(!known.reaches(id(3), 100, 3) && !known.reaches(id(3), 100, NONE));
+        known.distrust();
+        assert!(!known.reaches(id(3), 1, 1) && known.guess() == 100);
+        known.saw(start(NONE), 3, 200);
+        assert!(!known.reaches(id(3), 1, NONE), "nothing is recalled from this client");
+    }
+
+    #[test]
+    fn a_look_from_before_a_recall_changes_nothing() {
+        let mut known = KnownSize::default();
+        known.saw(start(1), 3, 100);
+        known.recalled(id(4));
+        known.saw(start(1), 3, 100);
+        assert!(!known.reaches(id(3), 1, 1) && !known.reaches(id(4), 1, 1));
+        known.saw(start(1), 4, 10);
+        assert!(known.reaches(id(4), 10, 1) && !known.reaches(id(4), 11, 1));
+        known.recalled(id(4));
+        assert!(known.reaches(id(4), 10, 1), "it was seen with that one");
+    }
+
+    #[test]
+    fn epochs_begin_and_end_once() {
+        let epoch = RecallEpoch::default();
+        assert_eq!(epoch.now(), NONE);
+        epoch.end();
+        epoch.begin();
+        let first = epoch.now();
+        epoch.begin();
+        assert_eq!((epoch.now(), first == NONE), (first, false));
+        epoch.end();
+        assert_eq!(epoch.now(), NONE);
+        epoch.begin();
+        assert!(epoch.now() > first);
+    }
+
+    /// What happens to a file, and to a client that looks at it.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Raise(u64),
+        /// The size falls, and the client hears of it at once or only when the next step needs it.
+        Fall(u64),
+        Hear,
+        Begin,
+        Finish(usize),
+        Distrust,
+        Restart,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1..100u64).prop_map(Step::Raise),
+            (0..100u64).prop_map(Step::Fall),
+            Just(Step::Hear),
+            Just(Step::Begin),
+            (0..8usize).prop_map(Step::Finish),
+            Just(Step::Distrust),
+            Just(Step::Restart),
+        ]
+    }
+
+    proptest! {
+        /// Once the client has heard of every fall, no known size is above the file's, in whatever order its looks end.
+        #[test]
+        fn what_is_known_is_never_too_much(steps in prop::collection::vec(step(), 1..80)) {
+            let epoch = RecallEpoch::default();
+            epoch.begin();
+            let (mut size, mut generation, mut heard) = (0, 0, 0);
+            let (mut known, mut looks) = (KnownSize::default(), Vec::new());
+            for step in steps {
+                match step {
+                    Step::Raise(to) => size = to.max(size),
+                    Step::Fall(to) if to < size => (size, generation) = (to, generation + 1),
+                    Step::Fall(_) => {}
+                    Step::Hear => {
+                        known.recalled(id(generation));
+                        heard = generation;
+                    }
+                    Step::Begin => looks.push((start(epoch.now()), generation, size)),
+                    Step::Finish(at) if at < looks.len() => {
+                        let (start, generation, size) = looks.remove(at);
+                        known.saw(start, generation, size);
+                    }
+                    Step::Finish(_) => {}
+                    Step::Distrust => known.distrust(),
+                    // Of what fell meanwhile the client does not hear.
+                    Step::Restart => {
+                        epoch.end();
+                        (size, generation, heard) = (size / 2, generation + 1, generation + 1);
+                        epoch.begin();
+                    }
+                }
+                if heard == generation {
+                    for old in 0..=generation {
+                        prop_assert!(!known.reaches(id(old), size + 1, epoch.now()));
+                    }
+                }
+            }
+        }
+    }
+}
