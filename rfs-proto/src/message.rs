@@ -653,6 +653,8 @@ pub struct Attached {
     pub starts: u64,
     /// The mount was here before, and all that it had is as it left it. Otherwise it has nothing.
     pub resumed: bool,
+    /// The regions can only be read: the server places bytes ([`Request::Write`]), sizes and times, and checks permissions.
+    pub confined: bool,
 }
 
 /// An open file.

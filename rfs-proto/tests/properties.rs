@@ -77,21 +77,25 @@ fn reply() -> impl Strategy<Value = Reply> {
             any::<bool>(),
             identity(),
             number(),
+            any::<bool>(),
             any::<bool>()
         )
-            .prop_map(|((arena, table, sums), now, session, read_only, memory, starts, resumed)| {
-                Reply::Attached(Attached {
-                    arena,
-                    table,
-                    sums,
-                    now,
-                    session,
-                    read_only,
-                    memory,
-                    starts,
-                    resumed,
-                })
-            }),
+            .prop_map(
+                |((arena, table, sums), now, session, read_only, memory, starts, resumed, confined)| {
+                    Reply::Attached(Attached {
+                        arena,
+                        table,
+                        sums,
+                        now,
+                        session,
+                        read_only,
+                        memory,
+                        starts,
+                        resumed,
+                        confined,
+                    })
+                }
+            ),
         attr().prop_map(Reply::Attr),
         (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),
         layout().prop_map(Reply::Layout),

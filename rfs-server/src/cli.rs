@@ -151,13 +151,14 @@ pub struct Cli {
     pub keep_stragglers: bool,
 
     /// Take clients only that have one of the keys in this file, of mode 600: lines of a name, a secret in hexadecimal
-    /// digits, an export (rfs unless told otherwise), and rw or ro. Client and server prove to each other that they have it. SIGHUP
+    /// digits, an export (rfs unless told otherwise), and rw or ro. Then may follow squash=root (root of the client has the rights of other
+    /// users) or squash=all (every user is the user uid=N with the group gid=N [65534]), enforced by the server. Client and server prove to each other that they have it. SIGHUP
     /// has the file read again. Through a Unix socket the user that runs the server, and root, need none
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
 
     /// Make a new key, print the lines for the server's and the client's file, and end
-    #[arg(long, value_name = "NAME[,export=NAME][,ro]", value_parser = NewKey::parse)]
+    #[arg(long, value_name = "NAME[,export=NAME][,ro][,squash=root|all][,uid=N][,gid=N]", value_parser = NewKey::parse)]
     pub new_key: Option<NewKey>,
 
     /// Over TCP speak TLS 1.3, and nothing else, with the certificate in this file (PEM, with those between it and its

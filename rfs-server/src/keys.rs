@@ -1,4 +1,4 @@
-//! The keys of a server: a file of lines `NAME SECRET EXPORT ro|rw`, and what each opens.
+//! The keys of a server: a file of lines `NAME SECRET EXPORT ro|rw [squash=root|all] [uid=N] [gid=N]`, and what each opens.
 //!
 //! Threading: any number of threads ask; [`Keys::replace`] takes new ones at any time.
 
@@ -8,7 +8,10 @@ use parking_lot::RwLock;
 use rdmabox::{Domain, Grant, Key, KeyFile, KeyFileError, KeyId, Keyring, Secret};
 use seeded_faults::{Fault, seeded};
 
-use crate::rights::Rights;
+use crate::{
+    rights::Rights,
+    squash::{Squash, SquashWords},
+};
 
 /// What a key opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +21,15 @@ pub struct Opens {
     pub export: usize,
     /// What may be done with it.
     pub rights: Rights,
+    /// Whom its users stand for.
+    pub squash: Squash,
+}
+
+impl Opens {
+    /// Returns how a session with the key reaches memory. With a squash the server alone changes it.
+    pub fn reach(&self) -> Rights {
+        if self.squash.is_nobody() { self.rights } else { Rights::Read }
+    }
 }
 
 /// What the lines of a file say.
@@ -46,12 +58,17 @@ pub fn read(path: &Path, exports: &[&str]) -> Result<Book, KeyFileError> {
 fn parse(line: &str, exports: &[&str]) -> Result<(KeyId, Opens), String> {
     let mut words = line.split_whitespace();
     let Key { id, secret } = Key::from_words(&mut words).map_err(|e| e.to_string())?;
-    let (Some(name), Some(rights), None) = (words.next(), words.next(), words.next()) else {
-        return Err("a line is a name, a secret, an export, and ro or rw".into());
-    };
+    let form = || "a line is a name, a secret, an export, and ro or rw".to_owned();
+    let (Some(name), Some(rights)) = (words.next(), words.next()) else { return Err(form()) };
+    let mut squash = SquashWords::default();
+    for word in words {
+        if !squash.take(word)? {
+            return Err(format!("{}, with squash=root or squash=all, uid=N and gid=N if need be", form()));
+        }
+    }
     let export = exports.iter().position(|export| *export == name);
     let export = export.ok_or_else(|| format!("there is no export named {}", rdmabox::shown(name)))?;
-    Ok((id, Opens { secret, export, rights: rights.parse()? }))
+    Ok((id, Opens { secret, export, rights: rights.parse()?, squash: squash.squash()? }))
 }
 
 /// The keys that count now.
@@ -90,12 +107,12 @@ impl Keys {
 
 impl Keyring for Keys {
     fn grant(&self, id: &KeyId) -> Option<Grant> {
-        let Opens { secret, export, rights } = self.opens(id)?;
-        Some(Grant { secret, domain: *self.domains.get(&(export, rights))? })
+        let opens = self.opens(id)?;
+        Some(Grant { domain: *self.domains.get(&(opens.export, opens.reach()))?, secret: opens.secret })
     }
 }
 
-/// A new key as a command line asks for it: `NAME[,export=NAME][,ro]`.
+/// A new key as a command line asks for it: `NAME[,export=NAME][,ro][,squash=root|all][,uid=N][,gid=N]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewKey {
     /// Its name.
@@ -104,6 +121,8 @@ pub struct NewKey {
     pub export: String,
     /// What may be done with it.
     pub rights: Rights,
+    /// Whom its users stand for.
+    pub squash: Squash,
 }
 
 impl NewKey {
@@ -111,14 +130,21 @@ impl NewKey {
     pub fn parse(text: &str) -> Result<NewKey, String> {
         let mut parts = text.split(',');
         let id = parts.next().unwrap_or_default().parse().map_err(|e: rdmabox::KeyError| e.to_string())?;
-        let mut key = NewKey { id, export: "rfs".into(), rights: Rights::Write };
+        let mut key = NewKey { id, export: "rfs".into(), rights: Rights::Write, squash: Squash::Nobody };
+        let mut squash = SquashWords::default();
         for part in parts {
             match part.split_once('=') {
+                _ if squash.take(part)? => {}
                 Some(("export", name)) if !name.is_empty() => key.export = name.to_owned(),
                 None => key.rights = part.parse()?,
-                Some(_) => return Err(format!("{part:?}: a key has export=NAME and ro or rw")),
+                Some(_) => {
+                    return Err(format!(
+                        "{part:?}: a key has export=NAME, ro or rw, and squash=root or squash=all with uid=N and gid=N"
+                    ));
+                }
             }
         }
+        key.squash = squash.squash()?;
         // A line of the file is made of words.
         match key.export.contains(char::is_whitespace) {
             true => Err("an export with a key has a name without spaces".into()),
@@ -130,7 +156,7 @@ impl NewKey {
     pub fn lines(&self, secret: &Secret) -> [zeroize::Zeroizing<String>; 2] {
         let (id, digits) = (self.id, secret.to_hex());
         let client = format!("{id} {}", *digits);
-        [format!("{client} {} {}", self.export, self.rights).into(), client.into()]
+        [format!("{client} {} {}{}", self.export, self.rights, self.squash).into(), client.into()]
     }
 }
 
@@ -159,7 +185,12 @@ mod tests {
     #[test]
     fn lines_say_what_keys_open() {
         let book = book(&format!("# who\nlaptop {SECRET} rfs rw\n\n  tv  {OTHER}\tscratch ro\n")).unwrap();
-        let opens = |secret: &str, export, rights| Opens { secret: secret.parse().unwrap(), export, rights };
+        let opens = |secret: &str, export, rights| Opens {
+            secret: secret.parse().unwrap(),
+            export,
+            rights,
+            squash: Squash::Nobody,
+        };
         assert_eq!(book.len(), 2);
         assert_eq!(book[&id("laptop")], opens(SECRET, 0, Rights::Write));
         assert_eq!(book[&id("tv")], opens(OTHER, 1, Rights::Read));
@@ -170,7 +201,16 @@ mod tests {
         for (text, said) in [
             ("", "FILE: there is no key in it"),
             ("\n\nk SECRET rfs\n", "FILE, line 3: a line is a name, a secret, an export, and ro or rw"),
-            ("k SECRET rfs rw x\n", "FILE, line 1: a line is a name, a secret, an export, and ro or rw"),
+            (
+                "k SECRET rfs rw x\n",
+                "FILE, line 1: a line is a name, a secret, an export, and ro or rw, with squash=root or squash=all, uid=N \
+                 and gid=N if need be",
+            ),
+            (
+                "k SECRET rfs rw squash=no\n",
+                "FILE, line 1: \"squash=no\" is neither squash=root nor squash=all",
+            ),
+            ("k SECRET rfs rw uid=5\n", "FILE, line 1: uid and gid are for squash=root and squash=all"),
             ("k SECRET home rw\n", "FILE, line 1: there is no export named \"home\""),
             ("k SECRET rfs r\n", "FILE, line 1: \"r\" is no right: ro or rw"),
             ("k SECRET rfs ro\nk SECRET rfs rw\n", "FILE, line 2: the key k is there twice"),
@@ -201,6 +241,11 @@ mod tests {
         assert_eq!(*server, format!("tv {SECRET} scratch ro"));
         assert_eq!(*client, format!("tv {SECRET}"));
         assert_eq!(book(&server).unwrap()[&id("tv")].rights, Rights::Read);
+        let squashed = NewKey::parse("box,squash=all,uid=1000").unwrap();
+        let [server, _] = squashed.lines(&SECRET.parse().unwrap());
+        assert_eq!(*server, format!("box {SECRET} rfs rw squash=all uid=1000 gid=65534"));
+        let opens = &book(&server).unwrap()[&id("box")];
+        assert_eq!((opens.squash, opens.reach()), (squashed.squash, Rights::Read));
         let plain = NewKey::parse("laptop").unwrap();
         assert_eq!((plain.export.as_str(), plain.rights), ("rfs", Rights::Write));
         for wrong in ["", "a b", "a,x", "a,export=", "a,size=1", "a,export=b c", "a,"] {

@@ -49,6 +49,7 @@ pub mod server;
 pub mod service;
 pub mod sessions;
 pub mod space;
+pub mod squash;
 pub mod stats;
 pub mod system;
 pub mod table;

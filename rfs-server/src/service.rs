@@ -28,6 +28,7 @@ use crate::{
     mounts::{Arrival, Attached, Mounts},
     rights::Rights,
     sessions::{Credentials, Regions},
+    squash::Squash,
 };
 
 /// The memory of a file system, as the sessions of one protection domain reach it.
@@ -217,6 +218,13 @@ impl FileService {
         Some(Chosen::Export(self.exports.get(attached.export)?, attached))
     }
 
+    /// Returns whom the users of a peer stand for.
+    fn squash(&self, peer: &Peer) -> Squash {
+        let opens = |key| self.keys.as_ref().and_then(|keys| keys.opens(key));
+        // A key that is gone by now has its session ended.
+        peer.key().and_then(opens).map_or(Squash::Nobody, |opens| opens.squash)
+    }
+
     /// What a session gets that asks for the export `name`.
     fn allowed(&self, peer: &Peer, name: &str) -> Result<Attached, Errno> {
         let place = |name| self.exports.iter().position(|export| export.name == name);
@@ -271,8 +279,10 @@ impl FileService {
         let attached = self.sessions.write().choose(peer.id(), wanted, || {
             let export = &self.exports[wanted.export];
             let credentials = Credentials { key: peer.key().copied(), rights: wanted.rights };
-            let regions = export.regions(peer, wanted.rights);
+            let squash = self.squash(peer);
+            let regions = export.regions(peer, reach(wanted.rights, squash));
             export.dispatcher.session_began_as(wanted.session, regions, credentials);
+            export.dispatcher.squash(wanted.session, squash);
         });
         match attached {
             Some(attached) => Ok(Chosen::Export(&self.exports[attached.export], attached)),
@@ -321,6 +331,11 @@ impl Service for FileService {
         }
         log::debug!("session {}: gone", peer.id());
     }
+}
+
+/// Returns how a session with these rights reaches memory: with a squash the server alone changes it.
+fn reach(rights: Rights, squash: Squash) -> Rights {
+    if squash.is_nobody() { rights } else { Rights::Read }
 }
 
 fn decode(request: &[u8]) -> Result<Request<'_>, String> {

@@ -19,6 +19,7 @@ use crate::{
     numbers::ByNumber,
     replies::Replies,
     rights::Rights,
+    squash::Squash,
 };
 
 /// How a session names the server's memory.
@@ -100,6 +101,9 @@ pub struct Session {
     replies: Mutex<Replies<KeptReply>>,
     /// The room that it takes in the log.
     told: RoomTold,
+    /// Whom its users stand for, if not themselves: then the server checks permissions.
+    squash: Mutex<Squash>,
+    is_squashed: AtomicBool,
 }
 
 impl Session {
@@ -148,6 +152,18 @@ impl Session {
     /// Who it is.
     pub fn credentials(&self) -> Credentials {
         self.credentials
+    }
+
+    /// Says whom its users stand for, before its first request.
+    pub fn squash_as(&self, squash: Squash) {
+        *self.squash.lock() = squash;
+        self.is_squashed.store(!squash.is_nobody(), Ordering::Release);
+    }
+
+    /// Returns whom its users stand for.
+    #[inline]
+    pub fn squash(&self) -> Squash {
+        if self.is_squashed.load(Ordering::Acquire) { *self.squash.lock() } else { Squash::Nobody }
     }
 
     /// Its mount, if that comes back and it is attached.
@@ -214,8 +230,21 @@ impl Sessions {
             (OnceLock::new(), AtomicU8::new(state), Mutex::default(), Mutex::default());
         let (asks_again, told) = (AtomicBool::new(false), RoomTold::default());
         let of_before = state.load(Ordering::Relaxed) != 0;
-        let session =
-            Session { id, regions, credentials, mount, state, of_before, asks_again, part, replies, told };
+        let (squash, is_squashed) = (Mutex::default(), AtomicBool::new(false));
+        let session = Session {
+            id,
+            regions,
+            credentials,
+            mount,
+            state,
+            of_before,
+            asks_again,
+            part,
+            replies,
+            told,
+            squash,
+            is_squashed,
+        };
         let session = Arc::new(session);
         self.stripe(id).write().insert(id, Arc::clone(&session));
         session

@@ -222,6 +222,13 @@ impl Table {
         Some(record::appender_session(self.load(slot, record::APPENDER))).filter(|&session| session != 0)
     }
 
+    /// Takes the end of a file for a session. False if a session holds it.
+    pub fn take_end(&self, slot: u32, session: u64) -> bool {
+        let word = self.memory.atomic_u64(place(slot, record::APPENDER));
+        let taken = record::appender(session, 0).to_le();
+        word.compare_exchange(0, taken, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Ends an append of a session that can append no more.
     pub fn end_append(&self, slot: u32, session: u64) {
         let word = self.memory.atomic_u64(place(slot, record::APPENDER));

@@ -250,3 +250,142 @@ fn keys_change_while_the_server_runs() {
     assert!(matches!(ask(&writer.session, Request::StatFs), Reply::StatFs(_)));
     f.connect(ProviderKind::Tcp, key("late", 4), "");
 }
+
+/// A client that says all that the protocol can say, as root of its machine would.
+#[test]
+fn a_squashed_client_is_not_root_whatever_it_sends() {
+    let lines = [
+        line("writer", 1, "home", "rw"),
+        line("box", 2, "home", "rw squash=root uid=500 gid=501"),
+        line("user", 3, "home", "rw squash=all uid=1000 gid=1000"),
+    ];
+    let f = Fixture::new(&lines);
+    for provider in providers() {
+        let writer = f.connect(provider, key("writer", 1), "");
+        let make = |perm, uid, name: &[u8]| {
+            let made =
+                Request::Create { parent: ROOT_INO, name, perm, umask: 0, uid, gid: uid, exclusive: true };
+            let Reply::Opened(opened) = writer.ask(made) else { panic!("not made") };
+            let Reply::Layout(layout) =
+                writer.ask(Request::Allocate { ino: opened.attr.ino, offset: 0, len: 4096 })
+            else {
+                panic!("no space")
+            };
+            (opened.attr.ino, layout.extents[0].arena, u64::from(opened.attr.slot) * record::LEN as u64)
+        };
+        let name = common::name(provider);
+        let (ino, at, of_record) = make(0o600, 0, &name);
+        let (public, ..) = make(0o755, 0, &[&name[..], b"-public"].concat());
+        // The export's root directory is made root's, and closed to others.
+        for (client, uid, gid) in [
+            (f.connect(provider, key("box", 2), ""), 500, 501),
+            (f.connect(provider, key("user", 3), ""), 1000, 1000),
+        ] {
+            assert!(client.attached.confined && !client.attached.read_only && !writer.attached.confined);
+            let denied = |request| {
+                let reply = client.ask(request);
+                assert!(
+                    matches!(reply, Reply::Error(Errno::EPERM | Errno::EACCES)),
+                    "{request:?}: {reply:?}"
+                );
+            };
+            let (parent, new) = (ROOT_INO, &b"new"[..]);
+            let set = |ino, changes| Request::SetAttr { ino, changes };
+            let none = SetAttr::default();
+            let xattr = |name| Request::SetXattr {
+                ino: public,
+                name,
+                value: b"x",
+                how: XattrSet::Any,
+                continued: false,
+                drop_sgid: false,
+                only_if: None,
+            };
+            for request in [
+                Request::Open { ino, write: false },
+                Request::Open { ino: public, write: true },
+                Request::Unlink { parent, name: &name },
+                Request::Create {
+                    parent,
+                    name: new,
+                    perm: 0o4755,
+                    umask: 0,
+                    uid: 0,
+                    gid: 0,
+                    exclusive: true,
+                },
+                Request::Mkdir { parent, name: new, perm: 0o755, umask: 0, uid: 0, gid: 0 },
+                Request::Mknod { parent, name: new, mode: 0o020_666, umask: 0, rdev: 259, uid: 0, gid: 0 },
+                Request::Symlink { parent, name: new, target: b"x", uid: 0, gid: 0 },
+                Request::Link { ino, parent, name: new },
+                Request::Rename {
+                    parent,
+                    name: &name,
+                    new_parent: parent,
+                    new_name: new,
+                    flags: RenameFlags::empty(),
+                    whiteout: None,
+                },
+                set(public, SetAttr { size: Some(0), ..none }),
+                set(public, SetAttr { perm: Some(0o4777), ..none }),
+                set(public, SetAttr { uid: Some(uid), gid: Some(gid), ..none }),
+                set(ino, SetAttr { perm: Some(0o666), ..none }),
+                xattr(b"user.a"),
+                xattr(b"trusted.a"),
+                xattr(b"security.capability"),
+                Request::Verify { ino: 0, offset: 0 },
+            ] {
+                denied(request);
+            }
+            // Opened to read, it is not written in other ways either.
+            assert!(matches!(client.ask(Request::Open { ino: public, write: false }), Reply::Opened(_)));
+            denied(Request::Allocate { ino: public, offset: 0, len: 4096 });
+            denied(Request::Fallocate {
+                ino: public,
+                offset: 0,
+                len: 4096,
+                flags: FallocateFlags::ZERO_RANGE,
+            });
+            let (check, growth) = (rfs_proto::checksum::check_data(b"x"), rfs_proto::Growth::Reach);
+            denied(Request::Write { ino: public, offset: 0, check, growth, data: b"x" });
+            // Nor one-sidedly: sizes and times of all files are in the table.
+            for region in [client.attached.arena, writer.attached.arena] {
+                refused(client.session.write(place(&region, at), b"tampered"));
+            }
+            for region in [client.attached.table, writer.attached.table] {
+                refused(client.session.write(place(&region, of_record + record::SIZE as u64), &[0; 8]));
+                refused(client.session.compare_swap(place(&region, of_record), 0, 9));
+            }
+        }
+        // Where all may make names, those are the key's user's.
+        let open = SetAttr { perm: Some(0o1777), ..SetAttr::default() };
+        assert!(matches!(writer.ask(Request::SetAttr { ino: ROOT_INO, changes: open }), Reply::Attr(_)));
+        for (name_of_key, secret, owner) in [("box", 2, (500, 501)), ("user", 3, (1000, 1000))] {
+            let client = f.connect(provider, key(name_of_key, secret), "");
+            let new = [&name[..], name_of_key.as_bytes()].concat();
+            let made = Request::Create {
+                parent: ROOT_INO,
+                name: &new,
+                perm: 0o4755,
+                umask: 0,
+                uid: 0,
+                gid: 0,
+                exclusive: true,
+            };
+            let Reply::Opened(opened) = client.ask(made) else { panic!("not made") };
+            assert_eq!((opened.attr.uid, opened.attr.gid), owner);
+            let ino = opened.attr.ino;
+            for (uid, gid) in [(Some(0), None), (None, Some(0)), (Some(1001), None)] {
+                let changes = SetAttr { uid, gid, ..SetAttr::default() };
+                assert_eq!(client.ask(Request::SetAttr { ino, changes }), Reply::Error(Errno::EPERM));
+            }
+            // Of another's in a sticky directory: neither removed nor replaced.
+            let public = [&name[..], b"-public"].concat();
+            let theirs = Request::Unlink { parent: ROOT_INO, name: &public };
+            assert_eq!(client.ask(theirs), Reply::Error(Errno::EPERM));
+            assert!(matches!(client.ask(Request::Unlink { parent: ROOT_INO, name: &new }), Reply::Done));
+        }
+        let closed = SetAttr { perm: Some(0o755), ..SetAttr::default() };
+        assert!(matches!(writer.ask(Request::SetAttr { ino: ROOT_INO, changes: closed }), Reply::Attr(_)));
+    }
+}

@@ -1,10 +1,17 @@
-//! Writing where memory has checksums: by calls, as it is the server that places the bytes and says their checks.
+//! Writing where memory has checksums or the session may only read it: by calls, as it is the server that places the bytes.
 //!
 //! What is longer than a message goes in parts, several of which are under way at once. All but the last one leave the size as it is; that one
 //! follows when the others have been answered, so that the size comes after the bytes, as with writes that are one-sided. Each part has
 //! the check of its data as it was here, which the server compares with what has arrived.
 
-use rfs_proto::{BLOCK, Errno, Growth, Reply, Request, WRITE_PART, checksum, decode_reply, encode_request};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use rfs_proto::{
+    BLOCK, Errno, Growth, MAX_FILE_SIZE, Reply, Request, WRITE_PART, checksum, decode_reply, encode_request,
+};
 
 use super::{
     Client, ClientError, data::guarded_since, inode::Inode, names::wrong_kind, record::Glimpse, space::TRIES,
@@ -12,6 +19,9 @@ use super::{
 
 /// So often a part is sent again that arrives damaged.
 const DAMAGED: usize = 3;
+/// Pauses while another session appends.
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// Parts under way at once.
 const AT_ONCE: usize = 4;
 
@@ -32,6 +42,39 @@ fn request(ino: u64, (offset, data): (u64, &[u8]), growth: Growth) -> Request<'_
 }
 
 impl Client {
+    /// Returns true if the server places bytes.
+    pub(super) fn writes_by_server(&self) -> bool {
+        self.sums.is_some() || self.confined
+    }
+
+    /// Appends to an open file of which the session may write nothing, not even that it holds the end. Each part is appended by itself: so
+    /// more than one part may have appends of other mounts in between. Returns where the first part begins.
+    pub(super) fn append_confined(
+        &self,
+        inode: &Inode,
+        since: u32,
+        mut data: &[u8],
+    ) -> Result<u64, ClientError> {
+        let (mut first, give_up, mut pause) = (None, Instant::now() + self.patience, FIRST_PAUSE);
+        while !data.is_empty() {
+            let now = self.in_its_era(inode, since, || self.look(inode))?;
+            let (part, rest) = data.split_at(data.len().min(WRITE_PART - (now.size % BLOCK) as usize));
+            let end = now.size.checked_add(part.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
+            let (offset, end) = (now.size, end.ok_or(Errno::EFBIG)?);
+            if self.append_by_server(inode, since, now, end, part)? {
+                first.get_or_insert(offset);
+                data = rest;
+            } else if Instant::now() >= give_up {
+                return Err(ClientError::Unstable);
+            } else {
+                // Appends of others are short.
+                thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        Ok(first.unwrap_or(0))
+    }
+
     /// Writes up to `end` into a file that stays open meanwhile.
     pub(super) fn write_by_server(
         &self,

@@ -267,7 +267,7 @@ impl Client {
         AttachOptions { keeps, alone, checked, access_times, directory_access_times, .. }: &AttachOptions,
         Introduced { attached, clock }: Introduced,
     ) -> Result<Client, ClientError> {
-        let Attached { arena, table, sums, session, read_only, .. } = attached;
+        let Attached { arena, table, sums, session, read_only, confined, .. } = attached;
         if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
             return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
         }
@@ -303,6 +303,7 @@ impl Client {
             session: Arc::new(AtomicU64::new(session)),
             mount: None,
             read_only,
+            confined,
             patience: SessionOptions::default().operation_timeout,
         })
     }

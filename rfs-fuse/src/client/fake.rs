@@ -243,6 +243,7 @@ impl Fake {
                     memory: Identity([3; 16]),
                     starts: 1,
                     resumed: false,
+                    confined: false,
                 }))
             }
             Request::Lookup { name, .. } => {

@@ -159,7 +159,7 @@ impl Client {
 
     /// Whether so many bytes may be read or written later at all.
     pub fn is_for_later(&self, len: usize) -> bool {
-        len as u64 <= LARGEST && !self.records.is_mapped() && self.sums.is_none()
+        len as u64 <= LARGEST && !self.records.is_mapped() && !self.writes_by_server()
     }
 
     /// What there is to do next for a thread with a request that is not alone.

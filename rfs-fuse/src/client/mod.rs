@@ -102,6 +102,8 @@ pub struct Client {
     mount: Option<Identity>,
     /// It may change nothing.
     read_only: bool,
+    /// The memory can only be read: the server writes, and says the time of it.
+    confined: bool,
     /// For how long one waits for another client.
     patience: Duration,
 }

@@ -219,7 +219,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
         ("00 8f01", Reply::Error(Errno(143))),
         ("01", Reply::Done),
         (
-            "02 8010 8020 01 8020 8020 ffffffff0f 01 8040 8020 07 8080d0e2c6bfce972f ac02 01 000102030405060708090a0b0c0d0eff 03 01",
+            "02 8010 8020 01 8020 8020 ffffffff0f 01 8040 8020 07 8080d0e2c6bfce972f ac02 01 000102030405060708090a0b0c0d0eff 03 01 01",
             Reply::Attached(Attached {
                 arena: region(2048, 1),
                 table: region(4096, u32::MAX),
@@ -230,6 +230,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                 memory: identity(),
                 starts: 3,
                 resumed: true,
+                confined: true,
             }),
         ),
         ("03 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01", Reply::Attr(attr())),

@@ -26,7 +26,10 @@ pub(super) enum Attempt {
 impl Call<'_> {
     pub(super) fn answer_data(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
-            Request::Open { ino, write } => self.answered(&[ino], |meta| meta.open(session, ino, write)),
+            Request::Open { ino, write } => self.answered(&[ino], |meta| {
+                meta.may_open(ino, write)?;
+                meta.open(session, ino, write)
+            }),
             Request::Close { ino } => self.answered(&[ino], |meta| meta.close(session, ino)),
             Request::Layout { ino, offset } => {
                 self.look(&[ino], |look| look.layout_of_open(session, ino, offset)).map(Reply::Layout)
@@ -36,9 +39,15 @@ impl Call<'_> {
             }
             Request::SetAttr { ino, changes } => {
                 let now = self.clock.now();
-                self.answered(&[ino], |meta| meta.set_attr(session, ino, &changes, now))
+                self.answered(&[ino], |meta| {
+                    meta.may_set(ino, &changes)?;
+                    meta.set_attr(session, ino, &changes, now)
+                })
             }
-            Request::Accessed { ino, at } => self.locked(&[ino], |meta| meta.accessed(ino, at)),
+            Request::Accessed { ino, at } => self.locked(&[ino], |meta| {
+                meta.may_read(ino)?;
+                meta.accessed(ino, at)
+            }),
             // The others are handled elsewhere.
             _ => Err(Errno::ENOSYS),
         }
@@ -129,6 +138,7 @@ impl Meta<'_> {
         if !self.leases(ino).holds(session, ino) {
             return Err(Errno::EBADF);
         }
+        self.may_write(ino)?;
         self.will_write(session, ino);
         if end > offset {
             let free = if ahead { self.space.totals().available() } else { 0 };
@@ -160,7 +170,7 @@ impl Meta<'_> {
     fn set_attr(&mut self, session: u64, ino: u64, changes: &SetAttr, now: i64) -> Result<Reply, Errno> {
         let inode = self.namespace.get(ino)?;
         inode.belongs(changes.only_if)?;
-        let kind = inode.kind;
+        let (kind, gid) = (inode.kind, inode.gid);
         if let Some(size) = changes.size {
             match kind {
                 FileKind::Regular if size > MAX_FILE_SIZE => return Err(Errno::EFBIG),
@@ -182,14 +192,17 @@ impl Meta<'_> {
             self.publish(ino);
             return Err(e);
         }
+        let perm = changes.perm.map(|perm| self.permissions(perm, changes.gid.unwrap_or(gid), kind));
+        // The kernel of a client with a squash is not asked.
+        let drop_privileges = changes.drop_privileges || (changes.size.is_some() && self.is_squashed());
         let inode = self.namespace.get_mut(ino)?;
         // As the kernel's own file systems do it. A mode that is given is meant so.
         let owner_changes = changes.uid.is_some() || changes.gid.is_some();
         let before = (inode.uid, inode.gid);
         let xattr_bytes = inode.xattr_bytes();
-        match changes.perm {
+        match perm {
             Some(perm) => inode.set_perm(perm),
-            None if changes.drop_privileges || owner_changes => inode.drop_privileges(),
+            None if drop_privileges || owner_changes => inode.drop_privileges(),
             None => {}
         }
         let xattr_bytes = xattr_bytes - inode.xattr_bytes();

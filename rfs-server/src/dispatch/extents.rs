@@ -148,6 +148,8 @@ impl<M: Mode> View<'_, M> {
         for ino in [step.from.0, step.to.0] {
             self.check_open(session, ino)?;
         }
+        self.may_read(step.from.0)?;
+        self.may_write(step.to.0)?;
         let size = self.table.size(self.namespace.get(step.from.0)?.slot);
         Ok(step.len.min(size.saturating_sub(step.from.1)))
     }
@@ -180,6 +182,7 @@ impl Meta<'_> {
     /// Takes the space of whole blocks away, and zeroes the rest.
     fn punch(&mut self, session: u64, ino: u64, offset: u64, end: u64, now: i64) -> Result<Attr, Errno> {
         self.check_open(session, ino)?;
+        self.may_write(ino)?;
         self.will_write(session, ino);
         let slot = self.namespace.get(ino)?.slot;
         let size = self.table.size(slot);
@@ -196,10 +199,24 @@ impl Meta<'_> {
     /// Zeroes a range that has space; what has none reads as zero in any case.
     fn zero(&mut self, session: u64, ino: u64, offset: u64, end: u64) -> Result<(), Errno> {
         self.check_open(session, ino)?;
+        self.may_write(ino)?;
         for (_, place, len) in self.file(ino)?.pieces(offset, end) {
             if let Some(start) = place {
                 self.space.zero(Range { start, len });
             }
+        }
+        Ok(())
+    }
+
+    /// Takes set-user-ID, set-group-ID and capabilities away, as a kernel does before a write.
+    fn drop_privileges(&mut self, session: u64, ino: u64) -> Result<(), Errno> {
+        let inode = self.namespace.get_mut(ino)?;
+        let before = (inode.perm, inode.xattr_bytes());
+        inode.drop_privileges();
+        let after = (inode.perm, inode.xattr_bytes());
+        self.xattrs.give_back(before.1 - after.1);
+        if after != before {
+            self.attr_changed(session, ino);
         }
         Ok(())
     }
@@ -218,7 +235,10 @@ impl Meta<'_> {
     }
 
     /// The server changed the contents of a file.
-    fn changed_by_server(&mut self, session: u64, ino: u64, now: i64) -> Result<Attr, Errno> {
+    pub(super) fn changed_by_server(&mut self, session: u64, ino: u64, now: i64) -> Result<Attr, Errno> {
+        if self.is_squashed() {
+            self.drop_privileges(session, ino)?;
+        }
         let inode = self.namespace.get_mut(ino)?;
         inode.mtime = now;
         inode.ctime = now;

@@ -39,6 +39,7 @@ impl Call<'_> {
     ) -> Result<DirPage, Errno> {
         self.page(session, || {
             self.look(&[ino], |look| {
+                look.may_list(ino)?;
                 let names = names(look.namespace.directory(ino)?, cookie, max_entries);
                 look.told_name(session, ino);
                 Ok(names)
@@ -56,6 +57,9 @@ impl Call<'_> {
         check_name(name)?;
         self.page(session, || {
             self.look(&[parent], |look| {
+                look.may_search(parent)?;
+                // Names that follow are those of a listing.
+                let max_entries = if look.may_list(parent).is_ok() { max_entries } else { 1 };
                 let directory = look.namespace.directory(parent)?;
                 look.told_name(session, parent);
                 // Cookies are not 0; what follows the one before it begins with the name.

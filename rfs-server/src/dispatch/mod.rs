@@ -23,6 +23,7 @@ mod once;
 mod order;
 mod outcome;
 mod pending;
+mod permission;
 mod quota;
 mod recover;
 mod room;
@@ -56,6 +57,7 @@ use crate::{
     rights::{Rights, changes},
     sessions::{Credentials, Manner, Refused, Regions, Sessions},
     space::Space,
+    squash::Squash,
     stats::{Counters, request_name},
     table::Table,
 };
@@ -175,6 +177,13 @@ impl Dispatcher {
     /// A session came up.
     pub fn session_began_as(&self, session: u64, regions: Regions, credentials: Credentials) {
         self.sessions.begin(session, regions, credentials);
+    }
+
+    /// Says whom the users of a session stand for, before its first request.
+    pub fn squash(&self, session: u64, squash: Squash) {
+        if let Some(session) = self.sessions.get(session) {
+            session.squash_as(squash);
+        }
     }
 
     /// A session is gone, and none of its one-sided operations can arrive any more: everything it had open is
@@ -318,6 +327,7 @@ impl Dispatcher {
         if journal.is_some_and(|journal| journal.is_behind()) && changes(&request) {
             return Err(Errno::EIO);
         }
+        permission::may_ask(asker.squash(), &request)?;
         let call = Call::new(&self.store, &*self.clock, &asker, number);
         let mut reply = self.reply(&call, session, request);
         let logged = number.is_some() || changes(&request);

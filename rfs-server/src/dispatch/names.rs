@@ -62,18 +62,22 @@ impl Call<'_> {
                 self.make(session, Place { parent, name }, new, now)
             }
             Request::Link { ino, parent, name } => self.answered(&[ino, parent], |meta| {
+                meta.may_change(parent)?;
+                meta.may_link(ino)?;
                 let effects = meta.namespace.link(ino, parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.told_name(session, parent);
                 meta.told(session, ino).map(Reply::Attr)
             }),
             Request::Unlink { parent, name } => self.answered_changing(&[parent], |meta| {
+                meta.may_remove(Place { parent, name })?;
                 let effects = meta.namespace.unlink(parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.told_name(session, parent);
                 Ok(Reply::Done)
             }),
             Request::Rmdir { parent, name } => self.answered_changing(&[parent], |meta| {
+                meta.may_remove(Place { parent, name })?;
                 let effects = meta.namespace.rmdir(parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.told_name(session, parent);
@@ -93,6 +97,7 @@ impl Call<'_> {
 
     fn lookup(&self, session: u64, Place { parent, name }: Place<'_>) -> Result<Reply, Errno> {
         self.looking(&[parent], |look| {
+            look.may_search(parent)?;
             let found = look.namespace.lookup(parent, name);
             if let Ok(ino) = found {
                 look.need(ino)?;
@@ -111,6 +116,8 @@ impl Call<'_> {
 
 fn make(meta: &mut Meta<'_>, session: u64, place: Place<'_>, new: New<'_>, now: i64) -> Result<Attr, Stop> {
     let Place { parent, name } = place;
+    meta.may_change(parent)?;
+    let new = meta.new_inode(parent, new)?;
     meta.namespace.may_make(parent, name, new.kind)?;
     let slot = meta.table.take().ok_or(Errno::ENOSPC)?;
     let (ino, effects) = meta.namespace.make(parent, name, New { slot, ..new }, now)?;
@@ -135,7 +142,8 @@ fn rename(
     (flags, whiteout): (RenameFlags, Option<Owner>),
     now: i64,
 ) -> Result<Reply, Stop> {
-    let left = match whiteout {
+    meta.may_rename(from, to)?;
+    let left = match whiteout.map(|owner| meta.owner(owner)) {
         Some(owner)
             if meta.namespace.may_rename(from, to, flags, true)? && !seeded(Fault::WhiteoutForgotten) =>
         {
@@ -164,6 +172,7 @@ fn create(
     (new, exclusive): (New<'_>, bool),
     now: i64,
 ) -> Result<Reply, Stop> {
+    meta.may_search(place.parent)?;
     let ino = match meta.namespace.probe(place.parent, place.name)? {
         Some(_) if exclusive && !seeded(Fault::ExclusiveIgnored) => return Err(Errno::EEXIST.into()),
         Some(existing) => {
@@ -178,7 +187,10 @@ fn create(
         }
     };
     match meta.namespace.get(ino)?.kind {
-        FileKind::Regular => Ok(meta.open(session, ino, true)?),
+        FileKind::Regular => {
+            meta.may_open(ino, true)?;
+            Ok(meta.open(session, ino, true)?)
+        }
         FileKind::Directory => Err(Errno::EISDIR.into()),
         _ => Err(Errno::EEXIST.into()),
     }

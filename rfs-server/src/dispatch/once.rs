@@ -138,6 +138,7 @@ impl Dispatcher {
     ) -> Attached {
         let (memory, starts) = self.memory;
         let now = self.clock.now();
-        Attached { arena, table, sums, now, session, read_only: false, memory, starts, resumed }
+        let confined = self.sessions.get(session).is_some_and(|session| !session.squash().is_nobody());
+        Attached { arena, table, sums, now, session, read_only: false, memory, starts, resumed, confined }
     }
 }

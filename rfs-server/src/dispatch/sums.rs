@@ -104,7 +104,11 @@ impl Call<'_> {
     fn write(&self, session: u64, write: &Write<'_>) -> Result<Reply, Errno> {
         loop {
             let step = |meta: &mut Meta<'_>| {
-                let written = meta.write(session, write)?;
+                let written = meta.write_held(session, write)?;
+                if written && meta.is_squashed() {
+                    // Its client cannot say the time in the record.
+                    meta.changed_by_server(session, write.ino, self.clock.now())?;
+                }
                 if written {
                     meta.say(self.number, &Reply::Done);
                 }
@@ -284,16 +288,40 @@ impl Meta<'_> {
         Ok(true)
     }
 
+    /// Writes for a session that cannot hold the end of the file itself, which an append needs: others append one-sidedly.
+    fn write_held(&mut self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
+        let appends = matches!(write.growth, Growth::From(_));
+        if !self.is_squashed() || !appends {
+            let begun = appends && self.was_begun(session, write)?;
+            return self.write(session, write, begun);
+        }
+        if !self.leases(write.ino).holds(session, write.ino) {
+            return Err(Errno::EBADF);
+        }
+        let slot = self.namespace.get(write.ino)?.slot;
+        // It holds the end already if the server before was killed at this very append.
+        let begun = self.table.appends(slot) == Some(session) && self.was_begun(session, write)?;
+        if self.table.appends(slot) != Some(session) && !self.table.take_end(slot, session) {
+            return Err(Errno::EAGAIN);
+        }
+        let written = self.write(session, write, begun);
+        if !matches!(written, Ok(false)) {
+            self.table.end_append(slot, session);
+        }
+        written
+    }
+
     /// False if there is space, but none that is zero yet.
-    fn write(&mut self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
+    fn write(&mut self, session: u64, write: &Write<'_>, begun: bool) -> Result<bool, Errno> {
         let Write { ino, offset, growth, mut data } = *write;
         let end = write.end();
         if !self.leases(ino).holds(session, ino) {
             return Err(Errno::EBADF);
         }
+        self.may_write(ino)?;
         let slot = self.namespace.get(ino)?.slot;
         let size = self.table.size(slot);
-        if matches!(growth, Growth::From(was) if was != size) && !self.was_begun(session, write)? {
+        if matches!(growth, Growth::From(was) if was != size) && !begun {
             return Err(Errno::EAGAIN);
         }
         self.will_write(session, ino);

@@ -8,6 +8,7 @@ use seeded_faults::{Fault, seeded};
 use super::{
     call::Call,
     meta::{Look, Meta},
+    permission::visible_names,
 };
 use crate::namespace::XattrName;
 
@@ -23,11 +24,17 @@ impl Call<'_> {
         match request {
             Request::GetXattr { ino, name, offset } => {
                 let name = XattrName::parse(name)?;
-                self.look(&[ino], |look| look.get_xattr(ino, name, offset))
+                self.look(&[ino], |look| {
+                    if matches!(name, XattrName::Plain(name) if name.starts_with(b"user.")) {
+                        look.may_read(ino)?;
+                    }
+                    look.get_xattr(ino, name, offset)
+                })
             }
             Request::ListXattr { ino, offset } => self.look(&[ino], |look| {
                 let xattrs = look.namespace.get(ino)?.xattrs.as_ref();
                 let names = xattrs.map_or_else(Vec::new, |xattrs| xattrs.names());
+                let names = visible_names(self.asker.squash(), names);
                 Ok(part(xattrs.map_or(0, |xattrs| xattrs.version()), &names, offset))
             }),
             Request::XattrPart { value } => {
@@ -44,6 +51,8 @@ impl Call<'_> {
                 let name = XattrName::parse(name)?;
                 let reply = self.answered(&[ino], |meta| {
                     meta.namespace.get(ino)?.belongs(only_if)?;
+                    meta.may_set_xattr(ino, name)?;
+                    let drop_sgid = drop_sgid || meta.drops_setgid(ino);
                     let reply = meta.set_xattr(ino, name, whole, (how, drop_sgid), now)?;
                     meta.attr_changed(session, ino);
                     Ok(reply)
@@ -55,6 +64,7 @@ impl Call<'_> {
                 let name = XattrName::parse(name)?;
                 self.answered(&[ino], |meta| {
                     meta.namespace.get(ino)?.belongs(only_if)?;
+                    meta.may_set_xattr(ino, name)?;
                     let reply = meta.remove_xattr(ino, name, now)?;
                     meta.attr_changed(session, ino);
                     Ok(reply)

@@ -1,8 +1,8 @@
 //! POSIX access control lists: their encoding as extended attributes, and what they have to do with permission bits.
-//! Pure. The rules are those of POSIX.1e draft 17 as Linux has them (acl(5)); checking access is the clients' kernels'
-//! business.
+//! Pure. The rules are those of POSIX.1e draft 17 as Linux has them (acl(5)). Clients' kernels check access; the server does so for keys
+//! with a squash only.
 
-use rfs_proto::Errno;
+use rfs_proto::{Errno, Owner};
 
 /// Version of the encoding: a header of four bytes, then eight for each entry, little-endian.
 const VERSION: u32 = 2;
@@ -72,6 +72,45 @@ impl Acl {
         let class = |tag| perm(tag).unwrap_or(0);
         let group = perm(MASK).unwrap_or_else(|| class(GROUP_OBJ));
         class(USER_OBJ) << 6 | group << 3 | class(OTHER)
+    }
+
+    /// Returns true if a user who is not the owner, and who is in one group, has these permissions of an inode of group `gid`.
+    pub fn permits(&self, user: Owner, gid: u32, wanted: u32) -> bool {
+        let named = |entry: &&Entry| entry.tag == USER && entry.id == user.uid;
+        if let Some(entry) = self.0.iter().find(named) {
+            return self.masked(entry) & wanted == wanted;
+        }
+        let group = |entry: &&Entry| match entry.tag {
+            GROUP_OBJ => gid == user.gid,
+            GROUP => entry.id == user.gid,
+            _ => false,
+        };
+        let mut groups = self.0.iter().filter(group).peekable();
+        match groups.peek() {
+            Some(_) => groups.any(|entry| self.masked(entry) & wanted == wanted),
+            None => self.of_others() & wanted == wanted,
+        }
+    }
+
+    /// Returns true if some user that is neither root nor in root's group has these permissions of an inode of root with group `gid`.
+    pub fn permits_some_user(&self, gid: u32, wanted: u32) -> bool {
+        let entry = |entry: &Entry| match entry.tag {
+            USER | GROUP => entry.id != 0,
+            GROUP_OBJ => gid != 0,
+            _ => false,
+        };
+        let mut entries = self.0.iter().filter(|one| entry(one));
+        entries.any(|one| self.masked(one) & wanted == wanted) || self.of_others() & wanted == wanted
+    }
+
+    /// Returns the permissions of an entry that the mask leaves.
+    fn masked(&self, entry: &Entry) -> u32 {
+        let mask = self.0.iter().find(|entry| entry.tag == MASK).map_or(7, |mask| mask.perm);
+        u32::from(entry.perm & mask)
+    }
+
+    fn of_others(&self) -> u32 {
+        self.0.iter().find(|entry| entry.tag == OTHER).map_or(0, |entry| u32::from(entry.perm))
     }
 
     /// Follows a change of permission bits.

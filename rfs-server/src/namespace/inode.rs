@@ -95,6 +95,11 @@ impl Inode {
         }
     }
 
+    /// Returns the group of what is made in this directory for a caller of group `gid`.
+    pub fn group_of_new(&self, gid: u32) -> u32 {
+        if self.perm & SETGID != 0 { self.gid } else { gid }
+    }
+
     /// The attributes as the server knows them: size and blocks of a regular file are 0 here.
     pub fn attr(&self, ino: u64) -> Attr {
         let size = match &self.body {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use rdmabox::Peer;
 use rfs_proto::{Errno, Identity, Reply, Request};
 
-use super::{Chosen, FileService};
+use super::{Chosen, FileService, reach};
 use crate::{
     absences::Absent,
     awake,
@@ -71,7 +71,10 @@ impl FileService {
         }
         log::info!("{peer}: session {} goes on", before.session);
         self.mounts.lock().runs_in(peer.id(), peer.process());
-        let mut reply = export.dispatcher.resume(before.session, export.regions(peer, before.rights));
+        let squash = self.squash(peer);
+        export.dispatcher.squash(before.session, squash);
+        let regions = export.regions(peer, reach(before.rights, squash));
+        let mut reply = export.dispatcher.resume(before.session, regions);
         if let Reply::Attached(attached) = &mut reply {
             attached.read_only = before.rights == Rights::Read;
         }

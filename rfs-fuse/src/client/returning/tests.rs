@@ -64,6 +64,7 @@ impl Server {
             memory,
             starts: 1,
             resumed,
+            confined: false,
         }
     }
 
