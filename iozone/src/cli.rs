@@ -187,6 +187,11 @@ pub struct Switches {
 }
 
 impl Switches {
+    /// Returns whether the kernel keeps pages of these mounts.
+    pub fn keep_pages(&self) -> bool {
+        !self.direct_io && self.cache.as_deref() != Some("none")
+    }
+
     /// Arguments for a mount of the null file system: those that concern FUSE.
     pub fn fuse_args(&self) -> Vec<String> {
         let mut args = pairs(&[

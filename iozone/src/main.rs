@@ -71,6 +71,7 @@ fn bench(bench: &Bench) -> Result<()> {
         record_sizes: records,
         threads: bench.threads,
         rounds: bench.rounds,
+        reads_are_page_cache_hits: bench.switches.keep_pages(),
         results: report::entries(&measured, &infos),
         targets: infos,
     };

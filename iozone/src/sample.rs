@@ -37,7 +37,22 @@ impl Phase {
             Self::RandomWrite => "random write",
         }
     }
+
+    /// Returns whether the phase reads.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Reread | Self::RandomRead)
+    }
+
+    /// Returns its name in tables, with the mark of [`PAGE_CACHE_NOTE`] if the kernel answers it from pages.
+    pub fn heading(self, keeps_pages: bool) -> String {
+        let mark = if keeps_pages && self.reads() { "*" } else { "" };
+        format!("{}{mark}", self.name())
+    }
 }
+
+/// Explains the mark of columns whose figures are those of the kernel's page cache.
+pub const PAGE_CACHE_NOTE: &str =
+    "* page cache hits: the kernel answers from pages that it keeps; no file system is asked, but for sshfs";
 
 /// Throughput in KiB/s of the six phases, in the order of [`Phase::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,6 +7,8 @@ use std::{fs, path::Path, process::Command, thread};
 use rdmabox::{provider::soft, size};
 use serde::{Deserialize, Serialize};
 
+use crate::{Error, Result};
+
 /// A description of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
@@ -103,6 +105,21 @@ pub fn commit(source: &Path) -> String {
         .unwrap_or_else(|| "unknown".into())
 }
 
+/// Returns the commit of a source tree whose tracked files are those of the commit.
+///
+/// # Errors
+/// If the tree differs from its commit, or has none.
+pub fn clean_commit(source: &Path) -> Result<String> {
+    let commit = commit(source);
+    match commit == "unknown" || commit.ends_with("-dirty") {
+        true => Err(Error::Usage(format!(
+            "the tree {} is not that of a commit ({commit}): commit its changes first",
+            source.display()
+        ))),
+        false => Ok(commit),
+    }
+}
+
 fn field(text: &str, name: &str) -> Option<String> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
@@ -159,5 +176,24 @@ mod tests {
     fn no_repository_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(commit(dir.path()), "unknown");
+        assert!(clean_commit(dir.path()).is_err());
+    }
+
+    #[test]
+    fn a_tree_with_changes_is_not_clean() {
+        let dir = tempfile::tempdir().unwrap();
+        let git = |args: &[&str]| {
+            let named = ["-c", "user.name=test", "-c", "user.email=test@example.org"];
+            let status = Command::new("git").arg("-C").arg(dir.path()).args(named).args(args).status();
+            assert!(status.unwrap().success(), "git {args:?}");
+        };
+        git(&["init", "--quiet"]);
+        fs::write(dir.path().join("file"), "one").unwrap();
+        git(&["add", "file"]);
+        git(&["commit", "--quiet", "--message", "one"]);
+        assert_eq!(clean_commit(dir.path()).unwrap(), commit(dir.path()));
+        fs::write(dir.path().join("file"), "another").unwrap();
+        let refusal = clean_commit(dir.path()).unwrap_err().to_string();
+        assert!(refusal.contains("-dirty") && refusal.contains("commit its changes"), "{refusal}");
     }
 }

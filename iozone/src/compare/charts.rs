@@ -14,14 +14,18 @@ pub fn all(comparison: &Comparison) -> Vec<(&'static str, String)> {
         let ceiling = (name == "tmpfs").then(|| name.to_owned());
         name.strip_suffix(UNCACHED).map(str::to_owned).or(ceiling)
     };
-    [("kept", as_report(comparison, kept)), ("uncached", as_report(comparison, uncached))]
+    [("kept", as_report(comparison, true, kept)), ("uncached", as_report(comparison, false, uncached))]
         .into_iter()
         .filter_map(|(name, report)| Some((name, chart::svg(&report?))))
         .collect()
 }
 
-/// What `chosen` gives a name, as a report of IOzone alone. Nothing if that is ceilings only.
-fn as_report(comparison: &Comparison, chosen: impl Fn(&str) -> Option<String>) -> Option<Report> {
+/// Returns the targets to which `chosen` gives a name as a report of IOzone alone, or `None` if only ceilings have a name.
+fn as_report(
+    comparison: &Comparison,
+    reads_are_page_cache_hits: bool,
+    chosen: impl Fn(&str) -> Option<String>,
+) -> Option<Report> {
     let mut results = Vec::new();
     for series in &comparison.results {
         let (Pattern::Iozone(phase), Some(target)) = (series.column.pattern, chosen(&series.target)) else {
@@ -73,6 +77,7 @@ fn as_report(comparison: &Comparison, chosen: impl Fn(&str) -> Option<String>) -
         record_sizes,
         threads: 1,
         rounds: comparison.rounds,
+        reads_are_page_cache_hits,
         targets,
         results,
     })

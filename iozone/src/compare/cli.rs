@@ -49,7 +49,8 @@ pub enum Group {
     Moosefs,
     /// Beside sshfs.
     Sshfs,
-    /// Beside rfs without any optimization: one request at a time, one queue pair, completions by events (on TCP).
+    /// Beside rfs without its optimizations (on TCP): one request at a time, one queue pair, preMR or dynMR, events or busy
+    /// polling, four targets in all.
     Plain,
     /// Beside rfs with one optimization less, for each (on TCP).
     Ablation,

@@ -123,6 +123,15 @@ impl Job {
 }
 
 impl Pattern {
+    /// Returns its name in tables, with the mark of [`PAGE_CACHE_NOTE`](crate::sample::PAGE_CACHE_NOTE) if the kernel answers
+    /// it from pages.
+    pub fn heading(self, keeps_pages: bool) -> String {
+        match self {
+            Pattern::Iozone(phase) => phase.heading(keeps_pages),
+            Pattern::Direct(_) => self.name(),
+        }
+    }
+
     /// Its name in tables.
     pub fn name(self) -> String {
         match self {

@@ -71,8 +71,20 @@ impl Keeps {
     }
 }
 
-/// rfs without any of its optimizations.
+/// Begins the names of rfs without any of its optimizations.
 pub const PLAIN: &str = "tcp-plain";
+
+/// rfs without its optimizations: each request is posted alone, on one queue pair, and nothing else is changed. The choices
+/// that the runtime makes by itself have two fixed values each: behind the name, the title, and the arguments of `rfs-fuse`.
+pub const PLAINS: [(&str, &str, &[&str]); 4] = [
+    ("-dyn-event", "dynMR, completions by events", &["--pre-mr-threshold", "0", "--polling", "event"]),
+    ("-dyn-busy", "dynMR, busy polling", &["--pre-mr-threshold", "0", "--polling", "busy"]),
+    ("-pre-event", "preMR, completions by events", &["--pre-mr-threshold", "1m", "--polling", "event"]),
+    ("-pre-busy", "preMR, busy polling", &["--pre-mr-threshold", "1m", "--polling", "busy"]),
+];
+
+/// Arguments of all [`PLAINS`].
+const PLAIN_ARGS: [&str; 4] = ["--batch", "single", "--queue-pairs", "1"];
 
 /// One optimization off: behind `tcp-`, what it is, and the arguments of `rfs-fuse` that do it.
 pub const ABLATIONS: [(&str, &str, &[&str]); 6] = [
@@ -82,21 +94,6 @@ pub const ABLATIONS: [(&str, &str, &[&str]); 6] = [
     ("dynmr", "every buffer registered, none copied", &["--pre-mr-threshold", "0"]),
     ("1thread", "one thread serves the kernel", &["--threads", "1"]),
     ("nofollow", "threads stay on the core where they are", &["--no-follow"]),
-];
-
-/// All of them off: one request at a time, one queue pair, events.
-const PLAIN_ARGS: [&str; 11] = [
-    "--batch",
-    "single",
-    "--queue-pairs",
-    "1",
-    "--polling",
-    "event",
-    "--pre-mr-threshold",
-    "0",
-    "--threads",
-    "1",
-    "--no-follow",
 ];
 
 /// Records of IOzone for what is compared with rfs itself only.
@@ -158,7 +155,10 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
         Ok(())
     };
     if options.wants(Group::Plain) {
-        variant(PLAIN.into(), "none of the optimizations below", &PLAIN_ARGS)?;
+        for (name, title, args) in PLAINS {
+            let title = format!("one request at a time, one queue pair, {title}");
+            variant(format!("{PLAIN}{name}"), &title, &[&PLAIN_ARGS, args].concat())?;
+        }
     }
     if options.wants(Group::Ablation) {
         for (name, title, args) in ABLATIONS {
@@ -260,6 +260,19 @@ mod tests {
         pairs.iter().map(|(name, jobs)| ((*name).to_owned(), *jobs)).collect()
     }
 
+    fn plain(jobs: usize) -> Vec<(String, usize)> {
+        PLAINS.iter().map(|(name, ..)| (format!("{PLAIN}{name}"), jobs)).collect()
+    }
+
+    #[test]
+    fn plain_changes_what_its_title_says_and_nothing_else() {
+        let changed: Vec<_> = PLAINS.iter().map(|(.., args)| [&PLAIN_ARGS, *args].concat()).collect();
+        for args in changed {
+            let options: Vec<_> = args.iter().step_by(2).copied().collect();
+            assert_eq!(options, ["--batch", "--queue-pairs", "--pre-mr-threshold", "--polling"]);
+        }
+    }
+
     #[test]
     fn everything() {
         let all = lineup(&[]);
@@ -281,8 +294,8 @@ mod tests {
                 ("sshfs", 6)
             ])
         );
-        assert_eq!(all[13], (PLAIN.to_owned(), 7));
-        assert_eq!(all.len(), 14 + ABLATIONS.len());
+        assert!(all[13..17].iter().all(|(name, jobs)| name.starts_with(PLAIN) && *jobs == 7), "{all:?}");
+        assert_eq!(all.len(), 17 + ABLATIONS.len());
     }
 
     #[test]
@@ -299,11 +312,11 @@ mod tests {
         // What is switched off is on TCP, beside TCP without pages.
         assert_eq!(
             lineup(&["--compare=plain,fio", "--providers=shm"]),
-            named(&[("shm", 2), ("tcp", 2), ("tcp-none", 5), ("tcp-plain", 5)])
+            [named(&[("shm", 2), ("tcp", 2), ("tcp-none", 5)]), plain(5)].concat()
         );
         assert_eq!(
             lineup(&["--compare=plain,uncached", "--providers=tcp", "--record-sizes=4k,1m"]),
-            named(&[("tcp-none", 2), ("tcp-plain", 1)])
+            [named(&[("tcp-none", 2)]), plain(1)].concat()
         );
     }
 }

@@ -16,8 +16,8 @@ struct Requirement {
     name: &'static str,
     /// Names of targets, each of which has to.
     of: &'static [&'static str],
-    /// Name of what it is compared with.
-    to: &'static str,
+    /// Names of targets, with each of which they are compared.
+    to: &'static [&'static str],
     metric: Metric,
     phases: &'static [Phase],
     direct: &'static [Access],
@@ -66,7 +66,7 @@ const WRITERS: Access = CALLERS[1];
 const ANY: Requirement = Requirement {
     name: "",
     of: &[],
-    to: "",
+    to: &[],
     metric: Metric::Throughput,
     phases: &[],
     direct: &[],
@@ -74,12 +74,16 @@ const ANY: Requirement = Requirement {
     bound: Bound::Above(1.0),
 };
 
-/// The table.
+/// rfs without its optimizations: [`PLAINS`](super::lineup::PLAINS).
+const PLAIN_NAMES: &[&str] =
+    &["tcp-plain-dyn-event", "tcp-plain-dyn-busy", "tcp-plain-pre-event", "tcp-plain-pre-busy"];
+
+/// The table. `rfs-fuse/PERFORMANCE.md` has the same rows; a test compares them.
 const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "shared memory: as fast as FUSE allows",
         of: &["shm"],
-        to: "null",
+        to: &["null"],
         phases: WRITES,
         direct: &FIO,
         bound: Bound::AtLeast(0.95),
@@ -88,7 +92,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "shared memory, nothing kept: as fast as FUSE allows",
         of: &["shm-none"],
-        to: "null-none",
+        to: &["null-none"],
         phases: &Phase::ALL,
         bound: Bound::AtLeast(0.95),
         ..ANY
@@ -96,7 +100,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "reads from kept pages",
         of: &["shm", "tcp"],
-        to: "null",
+        to: &["null"],
         phases: READS,
         bound: Bound::AtLeast(0.9),
         ..ANY
@@ -104,7 +108,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "large requests past the cache: half of memory's speed",
         of: &["shm"],
-        to: "tmpfs",
+        to: &["tmpfs"],
         direct: &FIO,
         sizes: &[MIB],
         bound: Bound::AtLeast(0.5),
@@ -113,7 +117,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "large requests, nothing kept: half of memory's speed",
         of: &["shm-none"],
-        to: "tmpfs",
+        to: &["tmpfs"],
         phases: &Phase::ALL,
         sizes: &[MIB],
         bound: Bound::AtLeast(0.5),
@@ -122,7 +126,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "TCP: large writes",
         of: &["tcp"],
-        to: "null",
+        to: &["null"],
         phases: WRITES,
         sizes: &[128 * KIB, MIB],
         bound: Bound::AtLeast(0.6),
@@ -131,7 +135,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "TCP: large reads that are not cached",
         of: &["tcp-none"],
-        to: "null-none",
+        to: &["null-none"],
         phases: READS,
         sizes: &[128 * KIB, MIB],
         bound: Bound::AtLeast(0.6),
@@ -140,7 +144,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "TCP: latency of a small read",
         of: &["tcp"],
-        to: "null",
+        to: &["null"],
         metric: Metric::P50,
         direct: &[READ_ONE],
         sizes: &[4 * KIB],
@@ -150,7 +154,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "TCP: many small reads",
         of: &["tcp"],
-        to: "null",
+        to: &["null"],
         direct: &[READ_MANY],
         sizes: &[4 * KIB],
         bound: Bound::AtLeast(0.6),
@@ -159,7 +163,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "small writes that the kernel keeps: as fast as FUSE allows",
         of: &["shm-writeback", "tcp-writeback"],
-        to: "null-writeback",
+        to: &["null-writeback"],
         phases: &[Write, Rewrite],
         sizes: &[4 * KIB],
         bound: Bound::AtLeast(0.95),
@@ -168,7 +172,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "GlusterFS: small writes that the kernel keeps",
         of: &["shm-writeback", "tcp-writeback"],
-        to: "glusterfs",
+        to: &["glusterfs"],
         phases: &[Write, Rewrite],
         sizes: &[4 * KIB],
         bound: Bound::AtLeast(10.0),
@@ -177,7 +181,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "GlusterFS: large writes",
         of: &["shm", "tcp"],
-        to: "glusterfs",
+        to: &["glusterfs"],
         phases: &[Write, Rewrite],
         sizes: &[MIB],
         bound: Bound::AtLeast(3.0),
@@ -186,7 +190,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "GlusterFS: small writes",
         of: &["shm", "tcp"],
-        to: "glusterfs",
+        to: &["glusterfs"],
         phases: &[Write, Rewrite],
         sizes: &[4 * KIB],
         bound: Bound::AtLeast(4.0),
@@ -195,7 +199,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "GlusterFS: small random writes",
         of: &["shm", "tcp"],
-        to: "glusterfs",
+        to: &["glusterfs"],
         phases: &[RandomWrite],
         sizes: &[4 * KIB],
         bound: Bound::AtLeast(5.0),
@@ -204,7 +208,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "GlusterFS: O_DIRECT",
         of: &["shm", "tcp"],
-        to: "glusterfs",
+        to: &["glusterfs"],
         direct: &FIO,
         bound: Bound::AtLeast(3.0),
         ..ANY
@@ -212,7 +216,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "GlusterFS: cached reads",
         of: &["shm", "tcp"],
-        to: "glusterfs",
+        to: &["glusterfs"],
         phases: READS,
         bound: Bound::AtLeast(1.1),
         ..ANY
@@ -220,7 +224,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "GlusterFS: processor time",
         of: &["shm", "tcp"],
-        to: "glusterfs",
+        to: &["glusterfs"],
         metric: Metric::Cpu,
         phases: WRITES,
         direct: &FIO,
@@ -230,7 +234,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "MooseFS: in everything",
         of: &["shm", "tcp"],
-        to: "moosefs",
+        to: &["moosefs"],
         phases: &Phase::ALL,
         direct: &FIO,
         ..ANY
@@ -238,7 +242,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "sshfs: in everything",
         of: &["shm", "tcp"],
-        to: "sshfs",
+        to: &["sshfs"],
         phases: &Phase::ALL,
         direct: &FIO,
         ..ANY
@@ -246,7 +250,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "what the optimizations give to writes",
         of: &["tcp-none"],
-        to: "tcp-plain",
+        to: PLAIN_NAMES,
         phases: WRITES,
         direct: &[WRITERS],
         bound: Bound::AtLeast(1.5),
@@ -255,7 +259,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "what the optimizations give to reads",
         of: &["tcp-none"],
-        to: "tcp-plain",
+        to: PLAIN_NAMES,
         phases: READS,
         direct: &[READERS],
         bound: Bound::AtLeast(2.4),
@@ -264,6 +268,11 @@ const REQUIREMENTS: &[Requirement] = &[
 ];
 
 impl Requirement {
+    /// Returns each target with each target that it is compared with.
+    fn pairs(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.of.iter().flat_map(|of| self.to.iter().map(|to| (*of, *to)))
+    }
+
     fn columns(&self, comparison: &Comparison) -> Vec<Column> {
         let mut columns = comparison.columns();
         columns.retain(|column| {
@@ -313,13 +322,13 @@ fn judge_by(requirements: &[Requirement], comparison: &Comparison) -> Vec<Verdic
     let mut verdicts = Vec::new();
     for requirement in requirements {
         let columns = requirement.columns(comparison);
-        for of in requirement.of {
+        for (of, to) in requirement.pairs() {
             verdicts.extend(columns.iter().filter_map(|&column| {
-                let ratio = comparison.ratio(of, requirement.to, column, requirement.metric)?;
+                let ratio = comparison.ratio(of, to, column, requirement.metric)?;
                 Some(Verdict {
                     name: requirement.name.to_owned(),
-                    of: (*of).to_owned(),
-                    to: requirement.to.to_owned(),
+                    of: of.to_owned(),
+                    to: to.to_owned(),
                     column,
                     ratio,
                     needed: requirement.bound.show(),
@@ -358,7 +367,7 @@ mod tests {
             Requirement {
                 name: "half",
                 of: &["shm", "tcp"],
-                to: "null",
+                to: &["null"],
                 phases: &[Write],
                 direct: &[READ_ONE],
                 bound: Bound::AtLeast(0.5),
@@ -367,15 +376,22 @@ mod tests {
             Requirement {
                 name: "latency",
                 of: &["shm"],
-                to: "null",
+                to: &["null"],
                 metric: Metric::P50,
                 direct: &[READ_ONE],
                 sizes: &[4096],
                 bound: Bound::AtMost(1.9),
                 ..ANY
             },
-            Requirement { name: "elsewhere", of: &["shm"], to: "null", phases: READS, sizes: &[MIB], ..ANY },
-            Requirement { name: "not there", of: &["shm"], to: "glusterfs", phases: READS, ..ANY },
+            Requirement {
+                name: "elsewhere",
+                of: &["shm"],
+                to: &["null"],
+                phases: READS,
+                sizes: &[MIB],
+                ..ANY
+            },
+            Requirement { name: "not there", of: &["shm"], to: &["glusterfs"], phases: READS, ..ANY },
         ];
         let verdicts: Vec<_> = judge_by(&requirements, &example())
             .into_iter()
@@ -390,6 +406,35 @@ mod tests {
                 ("latency".to_owned(), direct, 2.0, false),
             ]
         );
+    }
+
+    /// The first four cells of each row of the document's table: requirement, target, what it is compared with, bound.
+    fn documented() -> Vec<String> {
+        let text = include_str!("../../../rfs-fuse/PERFORMANCE.md");
+        let rows = text.lines().skip_while(|line| !line.starts_with("| required | of | to |"));
+        rows.skip(2)
+            .take_while(|line| line.starts_with('|'))
+            .map(|line| line.split('|').skip(1).take(4).map(str::trim).collect::<Vec<_>>().join(" | "))
+            .collect()
+    }
+
+    #[test]
+    fn the_document_requires_the_same() {
+        let required: Vec<String> = REQUIREMENTS
+            .iter()
+            .flat_map(|requirement| {
+                let row =
+                    |(of, to)| format!("{} | {of} | {to} | {}", requirement.name, requirement.bound.show());
+                requirement.pairs().map(row)
+            })
+            .collect();
+        assert_eq!(documented(), required);
+    }
+
+    #[test]
+    fn plain_names_are_those_of_the_lineup() {
+        use crate::compare::lineup::{PLAIN, PLAINS};
+        assert_eq!(PLAIN_NAMES, PLAINS.map(|(name, ..)| format!("{PLAIN}{name}")));
     }
 
     #[test]

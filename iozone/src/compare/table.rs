@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     markdown::{figure, right, table, times},
+    sample::PAGE_CACHE_NOTE,
     size,
     usage::Idle,
 };
@@ -44,7 +45,19 @@ fn head(comparison: &Comparison) -> String {
         comparison.machine.summary(),
         comparison.commit,
         comparison.began
-    )
+    ) + &note(comparison)
+}
+
+/// The explanation of marked columns, if there are any.
+fn note(comparison: &Comparison) -> String {
+    let reads = |column: &Column| column.pattern.heading(true) != column.pattern.name();
+    let marked = comparison.targets.iter().any(keeps_pages) && comparison.columns().iter().any(reads);
+    if marked { format!("\n{PAGE_CACHE_NOTE}") } else { String::new() }
+}
+
+/// Whether the kernel keeps pages of a target, so that IOzone's reads are page cache hits.
+fn keeps_pages(info: &TargetInfo) -> bool {
+    info.side != Side::Variant && !is(info, Keeps::Nothing)
 }
 
 /// Columns of figures as rows, for the targets of some sides; those that have nothing are left out.
@@ -81,10 +94,13 @@ impl<'a> Rows<'a> {
     fn table(&self, heading: &[&str], cells: impl Fn(Column) -> Vec<String>) -> Table {
         let mut table = table([&["size", ""], heading].concat());
         let mut last = None;
+        let keeps_pages = self.targets.iter().any(|info| keeps_pages(info));
         for &column in &self.columns {
             let size = if last == Some(column.size) { String::new() } else { size::show(column.size) };
             last = Some(column.size);
-            table.add_row([size, column.pattern.name()].into_iter().chain(cells(column)).map(right));
+            table.add_row(
+                [size, column.pattern.heading(keeps_pages)].into_iter().chain(cells(column)).map(right),
+            );
         }
         table
     }
@@ -218,8 +234,11 @@ fn variants(comparison: &Comparison) -> String {
     };
     let titles =
         rows.targets.iter().map(|info| format!("\n{}: {}", info.name, info.title)).collect::<String>();
-    let what =
-        if names == [PLAIN] { "without its optimizations" } else { "without one of its optimizations" };
+    let what = if names.iter().all(|name| name.starts_with(PLAIN)) {
+        "without its optimizations"
+    } else {
+        "without one of its optimizations"
+    };
     format!("{full} in MiB/s, and its ratio to rfs {what}\n\n{}\n{titles}", rows.table(&heading, cells))
 }
 
@@ -257,7 +276,9 @@ fn verdicts(comparison: &Comparison) -> String {
     let mut table = table(["required", "of", "to", "ratio", "met in", "worst", "where", ""]);
     let mut rest = comparison.verdicts.as_slice();
     while let Some(first) = rest.first() {
-        let same = |verdict: &Verdict| verdict.name == first.name && verdict.of == first.of;
+        let same = |verdict: &Verdict| {
+            (&verdict.name, &verdict.of, &verdict.to) == (&first.name, &first.of, &first.to)
+        };
         let (group, behind) = rest.split_at(rest.iter().take_while(|verdict| same(verdict)).count());
         rest = behind;
         let met = group.iter().filter(|verdict| verdict.met).count();
@@ -317,7 +338,9 @@ mod tests {
     #[test]
     fn variants_stand_beside_rfs_without_pages() {
         let mut comparison = example();
-        for (name, side, from) in [("tcp-none", Side::Ours, "null"), ("tcp-plain", Side::Variant, "shm")] {
+        for (name, side, from) in
+            [("tcp-none", Side::Ours, "null"), ("tcp-plain-pre-busy", Side::Variant, "shm")]
+        {
             let mut info = comparison.targets[0].clone();
             (info.name, info.side) = (name.into(), side);
             comparison.targets.push(info);
@@ -332,7 +355,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("/ tcp-plain") && text.contains("2.00x") && text.contains("tcp-plain: about"),
+            text.contains("/ tcp-plain-pre-busy")
+                && text.contains("2.00x")
+                && text.contains("tcp-plain-pre-busy: about"),
             "{text}"
         );
     }

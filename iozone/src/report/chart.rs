@@ -9,7 +9,10 @@ use super::{
     REFERENCE, Report, TargetInfo,
     svg::{self, line, polyline, rect, scale, small_grey, text, thousands},
 };
-use crate::{sample::Phase, size};
+use crate::{
+    sample::{PAGE_CACHE_NOTE, Phase},
+    size,
+};
 
 const WIDTH: f64 = 1080.0;
 const LEFT: f64 = 84.0;
@@ -18,7 +21,7 @@ const HEAD: f64 = 82.0;
 const LEGEND_ROW: f64 = 18.0;
 const PANEL: f64 = 250.0;
 const PLOT: f64 = 168.0;
-const FOOT: f64 = 28.0;
+const FOOT: f64 = 43.0;
 
 /// The chart of a report.
 pub fn svg(report: &Report) -> String {
@@ -33,6 +36,9 @@ pub fn svg(report: &Report) -> String {
     }
     let note = "MiB/s, higher is better; flush time counts. Every panel has a scale of its own, from zero. \
                 Bars with a zigzag go on beyond it: their number counts.";
+    if report.reads_are_page_cache_hits {
+        text(&mut out, LEFT, height - 27.0, "start", &small_grey(), PAGE_CACHE_NOTE);
+    }
     text(&mut out, LEFT, height - 12.0, "start", &small_grey(), note);
     svg::end(out)
 }
@@ -79,7 +85,7 @@ fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[Rgb
     let bar = ((group - 24.0) / bars).min(44.0);
     for (n, phase) in Phase::ALL.into_iter().enumerate() {
         let middle = LEFT + (n as f64 + 0.5) * group;
-        text(out, middle, base + 18.0, "middle", "", phase.name());
+        text(out, middle, base + 18.0, "middle", "", &phase.heading(report.reads_are_page_cache_hits));
         let start = middle - bar * bars / 2.0;
         for (m, info) in report.targets.iter().enumerate() {
             let Some(mib) = value(info, phase) else { continue };

@@ -45,6 +45,8 @@ pub struct Report {
     pub threads: u32,
     /// Rounds.
     pub rounds: u32,
+    /// Whether reads are answered from pages that the kernel keeps, which no file system sees.
+    pub reads_are_page_cache_hits: bool,
     /// What was measured.
     pub targets: Vec<TargetInfo>,
     /// One entry per target, record size and phase.
@@ -190,6 +192,7 @@ pub(crate) mod tests {
             record_sizes: vec![65536],
             threads: 1,
             rounds: 2,
+            reads_are_page_cache_hits: true,
             results: entries(&measured, &targets),
             targets,
         }

@@ -5,7 +5,7 @@ use comfy_table::Table;
 use super::{REFERENCE, Report};
 use crate::{
     markdown::{self, figure, right, times},
-    sample::Phase,
+    sample::{PAGE_CACHE_NOTE, Phase},
     size,
 };
 
@@ -13,11 +13,12 @@ use crate::{
 /// ceilings beside it. Ceilings alone get one table.
 pub fn render(report: &Report) -> String {
     let mut text = format!(
-        "{}\n{}\ncommit {}, {}\nMiB/s; flush time counts\n",
+        "{}\n{}\ncommit {}, {}\nMiB/s; flush time counts{}\n",
         report.setting(),
         report.machine.summary(),
         report.commit,
         report.began,
+        if report.reads_are_page_cache_hits { format!("\n{PAGE_CACHE_NOTE}") } else { String::new() },
     );
     let ceilings: Vec<&str> =
         report.targets.iter().filter(|info| info.ceiling).map(|info| info.name.as_str()).collect();
@@ -38,7 +39,8 @@ pub fn render(report: &Report) -> String {
 }
 
 fn table(report: &Report, provider: Option<&str>, ceilings: &[&str]) -> Table {
-    let mut table = markdown::table(["record", ""].into_iter().chain(Phase::ALL.map(Phase::name)));
+    let phases = Phase::ALL.map(|phase| phase.heading(report.reads_are_page_cache_hits));
+    let mut table = markdown::table(["record", ""].into_iter().chain(phases.iter().map(String::as_str)));
     for &record in &report.record_sizes {
         let mut first = Some(size::show(record));
         let mut row = |name: String, values: [String; 6]| {

@@ -117,7 +117,7 @@ pub struct Options {
     #[arg(long)]
     pub check: bool,
 
-    /// Write the report there as well, as README.md with its charts.
+    /// Write the report there as well, as README.md with its charts. Refused if the source tree differs from its commit.
     #[arg(long, value_name = "DIR")]
     pub document: Option<PathBuf>,
 

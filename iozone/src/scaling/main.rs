@@ -39,6 +39,9 @@ fn main() -> ExitCode {
 /// False if something was to be checked and more load gives less somewhere.
 fn scaling(options: &Options) -> Result<bool> {
     let interrupt = Interrupt::on_signals()?;
+    if options.document.is_some() {
+        machine::clean_commit(&options.output.source)?;
+    }
     let extent = options.extent();
     let (points, left_out) = plan::points(&extent, machine::memory_available());
     for reason in &left_out {
