@@ -241,6 +241,10 @@ pub struct Args {
     #[arg(long, hide = true)]
     pub null: bool,
 
+    /// Print nothing when the mount is there (mount(8) asks for that, unless it is told -v)
+    #[arg(long)]
+    pub quiet: bool,
+
     /// This process is the background one of --daemon
     #[arg(long, hide = true)]
     pub detached: bool,

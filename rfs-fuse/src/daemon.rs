@@ -14,9 +14,9 @@ use std::{
 
 use crate::cli;
 
-/// Starts the background process, waits until its mount answers and passes on what it said, or how it failed.
+/// Starts the background process and waits until its mount answers or it fails. Prints the line of the process unless `quiet`.
 /// Returns the exit code.
-pub(crate) fn launch(arguments: &[OsString]) -> io::Result<i32> {
+pub(crate) fn launch(arguments: &[OsString], quiet: bool) -> io::Result<i32> {
     let mut child = Command::new(std::env::current_exe()?)
         // What it is called decides how it takes its arguments.
         .arg0("rfs-fuse")
@@ -30,7 +30,9 @@ pub(crate) fn launch(arguments: &[OsString]) -> io::Result<i32> {
         stdout.read_to_string(&mut said)?;
     }
     if said.ends_with('\n') {
-        print!("{said}");
+        if !quiet {
+            print!("{said}");
+        }
         return Ok(0);
     }
     let status = child.wait()?;

@@ -177,7 +177,7 @@ pub fn parse(
     // mount.fuse.rfs, mount.rfs and rfs show the type fuse.rfs.
     let mut fs_type = name.trim_start_matches("mount.").trim_start_matches("fuse.").to_owned();
     let (mut names, mut expanded) = (Vec::new(), Vec::new());
-    let (mut sloppy, mut fake, mut works) = (false, false, Works::default());
+    let (mut sloppy, mut fake, mut verbose, mut works) = (false, false, false, Works::default());
     while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy().into_owned();
         let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
@@ -191,7 +191,8 @@ pub fn parse(
             match letter {
                 's' => sloppy = true,
                 'f' => fake = true,
-                'n' | 'v' => {}
+                'v' => verbose = true,
+                'n' => {}
                 'N' => return Err(MountUsage::Namespace),
                 'o' | 't' => {
                     let attached = &letters[at + 1..];
@@ -228,7 +229,10 @@ pub fn parse(
     let mut all: Vec<OsString> = vec!["rfs-fuse".into()];
     all.append(&mut expanded);
     all.extend(works.arguments().map(OsString::from));
-    all.extend([format!("--subtype={fs_type}").into(), "--daemon".into(), "--".into()]);
+    all.push(format!("--subtype={fs_type}").into());
+    // As every mount helper, it prints nothing when all is well.
+    all.extend((!verbose).then(|| "--quiet".into()));
+    all.extend(["--daemon".into(), "--".into()]);
     all.extend([source.clone(), point.clone()]);
     Ok(match remount {
         true => Invocation::Remount { point: point.clone(), arguments: all },
@@ -294,36 +298,36 @@ mod tests {
     #[test]
     fn under_any_other_it_is_a_mount_helper() {
         for (line, meant) in [
-            ("mount.fuse.rfs a:1 /m", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
-            ("/sbin/mount.rfs a:1 /m -o rw", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
-            ("anything a:1 /m", "rfs-fuse --subtype=anything --daemon -- a:1 /m"),
+            ("mount.fuse.rfs a:1 /m", "rfs-fuse --subtype=rfs --quiet --daemon -- a:1 /m"),
+            ("/sbin/mount.rfs a:1 /m -o rw", "rfs-fuse --subtype=rfs --quiet --daemon -- a:1 /m"),
+            ("anything a:1 /m", "rfs-fuse --subtype=anything --quiet --daemon -- a:1 /m"),
             ("mount.fuse.x -nv -t fuse.y a:1 /m", "rfs-fuse --subtype=y --daemon -- a:1 /m"),
             (
                 "mount.fuse.rfs a:1 /m -o ro,noexec,_netdev,x-systemd.automount,comment=a -o attr_timeout=0.5,suid",
-                "rfs-fuse --read-only --noexec --attr-timeout=0.5 --suid --subtype=rfs --daemon -- a:1 /m",
+                "rfs-fuse --read-only --noexec --attr-timeout=0.5 --suid --subtype=rfs --quiet --daemon -- a:1 /m",
             ),
             (
                 "mount.fuse.rfs a:1 /m -o allow_suid,allow_dev",
-                "rfs-fuse --suid --dev --subtype=rfs --daemon -- a:1 /m",
+                "rfs-fuse --suid --dev --subtype=rfs --quiet --daemon -- a:1 /m",
             ),
-            ("mount.fuse.rfs a:1 /m -o allow_dev,nodev", "rfs-fuse --subtype=rfs --daemon -- a:1 /m"),
+            ("mount.fuse.rfs a:1 /m -o allow_dev,nodev", "rfs-fuse --subtype=rfs --quiet --daemon -- a:1 /m"),
             (
                 "mount.fuse.rfs a:1 /m -o nosuid,ro,nodev",
-                "rfs-fuse --read-only --subtype=rfs --daemon -- a:1 /m",
+                "rfs-fuse --read-only --subtype=rfs --quiet --daemon -- a:1 /m",
             ),
             (
                 "mount.fuse.rfs a:1 /m -o nosuid,dev,nodev -o suid",
-                "rfs-fuse --suid --subtype=rfs --daemon -- a:1 /m",
+                "rfs-fuse --suid --subtype=rfs --quiet --daemon -- a:1 /m",
             ),
             (
                 "mount.fuse.rfs -s a:1 /m -o nonsense,provider=tcp,noatime,nosuid",
-                "rfs-fuse --provider=tcp --noatime --subtype=rfs --daemon -- a:1 /m",
+                "rfs-fuse --provider=tcp --noatime --subtype=rfs --quiet --daemon -- a:1 /m",
             ),
         ] {
             assert_eq!(parsed(line), Ok(Invocation::Mount(words(meant))), "{line}");
         }
         assert_eq!(parsed("mount.fuse.rfs -f a:1 /m"), Ok(Invocation::Nothing));
-        let arguments = words("rfs-fuse --read-only --subtype=rfs --daemon -- a:1 /m");
+        let arguments = words("rfs-fuse --read-only --subtype=rfs --quiet --daemon -- a:1 /m");
         let point = "/m".into();
         assert_eq!(
             parsed("mount.fuse.rfs a:1 /m -o remount,ro,nosuid"),

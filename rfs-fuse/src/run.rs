@@ -143,7 +143,7 @@ fn plain(arguments: &[OsString]) -> u8 {
     let filter = if takes_ring(&args) { "info,fuser=error,fuser::reply=off" } else { "info,fuser=error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).init();
     if args.daemon && !args.detached {
-        return match daemon::launch(arguments) {
+        return match daemon::launch(arguments, args.quiet) {
             Ok(code) => u8::try_from(code).unwrap_or(1),
             Err(e) => fail(&RunError::Os { what: "cannot go to the background", source: e }),
         };
@@ -401,12 +401,14 @@ fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result
     {
         daemon::log_to(path).map_err(os("cannot write to the log file"))?;
     }
-    let over = client.map_or_else(|| "own memory".to_owned(), |client| client.description());
-    let mut out = io::stdout().lock();
-    writeln!(out, "rfs-fuse: {} is mounted on {} ({over})", args.source(), mounted.path().display())
-        .and_then(|()| out.flush())
-        .ok();
-    drop(out);
+    // The process that waits for this one needs the line; it prints it or not.
+    if args.detached || !args.quiet {
+        let over = client.map_or_else(|| "own memory".to_owned(), |client| client.description());
+        let mut out = io::stdout().lock();
+        writeln!(out, "rfs-fuse: {} is mounted on {} ({over})", args.source(), mounted.path().display())
+            .and_then(|()| out.flush())
+            .ok();
+    }
     tell_manager(NotifyState::Ready);
     if args.detached {
         daemon::detach(args.log_file.as_deref()).map_err(os("cannot go to the background"))?;
