@@ -215,7 +215,7 @@ impl Worker {
             return Ok(Outcome::Nothing);
         }
         let file = options(how).open(full)?;
-        *place = Some(Opened { file, around: how.direct || how.append });
+        *place = Some(Opened { file, around: how.append });
         Ok(Outcome::Done)
     }
 

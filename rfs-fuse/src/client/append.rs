@@ -32,8 +32,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 static TURNS: AtomicU16 = AtomicU16::new(0);
 
 impl Client {
-    /// Appends `data` to an open file in one piece, whoever else appends. Where it begins. A write elsewhere in the file may
-    /// be under way; one that grows the file at the same time may get between.
+    /// Appends `data` to an open file in one piece, also beside other appends. Returns where it begins.
+    ///
+    /// Writes elsewhere in the file may be under way. If one of them grows the file between the moment
+    /// that takes the end and the moment that places the bytes, the append stays where the end was.
     pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
         let since = self.remote.era_in_use();
         let inode = self.opened(ino)?;
@@ -121,8 +123,8 @@ impl Client {
         Ok(self.remote.execute(&mut [Op::CompareSwap { remote, compare: hold, swap: 0, old: &mut old }])?)
     }
 
-    /// Appends at the end that was taken, and gives it back. `None` to begin anew: the file was truncated, or grown by a
-    /// write that is no append.
+    /// Appends at the end that was taken, and gives it back. Returns `None` to begin anew if the file
+    /// was truncated.
     fn append_at(
         &self,
         inode: &Inode,
@@ -176,6 +178,13 @@ impl Client {
         // If the session was lost on the way, all of the list may have been carried out before, or the size been raised only. Nobody else
         // appends while the end is held.
         let before = self.remote.repeats() != repeats && (old_hold != hold || old_size == end);
+        if old_size > offset && !before {
+            // A write that is no append has grown the file since the end was taken. The bytes may be
+            // seen at `offset` by now: they stay there, and a second place would leave them twice.
+            drop(places);
+            self.write_open(inode, since, (offset, end), data)?;
+            return Ok(Some(offset));
+        }
         if old_size != offset && !before {
             return Ok(None);
         }

@@ -62,8 +62,7 @@ impl State {
         let size = self.size(open.inode);
         let at = match (open.append, found.end) {
             (false, _) => at,
-            // SEMANTICS.md, "Appending": a write that grows the file may get between an append
-            // and its place.
+            // SEMANTICS.md, "Appending": it may stay where the end was.
             (true, Some(end)) if end < size => end,
             (true, _) => size,
         };

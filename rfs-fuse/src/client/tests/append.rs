@@ -127,16 +127,32 @@ fn a_file_truncated_and_grown_to_the_same_size_meanwhile_has_the_bytes() {
 }
 
 #[test]
-fn a_write_that_grows_the_file_meanwhile_is_appended_to() {
+fn an_append_stays_where_the_end_was_if_a_write_grows_the_file_meanwhile() {
     both(|server| {
         let (meddler, a, ino) = with_file(&server);
         let b = another(&server, ino);
         meddler.later(1, What::Execute, move || {
-            b.write(ino, 50, b"far").expect("written");
+            b.write(ino, 10, b"far").expect("written");
             Ok(())
         });
-        assert_eq!(a.append(ino, b"behind"), Ok(53));
-        assert_eq!(read(&a, ino, 50, 100), b"farbehind");
+        assert_eq!(a.append(ino, b"behind"), Ok(1));
+        // It is there once: what lies between is zero.
+        assert_eq!(read(&a, ino, 0, 100), b"0behind\0\0\0far");
+        assert_eq!(server.appender(ino), 0);
+    });
+}
+
+#[test]
+fn an_append_that_goes_beyond_a_write_that_grows_the_file_is_whole() {
+    both(|server| {
+        let (meddler, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        meddler.later(1, What::Execute, move || {
+            b.write(ino, 3, b"far").expect("written");
+            Ok(())
+        });
+        assert_eq!(a.append(ino, b"behind it"), Ok(1));
+        assert_eq!(read(&a, ino, 0, 100), b"0behind it");
     });
 }
 
