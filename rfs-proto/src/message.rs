@@ -429,6 +429,12 @@ pub enum Request<'a> {
         /// The same.
         offset: u64,
     },
+    /// The session uses a directory no more, and wants no recalls of single names in it: all its names are recalled at once
+    /// ([`Recall::Names`]), and none until the session asks for one again. → `Done`
+    ReturnNames {
+        /// Directory.
+        ino: u64,
+    },
 }
 
 impl Request<'_> {

@@ -284,6 +284,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Detach,
         Request::Write { ino, offset, check: perm, growth, data: target },
         Request::Verify { ino, offset },
+        Request::ReturnNames { ino },
     ]
 }
 

@@ -158,6 +158,20 @@ impl Keepers {
         taken
     }
 
+    /// A session keeps a part of an inode no longer. Returns true if it did.
+    pub fn take_from(&mut self, session: u64, ino: u64, part: Part) -> bool {
+        let Entry::Occupied(mut entry) = self.0.entry(ino) else { return false };
+        let mut keepers = entry.get_mut().as_mut_slice().iter_mut();
+        let Some(keeper) = keepers.find(|keeper| keeper.session() == session && keeper.keeps(part)) else {
+            return false;
+        };
+        keeper.remove(part);
+        if !entry.get_mut().tidy() {
+            entry.remove();
+        }
+        true
+    }
+
     /// A name of a directory changed: its keepers but for one, who go on keeping the other names. With the name go the
     /// directory's attributes.
     pub fn name_changed(&mut self, ino: u64, but: u64) -> Vec<u64> {
@@ -220,6 +234,7 @@ mod tests {
     enum Step {
         Add(u64, u64, Part),
         Take(u64, Part, u64),
+        TakeFrom(u64, u64, Part),
         NameChanged(u64, u64),
         Forget(u64),
         End(u64),
@@ -230,6 +245,7 @@ mod tests {
         prop_oneof![
             8 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::Add(s, i, p)),
             4 => (1..4u64, part(), 1..5u64).prop_map(|(i, p, s)| Step::Take(i, p, s)),
+            2 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::TakeFrom(s, i, p)),
             4 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::NameChanged(i, s)),
             1 => (1..4u64).prop_map(Step::Forget),
             1 => (1..5u64).prop_map(Step::End),
@@ -272,6 +288,18 @@ mod tests {
                             expected.extend(had.then_some(keeper.0));
                         }
                         prop_assert_eq!(keepers.take(ino, part, but), expected);
+                    }
+                    Step::TakeFrom(session, ino, part) => {
+                        let list = table.entry(ino).or_default();
+                        let had = list.iter_mut().find(|keeper| keeper.0 == session).is_some_and(|keeper| match part {
+                            Part::Attr => std::mem::take(&mut keeper.1),
+                            Part::Names => std::mem::take(&mut keeper.2),
+                            Part::Owner => {
+                                keeper.1 &= !keeper.3;
+                                std::mem::take(&mut keeper.3)
+                            }
+                        });
+                        prop_assert_eq!(keepers.take_from(session, ino, part), had);
                     }
                     Step::NameChanged(ino, but) => {
                         let mut expected = Vec::new();

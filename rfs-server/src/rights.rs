@@ -85,6 +85,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::Once { .. }
         | Request::Detach
         | Request::Verify { .. }
+        | Request::ReturnNames { .. }
         | Request::TestLock { .. }
         | Request::LookupAhead { .. }
         | Request::Recalls { .. } => false,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 39] = [
+const NAMES: [&str; 40] = [
     "attach",
     "lookup",
     "getattr",
@@ -48,6 +48,7 @@ const NAMES: [&str; 39] = [
     "detach",
     "write",
     "verify",
+    "returnnames",
 ];
 
 /// Those of them that are made for data, as many as there is of it.
@@ -150,6 +151,7 @@ fn index(request: &Request<'_>) -> usize {
         Request::Detach => 36,
         Request::Write { .. } => 37,
         Request::Verify { .. } => 38,
+        Request::ReturnNames { .. } => 39,
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     aliases::{Aliases, Names},
     clock::WriteTimes,
     holdings::Holdings,
-    keeping::{Lease, Listing, PageState},
+    keeping::{Interest, Lease, Listing, PageState},
     later::Started,
     layout::LayoutCache,
     size::{KnownSize, LayoutId, LookStart, RecallEpoch},
@@ -122,6 +122,8 @@ pub(crate) struct Inode {
     pub(crate) pages: PageState,
     /// Whether the caller's listing of a directory is right.
     pub(crate) listing: Mutex<Listing>,
+    /// Whether a directory is used here.
+    pub(crate) interest: Interest,
     /// What the caller was told last.
     pub(crate) told: Mutex<Option<Told>>,
     /// What a directory was last: what it is from its removal until everybody has left it.
@@ -159,6 +161,7 @@ impl Inode {
             lease: Mutex::default(),
             pages: PageState::default(),
             listing: Mutex::default(),
+            interest: Interest::default(),
             told: Mutex::default(),
             as_directory: Mutex::default(),
             told_to: Listeners::default(),
@@ -305,6 +308,21 @@ impl InodeTable {
     /// The caller is about to be told that a name stands for an inode, to which he has a reference.
     pub(crate) fn named(&self, ino: u64, parent: u64, name: &[u8]) {
         self.aliases.lock().add(ino, parent, name);
+    }
+
+    /// The caller is about to be told that a name does not exist. Returns false if it must not keep that.
+    pub(crate) fn absent(&self, parent: u64, name: &[u8]) -> bool {
+        self.aliases.lock().add_absent(parent, name)
+    }
+
+    /// All names in a directory that the caller was told of and is about to drop.
+    pub(crate) fn names_in(&self, parent: u64) -> Vec<Arc<[u8]>> {
+        self.aliases.lock().in_directory(parent)
+    }
+
+    /// The caller has dropped a name.
+    pub(crate) fn dropped(&self, parent: u64, name: &[u8]) {
+        self.aliases.lock().dropped(parent, name);
     }
 
     /// A name stands for nothing any more, or for nobody knows what.

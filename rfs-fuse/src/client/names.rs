@@ -78,6 +78,7 @@ impl Client {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&Request::GetAttr { ino });
         };
+        inode.interest.used();
         let asks = self.keeping.is_on() && {
             let mut lease = inode.lease.lock();
             !lease.is_kept() && lease.asks()

@@ -27,6 +27,7 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::Once { .. }
         | Request::Write { growth: Growth::Stay | Growth::Reach, .. }
         | Request::Verify { .. }
+        | Request::ReturnNames { .. }
         | Request::Detach => true,
         Request::SetAttr { .. }
         | Request::Mknod { .. }

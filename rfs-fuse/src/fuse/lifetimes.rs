@@ -74,7 +74,8 @@ impl Lifetimes {
     /// There is no such name. False if that is not to be kept: then it is an error as others.
     pub(super) fn absent(&self, client: &Client, asked: &Asked<'_>, reply: ReplyEntry) -> Option<ReplyEntry> {
         let telling = client.telling();
-        let ttl = upto(self.entry, telling.keeps_name(asked.since, asked.parent, asked.name));
+        let kept = !self.entry.is_zero() && telling.keeps_absence(asked.since, asked.parent, asked.name);
+        let ttl = upto(self.entry, kept);
         if ttl.is_zero() {
             return Some(reply);
         }

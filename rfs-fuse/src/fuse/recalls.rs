@@ -46,6 +46,8 @@ struct Job {
     recall: Recall,
     /// Inodes whose locks the kernel takes for it.
     locks: SmallVec<[u64; 2]>,
+    /// This mount does not use the directory, and returns its names.
+    returns_names: bool,
     done: AtomicBool,
 }
 
@@ -55,8 +57,16 @@ impl Job {
         if let Recall::Owner { ino } = recall {
             locks.extend(client.known_names(*ino).map(|(parent, _)| parent));
         }
-        Job { recall: recall.clone(), locks, done: AtomicBool::new(false) }
+        Job { recall: recall.clone(), locks, returns_names: false, done: AtomicBool::new(false) }
     }
+}
+
+/// Names that expire once more.
+enum Again {
+    /// Those of an inode.
+    Of(u64),
+    /// These, of a directory.
+    In(u64, Vec<Arc<[u8]>>),
 }
 
 #[derive(Default)]
@@ -66,8 +76,8 @@ struct Queue {
     workers: Vec<JoinHandle<()>>,
     idle: usize,
     stop: bool,
-    /// Inodes whose names are to expire once more, and when.
-    again: VecDeque<(Instant, u64)>,
+    /// Names that are to expire once more, and when.
+    again: VecDeque<(Instant, Again)>,
 }
 
 struct Shared {
@@ -167,6 +177,22 @@ impl Keeper for Asking {
             none_ends || self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(over)
         });
     }
+
+    fn return_names(&self, dir: u64) {
+        // Where names cannot expire they would have to be dropped, and what is mounted on one with it.
+        if self.0.kernel.expires_names() {
+            let recall = Recall::Names { ino: dir };
+            self.start(Job { returns_names: true, ..Job::new(&self.0.client, &recall) });
+        }
+    }
+}
+
+impl Asking {
+    /// Queues what waits for nothing.
+    fn start(&self, job: Job) {
+        self.0.queue.lock().jobs.push_back(Arc::new(job));
+        self.0.employ();
+    }
 }
 
 impl Shared {
@@ -190,6 +216,12 @@ impl Shared {
     fn work(&self) {
         while let Some(job) = self.next() {
             self.drop(&job.recall);
+            if job.returns_names
+                && let Some(ino) = job.recall.inode()
+                && let Err(e) = self.client.return_names(ino)
+            {
+                log::debug!("the names of directory {ino} are recalled one by one: {e}");
+            }
             job.done.store(true, Ordering::Release);
             self.client.changes().look_again();
         }
@@ -204,19 +236,24 @@ impl Shared {
             if let Some(job) = queue.jobs.pop_front() {
                 return Some(job);
             }
-            let due = queue.again.front().copied();
-            if let Some((_, ino)) = due.filter(|(when, _)| *when <= Instant::now()) {
-                queue.again.pop_front();
+            let due = queue.again.front().map(|(when, _)| *when);
+            if due.is_some_and(|when| when <= Instant::now())
+                && let Some((_, again)) = queue.again.pop_front()
+            {
                 drop(queue);
-                if let Err(e) = self.expire_names(ino) {
-                    log::debug!("names of inode {ino} do not expire once more: {e}");
+                let outcome = match &again {
+                    Again::Of(ino) => self.expire_names(*ino),
+                    Again::In(dir, names) => self.expire(*dir, names),
+                };
+                if let Err(e) = outcome {
+                    log::debug!("names do not expire once more: {e}");
                 }
                 queue = self.queue.lock();
                 continue;
             }
             queue.idle += 1;
             match due {
-                Some((when, _)) => drop(self.work.wait_until(&mut queue, when)),
+                Some(when) => drop(self.work.wait_until(&mut queue, when)),
                 None => self.work.wait(&mut queue),
             }
             queue.idle -= 1;
@@ -233,10 +270,13 @@ impl Shared {
             Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
             Recall::Owner { ino } => {
                 let outcome = self.drop_inode(*ino, Part::Attributes).and_then(|()| self.expire_names(*ino));
-                self.once_more(*ino);
+                self.once_more(Again::Of(*ino));
                 outcome
             }
-            Recall::Names { ino } | Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
+            Recall::Names { ino } => {
+                self.drop_inode(*ino, Part::PagesFrom(0)).and_then(|()| self.drop_names(*ino))
+            }
+            Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
             // Each inode by itself.
             Recall::Layout { .. } | Recall::All => Ok(()),
         };
@@ -245,9 +285,27 @@ impl Shared {
         }
     }
 
-    /// Has somebody let the names of an inode expire again, in a while.
-    fn once_more(&self, ino: u64) {
-        self.queue.lock().again.push_back((Instant::now() + ONCE_MORE, ino));
+    /// Has a thread let names expire again, in a while.
+    fn once_more(&self, again: Again) {
+        self.queue.lock().again.push_back((Instant::now() + ONCE_MORE, again));
+    }
+
+    /// Lets all names in a directory expire that the kernel was told of, absent ones too.
+    fn drop_names(&self, dir: u64) -> io::Result<()> {
+        let names = self.client.names_in(dir);
+        if names.is_empty() || !self.kernel.expires_names() {
+            return Ok(());
+        }
+        let outcome = self.expire(dir, &names);
+        if outcome.is_ok() {
+            names.iter().for_each(|name| self.client.dropped_name(dir, name));
+        }
+        self.once_more(Again::In(dir, names));
+        outcome
+    }
+
+    fn expire(&self, dir: u64, names: &[Arc<[u8]>]) -> io::Result<()> {
+        names.iter().try_for_each(|name| self.kernel.expire_name(dir, name).map(drop))
     }
 
     /// Attributes are asked for anew only by who looks at them; who goes by an owner does not. So the names are looked up anew.

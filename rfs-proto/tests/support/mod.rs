@@ -208,6 +208,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             Request::Write { ino: 5, offset: 4096, check: 1, growth: Growth::From(4096), data: b"v\0" },
         ),
         ("26 05 8020", Request::Verify { ino: 5, offset: 4096 }),
+        ("27 ac02", Request::ReturnNames { ino: 300 }),
     ]
 }
 

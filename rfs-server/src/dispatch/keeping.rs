@@ -98,6 +98,13 @@ impl Meta<'_> {
         self.await_open(session, |recall| recall.concerns_name(parent, name));
     }
 
+    /// `session` does not use a directory any more: all names of it are recalled from the session, and later changes are not.
+    pub(super) fn names_returned(&mut self, session: u64, ino: u64) {
+        if self.keepers(ino).take_from(session, ino, Part::Names) {
+            self.recall(session, Recall::Names { ino });
+        }
+    }
+
     /// `session` changed an inode's attributes or extended attributes.
     pub(super) fn attr_changed(&mut self, session: u64, ino: u64) {
         for keeper in self.keepers(ino).take(ino, Part::Attr, session) {

@@ -340,7 +340,8 @@ impl Dispatcher {
         let (reply, needs) = (reply?, call.into_needs());
         // Whoever closes does not wait for others: he holds nothing that they would have to see.
         let waits = !needs.is_empty() && !seeded(Fault::RecallNotAwaited);
-        match !waits || matches!(request, Request::Close { .. }) {
+        // A session that returns names does not wait for itself.
+        match !waits || matches!(request, Request::Close { .. } | Request::ReturnNames { .. }) {
             true => Ok(Outcome::Now(reply)),
             false => Ok(Outcome::Later(Promise(Debt::Held(reply, needs, shortened(&request))))),
         }
@@ -362,6 +363,10 @@ impl Dispatcher {
             | Request::Insist { .. }
             | Request::TestLock { .. } => call.answer_locks(session, request),
             Request::Fallocate { .. } | Request::Copy { .. } => call.answer_extents(session, request),
+            Request::ReturnNames { ino } => {
+                call.locked(&[ino], |meta| meta.names_returned(session, ino));
+                Ok(Reply::Done)
+            }
             Request::Write { .. } | Request::Verify { .. } => call.answer_sums(session, request),
             Request::Open { .. }
             | Request::Close { .. }

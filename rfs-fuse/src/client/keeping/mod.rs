@@ -10,6 +10,7 @@ mod afterwards;
 mod ahead;
 mod changes;
 mod directories;
+mod interest;
 mod lease;
 mod listing;
 mod pages;
@@ -38,6 +39,7 @@ pub(crate) use changes::Effect;
 pub use changes::{Changes, UnderWay};
 use directories::Directories;
 pub(crate) use directories::{ListingId, Mark};
+pub(crate) use interest::Interest;
 pub(crate) use lease::Lease;
 pub(crate) use listing::Listing;
 pub use listing::Opened;
@@ -48,6 +50,9 @@ pub(crate) use recalled::{Moment, Recalled};
 pub trait Keeper: Send + Sync {
     /// Drops this. On return nothing of it is kept any more, but for what a [change](Changes) that is under way may be holding.
     fn drop_all(&self, recalls: &[Recall]);
+
+    /// Has a directory's names, of which only recalls are heard, dropped and [returned](Client::return_names). Waits for nothing.
+    fn return_names(&self, _dir: u64) {}
 }
 
 /// Drops all names, which nobody can list. Waits for nobody.
@@ -133,6 +138,11 @@ impl Telling<'_> {
         self.client.keeping.is_on() && !self.recalled.name(since.recalled, parent, name)
     }
 
+    /// That there is no such name, which was asked for since then, may be kept, and is known to be from now on.
+    pub fn keeps_absence(&self, since: Since, parent: u64, name: &[u8]) -> bool {
+        self.keeps_name(since, parent, name) && self.client.inodes.absent(parent, name)
+    }
+
     /// What a name stands for may be kept, too, and is known by it from now on: nothing of the inode was recalled since, so that whoever goes
     /// by its owner has the right one.
     pub fn keeps_what_is_named(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
@@ -200,8 +210,9 @@ impl Telling<'_> {
     /// A directory is opened as `handle`, so that whoever is told can keep its listing.
     pub fn opens_listing(&self, ino: u64, handle: u64) -> Opened {
         let kept = self.client.keeping.is_on();
-        let inode = self.client.inodes.get(ino);
-        inode.map_or(Opened::Apart, |inode| inode.listing.lock().opened(handle, kept))
+        let Some(inode) = self.client.inodes.get(ino) else { return Opened::Apart };
+        inode.interest.used();
+        inode.listing.lock().opened(handle, kept)
     }
 
     /// A directory that is open as `handle` has come to its end. False if whoever keeps its listing has to drop that before he hears so.
@@ -358,6 +369,43 @@ impl Client {
         }
     }
 
+    /// Returns the names of a directory to the server, if this mount has not used the directory meanwhile. What the caller keeps of
+    /// them goes before this, and what it was told in between is recalled.
+    ///
+    /// # Errors
+    /// That of the call. The names stay kept then, and are recalled one by one.
+    pub fn return_names(&self, dir: u64) -> Result<(), ClientError> {
+        match self.inodes.get(dir) {
+            Some(inode) if !inode.interest.is_lost() => Ok(()),
+            _ => self.call_done(&Request::ReturnNames { ino: dir }),
+        }
+    }
+
+    /// All names in a directory that the caller was told to keep, absent ones too. It drops one after the other, and
+    /// [says so](Self::dropped_name).
+    pub fn names_in(&self, dir: u64) -> Vec<Arc<[u8]>> {
+        self.inodes.names_in(dir)
+    }
+
+    /// The caller has dropped a name.
+    pub fn dropped_name(&self, parent: u64, name: &[u8]) {
+        self.inodes.dropped(parent, name);
+    }
+
+    /// Directories among these recalls of which it is time to return all names.
+    fn unused(&self, recalls: &[Recall]) -> Vec<u64> {
+        let is_unused = |recall: &Recall| match recall {
+            Recall::Name { parent, .. } => {
+                let inode = self.inodes.get(*parent);
+                inode.is_none_or(|inode| inode.interest.recalled()).then_some(*parent)
+            }
+            _ => None,
+        };
+        let mut unused: Vec<u64> = recalls.iter().filter_map(is_unused).collect();
+        unused.dedup();
+        unused
+    }
+
     /// Notes what was recalled. From now on none of it is told from memory.
     pub(crate) fn note(&self, recalls: &[Recall]) {
         let mut recalled = self.keeping.recalled.write();
@@ -455,6 +503,7 @@ impl Client {
                     } else {
                         self.note(&recalls);
                         keeper.drop_all(&recalls);
+                        self.unused(&recalls).into_iter().for_each(|dir| keeper.return_names(dir));
                     }
                     self.give_layouts_back(era, &recalls);
                     done = number;

@@ -227,6 +227,26 @@ fn an_own_change_is_recalled_from_nobody_else_and_waits_for_nobody() {
     assert!(changed.try_recv().is_ok());
 }
 
+#[test]
+fn names_that_were_returned_are_recalled_once_and_then_no_more() {
+    let fixture = fixture(64, 32);
+    let [keeper, other] = tree(&fixture);
+    let asked = keeper.recalls(0);
+    assert_eq!(keeper.ask(Request::ReturnNames { ino: A }), Reply::Done);
+    assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![names(A)] });
+    // A change waits until the session has dropped them.
+    let changed = other.start(create(A, "new", true));
+    assert!(changed.try_recv().is_err());
+    let asked = keeper.recalls(1);
+    assert_eq!(told(&asked), Recalls { number: 2, recalls: vec![attr(A)] }, "the directory's own are kept");
+    keeper.recalls(2);
+    assert!(matches!(changed.try_recv(), Ok(Reply::Opened(_))));
+    assert!(other.start(Request::Unlink { parent: A, name: b"new" }).try_recv().is_ok());
+    // Whoever keeps none returns none.
+    assert_eq!(keeper.ask(Request::ReturnNames { ino: A }), Reply::Done);
+    assert_eq!(keeper.ask(Request::ReturnNames { ino: 1 << 40 }), Reply::Done);
+}
+
 /// And makes it no keeper.
 #[test]
 fn who_changes_a_name_hears_of_a_directory_that_it_keeps() {
