@@ -465,6 +465,10 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
         // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
         unsafe { libc::madvise(base.as_ptr().cast::<libc::c_void>(), len, libc::MADV_HUGEPAGE) };
     }
+    // What files and requests have is no help after a crash, and not for every reader of a core dump. A
+    // kernel that cannot do this dumps it.
+    // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
+    unsafe { libc::madvise(base.as_ptr().cast::<libc::c_void>(), len, libc::MADV_DONTDUMP) };
     Ok(Memory { base, len, fd, writable, pins: RwLock::new(0), first_writes: None })
 }
 
@@ -507,6 +511,19 @@ mod tests {
         assert!(asks(&Memory::shared("test", HUGE).unwrap()));
         assert!(!asks(&Memory::shared("test", HUGE - page_size()).unwrap()));
         assert!(!asks(&Memory::private(2 * HUGE).unwrap()), "buffers are to be no larger than they are");
+    }
+
+    #[test]
+    fn no_memory_is_part_of_a_core_dump() {
+        let hidden = |memory: &Memory| flags(memory).split(' ').any(|flag| flag == "dd");
+        let shared = Memory::shared("test", 2 * HUGE).unwrap();
+        assert!(hidden(&shared));
+        assert!(hidden(&Memory::private(4096).unwrap()));
+        let view = Memory::from_peer(shared.peer_fd(true).unwrap(), 2 * HUGE, true).unwrap();
+        assert!(hidden(&view));
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        assert!(hidden(&Memory::of_file(file).unwrap()));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod pre_mr;
 mod reader_lock;
 mod registrations;
 mod threshold;
+mod vault;
 
 pub use buffer::{Buffer, RecvBuf, SendBuf};
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
@@ -29,3 +30,4 @@ pub use pre_mr::{PreMrBuf, PreMrPool};
 pub(crate) use reader_lock::{ReaderGuard, ReaderLock};
 pub use registrations::{RegistrationCache, RegistrationLimits};
 pub use threshold::{PreMrThreshold, ThresholdError};
+pub(crate) use vault::Hidden;

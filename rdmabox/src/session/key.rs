@@ -3,10 +3,12 @@
 //! Threading: plain values. Secrets are erased from memory when they are dropped, never printed, and compared in a time
 //! that does not depend on where they differ.
 
-use std::{fmt, io, str::FromStr};
+use std::{fmt, io, str::FromStr, sync::Arc};
 
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
+
+use crate::memory::Hidden;
 
 /// Shortest and longest secret, in bytes.
 const SECRET_LEN: std::ops::RangeInclusive<usize> = 16..=64;
@@ -76,9 +78,9 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// What proves that somebody has a key: 16 to 64 bytes.
+/// The proof of a key: 16 to 64 bytes, outside of core dumps.
 #[derive(Clone)]
-pub struct Secret(Zeroizing<Vec<u8>>);
+pub struct Secret(Arc<Hidden>);
 
 impl Secret {
     /// One that nobody can guess, from the system's randomness.
@@ -86,30 +88,30 @@ impl Secret {
     /// # Errors
     /// The system has no randomness to give.
     pub fn random() -> io::Result<Secret> {
-        let mut bytes = Zeroizing::new(vec![0; NEW_SECRET]);
-        getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
-        Ok(Secret(bytes))
+        let mut bytes = Hidden::zeros(NEW_SECRET);
+        getrandom::fill(bytes.as_mut_slice()).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(Secret(Arc::new(bytes)))
     }
 
     /// # Errors
     /// [`KeyError::Secret`] for fewer than 16 bytes, or more than 64.
     pub fn new(bytes: &[u8]) -> Result<Secret, KeyError> {
         match SECRET_LEN.contains(&bytes.len()) {
-            true => Ok(Secret(Zeroizing::new(bytes.to_vec()))),
+            true => Ok(Secret(Arc::new(Hidden::copy_of(bytes)))),
             false => Err(KeyError::Secret),
         }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+        self.0.as_slice()
     }
 
     /// In hexadecimal digits, as key files have it.
     pub fn to_hex(&self) -> Zeroizing<String> {
         let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
         // Of its full size at once: a string that grows leaves copies behind.
-        let mut text = Zeroizing::new(String::with_capacity(2 * self.0.len()));
-        self.0.iter().for_each(|byte| text.extend([digit(byte >> 4), digit(byte & 15)]));
+        let mut text = Zeroizing::new(String::with_capacity(2 * self.bytes().len()));
+        self.bytes().iter().for_each(|byte| text.extend([digit(byte >> 4), digit(byte & 15)]));
         text
     }
 }
@@ -118,23 +120,23 @@ impl FromStr for Secret {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Secret, KeyError> {
-        let mut bytes = Zeroizing::new(Vec::with_capacity(*SECRET_LEN.end()));
         let (pairs, odd) = text.as_bytes().as_chunks::<2>();
         if !odd.is_empty() || !SECRET_LEN.contains(&pairs.len()) {
             return Err(KeyError::Secret);
         }
-        for pair in pairs {
+        let mut bytes = Hidden::zeros(pairs.len());
+        for (byte, pair) in bytes.as_mut_slice().iter_mut().zip(pairs) {
             let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
             let (Some(high), Some(low)) = (high, low) else { return Err(KeyError::Secret) };
-            bytes.push((high << 4 | low) as u8);
+            *byte = (high << 4 | low) as u8;
         }
-        Ok(Secret(bytes))
+        Ok(Secret(Arc::new(bytes)))
     }
 }
 
 impl PartialEq for Secret {
     fn eq(&self, other: &Secret) -> bool {
-        self.0.ct_eq(&other.0).into()
+        self.bytes().ct_eq(other.bytes()).into()
     }
 }
 

@@ -10,9 +10,9 @@ use std::{
 };
 
 use rustix::process::geteuid;
-use zeroize::Zeroizing;
 
 use super::key::{Key, KeyError};
+use crate::memory::Hidden;
 
 /// No file with keys is longer, in bytes.
 const MAX_LEN: u64 = 1 << 20;
@@ -72,7 +72,7 @@ pub enum KeyFileError {
 #[derive(Debug)]
 pub struct KeyFile {
     path: PathBuf,
-    text: Zeroizing<String>,
+    text: Hidden,
 }
 
 impl KeyFile {
@@ -99,23 +99,24 @@ impl KeyFile {
         if uid != 0 && uid != geteuid().as_raw() {
             return Err(KeyFileError::Owner { path, uid });
         }
-        // Room for all of it at once: a buffer that grows leaves copies behind.
-        let mut text = Zeroizing::new(String::with_capacity(meta.len() as usize + 1));
-        match file.by_ref().take(MAX_LEN).read_to_string(&mut text) {
-            Ok(_) => Ok(KeyFile { path, text }),
-            Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(KeyFileError::Form { path }),
+        // The length is limited above. Past the copies of a buffered reader.
+        let mut text = Hidden::zeros(meta.len() as usize);
+        match file.read_exact(text.as_mut_slice()) {
+            Ok(()) if str::from_utf8(text.as_slice()).is_ok() => Ok(KeyFile { path, text }),
+            Ok(()) => Err(KeyFileError::Form { path }),
             Err(source) => Err(KeyFileError::Io { path, source }),
         }
     }
 
     /// All of it.
     pub(crate) fn text(&self) -> &str {
-        &self.text
+        // The constructor has checked it.
+        str::from_utf8(self.text.as_slice()).unwrap_or_default()
     }
 
     /// Lines that say something, each with its number counted from 1: those that are not empty and do not begin with `#`.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        let numbered = self.text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+        let numbered = self.text().lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
         numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
     }
 

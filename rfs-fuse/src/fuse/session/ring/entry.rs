@@ -5,7 +5,7 @@
 
 use std::{io, ptr::NonNull};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::abi::{EntryHeaders, EntryInOut, OutHeader};
@@ -34,6 +34,9 @@ impl Entry {
         let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: new memory at a place of the kernel's choice.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), HEADERS + payload_len, access, how) }?;
+        // Data of files, which a core dump is not to have. A kernel that cannot leave it out dumps it.
+        // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
+        unsafe { madvise(start, HEADERS + payload_len, Advice::LinuxDontDump) }.ok();
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: within the mapping.
         let payload = unsafe { start.add(HEADERS) };
