@@ -256,6 +256,7 @@ fn listen_for_signals() -> Result<Events, RunError> {
         // The main thread is about to end if it does not listen.
         failed.send(Event::Failed(what.to_owned())).ok();
     });
+    rdmabox::memory::survive().map_err(os("cannot prepare for lost memory"))?;
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(os("cannot handle signals"))?;
     let to = send.clone();
     thread::Builder::new()

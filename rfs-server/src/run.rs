@@ -71,6 +71,7 @@ pub fn serve(config: Config) -> Result<(), String> {
     let mut signals = Signals::new(wanted).map_err(|e| format!("cannot handle signals: {e}"))?;
     let failure = Arc::<OnceLock<String>>::default();
     watch_threads(&failure, signals.handle());
+    rdmabox::memory::survive().map_err(|e| format!("cannot prepare for lost memory: {e}"))?;
     let server = Server::start(config).map_err(|e| e.to_string())?;
     if let Err(e) = announce(&server, &mut io::stdout().lock()) {
         // Whoever started it may have closed its output: no reason not to serve.

@@ -45,7 +45,7 @@ use crate::{
     upkeep::Upkeep,
 };
 pub use error::{ShutdownError, StartError};
-use made::{From, Made, check_room};
+use made::{From, Made, reserve};
 
 /// A running server.
 #[derive(Debug)]
@@ -82,7 +82,9 @@ struct Export {
 impl Drop for Export {
     fn drop(&mut self) {
         drop(self.upkeep.take());
-        if let Some(object) = self.object.take_if(|_| self.dispatcher.is_settled()) {
+        // A transaction may be in a page of zeros that took the place of a lost one.
+        let is_whole = self.dispatcher.is_settled() && !rdmabox::memory::is_lost();
+        if let Some(object) = self.object.take_if(|_| is_whole) {
             object.end();
         }
     }
@@ -119,9 +121,10 @@ impl Server {
                 .map(|store| store.object(&export.name, export.shape(config.checksum)).map(Arc::new));
             found.push((object.transpose()?, snapshots.transpose()?));
         }
-        // Before anything is restored, which takes room.
+        // Before a snapshot is restored, which writes to the space.
         if let Some(path) = &config.memory_dir {
-            check_room(path, found.iter().filter_map(|(object, _)| object.as_deref()))?;
+            let objects: Vec<_> = found.iter().filter_map(|(object, _)| object.as_deref()).collect();
+            reserve(path, &objects)?;
         }
         let mut made = Vec::new();
         let mut jobs = Vec::new();
@@ -331,7 +334,7 @@ mod tests {
         assert!(check_memory(&config, None).is_ok());
         assert!(check_memory(&config, bound(needed)).is_ok());
         let error = check_memory(&config, bound(needed - 1)).unwrap_err();
-        assert_eq!(error.to_string(), "cannot lend 1.0 MiB: the purse leaves 1.0 MiB");
+        assert_eq!(error.to_string(), "cannot lend 1.0 MiB: only 1.0 MiB of the purse is available");
         // All exports together.
         let twice = Config { exports: [config.exports(), config.exports()].concat(), ..config };
         assert!(check_memory(&twice, bound(2 * needed)).is_ok());

@@ -29,7 +29,7 @@ fn bounds(root: &Path) -> Vec<Bound> {
     let mut add = |bytes: Option<u64>, what: String| bounds.extend(bytes.map(|bytes| Bound { bytes, what }));
 
     let meminfo = read(Path::new("proc/meminfo")).unwrap_or_default();
-    add(field(&meminfo, "MemAvailable:").map(|kib| kib.saturating_mul(1024)), "available memory".into());
+    add(field(&meminfo, "MemAvailable:").map(|kib| kib.saturating_mul(1024)), "memory".into());
 
     let limits = read(Path::new("proc/self/limits")).unwrap_or_default();
     for (name, what) in [
@@ -109,7 +109,7 @@ mod tests {
         );
         assert_eq!(
             found(root.path()),
-            [(512_000, "available memory".into()), (4096, "the limit on file sizes (ulimit -f)".into())]
+            [(512_000, "memory".into()), (4096, "the limit on file sizes (ulimit -f)".into())]
         );
     }
 

@@ -22,7 +22,7 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::first_writes::FirstWrites;
+use super::{first_writes::FirstWrites, lost, restricted};
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub enum MemoryError {
 pub(super) const RESIDENCY: usize = 256;
 
 /// The least that huge pages are asked for.
-const HUGE: usize = 2 << 20;
+pub(super) const HUGE: usize = 2 << 20;
 /// Memory of a peer that is large enough for its first writes to matter.
 const LARGE: usize = 16 << 20;
 
@@ -65,6 +65,8 @@ pub struct Memory {
     base: NonNull<u8>,
     len: usize,
     fd: Option<OwnedFd>,
+    /// What peers get that may write, if it is not a copy of `fd`.
+    for_peers: Option<OwnedFd>,
     writable: bool,
     /// Pins; read while pages are given back.
     pins: RwLock<usize>,
@@ -119,14 +121,25 @@ impl Memory {
         map(Some(file.into()), len, true)
     }
 
-    /// Shareable memory over all of a file, whose bytes outlive the mapping and the process: a file of tmpfs, or any other that
-    /// can be mapped. Whoever may write to it could shorten it, and an access behind its end is SIGBUS: it should be its
-    /// owner's alone.
+    /// Shareable memory over all of a file, whose bytes outlive the mapping and the process: a file of a
+    /// tmpfs, or any other that can be mapped. A process that may write to the file could shorten it, and
+    /// an access behind its end is SIGBUS: the file should be its owner's alone. Peers cannot shorten it by
+    /// the descriptor that they get, where the kernel has Landlock with truncation (Linux 6.2).
     pub fn of_file(file: File) -> Result<Memory, MemoryError> {
         let len = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
         let len =
             usize::try_from(len).map_err(|_| MemoryError::BadHandle("longer than the address space"))?;
-        map(Some(file.into()), len, true)
+        let for_peers = restricted::reopen(file.as_fd());
+        let mut memory = map(Some(file.into()), len, true)?;
+        memory.for_peers = for_peers
+            .inspect_err(|e| {
+                log::warn!(
+                    "a client of this host that maps the memory can shorten its file, which ends the server: \
+                     this kernel does not restrict that (Landlock, Linux 6.2): {e}"
+                );
+            })
+            .ok();
+        Ok(memory)
     }
 
     /// Maps memory that a peer handed over. Nobody but those who could end this process anyway may be able to shorten it, which would turn a
@@ -178,7 +191,12 @@ impl Memory {
     pub(crate) fn peer_fd(&self, writable: bool) -> Result<OwnedFd, MemoryError> {
         let fd = self.fd.as_ref().ok_or(MemoryError::BadHandle("the memory is private"))?;
         if writable {
-            return fd.try_clone().map_err(|source| MemoryError::Os { what: "dup", source });
+            return self
+                .for_peers
+                .as_ref()
+                .unwrap_or(fd)
+                .try_clone()
+                .map_err(|source| MemoryError::Os { what: "dup", source });
         }
         // Opened again, because a duplicate would carry the right to write along.
         File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()))
@@ -311,16 +329,8 @@ impl Memory {
 
     /// Makes pages of a range present and writable ahead of use. A failure is harmless: the first access does it.
     pub fn populate(&self, offset: usize, len: usize) {
-        self.check(offset, len);
-        const MADV_POPULATE_READ: i32 = 22;
-        const MADV_POPULATE_WRITE: i32 = 23;
-        let page = page_size();
-        let start = offset / page * page;
-        let end = (offset + len).next_multiple_of(page).min(self.len.next_multiple_of(page));
-        let advice = if self.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
-        // SAFETY: the range lies inside this mapping; the advice changes no contents.
-        unsafe {
-            libc::madvise(self.base.as_ptr().add(start).cast(), end - start, advice);
+        if let Err(e) = populate(self, offset, len) {
+            log::debug!("{len} bytes of memory are not taken ahead of use: {e}");
         }
     }
 
@@ -422,8 +432,28 @@ impl Drop for Pin {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        lost::remove(self.base.as_ptr().addr());
         // SAFETY: base and len are exactly what mmap gave, and nobody can hold a borrow any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Makes pages of a range present and writable.
+///
+/// # Errors
+/// The system has too little memory, or does not know the advice.
+pub(super) fn populate(memory: &Memory, offset: usize, len: usize) -> io::Result<()> {
+    const MADV_POPULATE_READ: i32 = 22;
+    const MADV_POPULATE_WRITE: i32 = 23;
+    memory.check(offset, len);
+    let page = page_size();
+    let start = offset / page * page;
+    let end = (offset + len).next_multiple_of(page).min(memory.len.next_multiple_of(page));
+    let advice = if memory.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+    // SAFETY: the range lies inside this mapping; the advice changes no contents.
+    match unsafe { libc::madvise(memory.base.as_ptr().add(start).cast(), end - start, advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -469,7 +499,10 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
     // kernel that cannot do this dumps it.
     // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
     unsafe { libc::madvise(base.as_ptr().cast::<libc::c_void>(), len, libc::MADV_DONTDUMP) };
-    Ok(Memory { base, len, fd, writable, pins: RwLock::new(0), first_writes: None })
+    if fd.is_some() {
+        lost::add(base.as_ptr().addr(), len);
+    }
+    Ok(Memory { base, len, fd, for_peers: None, writable, pins: RwLock::new(0), first_writes: None })
 }
 
 /// True for a memfd, or another file of a tmpfs: of a disk's, huge pages would be read ahead, too.

@@ -7,6 +7,7 @@ mod buffer;
 mod calibrate;
 mod first_writes;
 mod loan;
+mod lost;
 mod mapping;
 #[cfg(not(loom))]
 mod membarrier;
@@ -14,12 +15,15 @@ mod own_buf;
 mod pre_mr;
 mod reader_lock;
 mod registrations;
+mod reserve;
+mod restricted;
 mod threshold;
 mod vault;
 
 pub use buffer::{Buffer, RecvBuf, SendBuf};
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
 pub(crate) use loan::{Lent, Loan, LoanCount, scope};
+pub use lost::{is_lost, survive};
 #[cfg(feature = "ibverbs")]
 pub(crate) use mapping::Pin;
 pub(crate) use mapping::copy;

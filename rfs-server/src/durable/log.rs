@@ -32,6 +32,7 @@ use super::{
     hash,
     header::Shape,
     op::{self, Op},
+    reservation::Reservation,
     words,
 };
 
@@ -97,6 +98,7 @@ pub struct Log {
     /// Bytes of a segment.
     len: usize,
     tail: Mutex<Tail>,
+    reservation: Reservation,
     nearly_full: AtomicBool,
     watch: Mutex<Watch>,
     changed: Condvar,
@@ -136,6 +138,7 @@ impl Log {
             offset,
             len,
             tail: Mutex::new(Tail { segment: 0, next: 1, at: 0, complete: 0, said: 0, owed: 0 }),
+            reservation: Reservation::default(),
             nearly_full: AtomicBool::new(false),
             watch: Mutex::default(),
             changed: Condvar::new(),
@@ -246,11 +249,8 @@ impl Log {
         let mut tail = self.tail.lock();
         self.write(&mut tail, &ops, self.len)?;
         (tail.complete, tail.owed) = (tail.at, 0);
-        // Still under the lock: nobody begins a segment there meanwhile. Where it cannot be given back it stays, and is written over.
-        let other = self.place(tail.segment + 1);
-        if let Err(e) = self.memory.discard(other, self.len) {
-            log::debug!("the other segment of the log is not given back: {e}");
-        }
+        // Still under the lock, so that no thread begins a segment there. The pages stay reserved.
+        self.memory.zero_present(self.place(tail.segment + 1), self.len);
         Ok(())
     }
 
@@ -258,6 +258,12 @@ impl Log {
         let was_long = self.is_long_with(tail);
         let end = tail.at + FRONT + ops.len().next_multiple_of(8);
         if end > limit {
+            self.wake();
+            return Err(Full);
+        }
+        let segment = (self.place(tail.segment), self.len);
+        if let Err(e) = self.reservation.extend(&self.memory, tail.segment, segment, end) {
+            log::debug!("no space for the log: {e}");
             self.wake();
             return Err(Full);
         }

@@ -18,6 +18,7 @@ pub mod log;
 pub mod object;
 pub mod op;
 pub mod replay;
+mod reservation;
 pub mod tether;
 
 pub use dirt::Dirt;

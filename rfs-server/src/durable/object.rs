@@ -25,6 +25,7 @@ use super::{
     log::LogError,
     op::Op,
     replay::State,
+    reservation,
 };
 use crate::{
     dispatch::BEFORE,
@@ -211,6 +212,14 @@ fn lengths(shape: Shape, segment: u64) -> impl Iterator<Item = (&'static str, u6
     [(ARENA, shape.arena), (TABLE, table)].into_iter().chain(sums).chain([(STATE, state)])
 }
 
+/// Bytes of a file that a start reserves: all, but for the log, which grows by steps.
+fn reserved(name: &str, shape: Shape, len: u64, segment: u64) -> u64 {
+    match name {
+        STATE => log_offset(shape) + 2 * segment.min(reservation::STEP as u64),
+        _ => len,
+    }
+}
+
 /// Where the log begins in the file of the state: behind the header and the bits of dirt.
 fn log_offset(shape: Shape) -> u64 {
     (PAGE as u64 + Dirt::len_for(shape.arena)).next_multiple_of(PAGE as u64)
@@ -259,7 +268,9 @@ pub struct Object {
     pub sums: Option<Arc<Memory>>,
     state: Arc<Memory>,
     header: Mutex<(Header, Turn)>,
-    /// Bytes of it that the file system has taken already.
+    /// Bytes that a start reserves.
+    pub len: u64,
+    /// Bytes of these that the file system has taken already.
     pub present: u64,
 }
 
@@ -288,23 +299,55 @@ impl Object {
         if header.shape != shape {
             return Err(ObjectError::Shape { path, there: header.shape, asked: shape });
         }
-        let mut present = 0;
+        let (mut len, mut present) = (0, 0);
         for (name, expected) in lengths(shape, header.segment) {
             let (path, file) = opened(name)?;
             let meta = file.metadata().map_err(os(&path, "stat"))?;
-            present += meta.blocks() * 512;
-            if meta.len() != expected {
+            let reserved = reserved(name, shape, expected, header.segment);
+            len += reserved;
+            present += (meta.blocks() * 512).min(reserved);
+            if meta.len() > expected {
+                // A client that maps the file can append to it. No byte behind the end is the server's.
+                log::warn!("{}: {} bytes too long: cut off", path.display(), meta.len() - expected);
+                file.set_len(expected).map_err(os(&path, "ftruncate"))?;
+            } else if meta.len() < expected {
                 return Err(ObjectError::Length { path, there: meta.len(), expected });
             }
         }
         let (arena, table) = (mapped(opened(ARENA)?)?, mapped(opened(TABLE)?)?);
         let sums = header.shape.checked.then(|| opened(SUMS).and_then(mapped)).transpose()?;
-        Ok(Object { path, arena, table, sums, state, header: Mutex::new((header, turn)), present })
+        Ok(Object { path, arena, table, sums, state, header: Mutex::new((header, turn)), len, present })
     }
 
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Takes all of its space from the file system, so that no page is missing later. An object that no
+    /// server has worked with is removed if that fails, as its space is of use to others.
+    ///
+    /// # Errors
+    /// The file system has too little space, or cannot promise space.
+    pub fn reserve(&self) -> Result<(), MemoryError> {
+        let header = self.header();
+        // Lengths fit: the file is mapped.
+        let (log, segment) = (log_offset(header.shape) as usize, header.segment as usize);
+        let step = segment.min(reservation::STEP);
+        let parts = [&self.arena, &self.table].into_iter().chain(&self.sums).map(|memory| memory.reserve());
+        let state = [(0, log + step), (log + segment, step)];
+        let state = state.into_iter().map(|(offset, len)| self.state.reserve_range(offset, len));
+        let outcome: Result<(), MemoryError> = parts.chain(state).collect();
+        outcome.inspect_err(|_| self.remove_if_unused())
+    }
+
+    /// Removes the files if no server has worked with them.
+    pub fn remove_if_unused(&self) {
+        if self.header().starts == 0
+            && let Err(e) = fs::remove_dir_all(&self.path)
+        {
+            log::warn!("{}: cannot remove the unused memory object: {e}", self.path.display());
+        }
     }
 
     /// The header as it is now.

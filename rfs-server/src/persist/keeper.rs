@@ -43,6 +43,9 @@ pub enum SnapshotError {
     /// The file that was being written.
     #[error("cannot write it: {0}")]
     Write(#[from] io::Error),
+    /// A page of the memory is lost.
+    #[error("a page of the memory is lost, as its file was shortened or its file system is full")]
+    Lost,
     /// A flaw of the program.
     #[error("the snapshot thread panicked: {0}")]
     Panic(String),
@@ -127,6 +130,10 @@ impl Job {
         let time = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let header = Header { arena, inodes, identity: u128::from_be_bytes(identity), number, time };
         let out = snapshot(&self.dispatcher, &header, out, go_on)?;
+        // Zeros may have been copied in the place of lost pages.
+        if rdmabox::memory::is_lost() {
+            return Err(SnapshotError::Lost);
+        }
         Ok((number, self.snapshots.finish(out)?))
     }
 }

@@ -75,12 +75,20 @@ pub enum StartError {
     #[error("cannot use TLS: {0}")]
     Tls(#[from] TlsError),
     /// More than there is.
-    #[error("cannot lend {}: {} leaves {}", size::show(*.asked), .bound.what, size::show(.bound.bytes))]
+    #[error("cannot lend {}: only {} of {} is available", size::show(*.asked), size::show(.bound.bytes), .bound.what)]
     NotEnough {
         /// Bytes needed.
         asked: u64,
         /// What stands in the way.
         bound: Bound,
+    },
+    /// The space of the files that have the memory cannot be had.
+    #[error("--memory-dir {path}: {source}: {}", reserve_step(source), path = .path.display())]
+    Reserve {
+        /// The directory of the export.
+        path: PathBuf,
+        /// The reason.
+        source: MemoryError,
     },
     /// The files that have the memory cannot be used.
     #[error("--memory-dir {0}")]
@@ -127,6 +135,16 @@ pub enum StartError {
     /// An address in use, or another network error.
     #[error(transparent)]
     Host(#[from] HostError),
+}
+
+/// The next step after a reservation that failed.
+fn reserve_step(error: &MemoryError) -> &'static str {
+    match error {
+        MemoryError::Os { source, .. } if source.kind() == io::ErrorKind::Unsupported => {
+            "this file system cannot reserve space, use a tmpfs such as /dev/shm"
+        }
+        _ => "lend less (--memory, --inodes), or make room there",
+    }
 }
 
 /// A server that has ended without all of its last snapshots.

@@ -16,11 +16,11 @@ use crate::{
     export::ExportConfig,
     patience::Alarm,
     persist::{directory::Snapshots, restore::restore},
-    prefault::Prefaulter,
+    prefault::{Prefault, Prefaulter},
     rights::Rights,
     service::{Lent, Reach},
     space::{Space, Zeroer},
-    system::Bound,
+    system::{self, Bound},
     upkeep::Upkeep,
 };
 
@@ -47,7 +47,12 @@ impl Made {
         alarm: &Arc<Alarm>,
     ) -> Result<Made, StartError> {
         let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
-            Ok(Arc::new(Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?))
+            let memory = Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?;
+            // Without a reservation, a page that is missing later ends the server.
+            if config.prefault != Prefault::Never {
+                memory.reserve()?;
+            }
+            Ok(Arc::new(memory))
         };
         let From { object, snapshots } = from;
         let (arena, table) = match &object {
@@ -198,25 +203,36 @@ fn restored(
     Ok(Some(dispatcher))
 }
 
-/// Checks that the file system of a directory has room for what its objects have not taken yet.
-pub(super) fn check_room<'a>(
-    path: &Path,
-    objects: impl Iterator<Item = &'a Object>,
-) -> Result<(), StartError> {
-    let lent = |object: &Object| {
-        let sums = object.sums.as_ref().map_or(0, |sums| sums.len() as u64);
-        (object.arena.len() as u64 + object.table.len() as u64 + sums).saturating_sub(object.present)
-    };
-    let asked = objects.map(lent).sum();
-    // What cannot tell has to be trusted.
-    let Ok(there) = rustix::fs::statvfs(path) else { return Ok(()) };
-    let bytes = there.f_bavail.saturating_mul(there.f_frsize);
-    match bytes < asked {
-        true => {
-            Err(StartError::NotEnough { asked, bound: Bound { bytes, what: path.display().to_string() } })
-        }
-        false => Ok(()),
+/// Takes the space of the objects of a directory from its file system: bytes of files, records, checksums,
+/// and logs. First it checks whether there is as much, because the kernel kills for memory before it
+/// refuses.
+pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError> {
+    let asked = objects.iter().map(|object| object.len.saturating_sub(object.present)).sum();
+    let mut bounds = Vec::new();
+    if let Ok(there) = rustix::fs::statvfs(path) {
+        let bytes = there.f_bavail.saturating_mul(there.f_frsize);
+        bounds.push(Bound { bytes, what: format!("space in --memory-dir {}", path.display()) });
     }
+    if is_memory(path) {
+        bounds.extend(system::available_memory());
+    }
+    if let Some(bound) =
+        bounds.into_iter().filter(|bound| bound.bytes < asked).min_by_key(|bound| bound.bytes)
+    {
+        // Objects that no server has worked with go again.
+        objects.iter().for_each(|object| object.remove_if_unused());
+        return Err(StartError::NotEnough { asked, bound });
+    }
+    for object in objects {
+        object.reserve().map_err(|source| StartError::Reserve { path: object.path().to_owned(), source })?;
+    }
+    Ok(())
+}
+
+/// True for a file system that keeps its files in memory.
+fn is_memory(path: &Path) -> bool {
+    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+    rustix::fs::statfs(path).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
 }
 
 /// For an identity that nothing else has.

@@ -1,0 +1,130 @@
+//! Descriptors of a file for peers: for reading and writing, without the right to change its length.
+//!
+//! A memfd is sealed against that. A file of a tmpfs cannot be sealed, and who may write to a file may
+//! shorten it, which turns every access behind its new end into SIGBUS. Landlock (Linux 6.2) decides on
+//! truncation when a file is opened: the right is one of the open file, also when another process has
+//! received its descriptor.
+//!
+//! # Concurrency
+//! Any thread. The restriction is that of a thread that ends at once.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    thread,
+};
+
+/// `LANDLOCK_CREATE_RULESET_VERSION`
+const VERSION: u32 = 1;
+/// `LANDLOCK_ACCESS_FS_TRUNCATE`, from this version on.
+const TRUNCATE: u64 = 1 << 14;
+const KNOWS_TRUNCATE: libc::c_long = 3;
+
+/// `struct landlock_ruleset_attr`, the part that all versions have.
+#[repr(C)]
+struct RulesetAttr {
+    handled_access_fs: u64,
+}
+
+/// Opens a file again, so that no holder of the descriptor can change its length by truncation.
+///
+/// # Errors
+/// `Unsupported` if the kernel has no Landlock, or an older one.
+pub(super) fn reopen(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    thread::scope(|scope| {
+        let opened = thread::Builder::new().name("rdmabox-restrict".into()).spawn_scoped(scope, || {
+            give_truncation_up()?;
+            let again: File = OpenOptions::new().read(true).write(true).open(path)?;
+            Ok(again.into())
+        })?;
+        opened.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    })
+}
+
+/// Takes the right to truncate from files that the calling thread opens from now on.
+fn give_truncation_up() -> io::Result<()> {
+    // SAFETY: without a structure, the call returns a number.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, VERSION) };
+    if version < KNOWS_TRUNCATE {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let attr = RulesetAttr { handled_access_fs: TRUNCATE };
+    // SAFETY: the structure lives over the call and has the length given.
+    let ruleset = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attr, size_of::<RulesetAttr>(), 0)
+    };
+    let ruleset = i32::try_from(ruleset).unwrap_or(-1);
+    if ruleset < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nothing else owns.
+    let ruleset = unsafe { OwnedFd::from_raw_fd(ruleset) };
+    // SAFETY: plain system calls; both concern the calling thread alone. Without capabilities, a thread
+    // restricts itself only if it gains no rights by executing programs.
+    let done = unsafe {
+        match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
+            0 => libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0),
+            failed => failed.into(),
+        }
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::{fd::AsFd, unix::fs::FileExt};
+
+    use super::*;
+    use crate::memory::Memory;
+
+    /// A file on a tmpfs, where files of `--memory-dir` are.
+    fn file() -> File {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.set_len(8192).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_descriptor_for_peers_writes_and_maps_and_does_not_truncate() {
+        let file = file();
+        let Ok(given) = reopen(file.as_fd()).map(File::from).inspect_err(|e| {
+            assert_eq!(e.kind(), io::ErrorKind::Unsupported);
+            eprintln!("skipped: this kernel has no Landlock that knows truncation");
+        }) else {
+            return;
+        };
+        for len in [0, 4096, 1 << 20] {
+            given.set_len(len).unwrap_err();
+        }
+        // A copy has the same rights, and this process has those that it had.
+        given.try_clone().unwrap().set_len(0).unwrap_err();
+        assert_eq!(file.metadata().unwrap().len(), 8192);
+        given.write_all_at(b"bytes", 5000).unwrap();
+        let view = Memory::from_peer(given.into(), 8192, true).unwrap();
+        view.write(100, b"mapped");
+        let mut bytes = [0; 6];
+        file.read_exact_at(&mut bytes, 100).unwrap();
+        assert_eq!(&bytes, b"mapped");
+        file.set_len(4096).unwrap();
+    }
+
+    /// What a peer gets, sealed or restricted.
+    #[test]
+    fn no_peer_shortens_memory() {
+        if reopen(file().as_fd()).is_err() {
+            return eprintln!("skipped: this kernel has no Landlock that knows truncation");
+        }
+        for memory in [Memory::shared("test", 8192).unwrap(), Memory::of_file(file()).unwrap()] {
+            for writable in [false, true] {
+                let given = File::from(memory.peer_fd(writable).unwrap());
+                for len in [0, 4096] {
+                    given.set_len(len).unwrap_err();
+                }
+                assert_eq!(given.metadata().unwrap().len(), 8192);
+            }
+        }
+    }
+}

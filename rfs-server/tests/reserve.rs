@@ -1,0 +1,167 @@
+//! A file system that fills behind the server's back, and limits of memory. Needs the right to mount.
+
+mod common;
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use common::{
+    Client, attach,
+    program::{self, Running, place},
+};
+use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rfs_proto::{Errno, Reply, Request, XattrSet};
+
+/// A server whose memory is on a tmpfs of its own, in a mount namespace. `before` runs in there first.
+fn on_tmpfs(directory: &Path, size: &str, before: &str, rest: &[&str]) -> Command {
+    let place = directory.join("tmpfs");
+    fs::create_dir_all(&place).unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh", "-e", "-c"]);
+    unshare.arg(format!(
+        "mount -t tmpfs -o size={size},mode=700 tmpfs \"$0\"; cd \"$0\"; {before}; exec \"$@\""
+    ));
+    unshare.arg(&place).arg(env!("CARGO_BIN_EXE_rfs-server"));
+    unshare.arg("--listen").arg(format!("unix:{}", directory.join("socket").display()));
+    unshare.arg("--memory-dir").arg(place.join("memory")).args(rest);
+    program::piped(&mut unshare);
+    unshare
+}
+
+fn connect(directory: &Path) -> Client {
+    let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
+    let session = Session::connect(&Address::Unix(directory.join("socket")), &options).unwrap();
+    let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
+    Client { session, attached }
+}
+
+/// Takes all space that is left.
+fn fill(place: &Path) {
+    let mut file = File::create(place.join("other")).unwrap();
+    while file.write_all(&[1; 4096]).is_ok() {}
+}
+
+/// The server and its clients have all pages from the start: each write finds its page.
+#[test]
+fn a_tmpfs_that_fills_later_takes_nothing_away() {
+    for prefault in ["never", "background"] {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let prefault = format!("--prefault={prefault}");
+        let args = ["--memory=16M", "--inodes=5000", &prefault];
+        let mut server = Running::start(&mut on_tmpfs(directory, "48m", ":", &args));
+        let inside = PathBuf::from(format!("/proc/{}/root", server.0.id()));
+        fill(&inside.join(directory.join("tmpfs").strip_prefix("/").unwrap()));
+        let client = connect(directory);
+        // Records and the log.
+        for number in 0..4000 {
+            let attr = client.create(format!("file-{number}").as_bytes()).attr;
+            client.ask(Request::Close { ino: attr.ino });
+        }
+        // All of the arena that is left.
+        let attr = client.create(b"large").attr;
+        let (chunk, mut offset) = (1 << 20, 0);
+        loop {
+            let request = Request::Allocate { ino: attr.ino, offset, len: chunk };
+            let Reply::Layout(layout) = client.ask(request) else { break };
+            for extent in layout.extents {
+                let data = vec![7; extent.len as usize];
+                client.session.write(place(client.attached.arena, extent.arena), &data).unwrap();
+            }
+            offset += chunk;
+        }
+        assert!(offset >= 12 << 20, "{offset} bytes were had");
+        // More for the log than is reserved for it: it is refused, or written anew.
+        let mut refused = 0;
+        for number in 0..3000u32 {
+            let value = [number as u8; 4000];
+            let set = Request::SetXattr {
+                ino: attr.ino,
+                name: b"user.a",
+                value: &value,
+                how: XattrSet::Any,
+                continued: false,
+                drop_sgid: false,
+                only_if: None,
+            };
+            match client.ask(set) {
+                Reply::Error(Errno::ENOSPC | Errno::EIO) => refused += 1,
+                Reply::Error(other) => panic!("{other}"),
+                _ => {}
+            }
+        }
+        eprintln!("{refused} of 3000 changes were refused");
+        drop(client);
+        server.signal("TERM");
+        assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// Where there is too little, nothing is left behind that takes it.
+#[test]
+fn too_little_space_is_said_at_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["--memory=16M", "--inodes=5000"];
+    // The arena fits, but not with the records and the log.
+    let mut command = on_tmpfs(directory.path(), "17m", ":", &args);
+    program::refuses(
+        &mut command,
+        &["cannot lend", "only 17.0 MiB", "space in --memory-dir", "tmpfs/memory"],
+    );
+    let check = "\"$@\" 2>refused && exit 9; grep -q 'cannot lend' refused; [ $(du -s memory | cut -f1) -lt 64 ]; \
+                 set -- sh -c 'echo rfs-server: clean >&2; exit 1'";
+    let mut command = on_tmpfs(directory.path(), "17m", check, &args);
+    program::refuses(&mut command, &["clean"]);
+}
+
+/// A control group with a limit of memory. It goes when this is dropped.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit: &str) -> Option<Group> {
+        let root = Path::new("/sys/fs/cgroup");
+        let (parent, file) = match root.join("memory").is_dir() {
+            true => (root.join("memory"), "memory.limit_in_bytes"),
+            false => (root.to_owned(), "memory.max"),
+        };
+        let path = parent.join(format!("rfs-test-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        let group = Group(path);
+        // Not a file system of another kind.
+        if !group.0.join(file).exists() {
+            return None;
+        }
+        fs::write(group.0.join(file), limit).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// The limit of a control group counts like the memory of the machine. It holds for both kinds of memory.
+#[test]
+fn the_limit_of_a_control_group_is_said_at_the_start() {
+    let Some(group) = Group::new("48M") else {
+        eprintln!("skipped: control groups with a limit of memory cannot be made here");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let enter = format!("echo $$ >{}/cgroup.procs", group.0.display());
+    for option in ["", "--memory-dir=/dev/shm/rfs-test-limit"] {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{enter}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_rfs-server")]);
+        command.arg("--memory=256M").args([option].iter().filter(|option| !option.is_empty()));
+        command.arg("--listen").arg(format!("unix:{}", directory.path().join("socket").display()));
+        program::piped(&mut command);
+        program::refuses(&mut command, &["cannot lend", "the memory limit of control group"]);
+    }
+    let _ = fs::remove_dir_all("/dev/shm/rfs-test-limit");
+}
