@@ -237,7 +237,7 @@ fn who_has_no_key_or_a_wrong_one_gets_no_session() {
     let wrong = refusal(tcp(Some(key("writer", 2))));
     assert_eq!(wrong, "the server does not take the key writer");
     assert_eq!(refusal(tcp(Some(key("nobody", 1)))), "the server does not take the key nobody");
-    assert_eq!(refusal(tcp(None)), "this server takes clients with a key only");
+    assert_eq!(refusal(tcp(None)), "this server requires a key: pass --key FILE");
     // Over the Unix socket the user of the host needs none, but a wrong one is wrong there, too.
     let shm = |key| f.connect(ProviderKind::Shm, key);
     assert_eq!(refusal(shm(Some(key("writer", 2)))), wrong);

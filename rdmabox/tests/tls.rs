@@ -213,7 +213,8 @@ fn standing_in(with: impl Fn(TcpStream) + Send + 'static) -> Address {
 fn a_server_has_to_be_believed() {
     let secured = Secured::plain();
     let other = Authority::new();
-    let unknown = "TLS: the other side's certificate is of no authority that is believed here";
+    let unknown =
+        format!("server certificate is not signed by a CA in --tls-ca {}", other.client().ca.display());
     assert_eq!(refusal(secured.connect(&other.client())), unknown);
     let named = |name: &str| TlsClientFiles { name: Some(name.into()), ..secured.authority.client() };
     let said = refusal(secured.connect(&named("files.example")));
@@ -238,7 +239,7 @@ fn one_side_without_tls_is_told_so_and_nobody_goes_on_without() {
     secured.serves();
     let plain = lend(Host::new().unwrap(), &["127.0.0.1:0"]).unwrap();
     let said = refusal(connect(&plain.addresses()[0], Some(&secured.authority.client())));
-    assert_eq!(said, "TLS: the other side does not speak it");
+    assert_eq!(said, "the server does not use TLS; remove --tls-ca, or start the server with --tls-cert");
     connect(&plain.addresses()[0], None).unwrap();
     // Somebody who only hangs up.
     let address = standing_in(drop);
@@ -281,13 +282,13 @@ fn a_server_may_ask_for_certificates() {
     );
     let with = |own| TlsClientFiles { own: Some(own), ..secured.authority.client() };
     let said = refusal(secured.connect(&secured.authority.client()));
-    assert_eq!(said, "TLS: a certificate of the client is asked for, and there is none");
+    assert_eq!(said, "TLS: the server requires a client certificate: pass --tls-cert and --tls-key");
     let session = secured.connect(&with(clients.sign("client", &["client"]))).unwrap();
     Lender::locate(&session).unwrap();
     // Of another authority, and of old.
     for own in [secured.authority.sign("client", &["client"]), clients.sign_expired("old")] {
         let said = refusal(secured.connect(&with(own)));
-        assert!(said.starts_with("TLS: the other side has refused: "), "{said}");
+        assert!(said.starts_with("TLS: the peer refused: "), "{said}");
     }
 }
 

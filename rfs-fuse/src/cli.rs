@@ -159,8 +159,8 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Session")]
     max_retry: Option<u32>,
 
-    /// For how many microseconds the thread that moves data over TCP looks for more before it sleeps, while that pays and nobody else wants its
-    /// core [default: 400]. 0: it sleeps at once (see rfs-server --look, which is the other side of it)
+    /// Busy-poll for up to this many microseconds before blocking, on the thread that moves data over TCP [default: 400].
+    /// It polls while that succeeds and no other thread wants its core. 0: never. rfs-server --look is for the other end
     #[arg(long, value_name = "MICROS", value_parser = clap::value_parser!(u32).range(..=100_000), help_heading = "Session")]
     look: Option<u32>,
 
@@ -333,7 +333,9 @@ impl Args {
         }
         let [address, _] = &self.paths[..] else { return Err(UsageError::Missing) };
         let Some(address) = address.to_str() else {
-            return Err(UsageError::Address(format!("{address:?} is no address")));
+            return Err(UsageError::Address(format!(
+                "invalid address {address:?}; expected host:port or the path of a socket"
+            )));
         };
         address.parse().map(Some).map_err(|e: <Address as FromStr>::Err| UsageError::Address(e.to_string()))
     }

@@ -40,9 +40,7 @@ pub enum MountUsage {
     #[error("{0:?} is no option of a mount helper: it takes -o OPTIONS, -t TYPE, -s, -f, -n and -v")]
     Unknown(String),
     /// An option that it does not know.
-    #[error(
-        "-o {0}: there is no such option, neither of rfs-fuse (see rfs-fuse --help) nor of mount(8) for FUSE"
-    )]
+    #[error("unknown mount option {0:?}{did_you_mean}; see rfs-fuse --help and mount(8)", did_you_mean = suggestion(.0))]
     Option(String),
     /// What it cannot do.
     #[error("-N: mounting in another namespace is not supported: run mount in it (nsenter)")]
@@ -86,6 +84,31 @@ const IGNORED: &[&str] = &[
     "nolazytime",
     "noiversion",
 ];
+
+/// Options of mount(8) that the helper takes.
+const KNOWN: &[&str] =
+    &["ro", "suid", "dev", "noexec", "sync", "dirsync", "noatime", "nodiratime", "strictatime", "remount"];
+
+/// What was probably meant by a name that is one change away from an option of mount(8).
+fn suggestion(option: &str) -> String {
+    let name = option.split('=').next().unwrap_or_default();
+    let near = KNOWN.iter().chain(IGNORED).find(|known| is_one_change(name, known));
+    near.map(|known| format!(" (did you mean {known:?}?)")).unwrap_or_default()
+}
+
+/// True for words that differ by one letter: another, one more, one less, or two exchanged.
+fn is_one_change(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let front = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let (one, other) = (&one[front..], &other[front..]);
+    match (one, other) {
+        ([a, b, one @ ..], [c, d, other @ ..]) if (a, b) == (d, c) && one == other => true,
+        ([_, one @ ..], [_, other @ ..]) if one == other => true,
+        ([_, rest @ ..], other) if rest == other => true,
+        (one, [_, rest @ ..]) => one == rest,
+        _ => false,
+    }
+}
 
 /// One option of a list as an argument of rfs-fuse; `None` if it says nothing.
 fn argument(option: &str) -> Option<String> {
@@ -349,6 +372,22 @@ mod tests {
             Err(MountUsage::Option(label.into()))
         );
         assert_eq!(parsed("mount.fuse.rfs a:1 /m -N 7"), Err(MountUsage::Namespace));
+    }
+
+    #[test]
+    fn a_slip_gets_a_suggestion() {
+        let said = |line: &str| {
+            parsed(&format!("mount.fuse.rfs a:1 /m -o {line}")).expect_err("unknown").to_string()
+        };
+        for (slip, meant) in
+            [("noexce", "noexec"), ("noatim", "noatime"), ("noexxec", "noexec"), ("dirsinc", "dirsync")]
+        {
+            let text = format!(
+                "unknown mount option {slip:?} (did you mean {meant:?}?); see rfs-fuse --help and mount(8)"
+            );
+            assert_eq!(said(slip), text);
+        }
+        assert_eq!(said("nonsense"), "unknown mount option \"nonsense\"; see rfs-fuse --help and mount(8)");
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn who_may_write_writes_and_who_may_read_reads() {
 fn who_has_not_the_key_is_told() {
     let f = Fixture::new();
     let tcp = |options: &[&str]| f.refusal(Over::Tcp, options);
-    assert!(tcp(&[]).ends_with(": this server takes clients with a key only"));
+    assert!(tcp(&[]).ends_with(": this server requires a key: pass --key FILE"));
     for over in [Over::Tcp, Over::Shm] {
         let said = f.refusal(over, &["--key", &f.key("wrong")]);
         assert!(said.ends_with(": the server does not take the key writer"), "{said}");

@@ -77,7 +77,7 @@ fn a_start_that_fails_says_why_in_one_line() {
         (closed.clone(), path(point), 1, vec![&closed[..], "refused"]),
         (silent.0.clone(), path(point), 1, vec![&silent.0[..], "no answer"]),
         ("tcp:no-such-host.invalid:7440".to_owned(), path(point), 1, vec!["no-such-host.invalid"]),
-        ("nonsense".to_owned(), path(point), 2, vec!["nonsense", "is no address"]),
+        ("nonsense".to_owned(), path(point), 2, vec!["nonsense", "invalid address"]),
         (good.clone(), path(&missing), 1, vec!["missing", "no such directory"]),
         (good.clone(), path(&file), 1, vec!["file", "not a directory"]),
         (good.clone(), format!("{}/x", path(&file)), 1, vec!["file/x"]),

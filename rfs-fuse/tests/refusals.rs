@@ -77,7 +77,7 @@ fn root_of_a_user_namespace_mounts() {
     require_fuse();
     let _open = common::OpenDevice::new();
     let point = directory();
-    let script = "\"$@\" & mount=$!; until grep -q rfs-fuse /proc/self/mounts; do kill -0 $mount; done; \
+    let script = "\"$@\" & mount=$!; until grep -q \" $POINT \" /proc/self/mounts; do kill -0 $mount; done; \
                   echo bytes >$POINT/file; kill -TERM $mount; wait $mount";
     let out = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "sh", "-e", "-c", script, "sh"])

@@ -76,7 +76,7 @@ pub struct Cli {
     pub persist: Option<PathBuf>,
 
     /// Seconds between the end of one snapshot and the beginning of the next, or none: only when it is asked for, and at the
-    /// end. Each writes all that files have. None is made while nobody has been there since the last one
+    /// end. Each writes all that files have. Skipped if no client connected since the last snapshot
     #[arg(long, value_name = "SECS|none", value_parser = parse_every, default_value = "300", requires = "persist")]
     pub persist_every: Every,
 
@@ -139,9 +139,9 @@ pub struct Cli {
     #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub recall_timeout: Option<u32>,
 
-    /// For how many microseconds the thread that moves data over TCP looks for more before it sleeps, while that pays and nobody else wants its
-    /// core. 0: it sleeps at once, which takes up to half of the processor time from requests of 64 KiB and more, and up to 40 % of
-    /// their rate from small ones
+    /// Busy-poll for up to this many microseconds before blocking, on the thread that moves data over TCP. It polls while that
+    /// succeeds and no other thread wants its core. 0: never, which takes up to half of the processor time from requests of 64 KiB
+    /// and more, and up to 40 % of their rate from small ones
     #[arg(long, value_name = "MICROS", default_value = "400", value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub look: u32,
 

@@ -211,7 +211,7 @@ impl Server {
         let changed = keys.replace(keys::read(path, &names)?);
         let ender = self.running.ender();
         for session in self.service.sessions_with(&changed) {
-            ender.end(session, "its key counts no longer, or for something else");
+            ender.end(session, "session closed: its key was removed or its rights changed");
         }
         Ok(Some(keys.count()))
     }

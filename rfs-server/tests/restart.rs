@@ -132,8 +132,8 @@ fn survives(signal: &str, provider: ProviderKind) {
         assert!(!said.contains("ERROR") && !said.contains("WARN"), "{said}");
         assert_eq!(said.contains("did not end in order"), signal == "KILL" && turn > 0, "{said}");
     }
-    refuses(directory, &["--memory=17M", "--inodes=1000"], &["17825792", "16777216"]);
-    refuses(directory, &["--memory=16M", "--inodes=1001"], &["1001", "1000"]);
+    refuses(directory, &["--memory=17M", "--inodes=1000"], &["--memory 16777216 --inodes 1000"]);
+    refuses(directory, &["--memory=16M", "--inodes=1001"], &["--memory 16777216 --inodes 1000"]);
     let state = directory.join("memory/rfs/state");
     let mut damaged = fs::read(&state).unwrap();
     damaged[30] ^= 1;
@@ -152,7 +152,7 @@ fn who_could_not_come_back_while_the_server_stood_still_still_can() {
     drop(program.mount(ProviderKind::Shm, 7));
     let stderr = BufReader::new(program.child.0.stderr.take().unwrap());
     let mut said = stderr.lines();
-    assert!(said.any(|line| line.unwrap().contains("waits for its mount")), "it does not wait");
+    assert!(said.any(|line| line.unwrap().contains("disconnected; kept for")), "it does not wait");
     program.child.signal("STOP");
     std::thread::sleep(Duration::from_secs(4));
     program.child.signal("CONT");

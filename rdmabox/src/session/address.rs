@@ -38,8 +38,8 @@ impl Address {
 /// A string that is no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no address: write unix:/path/to/socket, /path/to/socket, tcp:host:port, host:port or \
-     rdma:host:port"
+    "invalid address {text:?}; expected host:port or the path of a socket (or tcp:host:port, rdma:host:port, \
+     unix:/path)"
 )]
 pub struct AddressError {
     /// The string.

@@ -180,7 +180,7 @@ fn show(
         (None, Some(_)) => refused(stream, "this server has no keys: it takes clients without one"),
         // Who may look into this process's memory in any case.
         (Some(_), None) if stream.is_of_same_user() => Ok(Shown::Nothing),
-        (Some(_), None) => refused(stream, "this server takes clients with a key only"),
+        (Some(_), None) => refused(stream, "this server requires a key: pass --key FILE"),
         (Some(keys), Some(id)) => {
             let grant = keys.grant(&id);
             let secret = grant.as_ref().map(|grant| &grant.secret);

@@ -26,7 +26,7 @@ impl TlsClientFiles {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => builder
                 .with_client_auth_cert(files::certificates(certificate)?, files::private_key(key)?)
-                .map_err(TlsError::of(certificate.display().to_string()))?,
+                .map_err(TlsError::of_pair(certificate, key))?,
         };
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
@@ -85,7 +85,8 @@ impl TlsClient {
         };
         let config = Arc::clone(&*self.config.read());
         let connection = ClientConnection::new(config, name).map_err(|e| super::error::protocol(&e))?;
-        let channel = shake_hands(&stream, connection.into(), &[], deadline)?;
+        let channel = shake_hands(&stream, connection.into(), &[], deadline)
+            .map_err(|e| super::error::of_client(e, &self.files.ca))?;
         Ok(TlsStream::new(stream, channel))
     }
 }

@@ -47,7 +47,7 @@ impl TlsServerFiles {
         };
         let mut config = builder
             .with_single_cert(files::certificates(&self.certificate)?, files::private_key(&self.key)?)
-            .map_err(TlsError::of(self.certificate.display().to_string()))?;
+            .map_err(TlsError::of_pair(&self.certificate, &self.key))?;
         // Nobody resumes anything.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});

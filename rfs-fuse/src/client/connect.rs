@@ -56,8 +56,14 @@ pub enum AttachError {
     #[error("cannot connect to {0}")]
     Connect(#[from] ConnectError),
     /// No random numbers.
-    #[error("there are no random numbers: {0}")]
+    #[error("getrandom failed: {0}")]
     Random(String),
+    /// The key gives no right to write, which writing back takes.
+    #[error("{address}: this key is read-only; --cache writeback needs write access")]
+    ReadOnlyKey {
+        /// The server's address.
+        address: Address,
+    },
     /// A session, but the server does not want us or is no rfs-server.
     #[error("{address}: cannot attach: {source}")]
     Attach {
@@ -240,6 +246,7 @@ impl Client {
                 AttachError::Export { address, export: attach.export.clone() }
             }
             ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: attach.export.clone() },
+            ClientError::Errno(Errno::EROFS) if attach.alone => AttachError::ReadOnlyKey { address },
             ClientError::Unchecked => AttachError::Unchecked { address, export: attach.export.clone() },
             ClientError::InUse(InUse { alone: true, .. }) => {
                 AttachError::Taken { address, export: attach.export.clone() }

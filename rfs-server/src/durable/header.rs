@@ -58,7 +58,7 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// Something else.
-    #[error("it is no memory object")]
+    #[error("not an rfs state file, or its header is damaged")]
     Foreign,
     /// Made by another version.
     #[error("it has version {0} of the format, this is version {VERSION}")]

@@ -66,8 +66,8 @@ pub enum ObjectError {
     },
     /// It has another size, or checksums, or none.
     #[error(
-        "{path}: it has {} bytes and {} inodes, {}, asked for are {} and {}, {}: they have to be the same, or it has to go first",
-        .there.arena, .there.inodes, checksums(.there), .asked.arena, .asked.inodes, checksums(.asked), path = .path.display()
+        "{path}: made with other options: use --memory {} --inodes {}{} as before (or the same of --export), or delete {path} (loses its files)",
+        .there.arena, .there.inodes, checksums(.there), path = .path.display()
     )]
     Shape {
         /// The object.
@@ -115,7 +115,7 @@ pub enum ObjectError {
 
 /// For people.
 fn checksums(shape: &Shape) -> &'static str {
-    if shape.checked { "with checksums (--checksum)" } else { "without checksums" }
+    if shape.checked { " --checksum" } else { ", without --checksum," }
 }
 
 fn os(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> ObjectError {
@@ -477,8 +477,7 @@ mod tests {
         store.object("a", checked).unwrap().sums.unwrap().read(8, &mut byte);
         assert_eq!(byte, *b"x");
         let refused = store.object("a", SHAPE).map(drop).unwrap_err().to_string();
-        assert!(refused.contains("100 inodes, with checksums (--checksum), asked for"), "{refused}");
-        assert!(refused.contains("100, without checksums"), "{refused}");
+        assert!(refused.contains("--inodes 100 --checksum as before"), "{refused}");
         assert!(store.object("b", SHAPE).unwrap().sums.is_none());
     }
 

@@ -130,7 +130,7 @@ pub enum StartError {
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// No random numbers.
-    #[error("there are no random numbers: {0}")]
+    #[error("getrandom failed: {0}")]
     Random(io::Error),
     /// An address in use, or another network error.
     #[error(transparent)]

@@ -97,7 +97,8 @@ impl FileService {
         let dispatcher = &self.exports[export].dispatcher;
         let counts = || self.allowed(peer, "").is_ok_and(|now| peer.key().is_none() || now.export == export);
         if !peer.has_expired() && dispatcher.is_attached(session) && counts() && self.leaves(peer) {
-            return log::info!("{peer}: gone; session {session} waits for its mount to come back");
+            let grace = self.grace.unwrap_or_default();
+            return log::info!("{peer}: session {session} disconnected; kept for {grace:?}");
         }
         self.end_for_good(peer, attached);
     }
