@@ -331,6 +331,7 @@ fn serve_mounted<F: Filesystem>(
     config.n_threads = Some(args.threads());
     config.clone_fd = args.threads() > 1;
     if let Some(Served { link, .. }) = client {
+        link.mounted_on(mounted.path().to_owned(), ring.is_some());
         link.connect(device.as_fd()).map_err(|e| {
             undo(mounted);
             os("cannot reach the kernel")(e)

@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{
-    Lender, Mount, eventually, exit_of,
+    Lender, Mount, exit_of,
     locking::{Lock, WAYS, begins_to_wait, ofd_lock, open},
     mapped::Mapped,
     pairs, providers,
@@ -65,8 +65,7 @@ fn locks_go_with_the_file() {
         let (here, there) = (open(&a.path("file")), open(&b.path("file")));
         flock(&here, Op::LockExclusive).expect("locked");
         drop(here);
-        // The kernel tells of the last close when it has time for it.
-        assert!(eventually(|| flock(&there, Op::NonBlockingLockExclusive).is_ok()));
+        flock(&there, Op::NonBlockingLockExclusive).expect("the file is closed");
         let (one, two) = (open(&a.path("file")), open(&a.path("file")));
         fcntl_lock(&one, Op::LockExclusive).expect("locked");
         assert_eq!(fcntl_lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
@@ -80,7 +79,75 @@ fn locks_go_with_the_file() {
         drop((one, two));
         assert_eq!(ofd_lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
         drop(twin);
-        assert!(eventually(|| ofd_lock(&there, Op::NonBlockingLockShared).is_ok()));
+        ofd_lock(&there, Op::NonBlockingLockShared).expect("the last descriptor is closed");
+    });
+}
+
+/// Locks, closes and tries at once through another open file.
+fn closed_and_tried(path: &Path, other: &Path, round: u32) {
+    for (name, lock) in WAYS {
+        let (here, there) = (open(path), open(other));
+        lock(&here, Op::LockExclusive).expect("locked");
+        drop(here);
+        assert_eq!(lock(&there, Op::NonBlockingLockExclusive), Ok(()), "{name}, round {round}");
+    }
+}
+
+#[test]
+fn a_lock_is_free_when_close_has_returned() {
+    for threads in ["1", "2"] {
+        pairs(16 * MIB, &["--threads", threads], |_, a, b| {
+            let (here, there) = (a.path("file"), b.path("file"));
+            drop(open(&here));
+            for round in 0..100 {
+                closed_and_tried(&here, &there, round);
+                closed_and_tried(&there, &here, round);
+                closed_and_tried(&here, &here, round);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_lock_stays_while_a_descriptor_is_open_or_the_file_is_mapped() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        let there = open(&b.path("file"));
+        there.set_len(4096).expect("longer");
+        for (_, lock) in WAYS.into_iter().filter(|(name, _)| *name != "fcntl") {
+            let here = open(&a.path("file"));
+            lock(&here, Op::LockExclusive).expect("locked");
+            let mapped = Mapped::new(&here, 4096);
+            drop(here.try_clone().expect("duplicated"));
+            for _ in 0..20 {
+                assert_eq!(lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
+            }
+            drop(here);
+            assert_eq!(lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN), "it is mapped");
+            drop(mapped);
+            lock(&there, Op::NonBlockingLockShared).expect("nothing is left of it");
+            lock(&there, Op::Unlock).expect("unlocked");
+        }
+    });
+}
+
+#[test]
+fn asking_for_a_lock_after_close_finds_none() {
+    pairs(16 * MIB, &[], |_, a, b| {
+        let there = open(&b.path("file"));
+        for round in 0..100 {
+            let here = open(&a.path("file"));
+            ofd_lock(&here, Op::LockExclusive).expect("locked");
+            drop(here);
+            let mut found = libc::flock {
+                l_type: libc::F_WRLCK as i16,
+                l_whence: libc::SEEK_SET as i16,
+                l_start: 0,
+                l_len: 0,
+                l_pid: 0,
+            };
+            fcntl(&there, FcntlArg::F_GETLK(&mut found)).expect("asked");
+            assert_eq!(i32::from(found.l_type), libc::F_UNLCK, "round {round}");
+        }
     });
 }
 

@@ -435,6 +435,12 @@ pub enum Request<'a> {
         /// Directory.
         ino: u64,
     },
+    /// Every session that has locks of an inode gives up those whose open files are closed, before the reply. EBADF if the asker does
+    /// not have it open. → `Done`
+    ConfirmLocks {
+        /// Inode.
+        ino: u64,
+    },
 }
 
 impl Request<'_> {
@@ -604,6 +610,12 @@ pub enum Recall {
         /// Inode.
         ino: u64,
     },
+    /// Nothing that is kept: by the acknowledgement the session says that it has given up all locks of an inode whose open files were
+    /// closed before.
+    Locks {
+        /// Inode.
+        ino: u64,
+    },
 }
 
 /// What was copied.
@@ -722,9 +734,11 @@ impl Recall {
         match self {
             Recall::Name { parent, name } => (*parent, &name[..]) == (directory, of),
             Recall::Names { ino } => *ino == directory,
-            Recall::Attr { .. } | Recall::Pages { .. } | Recall::Owner { .. } | Recall::Layout { .. } => {
-                false
-            }
+            Recall::Attr { .. }
+            | Recall::Pages { .. }
+            | Recall::Owner { .. }
+            | Recall::Layout { .. }
+            | Recall::Locks { .. } => false,
             Recall::All => true,
         }
     }
@@ -738,7 +752,7 @@ impl Recall {
             | Recall::Pages { ino }
             | Recall::Owner { ino }
             | Recall::Layout { ino, .. } => Some(*ino),
-            Recall::All => None,
+            Recall::All | Recall::Locks { .. } => None,
         }
     }
 }

@@ -162,6 +162,7 @@ fn recall() -> impl Strategy<Value = Recall> {
         number().prop_map(|ino| Recall::Attr { ino }),
         number().prop_map(|ino| Recall::Pages { ino }),
         number().prop_map(|ino| Recall::Owner { ino }),
+        number().prop_map(|ino| Recall::Locks { ino }),
         (number(), number()).prop_map(|(ino, generation)| Recall::Layout { ino, generation }),
         Just(Recall::All),
     ]
@@ -285,6 +286,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Write { ino, offset, check: perm, growth, data: target },
         Request::Verify { ino, offset },
         Request::ReturnNames { ino },
+        Request::ConfirmLocks { ino },
     ]
 }
 

@@ -66,6 +66,7 @@ impl<A> Queue<A> {
                     | Recall::Pages { .. }
                     | Recall::Owner { .. }
                     | Recall::Layout { .. }
+                    | Recall::Locks { .. }
                     | Recall::All => 0,
                 };
             bytes <= MAX_MESSAGE

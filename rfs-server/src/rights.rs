@@ -86,6 +86,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::Detach
         | Request::Verify { .. }
         | Request::ReturnNames { .. }
+        | Request::ConfirmLocks { .. }
         | Request::TestLock { .. }
         | Request::LookupAhead { .. }
         | Request::Recalls { .. } => false,

@@ -266,7 +266,8 @@ impl Space {
             | Recall::Names { .. }
             | Recall::Attr { .. }
             | Recall::Pages { .. }
-            | Recall::Owner { .. } => {}
+            | Recall::Owner { .. }
+            | Recall::Locks { .. } => {}
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 40] = [
+const NAMES: [&str; 41] = [
     "attach",
     "lookup",
     "getattr",
@@ -49,6 +49,7 @@ const NAMES: [&str; 40] = [
     "write",
     "verify",
     "returnnames",
+    "confirmlocks",
 ];
 
 /// Those of them that are made for data, as many as there is of it.
@@ -152,6 +153,7 @@ fn index(request: &Request<'_>) -> usize {
         Request::Write { .. } => 37,
         Request::Verify { .. } => 38,
         Request::ReturnNames { .. } => 39,
+        Request::ConfirmLocks { .. } => 40,
     }
 }
 

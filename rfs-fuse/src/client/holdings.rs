@@ -26,6 +26,8 @@ struct MayHold {
     claims: u32,
     /// One has been granted, or may have been.
     is_there: bool,
+    /// A descriptor of the open file has been closed since.
+    may_be_closed: bool,
 }
 
 /// All of an inode.
@@ -35,7 +37,7 @@ pub(crate) struct Holdings(Vec<MayHold>);
 impl Holdings {
     fn entry(&mut self, holding: Holding) -> &mut MayHold {
         let at = self.0.iter().position(|held| held.holding == holding).unwrap_or_else(|| {
-            self.0.push(MayHold { holding, claims: 0, is_there: false });
+            self.0.push(MayHold { holding, claims: 0, is_there: false, may_be_closed: false });
             self.0.len() - 1
         });
         &mut self.0[at]
@@ -59,6 +61,17 @@ impl Holdings {
     /// A lock is there.
     pub(crate) fn has(&mut self, holding: Holding) {
         self.entry(holding).is_there = true;
+    }
+
+    /// A descriptor of an open file is being closed, perhaps the last one.
+    pub(crate) fn may_close(&mut self, handle: u64) {
+        let its = self.0.iter_mut().filter(|held| held.holding.handle == handle);
+        its.for_each(|held| held.may_be_closed = true);
+    }
+
+    /// True if a lock may be held through an open file that is closed, which is not known here yet.
+    pub(crate) fn may_be_closed(&self) -> bool {
+        self.0.iter().any(|held| held.may_be_closed)
     }
 
     /// All locks of an owner are about to be given up. What is granted meanwhile stays.
@@ -88,6 +101,19 @@ mod tests {
 
     fn all(holdings: &Holdings) -> Vec<u64> {
         holdings.0.iter().map(|held| held.holding.handle).collect()
+    }
+
+    #[test]
+    fn a_lock_is_doubted_from_the_first_close_of_its_file_on() {
+        let mut held = Holdings::default();
+        held.has(holding(1));
+        held.may_close(2);
+        assert!(!held.may_be_closed());
+        held.may_close(1);
+        assert!(held.may_be_closed());
+        held.take(|held| held.handle == 1);
+        held.has(holding(1));
+        assert!(!held.may_be_closed());
     }
 
     #[test]

@@ -132,6 +132,8 @@ pub(crate) struct Inode {
     pub(crate) told_to: Listeners,
     /// Locks that this client may have.
     pub(crate) may_hold: Mutex<Holdings>,
+    /// Releases that give locks up and have not been answered.
+    pub(crate) unlocking: AtomicU32,
     /// The last read, if it counts as an access.
     pub(crate) access: Access,
 }
@@ -166,6 +168,7 @@ impl Inode {
             as_directory: Mutex::default(),
             told_to: Listeners::default(),
             may_hold: Mutex::default(),
+            unlocking: AtomicU32::new(0),
             access: Access::default(),
         }
     }
@@ -268,6 +271,8 @@ pub(crate) struct InodeTable {
     forgotten: AtomicU64,
     /// How often layouts that were asked for before have become void, of whichever inode.
     voids: AtomicU64,
+    /// Releases that are begun with and have not said of which file.
+    releasing: AtomicU32,
     /// Some file's locks were lost once.
     lost_locks: AtomicBool,
     /// Whether the server is known to recall layouts from this client.
@@ -343,6 +348,23 @@ impl InodeTable {
     /// Returns the epoch in which the server recalls layouts from this client.
     pub(crate) fn recalls(&self) -> &RecallEpoch {
         &self.recalls
+    }
+
+    /// A release is begun with.
+    pub(crate) fn will_release(&self) {
+        self.releasing.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What it gives up is known now.
+    pub(crate) fn releases(&self) {
+        // One that was not announced counts for nothing.
+        let less = |count: u32| count.checked_sub(1);
+        self.releasing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).ok();
+    }
+
+    /// True if it is not known of a release which file it is of.
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.releasing.load(Ordering::SeqCst) > 0
     }
 
     /// Counts up when layouts that are under way may be void.

@@ -1,5 +1,7 @@
 //! Locks that all mounts of a server know of, and what they say about the caller's caches.
 
+use std::sync::atomic::Ordering;
+
 use rdmabox::Cancel;
 use rfs_proto::{
     Errno, Granted, HeldLock, LockClass, LockKind, LockRange, Locked, Reply, Request, decode_reply,
@@ -9,6 +11,7 @@ use rfs_proto::{
 use super::{
     Client, ClientError,
     holdings::{Claim, Holding},
+    keeping::Effect,
     names::wrong_kind,
 };
 
@@ -160,15 +163,60 @@ impl Client {
 
     /// An open file is closed for good: all locks that were taken through it go.
     pub fn unlock_handle(&self, ino: u64, handle: u64) -> Result<(), ClientError> {
+        let Some(inode) = self.inodes.get(ino) else {
+            self.inodes.releases();
+            return Ok(());
+        };
+        inode.forget_severed(handle);
+        inode.unlocking.fetch_add(1, Ordering::SeqCst);
+        let gone = inode.may_hold.lock().take(|held| held.handle == handle);
+        self.inodes.releases();
+        let unlocked = self.unlock_all(ino, gone);
+        inode.unlocking.fetch_sub(1, Ordering::SeqCst);
+        unlocked
+    }
+
+    /// An open file is about to be released: announces a call of [`unlock_handle`](Self::unlock_handle).
+    pub fn will_release(&self) {
+        self.inodes.will_release();
+    }
+
+    /// A descriptor of an open file is being closed. It may be the last one.
+    pub fn may_close(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            inode.forget_severed(handle);
+            inode.may_hold.lock().may_close(handle);
         }
-        self.unlock_those(ino, |held| held.handle == handle)
+    }
+
+    /// True if a lock is held here through an open file whose last close may have returned.
+    pub fn may_be_closed(&self, ino: u64) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| {
+            inode.unlocking.load(Ordering::SeqCst) > 0 || inode.may_hold.lock().may_be_closed()
+        })
+    }
+
+    /// True if a release has begun that gives locks of a file up, and the server has not answered.
+    pub fn is_unlocking(&self, ino: u64) -> bool {
+        self.inodes.is_releasing()
+            || self.inodes.get(ino).is_some_and(|inode| inode.unlocking.load(Ordering::SeqCst) > 0)
+    }
+
+    /// Returns when all mounts that have locks of a file have given up those whose files are closed.
+    ///
+    /// # Errors
+    /// That of the call.
+    pub fn confirm_locks(&self, ino: u64) -> Result<(), ClientError> {
+        let _counted = self.changes().begin(&Effect::default());
+        self.call_done(&Request::ConfirmLocks { ino })
     }
 
     fn unlock_those(&self, ino: u64, hit: impl Fn(&Holding) -> bool) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        let mut gone = inode.may_hold.lock().take(hit);
+        let gone = inode.may_hold.lock().take(hit);
+        self.unlock_all(ino, gone)
+    }
+
+    fn unlock_all(&self, ino: u64, mut gone: Vec<Holding>) -> Result<(), ClientError> {
         // Unlocking asks for an owner and a class, whatever open files it was.
         gone.sort_unstable_by_key(|held| (held.owner, held.class == LockClass::Record));
         gone.dedup_by_key(|held| (held.owner, held.class));

@@ -28,6 +28,7 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::Write { growth: Growth::Stay | Growth::Reach, .. }
         | Request::Verify { .. }
         | Request::ReturnNames { .. }
+        | Request::ConfirmLocks { .. }
         | Request::Detach => true,
         Request::SetAttr { .. }
         | Request::Mknod { .. }

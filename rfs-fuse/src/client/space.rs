@@ -187,7 +187,8 @@ impl Client {
                 | Recall::Names { .. }
                 | Recall::Attr { .. }
                 | Recall::Pages { .. }
-                | Recall::Owner { .. } => {}
+                | Recall::Owner { .. }
+                | Recall::Locks { .. } => {}
             }
         }
     }

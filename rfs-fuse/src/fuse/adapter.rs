@@ -27,7 +27,7 @@ use super::{
     kernel::KernelLink,
     labels::Labels,
     lifetimes::Lifetimes,
-    locks::Locks,
+    locks::{Doubted, Locks},
     losses::Losses,
     pages::{Dropped, Pages},
     process,
@@ -36,7 +36,7 @@ use super::{
     session::{
         Filesystem, Lock, LockedBy, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
         ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-        Request,
+        Request, threads::Threads,
     },
 };
 use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
@@ -124,6 +124,14 @@ fn in_group(request: &Request, group: u32) -> bool {
 }
 
 impl Filesystem for Adapter {
+    fn threads(&self) -> Option<&Threads> {
+        Some(self.kernel.barrier().threads())
+    }
+
+    fn will_release(&self) {
+        self.client.will_release();
+    }
+
     fn init(&mut self, config: &mut KernelConfig) {
         self.settings.negotiate(config);
         self.settings.negotiate_names(config);
@@ -453,6 +461,7 @@ impl Filesystem for Adapter {
 
     fn flush(&self, _: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         self.client.used(ino.0, handle.0);
+        self.client.may_close(ino.0, handle.0);
         let flushed = self.client.flush(ino.0);
         let unlocked = self.client.unlock_owner(ino.0, owner.0);
         self.done("flush", flushed.and(unlocked), reply);
@@ -464,10 +473,7 @@ impl Filesystem for Adapter {
         };
         match self.client.test_lock(&wanted) {
             Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
-            Ok(Some(held)) => {
-                let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };
-                reply.locked(held.range.first, held.range.last.min(convert::OFFSET_MAX), typ, held.pid);
-            }
+            Ok(Some(_)) => self.locks.confirm(wanted, Doubted::Test(lock, reply)),
             Err(e) => reply.error(self.errno("getlk", &e)),
         }
     }
@@ -494,6 +500,10 @@ impl Filesystem for Adapter {
                     self.locks.answer(wanted, asked != Asked::Locked { void: false }, reply);
                     None
                 }
+                Err(ClientError::Errno(rfs_proto::Errno::EAGAIN)) => {
+                    self.locks.confirm(wanted, Doubted::Lock(reply));
+                    None
+                }
                 Err(e) => Some((e, reply)),
             },
         };
@@ -503,8 +513,8 @@ impl Filesystem for Adapter {
     }
 
     fn release(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
-        self.handles.close(ino.0, Handle(handle.0));
         let unlocked = self.client.unlock_handle(ino.0, handle.0);
+        self.handles.close(ino.0, Handle(handle.0));
         let closed = self.client.close(ino.0);
         self.done("release", closed.and(unlocked), reply);
     }
@@ -638,12 +648,17 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn opendir(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if let Some((handle, how)) = self.kernel.barrier().opens(request.pid()) {
+            return reply.opened(handle, how);
+        }
         self.open_directory(ino, flags.0, reply);
     }
 
     fn releasedir(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
-        self.client.closed_listing(ino.0, handle.0);
+        if !self.kernel.barrier().closes(handle) {
+            self.client.closed_listing(ino.0, handle.0);
+        }
         reply.ok();
     }
 

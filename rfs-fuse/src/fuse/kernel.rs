@@ -7,6 +7,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, BorrowedFd},
+    path::PathBuf,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -21,6 +22,7 @@ use rustix::{
 use crate::client::Next;
 
 use super::{
+    barrier::Barrier,
     session::{Beside, descriptors::clone_of},
     telling::{self, Tellers},
 };
@@ -42,6 +44,7 @@ pub struct Kernel {
     /// A clone: no request is taken through it.
     device: OnceLock<File>,
     expires: AtomicBool,
+    barrier: Barrier,
 }
 
 /// For all who tell the kernel something.
@@ -93,6 +96,15 @@ impl Kernel {
     /// From now on the kernel can be told.
     pub fn connect(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         self.device.set(clone_of(device)?).map_err(|_| io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Says where the mount is, and whether requests have a queue for each core.
+    pub fn mounted_on(&self, point: PathBuf, by_core: bool) {
+        self.barrier.mounted_on(point, by_core);
+    }
+
+    pub(super) fn barrier(&self) -> &Barrier {
+        &self.barrier
     }
 
     /// What a thread does next. If its request came over a ring it knows itself what has come with it (`beside`); to see more, and for answers to leave, it has to come

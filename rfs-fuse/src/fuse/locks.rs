@@ -6,12 +6,13 @@
 //! on a session thread that could wait for pages which only a session thread can bring.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -24,8 +25,9 @@ use super::{
     background::Background,
     convert,
     kernel::{KernelLink, Part},
+    placement,
     process::Signals,
-    session::ReplyEmpty,
+    session::{Lock, ReplyEmpty, ReplyLock},
 };
 use crate::client::{Asked, Client, ClientError, LockRequest};
 
@@ -66,6 +68,25 @@ struct State {
     stop: bool,
 }
 
+/// A lock that was in the way of this, and may be given up already.
+pub(super) enum Doubted {
+    /// Of a lock that does not wait.
+    Lock(ReplyEmpty),
+    /// Of the question for such a lock.
+    Test(Lock, ReplyLock),
+}
+
+/// Locks to be confirmed at a time, by a thread each. Each holds one of the calls that a session can have under way.
+const MAX_CONFIRMING: usize = 3;
+
+#[derive(Default)]
+struct Doubts {
+    jobs: VecDeque<(LockRequest, Doubted)>,
+    threads: usize,
+    idle: usize,
+    stop: bool,
+}
+
 /// The threads. Dropping it ends them; who still waits is answered with EINTR.
 pub(super) struct Locks {
     shared: Arc<Shared>,
@@ -82,6 +103,8 @@ struct Shared {
     tickets: AtomicU64,
     state: Mutex<State>,
     work: Condvar,
+    doubts: Mutex<Doubts>,
+    doubted: Condvar,
 }
 
 impl std::fmt::Debug for Locks {
@@ -94,7 +117,15 @@ impl Locks {
     pub(super) fn new(client: Arc<Client>, kernel: KernelLink) -> Locks {
         let (tickets, state, work) = (AtomicU64::new(0), Mutex::default(), Condvar::new());
         Locks {
-            shared: Arc::new(Shared { client, kernel, tickets, state, work }),
+            shared: Arc::new(Shared {
+                client,
+                kernel,
+                tickets,
+                state,
+                work,
+                doubts: Mutex::default(),
+                doubted: Condvar::new(),
+            }),
             cancel: Cancel::new(),
             looking: Background::new("locks"),
             hearing: Background::new("grants"),
@@ -140,6 +171,25 @@ impl Locks {
         Ok(())
     }
 
+    /// Has the mounts whose locks are in the way confirm that they are held, then tries once more and answers.
+    pub(super) fn confirm(&self, wanted: LockRequest, doubted: Doubted) {
+        let mut doubts = self.shared.doubts.lock();
+        doubts.jobs.push_back((wanted, doubted));
+        if doubts.jobs.len() <= doubts.idle || doubts.threads == MAX_CONFIRMING {
+            self.shared.doubted.notify_one();
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        match thread::Builder::new().name("confirming".into()).spawn(move || shared.confirm()) {
+            Ok(_) => doubts.threads += 1,
+            Err(e) if doubts.threads == 0 => {
+                log::error!("cannot start a thread for locks: {e}");
+                doubts.jobs.clear();
+            }
+            Err(e) => log::warn!("locks are confirmed one after the other: {e}"),
+        }
+    }
+
     /// A lock is there. `void`: what the kernel keeps of the file is to be dropped first.
     pub(super) fn answer(&self, lock: LockRequest, void: bool, reply: ReplyEmpty) {
         if !void {
@@ -172,6 +222,8 @@ impl Locks {
 impl Drop for Locks {
     fn drop(&mut self) {
         self.cancel.cancel();
+        self.shared.doubts.lock().stop = true;
+        self.shared.doubted.notify_all();
         self.shared.state.lock().stop = true;
         self.shared.work.notify_one();
         self.hearing.join();
@@ -183,6 +235,49 @@ impl Drop for Locks {
 }
 
 impl Shared {
+    fn confirm(&self) {
+        placement::begin_unbound();
+        loop {
+            let (wanted, doubted) = {
+                let mut doubts = self.doubts.lock();
+                loop {
+                    if doubts.stop {
+                        return;
+                    }
+                    if let Some(job) = doubts.jobs.pop_front() {
+                        break job;
+                    }
+                    doubts.idle += 1;
+                    self.doubted.wait(&mut doubts);
+                    doubts.idle -= 1;
+                }
+            };
+            if let Err(e) = self.client.confirm_locks(wanted.ino) {
+                log::debug!("locks of inode {} are not confirmed: {e}", wanted.ino);
+            }
+            self.try_once_more(&wanted, doubted);
+        }
+    }
+
+    fn try_once_more(&self, wanted: &LockRequest, doubted: Doubted) {
+        match doubted {
+            Doubted::Lock(reply) => match self.client.lock(wanted, None) {
+                Ok(Asked::Locked { void: false }) => reply.ok(),
+                Ok(_) => self.drop_pages(wanted, reply),
+                Err(e) => reply.error(convert::errno(e.errno())),
+            },
+            Doubted::Test(lock, reply) => match self.client.test_lock(wanted) {
+                Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
+                Ok(Some(held)) => {
+                    let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };
+                    let last = held.range.last.min(convert::OFFSET_MAX);
+                    reply.locked(held.range.first, last, typ, held.pid);
+                }
+                Err(e) => reply.error(convert::errno(e.errno())),
+            },
+        }
+    }
+
     fn take(&self, ticket: u64) -> Option<Waiting> {
         self.state.lock().waiting.remove(&ticket)
     }

@@ -8,6 +8,7 @@
 
 mod adapter;
 mod background;
+mod barrier;
 mod convert;
 mod handles;
 mod kernel;

@@ -30,6 +30,8 @@ use crate::client::{Client, Keeper, UnderWay};
 
 /// So long somebody is waited for who may be waiting for a session thread, where changes have all of them wait.
 const GRACE: Duration = Duration::from_millis(50);
+/// So long a confirmation that locks are held is waited for.
+const CONFIRMATION: Duration = Duration::from_secs(2);
 /// Pauses until an inode that the kernel was told of is known there.
 const PAUSE: Duration = Duration::from_micros(50);
 /// So often. A second in all, far longer than a reply takes to be read.
@@ -67,6 +69,12 @@ enum Again {
     Of(u64),
     /// These, of a directory.
     In(u64, Vec<Arc<[u8]>>),
+}
+
+impl Job {
+    fn confirms_locks(&self) -> bool {
+        matches!(self.recall, Recall::Locks { .. })
+    }
 }
 
 #[derive(Default)]
@@ -164,7 +172,8 @@ impl Keeper for Asking {
         }
         self.0.queue.lock().jobs.extend(jobs.iter().cloned());
         let (mut ended, mut since) = (None, Instant::now());
-        let at_most = |under_way: &UnderWay| (under_way.count() > 0).then_some(GRACE);
+        let (began, confirms) = (since, jobs.iter().any(|job| job.confirms_locks()));
+        let at_most = |under_way: &UnderWay| (under_way.count() > 0 || confirms).then_some(GRACE);
         self.0.client.changes().wait_until(at_most, |under_way| {
             self.0.employ();
             if ended.replace(under_way.ended()) != Some(under_way.ended()) {
@@ -174,7 +183,12 @@ impl Keeper for Asking {
             let over = |job: &Arc<Job>| {
                 job.done.load(Ordering::Acquire) || job.locks.iter().any(|ino| under_way.changes(*ino))
             };
-            none_ends || self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(over)
+            // A confirmation waits for session threads, and they may wait for other mounts.
+            let enough = |job: &Arc<Job>| match job.confirms_locks() {
+                true => began.elapsed() >= CONFIRMATION,
+                false => none_ends,
+            };
+            self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(|job| over(job) || enough(job))
         });
     }
 
@@ -277,6 +291,10 @@ impl Shared {
                 self.drop_inode(*ino, Part::PagesFrom(0)).and_then(|()| self.drop_names(*ino))
             }
             Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
+            Recall::Locks { ino } => {
+                self.await_releases(*ino);
+                Ok(())
+            }
             // Each inode by itself.
             Recall::Layout { .. } | Recall::All => Ok(()),
         };
@@ -288,6 +306,22 @@ impl Shared {
     /// Has a thread let names expire again, in a while.
     fn once_more(&self, again: Again) {
         self.queue.lock().again.push_back((Instant::now() + ONCE_MORE, again));
+    }
+
+    /// Waits until the locks of a file are given up whose last close has returned.
+    fn await_releases(&self, ino: u64) {
+        if !self.client.may_be_closed(ino) {
+            return;
+        }
+        if !self.kernel.barrier().pass() {
+            log::debug!("releases of inode {ino} that are on their way are not waited for");
+        }
+        for _ in 0..PAUSES {
+            if !self.client.is_unlocking(ino) || self.stopping.load(Ordering::Relaxed) {
+                return;
+            }
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Lets all names in a directory expire that the kernel was told of, absent ones too.

@@ -209,6 +209,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ),
         ("26 05 8020", Request::Verify { ino: 5, offset: 4096 }),
         ("27 ac02", Request::ReturnNames { ino: 300 }),
+        ("28 05", Request::ConfirmLocks { ino: 5 }),
     ]
 }
 
@@ -274,7 +275,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             })),
         ),
         (
-            "0e ac02 07 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02 06 05",
+            "0e ac02 08 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02 06 05 07 05",
             Reply::Recalls(Recalls {
                 number: 300,
                 recalls: vec![
@@ -285,6 +286,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                     Recall::All,
                     Recall::Layout { ino: 5, generation: 300 },
                     Recall::Owner { ino: 5 },
+                    Recall::Locks { ino: 5 },
                 ],
             }),
         ),

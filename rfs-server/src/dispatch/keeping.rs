@@ -138,6 +138,13 @@ impl Meta<'_> {
         self.keepers(ino).forget(ino);
     }
 
+    /// These sessions have locks of an inode, and are to give up those whose files are closed.
+    pub(super) fn confirm_locks(&mut self, ino: u64, holders: &[u64]) {
+        for &holder in holders {
+            self.recall(holder, Recall::Locks { ino });
+        }
+    }
+
     /// An inode has given up space that these sessions can reach by layouts before a generation: it is nobody's until they have
     /// given those back.
     pub(super) fn recall_layout(&mut self, (ino, generation): (u64, u64), holders: &[u64]) {
@@ -153,7 +160,7 @@ impl Meta<'_> {
             Recall::Owner { .. } => seeded(Fault::OwnerNotRecalled),
             Recall::Layout { .. } => seeded(Fault::LayoutNotRecalled),
             // A server that starts recalls that.
-            Recall::All => false,
+            Recall::All | Recall::Locks { .. } => false,
         };
         if unsaid {
             return;

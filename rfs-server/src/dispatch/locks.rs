@@ -57,6 +57,12 @@ impl Call<'_> {
                     held
                 })))
             }),
+            Request::ConfirmLocks { ino } => self.locked(&[ino], |meta| {
+                check(meta, session, ino, LockRange::ALL)?;
+                let holders = meta.store.locks().holders(ino);
+                meta.confirm_locks(ino, &holders);
+                Ok(Reply::Done)
+            }),
             // The others are handled elsewhere.
             _ => Err(Errno::ENOSYS),
         }

@@ -361,6 +361,7 @@ impl Dispatcher {
             Request::Lock { .. }
             | Request::StopWaiting { .. }
             | Request::Insist { .. }
+            | Request::ConfirmLocks { .. }
             | Request::TestLock { .. } => call.answer_locks(session, request),
             Request::Fallocate { .. } | Request::Copy { .. } => call.answer_extents(session, request),
             Request::ReturnNames { ino } => {

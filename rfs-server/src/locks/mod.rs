@@ -204,6 +204,15 @@ impl Locks {
         Some((found.owner.0, HeldLock { exclusive: found.exclusive, range: found.range, pid: found.pid }))
     }
 
+    /// The sessions that have locks of an inode.
+    pub fn holders(&self, ino: u64) -> Vec<u64> {
+        let held = self.file(ino).into_iter().flat_map(|file| file.held.iter());
+        let mut sessions: Vec<u64> = held.map(|lock| lock.owner.0).collect();
+        sessions.sort_unstable();
+        sessions.dedup();
+        sessions
+    }
+
     /// A session has the inode open no more. Who waits there for it is told EBADF.
     pub fn closed(&mut self, session: u64, ino: u64) {
         let Some(File { held, queue }) = self.file(ino) else { return };

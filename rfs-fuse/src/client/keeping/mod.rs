@@ -412,7 +412,7 @@ impl Client {
         for recall in recalls {
             recalled.note(recall.clone());
             // Nothing of it is kept.
-            if matches!(recall, Recall::Layout { .. }) {
+            if matches!(recall, Recall::Layout { .. } | Recall::Locks { .. }) {
                 continue;
             }
             // Everything is forgotten at once.
@@ -433,6 +433,7 @@ impl Client {
                 | Recall::Pages { .. }
                 | Recall::Owner { .. }
                 | Recall::Layout { .. }
+                | Recall::Locks { .. }
                 | Recall::All => {}
             }
             drop((directories, ahead));

@@ -28,7 +28,7 @@ pub(in crate::fuse) fn clone_of(device: BorrowedFd<'_>) -> io::Result<File> {
 }
 
 /// Takes a table of descriptors of its own for the calling thread, with none in it.
-pub(super) fn close_all() -> io::Result<()> {
+pub(in crate::fuse) fn close_all() -> io::Result<()> {
     close(0, RawFd::MAX)
 }
 

@@ -75,7 +75,10 @@ macro_rules! forward {
         fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
             self.calls.note(request.pid(), 0 $(+ $bytes)?);
             match self.inner() {
-                Some(inner) => inner.$method(&request.into(), $($passed,)* reply.into()),
+                Some(inner) => {
+                    let _turn = inner.threads().map(|threads| threads.begin(false));
+                    inner.$method(&request.into(), $($passed,)* reply.into());
+                }
                 None => reply.error(Errno::EIO),
             }
         }
@@ -97,6 +100,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     fn forget(&self, request: &fuser::Request, ino: INodeNo, nlookup: u64) {
         self.calls.note(request.pid(), 0);
         if let Some(inner) = self.inner() {
+            let _turn = inner.threads().map(|threads| threads.begin(false));
             inner.forget(&request.into(), ino, nlookup);
         }
     }
@@ -115,6 +119,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     ) {
         self.calls.note(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
         inner.getlk(&request.into(), ino, by, Lock { start, end, typ, pid }, reply.into());
     }
@@ -134,8 +139,26 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     ) {
         self.calls.note(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
         inner.setlk(&request.into(), ino, by, Lock { start, end, typ, pid }, sleep, reply.into());
+    }
+
+    fn release(
+        &self,
+        request: &fuser::Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.calls.note(request.pid(), 0);
+        let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        inner.will_release();
+        let _turn = inner.threads().map(|threads| threads.begin(false));
+        inner.release(&request.into(), ino, handle, reply.into());
     }
 
     forward! {
@@ -167,9 +190,6 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
             _owner: Option<LockOwner>; ReplyWrite
         ) => (ino, handle, offset, data, write_flags, flags) moves data.len();
         flush(ino: INodeNo, handle: FileHandle, owner: LockOwner; ReplyEmpty) => (ino, handle, owner);
-        release(
-            ino: INodeNo, handle: FileHandle, _flags: OpenFlags, _owner: Option<LockOwner>, _flush: bool; ReplyEmpty
-        ) => (ino, handle);
         fsync(ino: INodeNo, handle: FileHandle, _datasync: bool; ReplyEmpty) => (ino, handle);
         opendir(ino: INodeNo, flags: OpenFlags; ReplyOpen) => (ino, flags);
         readdir(ino: INodeNo, handle: FileHandle, offset: u64; ReplyDirectory) => (ino, handle, offset);

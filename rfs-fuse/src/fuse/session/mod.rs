@@ -8,6 +8,7 @@ mod device;
 mod lock_flags;
 mod reply;
 mod ring;
+pub(super) mod threads;
 
 use std::{ffi::OsStr, path::Path, time::SystemTime};
 
@@ -86,6 +87,14 @@ pub struct Lock {
 /// said.
 #[allow(clippy::too_many_arguments)]
 pub trait Filesystem: Send + Sync + 'static {
+    /// Where session threads say when they begin with a request, if that is of use.
+    fn threads(&self) -> Option<&threads::Threads> {
+        None
+    }
+
+    /// A release is begun with, before the session thread says so.
+    fn will_release(&self) {}
+
     /// Agrees with the kernel, before anything is asked.
     fn init(&mut self, config: &mut KernelConfig);
 

@@ -207,6 +207,7 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
         opcode::STATFS => fs.statfs(request, slot.into()),
         opcode::RELEASE => {
             let op: ReleaseIn = incoming.op()?;
+            fs.will_release();
             fs.release(request, ino, FileHandle(op.fh), slot.into());
         }
         opcode::FSYNC => {

@@ -115,6 +115,7 @@ impl Worker {
             }
             self.give_back(mount, &mut answers)?;
             events.extend(self.ring.completion().map(|event| (event.user_data(), event.result())));
+            let _turn = (!events.is_empty()).then(|| filesystem.threads().map(|threads| threads.begin(true)));
             for (at, &(what, result)) in events.iter().enumerate() {
                 match (what, result) {
                     (WOKEN, _) => self.arm()?,
