@@ -204,6 +204,11 @@ pub(crate) fn write_bytes(memory: &Memory, offset: usize, bytes: &[u8]) {
     if unsafe { memory.writes_first(offset, bytes.len(), [(bytes.as_ptr(), bytes.len())].into_iter()) } {
         return;
     }
+    if let (Ok(word), true) = (<[u8; 8]>::try_from(bytes), offset.is_multiple_of(8)) {
+        // A word is stored as a whole, over every provider.
+        memory.atomic_u64(offset).store(u64::from_ne_bytes(word), Ordering::Release);
+        return;
+    }
     memory.write(offset, bytes);
 }
 

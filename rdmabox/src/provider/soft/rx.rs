@@ -4,7 +4,11 @@
 //! goes, and reads payload and the next header with one system call. From a Unix socket nothing is read along: a handle comes with the first byte of its
 //! frame, and which one that is would be lost.
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use seeded_faults::{Fault, seeded};
 use zerocopy::{FromBytes, IntoBytes};
@@ -53,8 +57,13 @@ pub(crate) struct Landing {
     /// Bytes of that one that are there.
     filled: usize,
     remaining: usize,
+    /// An aligned word on its way, which is stored as a whole. `None` if bytes go to their places as they come.
+    word: Option<[u8; WORD]>,
     pub then: Then,
 }
+
+/// Bytes of a word that is stored as a whole.
+const WORD: usize = 8;
 
 /// Vectors of one receiving call.
 const MAX_VECTORS: usize = 32;
@@ -62,11 +71,29 @@ const MAX_VECTORS: usize = 32;
 impl Landing {
     pub(crate) fn new(pieces: Pieces, len: usize, then: Then) -> Landing {
         debug_assert!(pieces.iter().map(|piece| piece.len).sum::<usize>() >= len, "shorter than the payload");
-        Landing { pieces, next: 0, filled: 0, remaining: len, then }
+        let is_word = len == WORD
+            && pieces.first().is_some_and(|piece| piece.len >= WORD && piece.ptr.addr().is_multiple_of(WORD));
+        Landing { pieces, next: 0, filled: 0, remaining: len, word: is_word.then_some([0; WORD]), then }
+    }
+
+    /// All bytes are here: stores a word that was gathered. A connection that ends before leaves the old word.
+    fn store_word(&mut self) {
+        if let (Some(word), Some(piece)) = (self.word.take(), self.pieces.first()) {
+            // SAFETY: the piece has 8 checked bytes or more of a region that it keeps mapped, and was found to be aligned;
+            // AtomicU64 allows concurrent modification.
+            let place = unsafe { AtomicU64::from_ptr(piece.ptr.cast()) };
+            place.store(u64::from_ne_bytes(word), Ordering::Release);
+        }
     }
 
     /// Where the next bytes go: fills `vectors` from the front and tells how many. True if that is all the room there is.
-    fn vectors(&self, vectors: &mut [IoVec]) -> (usize, bool) {
+    fn vectors(&mut self, vectors: &mut [IoVec]) -> (usize, bool) {
+        if let Some(word) = &mut self.word {
+            let mut vector = IoVec::new(word.as_mut_ptr(), WORD);
+            vector.skip(WORD - self.remaining);
+            vectors[0] = vector;
+            return (usize::from(self.remaining > 0), true);
+        }
         let (mut count, mut filled, mut remaining) = (0, self.filled, self.remaining);
         for piece in &self.pieces[self.next..] {
             if remaining == 0 || count == vectors.len() {
@@ -419,7 +446,8 @@ impl Rx {
         Step::Moved
     }
 
-    fn landed(&mut self, qp: &SoftQp, link: &Link, landing: Landing) {
+    fn landed(&mut self, qp: &SoftQp, link: &Link, mut landing: Landing) {
+        landing.store_word();
         match landing.then {
             Then::Executed { msn, ack, recv } => {
                 if let Some(recv) = recv {
@@ -468,6 +496,66 @@ impl Step {
             io::ErrorKind::WouldBlock => Step::Empty,
             io::ErrorKind::Interrupted => Step::Moved,
             _ => Step::Ended,
+        }
+    }
+}
+
+#[cfg(all(not(loom), test))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        memory::Memory,
+        provider::soft::regions::{Piece, Region},
+        verbs::Access,
+    };
+
+    fn landing(memory: &Arc<Memory>, offset: u64, len: u64) -> Landing {
+        let (addr, length) = (memory.addr(), memory.len() as u64);
+        let region =
+            Region { addr, length, access: Access::REMOTE_WRITE, key: 1, _memory: Some(Arc::clone(memory)) };
+        let mut pieces = Pieces::new();
+        pieces.push(Piece::new(&Arc::new(region), addr + offset, len).expect("inside"));
+        Landing::new(pieces, len as usize, Then::Executed { msn: 1, ack: false, recv: None })
+    }
+
+    /// However the stream is cut: a reader, or a connection that ends, never finds a part of it.
+    #[test]
+    fn an_aligned_word_lands_as_a_whole() {
+        let memory = Arc::new(Memory::private(4096).expect("memory"));
+        for first in 1..8 {
+            memory.write(24, &[0xaa; 8]);
+            let mut landing = landing(&memory, 24, 8);
+            assert_eq!(landing.put(&[1, 2, 3, 4, 5, 6, 7][..first]), first);
+            assert_eq!(memory.load_u64(24), 0xaaaa_aaaa_aaaa_aaaa, "cut after {first}");
+            let mut vectors = [IoVec::new(std::ptr::null_mut(), 0); MAX_VECTORS];
+            assert_eq!(landing.vectors(&mut vectors), (1, true));
+            assert_eq!(vectors[0].len(), 8 - first);
+            // What follows belongs to the next frame.
+            assert_eq!(landing.put(&[[1, 2, 3, 4, 5, 6, 7, 8], [9; 8]].concat()[first..]), 8 - first);
+            landing.store_word();
+            assert_eq!(memory.load_u64(24).to_ne_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
+            assert_eq!(memory.load_u64(32), 0);
+        }
+    }
+
+    #[test]
+    fn other_bytes_land_as_they_come() {
+        let memory = Arc::new(Memory::private(4096).expect("memory"));
+        for (offset, len) in [(25, 8), (24, 7), (24, 16)] {
+            memory.write(0, &[0; 64]);
+            let mut landing = landing(&memory, offset, len);
+            let bytes = vec![7; len as usize];
+            assert_eq!(landing.put(&bytes[..3]), 3);
+            let mut out = [0; 3];
+            memory.read(offset as usize, &mut out);
+            assert_eq!(out, [7; 3]);
+            assert_eq!(landing.put(&bytes[3..]), len as usize - 3);
+            landing.store_word();
+            let mut out = vec![0; len as usize + 1];
+            memory.read(offset as usize, &mut out);
+            assert_eq!((&out[..len as usize], out[len as usize]), (&bytes[..], 0));
         }
     }
 }
