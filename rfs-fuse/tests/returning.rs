@@ -24,7 +24,7 @@ use common::{
     random::{Random, seed},
 };
 use rustix::{
-    fs::{FlockOperation, flock},
+    fs::{FallocateFlags, FlockOperation, copy_file_range, fallocate, flock},
     io::Errno,
 };
 
@@ -410,6 +410,13 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
         let errno = |e: std::io::Error| e.raw_os_error();
         assert_eq!(locked.read_at(&mut bytes, 0).map_err(errno), Err(Some(5)));
         assert_eq!(locked.write_at(b"x", 0).map_err(errno), Err(Some(5)));
+        // So is what changes its size and space, or copies from it or to it.
+        assert_eq!(locked.set_len(5).map_err(errno), Err(Some(5)));
+        assert_eq!(fallocate(&locked, FallocateFlags::empty(), 0, 200_000), Err(Errno::IO));
+        for (from, to) in [(&locked, &stays), (&stays, &locked)] {
+            // The kernel may fall back to reading and writing, which fails as well.
+            assert_eq!(copy_file_range(from, Some(&mut 0), to, Some(&mut 0), 10), Err(Errno::IO));
+        }
         assert_eq!(tried.read_at(&mut bytes[..1000], 0).map_err(errno), Ok(1000));
         assert!(bytes[..1000] == pattern(100_000, 5)[..1000]);
         assert_eq!(removed.write_at(b"x", 0).map_err(errno), Err(Some(116)));

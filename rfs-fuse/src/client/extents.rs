@@ -6,7 +6,7 @@ use super::{
     Client, ClientError,
     inode::Inode,
     layout::Piece,
-    names::{with_pending, wrong_kind},
+    names::{attr_of, with_pending, wrong_kind},
     size::LookStart,
     space::TRIES,
 };
@@ -29,12 +29,14 @@ impl Client {
         len: u64,
         flags: FallocateFlags,
     ) -> Result<Attr, ClientError> {
+        let asked_in = self.remote.era_in_use();
         let inode = self.opened(ino)?;
         let _alone = inode.alone();
         let request = Request::Fallocate { ino, offset, len, flags };
         // Where it fails it may have been done all the same, or be done yet.
         let start = self.before_look();
-        let attr = self.call_attr(&request).inspect_err(|_| self.lose_layout(&inode))?;
+        let attr = self.call_guarded(&[&inode], asked_in, &request).and_then(attr_of);
+        let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
         Ok(self.changed_at_server(&inode, start, attr))
     }
 
@@ -46,10 +48,12 @@ impl Client {
         (to, to_offset): (u64, u64),
         len: u64,
     ) -> Result<u64, ClientError> {
-        let inode = self.opened(to)?;
+        let asked_in = self.remote.era_in_use();
+        let (source, inode) = (self.opened(from)?, self.opened(to)?);
         let _alone = inode.alone();
         let start = self.before_look();
-        match self.call(&Request::Copy { from, from_offset, to, to_offset, len })? {
+        let request = Request::Copy { from, from_offset, to, to_offset, len };
+        match self.call_guarded(&[&source, &inode], asked_in, &request)? {
             Reply::Copied(Copied { bytes, .. }) if bytes > len => {
                 Err(ClientError::Protocol("more was copied than there was to copy"))
             }

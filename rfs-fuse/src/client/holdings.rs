@@ -43,6 +43,11 @@ impl Holdings {
         &mut self.0[at]
     }
 
+    /// Returns true if there is no lock, and none is asked for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// A lock is asked for.
     pub(crate) fn asks(&mut self, holding: Holding) -> Claim {
         self.entry(holding).claims += 1;

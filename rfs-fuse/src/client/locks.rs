@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rdmabox::Cancel;
+use rdmabox::{Cancel, RequestError};
 use rfs_proto::{
     Errno, Granted, HeldLock, LockClass, LockKind, LockRange, Locked, Reply, Request, decode_reply,
     encode_request,
@@ -10,7 +10,9 @@ use rfs_proto::{
 
 use super::{
     Client, ClientError,
+    data::guarded_since,
     holdings::{Claim, Holding},
+    inode::Inode,
     keeping::Effect,
     names::wrong_kind,
 };
@@ -158,6 +160,30 @@ impl Client {
         match self.inodes.get(ino) {
             Some(inode) if inode.is_severed(handle) => Err(Errno::EIO.into()),
             _ => Ok(()),
+        }
+    }
+
+    /// Carries out a request about open files that was made in the era `since`, and that locks of these files may guard.
+    ///
+    /// # Errors
+    /// EIO if such a lock was lost when an era after that began. The request is not carried out in a later era then.
+    pub(super) fn call_guarded(
+        &self,
+        inodes: &[&Inode],
+        since: u32,
+        request: &Request<'_>,
+    ) -> Result<Reply, ClientError> {
+        // In this order: what is held at the first look, and lost before the second, shows in the third.
+        let may_hold = inodes.iter().any(|inode| !inode.may_hold.lock().is_empty());
+        let era = self.remote.era_in_use();
+        let guarded = || inodes.iter().try_for_each(|inode| guarded_since(inode, since));
+        guarded()?;
+        if !may_hold {
+            return self.call(request);
+        }
+        match self.call_in(era, request) {
+            Err(e @ ClientError::Request(RequestError::Disconnected)) => guarded().and(Err(e)),
+            outcome => outcome,
         }
     }
 

@@ -36,12 +36,16 @@ pub(crate) fn wrong_kind<T>() -> Result<T, ClientError> {
     Err(ClientError::Protocol("a reply of the wrong kind"))
 }
 
+pub(super) fn attr_of(reply: Reply) -> Result<Attr, ClientError> {
+    match reply {
+        Reply::Attr(attr) => Ok(attr),
+        _ => wrong_kind(),
+    }
+}
+
 impl Client {
     pub(crate) fn call_attr(&self, request: &Request<'_>) -> Result<Attr, ClientError> {
-        match self.call(request)? {
-            Reply::Attr(attr) => Ok(attr),
-            _ => wrong_kind(),
-        }
+        self.call(request).and_then(attr_of)
     }
 
     pub(crate) fn call_done(&self, request: &Request<'_>) -> Result<(), ClientError> {
@@ -136,6 +140,7 @@ impl Client {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&request);
         };
+        let asked_in = self.remote.era_in_use();
         if changes.atime.is_some() && inode.access.forget() {
             // What is set now must not be followed by a read of before.
             self.remote.finish_calls()?;
@@ -145,13 +150,14 @@ impl Client {
             let _alone = inode.alone();
             // Where it fails it may have been done all the same, or be done yet.
             let start = self.before_look();
-            let attr = self.call_attr(&request).inspect_err(|_| self.lose_layout(&inode))?;
+            let attr = self.call_guarded(&[&inode], asked_in, &request).and_then(attr_of);
+            let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
             inode.saw(start, attr.layout_generation, attr.size);
             // Also for a layout that is on its way.
             inode.layout.write().recalled(start.era, attr.layout_generation);
             attr
         } else {
-            self.call_attr(&request)?
+            self.call_guarded(&[&inode], asked_in, &request).and_then(attr_of)?
         };
         self.answered(since, &inode, &attr);
         if changes.size.is_some() || changes.mtime.is_some() {

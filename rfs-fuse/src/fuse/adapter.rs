@@ -177,8 +177,14 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
+        if let Some(handle) = handle
+            && let Err(e) = self.client.check_locks(ino.0, handle.0)
+        {
+            return reply.error(self.errno("setattr", &e));
+        }
         let changes = SetAttr {
             perm: mode.map(|mode| mode & 0o7777),
             uid,
@@ -589,7 +595,7 @@ impl Filesystem for Adapter {
     fn fallocate(
         &self,
         request: &Request,
-        ino: INodeNo,
+        (ino, handle): (INodeNo, FileHandle),
         offset: u64,
         length: u64,
         mode: i32,
@@ -598,7 +604,8 @@ impl Filesystem for Adapter {
         let Some(flags) = FallocateFlags::from_bits(mode as u32) else {
             return reply.error(Errno::EOPNOTSUPP);
         };
-        let done = self.client.fallocate(ino.0, offset, length, flags);
+        let checked = self.client.check_locks(ino.0, handle.0);
+        let done = checked.and_then(|()| self.client.fallocate(ino.0, offset, length, flags));
         let by = (!is_privileged(request)).then_some(request);
         let done = done.and_then(|_| self.drop_privileges(ino.0, by));
         self.done("fallocate", done, reply);
@@ -631,12 +638,14 @@ impl Filesystem for Adapter {
     fn copy_file_range(
         &self,
         request: &Request,
-        (from, from_offset): (INodeNo, u64),
-        (to, to_offset): (INodeNo, u64),
+        (from, handle, from_offset): (INodeNo, FileHandle, u64),
+        (to, to_handle, to_offset): (INodeNo, FileHandle, u64),
         len: u64,
         reply: ReplyWrite,
     ) {
-        let copied = self.client.copy((from.0, from_offset), (to.0, to_offset), len);
+        let checked = self.client.check_locks(from.0, handle.0);
+        let checked = checked.and_then(|()| self.client.check_locks(to.0, to_handle.0));
+        let copied = checked.and_then(|()| self.client.copy((from.0, from_offset), (to.0, to_offset), len));
         let copied = copied.and_then(|bytes| {
             self.drop_privileges(to.0, (!is_privileged(request)).then_some(request))?;
             Ok(bytes)

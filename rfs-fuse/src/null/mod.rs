@@ -177,6 +177,7 @@ impl Filesystem for NullFs {
         _: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _: Option<SystemTime>,
+        _: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
         let node = match self.node(ino) {

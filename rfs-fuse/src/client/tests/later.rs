@@ -3,7 +3,7 @@
 use std::{cell::Cell, sync::mpsc, thread};
 
 use rdmabox::Until;
-use rfs_proto::LockClass;
+use rfs_proto::{FallocateFlags, LockClass};
 
 use super::*;
 use crate::client::{Next, holdings::Holding};
@@ -475,4 +475,37 @@ fn a_started_write_that_a_truncation_overtook_is_done_again() {
         assert_eq!(started.recv().expect("answered"), Ok(()));
         assert_eq!(on_server(&server, ino), b"\0\0\0\0\0xyz", "{looks}");
     }
+}
+
+/// What changes size and space may be guarded by a lock as any write is.
+#[test]
+fn a_change_of_space_under_a_lock_that_gets_lost_is_not_made() {
+    let server = Fake::new(256, false);
+    let (_meddler, c, ino) = with_file(&server);
+    let other = create(&c, "g");
+    lose_a_lock(&c, ino);
+    let calls = server.calls();
+    let refused = || Err(Errno::EIO.into());
+    assert_eq!(c.setattr(ino, &TRUNCATE).map(drop), refused());
+    assert_eq!(c.fallocate(ino, 0, 1, FallocateFlags::empty()).map(drop), refused());
+    assert_eq!(c.copy((ino, 0), (other, 0), 1), Err(Errno::EIO.into()));
+    assert_eq!(c.copy((other, 0), (ino, 0), 1), Err(Errno::EIO.into()));
+    assert_eq!(server.calls(), calls, "nothing is asked for");
+    c.setattr(other, &TRUNCATE).expect("nobody had a lock of that one");
+}
+
+/// It is lost while the request is under way: the session that begins then does not carry it out.
+#[test]
+fn so_it_is_where_the_lock_gets_lost_meanwhile() {
+    let server = Fake::new(256, false);
+    let (meddler, c, ino) = with_file(&server);
+    let inode = c.opened(ino).expect("known");
+    inode.may_hold.lock().has(Holding { handle: 7, owner: 7, class: LockClass::Record });
+    let loses = Arc::clone(&inode);
+    meddler.once(What::Call, move || {
+        loses.sever_locks(1);
+        Err(RequestError::Disconnected)
+    });
+    assert_eq!(c.setattr(ino, &TRUNCATE).map(drop), Err(Errno::EIO.into()));
+    assert_eq!(on_server(&server, ino), pattern(LEN));
 }

@@ -166,10 +166,10 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         getattr(ino: INodeNo, _handle: Option<FileHandle>; ReplyAttr) => (ino);
         setattr(
             ino: INodeNo, mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, size: Option<u64>,
-            atime: Option<TimeOrNow>, mtime: Option<TimeOrNow>, ctime: Option<SystemTime>, _handle: Option<FileHandle>,
+            atime: Option<TimeOrNow>, mtime: Option<TimeOrNow>, ctime: Option<SystemTime>, handle: Option<FileHandle>,
             _crtime: Option<SystemTime>, _chgtime: Option<SystemTime>, _bkuptime: Option<SystemTime>,
             _flags: Option<BsdFileFlags>; ReplyAttr
-        ) => (ino, mode, uid, gid, size, atime, mtime, ctime);
+        ) => (ino, mode, uid, gid, size, atime, mtime, ctime, handle);
         readlink(ino: INodeNo; ReplyData) => (ino);
         mknod(parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32; ReplyEntry)
             => (parent, name, mode, umask, rdev);
@@ -204,12 +204,12 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         removexattr(ino: INodeNo, name: &OsStr; ReplyEmpty) => (ino, name);
         create(parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32; ReplyCreate)
             => (parent, name, mode, umask, flags);
-        fallocate(ino: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32; ReplyEmpty)
-            => (ino, offset, length, mode);
+        fallocate(ino: INodeNo, handle: FileHandle, offset: u64, length: u64, mode: i32; ReplyEmpty)
+            => ((ino, handle), offset, length, mode);
         lseek(ino: INodeNo, _handle: FileHandle, offset: i64, whence: i32; ReplyLseek) => (ino, offset, whence);
         copy_file_range(
-            ino_in: INodeNo, _handle_in: FileHandle, offset_in: u64, ino_out: INodeNo, _handle_out: FileHandle,
+            ino_in: INodeNo, handle_in: FileHandle, offset_in: u64, ino_out: INodeNo, handle_out: FileHandle,
             offset_out: u64, len: u64, _flags: CopyFileRangeFlags; ReplyWrite
-        ) => ((ino_in, offset_in), (ino_out, offset_out), len);
+        ) => ((ino_in, handle_in, offset_in), (ino_out, handle_out, offset_out), len);
     }
 }

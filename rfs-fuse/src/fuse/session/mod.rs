@@ -119,6 +119,7 @@ pub trait Filesystem: Send + Sync + 'static {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
         reply: ReplyAttr,
     );
 
@@ -312,7 +313,7 @@ pub trait Filesystem: Send + Sync + 'static {
     fn fallocate(
         &self,
         _: &Request,
-        _ino: INodeNo,
+        _file: (INodeNo, FileHandle),
         _offset: u64,
         _length: u64,
         _mode: i32,
@@ -330,8 +331,8 @@ pub trait Filesystem: Send + Sync + 'static {
     fn copy_file_range(
         &self,
         _: &Request,
-        _from: (INodeNo, u64),
-        _to: (INodeNo, u64),
+        _from: (INodeNo, FileHandle, u64),
+        _to: (INodeNo, FileHandle, u64),
         _len: u64,
         reply: ReplyWrite,
     ) {

@@ -72,6 +72,7 @@ mod fattr {
     pub(super) const MTIME: u32 = 1 << 5;
     pub(super) const ATIME_NOW: u32 = 1 << 7;
     pub(super) const MTIME_NOW: u32 = 1 << 8;
+    pub(super) const FH: u32 = 1 << 6;
     pub(super) const CTIME: u32 = 1 << 10;
 }
 
@@ -157,6 +158,7 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
                 time(fattr::ATIME, fattr::ATIME_NOW, op.atime, op.atimensec),
                 time(fattr::MTIME, fattr::MTIME_NOW, op.mtime, op.mtimensec),
                 (op.valid & fattr::CTIME != 0).then(|| self::time(op.ctime, op.ctimensec)),
+                (op.valid & fattr::FH != 0).then_some(FileHandle(op.fh)),
                 slot.into(),
             );
         }
@@ -272,7 +274,14 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
         opcode::DESTROY => slot.done(),
         opcode::FALLOCATE => {
             let op: FallocateIn = incoming.op()?;
-            fs.fallocate(request, ino, op.offset, op.length, op.mode as i32, slot.into());
+            fs.fallocate(
+                request,
+                (ino, FileHandle(op.fh)),
+                op.offset,
+                op.length,
+                op.mode as i32,
+                slot.into(),
+            );
         }
         opcode::LSEEK => {
             let op: LseekIn = incoming.op()?;
@@ -280,7 +289,8 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
         }
         opcode::COPY_FILE_RANGE => {
             let op: CopyFileRangeIn = incoming.op()?;
-            let (from, to) = ((ino, op.off_in), (INodeNo(op.nodeid_out), op.off_out));
+            let from = (ino, FileHandle(op.fh_in), op.off_in);
+            let to = (INodeNo(op.nodeid_out), FileHandle(op.fh_out), op.off_out);
             fs.copy_file_range(request, from, to, op.len, slot.into());
         }
         _ => slot.error(Errno::NOSYS.raw_os_error()),

@@ -85,10 +85,12 @@ impl Filesystem for Witness {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
+        let by = handle.map_or_else(String::new, |handle| format!(" by {}", handle.0));
         self.asked(format!(
-            "setattr {} {mode:?} {uid:?} {gid:?} {size:?} {atime:?} {mtime:?} {ctime:?}",
+            "setattr {} {mode:?} {uid:?} {gid:?} {size:?} {atime:?} {mtime:?} {ctime:?}{by}",
             ino.0
         ));
         reply.error(Errno::EPERM);
@@ -302,12 +304,14 @@ fn attributes_are_set_that_are_meant_and_no_others() {
         mtime: -2,
         mtimensec: 250_000_000,
         ctime: 1,
+        fh: 77,
         ..SetattrIn::new_zeroed()
     };
     let asked = |valid| ask(4, 5, with(valid).as_bytes(), b"").0.remove(0);
     assert_eq!(asked(0), "setattr 5 None None None None None None None");
     assert_eq!(asked(0b1011), "setattr 5 Some(384) Some(5) None Some(7) None None None");
     assert_eq!(asked(1 << 7 | 1 << 4 | 4), "setattr 5 None None Some(6) None Some(Now) None None");
+    assert_eq!(asked(0b100_1000), "setattr 5 None None None Some(7) None None None by 77");
     let before = ask(4, 5, with(1 << 5).as_bytes(), b"").0.remove(0);
     let meant = TimeOrNow::SpecificTime(UNIX_EPOCH - Duration::new(2, 250_000_000));
     assert_eq!(
