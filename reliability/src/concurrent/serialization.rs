@@ -128,8 +128,8 @@ fn overlap(a: &Call, b: &Call) -> bool {
 fn fits(model: &Outcome, call: &Call, resized: bool) -> bool {
     match (model, &call.outcome) {
         (Outcome::Bytes(_), Outcome::Bytes(_)) if !call.checked => true,
-        // A read through pages looks at the size for each page.
-        (Outcome::Bytes(_), Outcome::Bytes(_)) if call.paged && resized => true,
+        // A read looks at the size first, then at the bytes: its length is one more element.
+        (Outcome::Bytes(_), Outcome::Bytes(_)) if resized => true,
         (Outcome::Bytes(model), Outcome::Bytes(seen)) => model.len() == seen.len(),
         (Outcome::Names(_), Outcome::Names(seen)) => seen.iter().all(|name| LEAVES.contains(&name.as_str())),
         (model, seen) => model == seen,
@@ -147,7 +147,7 @@ impl<'a> Search<'a> {
             _ => others(call, Op::changes_names),
         });
         let of_calls = calls.iter().map(|call| match &call.outcome {
-            Outcome::Bytes(seen) if call.checked => Elements::new(seen.len()),
+            Outcome::Bytes(seen) if call.checked => Elements::new(seen.len() + 1),
             Outcome::Names(_) => Elements::new(LEAVES.len()),
             _ => Elements::default(),
         });
@@ -275,7 +275,10 @@ impl<'a> Search<'a> {
             explained = true;
             match (&call.outcome, &outcome) {
                 (Outcome::Bytes(seen), Outcome::Bytes(model)) if call.checked => {
-                    self.of_calls[index].explain_bytes(seen, model);
+                    // A read through pages looks at the size again for each page.
+                    let length = seen.len() == model.len() || (call.paged && self.resized[index]);
+                    let byte = |at: usize| model.get(at).copied().unwrap_or(0);
+                    self.of_calls[index].explain(|at| seen.get(at).map_or(length, |&seen| seen == byte(at)));
                 }
                 (Outcome::Names(seen), Outcome::Names(model)) => self.of_calls[index]
                     .explain(|leaf| seen.contains(LEAVES[leaf]) == model.contains(LEAVES[leaf])),

@@ -127,3 +127,20 @@ fn a_listing_shows_names_that_come_and_go_or_not_and_all_others() {
         assert!(serialize(&start, &round(wrong), &[], &[]).is_err(), "{wrong:?}");
     }
 }
+
+#[test]
+fn a_read_beside_a_truncation_may_have_the_size_before_and_zeros() {
+    let start = opened();
+    let start = serialize(&start, &[call(3, 0, (5, 6), write(0, 8), Outcome::Count(8))], &[], &[]).unwrap();
+    let read = |outcome| {
+        let cut = call(4, 0, (10, 20), Op::Truncate { slot: 0, size: 3 }, Outcome::Done);
+        [cut, call(5, 1, (11, 21), Op::Read { slot: 0, at: 0, len: 9 }, Outcome::Bytes(outcome))]
+    };
+    let mut zeros = bytes(3, 8);
+    zeros[3..].fill(0);
+    serialize(&start, &read(zeros.clone()), &[], &[]).unwrap();
+    // Its length is that of one order, and its bytes are those of the file or zero.
+    assert!(serialize(&start, &read(zeros[..6].to_vec()), &[], &[]).is_err());
+    zeros[5] = 0xff;
+    assert!(serialize(&start, &read(zeros), &[], &[]).is_err());
+}
