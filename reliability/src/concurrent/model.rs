@@ -210,10 +210,11 @@ impl State {
                 found.second = Some(self.place(to)?);
             }
             Op::Write { slot, at, len } => {
-                let open = self.handles.get(&(act.worker, slot)).filter(|open| open.write && act.resized);
+                let open = self.handles.get(&(act.worker, slot)).filter(|open| open.write);
                 let Some(open) = open.cloned() else { return Ok(()) };
                 if open.append {
-                    found.end = Some(self.inodes[&open.inode].bytes.len() as u64);
+                    let end = self.inodes[&open.inode].bytes.len() as u64;
+                    found.end = act.resized.then_some(end);
                 } else if act.paged {
                     found.written = self.write_first_page(open.inode, act.id, at, len);
                 }

@@ -143,7 +143,8 @@ impl<'a> Search<'a> {
         };
         let resized: Vec<_> = calls.iter().map(|call| others(call, Op::changes_size)).collect();
         let split = calls.iter().zip(&resized).map(|(call, &resized)| match call.op {
-            Op::Write { .. } => resized,
+            // Any operation may see the size between the two requests.
+            Op::Write { .. } => resized || (call.paged && others(call, |_| true)),
             _ => others(call, Op::changes_names),
         });
         let of_calls = calls.iter().map(|call| match &call.outcome {

@@ -144,3 +144,16 @@ fn a_read_beside_a_truncation_may_have_the_size_before_and_zeros() {
     zeros[5] = 0xff;
     assert!(serialize(&start, &read(zeros), &[], &[]).is_err());
 }
+
+#[test]
+fn the_size_between_the_two_requests_of_a_buffered_write_is_seen() {
+    let start = opened();
+    let attr = |size| Outcome::Attr(super::super::operation::Attr { size, ..start.attr(1) });
+    let round = |paged, size| {
+        let written = call(3, 0, (10, 20), write(4000, 200), Outcome::Count(200));
+        [Call { paged, ..written }, call(4, 1, (11, 12), Op::Stat { slot: 0 }, attr(size))]
+    };
+    serialize(&start, &round(true, 4096), &[], &[]).unwrap();
+    assert!(serialize(&start, &round(false, 4096), &[], &[]).is_err());
+    assert!(serialize(&start, &round(true, 4100), &[], &[]).is_err());
+}
