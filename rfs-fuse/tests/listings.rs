@@ -335,7 +335,8 @@ fn a_directory_that_is_removed_is_still_one_for_who_is_in_it() {
                 let found = dir.metadata().expect("attributes");
                 assert_eq!((found.nlink(), found.mode()), (0, before.mode()), "--cache {cache}");
                 assert_eq!(mkdirat(dir, "new", Mode::RWXU), Err(Errno::NOENT), "--cache {cache}");
-                assert_eq!(fchmod(dir, Mode::RWXU), Err(Errno::STALE), "--cache {cache}");
+                assert_eq!(fchmod(dir, Mode::RWXU), Ok(()), "--cache {cache}");
+                assert_eq!(dir.metadata().expect("attributes").mode() & 0o7777, 0o700, "--cache {cache}");
                 assert_eq!(fsync(dir), Ok(()), "--cache {cache}");
             }
             assert_eq!(open[0].metadata().expect("attributes").ino(), before.ino());
@@ -379,9 +380,10 @@ fn a_directory_that_is_removed_elsewhere_is_listed_no_more() {
         assert!(fs::read_dir(path(b)).is_err());
         go_to(&open, 0);
         let mut buffer = vec![MaybeUninit::uninit(); 4096];
-        assert!(
-            RawDir::new(&open, &mut buffer).next().is_none_or(|entry| entry.is_err()),
-            "nothing of before"
-        );
+        let mut entries = RawDir::new(&open, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry.expect("an entry");
+            assert!([c".", c".."].contains(&entry.file_name()), "{entry:?} is nothing of now");
+        }
     });
 }

@@ -59,6 +59,9 @@ pub const MAX_EXTENTS: usize = 2048;
 /// Most bytes that one [`Request::Write`] has: whole blocks, so that what is longer is cut at blocks.
 pub const WRITE_PART: usize = 60 * 1024;
 
+/// Most inodes in one [`Request::Forget`].
+pub const MAX_FORGET: usize = 4096;
+
 /// Requests that a mount which comes back can have under way at a time ([`Request::Once`]).
 pub const SLOTS: u32 = 256;
 

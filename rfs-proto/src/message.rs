@@ -166,7 +166,8 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Removes a name that is not a directory. The inode goes with the last name and the last open. → `Done`
+    /// Removes a name that is not a directory. The inode goes with the last name, the last open,
+    /// and the last session that was told of it and has not sent `Forget`. → `Done` or `Unlinked`
     Unlink {
         /// Directory.
         parent: u64,
@@ -174,7 +175,7 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Removes an empty directory. → `Done`
+    /// Removes an empty directory. → `Done` or `Unlinked`
     Rmdir {
         /// Directory.
         parent: u64,
@@ -182,7 +183,7 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Renames, as `renameat2`. → `Done`
+    /// Renames, as `renameat2`. → `Done` or `Unlinked`
     Rename {
         /// Old directory.
         parent: u64,
@@ -441,6 +442,15 @@ pub enum Request<'a> {
         /// Inode.
         ino: u64,
     },
+    /// The session uses these inodes no more, of which it has heard that they are
+    /// [`Recall::Unlinked`] or [`Reply::Unlinked`]. The server ignores every other inode. The first
+    /// one, which may name none, says that the session asks for `Recalls` from now on. → `Done`
+    Forget {
+        /// Inode numbers, 8 bytes each, little-endian; up to [`MAX_FORGET`](crate::MAX_FORGET) of
+        /// them. EINVAL for a part of one.
+        #[serde(with = "serde_bytes")]
+        inos: &'a [u8],
+    },
 }
 
 impl Request<'_> {
@@ -517,6 +527,9 @@ pub enum Reply {
     AskAgain,
     /// To `Verify`.
     Verified(Verified),
+    /// To `Unlink`, `Rmdir` and `Rename`: it is done, and this inode has lost its last name. It
+    /// stays usable for the session until that sends `Forget`.
+    Unlinked(u64),
 }
 
 /// What a comparison of blocks with their checksums has come to.
@@ -613,6 +626,12 @@ pub enum Recall {
     /// Nothing that is kept: by the acknowledgement the session says that it has given up all locks of an inode whose open files were
     /// closed before.
     Locks {
+        /// Inode.
+        ino: u64,
+    },
+    /// An inode has lost its last name. It stays usable for the session until that sends
+    /// [`Request::Forget`]. No request waits for the acknowledgement.
+    Unlinked {
         /// Inode.
         ino: u64,
     },
@@ -737,6 +756,7 @@ impl Recall {
             Recall::Attr { .. }
             | Recall::Pages { .. }
             | Recall::Owner { .. }
+            | Recall::Unlinked { .. }
             | Recall::Layout { .. }
             | Recall::Locks { .. } => false,
             Recall::All => true,
@@ -751,6 +771,7 @@ impl Recall {
             | Recall::Attr { ino }
             | Recall::Pages { ino }
             | Recall::Owner { ino }
+            | Recall::Unlinked { ino }
             | Recall::Layout { ino, .. } => Some(*ino),
             Recall::All | Recall::Locks { .. } => None,
         }

@@ -129,6 +129,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         vec(granted(), 0..10).prop_map(Reply::Grants),
         Just(Reply::Ending),
         Just(Reply::AskAgain),
+        number().prop_map(Reply::Unlinked),
         (number(), prop::option::of((number(), number())), vec(bad_block(), 0..5))
             .prop_map(|(blocks, next, bad)| Reply::Verified(Verified { blocks, next, bad })),
     ]
@@ -163,6 +164,7 @@ fn recall() -> impl Strategy<Value = Recall> {
         number().prop_map(|ino| Recall::Pages { ino }),
         number().prop_map(|ino| Recall::Owner { ino }),
         number().prop_map(|ino| Recall::Locks { ino }),
+        number().prop_map(|ino| Recall::Unlinked { ino }),
         (number(), number()).prop_map(|(ino, generation)| Recall::Layout { ino, generation }),
         Just(Recall::All),
     ]
@@ -287,6 +289,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Verify { ino, offset },
         Request::ReturnNames { ino },
         Request::ConfirmLocks { ino },
+        Request::Forget { inos: target },
     ]
 }
 

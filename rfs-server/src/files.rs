@@ -48,6 +48,11 @@ impl FileMap {
         Space { allocated: self.allocated / 512, needed_to: self.needed_to, end: self.end() }
     }
 
+    /// Returns how many bytes of the arena the file has.
+    pub fn bytes(&self) -> u64 {
+        self.allocated
+    }
+
     /// First byte behind what was asked for.
     pub fn needed_to(&self) -> u64 {
         self.needed_to

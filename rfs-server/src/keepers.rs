@@ -16,6 +16,9 @@ pub enum Part {
     Names,
     /// Whom it belongs to.
     Owner,
+    /// Its number: the session was told of the inode while it had a name, and may use the number
+    /// until it says otherwise.
+    Number,
 }
 
 impl Part {
@@ -24,6 +27,7 @@ impl Part {
             Part::Attr => 1,
             Part::Names => 2,
             Part::Owner => 4,
+            Part::Number => 8,
         }
     }
 
@@ -31,7 +35,7 @@ impl Part {
     fn with(self) -> u64 {
         match self {
             Part::Attr => Part::Attr.bit() | Part::Owner.bit(),
-            Part::Names | Part::Owner => self.bit(),
+            Part::Names | Part::Owner | Part::Number => self.bit(),
         }
     }
 
@@ -39,7 +43,7 @@ impl Part {
     fn lost(self) -> u64 {
         match self {
             Part::Owner => Part::Attr.bit() | Part::Owner.bit(),
-            Part::Names | Part::Attr => self.bit(),
+            Part::Names | Part::Attr | Part::Number => self.bit(),
         }
     }
 }
@@ -72,6 +76,10 @@ impl Keeper {
 
     fn remove(&mut self, part: Part) {
         self.0 &= !part.lost();
+    }
+
+    fn remove_all(&mut self) {
+        self.0 &= !0xffff;
     }
 }
 
@@ -190,12 +198,21 @@ impl Keepers {
         self.0.remove(&ino);
     }
 
+    /// A session keeps nothing of an inode any more.
+    pub fn forget_one(&mut self, ino: u64, session: u64) {
+        let Entry::Occupied(mut entry) = self.0.entry(ino) else { return };
+        let keepers = entry.get_mut().as_mut_slice().iter_mut();
+        keepers.filter(|keeper| keeper.session() == session).for_each(Keeper::remove_all);
+        if !entry.get_mut().tidy() {
+            entry.remove();
+        }
+    }
+
     /// A session is gone. Looks at every inode that anybody keeps something of.
     pub fn end_session(&mut self, session: u64) {
         self.0.retain(|_, list| {
             for keeper in list.as_mut_slice().iter_mut().filter(|keeper| keeper.session() == session) {
-                keeper.remove(Part::Owner);
-                keeper.remove(Part::Names);
+                keeper.remove_all();
             }
             list.tidy()
         });
@@ -237,17 +254,19 @@ mod tests {
         TakeFrom(u64, u64, Part),
         NameChanged(u64, u64),
         Forget(u64),
+        ForgetOne(u64, u64),
         End(u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let part = || prop_oneof![Just(Part::Attr), Just(Part::Names), Just(Part::Owner)];
+        let part = || prop_oneof![Just(Part::Attr), Just(Part::Names), Just(Part::Owner), Just(Part::Number)];
         prop_oneof![
             8 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::Add(s, i, p)),
             4 => (1..4u64, part(), 1..5u64).prop_map(|(i, p, s)| Step::Take(i, p, s)),
             2 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::TakeFrom(s, i, p)),
             4 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::NameChanged(i, s)),
             1 => (1..4u64).prop_map(Step::Forget),
+            2 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::ForgetOne(i, s)),
             1 => (1..5u64).prop_map(Step::End),
         ]
     }
@@ -257,21 +276,23 @@ mod tests {
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..100)) {
             let mut keepers = Keepers::default();
-            // By inode: session, keeps attributes, keeps names, keeps the owner.
-            let mut table: BTreeMap<u64, Vec<(u64, bool, bool, bool)>> = BTreeMap::new();
+            // By inode: session, keeps attributes, keeps names, keeps the owner, may use the
+            // number.
+            let mut table: BTreeMap<u64, Vec<(u64, bool, bool, bool, bool)>> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Add(session, ino, part) => {
                         keepers.add(session, ino, part);
                         let list = table.entry(ino).or_default();
                         let at = list.iter().position(|keeper| keeper.0 == session).unwrap_or_else(|| {
-                            list.push((session, false, false, false));
+                            list.push((session, false, false, false, false));
                             list.len() - 1
                         });
                         match part {
                             Part::Attr => (list[at].1, list[at].3) = (true, true),
                             Part::Names => list[at].2 = true,
                             Part::Owner => list[at].3 = true,
+                            Part::Number => list[at].4 = true,
                         }
                     }
                     Step::Take(ino, part, but) => {
@@ -284,6 +305,7 @@ mod tests {
                                     keeper.1 = false;
                                     std::mem::take(&mut keeper.3)
                                 }
+                                Part::Number => std::mem::take(&mut keeper.4),
                             };
                             expected.extend(had.then_some(keeper.0));
                         }
@@ -298,6 +320,7 @@ mod tests {
                                 keeper.1 &= !keeper.3;
                                 std::mem::take(&mut keeper.3)
                             }
+                            Part::Number => std::mem::take(&mut keeper.4),
                         });
                         prop_assert_eq!(keepers.take_from(session, ino, part), had);
                     }
@@ -315,12 +338,16 @@ mod tests {
                         keepers.forget(ino);
                         table.remove(&ino);
                     }
+                    Step::ForgetOne(ino, session) => {
+                        keepers.forget_one(ino, session);
+                        table.entry(ino).or_default().retain(|keeper| keeper.0 != session);
+                    }
                     Step::End(session) => {
                         keepers.end_session(session);
                         table.values_mut().for_each(|list| list.retain(|keeper| keeper.0 != session));
                     }
                 }
-                table.values_mut().for_each(|list| list.retain(|keeper| keeper.1 || keeper.2 || keeper.3));
+                table.values_mut().for_each(|list| list.retain(|keeper| keeper.1 || keeper.2 || keeper.3 || keeper.4));
                 table.retain(|_, list| !list.is_empty());
                 prop_assert!(keepers.0.len() == table.len(), "what nobody keeps costs nothing");
             }

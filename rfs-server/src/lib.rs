@@ -37,6 +37,7 @@ pub mod locks;
 pub mod mounts;
 pub mod namespace;
 pub mod numbers;
+pub mod orphans;
 pub mod ownership;
 pub mod patience;
 pub mod persist;

@@ -51,6 +51,14 @@ struct Queue<A> {
 }
 
 impl<A> Queue<A> {
+    /// When the first recall came that a request waits for. No request waits for the
+    /// acknowledgement that an inode is unlinked, so a mount that is away for a time does not lose
+    /// its session by it.
+    fn oldest_awaited(&self) -> Option<Instant> {
+        let awaited = |recall: &Recall| !matches!(recall, Recall::Unlinked { .. });
+        self.recalls.iter().find(|(recall, _)| awaited(recall)).map(|&(_, since)| since)
+    }
+
     /// The next reply, if there is something to say and the last one is done with.
     fn next(&mut self) -> Option<Recalls> {
         if self.sent > 0 || self.recalls.is_empty() {
@@ -65,6 +73,7 @@ impl<A> Queue<A> {
                     | Recall::Attr { .. }
                     | Recall::Pages { .. }
                     | Recall::Owner { .. }
+                    | Recall::Unlinked { .. }
                     | Recall::Layout { .. }
                     | Recall::Locks { .. }
                     | Recall::All => 0,
@@ -105,6 +114,11 @@ impl<A> Queues<A> {
             self.insert(session, true);
         }
         new
+    }
+
+    /// Returns true if a session that did not keep from its beginning has not said yet what it is done with.
+    pub fn is_first(&self, session: u64) -> bool {
+        self.queues.get(&session).is_some_and(|queue| queue.adopts)
     }
 
     /// A session began at the server before that keeps.
@@ -216,8 +230,8 @@ impl<A> Queues<A> {
 
     /// When the first session runs out of `patience`, unless it acknowledges before.
     pub fn deadline(&self, patience: Duration) -> Option<Instant> {
-        let oldest = self.queues.values().filter_map(|queue| queue.recalls.front());
-        oldest.map(|&(_, since)| since + patience).min()
+        let oldest = self.queues.values().filter_map(Queue::oldest_awaited);
+        oldest.map(|since| since + patience).min()
     }
 
     /// The sessions that have not acknowledged a recall for longer than `patience`.
@@ -225,8 +239,7 @@ impl<A> Queues<A> {
         if seeded(Fault::SilentNotGivenUp) {
             return Vec::new();
         }
-        let late =
-            |queue: &Queue<A>| queue.recalls.front().is_some_and(|&(_, since)| since + patience <= now);
+        let late = |queue: &Queue<A>| queue.oldest_awaited().is_some_and(|since| since + patience <= now);
         self.queues.iter().filter(|(_, queue)| late(queue)).map(|(&session, _)| session).collect()
     }
 }

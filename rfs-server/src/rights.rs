@@ -89,6 +89,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::ConfirmLocks { .. }
         | Request::TestLock { .. }
         | Request::LookupAhead { .. }
+        | Request::Forget { .. }
         | Request::Recalls { .. } => false,
     }
 }

@@ -231,6 +231,12 @@ impl Server {
         self.exports.first().map(|export| export.dispatcher.statfs()).unwrap_or_default()
     }
 
+    /// Returns how many inodes of the first export have no name and are not open: they stay for
+    /// mounts that may use them still. Totals count them as free.
+    pub fn idle_inodes(&self) -> u64 {
+        self.exports.first().map_or(0, |export| export.dispatcher.idle_inodes())
+    }
+
     /// All exports by name, with their totals, in the order in which they were given.
     pub fn exports(&self) -> impl Iterator<Item = (&str, StatFs)> {
         self.exports.iter().map(|export| (export.name.as_str(), export.dispatcher.statfs()))

@@ -53,6 +53,8 @@ const LOST: u8 = 4;
 const ALONE: u8 = 8;
 /// It belongs to a mount that comes back.
 const RETURNS: u8 = 16;
+/// It has asked for recalls, so it hears of inodes that lose their last name.
+const ASKS: u8 = 32;
 
 /// Who attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +139,17 @@ impl Session {
     /// True if it keeps what it is told.
     pub fn keeps(&self) -> bool {
         self.state.load(Ordering::Acquire) & (KEEPS | LOST) == KEEPS
+    }
+
+    /// The session asks for recalls from now on.
+    pub fn asks_for_recalls(&self) {
+        self.state.fetch_or(ASKS, Ordering::AcqRel);
+    }
+
+    /// Returns true if the session may use an inode's number after the inode has lost its last
+    /// name: it hears of the loss.
+    pub fn holds_numbers(&self) -> bool {
+        self.state.load(Ordering::Acquire) & (ASKS | LOST) == ASKS
     }
 
     /// True if it belongs to a mount that comes back.

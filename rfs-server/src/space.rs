@@ -267,6 +267,7 @@ impl Space {
             | Recall::Attr { .. }
             | Recall::Pages { .. }
             | Recall::Owner { .. }
+            | Recall::Unlinked { .. }
             | Recall::Locks { .. } => {}
         }
     }

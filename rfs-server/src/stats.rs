@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 41] = [
+const NAMES: [&str; 42] = [
     "attach",
     "lookup",
     "getattr",
@@ -50,6 +50,7 @@ const NAMES: [&str; 41] = [
     "verify",
     "returnnames",
     "confirmlocks",
+    "forget",
 ];
 
 /// Those of them that are made for data, as many as there is of it.
@@ -154,6 +155,7 @@ fn index(request: &Request<'_>) -> usize {
         Request::Verify { .. } => 38,
         Request::ReturnNames { .. } => 39,
         Request::ConfirmLocks { .. } => 40,
+        Request::Forget { .. } => 41,
     }
 }
 

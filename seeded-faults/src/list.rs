@@ -92,6 +92,7 @@ faults! {
         RecallNotAwaited "recall-not-awaited" "a change is answered before others have given up what they keep of it"
         OthersRecallNotAwaited "others-recall-not-awaited" "a change does not wait for recalls that an earlier one caused"
         SilentNotGivenUp "silent-not-given-up" "a session that acknowledges no recall holds others up for ever"
+        OrphanFreed "orphan-freed" "a file that is unlinked is freed though a session has just looked it up"
         UnlinkedFreed "unlinked-freed" "a file that is unlinked is freed though it is open"
         AppenderKept "appender-kept" "a session that is gone goes on appending: nobody else can"
 

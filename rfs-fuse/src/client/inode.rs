@@ -1,8 +1,9 @@
 //! What the client remembers of inodes.
 //!
-//! Lock order within one inode, outermost first: `opens`, `io`, `append`, `places`, `layout_calls`, then any one of `layout`, `size`,
-//! `at_server`, `severed`, `times`, `lease`, `listing`, `pages_as_of`, `told`, `as_directory` and `may_hold`, which are held for moments only (`times` over one small WRITE). The table's lock is never held over
-//! another but that of its aliases.
+//! Lock order within one inode, outermost first: `opens`, `io`, `append`, `places`, `layout_calls`,
+//! then any one of `layout`, `size`, `at_server`, `severed`, `times`, `lease`, `listing`,
+//! `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small
+//! WRITE). The table's lock is never held over another but that of its aliases.
 
 use std::sync::{
     Arc,
@@ -21,6 +22,7 @@ use super::{
     keeping::{Interest, Lease, Listing, PageState},
     later::Started,
     layout::LayoutCache,
+    orphans::Orphans,
     size::{KnownSize, LayoutId, LookStart, RecallEpoch},
 };
 
@@ -93,6 +95,9 @@ pub(crate) struct Inode {
     pub(crate) at_server: Mutex<AtServer>,
     /// It was open when a new era began, and is there no more.
     gone: AtomicBool,
+    /// It has lost its last name: the server hears when it is forgotten. Changed under the table's
+    /// lock.
+    unlinked: AtomicBool,
     /// Open files through which locks were had that are lost.
     severed: Mutex<Vec<u64>>,
     any_severed: AtomicBool,
@@ -126,8 +131,6 @@ pub(crate) struct Inode {
     pub(crate) interest: Interest,
     /// What the caller was told last.
     pub(crate) told: Mutex<Option<Told>>,
-    /// What a directory was last: what it is from its removal until everybody has left it.
-    pub(crate) as_directory: Mutex<Option<Box<Attr>>>,
     /// Whom the caller asked for, since it changed the inode last.
     pub(crate) told_to: Listeners,
     /// Locks that this client may have.
@@ -147,6 +150,7 @@ impl Inode {
             opens: Mutex::default(),
             at_server: Mutex::default(),
             gone: AtomicBool::new(false),
+            unlinked: AtomicBool::new(false),
             severed: Mutex::default(),
             any_severed: AtomicBool::new(false),
             severed_in: AtomicU32::new(0),
@@ -165,7 +169,6 @@ impl Inode {
             listing: Mutex::default(),
             interest: Interest::default(),
             told: Mutex::default(),
-            as_directory: Mutex::default(),
             told_to: Listeners::default(),
             may_hold: Mutex::default(),
             unlocking: AtomicU32::new(0),
@@ -213,6 +216,11 @@ impl Inode {
     /// It was open when a new era began, and is there no more.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+
+    /// It has lost its last name.
+    pub(crate) fn is_unlinked(&self) -> bool {
+        self.unlinked.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_gone(&self) {
@@ -277,6 +285,7 @@ pub(crate) struct InodeTable {
     lost_locks: AtomicBool,
     /// Whether the server is known to recall layouts from this client.
     recalls: RecallEpoch,
+    orphans: Orphans,
 }
 
 impl InodeTable {
@@ -304,10 +313,24 @@ impl InodeTable {
         let left = inode.references.load(Ordering::Relaxed).saturating_sub(count);
         inode.references.store(left, Ordering::Relaxed);
         if left == 0 {
+            let unlinked = inode.is_unlinked();
             inodes.remove(&ino);
             self.aliases.lock().forget(ino);
             self.forgotten.fetch_add(1, Ordering::Relaxed);
+            drop(inodes);
+            self.orphans.forgotten(ino, unlinked);
         }
+    }
+
+    /// Marks an inode that has lost its last name. False if it is not known.
+    pub(crate) fn mark_unlinked(&self, ino: u64) -> bool {
+        let inodes = self.inodes.write();
+        inodes.get(&ino).inspect(|inode| inode.unlinked.store(true, Ordering::Relaxed)).is_some()
+    }
+
+    /// Inodes that have lost their last name.
+    pub(crate) fn orphans(&self) -> &Orphans {
+        &self.orphans
     }
 
     /// The caller is about to be told that a name stands for an inode, to which he has a reference.

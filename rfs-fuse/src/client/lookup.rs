@@ -16,9 +16,15 @@ impl Client {
     /// if they came with those of another one.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
         check_name(name)?;
+        let _arrival = self.arrival();
         let since = self.since();
         if !self.keeping.is_on() {
             return self.ask(parent, name, since);
+        }
+        if self.inodes.get(parent).is_some_and(|directory| directory.is_unlinked()) {
+            // A removed directory, of which it is known that it is empty: the caller is not to
+            // remember the absence of names in it.
+            return Err(Errno::ESTALE.into());
         }
         if let Some(known) = self.remembered(parent, name) {
             return known;
@@ -55,6 +61,7 @@ impl Client {
 
     /// The attributes of an inode that is known by its number only. Takes a reference. ENOENT if it has no name any more.
     pub fn lookup_number(&self, ino: u64) -> Result<Attr, ClientError> {
+        let _arrival = self.arrival();
         let since = self.since();
         let attr = self.call_attr(&Request::GetAttr { ino })?;
         if attr.nlink == 0 {

@@ -35,6 +35,7 @@ mod locks;
 mod lookup;
 mod names;
 mod open;
+mod orphans;
 mod record;
 mod remote;
 mod renewal;
@@ -62,6 +63,7 @@ pub use keeping::{Changes, Keeper, Opened, Since, Telling, UnderWay};
 pub use later::{LaterWrite, Next};
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
+pub use orphans::Arrival;
 pub use remote::{ReadDone, Remote, WriteDone};
 
 use parking_lot::Mutex;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rfs_proto::{
-    Attr, DirPage, Errno, FileKind, MAX_NAME, MAX_SYMLINK, Marks, Owner, ROOT_INO, RenameFlags, Reply,
-    Request, ServerStats, SetAttr, StatFs, Verified,
+    Attr, DirPage, Errno, MAX_NAME, MAX_SYMLINK, Marks, Owner, ROOT_INO, RenameFlags, Reply, Request,
+    ServerStats, SetAttr, StatFs, Verified,
 };
 
 use super::{
@@ -63,6 +63,7 @@ impl Client {
 
     /// Makes something with a name.
     fn make(&self, request: &Request<'_>) -> Result<Attr, ClientError> {
+        let _arrival = self.arrival();
         let since = self.since();
         Ok(self.referenced(since, self.call_attr(request)?))
     }
@@ -77,7 +78,6 @@ impl Client {
     }
 
     /// An inode's attributes; one-sidedly if it is referenced, unless they may not be kept and it is time to ask for them to be.
-    /// A referenced directory that was removed is as the caller was [`told`](Self::told) last, without a link.
     pub fn getattr(&self, ino: u64) -> Result<Attr, ClientError> {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&Request::GetAttr { ino });
@@ -87,10 +87,7 @@ impl Client {
             let mut lease = inode.lease.lock();
             !lease.is_kept() && lease.asks()
         };
-        match self.attributes(&inode, asks) {
-            Err(ClientError::Errno(Errno::ESTALE)) => removed(&inode).ok_or(Errno::ESTALE.into()),
-            attr => attr,
-        }
+        self.attributes(&inode, asks)
     }
 
     /// What an inode is marked with; without a look at it where that is known.
@@ -220,17 +217,13 @@ impl Client {
     /// Removes a name that is not a directory.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
         check_name(name)?;
-        self.call_done(&Request::Unlink { parent, name })?;
-        self.inodes.unnamed(parent, name);
-        Ok(())
+        self.removes(&Request::Unlink { parent, name }, || self.inodes.unnamed(parent, name))
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
         check_name(name)?;
-        self.call_done(&Request::Rmdir { parent, name })?;
-        self.inodes.unnamed(parent, name);
-        Ok(())
+        self.removes(&Request::Rmdir { parent, name }, || self.inodes.unnamed(parent, name))
     }
 
     /// Renames, and leaves a whiteout in the old place, of whom that is said.
@@ -243,9 +236,31 @@ impl Client {
     ) -> Result<(), ClientError> {
         check_name(name)?;
         check_name(new_name)?;
-        self.call_done(&Request::Rename { parent, name, new_parent, new_name, flags, whiteout })?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        self.inodes.renamed((parent, name), (new_parent, new_name), exchange);
+        self.removes(&Request::Rename { parent, name, new_parent, new_name, flags, whiteout }, || {
+            self.inodes.renamed((parent, name), (new_parent, new_name), exchange);
+        })
+    }
+
+    /// Carries out a request that may take the last name of an inode. `done` notes the change of
+    /// the names.
+    fn removes(&self, request: &Request<'_>, done: impl FnOnce()) -> Result<(), ClientError> {
+        let unlinked = match self.call(request) {
+            Ok(Reply::Done) => None,
+            Ok(Reply::Unlinked(ino)) => Some(ino),
+            Ok(_) => return wrong_kind(),
+            Err(e) => {
+                if !matches!(e, ClientError::Errno(_)) {
+                    self.inodes.orphans().doubt();
+                }
+                return Err(e);
+            }
+        };
+        done();
+        if let Some(ino) = unlinked {
+            self.keeping.ahead.lock().of_inode(ino);
+            self.inodes.unlinked(ino);
+        }
         Ok(())
     }
 
@@ -299,12 +314,6 @@ impl Client {
     pub fn told(&self, attr: &Attr, thread: u32) {
         if let Some(inode) = self.inodes.get(attr.ino) {
             inode.told_to.add(thread);
-            if attr.kind == FileKind::Directory {
-                match &mut *inode.as_directory.lock() {
-                    Some(known) => **known = *attr,
-                    unknown => *unknown = Some(Box::new(*attr)),
-                }
-            }
             *inode.told.lock() = Some(told_of(attr));
         }
     }
@@ -335,12 +344,6 @@ impl Client {
     pub fn differs_from_told(&self, attr: &Attr) -> bool {
         self.inodes.get(attr.ino).is_none_or(|inode| *inode.told.lock() != Some(told_of(attr)))
     }
-}
-
-/// What a directory is that has been removed, if this is one.
-fn removed(inode: &Inode) -> Option<Attr> {
-    let last = inode.as_directory.lock();
-    last.as_deref().map(|last| Attr { nlink: 0, marks: last.marks - Marks::KEEP, ..*last })
 }
 
 /// Puts the times of a write and of a read in that have not been published yet.

@@ -94,6 +94,7 @@ impl Client {
         exclusive: bool,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
+        let _arrival = self.arrival();
         let mut asked = self.asked();
         if !exclusive {
             // It may be a file that is there, and that was known and is forgotten before it is known again, with what was recalled of its layout.

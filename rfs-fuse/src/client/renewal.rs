@@ -28,6 +28,7 @@ use super::{
     inode::{Inode, InodeTable},
     keeping::Keeping,
     layout::{LayoutCache, validate},
+    orphans::ANNOUNCEMENT,
     returning::Renew,
 };
 
@@ -65,6 +66,7 @@ impl Renewal {
     fn open_all_again(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
         let (mut files, mut gone, mut locks) = (0, 0, 0);
         self.inodes.locks_get_lost();
+        call_announcement(remote)?;
         for ino in self.inodes.numbers() {
             let Some(inode) = self.inodes.get(ino) else { continue };
             locks += inode.sever_locks(era);
@@ -100,14 +102,30 @@ impl Renewal {
             let Ok(Reply::Recalls(Recalls { number, recalls })) = decode_reply(&back) else { return };
             self.inodes.recalls().begin();
             for recall in recalls {
-                if let Recall::Layout { ino, generation } = recall
-                    && let Some(inode) = self.inodes.get_or_void(ino)
-                {
-                    inode.layout_recalled(era, generation);
+                match recall {
+                    Recall::Layout { ino, generation } => {
+                        if let Some(inode) = self.inodes.get_or_void(ino) {
+                            inode.layout_recalled(era, generation);
+                        }
+                    }
+                    Recall::Unlinked { ino } => self.inodes.unlinked(ino),
+                    _ => {}
                 }
             }
             done = number;
         }
+    }
+}
+
+/// Says that unlinked inodes are forgotten again, before anything is told by the new session.
+fn call_announcement(remote: &dyn Remote) -> Result<(), RequestError> {
+    match call_on(remote, &ANNOUNCEMENT) {
+        Err(ClientError::Request(e)) => Err(e),
+        Err(e) => {
+            log::warn!("the server keeps no unlinked inodes for this mount: {e}");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::Verify { .. }
         | Request::ReturnNames { .. }
         | Request::ConfirmLocks { .. }
+        | Request::Forget { .. }
         | Request::Detach => true,
         Request::SetAttr { .. }
         | Request::Mknod { .. }

@@ -188,6 +188,7 @@ impl Client {
                 | Recall::Attr { .. }
                 | Recall::Pages { .. }
                 | Recall::Owner { .. }
+                | Recall::Unlinked { .. }
                 | Recall::Locks { .. } => {}
             }
         }

@@ -33,6 +33,7 @@ use super::{
     process,
     recalls::Recalls,
     reply,
+    retries::Retries,
     session::{
         Filesystem, Lock, LockedBy, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
         ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -40,7 +41,7 @@ use super::{
     },
 };
 use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
-use opening::{CREATES, is_to_write, make_new};
+use opening::{CREATES, CREATES_AT_LAST, is_to_write, make_new};
 
 /// Of lseek(2).
 const SEEK_DATA: i32 = 3;
@@ -66,9 +67,10 @@ pub struct Adapter {
     handles: Arc<Handles>,
     pages: Arc<Pages>,
     labels: Labels,
+    retries: Retries,
     complained: Arc<AtomicBool>,
     losses: Arc<Losses>,
-    _recalls: Recalls,
+    recalls: Recalls,
 }
 
 impl Adapter {
@@ -81,13 +83,14 @@ impl Adapter {
             handles: Arc::default(),
             pages: Arc::new(Pages::new(kernel.clone())),
             labels: Labels::here(),
+            retries: Retries::default(),
             complained: Arc::default(),
             losses: Arc::default(),
             client,
             lifetimes: Lifetimes::new(&settings),
             settings,
             kernel,
-            _recalls: recalls,
+            recalls,
         })
     }
 
@@ -140,12 +143,22 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _arrival = self.client.arrival();
         let asked = self.asked(request, parent, name);
         // The kernel looks these two up for whoever opens a file by its handle (open_by_handle_at, NFS).
         let found = match name.as_bytes() {
             b"." => self.client.lookup_number(parent.0),
             b".." => self.client.lookup_parent(parent.0),
-            name => self.client.lookup(parent.0, name),
+            name => match self.client.lookup(parent.0, name) {
+                Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => self.make_at_last(&asked),
+                // The directory has been removed. The kernel would not walk again for who is about
+                // to make something.
+                Err(ClientError::Errno(rfs_proto::Errno::ESTALE)) => {
+                    self.recalls.drop_name_later(parent.0, name);
+                    return reply.error(Errno::ENOENT);
+                }
+                found => found,
+            },
         };
         match found {
             Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => {
@@ -226,6 +239,7 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let _arrival = self.client.arrival();
         let asked = self.asked(request, parent, name);
         let made = self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask));
         self.made("mknod", &asked, made, reply);
@@ -240,6 +254,7 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let _arrival = self.client.arrival();
         let asked = self.asked(request, parent, name);
         let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
         self.made("mkdir", &asked, made, reply);
@@ -248,13 +263,13 @@ impl Filesystem for Adapter {
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = self.client.unlink(parent.0, name.as_bytes());
         self.changed(parent.0, request.pid());
-        self.done("unlink", removed, reply);
+        self.named("unlink", request.pid(), removed, reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = self.client.rmdir(parent.0, name.as_bytes());
         self.changed(parent.0, request.pid());
-        self.done("rmdir", removed, reply);
+        self.named("rmdir", request.pid(), removed, reply);
     }
 
     fn symlink(
@@ -265,6 +280,7 @@ impl Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        let _arrival = self.client.arrival();
         let asked = self.asked(request, parent, link_name);
         let target = target.as_os_str().as_bytes();
         let made = self.client.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
@@ -291,20 +307,22 @@ impl Filesystem for Adapter {
         let renamed = self.client.rename(from, to, others, whiteout);
         self.changed(parent.0, request.pid());
         self.changed(newparent.0, request.pid());
-        self.done("rename", renamed, reply);
+        self.named("rename", request.pid(), renamed, reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _arrival = self.client.arrival();
         let mut asked = self.asked(request, newparent, newname);
         let made = self.client.link(ino.0, newparent.0, newname.as_bytes());
         asked.since = self.client.since_but_changed(asked.since);
         self.made("link", &asked, made, reply);
     }
 
-    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let since = self.client.since();
-        match self.open_file(ino.0, is_to_write(flags.0)) {
+        match self.open_file(ino.0, is_to_write(flags.0), request.pid()) {
             Ok(attr) => {
+                self.retries.arrived(request.pid());
                 let (handle, how) = self.new_handle(&self.client.telling(), since, ino.0, flags.0);
                 self.note_access(&attr, flags.0, how);
                 reply.opened(handle, how);
@@ -323,22 +341,35 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _arrival = self.client.arrival();
         let asked = self.asked(request, parent, name);
-        // Always exclusively: the kernel takes what create opens for new, and neither truncates it nor checks
-        // permission. If somebody else was faster, ESTALE sends it back to look the name up and to open that. It does so
-        // once; so a name that may be gone again is tried a few times before.
+        // Always exclusively: the kernel takes what create opens for new, and neither truncates it
+        // nor checks permission. If another thread was faster, ESTALE sends this one back to look
+        // the name up and to open what is there. It is sent back once; so a name that may be gone
+        // again is tried a few times before, and made by the lookup if it is gone then
+        // (`make_at_last`).
         let exclusive = OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL);
         let by = creator(request, umask);
         let create = || self.client.create(parent.0, name.as_bytes(), mode & 0o7777, by, true);
-        match make_new(if exclusive { 1 } else { CREATES }, create) {
+        let tries = match exclusive {
+            true => 1,
+            false if self.retries.is_sent_back(asked.thread) => CREATES_AT_LAST,
+            false => CREATES,
+        };
+        match make_new(tries, create) {
             Ok(Some(attr)) => {
+                self.retries.arrived(asked.thread);
                 self.changed(parent.0, request.pid());
                 let telling = self.client.telling();
                 let opened = self.new_handle(&telling, asked.since, attr.ino, flags);
                 self.lifetimes.created(&self.client, &telling, &asked, &attr, opened, reply);
             }
-            Ok(None) => reply.error(if exclusive { Errno::EEXIST } else { Errno::ESTALE }),
-            Err(e) => reply.error(self.errno("create", &e)),
+            Ok(None) if exclusive => reply.error(Errno::EEXIST),
+            Ok(None) => {
+                self.send_back_to_make(&asked, mode & 0o7777, by);
+                reply.error(Errno::ESTALE);
+            }
+            Err(e) => reply.error(self.by_name("create", asked.thread, &e)),
         }
     }
 

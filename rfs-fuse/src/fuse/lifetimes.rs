@@ -50,11 +50,7 @@ impl Lifetimes {
         let Asked { since, parent, name, .. } = *asked;
         (
             upto(self.attr, telling.keeps(since, given)),
-            // What does not hold at all need not be known.
-            upto(
-                self.entry,
-                !self.entry.is_zero() && telling.keeps_what_is_named(since, parent, name, given),
-            ),
+            upto(self.entry, telling.keeps_what_is_named(since, parent, name, given)),
         )
     }
 

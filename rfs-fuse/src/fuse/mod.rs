@@ -22,6 +22,7 @@ mod placement;
 mod process;
 mod recalls;
 mod reply;
+mod retries;
 mod session;
 mod telling;
 

@@ -11,7 +11,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -50,18 +50,13 @@ struct Job {
     locks: SmallVec<[u64; 2]>,
     /// This mount does not use the directory, and returns its names.
     returns_names: bool,
-    done: AtomicBool,
+    state: AtomicU8,
 }
 
-impl Job {
-    fn new(client: &Client, recall: &Recall) -> Job {
-        let mut locks: SmallVec<[u64; 2]> = recall.inode().into_iter().collect();
-        if let Recall::Owner { ino } = recall {
-            locks.extend(client.known_names(*ino).map(|(parent, _)| parent));
-        }
-        Job { recall: recall.clone(), locks, returns_names: false, done: AtomicBool::new(false) }
-    }
-}
+/// Not dropped yet; dropped; not dropped when that was acknowledged.
+const WAITING: u8 = 0;
+const DONE: u8 = 1;
+const LATE: u8 = 2;
 
 /// Names that expire once more.
 enum Again {
@@ -72,6 +67,29 @@ enum Again {
 }
 
 impl Job {
+    fn new(client: &Client, recall: &Recall) -> Job {
+        let mut locks: SmallVec<[u64; 2]> = recall.inode().into_iter().collect();
+        if let Recall::Owner { ino } = recall {
+            locks.extend(client.known_names(*ino).map(|(parent, _)| parent));
+        }
+        Job { recall: recall.clone(), locks, returns_names: false, state: AtomicU8::new(WAITING) }
+    }
+
+    /// It counts as dropped for the server from now on.
+    fn is_acknowledged(&self, late: &AtomicUsize) {
+        late.fetch_add(1, Ordering::Release);
+        if self.state.compare_exchange(WAITING, LATE, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            late.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// The kernel has dropped it.
+    fn is_dropped(&self, late: &AtomicUsize) {
+        if self.state.swap(DONE, Ordering::AcqRel) == LATE {
+            late.fetch_sub(1, Ordering::Release);
+        }
+    }
+
     fn confirms_locks(&self) -> bool {
         matches!(self.recall, Recall::Locks { .. })
     }
@@ -94,6 +112,8 @@ struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
     stopping: AtomicBool,
+    /// What the kernel keeps although it was acknowledged as dropped.
+    late: Arc<AtomicUsize>,
 }
 
 /// The threads. Dropping this ends them.
@@ -112,9 +132,12 @@ impl std::fmt::Debug for Recalls {
 impl Recalls {
     /// Obeys recalls from now on.
     pub(super) fn obey(client: Arc<Client>, kernel: KernelLink) -> io::Result<Recalls> {
-        let link = kernel.clone();
+        client.announce().map_err(io::Error::other)?;
+        let (link, late) = (kernel.clone(), Arc::<AtomicUsize>::default());
+        let names_are_late = Arc::clone(&late);
         client.drop_names_by(move || {
             if let Err(e) = link.drop_names() {
+                names_are_late.fetch_add(1, Ordering::Relaxed);
                 log::warn!("this kernel keeps names until it forgets them, and some may be old: {e}");
             }
         });
@@ -124,6 +147,13 @@ impl Recalls {
             queue: Mutex::default(),
             work: Condvar::new(),
             stopping: AtomicBool::new(false),
+            late,
+        });
+        let dropping = Arc::downgrade(&shared);
+        shared.client.drop_unlinked_by(move |ino| {
+            if let Some(shared) = dropping.upgrade() {
+                shared.unlinked(ino);
+            }
         });
         let (cancel, asking) = (Cancel::new(), Background::new("recalls"));
         let (asks, until) = (Asking(Arc::clone(&shared)), cancel.clone());
@@ -135,6 +165,22 @@ impl Recalls {
             }
         })?;
         Ok(Recalls { shared, cancel, asking })
+    }
+}
+
+impl Recalls {
+    /// Returns true if the kernel may go by names that another mount has changed: a change of this
+    /// mount's own keeps it from dropping them, or it is too old to drop them all.
+    pub(super) fn are_late(&self) -> bool {
+        self.shared.late.load(Ordering::Acquire) > 0
+    }
+
+    /// Has the kernel drop a name in a removed directory soon, which it is about to hear is absent.
+    /// It would remember that, and with it the directory.
+    pub(super) fn drop_name_later(&self, parent: u64, name: &[u8]) {
+        let recall = Recall::Name { parent, name: name.to_vec() };
+        self.shared.queue.lock().jobs.push_back(Arc::new(Job::new(&self.shared.client, &recall)));
+        self.shared.employ();
     }
 }
 
@@ -165,7 +211,9 @@ impl Keeper for Asking {
     fn drop_all(&self, recalls: &[Recall]) {
         let job = |recall: &Recall| Arc::new(Job::new(&self.0.client, recall));
         // The kernel knows no layouts.
-        let kept = recalls.iter().filter(|recall| !matches!(recall, Recall::Layout { .. }));
+        // The names of unlinked inodes are dropped when no reply can bring them any more.
+        let apart = |recall: &&Recall| matches!(recall, Recall::Layout { .. } | Recall::Unlinked { .. });
+        let kept = recalls.iter().filter(|recall| !apart(recall));
         let jobs: Vec<Arc<Job>> = kept.map(job).collect();
         if jobs.is_empty() {
             return;
@@ -181,7 +229,8 @@ impl Keeper for Asking {
             }
             let none_ends = under_way.count() > 0 && since.elapsed() >= GRACE;
             let over = |job: &Arc<Job>| {
-                job.done.load(Ordering::Acquire) || job.locks.iter().any(|ino| under_way.changes(*ino))
+                job.state.load(Ordering::Acquire) == DONE
+                    || job.locks.iter().any(|ino| under_way.changes(*ino))
             };
             // A confirmation waits for session threads, and they may wait for other mounts.
             let enough = |job: &Arc<Job>| match job.confirms_locks() {
@@ -190,6 +239,7 @@ impl Keeper for Asking {
             };
             self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(|job| over(job) || enough(job))
         });
+        jobs.iter().for_each(|job| job.is_acknowledged(&self.0.late));
     }
 
     fn return_names(&self, dir: u64) {
@@ -210,6 +260,14 @@ impl Asking {
 }
 
 impl Shared {
+    /// An unlinked inode is known to the kernel. No thread waits until its names are dropped.
+    fn unlinked(self: &Arc<Self>, ino: u64) {
+        if self.client.known_names(ino).next().is_some() {
+            self.queue.lock().jobs.push_back(Arc::new(Job::new(&self.client, &Recall::Unlinked { ino })));
+            self.employ();
+        }
+    }
+
     /// Has somebody do what is to be done.
     fn employ(self: &Arc<Self>) {
         let mut queue = self.queue.lock();
@@ -236,7 +294,7 @@ impl Shared {
             {
                 log::debug!("the names of directory {ino} are recalled one by one: {e}");
             }
-            job.done.store(true, Ordering::Release);
+            job.is_dropped(&self.late);
             self.client.changes().look_again();
         }
     }
@@ -297,6 +355,7 @@ impl Shared {
             }
             // Each inode by itself.
             Recall::Layout { .. } | Recall::All => Ok(()),
+            Recall::Unlinked { ino } => self.drop_all_names(*ino),
         };
         if let Err(e) = outcome {
             log::warn!("cannot drop what was recalled ({recall:?}): {e}");
@@ -340,6 +399,13 @@ impl Shared {
 
     fn expire(&self, dir: u64, names: &[Arc<[u8]>]) -> io::Result<()> {
         names.iter().try_for_each(|name| self.kernel.expire_name(dir, name).map(drop))
+    }
+
+    /// Has the kernel drop all names of an unlinked inode, so that it forgets the inode unless a
+    /// process uses it.
+    fn drop_all_names(&self, ino: u64) -> io::Result<()> {
+        let drop_name = |(parent, name): (u64, Arc<[u8]>)| self.kernel.drop_name(parent, &name).map(drop);
+        self.client.known_names(ino).try_for_each(drop_name)
     }
 
     /// Attributes are asked for anew only by who looks at them; who goes by an owner does not. So the names are looked up anew.

@@ -154,9 +154,12 @@ impl Lender {
         self.server.stats().calls.iter().find(|(name, _)| name == request).expect("a request's name").1
     }
 
-    /// Requests that `act` has the server answer, but for those that mounts make unasked: for recalls, and statistics.
+    /// Requests that `act` has the server answer, but for those that mounts make unasked: for
+    /// recalls, of unlinked inodes that they have forgotten, and statistics.
     pub(crate) fn calls_of(&self, act: impl FnOnce()) -> u64 {
-        let count = || self.calls() - self.handled("recalls") - self.handled("stats");
+        let count = || {
+            self.calls() - ["recalls", "forget", "stats"].map(|name| self.handled(name)).iter().sum::<u64>()
+        };
         let before = count();
         act();
         count() - before

@@ -210,6 +210,10 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("26 05 8020", Request::Verify { ino: 5, offset: 4096 }),
         ("27 ac02", Request::ReturnNames { ino: 300 }),
         ("28 05", Request::ConfirmLocks { ino: 5 }),
+        (
+            "29 10 0500000000000000 2c01000000000000",
+            Request::Forget { inos: &[5, 0, 0, 0, 0, 0, 0, 0, 44, 1, 0, 0, 0, 0, 0, 0] },
+        ),
     ]
 }
 
@@ -275,7 +279,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             })),
         ),
         (
-            "0e ac02 08 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02 06 05 07 05",
+            "0e ac02 09 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02 06 05 07 05 08 ac02",
             Reply::Recalls(Recalls {
                 number: 300,
                 recalls: vec![
@@ -287,6 +291,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                     Recall::Layout { ino: 5, generation: 300 },
                     Recall::Owner { ino: 5 },
                     Recall::Locks { ino: 5 },
+                    Recall::Unlinked { ino: 300 },
                 ],
             }),
         ),
@@ -320,6 +325,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                 }],
             }),
         ),
+        ("15 ac02", Reply::Unlinked(300)),
     ]
 }
 

@@ -105,6 +105,7 @@ impl Meta<'_> {
         if let (Some((journal, asker)), false) = (self.asker_in_log(), self.leases(ino).holds(session, ino)) {
             journal.room.take(asker.told(), OPEN);
         }
+        self.wake(ino);
         self.leases_mut(ino).open(session, ino);
         self.opens_changed(session, ino);
         if write {

@@ -6,10 +6,12 @@
 //! Threading: belongs to a step, which has the shards of what is changed or told. Whoever tells has it to read, whoever changes has it
 //! to himself; so that who becomes a keeper while the old state is told is found when it changes.
 
-use rfs_proto::{Attr, Errno, Marks, Recall};
+use parking_lot::Mutex;
+use rfs_proto::{Attr, Errno, Marks, Recall, Reply};
 use seeded_faults::{Fault, seeded};
 
 use super::{
+    NOBODY,
     meta::{Meta, View},
     shards::Mode,
 };
@@ -23,9 +25,8 @@ impl<M: Mode> View<'_, M> {
     /// Attributes for a session to see, not to keep. Whom the inode belongs to it may show a kernel all the same.
     pub(super) fn shown(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
         let attr = self.attr(ino)?;
-        if self.keeps(session) {
-            self.add_keeper(session, ino, Part::Owner);
-        }
+        let owner = if self.keeps(session) { Some(Part::Owner) } else { None };
+        self.add_keeper(session, &attr, owner);
         Ok(attr)
     }
 
@@ -39,13 +40,13 @@ impl<M: Mode> View<'_, M> {
     /// Lets a session keep attributes, if it keeps any and nobody else may be writing to the inode. Whom it belongs to it keeps in any
     /// case: a kernel goes by what it was told last.
     pub(super) fn mark(&self, session: u64, attr: &mut Attr) {
-        if !self.keeps(session) {
-            return;
-        }
-        if self.leases(attr.ino).another_writes(session, attr.ino) {
-            self.add_keeper(session, attr.ino, Part::Owner);
-        } else {
-            self.add_keeper(session, attr.ino, Part::Attr);
+        let part = match self.keeps(session) {
+            false => None,
+            true if self.leases(attr.ino).another_writes(session, attr.ino) => Some(Part::Owner),
+            true => Some(Part::Attr),
+        };
+        self.add_keeper(session, attr, part);
+        if part == Some(Part::Attr) {
             attr.marks |= Marks::KEEP;
         }
     }
@@ -62,7 +63,7 @@ impl<M: Mode> View<'_, M> {
     /// A session was told of a name of a directory, or that there is none.
     pub(super) fn told_name(&self, session: u64, parent: u64) {
         if self.keeps(session) && self.namespace.directory(parent).is_ok() {
-            self.add_keeper(session, parent, Part::Names);
+            self.keepers_of(parent).lock().add(session, parent, Part::Names);
         }
     }
 
@@ -72,8 +73,23 @@ impl<M: Mode> View<'_, M> {
         self.asker.is_some_and(|asker| asker.id() == session && asker.keeps())
     }
 
-    fn add_keeper(&self, session: u64, ino: u64, part: Part) {
-        self.namespace.inodes().shard(ino).keepers.lock().add(session, ino, part);
+    /// A session is told of an inode, and keeps `part` of it. It may use the number of an inode
+    /// that has a name, as [`keeps`](Self::keeps) says when.
+    fn add_keeper(&self, session: u64, attr: &Attr, part: Option<Part>) {
+        let holds =
+            attr.nlink > 0 && self.asker.is_some_and(|asker| asker.id() == session && asker.holds_numbers());
+        let number = if holds { Some(Part::Number) } else { None };
+        if part.is_none() && number.is_none() {
+            return;
+        }
+        let mut keepers = self.keepers_of(attr.ino).lock();
+        for part in part.into_iter().chain(number) {
+            keepers.add(session, attr.ino, part);
+        }
+    }
+
+    fn keepers_of(&self, ino: u64) -> &Mutex<Keepers> {
+        &self.namespace.inodes().shard(ino).keepers
     }
 }
 
@@ -131,11 +147,53 @@ impl Meta<'_> {
 
     /// An inode is gone, through what `session` did.
     pub(super) fn inode_gone(&mut self, session: u64, ino: u64) {
+        self.names_gone(session, ino);
+        self.attr_changed(session, ino);
+        self.keepers(ino).forget(ino);
+    }
+
+    /// A directory has no names any more and never gets one again, by a request of `session`.
+    fn names_gone(&mut self, session: u64, ino: u64) {
         for keeper in self.keepers(ino).take(ino, Part::Names, session) {
             self.recall(keeper, Recall::Names { ino });
         }
-        self.attr_changed(session, ino);
-        self.keepers(ino).forget(ino);
+    }
+
+    /// An inode has lost its last name, by a request of `session`. It stays for the sessions that
+    /// were told of it, and they hear of the loss: `session` by the reply. Returns true if the
+    /// inode stays for any of them.
+    pub(super) fn orphaned(&mut self, session: u64, ino: u64) -> bool {
+        self.names_gone(session, ino);
+        let mut holders = self.keepers(ino).take(ino, Part::Number, NOBODY);
+        let earlier = self.store.returned.holders_of(ino);
+        holders.extend(earlier.into_iter().filter(|earlier| !holders.contains(earlier)).collect::<Vec<_>>());
+        if seeded(Fault::OrphanFreed) {
+            holders.clear();
+        }
+        holders.retain(|&holder| holder == session || self.tell_unlinked(holder, ino));
+        self.unlinked = holders.contains(&session).then_some(ino);
+        self.namespace.inodes_mut().shard_mut(ino).orphans.add(ino, holders);
+        self.namespace.inodes().shard(ino).orphans.is_held(ino)
+    }
+
+    /// Tells a session that an inode is unlinked. False if the session has ended, or does not ask.
+    /// A session of the server before that has not asked yet is told when it does.
+    fn tell_unlinked(&mut self, holder: u64, ino: u64) -> bool {
+        let recall = Recall::Unlinked { ino };
+        let returned = &self.store.returned;
+        let told = self.pending.locked(|state| match returned.is_awaited(holder) {
+            true => None,
+            false => Some(state.recalls.push(holder, recall, awake::now()).is_some()),
+        });
+        if told == Some(true) {
+            self.heard.push(holder);
+        }
+        told != Some(false)
+    }
+
+    /// The reply to a request that has removed or replaced a name.
+    pub(super) fn removed(&self) -> Reply {
+        self.unlinked.map_or(Reply::Done, Reply::Unlinked)
     }
 
     /// These sessions have locks of an inode, and are to give up those whose files are closed.
@@ -160,7 +218,7 @@ impl Meta<'_> {
             Recall::Owner { .. } => seeded(Fault::OwnerNotRecalled),
             Recall::Layout { .. } => seeded(Fault::LayoutNotRecalled),
             // A server that starts recalls that.
-            Recall::All | Recall::Locks { .. } => false,
+            Recall::All | Recall::Locks { .. } | Recall::Unlinked { .. } => false,
         };
         if unsaid {
             return;

@@ -61,6 +61,9 @@ impl Call<'_> {
                 // Names that follow are those of a listing.
                 let max_entries = if look.may_list(parent).is_ok() { max_entries } else { 1 };
                 let directory = look.namespace.directory(parent)?;
+                if look.namespace.get(parent)?.nlink == 0 {
+                    return Err(Errno::ESTALE);
+                }
                 look.told_name(session, parent);
                 // Cookies are not 0; what follows the one before it begins with the name.
                 let before = directory.cookie(name).ok_or(Errno::ENOENT)? - 1;

@@ -27,6 +27,7 @@ use crate::{
     leases::Leases,
     locks::Locks,
     namespace::{Body, Effects, Inode, Inodes, Namespace, Place},
+    orphans::Release,
     recalls::Need,
     sessions::Session,
     space::{Space, UNLOGGED},
@@ -45,6 +46,10 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) asker: Option<&'a Session>,
     /// Recalls that the step has caused, and those of others that it has to wait for.
     pub(super) needs: Vec<Need>,
+    /// Sessions that the step has told something that it does not wait for.
+    pub(super) heard: SmallVec<[u64; 1]>,
+    /// The inode that has lost its last name in it, if the asker may use it still.
+    pub(super) unlinked: Option<u64>,
     /// Replies that have become due in it.
     pub(super) due: Due,
     /// What it gives up.
@@ -55,6 +60,21 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) lost: SmallVec<[Written; 1]>,
     /// What it has come to, if that is to be logged.
     pub(super) said: Option<Said<'a>>,
+}
+
+/// Messages of a step to other sessions.
+#[derive(Debug, Default)]
+pub(super) struct Caused {
+    /// Recalls that a request waits for.
+    pub(super) needs: Vec<Need>,
+    /// Sessions that were told something that no request waits for.
+    pub(super) heard: SmallVec<[u64; 1]>,
+}
+
+impl Caused {
+    pub(super) fn is_empty(&self) -> bool {
+        self.needs.is_empty() && self.heard.is_empty()
+    }
 }
 
 /// What a step gives up. It is given up when the step is over and its changes are logged: until then the next server would take it for
@@ -96,8 +116,8 @@ impl<M: Mode> View<'_, M> {
     }
 
     /// What it led to. Its locks are given up.
-    pub(super) fn into_outcome(self) -> (Vec<Need>, Due) {
-        (self.needs, self.due)
+    pub(super) fn into_outcome(self) -> (Caused, Due) {
+        (Caused { needs: self.needs, heard: self.heard }, self.due)
     }
 
     /// Who has an inode open, and others of its shard.
@@ -229,11 +249,60 @@ impl Meta<'_> {
             self.publish(ino);
             self.attr_changed(session, ino);
         }
-        if let Some(ino) = effects.orphaned
-            && (!self.leases(ino).is_open(ino) || seeded(Fault::UnlinkedFreed))
-        {
+        if let Some(ino) = effects.orphaned {
+            let held = self.orphaned(session, ino) && !seeded(Fault::UnlinkedFreed);
+            let open = self.leases(ino).is_open(ino) && !seeded(Fault::UnlinkedFreed);
+            match (open, held) {
+                (true, _) => {}
+                (false, true) => self.rest(ino),
+                (false, false) => self.remove(session, ino),
+            }
+        }
+    }
+
+    /// An unlinked inode is not open any more, and stays for the sessions that may use it. Its
+    /// space counts as free.
+    fn rest(&mut self, ino: u64) {
+        let bytes = self.file(ino).map_or(0, FileMap::bytes);
+        if self.namespace.inodes_mut().shard_mut(ino).orphans.rest(ino, bytes) {
+            self.store.idle.add(bytes);
+        }
+    }
+
+    /// An unlinked inode is opened again, or goes.
+    pub(super) fn wake(&mut self, ino: u64) {
+        if self.namespace.inodes().shard(ino).orphans.is_empty() {
+            return;
+        }
+        if let Some(bytes) = self.namespace.inodes_mut().shard_mut(ino).orphans.wake(ino) {
+            self.store.idle.remove(bytes);
+        }
+    }
+
+    /// A session uses an unlinked inode no more.
+    pub(super) fn forget(&mut self, session: u64, ino: u64) {
+        let shard = self.namespace.inodes_mut().shard_mut(ino);
+        if !shard.orphans.is_held(ino) {
+            return;
+        }
+        shard.keepers.get_mut().forget_one(ino, session);
+        if shard.orphans.release(ino, session) == Release::Free {
+            self.orphan_released(session, ino);
+        }
+    }
+
+    /// No session uses an unlinked inode any more, but for those that have it open.
+    pub(super) fn orphan_released(&mut self, session: u64, ino: u64) {
+        self.wake(ino);
+        self.namespace.inodes_mut().shard_mut(ino).orphans.remove(ino);
+        if !self.leases(ino).is_open(ino) {
             self.remove(session, ino);
         }
+    }
+
+    /// Sessions may use an unlinked inode that the server before has left.
+    pub(super) fn restore_orphan(&mut self, ino: u64, holders: &[u64]) {
+        self.namespace.inodes_mut().shard_mut(ino).orphans.add(ino, holders.to_vec());
     }
 
     /// The extents of a regular file, to change. EISDIR for directories, EINVAL for the rest.
@@ -353,7 +422,10 @@ impl Meta<'_> {
         }
         self.table.end_append(inode.slot, session);
         if last && inode.nlink == 0 {
-            self.remove(session, ino);
+            match self.namespace.inodes().shard(ino).orphans.is_held(ino) {
+                true => self.rest(ino),
+                false => self.remove(session, ino),
+            }
         } else if last {
             let (size, generation) = (self.table.size(inode.slot), inode.layout_generation);
             let keep = self.file(ino).map_or(0, |map| map.kept_to());

@@ -12,6 +12,7 @@ mod call;
 mod data;
 mod extents;
 mod held;
+mod idle;
 mod journal;
 mod keeping;
 mod listing;
@@ -69,13 +70,15 @@ use meta::Meta;
 pub use once::KeptReply;
 use outcome::Debt;
 pub use outcome::{Outcome, Promise, Sender};
-use pending::State;
 pub(crate) use recover::BEFORE;
 pub use recover::{Damage, Kept};
 pub(crate) use room::Told as RoomTold;
 use shards::{SHARDS, Shards};
 use store::Store;
 pub use tape::{Told, Written};
+
+/// No session has this number.
+const NOBODY: u64 = 0;
 
 /// The root directory of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,8 +199,13 @@ impl Dispatcher {
             self.note_left(ended);
         }
         self.keeps_no_longer(session);
+        self.store.returned.end(session);
         self.end_grants(session);
         self.each_shard(|meta| {
+            let shard = meta.namespace.inodes_mut().only();
+            for ino in shard.orphans.end_session(session) {
+                meta.orphan_released(session, ino);
+            }
             let shard = meta.namespace.inodes_mut().only();
             for (ino, last) in shard.leases.end_session(session) {
                 meta.lease_ended(session, ino, last);
@@ -311,10 +319,16 @@ impl Dispatcher {
         let totals = self.store.space.totals();
         StatFs {
             blocks: totals.len / rfs_proto::BLOCK,
-            blocks_free: totals.available() / rfs_proto::BLOCK,
+            blocks_free: (totals.available() + self.store.idle.bytes()).min(totals.len) / rfs_proto::BLOCK,
             inodes: u64::from(self.store.table.slots()),
-            inodes_free: u64::from(self.store.table.free_slots()),
+            inodes_free: u64::from(self.store.table.free_slots()) + self.store.idle.inodes(),
         }
+    }
+
+    /// Returns how many inodes have no name, are not open, and stay for sessions that may use them
+    /// still.
+    pub fn idle_inodes(&self) -> u64 {
+        self.store.idle.inodes()
     }
 
     fn answer(&self, session: u64, request: Request<'_>, number: Option<Number>) -> Result<Outcome, Errno> {
@@ -328,8 +342,15 @@ impl Dispatcher {
             return Err(Errno::EIO);
         }
         permission::may_ask(asker.squash(), &request)?;
+        // A session of the server before asks by itself.
+        if matches!(request, Request::Forget { .. }) && !asker.is_of_before() {
+            self.begins_to_ask(session);
+        }
         let call = Call::new(&self.store, &*self.clock, &asker, number);
         let mut reply = self.reply(&call, session, request);
+        if reply == Err(Errno::ENOSPC) && self.free_idle() {
+            reply = self.reply(&call, session, request);
+        }
         let logged = number.is_some() || changes(&request);
         if journal.is_some_and(|journal| journal.is_behind()) && logged {
             // It may be this one that has not been logged.
@@ -338,13 +359,34 @@ impl Dispatcher {
         self.tell_of_locks();
         self.store.space.tidy();
         let (reply, needs) = (reply?, call.into_needs());
-        // Whoever closes does not wait for others: he holds nothing that they would have to see.
+        // A session that closes or forgets does not wait for others: it changes nothing that they
+        // would have to see.
         let waits = !needs.is_empty() && !seeded(Fault::RecallNotAwaited);
         // A session that returns names does not wait for itself.
-        match !waits || matches!(request, Request::Close { .. } | Request::ReturnNames { .. }) {
+        let at_once =
+            matches!(request, Request::Close { .. } | Request::Forget { .. } | Request::ReturnNames { .. });
+        match !waits || at_once {
             true => Ok(Outcome::Now(reply)),
             false => Ok(Outcome::Later(Promise(Debt::Held(reply, needs, shortened(&request))))),
         }
+    }
+
+    /// Frees the unlinked inodes that no session has open, where space or inodes have run out.
+    /// Returns true if there were any. A session that was about to open one of them finds it gone.
+    fn free_idle(&self) -> bool {
+        if self.store.idle.inodes() == 0 {
+            return false;
+        }
+        let mut freed = 0;
+        self.each_shard(|meta| {
+            for ino in meta.namespace.inodes_mut().only().orphans.idle() {
+                meta.orphan_released(NOBODY, ino);
+                freed += 1;
+            }
+        });
+        self.store.space.tidy();
+        log::debug!("no space is left: freed {freed} unlinked inodes that sessions may still know");
+        freed > 0
     }
 
     fn reply(&self, call: &Call<'_>, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
@@ -381,8 +423,9 @@ impl Dispatcher {
 
     fn answer_recalls(&self, session: u64, done: u64) -> Outcome {
         let mut due = Vec::new();
+        self.begins_to_ask(session);
         let outcome = self.store.pending.locked(|state| {
-            let is_first = self.asks_for_recalls(session, state);
+            let is_first = state.recalls.is_first(session);
             // Under the lock, so that who finds it acknowledged finds the space given back.
             let space = &self.store.space;
             let Ok(first) =
@@ -405,22 +448,45 @@ impl Dispatcher {
         outcome
     }
 
-    /// A session that keeps nothing may ask, too: it hears of layouts then. Its end comes past `state` after that.
-    /// True if it has not asked before.
-    fn asks_for_recalls(&self, session: u64, state: &mut State) -> bool {
+    /// A session asks for recalls, or says that it is about to. If it is the first time, it hears
+    /// of layouts and unlinked inodes from now on, also if it keeps nothing. The end of the session
+    /// takes the lock of the recalls after this.
+    fn begins_to_ask(&self, session: u64) {
         let Some(session) = self.sessions.get(session).filter(|session| session.is_attached()) else {
-            return false;
+            return;
         };
-        let is_first = state.recalls.asks(session.id());
-        if is_first && session.is_of_before() {
-            let mut push = |recall| state.recalls.push(session.id(), recall, awake::now());
-            push(Recall::All);
-            // Given up before anybody could tell it.
-            for (ino, generation) in self.store.space.quarantined_for(session.id()) {
-                push(Recall::Layout { ino, generation });
-            }
+        if session.holds_numbers() {
+            return;
         }
-        is_first
+        self.store.pending.locked(|state| {
+            if state.recalls.asks(session.id()) && session.is_of_before() {
+                let mut push = |recall| state.recalls.push(session.id(), recall, awake::now());
+                push(Recall::All);
+                // Given up before anybody could tell it.
+                for (ino, generation) in self.store.space.quarantined_for(session.id()) {
+                    push(Recall::Layout { ino, generation });
+                }
+            }
+            session.asks_for_recalls();
+            if session.is_of_before() {
+                self.store.returned.asks(session.id());
+            }
+        });
+        if session.is_of_before() {
+            self.tell_all_unlinked(session.id());
+        }
+    }
+
+    /// Tells a session of the server before which unlinked inodes it may use. It may hear of an
+    /// inode twice that is unlinked meanwhile.
+    fn tell_all_unlinked(&self, session: u64) {
+        let mut unlinked = Vec::new();
+        self.each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
+        self.store.pending.locked(|state| {
+            for ino in unlinked {
+                state.recalls.push(session, Recall::Unlinked { ino }, awake::now());
+            }
+        });
     }
 
     fn attach(&self, session: u64, (version, client): (u32, &str), manner: Manner) -> Result<Reply, Errno> {

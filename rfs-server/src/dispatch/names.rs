@@ -3,7 +3,7 @@
 //! Threading: as the dispatcher. What changes a name has its directory, and the inode that it stands for, to itself. Rules are in
 //! `namespace`; here they meet slots, leases and limits.
 
-use rfs_proto::{Attr, Errno, FileKind, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
+use rfs_proto::{Attr, Errno, FileKind, MAX_FORGET, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
 use seeded_faults::{Fault, seeded};
 
 use super::{call::Call, held::Stop, meta::Meta};
@@ -24,8 +24,21 @@ impl Call<'_> {
                 Body::Symlink(target) => Ok(Reply::Target(target.to_vec())),
                 _ => Err(Errno::EINVAL),
             }),
+            Request::Forget { inos } => self.forget(session, inos),
             _ => self.change_names(session, request),
         }
+    }
+
+    /// The session uses these inodes no more, as far as they are unlinked.
+    fn forget(&self, session: u64, inos: &[u8]) -> Result<Reply, Errno> {
+        let (inos, []) = inos.as_chunks::<8>() else { return Err(Errno::EINVAL) };
+        if inos.len() > MAX_FORGET {
+            return Err(Errno::EINVAL);
+        }
+        for ino in inos.iter().map(|ino| u64::from_le_bytes(*ino)) {
+            self.locked(&[ino], |meta| meta.forget(session, ino));
+        }
+        Ok(Reply::Done)
     }
 
     fn change_names(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
@@ -74,14 +87,14 @@ impl Call<'_> {
                 let effects = meta.namespace.unlink(parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.told_name(session, parent);
-                Ok(Reply::Done)
+                Ok(meta.removed())
             }),
             Request::Rmdir { parent, name } => self.answered_changing(&[parent], |meta| {
                 meta.may_remove(Place { parent, name })?;
                 let effects = meta.namespace.rmdir(parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.told_name(session, parent);
-                Ok(Reply::Done)
+                Ok(meta.removed())
             }),
             Request::Rename { parent, name, new_parent, new_name, flags, whiteout } => {
                 let from = Place { parent, name };
@@ -161,7 +174,7 @@ fn rename(
     meta.settle(session, &effects, names);
     meta.told_name(session, from.parent);
     meta.told_name(session, to.parent);
-    Ok(Reply::Done)
+    Ok(meta.removed())
 }
 
 /// Makes a file, or opens the one that there is.

@@ -45,6 +45,7 @@ fn may_wait(request: &Request<'_>) -> bool {
     !matches!(
         request,
         Request::Close { .. }
+            | Request::Forget { .. }
             | Request::Open { write: false, .. }
             | Request::Lock { .. }
             | Request::StopWaiting { .. }

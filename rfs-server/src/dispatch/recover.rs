@@ -144,7 +144,7 @@ impl Dispatcher {
         // It is one. From here on it is changed.
         let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
         let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
-        let (mut held, mut cut) = (Vec::new(), Vec::new());
+        let (mut held, mut cut, mut unlinked) = (Vec::new(), Vec::new(), Vec::new());
         if !clean {
             tell_settled(&bytes.settle());
         }
@@ -156,6 +156,9 @@ impl Dispatcher {
                 if !lost.is_empty() {
                     cut.push((ino, lost.iter().map(|range| (range.start, range.len)).collect::<Vec<_>>()));
                 }
+            }
+            if inode.nlink == 0 {
+                unlinked.push(ino);
             }
             if inode.nlink == 0 || (!clean && loses_space(inode, &table)) {
                 held.push(ino);
@@ -202,8 +205,14 @@ impl Dispatcher {
             store.once(Plan::new(&[ino]), None, |meta: &mut Meta<'_>| meta.leases_mut(ino).open(BEFORE, ino));
         }
         let dispatcher = Dispatcher::over(store, clock, started);
+        let sessions: Vec<u64> = returning.iter().map(|&(id, ..)| id).collect();
         for (id, mount, has) in returning {
             dispatcher.restore(id, mount, has)?;
+            dispatcher.store.returned.add(id, last_ino);
+        }
+        for ino in unlinked {
+            let restore = |meta: &mut Meta<'_>| meta.restore_orphan(ino, &sessions);
+            dispatcher.store.once(Plan::new(&[ino]), None, restore);
         }
         dispatcher.wait_for_strangers(strangers)?;
         if dispatcher.has_long_log()

@@ -21,6 +21,7 @@ use crate::{
     leases::Leases,
     namespace::Inode,
     numbers::{ByNumber, spread},
+    orphans::Orphans,
 };
 
 /// How many there are: far more than threads, so that two requests rarely meet in one by chance.
@@ -33,6 +34,8 @@ pub(crate) struct Shard {
     pub(super) leases: Leases,
     /// Whoever reads adds to them.
     pub(super) keepers: Mutex<Keepers>,
+    /// Inodes without a name that sessions may still use.
+    pub(super) orphans: Orphans,
 }
 
 /// A shard with its lock, in cache lines of its own.

@@ -13,8 +13,9 @@ use smallvec::SmallVec;
 
 use super::{
     held::{Held, Lack, Plan, Stop},
+    idle::{Idle, Returned},
     journal::{Journal, Said},
-    meta::{Freed, Meta, View},
+    meta::{Caused, Freed, Meta, View},
     order::{Guard, Ordered, Rank, assert_nothing_held},
     outcome::Sender,
     pending::{Due, Pending},
@@ -50,6 +51,10 @@ pub(crate) struct Store {
     pub(super) pending: Pending,
     pub(super) table: Table,
     pub(super) space: Arc<Space>,
+    /// Unlinked inodes that no session has open.
+    pub(super) idle: Idle,
+    /// Sessions of the server before, which may use any inode that there was then.
+    pub(super) returned: Returned,
     /// Memory that extended attributes take.
     pub(super) xattrs: Quota,
     pub(super) alarm: Arc<Alarm>,
@@ -83,6 +88,8 @@ impl Store {
             pending: Pending::default(),
             table,
             space,
+            idle: Idle::default(),
+            returned: Returned::default(),
             xattrs: Quota::default(),
             alarm: Arc::default(),
         }
@@ -150,8 +157,8 @@ impl Store {
         let mut view = self.view(&mut plan, asker);
         let result = step(&mut view);
         M::settle(&mut view);
-        let (needs, due) = view.into_outcome();
-        (result, self.settle(needs, due))
+        let (caused, due) = view.into_outcome();
+        (result, self.settle(caused, due))
     }
 
     /// A step that may find that it needs more, and then begins again, and the recalls that it caused.
@@ -167,12 +174,12 @@ impl Store {
             let mut view = self.view(&mut plan, asker);
             let result = step(&mut view);
             M::settle(&mut view);
-            let (needs, due) = view.into_outcome();
+            let (caused, due) = view.into_outcome();
             let result = match result {
                 Ok(result) => Ok(result),
                 Err(Stop::Errno(errno)) => Err(errno),
                 Err(Stop::Again(lack)) => {
-                    debug_assert!(needs.is_empty() && due.is_empty(), "begins again after a change");
+                    debug_assert!(caused.is_empty() && due.is_empty(), "begins again after a change");
                     if let (Lack::Lineage(_), None) = (&lack, &tree) {
                         tree = Some(self.tree.lock());
                     }
@@ -181,7 +188,7 @@ impl Store {
                 }
             };
             drop(tree);
-            return (result, self.settle(needs, due));
+            return (result, self.settle(caused, due));
         }
     }
 
@@ -200,6 +207,8 @@ impl Store {
             pending: &self.pending,
             asker,
             needs: Vec::new(),
+            heard: SmallVec::new(),
+            unlinked: None,
             due: Vec::new(),
             freed: Freed::default(),
             unpublished: None,
@@ -210,15 +219,16 @@ impl Store {
 
     /// Tells those who ask for recalls of those that a step caused, and sends what has become due.
     #[inline]
-    fn settle(&self, needs: Vec<Need>, mut due: Due) -> Vec<Need> {
-        if !needs.is_empty() {
-            self.pending.locked(|state| {
-                needs.iter().for_each(|need| state.answer_asker(need.session, &mut due));
-            });
+    fn settle(&self, caused: Caused, mut due: Due) -> Vec<Need> {
+        if !caused.is_empty() {
+            let told = caused.needs.iter().map(|need| need.session).chain(caused.heard);
+            self.pending.locked(|state| told.for_each(|session| state.answer_asker(session, &mut due)));
+        }
+        if !caused.needs.is_empty() {
             self.alarm.recalled();
         }
         self.send(due);
-        needs
+        caused.needs
     }
 
     /// Sends replies that have become due.

@@ -122,7 +122,14 @@ impl State {
         }
         // Each is below one that is, so that only circles are left to be found.
         let mut below_root: ByNumber<()> = [(ROOT_INO, ())].into_iter().collect();
-        for (&ino, _) in self.inodes.iter().filter(|(ino, _)| directory(ino).is_some()) {
+        // A removed directory lies nowhere: it is there for sessions that may use its number. It is
+        // empty.
+        let is_removed = |ino: &u64, inode: &Inode| {
+            inode.nlink == 0 && inode.directory().is_some_and(Directory::is_empty) && !named.contains_key(ino)
+        };
+        let lies_somewhere =
+            |(ino, inode): &(&u64, &Inode)| directory(ino).is_some() && !is_removed(ino, inode);
+        for (&ino, _) in self.inodes.iter().filter(lies_somewhere) {
             let (mut at, mut path) = (ino, Vec::new());
             while !below_root.contains_key(&at) {
                 path.push(at);
@@ -236,6 +243,15 @@ mod tests {
         assert_eq!(check(&[(1, 1), (2, 1)], &[(1, "a", 2), (1, "b", 2)]), Err(NoTree::Place(2)), "two names");
         assert_eq!(check(&[(1, 1), (2, 1)], &[(1, "a", 2), (2, "b", 1)]), Err(NoTree::Place(1)));
         assert_eq!(check(&[(1, 1), (2, 1)], &[]), Err(NoTree::Place(2)), "no name");
+        let removed = |names: &[_]| {
+            let mut state = state(&[(1, 1), (2, 1), (3, 2)], names);
+            state.inodes.get_mut(&2).unwrap().nlink = 0;
+            state.inodes.get_mut(&3).unwrap().nlink = 0;
+            state.check_tree()
+        };
+        assert_eq!(removed(&[]), Ok(()), "removed directories have no name");
+        assert_eq!(removed(&[(1, "a", 2)]), Err(NoTree::Links(2)));
+        assert!(removed(&[(2, "a", 3)]).is_err(), "nor has anything a name in them");
         let elsewhere = check(&[(1, 1), (2, 1), (3, 1)], &[(1, "a", 2), (2, "b", 3)]);
         assert_eq!(elsewhere, Err(NoTree::Place(3)));
     }

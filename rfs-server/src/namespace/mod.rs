@@ -109,13 +109,14 @@ impl<I: Inodes> Namespace<I> {
         self.get(ino)?.directory().ok_or(Errno::ENOTDIR)
     }
 
-    /// A name's inode.
+    /// A name's inode. ESTALE if the directory has been removed: it has no names and gets none.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<u64, Errno> {
         check_name(name)?;
         let directory = self.directory(parent)?;
         match name {
             b"." => Ok(parent),
             b".." => Ok(directory.parent),
+            _ if self.get(parent)?.nlink == 0 => Err(Errno::ESTALE),
             _ => directory.get(name).ok_or(Errno::ENOENT),
         }
     }

@@ -143,15 +143,15 @@ impl Telling<'_> {
         self.keeps_name(since, parent, name) && self.client.inodes.absent(parent, name)
     }
 
-    /// What a name stands for may be kept, too, and is known by it from now on: nothing of the inode was recalled since, so that whoever goes
-    /// by its owner has the right one.
+    /// Returns true if the caller may keep the inode that a name stands for, too: nothing of the
+    /// inode was recalled since, so the caller goes by the right owner. The inode is known by this
+    /// name from now on, kept or not: the caller is told of the name and may remember it.
     pub fn keeps_what_is_named(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
-        let kept = self.keeps_name(since, parent, name) && !self.recalled.attr(since.recalled, attr.ino);
         // These two are looked up for who has a handle, and are nothing that is walked over.
-        if kept && !matches!(name, b"." | b"..") {
+        if !matches!(name, b"." | b"..") {
             self.client.inodes.named(attr.ino, parent, name);
         }
-        kept
+        self.keeps_name(since, parent, name) && !self.recalled.attr(since.recalled, attr.ino)
     }
 
     /// Attributes of an inode that were given since then to be kept may be. A change of this client's own meanwhile is like one of another's:
@@ -419,6 +419,10 @@ impl Client {
             let Some(ino) = recall.inode() else { continue };
             let (mut directories, mut ahead) = (self.keeping.directories.lock(), self.keeping.ahead.lock());
             ahead.of_inode(ino);
+            // Its attributes and names are recalled apart.
+            if matches!(recall, Recall::Unlinked { .. }) {
+                continue;
+            }
             match recall {
                 Recall::Name { parent, name } => {
                     directories.recalled(*parent, name);
@@ -432,6 +436,7 @@ impl Client {
                 Recall::Attr { .. }
                 | Recall::Pages { .. }
                 | Recall::Owner { .. }
+                | Recall::Unlinked { .. }
                 | Recall::Layout { .. }
                 | Recall::Locks { .. }
                 | Recall::All => {}
@@ -454,7 +459,7 @@ impl Client {
             // The server has had a queue of recalls for this session since it was attached.
             self.inodes.recalls().begin();
         }
-        let outcome = self.obey_on(keeper, cancel);
+        let outcome = self.forgetting(|| self.obey_on(keeper, cancel));
         self.inodes.recalls().end();
         self.keeping.on.store(false, Ordering::Release);
         // Whatever was kept is not heard of any more.
@@ -507,6 +512,11 @@ impl Client {
                         self.unused(&recalls).into_iter().for_each(|dir| keeper.return_names(dir));
                     }
                     self.give_layouts_back(era, &recalls);
+                    for recall in recalls {
+                        if let Recall::Unlinked { ino } = recall {
+                            self.inodes.unlinked(ino);
+                        }
+                    }
                     done = number;
                 }
                 Reply::Error(errno) => return Err(errno.into()),

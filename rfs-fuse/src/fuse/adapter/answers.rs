@@ -48,6 +48,29 @@ impl Adapter {
         }
     }
 
+    /// As [`errno`](Self::errno), for a call of a thread by name. ESTALE: the directory has been
+    /// removed. The thread looks the path up once more. If the directory that it finds then has
+    /// been removed as well, there is no such name.
+    pub(super) fn by_name(&self, what: &str, thread: u32, error: &ClientError) -> Errno {
+        match error {
+            ClientError::Errno(rfs_proto::Errno::ESTALE) if !self.retries.send_back(thread, None) => {
+                Errno::ENOENT
+            }
+            error => self.errno(what, error),
+        }
+    }
+
+    /// Answers a request that removes or renames a name.
+    pub(super) fn named(&self, what: &str, thread: u32, result: Result<(), ClientError>, reply: ReplyEmpty) {
+        match result {
+            Ok(()) => {
+                self.retries.arrived(thread);
+                reply.ok();
+            }
+            Err(e) => reply.error(self.by_name(what, thread, &e)),
+        }
+    }
+
     /// Something is about to be asked for about a name.
     pub(super) fn asked<'n>(&self, request: &Request, parent: INodeNo, name: &'n OsStr) -> Asked<'n> {
         Asked { since: self.client.since(), parent: parent.0, name: name.as_bytes(), thread: request.pid() }
@@ -62,7 +85,7 @@ impl Adapter {
     ) {
         match result {
             Ok(attr) => self.lifetimes.entry(&self.client, asked, &attr, reply),
-            Err(e) => reply.error(self.errno(what, &e)),
+            Err(e) => reply.error(self.by_name(what, asked.thread, &e)),
         }
     }
 
@@ -88,6 +111,9 @@ impl Adapter {
         reply: ReplyEntry,
     ) {
         self.changed(asked.parent, asked.thread);
+        if result.is_ok() {
+            self.retries.arrived(asked.thread);
+        }
         self.entry(what, asked, result, reply);
     }
 

@@ -97,6 +97,7 @@ impl Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         self.client.lists_through(ino.0, handle.0);
+        let _arrival = self.client.arrival();
         let since = self.client.since();
         let listed = self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLUS_ENTRIES);
         let (page, own) = match listed.and_then(|page| Ok((page, self.client.getattr(ino.0)?))) {

@@ -6,8 +6,8 @@ use rustix::fs::OFlags;
 
 use super::{Adapter, in_group};
 use crate::{
-    client::{ClientError, Since, Telling},
-    fuse::{handles::OpenedAs, session::Request},
+    client::{ClientError, Creator, Since, Telling},
+    fuse::{handles::OpenedAs, lifetimes::Asked, retries::Intent, session::Request},
 };
 
 const SUID: u32 = 0o4000;
@@ -49,11 +49,11 @@ impl Adapter {
     }
 
     /// Opens for the kernel.
-    pub(super) fn open_file(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
+    pub(super) fn open_file(&self, ino: u64, write: bool, thread: u32) -> Result<Attr, ClientError> {
         let known = self.client.is_open(ino);
         let attr = self.client.open(ino, write)?;
-        if attr.nlink == 0 && !known {
-            // A name that the kernel remembers, of a file that was removed or replaced elsewhere.
+        if attr.nlink == 0 && !known && self.recalls.are_late() && self.retries.send_back(thread, None) {
+            // The kernel may have gone by a name that is out of date.
             self.client.close(ino)?;
             return Err(ClientError::Errno(rfs_proto::Errno::ESTALE));
         }
@@ -62,6 +62,43 @@ impl Adapter {
             self.refresh(&attr);
         }
         Ok(attr)
+    }
+
+    /// Sends a thread back that would make or open a file, whose name comes and goes: the next
+    /// lookup of it by this thread [makes](Self::make_at_last) the file if there is none. Not if
+    /// the thread could not open such a file.
+    pub(super) fn send_back_to_make(&self, asked: &Asked<'_>, perm: u32, by: Creator) {
+        let &Asked { parent, name, thread, .. } = asked;
+        let intent = Intent { parent, name: name.into(), perm, by };
+        let opens = by.uid == 0 || perm & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES;
+        self.retries.arrived(thread);
+        self.retries.send_back(thread, opens.then_some(intent));
+    }
+
+    /// There is no such name. If the thread has been sent back by
+    /// [`send_back_to_make`](Self::send_back_to_make), makes the file now: the kernel would not
+    /// send the thread back a second time if the name was there again.
+    pub(super) fn make_at_last(&self, asked: &Asked<'_>) -> Result<Attr, ClientError> {
+        let absent = || Err(ClientError::Errno(rfs_proto::Errno::ENOENT));
+        let Some(Intent { parent, name, perm, by }) =
+            self.retries.intent(asked.thread, asked.parent, asked.name)
+        else {
+            return absent();
+        };
+        for _ in 0..CREATES_AT_LAST {
+            match self.client.mknod(parent, &name, REGULAR | perm, 0, by) {
+                Err(ClientError::Errno(rfs_proto::Errno::EEXIST)) => {}
+                made => {
+                    self.changed(parent, asked.thread);
+                    return made;
+                }
+            }
+            match self.client.lookup(parent, &name) {
+                Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => {}
+                found => return found,
+            }
+        }
+        absent()
     }
 
     /// A file with these attributes is open now: reading it may count as an access.
@@ -117,6 +154,12 @@ impl Adapter {
 pub(super) fn is_to_write(flags: i32) -> bool {
     OFlags::from_bits_retain(flags as u32) & OFlags::ACCMODE != OFlags::RDONLY
 }
+
+/// So often a file is made, and looked up, by a thread that cannot be sent back any more.
+pub(super) const CREATES_AT_LAST: u32 = 1000;
+/// The kind of a file, in a mode.
+const REGULAR: u32 = 0o100_000;
+const OWNER_READS_AND_WRITES: u32 = 0o600;
 
 /// So often a file is made at the most, before who would open another one as well is sent to look for it.
 pub(super) const CREATES: u32 = 5;

@@ -65,8 +65,12 @@ impl<'a> Hand<'a> {
             match recall {
                 Recall::Name { parent, name } => drop(self.names.remove(&(parent, name))),
                 Recall::Names { ino } => self.names.retain(|(parent, _), _| *parent != ino),
-                Recall::Attr { .. } | Recall::Pages { .. } | Recall::Owner { .. } | Recall::Layout { .. } => {
-                }
+                Recall::Unlinked { ino } => self.forget(ino),
+                Recall::Attr { .. }
+                | Recall::Pages { .. }
+                | Recall::Owner { .. }
+                | Recall::Layout { .. }
+                | Recall::Locks { .. } => {}
                 Recall::All => panic!("only a server that is started again recalls that"),
             }
         }
@@ -74,10 +78,21 @@ impl<'a> Hand<'a> {
         true
     }
 
+    /// Forgets an unlinked inode, or keeps it until the end of the session.
+    fn forget(&mut self, ino: u64) {
+        if self.dice.roll(2) == 0 {
+            self.client.done(Request::Forget { inos: &ino.to_le_bytes() });
+        }
+    }
+
     fn ask(&mut self, request: Request<'_>) -> Reply {
         let reply = self.client.start(request);
         loop {
             match reply.try_recv() {
+                Ok(Reply::Unlinked(ino)) => {
+                    self.forget(ino);
+                    return Reply::Unlinked(ino);
+                }
                 Ok(Reply::Attr(attr)) => {
                     self.see(attr.ino);
                     return Reply::Attr(attr);
@@ -222,6 +237,7 @@ fn check(fixture: &Fixture) {
     for at in 0..SHARDS {
         let shard = store.shards.wait::<Reading>(at);
         assert!(shard.leases.is_empty() && shard.keepers.lock().is_empty(), "shard {at}");
+        assert!(shard.orphans.is_empty(), "shard {at}");
         assert!(shard.inodes.keys().all(|&ino| place(ino) == at));
         inodes.extend(shard.inodes.iter().map(|(&ino, inode)| (ino, inode.clone())));
     }

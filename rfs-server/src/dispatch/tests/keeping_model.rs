@@ -32,6 +32,8 @@ enum Step {
     Allocate(Any, u64),
     Copy(Any, Any),
     Write(Any, u64),
+    /// Forgets an unlinked inode that it has heard of.
+    Forget(Any),
     /// Takes the recalls that have come, and asks for more.
     Pump,
     /// Ends; another one begins.
@@ -66,6 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any(), 1..20_000u64).prop_map(|(i, l)| Allocate(i, l)),
         1 => (any(), any()).prop_map(|(i, j)| Copy(i, j)),
         2 => (any(), 1..20_000u64).prop_map(|(i, l)| Write(i, l)),
+        4 => any().prop_map(Forget),
         12 => Just(Pump),
         1 => Just(End),
     ]
@@ -94,6 +97,10 @@ struct Keeper<'a> {
     attrs: BTreeMap<u64, Attr>,
     /// Whom inodes belong to: also of those whose attributes may not be kept.
     owners: BTreeMap<u64, (u32, u32)>,
+    /// Inodes that it was told of and has not forgotten, and those of them that it knows to be
+    /// unlinked.
+    told: BTreeSet<u64>,
+    unlinked: Vec<u64>,
     /// Inodes that it has open: how often, and whether it may write.
     open: BTreeMap<u64, (u32, bool)>,
     recalls: mpsc::Receiver<Reply>,
@@ -113,6 +120,8 @@ impl<'a> Keeper<'a> {
             names: BTreeMap::new(),
             attrs: BTreeMap::new(),
             owners: BTreeMap::new(),
+            told: BTreeSet::new(),
+            unlinked: Vec::new(),
             open: BTreeMap::new(),
             recalls,
             come: None,
@@ -160,11 +169,42 @@ impl<'a> Keeper<'a> {
                     self.attrs.remove(&ino);
                     self.owners.remove(&ino);
                 }
-                Recall::Layout { .. } => {}
+                Recall::Layout { .. } | Recall::Locks { .. } => {}
+                Recall::Unlinked { ino } => self.unlinked.push(ino),
                 Recall::All => panic!("only a server that is started again recalls that"),
             }
         }
         self.recalls = self.client.start(Request::Recalls { done: self.taken });
+    }
+
+    /// Notes which inodes a reply names, whatever of it may be kept.
+    fn hear(&mut self, reply: &Reply) {
+        match reply {
+            Reply::Attr(attr) => self.hold(attr),
+            Reply::Opened(opened) => self.hold(&opened.attr),
+            Reply::Dir(page) => page.entries.iter().for_each(|entry| self.hold(&entry.attr)),
+            Reply::Unlinked(ino) => self.unlinked.push(*ino),
+            _ => {}
+        }
+    }
+
+    fn hold(&mut self, attr: &Attr) {
+        if attr.nlink > 0 {
+            self.told.insert(attr.ino);
+        }
+    }
+
+    /// Forgets an unlinked inode, if no reply can bring its number any more.
+    fn forget(&mut self, any: Any) {
+        if self.unlinked.is_empty() || !self.asked.is_empty() {
+            return;
+        }
+        let ino = self.unlinked.swap_remove(any % self.unlinked.len());
+        assert!(self.told.remove(&ino), "it hears of {ino} once, and was told of it");
+        self.client.done(Request::Forget { inos: &ino.to_le_bytes() });
+        self.names.retain(|(parent, _), _| *parent != ino);
+        self.attrs.remove(&ino);
+        self.owners.remove(&ino);
     }
 
     /// Keeps what a reply tells.
@@ -214,7 +254,7 @@ impl World<'_> {
     fn inos(&self, step: &Step) -> Inos {
         use Step::*;
         let (first, second) = match *step {
-            Pump | End => (None, None),
+            Pump | End | Forget(_) => (None, None),
             Link(ino, parent, _) => (Some(ino), Some(parent)),
             Rename(from, _, to, _, _) | Copy(from, to) => (Some(from), Some(to)),
             Lookup(any, _)
@@ -262,6 +302,7 @@ impl World<'_> {
                 return self.deliver();
             }
             Step::End => return self.end(who),
+            Step::Forget(any) => return self.keepers[who].forget(any),
             Step::Write(_, len) => return self.write(who, first, len),
             Step::Lookup(_, name) => lookup(first, name),
             Step::GetAttr(_) => Request::GetAttr { ino: first },
@@ -416,7 +457,9 @@ impl World<'_> {
     fn deliver(&mut self) {
         for keeper in &mut self.keepers {
             for one in std::mem::take(&mut keeper.asked) {
-                match one.reply.try_recv() {
+                let reply = one.reply.try_recv();
+                reply.iter().for_each(|reply| keeper.hear(reply));
+                match reply {
                     // What was asked for before a recall came, or before another change of its own, is not kept.
                     Ok(_) if one.at != (keeper.taken, keeper.requests) => {}
                     Ok(reply) => keeper.learn(&one.step, one.inos, &reply),
@@ -427,9 +470,26 @@ impl World<'_> {
         }
     }
 
+    /// Each forgets the unlinked inodes that it has heard of, and closes all that it has open.
+    fn forget_all(&mut self) {
+        for keeper in &mut self.keepers {
+            while !keeper.unlinked.is_empty() {
+                keeper.forget(0);
+            }
+            for (ino, (count, _)) in std::mem::take(&mut keeper.open) {
+                (0..count).for_each(|_| keeper.client.close(ino));
+            }
+        }
+    }
+
     /// What each has is the truth, as far as it can know.
     fn check(&mut self) {
         let nobody_waits = self.keepers.iter().all(|keeper| keeper.asked.is_empty());
+        for keeper in &self.keepers {
+            // Whatever has become of its names, an inode is there for a session that was told of
+            // it.
+            keeper.told.iter().for_each(|&ino| assert!(self.stat(ino).is_some(), "inode {ino} is gone"));
+        }
         for who in 0..self.keepers.len() {
             if self.keepers[who].has_recalls() && (self.unawaited || !nobody_waits) {
                 continue;
@@ -456,7 +516,8 @@ proptest! {
         steps in proptest::collection::vec((0..3usize, step()), 1..120),
         in_order_only in any::<bool>(),
     ) {
-        let mut fixture = fixture(64, 100);
+        // Never full: a full server frees unlinked inodes that sessions were told of.
+        let mut fixture = fixture(2048, 400);
         if in_order_only {
             fixture.dispatcher.store.shards.in_order_only();
         }
@@ -475,5 +536,11 @@ proptest! {
         world.deliver();
         prop_assert!(world.keepers.iter().all(|keeper| keeper.asked.is_empty()));
         world.check();
+        world.forget_all();
+        let store = &world.fixture.dispatcher.store;
+        prop_assert_eq!((store.idle.inodes(), store.idle.bytes()), (0, 0));
+        for ino in &world.inos {
+            prop_assert!(world.stat(*ino).is_none_or(|attr| attr.nlink > 0), "inode {} stays", ino);
+        }
     }
 }

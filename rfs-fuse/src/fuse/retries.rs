@@ -1,0 +1,142 @@
+//! Threads that were sent back with ESTALE, so that they look the path up once more. No I/O, no
+//! clock.
+//!
+//! The kernel answers ESTALE of a call by name by one more walk over the path, in which it asks for
+//! every name (LOOKUP_REVAL). It does so once: an ESTALE of the second walk goes to the program. So
+//! the adapter sends a thread back where the kernel may have gone by a name that is out of date,
+//! and never twice. What the second walk has found it takes, even if that has lost its name
+//! meanwhile.
+//!
+//! # Concurrency
+//! Session threads. One lock, held for moments. While no thread is on its way back, one relaxed
+//! load says so.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::client::Creator;
+
+/// So many threads are remembered at least. A thread that has not come back when twice as many
+/// others were sent back is forgotten.
+const THREADS: usize = 512;
+
+/// A file that a thread was going to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Intent {
+    pub(super) parent: u64,
+    pub(super) name: Box<[u8]>,
+    /// Permission bits.
+    pub(super) perm: u32,
+    pub(super) by: Creator,
+}
+
+/// Threads, with the file that each was going to make if it was sent back for that.
+type SentBack = FxHashMap<u32, Option<Intent>>;
+
+/// Threads that were sent back: the latest ones, and those before.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    count: AtomicUsize,
+    threads: Mutex<[SentBack; 2]>,
+}
+
+impl Retries {
+    /// Sends a thread back. Returns false if it has been sent back already, so that it is not to be
+    /// sent again. A thread that has no number here is never sent back.
+    pub(super) fn send_back(&self, thread: u32, intent: Option<Intent>) -> bool {
+        if thread == 0 {
+            return false;
+        }
+        self.locked(|[latest, before]| {
+            if latest.remove(&thread).or_else(|| before.remove(&thread)).is_some() {
+                return false;
+            }
+            if latest.len() == THREADS {
+                *before = std::mem::take(latest);
+            }
+            latest.insert(thread, intent);
+            true
+        })
+    }
+
+    /// A call of a thread has got further than the walk, so that the next one may be sent back.
+    pub(super) fn arrived(&self, thread: u32) {
+        if !self.is_empty() {
+            self.locked(|sent| sent.iter_mut().for_each(|sent| sent.retain(|&other, _| other != thread)));
+        }
+    }
+
+    /// Returns what a thread is going to make that looks a name up, if it has been sent back
+    /// because that name was there.
+    pub(super) fn intent(&self, thread: u32, parent: u64, name: &[u8]) -> Option<Intent> {
+        if self.is_empty() {
+            return None;
+        }
+        let sent = self.threads.lock();
+        let intent = sent.iter().find_map(|sent| sent.get(&thread))?.as_ref();
+        intent.filter(|intent| (intent.parent, &*intent.name) == (parent, name)).cloned()
+    }
+
+    /// Returns true if a thread has been sent back in this call.
+    pub(super) fn is_sent_back(&self, thread: u32) -> bool {
+        !self.is_empty() && self.threads.lock().iter().any(|sent| sent.contains_key(&thread))
+    }
+
+    fn is_empty(&self) -> bool {
+        // A thread finds what was noted of itself: its requests come one after the other.
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    fn locked<T>(&self, step: impl FnOnce(&mut [SentBack; 2]) -> T) -> T {
+        let mut sent = self.threads.lock();
+        let result = step(&mut sent);
+        self.count.store(sent.iter().map(SentBack::len).sum(), Ordering::Relaxed);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_sent_back_once_in_a_call() {
+        let retries = Retries::default();
+        assert!(retries.send_back(5, None));
+        assert!(!retries.send_back(5, None), "it has come back");
+        assert!(retries.send_back(5, None), "another call");
+        assert!(retries.send_back(6, None));
+        assert!(retries.is_sent_back(6) && !retries.is_sent_back(7));
+        retries.arrived(5);
+        assert!(retries.send_back(5, None), "the call before has succeeded");
+        [5, 6].iter().for_each(|&thread| retries.arrived(thread));
+        assert!(retries.is_empty());
+        assert!(!retries.send_back(0, None));
+    }
+
+    #[test]
+    fn what_a_thread_was_going_to_make_is_known_by_its_name() {
+        let (retries, by) = (Retries::default(), Creator { uid: 1, gid: 2, umask: 0 });
+        let intent = Intent { parent: 1, name: b"a"[..].into(), perm: 0o600, by };
+        assert_eq!(retries.intent(5, 1, b"a"), None);
+        retries.send_back(5, Some(intent.clone()));
+        retries.send_back(6, None);
+        assert_eq!(retries.intent(5, 1, b"a"), Some(intent));
+        assert_eq!(
+            [(5, 2), (6, 1), (7, 1)].map(|(thread, dir)| retries.intent(thread, dir, b"a")),
+            [None, None, None]
+        );
+        assert_eq!(retries.intent(5, 1, b"b"), None);
+    }
+
+    #[test]
+    fn threads_that_never_come_back_are_forgotten() {
+        let retries = Retries::default();
+        (1..=10 * THREADS as u32).for_each(|thread| assert!(retries.send_back(thread, None)));
+        assert!(retries.threads.lock().iter().map(SentBack::len).sum::<usize>() <= 2 * THREADS);
+        let last = 10 * THREADS as u32;
+        assert!(!retries.send_back(last - THREADS as u32 + 1, None), "the latest are known");
+    }
+}

@@ -1,0 +1,208 @@
+//! Inodes that have lost their last name, and the sessions that may still use them by number. No
+//! I/O, no locks, no clock.
+//!
+//! [`Orphans`] belongs to a shard. An inode comes in when its last name goes, with the sessions
+//! that were told of it. Sessions only leave: an inode without a name is told to no further
+//! session. The inode is free to go when the last of these sessions has let go of it and no session
+//! has it open; the caller knows about the latter.
+//!
+//! An orphan that no session has open is idle. The caller counts the space of idle orphans as free,
+//! because the server can take it at any time.
+
+use std::collections::hash_map::Entry;
+
+use crate::numbers::ByNumber;
+
+#[derive(Debug)]
+struct Orphan {
+    /// Sessions that may use the inode; never empty.
+    holders: Vec<u64>,
+    /// Bytes that the inode has in the arena, counted as free while it is idle.
+    idle_bytes: Option<u64>,
+}
+
+/// What is known after a session has let go of an orphan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The session was no holder, or others remain.
+    Held,
+    /// The last holder has gone.
+    Free,
+}
+
+/// The orphans of a shard.
+#[derive(Debug, Default)]
+pub struct Orphans(ByNumber<Orphan>);
+
+impl Orphans {
+    /// Adds an inode that has just lost its last name. Ignores an inode without holders.
+    pub fn add(&mut self, ino: u64, holders: Vec<u64>) {
+        if !holders.is_empty() {
+            self.0.insert(ino, Orphan { holders, idle_bytes: None });
+        }
+    }
+
+    /// Returns true if a session may still use the inode, which has no name.
+    pub fn is_held(&self, ino: u64) -> bool {
+        self.0.contains_key(&ino)
+    }
+
+    /// Removes a session from the holders of an inode.
+    pub fn release(&mut self, ino: u64, session: u64) -> Release {
+        let Entry::Occupied(mut entry) = self.0.entry(ino) else { return Release::Held };
+        entry.get_mut().holders.retain(|&holder| holder != session);
+        match entry.get().holders.is_empty() {
+            true => Release::Free,
+            false => Release::Held,
+        }
+    }
+
+    /// Removes a session from the holders of all inodes. Returns those that have no holder any
+    /// more, in order.
+    pub fn end_session(&mut self, session: u64) -> Vec<u64> {
+        let mut free = Vec::new();
+        for (&ino, orphan) in &mut self.0 {
+            let before = orphan.holders.len();
+            orphan.holders.retain(|&holder| holder != session);
+            if before > 0 && orphan.holders.is_empty() {
+                free.push(ino);
+            }
+        }
+        free.sort_unstable();
+        free
+    }
+
+    /// Marks an orphan as idle, with the bytes that it has in the arena. Returns false if it is no
+    /// orphan, or is idle already.
+    pub fn rest(&mut self, ino: u64, bytes: u64) -> bool {
+        let Some(orphan) = self.0.get_mut(&ino).filter(|orphan| orphan.idle_bytes.is_none()) else {
+            return false;
+        };
+        orphan.idle_bytes = Some(bytes);
+        true
+    }
+
+    /// Ends the idle state of an orphan. Returns the bytes that were counted for it, `None` if it
+    /// was not idle.
+    pub fn wake(&mut self, ino: u64) -> Option<u64> {
+        self.0.get_mut(&ino)?.idle_bytes.take()
+    }
+
+    /// Forgets an orphan that is freed.
+    pub fn remove(&mut self, ino: u64) {
+        self.0.remove(&ino);
+    }
+
+    /// Returns the idle orphans, in order.
+    pub fn idle(&self) -> Vec<u64> {
+        let idle = self.0.iter().filter(|(_, orphan)| orphan.idle_bytes.is_some());
+        let mut idle: Vec<u64> = idle.map(|(&ino, _)| ino).collect();
+        idle.sort_unstable();
+        idle
+    }
+
+    /// Returns the orphans that a session holds, in order.
+    pub fn held_by(&self, session: u64) -> Vec<u64> {
+        let held = self.0.iter().filter(|(_, orphan)| orphan.holders.contains(&session));
+        let mut held: Vec<u64> = held.map(|(&ino, _)| ino).collect();
+        held.sort_unstable();
+        held
+    }
+
+    /// Returns true if there are no orphans.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u64, Vec<u64>),
+        Release(u64, u64),
+        End(u64),
+        Rest(u64, u64),
+        Wake(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let session = 1..5u64;
+        prop_oneof![
+            3 => (1..6u64, proptest::collection::btree_set(session.clone(), 0..4))
+                .prop_map(|(ino, holders)| Step::Add(ino, holders.into_iter().collect())),
+            6 => (1..6u64, session.clone()).prop_map(|(ino, session)| Step::Release(ino, session)),
+            1 => session.prop_map(Step::End),
+            2 => (1..6u64, 0..100u64).prop_map(|(ino, bytes)| Step::Rest(ino, bytes)),
+            2 => (1..6u64).prop_map(Step::Wake),
+        ]
+    }
+
+    proptest! {
+        /// An inode is free after each of its holders has let go once or ended, in any order, and
+        /// never before.
+        #[test]
+        fn free_when_every_holder_has_let_go(steps in proptest::collection::vec(step(), 1..80)) {
+            let mut orphans = Orphans::default();
+            let mut model: BTreeMap<u64, (BTreeSet<u64>, Option<u64>)> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Add(ino, holders) => {
+                        // Inode numbers are used once.
+                        if !model.contains_key(&ino) {
+                            orphans.add(ino, holders.clone());
+                            if !holders.is_empty() {
+                                model.insert(ino, (holders.into_iter().collect(), None));
+                            }
+                        }
+                    }
+                    Step::Release(ino, session) => {
+                        let free = model.get_mut(&ino).is_some_and(|(holders, _)| {
+                            holders.remove(&session);
+                            holders.is_empty()
+                        });
+                        prop_assert_eq!(orphans.release(ino, session) == Release::Free, free);
+                        if free {
+                            orphans.remove(ino);
+                            model.remove(&ino);
+                        }
+                    }
+                    Step::End(session) => {
+                        model.values_mut().for_each(|(holders, _)| holders.retain(|&holder| holder != session));
+                        let free: Vec<u64> =
+                            model.iter().filter(|(_, (holders, _))| holders.is_empty()).map(|(&ino, _)| ino).collect();
+                        prop_assert_eq!(orphans.end_session(session), free.clone());
+                        for ino in free {
+                            orphans.remove(ino);
+                            model.remove(&ino);
+                        }
+                        prop_assert!(orphans.held_by(session).is_empty());
+                    }
+                    Step::Rest(ino, bytes) => {
+                        let rests = model.get_mut(&ino).filter(|(_, idle)| idle.is_none());
+                        prop_assert_eq!(orphans.rest(ino, bytes), rests.is_some());
+                        if let Some((_, idle)) = rests {
+                            *idle = Some(bytes);
+                        }
+                    }
+                    Step::Wake(ino) => {
+                        let idle = model.get_mut(&ino).and_then(|(_, idle)| idle.take());
+                        prop_assert_eq!(orphans.wake(ino), idle);
+                    }
+                }
+                for ino in 1..6 {
+                    prop_assert_eq!(orphans.is_held(ino), model.contains_key(&ino));
+                }
+                let idle: Vec<u64> = model.iter().filter(|(_, (_, idle))| idle.is_some()).map(|(&ino, _)| ino).collect();
+                prop_assert_eq!(orphans.idle(), idle);
+                prop_assert_eq!(orphans.is_empty(), model.is_empty());
+            }
+        }
+    }
+}
