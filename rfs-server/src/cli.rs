@@ -179,6 +179,11 @@ pub struct Cli {
     /// reaches an address, can then read and write every file as root
     #[arg(long, conflicts_with = "keys")]
     pub allow_without_keys: bool,
+
+    /// Listen on rdma: addresses beside others, although the atomics of the RDMA device are not atomic towards the processor's. Then
+    /// an export must not be mounted over RDMA and in another way at the same time: appends and sizes of files would be lost
+    #[arg(long)]
+    pub allow_mixed_atomics: bool,
 }
 
 /// Time between snapshots, if any.
@@ -225,6 +230,7 @@ impl Cli {
         let files = |(certificate, key)| TlsServerFiles { certificate, key, client_ca };
         config.tls = self.tls_cert.zip(self.tls_key).map(files);
         config.allow_without_keys = self.allow_without_keys;
+        config.allow_mixed_atomics = self.allow_mixed_atomics;
         config
     }
 }

@@ -76,6 +76,8 @@ pub struct Config {
     pub tls: Option<TlsServerFiles>,
     /// Take every client that reaches a listener, without a key: any user of this machine or of another one.
     pub allow_without_keys: bool,
+    /// Listen for RDMA beside other addresses although the device's atomics are not the processor's.
+    pub allow_mixed_atomics: bool,
     /// When a client is lost, and what is done about one that has memory mapped.
     pub fencing: Fencing,
     /// For how long the thread that moves the data of TCP looks for more before it sleeps ([`Host::engine_look`](rdmabox::Host::engine_look)).
@@ -122,6 +124,7 @@ impl Config {
             keys: None,
             tls: None,
             allow_without_keys: false,
+            allow_mixed_atomics: false,
             fencing: Fencing { lease: Some(DEFAULT_LEASE), kill: true },
             look: ENGINE_LOOK,
             recall_timeout: None,

@@ -104,7 +104,8 @@ impl Server {
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
         let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
-        let host = host.any_local_user(config.allow_without_keys);
+        let host =
+            host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
         let (host, former) = match &store {
             Some(store) => (host.tether(store.tether()?), Arc::clone(store.former())),
             None => (host, Arc::default()),
@@ -211,7 +212,7 @@ impl Server {
         let changed = keys.replace(keys::read(path, &names)?);
         let ender = self.running.ender();
         for session in self.service.sessions_with(&changed) {
-            ender.end(session, "session closed: its key was removed or its rights changed");
+            ender.revoke(session, "session closed: its key was removed or its rights changed");
         }
         Ok(Some(keys.count()))
     }

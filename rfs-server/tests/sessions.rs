@@ -178,8 +178,12 @@ fn a_second_server_leaves_the_first_alone() {
     let server = start(&directory);
     let client = connect(&server, ProviderKind::Shm);
     for address in server.addresses() {
-        let config =
-            Config { listen: vec![address.clone()], allow_without_keys: true, ..Config::new(16 << 20) };
+        let config = Config {
+            listen: vec![address.clone()],
+            allow_without_keys: true,
+            allow_mixed_atomics: true,
+            ..Config::new(16 << 20)
+        };
         let error = Server::start(config).unwrap_err();
         assert!(matches!(error, StartError::Host(_)), "{error}");
         assert!(error.to_string().contains(&address.to_string()), "{error}");

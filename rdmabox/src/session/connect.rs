@@ -255,9 +255,14 @@ fn ask(
     purpose: Purpose,
     key: Option<&Key>,
     options: &SessionOptions,
+    trusts: Trusts,
     deadline: Instant,
 ) -> Result<(Stream, Answer, Option<Secret>), ConnectError> {
     let mut stream = Stream::connect(address, options.tls.as_ref(), options.connect_timeout, deadline)?;
+    if trusts == Trusts::Own && !stream.is_of_same_user() {
+        let reason = "its socket belongs to another user: name the socket itself to trust that user".into();
+        return Err(ConnectError::Refused { address: address.clone(), reason });
+    }
     let left = time_left(deadline, address, options.connect_timeout)?;
     let failed = |source| failed(address, options.connect_timeout, source);
     stream.set_timeout(Some(left)).map_err(failed)?;
@@ -268,11 +273,25 @@ fn ask(
     Ok((stream, answer, secret))
 }
 
-fn greet(address: &Address, options: &SessionOptions, deadline: Instant) -> Result<Greeting, ConnectError> {
+/// Which owners of a socket a client talks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trusts {
+    /// Each: the user has named the address.
+    All,
+    /// Root and its own user: the address is a peer's word.
+    Own,
+}
+
+fn greet(
+    address: &Address,
+    options: &SessionOptions,
+    trusts: Trusts,
+    deadline: Instant,
+) -> Result<Greeting, ConnectError> {
     let fetch = options.calls.fetches(address.provider());
     let (queue_pairs, key) = (options.queue_pairs as u32, options.key.as_ref());
     let purpose = Purpose::Control { queue_pairs, fetch, key: key.map(|key| key.id) };
-    let (control, answer, secret) = ask(address, purpose, key, options, deadline)?;
+    let (control, answer, secret) = ask(address, purpose, key, options, trusts, deadline)?;
     Ok(Greeting { address: address.clone(), control, answer, secret, fallback: None })
 }
 
@@ -284,18 +303,18 @@ pub(super) fn greet_best(
 ) -> Result<Greeting, ConnectError> {
     // A client that wants TLS takes no other way.
     if !matches!(address, Address::Tcp { .. }) || options.provider.is_some() || options.tls.is_some() {
-        return greet(address, options, deadline);
+        return greet(address, options, Trusts::All, deadline);
     }
-    let (_, answer, _) = ask(address, Purpose::Probe, None, options, deadline)?;
+    let (_, answer, _) = ask(address, Purpose::Probe, None, options, Trusts::All, deadline)?;
     let here = handshake::host_id();
     if answer.host != here || here == handshake::HostId::default() {
-        return greet(address, options, deadline);
+        return greet(address, options, Trusts::All, deadline);
     }
     let fallback = if answer.text.is_empty() {
         "the server has no Unix socket".to_string()
     } else {
         let local = Address::Unix(answer.text.into());
-        match greet(&local, options, deadline) {
+        match greet(&local, options, Trusts::Own, deadline) {
             Ok(greeting) => {
                 log::debug!("{address} is this host: using {local}");
                 return Ok(greeting);
@@ -304,5 +323,5 @@ pub(super) fn greet_best(
         }
     };
     log::warn!("{address} is this host, but its memory cannot be shared ({fallback}): using TCP");
-    Ok(Greeting { fallback: Some(fallback), ..greet(address, options, deadline)? })
+    Ok(Greeting { fallback: Some(fallback), ..greet(address, options, Trusts::All, deadline)? })
 }

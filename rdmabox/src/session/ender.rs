@@ -21,4 +21,16 @@ impl Ender {
         }
         session.is_some()
     }
+
+    /// Ends a session whose key is taken away. A client that has memory mapped could keep the mapping: its process is killed, if the host
+    /// kills clients at all ([`Fencing`](super::Fencing)). Otherwise the log says that the client may keep it. False if there is no such session.
+    pub fn revoke(&self, session: u64, reason: &str) -> bool {
+        let Some(inner) = self.0.upgrade() else { return false };
+        let session = inner.sessions.lock().get(&session).cloned();
+        if let Some(session) = &session {
+            session.revoke(inner.fencing.kill);
+            session.end(Reason::Misbehaved(reason));
+        }
+        session.is_some()
+    }
 }

@@ -90,6 +90,18 @@ pub enum HostError {
         /// What is missing.
         source: RdmaError,
     },
+    /// Clients of several kinds would change the same words, with atomics that do not know of each other.
+    #[error(
+        "cannot listen on {address} beside RDMA: atomics of {device} are not atomic towards clients over TCP and shared memory, and \
+         appends and sizes of files would be lost: listen on rdma: addresses only, or allow it (--allow-mixed-atomics) and mount \
+         an export over one of them at a time"
+    )]
+    MixedAtomics {
+        /// Not for RDMA.
+        address: Address,
+        /// The RDMA device.
+        device: String,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

@@ -31,7 +31,7 @@ use crate::{
     provider::{rdma, soft::SoftDevice},
     rpc::{LATE_DEPTH, QUEUE_DEPTH, RpcServer},
     tls::TlsServer,
-    verbs::{Access, AtomicScope, Device, ProtectionDomain},
+    verbs::{Access, AtomicScope, Device, DeviceAttr, ProtectionDomain},
 };
 
 /// Sessions at a time, with those that are being made: whatever the limits say.
@@ -66,6 +66,7 @@ pub struct Host {
     limits: Limits,
     keys: Option<Arc<dyn Keyring>>,
     any_local_user: bool,
+    allow_mixed_atomics: bool,
     tls: Option<Arc<TlsServer>>,
     exports: Mutex<Vec<(Weak<Exported>, Access)>>,
 }
@@ -89,6 +90,7 @@ impl Host {
             limits: Limits::default(),
             keys: None,
             any_local_user: false,
+            allow_mixed_atomics: true,
             tls: None,
             exports: Mutex::default(),
         })
@@ -137,6 +139,13 @@ impl Host {
     #[must_use]
     pub fn keys(self, keys: Arc<dyn Keyring>) -> Host {
         Host { keys: Some(keys), ..self }
+    }
+
+    /// Says whether the host listens for clients over TCP or shared memory beside RDMA where the device's atomics are not the processor's
+    /// ([`AtomicScope`]), and exports memory for atomics. It does unless told otherwise: some services use no word over both.
+    #[must_use]
+    pub fn allow_mixed_atomics(self, allow: bool) -> Host {
+        Host { allow_mixed_atomics: allow, ..self }
     }
 
     /// Lets a host without keys take clients of every user through its Unix sockets.
@@ -213,6 +222,19 @@ impl Host {
         Ok(stack)
     }
 
+    /// Checks that no two kinds of clients change the same words with atomics that do not know of each other.
+    fn check_atomics(&self, device: &DeviceAttr, addresses: &[Address]) -> Result<(), HostError> {
+        let exports = self.exports.lock();
+        let atomic = exports.iter().any(|(_, access)| access.contains(Access::REMOTE_ATOMIC));
+        let other = addresses.iter().find(|address| address.provider() != ProviderKind::Rdma);
+        match other.filter(|_| atomic && !self.allow_mixed_atomics && device.atomics != AtomicScope::Global) {
+            Some(address) => {
+                Err(HostError::MixedAtomics { address: address.clone(), device: device.name.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Listens on every address, or on none if one fails, and serves on threads of its own. The socket file of a
     /// dead host is replaced; that of a live one is an error.
     pub fn listen(self, addresses: &[Address], service: Arc<dyn Service>) -> Result<Running, HostError> {
@@ -229,6 +251,9 @@ impl Host {
         }
         let rdma = addresses.iter().find(|address| address.provider() == ProviderKind::Rdma);
         let rdma = rdma.map(|address| self.open_rdma(address)).transpose()?;
+        if let Some(stack) = &rdma {
+            self.check_atomics(stack.device.attr(), addresses)?;
+        }
         let bound: Vec<Address> = listeners.iter().map(|l| l.address.clone()).collect();
         let unix = bound.iter().find_map(|address| match address {
             Address::Unix(path) => std::path::absolute(path).ok(),
@@ -376,5 +401,32 @@ impl std::fmt::Debug for Inner {
             .field("rdma", &self.rdma)
             .field("sessions", &self.sessions)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn atomics_of_a_device_are_not_mixed_with_others() {
+        let host = || Host::new().unwrap().allow_mixed_atomics(false);
+        let device = |atomics| DeviceAttr { atomics, ..SoftDevice::new().unwrap().attr().clone() };
+        let memory = Arc::new(Memory::shared("test", 4096).unwrap());
+        let rdma = || Address::Rdma { host: "127.0.0.1".into(), port: 0 };
+        let both = [rdma(), Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
+        let check = |host: Host, scope, access, addresses: &[Address]| {
+            let _export = host.export(&memory, access).unwrap();
+            host.check_atomics(&device(scope), addresses)
+        };
+        let refused = check(host(), AtomicScope::Device, Access::REMOTE_ALL, &both);
+        assert!(
+            matches!(&refused, Err(HostError::MixedAtomics { address, .. }) if *address == both[1]),
+            "{refused:?}"
+        );
+        check(host(), AtomicScope::Global, Access::REMOTE_ALL, &both).unwrap();
+        check(host(), AtomicScope::Device, Access::REMOTE_READ, &both).unwrap();
+        check(host(), AtomicScope::Device, Access::REMOTE_ALL, &[rdma()]).unwrap();
+        check(host().allow_mixed_atomics(true), AtomicScope::Device, Access::REMOTE_ALL, &both).unwrap();
     }
 }

@@ -316,18 +316,21 @@ impl Closed {
 
     /// Ends them all: nothing that arrives has any effect any more. If the client goes on with what it has mapped, they are
     /// given back: it is to be called again when [`is_let_go`](Self::is_let_go).
-    pub(super) fn end(self) -> Result<(), Closed> {
+    /// Returns whether they have stopped.
+    pub(super) fn end(self) -> Result<bool, Closed> {
         let mapped: Vec<&Stream> = self.mapped().collect();
         if !let_go(&mapped, || false) {
             return Err(self);
         }
-        self.force();
-        Ok(())
+        Ok(self.force())
     }
 
     /// Ends them all, also if the client goes on with what it has mapped, of which nothing is heard any more then.
-    pub(super) fn force(self) {
-        self.places.iter().filter_map(|place| place.qp.as_ref()).for_each(|qp| qp.to_error());
+    /// Returns false if a device has not stopped, and may still touch memory.
+    pub(super) fn force(self) -> bool {
+        let qps = || self.places.iter().filter_map(|place| place.qp.as_ref());
+        qps().for_each(|qp| qp.to_error());
+        qps().all(|qp| qp.is_stopped())
     }
 
     /// True if the client uses nothing any more that it has mapped.

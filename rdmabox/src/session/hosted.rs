@@ -15,7 +15,7 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
-    Domain, Peer, ProviderKind, Reply, Secret, Service,
+    Domain, KeyId, Peer, ProviderKind, Reply, Secret, Service,
     fetching::FetchMemory,
     handshake::{self, Answer, Token},
     host::{HANDSHAKE, Inner, Stack},
@@ -162,12 +162,41 @@ impl HostSession {
         }))
     }
 
+    /// Returns the key of its client.
+    pub(super) fn key(&self) -> Option<KeyId> {
+        self.peer.key
+    }
+
     pub(super) fn token(&self) -> &Token {
         &self.token
     }
 
     pub(super) fn secret(&self) -> Option<&Secret> {
         self.secret.as_ref()
+    }
+
+    /// Takes mapped memory away from a client whose key counts no longer: nothing but the end of its process does.
+    pub(super) fn revoke(&self, kill: bool) {
+        if self.peer.provider != ProviderKind::Shm {
+            return;
+        }
+        let name = |process: &Arc<ClientProcess>| format!("process {}", process.pid());
+        let process =
+            self.process.as_ref().map_or_else(|| "a process that has no number here".to_owned(), name);
+        let killed = self.process.as_ref().filter(|_| kill).map(|process| process.kill());
+        match killed {
+            Some(Ok(())) => {
+                log::warn!("{}: killed {process}: its key is revoked, and it has memory mapped", self.peer)
+            }
+            Some(Err(e)) => log::error!(
+                "{}: its key is revoked, but {process} cannot be killed ({e}) and may keep memory mapped: end it by hand",
+                self.peer
+            ),
+            None => log::warn!(
+                "{}: its key is revoked, but {process} may keep memory mapped: end it by hand",
+                self.peer
+            ),
+        }
     }
 
     /// Makes its thread end it.
@@ -252,8 +281,10 @@ pub(super) fn session(
         }
         return refuse(&mut control, reason);
     }
-    if let Err(closed) = closed.end() {
-        outlast(inner, &session, closed);
+    let stopped = closed.end().unwrap_or_else(|closed| outlast(inner, &session, closed));
+    if !stopped {
+        log::error!("{}: its device has not stopped: what it had is given to no other client", session.peer);
+        session.peer.clings.store(true, Ordering::Release);
     }
     if let Err(e) = guarded(|| inner.service.disconnected(&session.peer)) {
         log::error!("{}: {e}", session.peer);
@@ -309,7 +340,8 @@ fn make(inner: &Inner, session: &HostSession, control: &mut Stream, shown: Shown
 
 /// Returns when a client that does not let go of mapped memory has ended, or the host is being stopped: then its memory goes to
 /// nobody else.
-fn outlast(inner: &Inner, session: &HostSession, closed: Closed) {
+/// Returns whether its queue pairs have stopped.
+fn outlast(inner: &Inner, session: &HostSession, closed: Closed) -> bool {
     let peer = &session.peer;
     match &session.process {
         // Whoever comes next has to do with it.
@@ -337,7 +369,7 @@ fn outlast(inner: &Inner, session: &HostSession, closed: Closed) {
         }
         std::thread::sleep(STRAGGLER_LOOK);
     }
-    closed.force();
+    closed.force()
 }
 
 fn queue_pair(

@@ -225,6 +225,6 @@ fn join(
     }
     let session = session.ok_or_else(no_session)?;
     // It keeps its place until it is connected, but its session ends it.
-    stranger.adopt();
+    stranger.joins(session.key());
     session.join(inner, index, stream)
 }

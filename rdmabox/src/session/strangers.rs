@@ -5,6 +5,9 @@
 //! is gives way to a new one: the oldest of those from the network address that most come from. So whoever opens many and
 //! says nothing is in his own way only. Stopping shuts their streams down, so that nobody waits for one, apart from those
 //! that a session has taken over. It reads nothing.
+//!
+//! A stream that joins a session keeps its place until it is connected. It gives way, too, if none of the others can: the oldest of the
+//! key that has the most. So one key fills no more places than are free.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,15 +18,20 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::stream::{Source, Stream};
+use super::{
+    KeyId,
+    stream::{Source, Stream},
+};
 
 /// Between two lines in the log about connections that gave way.
 const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Place {
-    /// `None`: somebody else ends it.
+    /// `None`: it is never ended from here.
     stream: Option<Stream>,
+    /// It joins a session with this key, or without one.
+    joins: Option<Option<KeyId>>,
     /// It has shown who it is.
     known: bool,
     from: Source,
@@ -57,20 +65,30 @@ pub(crate) struct Stranger {
 impl Places {
     /// Who is to give way: the oldest unknown one of where most of them are from.
     fn least_welcome(&self) -> Option<u64> {
-        let unknown = || self.taken.iter().filter(|(_, place)| !place.known && place.stream.is_some());
+        let unknown = || self.taken.iter().filter(|(_, place)| !place.known && place.joins.is_none());
         let mut counts: HashMap<Source, usize> = HashMap::new();
         unknown().for_each(|(_, place)| *counts.entry(place.from).or_default() += 1);
         let most = counts.values().max().copied()?;
         unknown().find(|(_, place)| counts.get(&place.from) == Some(&most)).map(|(number, _)| *number)
     }
 
-    /// Makes room; false if there is nobody to give way.
+    /// Returns the oldest of the streams that join sessions of the key that has the most of them.
+    fn longest_joining(&self) -> Option<u64> {
+        let joining = || self.taken.iter().filter_map(|(number, place)| Some((*number, place.joins?)));
+        let mut counts: HashMap<Option<KeyId>, usize> = HashMap::new();
+        joining().for_each(|(_, key)| *counts.entry(key).or_default() += 1);
+        let most = counts.values().max().copied()?;
+        joining().find(|(_, key)| counts.get(key) == Some(&most)).map(|(number, _)| number)
+    }
+
+    /// Makes room; false if there is no stream to give way.
     fn make_room(&mut self) -> bool {
-        let Some(place) = self.least_welcome().and_then(|number| self.taken.remove(&number)) else {
-            return false;
-        };
-        if let Some(stream) = &place.stream {
-            stream.shutdown();
+        let number = self.least_welcome().or_else(|| self.longest_joining());
+        let Some(place) = number.and_then(|number| self.taken.remove(&number)) else { return false };
+        match (&place.stream, place.joins) {
+            (Some(stream), Some(_)) => stream.give_up(),
+            (Some(stream), None) => stream.shutdown(),
+            (None, _) => {}
         }
         self.gave_way += 1;
         let now = Instant::now();
@@ -98,7 +116,8 @@ impl Strangers {
         if places.closed || (places.taken.len() >= self.limit && !places.make_room()) {
             return Err(io::Error::other("too many connections at once"));
         }
-        let place = Place { stream: Some(stream.try_clone()?), known: false, from: stream.source() };
+        let place =
+            Place { stream: Some(stream.try_clone()?), joins: None, known: false, from: stream.source() };
         let number = places.next;
         places.next += 1;
         places.taken.insert(number, place);
@@ -114,7 +133,8 @@ impl Strangers {
     pub(crate) fn close(&self) {
         let mut places = self.places.lock();
         places.closed = true;
-        places.taken.values().filter_map(|place| place.stream.as_ref()).for_each(Stream::shutdown);
+        let strangers = places.taken.values().filter(|place| place.joins.is_none());
+        strangers.filter_map(|place| place.stream.as_ref()).for_each(Stream::shutdown);
     }
 }
 
@@ -130,9 +150,10 @@ impl Stranger {
         self.change(|place| place.known = true);
     }
 
-    /// The stream is somebody's who ends it when it is time. It keeps the place.
-    pub(crate) fn adopt(&self) {
-        self.change(|place| place.stream = None);
+    /// The stream joins a session with this key, or without one, which ends it when it is time. It keeps the place until it is
+    /// connected, or has to give way.
+    pub(crate) fn joins(&self, key: Option<KeyId>) {
+        self.change(|place| place.joins = Some(key));
     }
 }
 
@@ -168,16 +189,22 @@ mod tests {
         second.is_known();
         assert!(strangers.admit(&a).is_err());
         drop(first);
-        let (c, mut d) = UnixStream::pair().unwrap();
+        let (c, d) = UnixStream::pair().unwrap();
         let third = strangers.admit(&Stream::Unix(c.try_clone().unwrap())).unwrap();
-        third.adopt();
-        assert!(strangers.admit(&a).is_err(), "it keeps the place");
+        third.joins(None);
+        let fourth = strangers.admit(&a).unwrap();
+        assert!(is_over(&d), "it gives way where all others are known");
+        fourth.is_known();
+        assert!(strangers.admit(&a).is_err());
+        drop(fourth);
+        let (e, f) = UnixStream::pair().unwrap();
+        let fifth = strangers.admit(&Stream::Unix(e.try_clone().unwrap())).unwrap();
+        fifth.joins(None);
         strangers.close();
         assert_eq!(b.read(&mut [0]).unwrap(), 0, "closing ends the streams");
         assert!(strangers.admit(&a).is_err());
-        d.set_nonblocking(true).unwrap();
-        assert_eq!(d.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "it is another's");
-        drop(c);
+        assert!(!is_over(&f), "its session ends it");
+        drop((c, e));
     }
 
     #[test]
@@ -212,5 +239,24 @@ mod tests {
         let over: Vec<bool> = streams.iter().map(|(here, _)| here.is_over()).collect();
         assert_eq!(over, [true, true, false, false, false]);
         assert!(strangers.make_way() && streams[2].0.is_over());
+    }
+
+    /// One key has its streams join and never go on; others still come in.
+    #[test]
+    fn streams_that_join_give_way_where_one_key_has_the_most() {
+        let strangers = Strangers::new(5);
+        let key = |name: &str| Some(name.parse::<KeyId>().unwrap());
+        let join = |key| {
+            let (here, there) = UnixStream::pair().unwrap();
+            let stranger = strangers.admit(&Stream::Unix(here.try_clone().unwrap())).unwrap();
+            stranger.joins(key);
+            (stranger, here, there)
+        };
+        let honest = join(key("good"));
+        let flood: Vec<_> = (0..4).map(|_| join(key("bad"))).collect();
+        let (here, there) = UnixStream::pair().unwrap();
+        let newcomer = strangers.admit(&Stream::Unix(here.try_clone().unwrap())).unwrap();
+        newcomer.is_known();
+        assert!(is_over(&flood[0].2) && !is_over(&flood[1].2) && !is_over(&honest.2) && !is_over(&there));
     }
 }

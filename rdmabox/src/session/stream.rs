@@ -246,6 +246,12 @@ impl Stream {
         let _ = self.sock().shutdown(std::net::Shutdown::Write);
     }
 
+    /// Makes the peer give up a stream that joins a session. Where memory may be mapped over it, only the peer closes the other
+    /// direction, which says that the peer has let go.
+    pub(crate) fn give_up(&self) {
+        if self.is_unix() { self.shutdown_write() } else { self.shutdown() }
+    }
+
     /// Makes every read and write return, here and at the peer.
     pub(crate) fn shutdown(&self) {
         let _ = self.sock().shutdown(std::net::Shutdown::Both);

@@ -148,6 +148,11 @@ pub trait QueuePair: Send + Sync + std::fmt::Debug {
     /// it returns, no local memory is touched any more by what was flushed.
     fn to_error(&self);
 
+    /// Returns false if a device did not stop after [`to_error`](Self::to_error): it may still read and write memory that its peer named.
+    fn is_stopped(&self) -> bool {
+        true
+    }
+
     /// True if the peer's memory is mapped here: one-sided requests are executed by the post itself.
     fn executes_at_post(&self) -> bool {
         false

@@ -114,6 +114,7 @@ impl Lender {
         config.root.perm = 0o777;
         config.checksum = checked();
         config.allow_without_keys = true;
+        config.allow_mixed_atomics = true;
         configure(&mut config);
         Lender { server: Server::start(config).expect("server"), dir }
     }
@@ -123,8 +124,13 @@ impl Lender {
         let Lender { server, dir } = self;
         let listen = server.addresses().to_vec();
         drop(server);
-        let mut config =
-            Config { listen, checksum: checked(), allow_without_keys: true, ..Config::new(memory) };
+        let mut config = Config {
+            listen,
+            checksum: checked(),
+            allow_without_keys: true,
+            allow_mixed_atomics: true,
+            ..Config::new(memory)
+        };
         config.root.perm = 0o777;
         configure(&mut config);
         Lender { server: Server::start(config).expect("server"), dir }

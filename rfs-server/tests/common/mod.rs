@@ -32,7 +32,8 @@ pub fn start_with(directory: &tempfile::TempDir, change: impl FnOnce(&mut Config
     if tests_rdma() {
         listen.push(Address::Rdma { host: host(), port: 0 });
     }
-    let mut config = Config { listen, allow_without_keys: true, ..Config::new(16 << 20) };
+    let mut config =
+        Config { listen, allow_without_keys: true, allow_mixed_atomics: true, ..Config::new(16 << 20) };
     change(&mut config);
     Server::start(config).unwrap()
 }

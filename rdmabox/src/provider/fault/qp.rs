@@ -80,6 +80,10 @@ impl QueuePair for FaultQp {
         self.inner.to_error();
     }
 
+    fn is_stopped(&self) -> bool {
+        self.inner.is_stopped()
+    }
+
     fn executes_at_post(&self) -> bool {
         self.inner.executes_at_post()
     }

@@ -129,7 +129,7 @@ impl RawPd {
         let addr = ptr::with_exposed_provenance_mut(addr as usize);
         // SAFETY: the domain is alive; the kernel refuses a range that is not mapped, and the caller keeps it so.
         let mr = unsafe { (self.opened.calls.reg_mr)(self.ptr.as_ptr(), addr, length, access as c_int) };
-        Ok(RawMr { ptr: some(mr)?, pd: Arc::clone(self) })
+        Ok(RawMr { ptr: some(mr)?, pd: Arc::clone(self), given_back: false })
     }
 }
 
@@ -145,6 +145,7 @@ impl Drop for RawPd {
 pub(super) struct RawMr {
     ptr: NonNull<ibv_mr>,
     pd: Arc<RawPd>,
+    given_back: bool,
 }
 
 owned_pointer!(RawMr);
@@ -157,10 +158,22 @@ impl RawMr {
     }
 }
 
+impl RawMr {
+    /// Gives it back, once. False if the device does not let go of the memory.
+    pub(super) fn deregister(&mut self) -> bool {
+        if std::mem::replace(&mut self.given_back, true) {
+            return true;
+        }
+        // SAFETY: made by reg_mr, given back once.
+        let status = unsafe { (self.pd.opened.calls.dereg_mr)(self.ptr.as_ptr()) };
+        report("ibv_dereg_mr", status);
+        status == 0
+    }
+}
+
 impl Drop for RawMr {
     fn drop(&mut self) {
-        // SAFETY: made by reg_mr, given back once.
-        report("ibv_dereg_mr", unsafe { (self.pd.opened.calls.dereg_mr)(self.ptr.as_ptr()) });
+        self.deregister();
     }
 }
 

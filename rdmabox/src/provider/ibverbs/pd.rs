@@ -3,7 +3,10 @@
 use std::{
     any::Any,
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use ibverbs_sys::ibv_access_flags as bits;
@@ -29,6 +32,8 @@ pub(super) struct IbvPd {
     raw: Arc<RawPd>,
     /// Regions that requests of this side may write to, by local key: first byte and length.
     writable: RwLock<HashMap<u32, (u64, u64)>>,
+    /// A queue pair of it could not be stopped: the device may still write to its regions.
+    is_stuck: AtomicBool,
     core: Arc<Core>,
 }
 
@@ -36,11 +41,22 @@ impl IbvPd {
     pub(super) fn new(core: &Arc<Core>) -> Result<Arc<IbvPd>, VerbsError> {
         let raw = RawPd::new(core.opened()).map_err(|e| VerbsError::os("ibv_alloc_pd", e))?;
         let (raw, core) = (Arc::new(raw), Arc::clone(core));
-        Ok(Arc::new_cyclic(|me| IbvPd { me: Weak::clone(me), raw, writable: RwLock::default(), core }))
+        Ok(Arc::new_cyclic(|me| IbvPd {
+            me: Weak::clone(me),
+            raw,
+            writable: RwLock::default(),
+            is_stuck: AtomicBool::new(false),
+            core,
+        }))
     }
 
     pub(super) fn raw(&self) -> &Arc<RawPd> {
         &self.raw
+    }
+
+    /// Says that a queue pair could not be stopped. Memory of its regions is never given back then.
+    pub(super) fn gets_stuck(&self) {
+        self.is_stuck.store(true, Ordering::Release);
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
@@ -72,7 +88,7 @@ impl IbvPd {
             _ => Some(unsafe { self.raw.register(addr, bytes, access_flags(access)) }.map_err(refused)?),
         };
         let pd = self.me.upgrade().ok_or(VerbsError::Foreign("the protection domain"))?;
-        let region = IbvMr { addr, length, access, raw, pd, _pin: pin };
+        let region = IbvMr { addr, length, access, raw, pd, pin };
         if access.contains(Access::LOCAL_WRITE) && length > 0 {
             self.writable.write().insert(region.lkey(), (addr, length));
         }
@@ -170,7 +186,7 @@ struct IbvMr {
     length: u64,
     access: Access,
     raw: Option<RawMr>,
-    _pin: Option<Pin>,
+    pin: Option<Pin>,
     pd: Arc<IbvPd>,
 }
 
@@ -179,6 +195,13 @@ impl Drop for IbvMr {
         if self.access.contains(Access::LOCAL_WRITE) && self.length > 0 {
             // Before the device can give the key to another region.
             self.pd.writable.write().remove(&self.lkey());
+        }
+        let let_go = self.raw.as_mut().is_none_or(RawMr::deregister);
+        if (!let_go || self.pd.is_stuck.load(Ordering::Acquire))
+            && let Some(pin) = self.pin.take()
+        {
+            log::error!("{} bytes are leaked: the RDMA device may still write to them", self.length);
+            std::mem::forget(pin);
         }
     }
 }

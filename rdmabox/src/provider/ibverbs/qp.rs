@@ -17,7 +17,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -73,6 +73,8 @@ pub(super) struct IbvQp {
     /// Held over a change of the device's state, with the check of ours.
     changing: Mutex<()>,
     drained: Mutex<bool>,
+    /// The device did not stop.
+    is_stuck: AtomicBool,
     sends: Mutex<SendList>,
     recvs: Mutex<RecvList>,
     send_ring: Arc<Ring>,
@@ -156,6 +158,7 @@ impl IbvQp {
                 state: AtomicU8::new(QpState::Init as u8),
                 changing: Mutex::new(()),
                 drained: Mutex::new(false),
+                is_stuck: AtomicBool::new(false),
                 sends: Mutex::new(SendList::new(caps.max_send_wr as usize)),
                 recvs: Mutex::new(RecvList::new(caps.max_recv_wr as usize)),
                 send_ring,
@@ -233,7 +236,12 @@ impl IbvQp {
                 break;
             }
         }
-        log::error!("queue pair {}: the device does not flush it; it is reset", self.num);
+        log::error!(
+            "queue pair {}: the device does not flush it; it is reset, and its memory is kept",
+            self.num
+        );
+        self.is_stuck.store(true, Ordering::Release);
+        self.pd.gets_stuck();
         let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..no_attr() };
         if let Err(e) = self.raw.modify(attr, mask::IBV_QP_STATE) {
             log::error!("queue pair {}: ibv_modify_qp to Reset: {e}", self.num);
@@ -621,6 +629,10 @@ impl QueuePair for IbvQp {
     fn to_error(&self) {
         self.fail("ended here");
         self.drain();
+    }
+
+    fn is_stopped(&self) -> bool {
+        !self.is_stuck.load(Ordering::Acquire)
     }
 }
 

@@ -334,6 +334,12 @@ impl ProtectionDomain for SoftPd {
     }
 
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
+        Ok(self.create_soft_qp(init)?)
+    }
+}
+
+impl SoftPd {
+    fn create_soft_qp(&self, init: QpInit) -> Result<Arc<SoftQp>, VerbsError> {
         let soft = |cq: Arc<dyn CompletionQueue>| -> Result<Arc<SoftCq>, VerbsError> {
             let any: Arc<dyn Any + Send + Sync> = cq;
             any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))
@@ -409,5 +415,50 @@ mod tests {
         assert!(matches!(register(Access::REMOTE_READ), Err(VerbsError::Limit { limit: 4096, .. })));
         // Those for local use have a table of their own.
         register(Access::LOCAL_WRITE).unwrap();
+    }
+
+    /// A peer that asks for much and reads nothing, as an attacker would.
+    #[test]
+    fn a_peer_that_reads_no_answers_has_few_kept_for_it() {
+        use std::{io::Write, net::TcpStream, time::Instant};
+
+        use zerocopy::FromZeros;
+
+        use super::super::wire::{Hello, MAGIC, VERSION};
+
+        const LEN: u32 = 64 << 10;
+        let device = SoftDevice::new().unwrap();
+        let pd = SoftPd::new(Arc::clone(&device.shared));
+        let memory = Arc::new(Memory::shared("test", LEN as usize).unwrap());
+        let region = pd.register(&memory, 0, LEN.into(), Access::REMOTE_READ).unwrap();
+        let cq = device.create_cq(16).unwrap();
+        let caps = crate::verbs::QpCaps { max_send_wr: 1, max_recv_wr: 1, ..Default::default() };
+        let (send_cq, recv_cq, progress) = (Arc::clone(&cq), cq, Progress::Engine);
+        let qp = pd.create_soft_qp(QpInit { send_cq, recv_cq, caps, progress, maps: false }).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = crate::verbs::Rendezvous::Tcp(listener.accept().unwrap().0);
+        std::thread::scope(|scope| {
+            let connected = scope.spawn(|| qp.connect(stream, Duration::from_secs(60)));
+            let mut hello = Hello::new_zeroed();
+            (hello.magic, hello.version, hello.qp_num) = (MAGIC, VERSION.into(), 1.into());
+            peer.write_all(zerocopy::IntoBytes::as_bytes(&hello)).unwrap();
+            connected.join().unwrap().unwrap();
+        });
+        let most = super::super::qp::max_answers(1);
+        peer.set_nonblocking(true).unwrap();
+        let begin = Instant::now();
+        let mut msn = 0;
+        // Until it is not read any more.
+        while !qp.must_wait() && qp.tx().answers() <= most && begin.elapsed() < Duration::from_secs(60) {
+            let mut read = Header::new(Opcode::Read, msn);
+            (read.length, read.rkey, read.addr) = (LEN.into(), region.rkey().into(), region.addr().into());
+            match peer.write(zerocopy::IntoBytes::as_bytes(&read)) {
+                Ok(len) => assert_eq!(len, size_of::<Header>()),
+                Err(_) => std::thread::yield_now(),
+            }
+            msn = msn.wrapping_add(1);
+        }
+        assert!(qp.must_wait() && qp.tx().answers() <= most, "{} answers", qp.tx().answers());
     }
 }

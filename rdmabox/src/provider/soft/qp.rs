@@ -40,9 +40,18 @@ use crate::verbs::{
 
 /// Rounds of reading what a peer said before it went.
 const LAST_WORDS: usize = 64;
-/// Answers that may wait for the socket before no more requests are taken: more than a peer can rightly be waiting for,
-/// or two that both wait for the other to read would wait for ever. They cost little: payload stays where it is.
-const MAX_ANSWERS: usize = MAX_QP_WR as usize + 64;
+/// Returns the number of answers that may wait for the socket before no more requests are taken, at a side that has `own` requests under
+/// way at most.
+///
+/// Of two sides at least one has to read, or both would wait for ever. A side with few requests of its own may stop early: its
+/// peer has few answers for it, fewer than that one's limit, and goes on reading. So a peer that reads nothing costs a host little.
+pub(super) fn max_answers(own: u32) -> usize {
+    match own {
+        ..=1 => 128,
+        2..=256 => 256 + 64,
+        _ => MAX_QP_WR as usize + 64,
+    }
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -214,7 +223,7 @@ impl SoftQp {
         match tx.flush(&link.socket) {
             Ok(done) => {
                 // Before the other: whoever looks between the two has to find that it waits for something.
-                if tx.answers() < MAX_ANSWERS / 2 {
+                if tx.answers() < max_answers(self.caps.max_send_wr) / 2 {
                     self.throttled.store(false, Ordering::Release);
                 }
                 self.tx_waits.store(!done, Ordering::Release);
@@ -257,7 +266,7 @@ impl SoftQp {
 
     /// Too many answers wait for the socket.
     pub(crate) fn must_wait_for_tx(&self) -> bool {
-        let wait = self.tx.lock().answers() >= MAX_ANSWERS;
+        let wait = self.tx.lock().answers() >= max_answers(self.caps.max_send_wr);
         if wait {
             self.throttled.store(true, Ordering::Release);
             self.tx_waits.store(true, Ordering::Release);
@@ -373,7 +382,8 @@ impl SoftQp {
     fn handshake(&self, stream: Rendezvous, timeout: Duration) -> Result<Link, VerbsError> {
         // Too far away to be told means no limit.
         let deadline = Instant::now().checked_add(timeout);
-        let socket = Socket::new(stream, timeout)?;
+        // A side that maps nothing has no use for descriptors.
+        let socket = Socket::new(stream, timeout, self.maps)?;
         let table = self.pd.table_for_peer(socket.is_unix())?;
         let hello = Hello {
             magic: MAGIC,
@@ -393,7 +403,10 @@ impl SoftQp {
             return Err(VerbsError::Protocol(format!("it has version {theirs}, this side has {VERSION}")));
         }
         let table = fds.pop().filter(|_| theirs.table_len.get() > 0);
-        let shares = table.is_some();
+        let shares = match self.maps {
+            true => table.is_some(),
+            false => socket.is_unix() && theirs.table_len.get() > 0,
+        };
         let peer = match table.filter(|_| self.maps) {
             Some(fd) => {
                 let len = usize::try_from(theirs.table_len.get())

@@ -6,7 +6,7 @@ use seeded_faults::{Fault, seeded};
 use smallvec::SmallVec;
 
 use super::{
-    direct::{self, Atomic, PeerMemory},
+    direct::{self, Atomic},
     qp::{Link, SoftQp},
     regions::Piece,
     requester::{Outcome, Pieces, SendQueue},
@@ -217,14 +217,12 @@ impl SoftQp {
         if !link.shares {
             return Action::Nonsense("memory handle on a connection that carries none");
         }
-        if rx.descriptors.len() != 1 || link.peer.as_ref().is_some_and(PeerMemory::is_full) {
+        // A side that maps nothing has not taken the handle.
+        let Some(peer) = &link.peer else { return Action::Next };
+        if rx.descriptors.len() != 1 || peer.is_full() {
             return Action::Nonsense("memory frame without its one handle, or one too many");
         }
         let fd = rx.descriptors.remove(0);
-        let Some(peer) = &link.peer else {
-            // It is closed unseen.
-            return Action::Next;
-        };
         let Ok(len) = usize::try_from(header.arg0.get()) else {
             return Action::Nonsense("memory too long to map");
         };
@@ -239,13 +237,13 @@ impl SoftQp {
     }
 
     fn on_tether(&self, rx: &mut Rx, link: &Link) -> Action {
-        if !link.shares || rx.descriptors.len() != 1 {
-            return Action::Nonsense("a tether without its one descriptor");
-        }
-        let fd = rx.descriptors.remove(0);
-        match link.peer.as_ref().is_none_or(|peer| peer.tie(fd)) {
-            true => Action::Next,
-            false => Action::Nonsense("a second tether"),
+        match (link.shares, &link.peer) {
+            (true, None) => Action::Next,
+            (true, Some(peer)) if rx.descriptors.len() == 1 => match peer.tie(rx.descriptors.remove(0)) {
+                true => Action::Next,
+                false => Action::Nonsense("a second tether"),
+            },
+            _ => Action::Nonsense("a tether without its one descriptor"),
         }
     }
 }

@@ -54,6 +54,9 @@ struct ControlBuffer([u8; 64]);
 pub(crate) struct Socket {
     fd: OwnedFd,
     kind: Kind,
+    /// Descriptors are expected. Otherwise the kernel drops those that come, and this process never has them: closing one could block,
+    /// as for a file of a FUSE mount that does not answer.
+    takes_descriptors: bool,
 }
 
 /// What bytes go through on their way to the socket.
@@ -66,7 +69,11 @@ enum Kind {
 
 impl Socket {
     /// Takes over a rendezvous stream, still blocking, with `timeout` on every call.
-    pub(crate) fn new(stream: Rendezvous, timeout: Duration) -> Result<Socket, VerbsError> {
+    pub(crate) fn new(
+        stream: Rendezvous,
+        timeout: Duration,
+        takes_descriptors: bool,
+    ) -> Result<Socket, VerbsError> {
         let (fd, kind) = match stream {
             Rendezvous::Tcp(stream) => (tuned(stream)?, Kind::Tcp),
             Rendezvous::Tls(stream) => {
@@ -76,7 +83,7 @@ impl Socket {
             }
             Rendezvous::Unix(stream) => (OwnedFd::from(stream), Kind::Unix),
         };
-        let socket = Socket { fd, kind };
+        let socket = Socket { fd, kind, takes_descriptors };
         socket.set_timeouts(Some(timeout))?;
         Ok(socket)
     }
@@ -182,13 +189,13 @@ impl Socket {
                 }
             });
         }
-        let unix = self.is_unix();
+        let takes = self.is_unix() && self.takes_descriptors;
         let mut control = ControlBuffer([0; 64]);
         // SAFETY: msghdr is plain data; zero is a valid value for each field.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = vectors.as_ptr().cast_mut().cast();
         message.msg_iovlen = vectors.len();
-        if unix {
+        if takes {
             message.msg_control = control.0.as_mut_ptr().cast();
             message.msg_controllen = control.0.len();
         }
@@ -197,7 +204,7 @@ impl Socket {
         if received < 0 {
             return Err(io::Error::last_os_error());
         }
-        if unix {
+        if takes {
             // SAFETY: the kernel filled the control buffer and set its length; the macros walk inside it, and
             // every descriptor found there is new and ours.
             unsafe {
@@ -311,7 +318,7 @@ mod tests {
     #[test]
     fn a_handshake_ends_at_its_deadline_although_bytes_come_in() {
         let (a, mut b) = UnixStream::pair().unwrap();
-        let socket = Socket::new(Rendezvous::Unix(a), Duration::from_secs(60)).unwrap();
+        let socket = Socket::new(Rendezvous::Unix(a), Duration::from_secs(60), true).unwrap();
         b.write_all(&[1, 2]).unwrap();
         let (mut bytes, mut fds) = ([0; 3], Vec::new());
         match socket.receive_exact(&mut bytes, &mut fds, Some(Instant::now())) {
@@ -321,5 +328,25 @@ mod tests {
         b.write_all(&[3]).unwrap();
         socket.receive_exact(&mut bytes, &mut fds, None).unwrap();
         assert_eq!(bytes, [1, 2, 3]);
+    }
+
+    /// A descriptor that is not expected never becomes one of this process.
+    #[test]
+    fn descriptors_that_nobody_takes_are_dropped_by_the_kernel() {
+        for takes in [false, true] {
+            let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
+            let (mut reader, passed) = std::io::pipe().unwrap();
+            let sender = Socket::new(Rendezvous::Unix(b), Duration::from_secs(60), false).unwrap();
+            let socket = Socket::new(Rendezvous::Unix(a), Duration::from_secs(60), takes).unwrap();
+            sender.send_all(b"x", Some(std::os::fd::AsFd::as_fd(&passed))).unwrap();
+            drop(passed);
+            let (mut byte, mut fds) = ([0], Vec::new());
+            socket.receive_exact(&mut byte, &mut fds, None).unwrap();
+            assert_eq!((byte, fds.len()), (*b"x", usize::from(takes)));
+            if !takes {
+                // Nobody has the other end of the pipe any more.
+                assert_eq!(std::io::Read::read(&mut reader, &mut byte).unwrap(), 0);
+            }
+        }
     }
 }

@@ -15,6 +15,9 @@ type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
 /// What comes of connecting, one after the other.
 type Results = Arc<Mutex<Receiver<Result<(), VerbsError>>>>;
 
+/// The number of a queue pair that its device does not stop.
+const STUCK: u32 = 77;
+
 #[derive(Debug)]
 struct FakeQp {
     num: u32,
@@ -57,6 +60,10 @@ impl QueuePair for FakeQp {
 
     fn to_error(&self) {
         self.log.lock().push(("error", self.num));
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.num != STUCK
     }
 }
 
@@ -543,4 +550,13 @@ fn the_queue_pairs_of_a_client_that_does_not_let_go_are_ended_when_it_has() {
     }
     closed.force();
     assert_eq!(bench.taken()[..3], [("error", 0), ("error", 1), ("error", 2)]);
+}
+
+#[test]
+fn a_queue_pair_that_does_not_stop_is_told() {
+    for (number, stops) in [(STUCK, false), (11, true)] {
+        let (bench, _clients) = Bench::open(ProviderKind::Tcp, 1);
+        let _new = bench.join_now(1, number).unwrap();
+        assert!(bench.pairs.close().end().is_ok_and(|stopped| stopped == stops));
+    }
 }
