@@ -271,14 +271,15 @@ mod tests {
         ]
     }
 
+    /// A session, and whether it keeps attributes, names and the owner, and may use the number.
+    type Row = (u64, bool, bool, bool, bool);
+
     proptest! {
         /// Against a plain table of who keeps which part of what, in order of arrival.
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..100)) {
             let mut keepers = Keepers::default();
-            // By inode: session, keeps attributes, keeps names, keeps the owner, may use the
-            // number.
-            let mut table: BTreeMap<u64, Vec<(u64, bool, bool, bool, bool)>> = BTreeMap::new();
+            let mut table: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Add(session, ino, part) => {

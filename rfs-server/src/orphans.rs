@@ -155,10 +155,10 @@ mod tests {
                 match step {
                     Step::Add(ino, holders) => {
                         // Inode numbers are used once.
-                        if !model.contains_key(&ino) {
+                        if let std::collections::btree_map::Entry::Vacant(unknown) = model.entry(ino) {
                             orphans.add(ino, holders.clone());
                             if !holders.is_empty() {
-                                model.insert(ino, (holders.into_iter().collect(), None));
+                                unknown.insert((holders.into_iter().collect(), None));
                             }
                         }
                     }

@@ -78,7 +78,8 @@ impl Arrivals {
     /// Takes an inode that no request under way can bring any more.
     fn take_settled(&mut self) -> Option<u64> {
         let first_open = self.open.front().map_or(u64::MAX, |(epoch, _)| *epoch);
-        let (_, ino) = self.waiting.pop_front_if(|(epoch, _)| *epoch < first_open)?;
+        self.waiting.front().filter(|(epoch, _)| *epoch < first_open)?;
+        let (_, ino) = self.waiting.pop_front()?;
         Some(ino)
     }
 }
