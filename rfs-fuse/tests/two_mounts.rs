@@ -200,10 +200,12 @@ fn without_a_cache_every_read_reaches_the_server_and_nothing_is_recalled() {
             reader.read_exact_at(&mut bytes, 0).expect("read");
             assert_eq!(u64::from_le_bytes(bytes), round);
         }
-        fs::remove_file(b.path("file")).expect("removed");
-        assert!(!fs::exists(a.path("file")).expect("looked"));
         // Each has asked twice: the first request is answered at once, and the second one is not.
         assert!(eventually(|| lender.handled("recalls") == 4));
+        fs::remove_file(b.path("file")).expect("removed");
+        assert!(!fs::exists(a.path("file")).expect("looked"));
+        // The mount that has the file open hears that the file has no name any more.
+        assert!(eventually(|| lender.handled("recalls") == 5));
     });
 }
 

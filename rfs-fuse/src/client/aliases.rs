@@ -150,9 +150,13 @@ impl Aliases {
         names.map(list).collect()
     }
 
-    /// The caller has dropped a name that was [listed](Self::in_directory). Told of it in between, the caller may have it again.
+    /// The caller goes by a name no more that was [listed](Self::in_directory). Told of it in
+    /// between, the caller may have it again. A name that stands for an inode stays noted until the
+    /// caller forgets the inode, because the caller remembers the inode by that name until it drops
+    /// the name.
     pub(crate) fn dropped(&mut self, parent: u64, name: &[u8]) {
-        if self.by_name.get(&parent).and_then(|names| names.get(name)).is_some_and(|known| !known.told) {
+        let goes = |known: &Known| !known.told && known.inodes.is_empty();
+        if self.by_name.get(&parent).and_then(|names| names.get(name)).is_some_and(goes) {
             self.remove(parent, name);
         }
     }
@@ -241,7 +245,6 @@ mod tests {
                         let goes = |place: &(u64, &str)| {
                             place.0 == parent && Some(place.1.as_bytes()) != kept.as_deref()
                         };
-                        table.retain(|place, _| !goes(place));
                         absent.retain(|place| !goes(place));
                     }
                 }
