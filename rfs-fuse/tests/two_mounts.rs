@@ -194,18 +194,20 @@ fn without_a_cache_every_read_reaches_the_server_and_nothing_is_recalled() {
         let writer = File::create(a.path("file")).expect("created");
         writer.set_len(8).expect("zeroes");
         let reader = File::open(b.path("file")).expect("opened");
+        // A mount asks for recalls once more after each reply. One that is starting may do so during the rounds.
+        let (asked, starting) = (lender.handled("recalls"), 2);
         for round in 0..50_u64 {
             writer.write_all_at(&round.to_le_bytes(), 0).expect("written");
             let mut bytes = [0xff; 8];
             reader.read_exact_at(&mut bytes, 0).expect("read");
             assert_eq!(u64::from_le_bytes(bytes), round);
         }
-        // Each has asked twice: the first request is answered at once, and the second one is not.
-        assert!(eventually(|| lender.handled("recalls") == 4));
+        let before = lender.handled("recalls");
+        assert!(before <= asked + starting, "{before} requests for recalls, {asked} before the rounds");
         fs::remove_file(b.path("file")).expect("removed");
         assert!(!fs::exists(a.path("file")).expect("looked"));
         // The mount that has the file open hears that the file has no name any more.
-        assert!(eventually(|| lender.handled("recalls") == 5));
+        assert!(eventually(|| lender.handled("recalls") > before));
     });
 }
 

@@ -46,6 +46,8 @@ struct Queue<A> {
     number: u64,
     /// The replies before were another server's: what the session says first is the number of the last of them.
     adopts: bool,
+    /// The session has a connection. False from the end of one until the session asks for recalls again.
+    is_connected: bool,
     /// Who asks for them.
     asker: Option<A>,
 }
@@ -127,8 +129,22 @@ impl<A> Queues<A> {
     }
 
     fn insert(&mut self, session: u64, adopts: bool) {
-        let queue = Queue { recalls: VecDeque::new(), first: 0, sent: 0, number: 0, adopts, asker: None };
+        let recalls = VecDeque::new();
+        let queue =
+            Queue { recalls, first: 0, sent: 0, number: 0, adopts, is_connected: !adopts, asker: None };
         self.queues.insert(session, queue);
+    }
+
+    /// The connection of a session is over; the session itself is kept for its mount.
+    pub fn disconnect(&mut self, session: u64) {
+        if let Some(queue) = self.queues.get_mut(&session) {
+            queue.is_connected = false;
+        }
+    }
+
+    /// Returns true if a session takes recalls and has a connection.
+    pub fn is_connected(&self, session: u64) -> bool {
+        self.queues.get(&session).is_some_and(|queue| queue.is_connected)
     }
 
     /// How many recalls there are that are not acknowledged.
@@ -185,6 +201,7 @@ impl<A> Queues<A> {
         mut each: impl FnMut(&Recall),
     ) -> Result<u64, Unknown> {
         let queue = self.queues.get_mut(&session).ok_or(Unknown)?;
+        queue.is_connected = true;
         // None has got as far as that.
         if std::mem::take(&mut queue.adopts) && done <= MOST_ADOPTED {
             queue.number = done;
@@ -313,6 +330,21 @@ mod tests {
         assert_eq!(open(&queues, 3, 5), [last, other], "told is not done");
         acknowledge(&mut queues, 1, number).unwrap();
         assert_eq!(open(&queues, 3, 5), [other]);
+    }
+
+    #[test]
+    fn a_session_is_connected_until_its_connection_ends_and_from_its_next_request_on() {
+        let mut queues = Queues::<()>::default();
+        assert!(!queues.is_connected(1));
+        queues.begin(1);
+        queues.restore(2);
+        assert!(queues.is_connected(1) && !queues.is_connected(2));
+        queues.disconnect(1);
+        assert!(!queues.is_connected(1));
+        for session in [1, 2] {
+            acknowledge(&mut queues, session, 0).unwrap();
+            assert!(queues.is_connected(session));
+        }
     }
 
     #[test]

@@ -197,9 +197,13 @@ impl Meta<'_> {
     }
 
     /// These sessions have locks of an inode, and are to give up those whose files are closed.
+    ///
+    /// A session without a connection is not asked: it keeps its locks until its mount is back or its lease ends.
     pub(super) fn confirm_locks(&mut self, ino: u64, holders: &[u64]) {
         for &holder in holders {
-            self.recall(holder, Recall::Locks { ino });
+            if self.pending.locked(|state| state.recalls.is_connected(holder)) {
+                self.recall(holder, Recall::Locks { ino });
+            }
         }
     }
 

@@ -286,6 +286,11 @@ impl Dispatcher {
         self.store.pending.locked(|state| state.recalls.deadline(patience))
     }
 
+    /// The connection of a session is over. The session is kept for its mount, which may come back.
+    pub fn disconnect(&self, session: u64) {
+        self.store.pending.locked(|state| state.recalls.disconnect(session));
+    }
+
     /// Gives up on the sessions that have not acknowledged a recall for longer than `patience`: nobody waits for them any more, and
     /// nothing is answered to them. They have to be ended, which frees what they have open.
     pub fn give_up(&self, patience: Duration, now: Instant) -> Vec<u64> {

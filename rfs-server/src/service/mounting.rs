@@ -97,6 +97,7 @@ impl FileService {
         let dispatcher = &self.exports[export].dispatcher;
         let counts = || self.allowed(peer, "").is_ok_and(|now| peer.key().is_none() || now.export == export);
         if !peer.has_expired() && dispatcher.is_attached(session) && counts() && self.leaves(peer) {
+            dispatcher.disconnect(session);
             let grace = self.grace.unwrap_or_default();
             return log::info!("{peer}: session {session} disconnected; kept for {grace:?}");
         }
