@@ -152,7 +152,7 @@ pub struct Cli {
 
     /// Take clients only that have one of the keys in this file, of mode 600: lines of a name, a secret in hexadecimal
     /// digits, an export (rfs unless told otherwise), and rw or ro. Then may follow squash=root (root of the client has the rights of other
-    /// users) or squash=all (every user is the user uid=N with the group gid=N [65534]), enforced by the server. Client and server prove to each other that they have it. SIGHUP
+    /// users) or squash=all (every user is the user uid=N with the group gid=N, else 65534), enforced by the server. Client and server prove to each other that they have it. SIGHUP
     /// has the file read again. Through a Unix socket the user that runs the server, and root, need none
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
