@@ -65,7 +65,7 @@ fn allocate(fd: i32, start: usize, len: usize) -> io::Result<()> {
     }
 }
 
-/// Whether the system gives shared memory huge pages, to who asks.
+/// Returns true if the system gives huge pages to shared memory on request.
 fn gives_huge_pages() -> bool {
     let modes = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     modes.is_ok_and(|modes| {

@@ -1,7 +1,7 @@
 //! Descriptors of a file for peers: for reading and writing, without the right to change its length.
 //!
-//! A memfd is sealed against that. A file of a tmpfs cannot be sealed, and who may write to a file may
-//! shorten it, which turns every access behind its new end into SIGBUS. Landlock (Linux 6.2) decides on
+//! A memfd is sealed against that. A file of a tmpfs cannot be sealed, and every process that may write to
+//! a file may shorten it, which turns every access behind its new end into SIGBUS. Landlock (Linux 6.2) decides on
 //! truncation when a file is opened: the right is one of the open file, also when another process has
 //! received its descriptor.
 //!

@@ -124,7 +124,7 @@ impl Aliases {
                 self.take(parent, &name);
             }
         }
-        // Whoever does not know a directory knows of no name that does not exist there.
+        // A kernel that does not know a directory keeps no absent name of it.
         if let Entry::Occupied(mut directory) = self.by_name.entry(ino) {
             let before = directory.get().len();
             directory.get_mut().retain(|_, known| !known.inodes.is_empty());

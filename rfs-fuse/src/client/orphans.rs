@@ -233,7 +233,7 @@ impl Client {
 
     /// Says how the caller drops the names by which it knows an unlinked inode.
     pub fn drop_unlinked_by(&self, drop_names: impl Fn(u64) + Send + Sync + 'static) {
-        // It is said once, by whoever obeys.
+        // The thread that obeys recalls reports it, once.
         let _ = self.inodes.orphans().drop_names.set(Box::new(drop_names));
     }
 

@@ -156,9 +156,7 @@ impl RawMr {
         // SAFETY: the region is alive, and the library does not change the two fields.
         unsafe { ((*self.ptr.as_ptr()).lkey, (*self.ptr.as_ptr()).rkey) }
     }
-}
 
-impl RawMr {
     /// Gives it back, once. False if the device does not let go of the memory.
     pub(super) fn deregister(&mut self) -> bool {
         if std::mem::replace(&mut self.given_back, true) {

@@ -15,7 +15,7 @@ const BBR: &[u8] = b"bbr";
 /// Gives a socket Reno if it has BBR.
 ///
 /// The caller does it before the socket connects, and on a listener, whose streams inherit it. The kernel goes on pacing a
-/// stream that BBR has had once, whatever replaces it (Linux 6.18, `sk_pacing_status`): a timer holds back each 64 KiB.
+/// stream that BBR has had once, also under another algorithm (Linux 6.18, `sk_pacing_status`): a timer holds back each 64 KiB.
 pub(crate) fn replace_bbr(socket: &impl AsFd) {
     let socket = SockRef::from(socket);
     if !socket.tcp_congestion().is_ok_and(|name| name.starts_with(BBR)) {

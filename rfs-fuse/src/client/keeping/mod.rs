@@ -473,7 +473,7 @@ impl Client {
 
     /// Says who drops all names, when nothing that was known is known any more.
     pub fn drop_names_by(&self, drop_names: impl Fn() + Send + Sync + 'static) {
-        // It is said once, by whoever obeys.
+        // The thread that obeys recalls reports it, once.
         let _ = self.keeping.names.0.set(Box::new(drop_names));
     }
 

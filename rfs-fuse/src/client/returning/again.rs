@@ -47,7 +47,7 @@ pub(in crate::client) trait Renew: Send + Sync {
     /// Renews what the client has, over a new session that nobody else uses yet. An error: the session is lost.
     fn renew(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError>;
 
-    /// The new session, which nobody else uses yet, is with another server than the one before. That server
+    /// The new session, which no other thread uses yet, is with another server than the one before. That server
     /// knows the mount, but recalls layouts only once the mount has asked for recalls.
     fn restarted(&self) {}
 }
