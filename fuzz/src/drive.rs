@@ -7,7 +7,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, Once, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
     thread,
@@ -81,15 +81,21 @@ fn elsewhere() -> MutexGuard<'static, Option<String>> {
     ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps what panics say instead of printing it.
+/// Inputs that targets work on now, in all threads.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps the messages of panics while a target runs. A panic at any other time is printed, as always.
 fn listen_to_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        std::panic::set_hook(Box::new(|panic| {
-            let said = panic.to_string();
-            match HAS_INPUT.get() {
-                true => SAID.set(Some(said)),
-                false => *elsewhere() = Some(said),
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if HAS_INPUT.get() {
+                SAID.set(Some(panic.to_string()));
+            } else if RUNNING.load(Ordering::SeqCst) > 0 {
+                *elsewhere() = Some(panic.to_string());
+            } else {
+                print(panic);
             }
         }));
     });
@@ -101,10 +107,12 @@ fn listen_to_panics() {
 /// What it said in its panic, or one of its threads, and where.
 pub fn attempt(target: &Target, input: &[u8]) -> Result<(), String> {
     listen_to_panics();
+    RUNNING.fetch_add(1, Ordering::SeqCst);
     HAS_INPUT.set(true);
     // A target keeps nothing that a panic could leave half done, and after one it gets no more inputs.
     let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
     HAS_INPUT.set(false);
+    RUNNING.fetch_sub(1, Ordering::SeqCst);
     match (outcome, elsewhere().take()) {
         (Ok(()), None) => Ok(()),
         (Ok(()), Some(said)) => Err(said),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use fastrand::Rng;
 
 /// No input is longer, in bytes.
-pub const MAX_LEN: usize = 4096;
+pub const MAX_LEN: usize = 8192;
 /// Mutations of one input, at most.
 const MOST: usize = 6;
 /// Longest run of bytes that a mutation adds or takes away.
