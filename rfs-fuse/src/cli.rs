@@ -25,6 +25,7 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
+  rfs-fuse --memory 4G /mnt                mount 4 GiB of this machine's memory, with a server of the mount's own
   rfs-fuse /run/rfs.sock /mnt              mount from a server on this host, through shared memory
   rfs-fuse --daemon 10.0.0.7:7440 /mnt     mount from another host, and go to the background once it answers
   rfs-fuse --provider tcp localhost:7440 /mnt
@@ -48,13 +49,23 @@ Options of -o are those above, without the dashes, and mount(8)'s own.";
     name = "rfs-fuse",
     version,
     after_help = EXAMPLES,
-    override_usage = "rfs-fuse [OPTIONS] ADDRESS MOUNTPOINT",
+    override_usage = "rfs-fuse [OPTIONS] ADDRESS MOUNTPOINT\n       rfs-fuse [OPTIONS] --memory SIZE MOUNTPOINT",
     max_term_width = 110
 )]
 pub struct Args {
     /// The server's address, and a directory to mount on
     #[arg(value_names = ["ADDRESS", "MOUNTPOINT"], num_args = 1..=2, required = true)]
     paths: Vec<OsString>,
+
+    /// Start a server for this mount alone, which lends SIZE bytes of this machine's memory. The server ends with the mount, and
+    /// its files with it. Takes no ADDRESS; in /etc/fstab any word stands for it
+    #[arg(long, value_name = "SIZE", value_parser = size::parse,
+        conflicts_with_all = ["null", "provider", "key", "tls_ca", "export", "checksum"])]
+    pub(crate) memory: Option<u64>,
+
+    /// The address of the private server.
+    #[arg(skip)]
+    private: Option<Address>,
 
     /// Go to the background; return once the mount answers
     #[arg(long)]
@@ -331,6 +342,9 @@ impl Args {
         if self.null {
             return Ok(None);
         }
+        if let Some(private) = &self.private {
+            return Ok(Some(private.clone()));
+        }
         let [address, _] = &self.paths[..] else { return Err(UsageError::Missing) };
         let Some(address) = address.to_str() else {
             return Err(UsageError::Address(format!(
@@ -338,6 +352,11 @@ impl Args {
             )));
         };
         address.parse().map(Some).map_err(|e: <Address as FromStr>::Err| UsageError::Address(e.to_string()))
+    }
+
+    /// Returns the same arguments for a mount of the private server at `address`.
+    pub(crate) fn served_at(&self, address: Address) -> Args {
+        Args { private: Some(address), ..self.clone() }
     }
 
     /// The files for TLS, if it is wanted.
@@ -352,7 +371,11 @@ impl Args {
 
     /// What the mount table shows as the source.
     pub fn source(&self) -> String {
-        if self.null { "null".into() } else { self.paths[0].to_string_lossy().into_owned() }
+        match &self.paths[..] {
+            _ if self.null => "null".into(),
+            [_] if self.memory.is_some() => "rfs".into(),
+            paths => paths[0].to_string_lossy().into_owned(),
+        }
     }
 
     /// How to mount.

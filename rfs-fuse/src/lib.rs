@@ -13,5 +13,6 @@ pub mod fuse;
 pub mod mount;
 pub mod mount8;
 pub mod null;
+mod private_server;
 pub mod run;
 mod scrub;

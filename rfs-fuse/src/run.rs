@@ -37,6 +37,7 @@ use crate::{
     mount::{self, Afterwards, Caretaker, Ground, Look, MountError, Mounted, within},
     mount8::{self, Invocation},
     null::NullFs,
+    private_server::{self, Log, PrivateServer},
     scrub,
 };
 
@@ -59,6 +60,8 @@ enum RunError {
     Key(#[from] KeyFileError),
     #[error("cannot use TLS: {0}")]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    PrivateServer(#[from] private_server::StartError),
     #[error(transparent)]
     Attach(#[from] AttachError),
     #[error("{0}: the server took the connection but does not answer")]
@@ -99,7 +102,7 @@ enum Event {
 
 /// Runs the program, under whatever name.
 pub fn main() -> ExitCode {
-    if let Some(code) = mount::asked() {
+    if let Some(code) = mount::asked().or_else(private_server::run_if_asked) {
         return ExitCode::from(code);
     }
     let options = Args::command();
@@ -171,12 +174,32 @@ fn run(args: &Args) -> Result<(), RunError> {
     if args.detached {
         daemon::begin();
     }
+    let Some(memory) = args.memory else { return mount_served(args) };
+    // The server takes its time to start: the mount point is refused before.
+    mount_point(args)?;
+    let log = match &args.log_file {
+        Some(path) => Log::File(path),
+        None if args.detached => Log::Discard,
+        None => Log::Inherit,
+    };
+    let server = PrivateServer::start(memory, log)?;
+    mount_served(&args.served_at(server.address().clone()))
+}
+
+/// Returns the directory to mount on, after a check of all that a mount needs of this machine.
+fn mount_point(args: &Args) -> Result<PathBuf, RunError> {
+    let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
+    mount::device()?;
+    Ok(point)
+}
+
+/// Mounts what a server lends that runs already, or the null file system.
+fn mount_served(args: &Args) -> Result<(), RunError> {
     let address = args.address()?;
     let tls = args.tls()?;
     let key = args.connection.key.as_deref().map(Key::load).transpose()?;
     let tls = tls.as_ref().map(TlsClient::load).transpose()?;
-    let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
-    mount::device()?;
+    let point = mount_point(args)?;
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
         log::warn!("{doubt}");
     }
