@@ -1,7 +1,10 @@
-//! The wish to end early: SIGINT, SIGTERM and SIGHUP set a flag that every wait looks at.
+//! Interruption: SIGINT, SIGTERM and SIGHUP set a flag that every wait checks.
 //!
-//! Threading: the flag is atomic and shared; the handlers only store. Nothing here ends the process: cleanup
-//! is what guards do while the error travels up.
+//! The handlers only store the signal number. They do not end the process: guards clean up while
+//! the error propagates to `main`.
+//!
+//! # Concurrency
+//! The flag is atomic and shared by all clones. Any thread may set it or check it. No locks.
 
 use std::{
     sync::{
@@ -16,20 +19,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{Error, Result};
 
-/// How often a wait looks at the flag and at what it waits for.
+/// Interval at which a wait checks the flag and its condition.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A shared flag that holds the number of the signal that arrived, or zero.
+/// A shared flag. It holds the number of the latest signal, or zero.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
-    /// A flag that no signal sets.
+    /// Returns a flag that no signal sets.
     pub fn unset() -> Self {
         Self::default()
     }
 
-    /// A flag that SIGINT, SIGTERM and SIGHUP set from now on, instead of ending the process.
+    /// Returns a flag and installs handlers for SIGINT, SIGTERM and SIGHUP that set it. The signals
+    /// no longer end the process.
     pub fn on_signals() -> Result<Self> {
         let flag = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -40,12 +44,12 @@ impl Interrupt {
         Ok(flag)
     }
 
-    /// Sets the flag, as the signal would.
+    /// Sets the flag as if `signal` had arrived.
     pub fn set(&self, signal: i32) {
         self.0.store(usize::try_from(signal).unwrap_or(1), Ordering::Relaxed);
     }
 
-    /// `Err(Interrupted)` once a signal has arrived.
+    /// Returns `Err(Interrupted)` if a signal has arrived.
     pub fn check(&self) -> Result<()> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -53,7 +57,8 @@ impl Interrupt {
         }
     }
 
-    /// Polls `done` until it returns a value, the time is over (`Ok(None)`) or a signal arrives.
+    /// Polls `done` until it returns a value. Returns `Ok(None)` after `limit`, and an error if a
+    /// signal arrives.
     pub fn wait<T>(&self, limit: Duration, mut done: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
         let deadline = Instant::now() + limit;
         loop {

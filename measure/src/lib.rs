@@ -1,10 +1,11 @@
-//! What the benchmark programs of this workspace share. It measures nothing itself.
+//! Code that the benchmark programs of this workspace share. This crate does not measure anything
+//! itself.
 //!
-//! * [`process`]: children that cannot be left behind; [`interrupt`]: Ctrl-C;
-//! * [`machine`]: what a result was measured on, and which commit;
-//! * [`statistics`]: medians and spreads; [`colors`]: those of charts;
-//! * [`progress`]: what the user sees meanwhile; [`error`]: what can go wrong, one line each;
-//! * [`testing`]: what the tests of these programs share.
+//! * [`process`]: child processes that end with the program; [`interrupt`]: Ctrl-C;
+//! * [`machine`]: the machine and the commit of a result;
+//! * [`statistics`]: medians and spreads; [`colors`]: colours of charts;
+//! * [`progress`]: progress display; [`error`]: one-line errors;
+//! * [`testing`]: test helpers.
 #![forbid(unsafe_code)]
 
 pub mod colors;

@@ -1,6 +1,11 @@
-//! Where and on what a run was made: processor, cores, kernel, memory, TCP congestion control, commit.
+//! Describes the machine of a run: processor, cores, kernel, memory, TCP congestion control. Also
+//! finds the commit of a source tree.
 //!
-//! Reads `/proc` and asks git. A fact that cannot be found is "unknown": it never stops a measurement.
+//! Reads `/proc` and runs git. A fact that cannot be determined is "unknown" and never stops a
+//! measurement.
+//!
+//! # Concurrency
+//! No locks, no shared state.
 
 use std::{fs, path::Path, process::Command, thread};
 
@@ -14,29 +19,30 @@ use crate::{Error, Result};
 pub struct Machine {
     /// Processor model.
     pub cpu: String,
-    /// Processors this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
     /// Kernel release.
     pub kernel: String,
     /// Distribution.
     pub os: String,
-    /// Bytes of memory.
+    /// Bytes of installed memory.
     pub memory: u64,
     /// Congestion control of TCP sockets.
     pub congestion: Congestion,
 }
 
-/// Congestion control of TCP sockets. A comparison is fair if all that is compared uses the same.
+/// Congestion control of TCP sockets. A comparison is fair if all compared programs use the same
+/// algorithm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Congestion {
-    /// Name of the choice of the system (of this network namespace), which every other program has.
+    /// Name of the system's default in this network namespace. All programs except rfs use it.
     pub system: String,
-    /// Name of the choice of rfs.
+    /// Name of the algorithm that rfs sets.
     pub rfs: String,
 }
 
 impl Congestion {
-    /// Looks at the network namespace of this process.
+    /// Reads the setting of this process's network namespace.
     pub fn here() -> Self {
         let system = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
         let system = Some(system.trim().to_owned()).filter(|name| !name.is_empty());
@@ -46,7 +52,7 @@ impl Congestion {
         }
     }
 
-    /// Such as `TCP cubic`; names both sides where they differ.
+    /// Returns a summary such as `TCP cubic`. Names both algorithms if they differ.
     fn summary(&self) -> String {
         match self.system == self.rfs {
             true => format!("TCP {}", self.system),
@@ -56,7 +62,7 @@ impl Congestion {
 }
 
 impl Machine {
-    /// Looks at the machine that this runs on.
+    /// Describes the machine that runs this process.
     pub fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
@@ -86,12 +92,13 @@ impl Machine {
     }
 }
 
-/// Bytes of memory that can be used without swapping.
+/// Returns the bytes of memory that can be used without swapping.
 pub fn memory_available() -> u64 {
     meminfo(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable").unwrap_or(0)
 }
 
-/// The commit of a source tree, with `-dirty` if tracked files differ from it.
+/// Returns the commit of a source tree, with `-dirty` appended if tracked files differ from the
+/// commit.
 pub fn commit(source: &Path) -> String {
     Command::new("git")
         .arg("-C")
@@ -105,15 +112,15 @@ pub fn commit(source: &Path) -> String {
         .unwrap_or_else(|| "unknown".into())
 }
 
-/// Returns the commit of a source tree whose tracked files are those of the commit.
+/// Returns the commit of a source tree without uncommitted changes.
 ///
 /// # Errors
-/// If the tree differs from its commit, or has none.
+/// If tracked files differ from the commit, or if the tree has no commit.
 pub fn clean_commit(source: &Path) -> Result<String> {
     let commit = commit(source);
     match commit == "unknown" || commit.ends_with("-dirty") {
         true => Err(Error::Usage(format!(
-            "the tree {} is not that of a commit ({commit}): commit its changes first",
+            "the tree {} differs from its commit, or has none ({commit}): commit its changes first",
             source.display()
         ))),
         false => Ok(commit),
@@ -167,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_that_is_not_fair_says_so() {
+    fn the_summary_names_both_algorithms_if_they_differ() {
         let congestion = Congestion { system: "bbr".into(), rfs: "reno".into() };
         assert_eq!(congestion.summary(), "TCP bbr, but reno for rfs");
     }
 
     #[test]
-    fn no_repository_is_unknown() {
+    fn the_commit_without_a_repository_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(commit(dir.path()), "unknown");
         assert!(clean_commit(dir.path()).is_err());

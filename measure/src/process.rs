@@ -1,11 +1,14 @@
-//! Children that cannot be left behind.
+//! Child processes that never outlive the program.
 //!
-//! A [`Guarded`] child has its own process group (so that Ctrl-C in the terminal reaches the harness only, and
-//! so that a child's own children end with it), dies with the harness even if that is killed (`setpriv
-//! --pdeathsig`, where util-linux has it), and is terminated, then killed, then waited for on drop.
+//! A [`Guarded`] child runs in its own process group. Ctrl-C in the terminal therefore reaches only
+//! the program, and stopping the group also stops the child's children. `setpriv --pdeathsig`, if
+//! installed, ends the child even if the program is killed. Drop sends SIGTERM, then SIGKILL, then
+//! waits for the child.
 //!
-//! Threading: two helper threads per child drain its pipes into bounded buffers; they end with the pipes.
-//! Children are started by the main thread only, because the death signal follows the thread that forked.
+//! # Concurrency
+//! Two helper threads per child read its pipes into bounded buffers and end when the pipes close.
+//! Only the main thread starts children, because the kernel sends the death signal when the thread
+//! that forked ends. Each buffer has its own lock, held for one copy.
 
 use std::{
     collections::VecDeque,
@@ -23,14 +26,14 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use crate::{Error, Result, interrupt::Interrupt};
 
-/// How long a child may take from SIGTERM to its end before SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the kernel may take to end a killed child.
+/// Time for the kernel to end a child after SIGKILL.
 const KILL_GRACE: Duration = Duration::from_secs(2);
-/// Kept output of a child, in bytes.
+/// Limit of the buffered output per pipe, in bytes.
 const KEEP: usize = 256 * 1024;
 
-/// What a child has written to one pipe so far; the oldest bytes go first when it is long.
+/// The output of a child on one pipe. If it exceeds `KEEP` bytes, the oldest bytes are discarded.
 #[derive(Clone, Debug, Default)]
 pub struct Output(Arc<Mutex<VecDeque<u8>>>);
 
@@ -49,17 +52,18 @@ impl Output {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<u8>> {
-        // Bytes are appended whole: a panic elsewhere cannot have left them half written.
+        // A panic cannot leave the buffer half written: every holder appends or removes whole
+        // bytes.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that is kept, as text.
+    /// Returns the buffered output as text.
     pub fn text(&self) -> String {
         let bytes: Vec<u8> = self.lock().iter().copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The last lines, for an error message.
+    /// Returns the last eight non-empty lines, for an error message.
     pub fn tail(&self) -> String {
         let text = self.text();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -79,28 +83,28 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// A program without arguments, named after its file.
+    /// Returns a command line without arguments. Its name is the file name of the program.
     pub fn new(program: impl Into<OsString>) -> Self {
         let program = program.into();
         let name = Path::new(&program).file_name().unwrap_or(&program).to_string_lossy().into_owned();
         Self { name, program, args: Vec::new() }
     }
 
-    /// With one more argument.
+    /// Adds one argument.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// With more arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// As one line, for logs and reports.
+    /// Returns the command line as one line of text, for logs and reports.
     pub fn line(&self) -> String {
         std::iter::once(&self.program)
             .chain(&self.args)
@@ -138,7 +142,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts a child in a process group of its own, working in `dir`.
+    /// Starts a child in its own process group, with `dir` as working directory.
     pub fn spawn(what: &Invocation, dir: &Path) -> Result<Self> {
         let mut child = what
             .command()
@@ -157,12 +161,12 @@ impl Guarded {
         Ok(Self { name: what.name.clone(), child, group, status: None, drains, stdout, stderr })
     }
 
-    /// The process id.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The exit status if the child has ended.
+    /// Returns the exit status if the child has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
             self.status = self.child.try_wait().map_err(Error::io(&self.name))?;
@@ -170,11 +174,13 @@ impl Guarded {
         Ok(self.status)
     }
 
-    /// An error that says how the child ended or what it failed to do, with its last lines.
+    /// Returns an error with the exit status, or with `what` if the child still runs, and with the
+    /// last lines of its output.
     pub fn failure(&mut self, what: &str) -> Error {
         let how = match self.ended().ok().flatten() {
             Some(status) => {
-                // Its last words are in the pipe: the drains end when it is empty.
+                // The pipes still hold the last output. The helper threads end when the pipes are
+                // empty.
                 self.join();
                 match (status.code(), status.signal()) {
                     (Some(code), _) => format!("ended with status {code}"),
@@ -191,8 +197,10 @@ impl Guarded {
         Error::Child { program: self.name.clone(), what }
     }
 
-    /// Waits until `ready` finds what it looks for in standard output. The child's end before that, the end of
-    /// the time and a signal are errors.
+    /// Blocks until `ready` returns a value for the standard output so far.
+    ///
+    /// # Errors
+    /// If the child ends first, `limit` elapses, or a signal arrives.
     pub fn wait_output<T>(
         &mut self,
         interrupt: &Interrupt,
@@ -210,7 +218,8 @@ impl Guarded {
         found.ok_or_else(|| self.failure(&format!("not ready after {} s", limit.as_secs())))
     }
 
-    /// Waits for a successful end. `tick` sees standard output from time to time.
+    /// Blocks until the child ends successfully, and returns its standard output. Calls `tick` with
+    /// the standard output at every poll.
     pub fn wait_success(
         &mut self,
         interrupt: &Interrupt,
@@ -230,13 +239,13 @@ impl Guarded {
         }
     }
 
-    /// Waits for the child to end by itself, however it does; `None` if it does not.
+    /// Blocks until the child ends with any status. Returns `None` if it still runs after `limit`.
     pub fn wait_end(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
-        // Part of cleanup: it does not look at the interrupt flag.
+        // Cleanup uses this wait, so it ignores the interrupt flag.
         Interrupt::unset().wait(limit, || self.ended())
     }
 
-    /// Ends the child and whatever is left of its process group: SIGTERM, some seconds, SIGKILL, wait.
+    /// Ends the child and the rest of its process group: SIGTERM, wait `GRACE`, SIGKILL, wait.
     pub fn stop(&mut self) -> Result<()> {
         self.stop_within(GRACE)
     }
@@ -250,7 +259,7 @@ impl Guarded {
                     let id = self.child.id();
                     let name = &self.name;
                     return Err(Error::LeftBehind(format!(
-                        "process {id} ({name}) is killed, but ends only when what it waits for does"
+                        "process {id} ({name}) is killed, but blocks in the kernel and has not ended"
                     )));
                 }
             }
@@ -261,18 +270,18 @@ impl Guarded {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // The only error is that nobody is left in the group, which is the aim.
+            // The only possible error is an empty group, which is the goal.
             let _ = kill_process_group(group, signal);
         }
     }
 
-    /// The child has been waited for and its group is empty.
+    /// Returns true if the child has been reaped and its process group is empty.
     fn gone(&mut self) -> Result<bool> {
         Ok(self.ended()?.is_some() && self.group.is_none_or(|group| test_kill_process_group(group).is_err()))
     }
 
     fn wait_gone(&mut self, limit: Duration) -> Result<bool> {
-        // Cleanup runs to its end: it does not look at the interrupt flag.
+        // Cleanup must finish, so this wait ignores the interrupt flag.
         let deadline = Instant::now() + limit;
         loop {
             if self.gone()? {
@@ -287,7 +296,7 @@ impl Guarded {
 
     fn join(&mut self) {
         for drain in self.drains.drain(..) {
-            // A drain only appends bytes: it has nothing to report.
+            // A helper thread only appends bytes, so it has no result to report.
             let _ = drain.join();
         }
     }
@@ -322,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_waited_for() {
+    fn wait_output_returns_the_value_that_the_child_printed() {
         let mut child = sh("echo one; echo ready: 7; exec sleep 1000");
         let found = child
             .wait_output(&Interrupt::unset(), LONG, |text| {
@@ -347,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_is_told_with_the_last_lines() {
+    fn the_error_of_a_child_that_ended_early_has_its_last_lines() {
         let mut child = sh("echo 'address in use' >&2; exit 3");
         let err = child.wait_output(&Interrupt::unset(), LONG, |_| None::<()>).unwrap_err();
         assert_eq!(err.to_string(), "sh: ended with status 3:\n    address in use");
@@ -365,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stubborn_child_is_killed() {
+    fn a_child_that_ignores_sigterm_is_killed() {
         let mut child = sh("trap '' TERM; echo ready; while :; do sleep 1; done");
         child.wait_output(&Interrupt::unset(), LONG, |text| text.contains("ready").then_some(())).unwrap();
         child.stop_within(Duration::from_millis(20)).unwrap();
@@ -382,11 +391,11 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_one_line() {
+    fn the_error_for_a_missing_program_names_it() {
         let what = Invocation::new("/nonexistent/program");
         let err = match Guarded::spawn(&what, &env::temp_dir()) {
             Err(err) => err,
-            // With setpriv in front the program is looked for after the fork.
+            // With setpriv, the lookup of the program happens after the fork.
             Ok(mut child) => child.wait_success(&Interrupt::unset(), LONG, |_| ()).unwrap_err(),
         };
         let text = err.to_string();

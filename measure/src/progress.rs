@@ -1,4 +1,4 @@
-//! What the user sees while it runs: a bar on a terminal, one line per run elsewhere. Writes to standard error.
+//! Progress display on standard error: a bar on a terminal, otherwise one line per run.
 
 use std::{
     io::{IsTerminal, stderr},
@@ -16,15 +16,16 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For that many steps. Drawn when something changes: no thread of its own takes processor time from what is
-    /// being measured, unless [`ticking`](Self::ticking) asks for one.
+    /// Returns a display for `steps` steps. It redraws only when a value changes. A redraw thread
+    /// would take processor time from the measurement; [`ticking`](Self::ticking) starts one on
+    /// request.
     pub fn new(steps: u64) -> Self {
         let lines = !stderr().is_terminal();
         let bar = if lines {
             ProgressBar::hidden()
         } else {
             let bar = ProgressBar::new(steps);
-            // The template is a constant: if it were wrong the default style would do.
+            // The template is a constant. If it were invalid, the default style would be used.
             if let Ok(style) = ProgressStyle::with_template(
                 "{spinner} [{elapsed_precise}] {wide_bar} {percent:>3}%  {msg}  (left: {eta})",
             ) {
@@ -35,7 +36,7 @@ impl Progress {
         Self { bar, lines, label: String::new() }
     }
 
-    /// Drawn by a thread of its own as well, five times a second.
+    /// Starts a thread that redraws the bar five times per second.
     #[must_use]
     pub fn ticking(self) -> Self {
         if !self.lines {
@@ -44,7 +45,7 @@ impl Progress {
         self
     }
 
-    /// A run begins.
+    /// Shows the label of the next run.
     pub fn begin(&mut self, label: String) {
         if self.lines {
             eprintln!("{label}");
@@ -53,12 +54,12 @@ impl Progress {
         self.label = label;
     }
 
-    /// So many steps are done.
+    /// Sets the number of completed steps.
     pub fn at(&self, step: u64) {
         self.bar.set_position(step);
     }
 
-    /// What the current run is doing.
+    /// Shows the current activity of the run.
     pub fn note(&self, what: &str) {
         self.bar.set_message(format!("{}: {what}", self.label));
     }

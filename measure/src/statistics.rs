@@ -1,7 +1,7 @@
-//! Medians and how far rounds lie apart. Pure.
+//! Medians, spreads and ratios. No I/O, no locks, no clock.
 
-/// The median; the mean of the middle two if there are two. `None` for no values or values that are not
-/// numbers.
+/// Returns the median, which is the mean of the middle two values if their number is even. Returns
+/// `None` if `values` is empty or contains NaN.
 pub fn median(values: &[f64]) -> Option<f64> {
     if values.is_empty() || values.iter().any(|v| v.is_nan()) {
         return None;
@@ -12,7 +12,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 })
 }
 
-/// `(largest - smallest) / median`: how far the rounds lie apart. Zero for a single value.
+/// Returns `(largest - smallest) / median`, the spread of the rounds. It is zero for a single
+/// value.
 pub fn spread(values: &[f64]) -> Option<f64> {
     let middle = median(values)?;
     let max = values.iter().copied().fold(f64::MIN, f64::max);
@@ -20,7 +21,7 @@ pub fn spread(values: &[f64]) -> Option<f64> {
     (middle > 0.0).then(|| (max - min) / middle)
 }
 
-/// `a / b`, where that is a number.
+/// Returns `a / b`, or `None` if `b` is not positive or `a` is not finite.
 pub fn ratio(a: f64, b: f64) -> Option<f64> {
     (b > 0.0 && a.is_finite()).then(|| a / b)
 }

@@ -1,4 +1,4 @@
-//! What the tests of the benchmark programs share. It panics where something is not as a test wants it.
+//! Helpers for the tests of the benchmark programs. They panic on unexpected input.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is in a directory, in order.
+/// Returns the entries of a directory, sorted.
 #[track_caller]
 pub fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
@@ -17,19 +17,19 @@ pub fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Output, as text.
+/// Converts output to text. Invalid UTF-8 is replaced.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Process numbers of everything that runs, but this process.
+/// Returns the process IDs of all processes except this process.
 pub fn other_processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse().ok());
     numbers.filter(|pid| *pid != std::process::id())
 }
 
-/// Polls until `done`, with a deadline that only a broken program reaches. The program must not end meanwhile.
+/// Polls until `done` returns true. Panics after one minute or if `child` ends.
 #[track_caller]
 pub fn wait_until(what: &str, child: &mut Child, done: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -40,7 +40,7 @@ pub fn wait_until(what: &str, child: &mut Child, done: impl Fn() -> bool) {
     }
 }
 
-/// Every element of an SVG picture, or of other XML without comments, is closed.
+/// Asserts that every element of an SVG picture, or of other XML without comments, is closed.
 #[track_caller]
 pub fn assert_well_formed(svg: &str) {
     let mut open = Vec::new();

@@ -1,10 +1,14 @@
-//! Faults that are put into a server on purpose, to see whether the tests find them.
+//! Faults that are put into a server on purpose, to check that the tests find them.
 //!
-//! A build without the feature `seeded` has none: [`seeded`] is a constant `false` there, and whatever hangs on it is
-//! not compiled in. With it, the environment variable [`VARIABLE`] names the one fault that a process has.
+//! Without the feature `seeded`, [`seeded`] is a constant `false` and the compiler removes the
+//! faulty code. With the feature, the environment variable [`VARIABLE`] selects one fault per
+//! process.
 //!
-//! Each is a mistake of one line, as somebody might make it: a check left out, a bound off by one, a step skipped. The
-//! program of this crate runs the tests of the tree against each of them.
+//! Each fault is a mistake of one line: a missing check, a bound off by one, a skipped step. The
+//! program of this crate runs the tests of the tree against each fault.
+//!
+//! # Concurrency
+//! The first call reads the environment variable. Any thread may call [`seeded`]. No locks.
 #![forbid(unsafe_code)]
 
 #[cfg(all(feature = "seeded", not(debug_assertions)))]
@@ -14,13 +18,14 @@ mod list;
 
 pub use list::{Fault, Home};
 
-/// Names the fault that a process has; none if it is not set or empty.
+/// Environment variable that selects the fault of a process. Unset or empty selects none.
 pub const VARIABLE: &str = "RFS_SEEDED_FAULT";
 
-/// Whether this process has a fault.
+/// Returns true if `fault` is the fault of this process.
 ///
 /// # Panics
-/// If [`VARIABLE`] names none that there is: a test of nothing would pass.
+/// If [`VARIABLE`] names an unknown fault. Otherwise a test with a mistyped name would test a
+/// correct server.
 #[cfg(feature = "seeded")]
 #[inline]
 pub fn seeded(fault: Fault) -> bool {
@@ -36,7 +41,7 @@ pub fn seeded(fault: Fault) -> bool {
     *chosen == Some(fault)
 }
 
-/// Whether this process has a fault: it has none.
+/// Returns false: a build without the feature has no faults.
 #[cfg(not(feature = "seeded"))]
 #[inline(always)]
 pub const fn seeded(_: Fault) -> bool {

@@ -1,7 +1,9 @@
-//! Runs the tests of the tree against each seeded fault, and prints which test found it: the program behind `ci/seeded-faults`.
+//! Runs the tests of the tree against each seeded fault, and prints the test that found it.
+//! `ci/seeded-faults` runs this program.
 //!
-//! Usage: `seeded-faults [--list] [--tests-only] [FAULT...]`, in the root of the tree, with everything built with the faults.
-//! Ends with status 1 if fewer than [`REQUIRED`] percent are caught.
+//! Usage: `seeded-faults [--list] [--tests-only] [FAULT...]`, in the root of the tree, after a
+//! build with the faults. Exits with status 1 if the tests catch fewer than [`REQUIRED`] percent of
+//! the faults.
 
 mod stage;
 mod verdict;
@@ -12,7 +14,7 @@ use seeded_faults::Fault;
 use stage::{Outcome, Stage};
 use verdict::Verdict;
 
-/// Percent of the faults that have to be caught.
+/// Percentage of the faults that the tests must catch.
 const REQUIRED: usize = 90;
 
 fn main() -> ExitCode {
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
             ("--tests-only", _) => tests_only = true,
             (_, Some(fault)) => faults.push(fault),
             (_, None) => {
-                eprintln!("there is no fault {word:?}: --list names them");
+                eprintln!("no fault is called {word:?}: --list names them");
                 return ExitCode::FAILURE;
             }
         }
@@ -49,17 +51,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// How often what failed is tried again, alone. A fault need not show each time.
-const AGAIN: usize = 3;
-/// How many failures by chance are passed over in a stage.
-const CHANCES: usize = 3;
+/// Number of times that a failed test is repeated alone. A fault need not show every time.
+const REPEATS: usize = 3;
+/// Number of chance failures that are skipped in a stage.
+const MAX_CHANCE_FAILURES: usize = 3;
 
-/// Runs stage after stage until one finds the fault. What failed has to fail again alone, and to pass without the fault: else
-/// it was chance, or has another reason.
+/// Runs the stages until one of them finds the fault. A failed test must fail again alone, and must
+/// pass without the fault. Otherwise it failed by chance or for another reason.
 fn try_fault(fault: Fault, tests_only: bool) -> Verdict {
     let began = Instant::now();
     for mut stage in Stage::all(fault.home()).into_iter().filter(|stage| stage.is_tests() || !tests_only) {
-        for _ in 0..=CHANCES {
+        for _ in 0..=MAX_CHANCE_FAILURES {
             let by = match stage.run(Some(fault)) {
                 Outcome::Passed => break,
                 Outcome::Failed(by) => by,
@@ -67,7 +69,7 @@ fn try_fault(fault: Fault, tests_only: bool) -> Verdict {
             };
             let seconds = began.elapsed().as_secs();
             let alone = stage.only(&by);
-            if (0..AGAIN).any(|_| alone.run(Some(fault)) != Outcome::Passed) {
+            if (0..REPEATS).any(|_| alone.run(Some(fault)) != Outcome::Passed) {
                 return match alone.run(None) {
                     Outcome::Passed => Verdict::caught(fault, by, seconds),
                     _ => Verdict::unknown(fault, format!("{by} fails without it, too")),

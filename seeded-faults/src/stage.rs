@@ -1,4 +1,5 @@
-//! What `ci/test` runs, in an order that finds faults soon, each part for a limited time.
+//! The stages of a run: the parts of `ci/test`, ordered so that they find faults early, each with a
+//! time limit.
 
 use std::{
     fs, io,
@@ -10,31 +11,32 @@ use std::{
 
 use seeded_faults::{Fault, Home, VARIABLE};
 
-/// Seconds that a part takes at most. One that takes longer has found something: it passes in far less.
+/// Time limit of a stage in seconds. A correct server passes in much less, so a timeout counts as a
+/// failure.
 const LIMIT: &str = "1200";
 
-/// What a part said.
+/// The result of a stage.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Nothing is wrong.
+    /// All tests passed.
     Passed,
-    /// What failed.
+    /// This test failed.
     Failed(String),
-    /// It could not be run.
+    /// The tests could not be run, for this reason.
     Broken(String),
 }
 
 /// A part of the tests.
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
-    /// Tests of a crate: those that a filter of nextest selects.
+    /// Rust tests, selected by a nextest filter.
     Tests(String),
     /// A script of this tree with its arguments.
     Script(&'static [&'static str]),
 }
 
 impl Stage {
-    /// All parts that can find a fault of a crate.
+    /// Returns all stages that can find a fault of a crate.
     pub(crate) fn all(home: Home) -> Vec<Stage> {
         let crates: &[&str] = match home {
             Home::Server => &["rfs-server", "rfs-fuse"],
@@ -51,12 +53,12 @@ impl Stage {
         tests.chain(scripts.into_iter().map(Stage::Script)).collect()
     }
 
-    /// True for tests in Rust.
+    /// Returns true for Rust tests.
     pub(crate) fn is_tests(&self) -> bool {
         matches!(self, Stage::Tests(_))
     }
 
-    /// The part of it that failed.
+    /// Returns a stage with only the failed test.
     pub(crate) fn only(&self, failed: &str) -> Stage {
         match (self, one_test(failed)) {
             (Stage::Tests(_), Some(test)) => Stage::Tests(test),
@@ -64,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// All but what failed. A script is run as a whole.
+    /// Returns this stage without the failed test. A script has no parts, so it stays whole.
     pub(crate) fn without(&self, failed: &str) -> Stage {
         match (self, one_test(failed)) {
             (Stage::Tests(filter), Some(test)) => Stage::Tests(format!("{filter} - ({test})")),
@@ -72,7 +74,7 @@ impl Stage {
         }
     }
 
-    /// Runs it, with a fault or without one.
+    /// Runs the stage, with a fault if given.
     pub(crate) fn run(&self, fault: Option<Fault>) -> Outcome {
         let scratch = match Scratch::new() {
             Ok(scratch) => scratch,
@@ -85,24 +87,25 @@ impl Stage {
             Stage::Script(words) => command.args(*words),
         };
         command.env(VARIABLE, fault.map_or("", Fault::name)).env("TMPDIR", &scratch.0);
-        // Failures that are wanted are not to be written down.
+        // Failures are expected here, so proptest must not record them.
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
         command.env("RFS_PROFILE", "debug").env("RFS_PJDFSTEST_TIMEOUT", "600").env("RUST_BACKTRACE", "0");
         match command.output() {
             Ok(output) => {
-                let said = [output.stdout, output.stderr].concat();
-                self.outcome(output.status.code(), &String::from_utf8_lossy(&said))
+                let printed = [output.stdout, output.stderr].concat();
+                self.outcome(output.status.code(), &String::from_utf8_lossy(&printed))
             }
             Err(e) => Outcome::Broken(format!("timeout does not start: {e}")),
         }
     }
 
-    fn outcome(&self, status: Option<i32>, said: &str) -> Outcome {
-        let last = || said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").to_owned();
+    fn outcome(&self, status: Option<i32>, printed: &str) -> Outcome {
+        let last =
+            || printed.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").to_owned();
         match (status, self) {
             (Some(0), _) => Outcome::Passed,
             (_, Stage::Script(words)) => Outcome::Failed(words.join(" ")),
-            (_, Stage::Tests(_)) => match failed_test(said) {
+            (_, Stage::Tests(_)) => match failed_test(printed) {
                 Some(test) => Outcome::Failed(test),
                 None => Outcome::Broken(format!("cargo nextest: {}", last())),
             },
@@ -119,15 +122,16 @@ fn nextest(filter: &str) -> Vec<&str> {
     words
 }
 
-/// Selects a test by its binary and its name.
+/// Returns a nextest filter for one test, given its binary and its name.
 fn one_test(test: &str) -> Option<String> {
     let (binary, test) = test.split_once(' ')?;
     Some(format!("binary_id(={binary}) & test(={test})"))
 }
 
-/// The binary and the name of the first test that failed, as nextest says it: `FAIL [ 0.1s] (1/9) BINARY TEST`.
-fn failed_test(said: &str) -> Option<String> {
-    said.lines().find_map(|line| {
+/// Returns the binary and the name of the first failed test in the output of nextest, which has the
+/// format `FAIL [ 0.1s] (1/9) BINARY TEST`.
+fn failed_test(printed: &str) -> Option<String> {
+    printed.lines().find_map(|line| {
         let line = line.trim_start();
         let (verdict, rest) = line.split_once(" [")?;
         let failed =
@@ -142,12 +146,12 @@ fn failed_test(said: &str) -> Option<String> {
     })
 }
 
-/// A directory for what tests leave behind when they are ended, mounts among it.
+/// A directory for the temporary files and mounts of killed tests. Drop unmounts and removes them.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> io::Result<Scratch> {
-        // Not in the tree: names of sockets are short.
+        // Not in the tree: the path of a Unix socket is limited to 108 bytes.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = Path::new("/tmp").join(format!("rfs-seeded-{}-{number}", std::process::id()));
@@ -158,7 +162,7 @@ impl Scratch {
 }
 
 impl Scratch {
-    /// What is mounted in it.
+    /// Returns the mount points in the directory.
     fn mounts(&self) -> Vec<PathBuf> {
         let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
@@ -171,13 +175,13 @@ impl Drop for Scratch {
         for point in self.mounts() {
             Command::new("umount").arg("--lazy").arg(point).status().ok();
         }
-        // Nothing is removed that is mounted.
+        // Removing files below a mount point would remove them from the mounted file system.
         let removed = match self.mounts().as_slice() {
             [] => fs::remove_dir_all(&self.0),
             [first, ..] => Err(io::Error::other(format!("{} is mounted", first.display()))),
         };
         if let Err(e) = removed {
-            eprintln!("{} stays: {e}", self.0.display());
+            eprintln!("cannot remove {}: {e}", self.0.display());
         }
     }
 }
@@ -187,23 +191,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_test_that_failed_is_found() {
-        let said = "\n        FAIL [   0.014s] ( 14/233) rfs-server dispatch::tests::names::exclusive\n  stderr\n    \
+    fn the_first_failed_test_is_found() {
+        let printed = "\n        FAIL [   0.014s] ( 14/233) rfs-server dispatch::tests::names::exclusive\n  stderr\n    \
                     TIMEOUT [ 60.01s] rfs-fuse::locks two words\n";
-        assert_eq!(failed_test(said), Some("rfs-server dispatch::tests::names::exclusive".into()));
-        let said = "     SIGSEGV [   1.2s] (2/2) rdmabox::conformance raw::reads\n";
-        assert_eq!(failed_test(said), Some("rdmabox::conformance raw::reads".into()));
-        let said = "TIMEOUT [  60.012s] rfs-fuse::locks a_lock\n";
-        assert_eq!(failed_test(said), Some("rfs-fuse::locks a_lock".into()));
-        for said in
+        assert_eq!(failed_test(printed), Some("rfs-server dispatch::tests::names::exclusive".into()));
+        let printed = "     SIGSEGV [   1.2s] (2/2) rdmabox::conformance raw::reads\n";
+        assert_eq!(failed_test(printed), Some("rdmabox::conformance raw::reads".into()));
+        let printed = "TIMEOUT [  60.012s] rfs-fuse::locks a_lock\n";
+        assert_eq!(failed_test(printed), Some("rfs-fuse::locks a_lock".into()));
+        for printed in
             ["", "error: could not compile", "     Summary [ 1s] 3 tests run", "SLOW [>60s] rdmabox::a b"]
         {
-            assert_eq!(failed_test(said), None, "{said}");
+            assert_eq!(failed_test(printed), None, "{printed}");
         }
     }
 
     #[test]
-    fn what_failed_is_run_again_alone() {
+    fn a_failed_test_is_repeated_alone() {
         let stage = Stage::Tests("package(rfs-server)".into());
         let Stage::Tests(filter) = stage.only("rfs-server::keys a_test") else { panic!("tests") };
         assert_eq!(filter, "binary_id(=rfs-server::keys) & test(=a_test)");
@@ -212,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_cannot_be_run_have_found_nothing() {
+    fn a_stage_that_could_not_run_has_not_found_a_fault() {
         let stage = Stage::Tests(String::new());
         assert_eq!(stage.outcome(Some(0), ""), Outcome::Passed);
-        let said = "error: no such feature\n\n";
+        let printed = "error: no such feature\n\n";
         let broken = Outcome::Broken("cargo nextest: error: no such feature".into());
-        assert_eq!(stage.outcome(Some(101), said), broken);
+        assert_eq!(stage.outcome(Some(101), printed), broken);
         let script = Stage::Script(&["ci/fsx", "shm"]);
-        assert_eq!(script.outcome(None, said), Outcome::Failed("ci/fsx shm".into()));
+        assert_eq!(script.outcome(None, printed), Outcome::Failed("ci/fsx shm".into()));
     }
 }

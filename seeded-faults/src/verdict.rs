@@ -1,4 +1,4 @@
-//! What became of a fault, and the line of the table about it.
+//! The verdict on a fault, and its line in the table.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ enum Kind {
     Unknown(String),
 }
 
-/// What became of a fault.
+/// The verdict on a fault.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     fault: Fault,
@@ -20,22 +20,22 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// A test found it, after so many seconds.
+    /// Returns a verdict: test `by` found the fault after `seconds`.
     pub(crate) fn caught(fault: Fault, by: String, seconds: u64) -> Verdict {
         Verdict { fault, kind: Kind::Caught(by), seconds }
     }
 
-    /// All tests passed.
+    /// Returns a verdict: all tests passed despite the fault.
     pub(crate) fn missed(fault: Fault, seconds: u64) -> Verdict {
         Verdict { fault, kind: Kind::Missed, seconds }
     }
 
-    /// The tests could not tell. It does not count as caught.
+    /// Returns a verdict: the tests could not decide. It does not count as caught.
     pub(crate) fn unknown(fault: Fault, why: String) -> Verdict {
         Verdict { fault, kind: Kind::Unknown(why), seconds: 0 }
     }
 
-    /// Whether a test found it.
+    /// Returns true if a test found the fault.
     pub(crate) fn is_caught(&self) -> bool {
         matches!(self.kind, Kind::Caught(_))
     }
