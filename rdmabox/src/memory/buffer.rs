@@ -1,4 +1,4 @@
-//! Buffers of a caller's own that requests may use after the call that made them.
+//! Caller-owned buffers that requests may use after the issuing call has returned.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -10,58 +10,59 @@ use super::{PreMrBuf, own_buf::OwnBuf};
 /// A buffer to send from.
 ///
 /// # Safety
-/// [`bytes`](Self::bytes) gives the same bytes at the same address every time, also after the value has been moved,
-/// until the value is dropped or borrowed mutably; and moving the value does not assert that its bytes are not read
-/// elsewhere (as moving a `Box` does).
+/// [`bytes`](Self::bytes) must return the same bytes at the same address on every call, also after
+/// a move of the value, until the value is dropped or borrowed mutably. A move of the value must
+/// not assert unique access to the bytes, as the move of a `Box` does.
 pub unsafe trait SendBuf: Send + 'static {
-    /// What is sent.
+    /// Returns the bytes to send.
     fn bytes(&self) -> &[u8];
 }
 
 /// A buffer to receive into.
 ///
 /// # Safety
-/// As [`SendBuf`], for [`bytes_mut`](Self::bytes_mut), which gives the same bytes as [`bytes`](SendBuf::bytes).
+/// As for [`SendBuf`]. [`bytes_mut`](Self::bytes_mut) must return the same bytes as
+/// [`bytes`](SendBuf::bytes).
 pub unsafe trait RecvBuf: SendBuf {
-    /// What is filled: all of it.
+    /// Returns the bytes to fill; a request fills all of them.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-// SAFETY: the elements of a vector stay where they are when the vector is moved.
+// SAFETY: a move of a vector does not move its elements.
 unsafe impl SendBuf for Vec<u8> {
     fn bytes(&self) -> &[u8] {
         self
     }
 }
 
-// SAFETY: as above.
+// SAFETY: a move of a vector does not move its elements.
 unsafe impl RecvBuf for Vec<u8> {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self
     }
 }
 
-// SAFETY: borrowed for as long as the program runs.
+// SAFETY: the bytes stay borrowed until the process ends.
 unsafe impl SendBuf for &'static [u8] {
     fn bytes(&self) -> &[u8] {
         self
     }
 }
 
-// SAFETY: shared bytes are not changed, and stay where they are while anybody holds them.
+// SAFETY: shared bytes never change, and they stay in place while a reference exists.
 unsafe impl SendBuf for Arc<[u8]> {
     fn bytes(&self) -> &[u8] {
         self
     }
 }
 
-/// A buffer in registered memory: requests of its session that use it are neither copied nor registered.
+/// A buffer in registered memory. Requests of its session neither copy nor register it.
 #[derive(Debug)]
 pub struct Buffer(Place);
 
 #[derive(Debug)]
 enum Place {
-    /// Goes back when it is dropped.
+    /// A block that returns to the pool when it is dropped.
     Pool(PreMrBuf),
     Own(OwnBuf),
 }
@@ -98,14 +99,14 @@ impl DerefMut for Buffer {
     }
 }
 
-// SAFETY: its block of the pool, or its own memory, stays mapped at its place and belongs to it until it is dropped.
+// SAFETY: the buffer owns its pool block or its memory, which stays mapped in place until the drop.
 unsafe impl SendBuf for Buffer {
     fn bytes(&self) -> &[u8] {
         self
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the buffer owns its pool block or its memory, which stays mapped in place until the drop.
 unsafe impl RecvBuf for Buffer {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self

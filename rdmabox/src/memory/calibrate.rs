@@ -1,11 +1,12 @@
-//! Where registering a caller's memory becomes cheaper than copying it through the pool (RDMAbox, section IV-A and Fig.
-//! 5: 928 KiB in user space on the paper's card).
+//! Finds the request size above which registering the caller's memory costs less than copying it.
 //!
-//! Measuring and deciding are apart: [`measure`] does to a domain and a pool what requests would, [`threshold_of`] is a
-//! pure function of the table that comes out.
+//! RDMAbox describes the trade-off (section IV-A and Fig. 5) and measures 928 KiB in user space on
+//! its card. [`measure`] performs both operations on a domain and a pool. [`threshold_of`] computes
+//! the threshold from the resulting table without I/O, locks or clock.
 //!
-//! What is measured is the best case of both: memory that is present and, up to the size of the processor's caches, at
-//! hand there. Copying has more to lose from the worse cases, and so the result is rather too large than too small.
+//! The measurement covers the best case of both ways: the memory is present and, if it fits, in the
+//! processor's caches. Worse cases slow down copying more, so the threshold is too large rather
+//! than too small.
 
 use std::{
     sync::Arc,
@@ -15,47 +16,49 @@ use std::{
 use super::PreMrPool;
 use crate::verbs::{Access, ProtectionDomain};
 
-/// Smallest size measured. Below it, copying is a matter of the pool's lock and not of bytes.
+/// Smallest measured size in bytes. Below it, the pool's lock dominates the cost of a copy.
 const SMALLEST: usize = 512;
-/// Most repetitions; the least duration of them counts.
+/// Maximum number of repetitions; the shortest duration counts.
 const ROUNDS: usize = 5;
-/// Time after which no further repetition begins. The first, which also brings the memory in, is always made: for a
-/// largest block of 1 MiB it costs about as much as copying 4 MiB.
+/// Time after which no further repetition begins. The first repetition always runs and also faults
+/// the memory in. With a largest block of 1 MiB it costs about as much as copying 4 MiB.
 const BUDGET: Duration = Duration::from_millis(2);
 
-/// What moving `bytes` through local memory takes in either way.
+/// Durations of moving `bytes` through local memory by copy and by registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// The size.
+    /// Size of the transfer in bytes.
     pub bytes: u64,
-    /// Nanoseconds to take a block of the pool, copy the bytes there and give it back.
+    /// Nanoseconds to take a pool block, copy the bytes into it and return it.
     pub copy: u64,
-    /// Nanoseconds to register the bytes and undo it; `u64::MAX` where the domain refused.
+    /// Nanoseconds to register and deregister the bytes; `u64::MAX` if the domain refused.
     pub register: u64,
 }
 
-/// The largest size up to which a request is better copied: 0 if registering is always cheaper, `u64::MAX` if it never is.
+/// Returns the largest size for which a copy is cheaper: 0 if registering is always cheaper,
+/// `u64::MAX` if it never is.
 ///
-/// `table` is in ascending order of size. From the result on, registering is cheaper for every larger size in it; a
-/// smaller one at which it happens to be cheaper as well does not count. Between the two sizes in question the
-/// durations are taken to be straight lines.
+/// `table` is in ascending order of size. Registering is cheaper for every size in the table above
+/// the result. Smaller sizes for which registering happens to be cheaper do not count. The result
+/// is interpolated linearly between the two neighbouring sizes.
 pub fn threshold_of(table: &[Measured]) -> u64 {
     let Some(last) = table.iter().rposition(|m| m.copy <= m.register) else { return 0 };
     let (Some(below), Some(above)) = (table.get(last), table.get(last + 1)) else { return u64::MAX };
-    // How much copying gains at the one, and loses at the other: the lines cross in between in that proportion.
+    // The lines cross at the ratio of the gain at the smaller size to the loss at the larger size.
     let gain = u128::from(below.register - below.copy);
     let loss = u128::from(above.copy - above.register);
     let step = u128::from(above.bytes.saturating_sub(below.bytes));
-    // Less than the step, as the loss is not zero.
+    // Less than `step`, because `loss` is not zero.
     let beyond = u64::try_from(step * gain / (gain + loss)).unwrap_or(0);
     below.bytes + beyond
 }
 
-/// Measures sizes of powers of two from 512 bytes to the pool's largest block. Takes memory of that size meanwhile, and
-/// blocks of the pool one at a time; sizes that it cannot have are left out.
+/// Measures powers of two from 512 bytes to the pool's largest block. Allocates a buffer of the
+/// largest size and takes one pool block at a time. Sizes for which the pool has no block are left
+/// out.
 pub fn measure(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> Vec<Measured> {
     let started = Instant::now();
-    // Written, so that every page is there, and its own.
+    // Written, so that the process has a private page for every part of the buffer.
     let mut buffer = vec![1u8; pool.max_block()];
     let sizes = std::iter::successors(Some(SMALLEST), |size| size.checked_mul(2));
     let mut table: Vec<Measured> = sizes
@@ -71,8 +74,8 @@ pub fn measure(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> Vec<Measured
             let copied = nanos(|| pool.acquire(bytes.len()).map(|block| block.write(0, bytes)));
             measured.copy = measured.copy.min(copied.unwrap_or(u64::MAX));
             let registered = nanos(|| {
-                // SAFETY: the bytes are lent to this closure alone, no request uses the registration, and it is gone
-                // when the closure returns.
+                // SAFETY: this closure has the bytes to itself, no request uses the registration,
+                // and the closure drops it before it returns.
                 unsafe {
                     pd.register_borrowed(bytes.as_mut_ptr() as u64, bytes.len() as u64, Access::LOCAL_WRITE)
                 }
@@ -86,18 +89,19 @@ pub fn measure(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> Vec<Measured
     table
 }
 
-/// Nanoseconds that `f` takes, if it works.
+/// Returns the nanoseconds that `f` takes, or `None` if `f` fails.
 fn nanos(f: impl FnOnce() -> Option<()>) -> Option<u64> {
     let started = Instant::now();
     f()?;
     Some(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX - 1))
 }
 
-/// The threshold between preMR and dynMR for a domain and a pool, found in a few milliseconds; see [`threshold_of`].
+/// Returns the threshold between preMR and dynMR for a domain and a pool, within a few
+/// milliseconds. See [`threshold_of`].
 pub fn calibrate(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> u64 {
     let table = measure(pd, pool);
     let threshold = threshold_of(&table);
-    log::debug!("copying up to {threshold} bytes, registering from there: {table:?}");
+    log::debug!("preMR threshold {threshold} bytes: {table:?}");
     threshold
 }
 
@@ -119,12 +123,12 @@ mod tests {
     #[test]
     fn the_lines_cross_between_two_sizes() {
         let rows = [(4096, 100, 1000), (8192, 200, 1000), (16384, 400, 1000), (32768, 1200, 1000)];
-        // 600 of 800 nanoseconds of the way.
+        // 600 ns of the gap of 800 ns, so 6/8 of the step.
         assert_eq!(threshold_of(&table(&rows)), 16384 + 16384 * 6 / 8);
     }
 
     #[test]
-    fn always_and_never() {
+    fn the_threshold_is_zero_or_unlimited_if_one_way_is_always_cheaper() {
         assert_eq!(threshold_of(&table(&[(4096, 100, 99), (8192, 200, 99)])), 0);
         assert_eq!(threshold_of(&table(&[(4096, 100, 200), (8192, 200, 200)])), u64::MAX);
         assert_eq!(threshold_of(&table(&[(4096, 100, u64::MAX), (8192, 200, u64::MAX)])), u64::MAX);
@@ -132,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn one_small_size_that_is_quick_to_register_does_not_count() {
+    fn a_single_small_size_that_registers_quickly_does_not_count() {
         let rows = [(4096, 300, 200), (8192, 200, 200), (16384, 500, 200)];
         assert_eq!(threshold_of(&table(&rows)), 8192);
     }
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_is_measured_and_everything_given_back() {
+    fn every_size_is_measured_and_every_block_returned() {
         let pool = pool(64);
         let pd = SoftDevice::new().unwrap().alloc_pd().unwrap();
         let table = measure(&*pd, &pool);
@@ -163,7 +167,7 @@ mod tests {
         );
     }
 
-    /// Registers up to a size, and knows what is registered.
+    /// Domain that refuses registrations longer than `max`.
     #[derive(Debug)]
     struct Limited {
         inner: Arc<dyn ProtectionDomain>,
@@ -184,7 +188,7 @@ mod tests {
             if length > self.max {
                 return Err(VerbsError::Limit { what: "length", asked: length, limit: self.max });
             }
-            // SAFETY: as this function's contract.
+            // SAFETY: the caller keeps this function's contract.
             unsafe { self.inner.register_borrowed(addr, length, access) }
         }
 
@@ -194,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_registered_is_copied() {
+    fn sizes_that_cannot_be_registered_are_copied() {
         let inner = SoftDevice::new().unwrap().alloc_pd().unwrap();
         let table = measure(&Limited { inner: Arc::clone(&inner), max: 16384 }, &pool(64));
         let refused: Vec<bool> = table.iter().map(|measured| measured.register == u64::MAX).collect();
@@ -223,11 +227,12 @@ mod tests {
         }
 
         #[test]
-        fn straight_lines_cross_where_they_do(
+        fn the_threshold_is_where_two_straight_lines_cross(
             per_kib in 1..1000u64,
             fixed in 1..1_000_000_000u64,
         ) {
-            // A copy costs so much per KiB, and registering always the same.
+            // The cost of a copy is proportional to its size; the cost of a registration is
+            // constant.
             let table: Vec<Measured> = (10..30)
                 .map(|order| Measured { bytes: 1 << order, copy: per_kib << (order - 10), register: fixed })
                 .collect();

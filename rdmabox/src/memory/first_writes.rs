@@ -1,13 +1,15 @@
-//! The first writes to a peer's memory that is mapped here.
+//! Reduces page faults at the first writes to a peer's mapped memory.
 //!
-//! A mapping begins without pages, which appear fault by fault. What that costs depends on whether the file behind the mapping has the page:
+//! A new mapping has no pages; each page appears with a fault. The cheapest way to write depends on
+//! whether the file behind the mapping has the page:
+//! - If the file has the page, a read fault also maps the pages around it, while a write fault maps
+//!   a single page. So this module reads one byte of each [`UNIT`] before the copy.
+//! - If the file lacks the page, a fault zeroes it before the copy overwrites it. `pwritev` does
+//!   not zero. So long writes go through the file, which has the pages afterwards.
 //!
-//! - If it does, as the server has taken its memory from the system, a fault for reading brings in the pages around it, too, and all of them can be written then; one for writing
-//!   brings a single page. So one byte of each [`UNIT`] is looked at before the rest is written.
-//! - If it does not, the kernel finds a page and zeroes it, only for it to be overwritten. `pwritev` to the file does not zero. So what is long is written through the file, and the next time
-//!   the file has it.
-//!
-//! The kernel lets one write to a file go on at a time. Where a thread of this process is at it, others make pages present instead, which they can do side by side.
+//! # Concurrency
+//! Any thread may write. The kernel runs one write per file at a time: while one thread writes to
+//! the file, other threads populate the mapping instead, which they can do in parallel.
 
 use std::{
     fs::{self, File},
@@ -24,61 +26,62 @@ use super::{
     mapping::{RESIDENCY, page_size},
 };
 
-/// Bytes of which account is kept together, and which a fault for reading brings in: the kernel's `fault_around_bytes`, as it comes.
+/// Bytes tracked together, and mapped by one read fault: the kernel's default `fault_around_bytes`.
 const UNIT: usize = 64 * 1024;
-/// Who is given huge pages of shared memory.
+/// Kernel setting that says which mappings of shared memory get huge pages.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-/// Pieces of one write through the file.
+/// Maximum number of pieces of one write through the file.
 const PIECES: usize = 16;
 
-/// What is known of a unit.
+/// Known state of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    /// Nothing.
+    /// The state is not known.
     Unknown,
-    /// The file has it.
+    /// The file has the unit's pages.
     InFile,
-    /// It is present in the mapping.
+    /// The mapping has the unit's pages.
     Mapped,
 }
 
-/// What has become of each unit.
+/// State of each unit of a mapping.
 #[derive(Debug)]
 pub(super) struct FirstWrites {
-    /// `None` where nothing may be written through it.
+    /// File behind the mapping; `None` if it must not be written.
     file: Option<File>,
     units: Box<[AtomicU8]>,
-    /// A thread is writing to the file.
+    /// True while a thread writes to the file.
     writing: AtomicBool,
 }
 
 impl FirstWrites {
-    /// Of a file of so many bytes. `None` if it takes too much memory to keep account of them.
+    /// Returns the state for a file of `len` bytes, or `None` if its table cannot be allocated.
     pub(super) fn new(file: File, len: usize) -> Option<FirstWrites> {
         let longest = getrlimit(Resource::Fsize).current;
         let huge = fs::read_to_string(HUGE_PAGES).unwrap_or_default();
         let file = may_be_written(len, longest, &huge).then_some(file);
-        // Their pages, too, are only there once they are used.
+        // The table's pages are also allocated only when they are used.
         let units = <[AtomicU8]>::new_box_zeroed_with_elems(len.div_ceil(UNIT)).ok()?;
         Some(FirstWrites { file, units, writing: AtomicBool::new(false) })
     }
 
-    /// Those of which something lies in a short range; those that begin in a long one: what lies before is up to whoever writes before it.
-    fn numbers(offset: usize, len: usize) -> Range<usize> {
+    /// Returns the units of a range: every unit that a short range touches, or the units that begin
+    /// in a long range. The unit in which a long range begins belongs to the write before it.
+    fn units_of(offset: usize, len: usize) -> Range<usize> {
         let first = if len < UNIT { offset / UNIT } else { offset.div_ceil(UNIT) };
         first..(offset + len).div_ceil(UNIT)
     }
 
-    /// The range from the beginning of the first unit to the end of the last.
-    fn whole(offset: usize, len: usize) -> Range<usize> {
-        let numbers = FirstWrites::numbers(offset, len);
-        numbers.start * UNIT..numbers.end * UNIT
+    /// Returns the range from the start of the first unit to the end of the last unit.
+    fn aligned(offset: usize, len: usize) -> Range<usize> {
+        let units = FirstWrites::units_of(offset, len);
+        units.start * UNIT..units.end * UNIT
     }
 
-    /// What is known of all units of a range.
+    /// Returns the least known state among the units of a range.
     #[inline]
     fn state(&self, offset: usize, len: usize) -> State {
-        let units = &self.units[FirstWrites::numbers(offset, len)];
+        let units = &self.units[FirstWrites::units_of(offset, len)];
         match units.iter().map(|unit| unit.load(Ordering::Relaxed)).min() {
             Some(0) => State::Unknown,
             Some(1) => State::InFile,
@@ -86,19 +89,20 @@ impl FirstWrites {
         }
     }
 
-    /// The units of a range are so.
-    fn are(&self, state: State, offset: usize, len: usize) {
-        for unit in &self.units[FirstWrites::numbers(offset, len)] {
-            // What another thread knows better stays.
+    /// Records a state for the units of a range.
+    fn mark(&self, state: State, offset: usize, len: usize) {
+        for unit in &self.units[FirstWrites::units_of(offset, len)] {
+            // A more advanced state that another thread recorded stays.
             unit.fetch_max(state as u8, Ordering::Relaxed);
         }
     }
 
-    /// Writes pieces, one behind the other, through the file, which has them then. False if it did not, or not all of them.
+    /// Writes consecutive pieces through the file. Returns false if not all bytes were written this
+    /// way.
     ///
     /// # Safety
-    /// Each is mapped for its length.
-    unsafe fn write(
+    /// Each piece is mapped for its length.
+    unsafe fn write_file(
         &self,
         offset: usize,
         len: usize,
@@ -116,25 +120,27 @@ impl FirstWrites {
             *vector = libc::iovec { iov_base: ptr.cast_mut().cast(), iov_len: len };
             count += 1;
         }
-        // SAFETY: the kernel reads from pieces that are mapped, as the caller says, and as many as there are vectors.
+        // SAFETY: the caller guarantees that the pieces are mapped, and `count` vectors are
+        // initialized.
         let done = unsafe { libc::pwritev(file.as_raw_fd(), vectors.as_ptr(), count, offset as libc::off_t) };
         self.writing.store(false, Ordering::Release);
         let all = usize::try_from(done) == Ok(len);
         if all {
-            self.are(State::InFile, offset, len);
+            self.mark(State::InFile, offset, len);
         }
         all
     }
 }
 
 impl Memory {
-    /// Before a copy of pieces, one behind the other, to a mapping of a peer's memory. Makes pages present with fewer faults than the copy would take, or writes the pieces itself:
-    /// then it is true, and there is nothing left to copy. Without effect elsewhere.
+    /// Prepares the copy of consecutive pieces to a mapping of a peer's memory. Either maps pages
+    /// with fewer faults than the copy would take, or writes the pieces itself and returns true:
+    /// then nothing is left to copy. Has no effect on other memory.
     ///
     /// # Safety
     /// Each piece is mapped for its length.
     #[inline]
-    pub(crate) unsafe fn writes_first(
+    pub(crate) unsafe fn prepare_write(
         &self,
         offset: usize,
         len: usize,
@@ -144,41 +150,41 @@ impl Memory {
         self.check(offset, len);
         match first.state(offset, len) {
             State::Mapped => false,
-            // SAFETY: as this function's contract.
-            state => unsafe { self.write_first(first, state, (offset, len), pieces) },
+            // SAFETY: the caller keeps this function's contract.
+            state => unsafe { self.prepare_unmapped(first, state, (offset, len), pieces) },
         }
     }
 
-    /// As [`writes_first`](Self::writes_first), where something is to be done.
+    /// Implements the slow path of `prepare_write`, for ranges that are not known to be mapped.
     ///
     /// # Safety
-    /// As there.
+    /// Each piece is mapped for its length.
     #[cold]
-    unsafe fn write_first(
+    unsafe fn prepare_unmapped(
         &self,
         first: &FirstWrites,
         state: State,
         (offset, len): (usize, usize),
         pieces: impl ExactSizeIterator<Item = (*const u8, usize)>,
     ) -> bool {
-        let whole = FirstWrites::whole(offset, len);
+        let whole = FirstWrites::aligned(offset, len);
         let whole = whole.start..whole.end.min(self.len());
         if state == State::InFile || self.is_resident(&whole) {
-            self.look(&whole);
+            self.touch_units(&whole);
         } else if len < UNIT {
-            // More than is written is not made present: it may be that nobody needs it.
+            // A short write maps no more than it writes, because the rest may never be used.
             return false;
-        // SAFETY: as this function's contract.
-        } else if unsafe { first.write(offset, len, pieces) } {
+        // SAFETY: the caller keeps this function's contract.
+        } else if unsafe { first.write_file(offset, len, pieces) } {
             return true;
         } else {
             self.populate(whole.start, whole.len());
         }
-        first.are(State::Mapped, offset, len);
+        first.mark(State::Mapped, offset, len);
         false
     }
 
-    /// Whether the file behind the mapping has a range, as far as the kernel says.
+    /// Returns true if the kernel reports every page of the range as present in the file.
     fn is_resident(&self, range: &Range<usize>) -> bool {
         let page = page_size();
         let (mut at, end) = (range.start / page, range.end.div_ceil(page));
@@ -194,23 +200,26 @@ impl Memory {
         true
     }
 
-    /// Reads a byte of each unit: as much as the kernel brings in with one fault for reading, of what the file has.
-    fn look(&self, range: &Range<usize>) {
+    /// Reads a byte of each unit, so that one read fault per unit maps the pages that the file has.
+    fn touch_units(&self, range: &Range<usize>) {
         let base = self.addr() as usize;
         let mut at = range.start;
         while at < range.end {
-            // SAFETY: inside the mapping, of which any byte may be read at any time; what others write there meanwhile is nobody's concern, as the byte is not used.
+            // SAFETY: the address is inside the mapping. Concurrent writes do no harm, because the
+            // byte is not used.
             unsafe { self.ptr(at).read_volatile() };
-            // The kernel brings in what lies between two multiples of it, of addresses.
+            // The kernel maps the aligned unit around the faulting address.
             at = (base + at + 1).next_multiple_of(UNIT) - base;
         }
     }
 }
 
-/// Whether a file of so many bytes may be written, under the limit of this process and as to huge pages.
+/// Returns true if writes to a file of `len` bytes are allowed by the process's file size limit and
+/// keep huge pages possible.
 fn may_be_written(len: usize, longest: Option<u64>, huge: &str) -> bool {
-    // Behind the limit a write ends the process (SIGXFSZ); a mapping knows no limit. And where huge pages are for mappings that ask for them, a write to
-    // the file has small ones put there for good.
+    // A write beyond the limit raises SIGXFSZ and ends the process; a mapping has no such limit. If
+    // huge pages are for mappings that request them, a write to the file would allocate small pages
+    // for good.
     longest.is_none_or(|longest| len as u64 <= longest) && !huge.contains("[advise]")
 }
 
@@ -223,11 +232,12 @@ mod tests {
     fn first_writes(len: usize) -> FirstWrites {
         let file = tempfile::tempfile().unwrap();
         file.set_len(len as u64).unwrap();
-        // Whatever huge pages this machine has.
+        // A file that may be written, independent of the huge page setting of this machine.
         FirstWrites { file: Some(file.try_clone().unwrap()), ..FirstWrites::new(file, len).unwrap() }
     }
 
-    /// Whether a page is a page. If not, says so.
+    /// Returns true if shared memory has no huge pages here; otherwise prints why the test does not
+    /// run.
     fn has_small_pages() -> bool {
         let huge = fs::read_to_string(HUGE_PAGES).unwrap_or_default();
         let small = huge.is_empty() || huge.contains("[never]") || huge.contains("[deny]");
@@ -240,11 +250,11 @@ mod tests {
     fn write(writes: &FirstWrites, offset: usize, pieces: &[&[u8]]) -> bool {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         // SAFETY: slices.
-        unsafe { writes.write(offset, len, pieces.iter().map(|piece| (piece.as_ptr(), piece.len()))) }
+        unsafe { writes.write_file(offset, len, pieces.iter().map(|piece| (piece.as_ptr(), piece.len()))) }
     }
 
     #[test]
-    fn what_is_known_of_a_range_is_what_is_known_of_each_unit() {
+    fn the_state_of_a_range_is_the_least_known_state_of_its_units() {
         let writes = first_writes(4 * UNIT + 5);
         assert_eq!(writes.state(0, 4 * UNIT + 5), State::Unknown);
         assert!(write(&writes, UNIT, &[&[7; UNIT]]));
@@ -254,19 +264,19 @@ mod tests {
         assert_eq!(writes.state(UNIT + 1, UNIT), State::Unknown, "it begins before, another inside");
         assert_eq!(writes.state(2 * UNIT - 1, 1), State::InFile, "a part of it");
         assert_eq!(writes.state(2 * UNIT - 1, 2), State::Unknown, "a part of two");
-        writes.are(State::Mapped, UNIT, UNIT);
-        writes.are(State::InFile, 0, 4 * UNIT + 5);
+        writes.mark(State::Mapped, UNIT, UNIT);
+        writes.mark(State::InFile, 0, 4 * UNIT + 5);
         assert_eq!(writes.state(UNIT, UNIT), State::Mapped, "as before");
         assert_eq!(writes.state(0, 4 * UNIT + 5), State::InFile);
-        writes.are(State::Mapped, 4 * UNIT, 5);
+        writes.mark(State::Mapped, 4 * UNIT, 5);
         assert_eq!(writes.state(4 * UNIT + 4, 1), State::Mapped);
         assert_eq!(writes.state(3, 0), State::InFile, "nothing of the first");
-        assert_eq!(FirstWrites::whole(1, 5), 0..UNIT);
-        assert_eq!(FirstWrites::whole(1, 2 * UNIT), UNIT..3 * UNIT);
+        assert_eq!(FirstWrites::aligned(1, 5), 0..UNIT);
+        assert_eq!(FirstWrites::aligned(1, 2 * UNIT), UNIT..3 * UNIT);
     }
 
     #[test]
-    fn long_writes_that_follow_each_other_know_each_unit_once() {
+    fn consecutive_long_writes_mark_every_unit_once() {
         let writes = first_writes(7 * UNIT);
         let bytes = vec![7; 3 * UNIT / 2];
         for state in [State::Unknown, State::InFile] {
@@ -291,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_so_is_left_to_the_caller() {
+    fn a_write_that_cannot_go_through_the_file_is_left_to_the_caller() {
         let writes = first_writes(2 * UNIT);
         let (byte, unit) = ([1], [1; UNIT]);
         assert!(!write(&writes, 0, &[&unit[1..]]), "too short");
@@ -310,7 +320,7 @@ mod tests {
         assert!(!write(&nowhere, 0, &[&unit]));
     }
 
-    /// A peer's memory, and the mapping of it.
+    /// Returns a peer's memory and a mapping of it.
     fn mapped() -> (Memory, Memory) {
         const LEN: usize = 16 << 20;
         let lent = Memory::shared("test", LEN).unwrap();
@@ -320,13 +330,13 @@ mod tests {
 
     fn put(mapping: &Memory, offset: usize, bytes: &[u8]) {
         // SAFETY: a slice.
-        if unsafe { !mapping.writes_first(offset, bytes.len(), [(bytes.as_ptr(), bytes.len())].into_iter()) }
+        if unsafe { !mapping.prepare_write(offset, bytes.len(), [(bytes.as_ptr(), bytes.len())].into_iter()) }
         {
             mapping.write(offset, bytes);
         }
     }
 
-    /// Bytes that are present in a mapping, in anybody's pages.
+    /// Returns the number of resident bytes of a mapping.
     fn present(mapping: &Memory) -> usize {
         let maps = fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", mapping.addr());
@@ -336,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_does_not_have_is_written_through_it_once() {
+    fn pages_that_the_file_lacks_are_written_through_it_once() {
         if !has_small_pages() {
             return;
         }
@@ -353,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_has_is_made_present_by_unit() {
+    fn pages_that_the_file_has_are_mapped_by_unit() {
         if !has_small_pages() {
             return;
         }
@@ -367,7 +377,7 @@ mod tests {
             (state(0), state(2 * UNIT), state(3 * UNIT)),
             (State::Unknown, State::Mapped, State::Unknown)
         );
-        // What is short brings in nothing that is not there; neither does what is long, but for itself.
+        // A short write maps only pages that exist. A long write maps nothing but its own range.
         let before = present(&mapping);
         put(&mapping, 5 * UNIT + 5, &[4; 3]);
         assert_eq!((state(5 * UNIT), present(&mapping)), (State::Unknown, before + page_size()));
@@ -389,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_where_it_would_end_the_process_or_take_huge_pages_away() {
+    fn a_file_is_not_written_if_that_ends_the_process_or_prevents_huge_pages() {
         assert!(may_be_written(UNIT, None, "always within_size advise [never] deny force"));
         assert!(may_be_written(UNIT, Some(UNIT as u64), ""));
         assert!(!may_be_written(UNIT + 1, Some(UNIT as u64), ""));

@@ -1,9 +1,10 @@
-//! Memory that a caller lends to requests.
+//! Loans of a caller's memory to requests.
 //!
-//! A [`Loan`] is a caller's slice without its lifetime, so that requests of several threads can sit in one queue.
-//! For the length of a blocking call [`scope`] makes that sound: it does not return, not even by unwinding, before
-//! every loan made in it is dropped. For a request that outlives the call, a [`Lent`] buffer does: it is given back, or
-//! dropped, only when every loan of it is. Requests drop their loans only when the device has let go of the memory.
+//! A [`Loan`] is a caller's slice without its lifetime, so that one queue can hold requests of
+//! several threads. For a blocking call, [`scope`] makes this sound: it does not return, not even
+//! by unwinding, before every loan made in it is dropped. For a request that outlives the call, the
+//! caller moves its buffer into a [`Lent`], which returns the buffer only after every loan of it is
+//! dropped. Requests drop their loans only after the device has stopped using the memory.
 
 use std::{cell::RefCell, marker::PhantomData, sync::Arc};
 
@@ -16,7 +17,8 @@ use crate::{
     verbs::{Access, MrHandle, ProtectionDomain, Sge, VerbsError},
 };
 
-/// A slice on loan. Exclusive loans are written by at most one request at a time: they come from `&mut` slices.
+/// A slice on loan. At most one request writes to an exclusive loan, because it comes from a `&mut`
+/// slice.
 #[derive(Debug)]
 pub(crate) struct Loan {
     ptr: *mut u8,
@@ -35,20 +37,20 @@ impl Loan {
         self.len
     }
 
-    /// Virtual address of the first byte.
+    /// Returns the virtual address of the first byte.
     pub(crate) fn addr(&self) -> u64 {
         self.ptr as u64
     }
 
-    /// The bytes of a loan of a shared slice; `None` for an exclusive one.
+    /// Returns the bytes of a shared loan, `None` for an exclusive loan.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
-        // SAFETY: a loan of a shared slice: valid and unchanged while the loan exists.
+        // SAFETY: a shared loan is valid and unchanged while it exists.
         (!self.writable).then(|| unsafe { std::slice::from_raw_parts(self.ptr, self.len) })
     }
 
-    /// The bytes of an exclusive loan; `None` for one of a shared slice.
+    /// Returns the bytes of an exclusive loan, `None` for a shared loan.
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        // SAFETY: an exclusive loan: nobody else reads or writes the slice while it exists.
+        // SAFETY: while an exclusive loan exists, no other code accesses the slice.
         self.writable.then(|| unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })
     }
 
@@ -74,7 +76,7 @@ impl Loan {
         unsafe { pd.register_borrowed(self.ptr as u64, self.len as u64, access) }
     }
 
-    /// The element that describes it under a registration of its own.
+    /// Returns the scatter/gather element of the loan under its own registration.
     pub(crate) fn sge(&self, lkey: u32) -> Sge {
         Sge { addr: self.ptr as u64, length: self.len as u32, lkey }
     }
@@ -86,7 +88,7 @@ impl Drop for Loan {
     }
 }
 
-/// Makes loans. `'env` outlives the scope.
+/// Creates loans of memory that lives for `'env`, which outlives the scope.
 #[derive(Debug)]
 pub(crate) struct Scope<'env> {
     count: Arc<AtomicUsize>,
@@ -94,12 +96,12 @@ pub(crate) struct Scope<'env> {
 }
 
 impl<'env> Scope<'env> {
-    /// Lends bytes to be sent.
+    /// Lends bytes that a request sends.
     pub(crate) fn lend(&self, bytes: &'env [u8]) -> Loan {
         self.loan(bytes.as_ptr().cast_mut(), bytes.len(), false)
     }
 
-    /// Lends memory to be filled.
+    /// Lends memory that a request fills.
     pub(crate) fn lend_mut(&self, bytes: &'env mut [u8]) -> Loan {
         self.loan(bytes.as_mut_ptr(), bytes.len(), true)
     }
@@ -110,12 +112,12 @@ impl<'env> Scope<'env> {
     }
 }
 
-/// Waits for the last loan, also while unwinding.
+/// Waits on drop until no loan is left, also during unwinding.
 struct Settle<'a>(&'a AtomicUsize);
 
 impl Drop for Settle<'_> {
     fn drop(&mut self) {
-        // The loans are dropped before a request is reported done, so that this is almost never waited for.
+        // Requests drop their loans before they report completion, so this loop rarely runs.
         while self.0.load(Ordering::Acquire) != 0 {
             yield_now();
         }
@@ -123,46 +125,47 @@ impl Drop for Settle<'_> {
 }
 
 thread_local! {
-    /// The count of this thread's last scope, for the next one.
+    /// Counter of this thread's previous scope, for reuse by the next scope.
     static COUNT: RefCell<Option<LoanCount>> = const { RefCell::new(None) };
 }
 
-/// Runs `f`, which may make loans of slices that outlive the call.
+/// Runs `f`, which may lend slices that outlive this call. Blocks until every loan is dropped.
 pub(crate) fn scope<'env, R>(f: impl FnOnce(&Scope<'env>) -> R) -> R {
     let kept = COUNT.try_with(|count| count.try_borrow_mut().ok()?.take()).ok().flatten();
     let scope = Scope { count: kept.unwrap_or_default(), _env: PhantomData };
     let settle = Settle(&scope.count);
     let result = f(&scope);
     drop(settle);
-    // Nobody counts on it any more. A scope inside of this one, or a thread that ends, has found none and made one.
+    // All loans are dropped, so the counter is free again. A nested scope or an ending thread finds
+    // no counter and creates a new one.
     let _ = COUNT.try_with(|count| count.try_borrow_mut().map(|mut place| *place = Some(scope.count)));
     result
 }
 
-/// How many loans are out. Shared with them.
+/// Number of outstanding loans, shared with the loans.
 pub(crate) type LoanCount = Arc<AtomicUsize>;
 
-/// A buffer of one's own that requests may outlive the call with.
+/// A buffer whose requests may outlive the call that issued them.
 #[derive(Debug)]
 pub(crate) struct Lent<B> {
-    /// None once it was taken back.
+    /// `None` after the buffer was taken back.
     buf: Option<B>,
     count: LoanCount,
 }
 
 impl<B> Lent<B> {
-    /// `count` counts nothing now; it is of use again when the buffer is back.
+    /// Wraps `buf`. `count` must be zero; it can be reused after [`take`](Self::take).
     pub(crate) fn new(buf: B, count: LoanCount) -> Lent<B> {
         debug_assert_eq!(count.load(Ordering::Acquire), 0);
         Lent { buf: Some(buf), count }
     }
 
-    /// True if no loan is out.
+    /// Returns true if no loan is outstanding.
     pub(crate) fn is_back(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Waits for the last loan and gives the buffer back with the count. A buffer is taken back once.
+    /// Blocks until every loan is dropped, then returns the buffer and the counter.
     pub(crate) fn take(mut self) -> (Option<B>, LoanCount) {
         drop(Settle(&self.count));
         (self.buf.take(), Arc::clone(&self.count))
@@ -175,7 +178,8 @@ impl<B> Lent<B> {
 }
 
 impl<B: SendBuf> Lent<B> {
-    /// Loans of its bytes, to be sent, in pieces of at most `max` bytes; one of no bytes if it is empty.
+    /// Lends the bytes for sending, in pieces of at most `max` bytes. An empty buffer yields one
+    /// empty loan.
     pub(crate) fn lend(&self, max: usize) -> impl Iterator<Item = Loan> {
         let bytes = self.buf.as_ref().map_or(&[][..], SendBuf::bytes);
         let pieces = bytes.chunks(max).chain(bytes.is_empty().then_some(bytes));
@@ -184,16 +188,16 @@ impl<B: SendBuf> Lent<B> {
 }
 
 impl<B: RecvBuf> Lent<B> {
-    /// Loans of its bytes, to be filled, in pieces of at most `max` bytes; one of no bytes if it is empty. Once only:
-    /// loans to be filled are exclusive.
+    /// Lends the bytes for filling, in pieces of at most `max` bytes. An empty buffer yields one
+    /// empty loan. The loans are exclusive, so no other loan may be outstanding.
     pub(crate) fn lend_mut(&mut self, max: usize) -> impl Iterator<Item = Loan> {
-        assert!(self.is_back(), "a buffer that is on loan");
+        assert!(self.is_back(), "the buffer is already on loan");
         let (ptr, len) = self.buf.as_mut().map_or((std::ptr::null_mut(), 0), |buf| {
             let bytes = buf.bytes_mut();
             (bytes.as_mut_ptr(), bytes.len())
         });
         let starts = (0..len).step_by(max.max(1)).chain((len == 0).then_some(0));
-        // In bounds: it starts inside the buffer.
+        // In bounds: `at` lies inside the buffer.
         starts.map(move |at| self.loan(ptr.wrapping_add(at), max.min(len - at), true))
     }
 }
@@ -203,8 +207,9 @@ impl<B> Drop for Lent<B> {
         if let Some(buf) = self.buf.take()
             && !self.is_back()
         {
-            // Somebody may still write there. It does not come to this: owners of lent buffers wait.
-            log::error!("a buffer is leaked: requests still use it");
+            // A request may still write to the buffer. Owners wait before they drop it, so this is
+            // not reached.
+            log::error!("buffer leaked: requests still use it");
             std::mem::forget(buf);
         }
     }
@@ -244,7 +249,7 @@ mod tests {
         let data = [1u8; 8];
         scope(|outer| {
             let kept = outer.lend(&data);
-            // Would never end if it waited for the outer one's loan.
+            // This would deadlock if the inner scope waited for the outer loan.
             scope(|inner| drop(inner.lend(&data)));
             drop(kept);
         });

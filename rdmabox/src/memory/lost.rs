@@ -1,11 +1,12 @@
-//! Pages of shared memory that are gone: a SIGBUS that does not end the process.
+//! Keeps the process alive when pages of shared memory are lost (SIGBUS).
 //!
-//! An access to a page of a shared mapping fails with SIGBUS if the file was shortened, or if a page
-//! cannot be had. [`survive`] installs a handler. It puts a page of zeros in the place of the lost one,
-//! so that the access goes on, and reports a failure: the process has to stop using the memory.
+//! An access to a page of a shared mapping fails with SIGBUS if the file was truncated, or if the
+//! kernel cannot provide the page. The handler that [`survive`] installs maps a page of zeros over
+//! the lost page, so that the access continues. It also reports a failure: the process must stop
+//! using the memory.
 //!
 //! # Concurrency
-//! The handler runs on the thread that has accessed the page. It makes async-signal-safe calls only, and
+//! The handler runs on the thread that accessed the page. It makes only async-signal-safe calls and
 //! reads the list of mappings without a lock.
 
 use std::{
@@ -22,10 +23,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::mapping::page_size;
 use crate::failure;
 
-/// Shared mappings of a process that are watched. More than that are not.
+/// Maximum number of watched mappings. Further mappings are not protected.
 const MAX_MAPPINGS: usize = 4096;
 
-/// First address and end of a mapping; zero if the place is free.
+/// Start and end address of a mapping; zero if the entry is free.
 struct Range {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -33,25 +34,26 @@ struct Range {
 
 static RANGES: [Range; MAX_MAPPINGS] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; MAX_MAPPINGS];
-/// Places that have been in use.
+/// Number of entries of `RANGES` that have ever been used.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicBool = AtomicBool::new(false);
-/// What tells the thread that reports.
+/// Descriptor of the eventfd that wakes the reporting thread; -1 before `survive`.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
-/// What was to be done at a SIGBUS before.
+/// Disposition of SIGBUS before `survive`.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// True if a page of shared memory has been lost: what memory has from then on is not to be trusted.
+/// Returns true if a page of shared memory has been lost. The contents of shared memory are not
+/// trustworthy from then on.
 pub fn is_lost() -> bool {
     LOST.load(Ordering::Acquire)
 }
 
-/// Keeps this process alive when a page of shared memory is lost, and reports that as a failure
-/// ([`failure::watch`]). Before the first call nothing is changed.
+/// Keeps this process alive when a page of shared memory is lost, and reports the loss as a failure
+/// ([`failure::watch`]). SIGBUS keeps its previous disposition until the first call.
 ///
 /// # Errors
-/// There is no thread or descriptor for it.
+/// The error of creating the reporting thread or its descriptor, or of installing the handler.
 pub fn survive() -> io::Result<()> {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     if INSTALLED.swap(true, Ordering::AcqRel) {
@@ -68,10 +70,10 @@ pub fn survive() -> io::Result<()> {
             );
         }
     })?;
-    // Open for good: the handler may write at any time.
+    // The descriptor is never closed, because the handler may write to it at any time.
     WAKE.store(std::os::fd::IntoRawFd::into_raw_fd(wake), Ordering::Release);
-    // SAFETY: both structures are plain data, for which zeros are valid, and live over the calls. The
-    // handler has the signature that SA_SIGINFO asks for.
+    // SAFETY: both structures are plain data, for which zeros are valid, and outlive the calls. The
+    // handler has the signature that SA_SIGINFO requires.
     unsafe {
         let mut before: libc::sigaction = mem::zeroed();
         libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before);
@@ -87,7 +89,7 @@ pub fn survive() -> io::Result<()> {
     Ok(())
 }
 
-/// Watches a mapping from now on.
+/// Starts to watch a mapping.
 pub(super) fn add(start: usize, len: usize) {
     for (at, range) in RANGES.iter().enumerate() {
         let free = range.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed);
@@ -97,10 +99,10 @@ pub(super) fn add(start: usize, len: usize) {
             return;
         }
     }
-    log::debug!("a mapping of shared memory is not watched for lost pages: there are {MAX_MAPPINGS}");
+    log::debug!("shared mapping not watched for lost pages: limit of {MAX_MAPPINGS} mappings reached");
 }
 
-/// Forgets a mapping that is about to be unmapped.
+/// Stops watching a mapping that is about to be unmapped.
 pub(super) fn remove(start: usize) {
     let highest = HIGHEST.load(Ordering::Acquire);
     if let Some(range) = RANGES[..highest].iter().find(|r| r.start.load(Ordering::Acquire) == start) {
@@ -118,7 +120,8 @@ fn is_watched(address: usize) -> bool {
 }
 
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid structure, of a fault; the location of errno is the thread's own.
+    // SAFETY: the kernel passes a valid structure for the fault; errno's location belongs to this
+    // thread.
     let (address, errno) = unsafe { ((*info).si_addr() as usize, *libc::__errno_location()) };
     if is_watched(address) && put_zeros(address) {
         LOST.store(true, Ordering::Release);
@@ -130,8 +133,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_vo
         }
         return;
     }
-    // As if there had been no handler: the access is repeated when this one returns.
-    // SAFETY: sigaction(2) is async-signal-safe, and the structures are valid.
+    // Restores the previous disposition; the access is repeated when the handler returns. SAFETY:
+    // sigaction(2) is async-signal-safe, and the structures are valid.
     unsafe {
         match BEFORE.get() {
             Some(before) => libc::sigaction(signal, before, ptr::null_mut()),
@@ -143,12 +146,12 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_vo
     }
 }
 
-/// Puts a private page of zeros in the place of a lost one.
+/// Maps a private page of zeros over a lost page. Returns true on success.
 fn put_zeros(address: usize) -> bool {
     let page = PAGE.load(Ordering::Relaxed);
     let start = address / page * page;
-    // SAFETY: the page belongs to a mapping of this crate, which is reached by copies and atomics only. It
-    // is still mapped: the access that failed borrows the mapping.
+    // SAFETY: the page belongs to a mapping of this crate, which is accessed by copies and atomics
+    // only. It is still mapped, because the failed access borrows the mapping.
     let mapped = unsafe {
         libc::mmap(
             start as *mut libc::c_void,
@@ -175,7 +178,8 @@ mod tests {
 
     const SURVIVES: &str = "RDMABOX_TEST_SURVIVES";
 
-    /// Not a test: a process that loses pages. With the variable it survives, and ends with status 77.
+    /// Not a test: a child process that loses pages. With the variable set to "yes" it survives and
+    /// exits with status 77.
     #[test]
     fn process_that_loses_pages() {
         let Some(survives) = std::env::var_os(SURVIVES) else { return };
@@ -191,7 +195,7 @@ mod tests {
         memory.write(0, b"there");
         assert!(!is_lost());
         file.set_len(4096).unwrap();
-        // A read, a write over two pages, and an atomic.
+        // A read, a write across two pages, and an atomic.
         let mut bytes = [1; 8];
         memory.read(8192, &mut bytes);
         assert_eq!(bytes, [0; 8]);
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_page_is_a_failure_and_no_signal() {
+    fn a_lost_page_is_reported_as_a_failure_without_a_signal() {
         assert_eq!(run("yes").code(), Some(77));
         assert_eq!(run("no").signal(), Some(libc::SIGBUS), "or there is nothing to survive");
     }

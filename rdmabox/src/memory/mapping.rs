@@ -1,8 +1,12 @@
 //! An owned mapping of memory, private or shareable.
 //!
-//! Any number of threads, processes and devices may touch the bytes at once, so they are reached only by
-//! volatile-like copies and atomics, never as a slice. Racing plain copies may mix old and new bytes, as with
-//! any remote memory; they never do more harm than that.
+//! Threads, processes and devices may access the bytes concurrently. So the bytes are accessed only
+//! by volatile-like copies and by atomics, never as a slice. Racing copies may mix old and new
+//! bytes, as with any remote memory, but do no other harm.
+//!
+//! # Concurrency
+//! Any thread may call any method. `pins` is held shared while pages are discarded and exclusively
+//! while a pin is added or removed.
 
 use std::{
     ffi::CString,
@@ -24,60 +28,61 @@ use parking_lot::RwLock;
 
 use super::{first_writes::FirstWrites, lost, restricted};
 
-/// Why memory could not be had.
+/// Reason why memory could not be created or mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The system has not that much.
+    /// The system does not have enough memory.
     #[error("cannot lend {asked} bytes: {available} bytes are available")]
     NotEnough {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: u64,
-        /// Bytes that the system could give.
+        /// Bytes that the system could provide.
         available: u64,
     },
-    /// The operating system refused.
+    /// The operating system refused a call.
     #[error("{what}: {source}")]
     Os {
-        /// The call that failed.
+        /// Name of the failed call.
         what: &'static str,
-        /// Its error.
+        /// Error that the call returned.
         source: io::Error,
     },
-    /// A handle from a peer is not what it claims.
+    /// A memory handle from a peer is not as announced.
     #[error("a memory handle from the peer is unusable: {0}")]
     BadHandle(&'static str),
 }
 
-/// Pages of which the kernel is asked at a time whether they are resident.
+/// Maximum number of pages per `mincore` call.
 pub(super) const RESIDENCY: usize = 256;
 
-/// The least that huge pages are asked for.
+/// Smallest mapping in bytes for which huge pages are requested.
 pub(super) const HUGE: usize = 2 << 20;
-/// Memory of a peer that is large enough for its first writes to matter.
+/// Smallest peer memory in bytes for which first writes are tracked.
 const LARGE: usize = 16 << 20;
 
 fn os(what: &'static str) -> MemoryError {
     MemoryError::Os { what, source: io::Error::last_os_error() }
 }
 
-/// A mapping. Unmapped when dropped; requests under way keep it alive through their region.
+/// A mapping of memory. The drop unmaps it; outstanding requests keep it alive through their
+/// region.
 pub struct Memory {
     base: NonNull<u8>,
     len: usize,
     fd: Option<OwnedFd>,
-    /// What peers get that may write, if it is not a copy of `fd`.
+    /// Descriptor for peers that may write, if it is not a duplicate of `fd`.
     for_peers: Option<OwnedFd>,
     writable: bool,
-    /// Pins; read while pages are given back.
+    /// Number of pins. Held shared while pages are discarded.
     pins: RwLock<usize>,
-    /// In a mapping of a peer's memory that can be written.
+    /// Tracker of first writes; present for large writable mappings of a peer's memory.
     pub(super) first_writes: Option<FirstWrites>,
 }
 
-// SAFETY: the mapping is plain bytes without thread affinity; access goes through copies and atomics on raw
-// pointers, so sharing it makes no Rust reference to mutable memory.
+// SAFETY: the mapping is plain bytes without thread affinity. Access uses copies and atomics on raw
+// pointers, so sharing it creates no Rust reference to mutable memory.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Memory {}
 
 impl fmt::Debug for Memory {
@@ -87,24 +92,25 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// Anonymous private memory, zeroed. It can be the local side of any request and the target of peers over
-    /// a network, but not of peers that map it.
+    /// Maps zeroed anonymous private memory. It can be the local side of any request and a target
+    /// for peers over a network, but not for peers that map it.
     pub fn private(len: usize) -> Result<Memory, MemoryError> {
         map(None, len, true)
     }
 
-    /// Shareable memory, zeroed: a sealed memfd called `name`, of a fixed size for good.
+    /// Creates zeroed shareable memory: a memfd called `name` whose size is sealed.
     pub fn shared(name: &str, len: usize) -> Result<Memory, MemoryError> {
         let name = CString::new(name).map_err(|_| MemoryError::BadHandle("name contains a NUL byte"))?;
-        // SAFETY: name is a NUL-terminated string that lives over the call.
+        // SAFETY: `name` is a NUL-terminated string that outlives the call.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if fd < 0 {
             return Err(os("memfd_create"));
         }
-        // SAFETY: fd is a fresh descriptor that nobody else owns.
+        // SAFETY: `fd` is a fresh descriptor that no other object owns.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         file.set_len(len as u64).map_err(|source| MemoryError::Os { what: "ftruncate", source })?;
-        // Who gets a descriptor for reading could open the file again through /proc, for writing if its mode allows.
+        // A peer with a read-only descriptor could reopen the file through /proc, for writing if
+        // its mode allows.
         let read_only = std::os::unix::fs::PermissionsExt::from_mode(0o400);
         file.set_permissions(read_only).map_err(|source| MemoryError::Os { what: "fchmod", source })?;
         // SAFETY: plain fcntl on an open descriptor.
@@ -121,10 +127,12 @@ impl Memory {
         map(Some(file.into()), len, true)
     }
 
-    /// Shareable memory over all of a file, whose bytes outlive the mapping and the process: a file of a
-    /// tmpfs, or any other that can be mapped. A process that may write to the file could shorten it, and
-    /// an access behind its end is SIGBUS: the file should be its owner's alone. Peers cannot shorten it by
-    /// the descriptor that they get, where the kernel has Landlock with truncation (Linux 6.2).
+    /// Maps a whole file as shareable memory. The bytes outlive the mapping and the process. The
+    /// file is on a tmpfs or any other file system that supports shared mappings.
+    ///
+    /// A process that may write to the file could truncate it; an access beyond its end then raises
+    /// SIGBUS. So only its owner should be able to write to the file. Peers cannot truncate it
+    /// through their descriptor if the kernel has Landlock with truncation (Linux 6.2).
     pub fn of_file(file: File) -> Result<Memory, MemoryError> {
         let len = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
         let len =
@@ -134,24 +142,25 @@ impl Memory {
         memory.for_peers = for_peers
             .inspect_err(|e| {
                 log::warn!(
-                    "a client of this host that maps the memory can shorten its file, which ends the server: \
-                     this kernel does not restrict that (Landlock, Linux 6.2): {e}"
+                    "a local client that maps the memory can truncate its file, which kills the server: \
+                     the kernel cannot restrict truncation (Landlock, Linux 6.2): {e}"
                 );
             })
             .ok();
         Ok(memory)
     }
 
-    /// Maps memory that a peer handed over. Nobody but those who could end this process anyway may be able to shorten it, which would turn a
-    /// later access into SIGBUS: it is a memfd that is sealed against that, or a file that belongs to this user or to root and
-    /// that nobody else may write to.
+    /// Maps memory that a peer passed. A truncation of the memory would turn a later access into
+    /// SIGBUS. So only users that could kill this process anyway may be able to truncate it. The
+    /// descriptor must be a memfd that is sealed against shrinking, or a file of this user or root
+    /// that no other user may write to.
     pub fn from_peer(fd: OwnedFd, len: usize, writable: bool) -> Result<Memory, MemoryError> {
         let file = File::from(fd);
         let meta = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?;
         // SAFETY: plain fcntl on an open descriptor.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
-        if !sealed && !is_of_friends(&meta) {
+        if !sealed && !is_trusted_owner(&meta) {
             return Err(MemoryError::BadHandle("not sealed against shrinking"));
         }
         let size = meta.len();
@@ -159,7 +168,8 @@ impl Memory {
             return Err(MemoryError::BadHandle("shorter than announced"));
         }
         let mut memory = map(Some(file.into()), len, writable)?;
-        // Mostly the mapping is enough; a descriptor for each piece of memory of each peer would be many.
+        // The mapping suffices in most cases. Keeping a descriptor per region and peer would use
+        // too many.
         let fd = memory.fd.take();
         if writable && len >= LARGE {
             memory.first_writes = fd.and_then(|fd| FirstWrites::new(fd.into(), len));
@@ -167,27 +177,27 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True for a mapping of no bytes (there is none).
+    /// Returns true if the mapping has no bytes, which never happens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// First byte as a virtual address.
+    /// Returns the virtual address of the first byte.
     pub fn addr(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// The descriptor to hand to a peer, if there is one.
+    /// Returns the descriptor of shareable memory, `None` for other memory.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(|fd| fd.as_fd())
     }
 
-    /// A descriptor of its own for a peer, with or without the right to write.
+    /// Returns a new descriptor for a peer, with write access if `writable`.
     pub(crate) fn peer_fd(&self, writable: bool) -> Result<OwnedFd, MemoryError> {
         let fd = self.fd.as_ref().ok_or(MemoryError::BadHandle("the memory is private"))?;
         if writable {
@@ -198,13 +208,13 @@ impl Memory {
                 .try_clone()
                 .map_err(|source| MemoryError::Os { what: "dup", source });
         }
-        // Opened again, because a duplicate would carry the right to write along.
+        // The file is opened again, because a duplicate would have write access.
         File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()))
             .map(OwnedFd::from)
             .map_err(|source| MemoryError::Os { what: "open(/proc/self/fd)", source })
     }
 
-    /// False for a read-only view of a peer's memory.
+    /// Returns false for a read-only view of a peer's memory.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
@@ -212,7 +222,8 @@ impl Memory {
     /// Copies `data` to `offset`.
     ///
     /// # Panics
-    /// If the range lies outside, or the mapping is read-only. Ranges from outside are checked by the caller.
+    /// If the range lies outside the mapping, or the mapping is read-only. Callers check untrusted
+    /// ranges first.
     #[inline]
     pub fn write(&self, offset: usize, data: &[u8]) {
         assert!(self.writable, "write to a read-only mapping");
@@ -224,7 +235,7 @@ impl Memory {
     /// Copies bytes from `offset` into `out`.
     ///
     /// # Panics
-    /// If the range lies outside.
+    /// If the range lies outside the mapping.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.check(offset, out.len());
@@ -235,7 +246,7 @@ impl Memory {
     /// Zeroes a range.
     ///
     /// # Panics
-    /// If the range lies outside, or the mapping is read-only.
+    /// If the range lies outside the mapping, or the mapping is read-only.
     pub fn zero(&self, offset: usize, len: usize) {
         assert!(self.writable, "write to a read-only mapping");
         self.check(offset, len);
@@ -243,15 +254,15 @@ impl Memory {
         unsafe { std::ptr::write_bytes(self.base.as_ptr().add(offset), 0, len) }
     }
 
-    /// Zeroes a range without making pages present that never were: those read as zero already.
+    /// Zeroes a range without allocating pages that are not present: those read as zero already.
     ///
     /// # Panics
-    /// As [`zero`](Self::zero).
+    /// See [`zero`](Self::zero).
     pub fn zero_present(&self, offset: usize, len: usize) {
         let Some(fd) = &self.fd else { return self.zero(offset, len) };
         self.check(offset, len);
         let next_data = |from: usize| {
-            // SAFETY: plain lseek; nobody uses this descriptor's file position.
+            // SAFETY: plain lseek; no code uses this descriptor's file position.
             let found = unsafe { libc::lseek(fd.as_raw_fd(), from as libc::off_t, libc::SEEK_DATA) };
             usize::try_from(found).ok()
         };
@@ -267,14 +278,14 @@ impl Memory {
                     self.zero(at, stop - at);
                     at = stop;
                 }
-                // What is not resident may be swapped out. Page by page: SEEK_HOLE would walk over everything that is present behind
-                // the range, too.
+                // A page that is not resident may be swapped out. The loop advances page by page,
+                // because SEEK_HOLE would also scan every present page behind the range.
                 while at < stop {
                     let start = match next_data(at) {
                         Some(start) => start.min(stop),
-                        // Nothing present behind `at`.
+                        // No data behind `at`.
                         None if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => stop,
-                        // A file system that cannot tell.
+                        // The file system does not support SEEK_DATA.
                         None => at,
                     };
                     let next = (start / page + 1).saturating_mul(page).min(stop);
@@ -285,11 +296,12 @@ impl Memory {
         }
     }
 
-    /// For each page from the one of that number on, whether it is resident: 1, or 0. Where the kernel fails to say, none is; where this process
-    /// may not know, as the file is another user's, it says that all are.
+    /// Writes 1 for each resident page and 0 for each other page, starting at page number `first`.
+    /// If mincore fails, every page counts as not resident. If the file belongs to another user,
+    /// the kernel reports every page as resident.
     pub(super) fn residency(&self, first: usize, out: &mut [u8]) {
         let page = page_size();
-        // SAFETY: pages of this mapping, and a byte for each.
+        // SAFETY: the pages belong to this mapping, and `out` has a byte for each.
         let asked = unsafe {
             libc::mincore(self.base.as_ptr().add(first * page).cast(), out.len() * page, out.as_mut_ptr())
         };
@@ -297,11 +309,12 @@ impl Memory {
         out.iter_mut().for_each(|byte| *byte = if asked == 0 { *byte & 1 } else { 0 });
     }
 
-    /// Gives the pages wholly inside a range back to the system; they read as zero afterwards. Shareable memory only;
-    /// the edges are zeroed by hand. Memory that is pinned keeps its pages: it is zeroed.
+    /// Returns the pages that lie completely inside a range to the system; they read as zero
+    /// afterwards. Partial pages at the ends are zeroed. Private or pinned memory keeps its pages
+    /// and is zeroed.
     pub fn discard(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
         self.check(offset, len);
-        // Held until the pages are gone, so that none is pinned meanwhile.
+        // Held until the pages are released, so that no page gets pinned in between.
         let pins = self.pins.read();
         let Some(fd) = self.fd.as_ref().filter(|_| *pins == 0) else {
             self.zero_present(offset, len);
@@ -327,30 +340,32 @@ impl Memory {
         if done < 0 { Err(os("fallocate(PUNCH_HOLE)")) } else { Ok(()) }
     }
 
-    /// Makes pages of a range present and writable ahead of use. A failure is harmless: the first access does it.
+    /// Maps the pages of a range before their use. A failure is harmless, because the first access
+    /// maps them.
     pub fn populate(&self, offset: usize, len: usize) {
         if let Err(e) = populate(self, offset, len) {
-            log::debug!("{len} bytes of memory are not taken ahead of use: {e}");
+            log::debug!("populating {len} bytes of memory failed: {e}");
         }
     }
 
-    /// The aligned 8-byte word at `offset`, for atomic use by any thread, process or device.
+    /// Returns the aligned 8-byte word at `offset` for atomic access by any thread, process or
+    /// device.
     ///
     /// # Panics
-    /// If the word lies outside, is not aligned, or the mapping is read-only.
+    /// If the word lies outside the mapping or is not aligned, or if the mapping is read-only.
     pub fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
         assert!(self.writable, "atomic on a read-only mapping");
         self.check(offset, 8);
         assert_eq!(offset % 8, 0, "unaligned atomic");
-        // SAFETY: in range, aligned (the base is page-aligned), valid for the life of the mapping; AtomicU64
-        // allows concurrent modification.
+        // SAFETY: in range, aligned (the base is page-aligned) and valid for the life of the
+        // mapping. AtomicU64 allows concurrent modification.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// Stores the aligned 8-byte word at `offset`, behind everything that this thread has written before.
+    /// Stores the aligned 8-byte word at `offset` with release order.
     ///
     /// # Panics
-    /// As [`atomic_u64`](Self::atomic_u64).
+    /// See [`atomic_u64`](Self::atomic_u64).
     #[inline]
     pub(crate) fn store_u64(&self, offset: usize, word: u64) {
         self.atomic_u64(offset).store(word, Ordering::Release);
@@ -359,39 +374,41 @@ impl Memory {
     /// Loads the aligned 8-byte word at `offset`. Works on read-only mappings.
     ///
     /// # Panics
-    /// If the word lies outside or is not aligned.
+    /// If the word lies outside the mapping or is not aligned.
     #[inline]
     pub fn load_u64(&self, offset: usize) -> u64 {
         let [word] = self.load_words(offset);
         word
     }
 
-    /// Loads the aligned 8-byte words from `offset` on, one after the other. Works on read-only mappings.
+    /// Loads consecutive aligned 8-byte words in ascending order, starting at `offset`. Works on
+    /// read-only mappings.
     ///
     /// # Panics
-    /// If one lies outside or is not aligned.
+    /// If a word lies outside the mapping or is not aligned.
     #[inline]
     pub(crate) fn load_words<const N: usize>(&self, offset: usize) -> [u64; N] {
         self.check(offset, 8 * N);
         assert_eq!(offset % 8, 0, "unaligned load");
-        // SAFETY: in range and aligned; they are only loaded: a read-only mapping is enough for that.
+        // SAFETY: in range and aligned. The words are only loaded, for which a read-only mapping
+        // suffices.
         let word = |i| unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset + 8 * i).cast()) };
         std::array::from_fn(|i| word(i).load(Ordering::Acquire))
     }
 
-    /// The bytes of a range for one system call to read from (a reply to the kernel, a socket write), without a
-    /// copy.
+    /// Returns the bytes of a range as the source of a system call (a reply to the kernel, a socket
+    /// write) without a copy.
     ///
     /// # Safety
-    /// The slice may only be handed to a system call that reads it: other processes may be changing the bytes,
-    /// so that Rust code must neither look at them nor keep the slice.
+    /// The caller may only pass the slice to a system call that reads it. Other processes may
+    /// change the bytes, so Rust code must neither read nor keep the slice.
     pub unsafe fn as_syscall_slice(&self, offset: usize, len: usize) -> &[u8] {
         self.check(offset, len);
-        // SAFETY: in range and mapped; the caller keeps Rust code from looking at the bytes.
+        // SAFETY: in range and mapped; the caller guarantees that no Rust code reads the bytes.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) }
     }
 
-    /// Pointer to `offset`, for providers.
+    /// Returns a pointer to `offset`, for providers.
     pub(crate) fn ptr(&self, offset: usize) -> *mut u8 {
         self.check(offset, 0);
         // SAFETY: in range or one past the end.
@@ -411,8 +428,9 @@ impl Memory {
     }
 }
 
-/// Keeps the pages of a memory where they are, for a device that has their physical addresses: in a page that was given back
-/// the device and the processors would each see bytes of their own. It keeps the memory mapped as well.
+/// Keeps the pages of a memory in place for a device that uses their physical addresses. After a
+/// page was discarded, the device and the processors would access different pages. The pin also
+/// keeps the memory mapped.
 #[derive(Debug)]
 pub(crate) struct Pin(Arc<Memory>);
 
@@ -433,15 +451,15 @@ impl Drop for Pin {
 impl Drop for Memory {
     fn drop(&mut self) {
         lost::remove(self.base.as_ptr().addr());
-        // SAFETY: base and len are exactly what mmap gave, and nobody can hold a borrow any more.
+        // SAFETY: `base` and `len` come from mmap, and no borrow can exist any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// Makes pages of a range present and writable.
+/// Maps the pages of a range, for writing if the mapping is writable.
 ///
 /// # Errors
-/// The system has too little memory, or does not know the advice.
+/// The error of madvise: the system has too little memory, or does not support the advice.
 pub(super) fn populate(memory: &Memory, offset: usize, len: usize) -> io::Result<()> {
     const MADV_POPULATE_READ: i32 = 22;
     const MADV_POPULATE_WRITE: i32 = 23;
@@ -457,18 +475,18 @@ pub(super) fn populate(memory: &Memory, offset: usize, len: usize) -> io::Result
     }
 }
 
-/// Copies between memory that others may be changing at the same time.
+/// Copies between memory that other threads, processes or devices may change concurrently.
 ///
 /// # Safety
 /// Both ranges are mapped for `len` bytes and do not overlap.
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: as this function's contract. A racing peer can mix old and new bytes, which is what remote memory
-    // promises, too.
+    // SAFETY: the caller keeps this function's contract. A racing peer can mix old and new bytes,
+    // which remote memory allows.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
-/// True for a file that only this user or root can change.
-fn is_of_friends(meta: &Metadata) -> bool {
+/// Returns true for a file that only this user or root can change.
+fn is_trusted_owner(meta: &Metadata) -> bool {
     let own = rustix::process::geteuid().as_raw();
     meta.is_file() && (meta.uid() == 0 || meta.uid() == own) && meta.mode() & 0o022 == 0
 }
@@ -482,7 +500,7 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
         Some(fd) => (libc::MAP_SHARED, fd.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    // SAFETY: a new mapping at an address of the kernel's choice affects no existing memory.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags | libc::MAP_NORESERVE, raw, 0) };
     if base == libc::MAP_FAILED {
         return Err(os("mmap"));
@@ -491,13 +509,13 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
         return Err(MemoryError::BadHandle("mapped at address zero"));
     };
     if len >= HUGE && fd.as_ref().is_some_and(is_memory) {
-        // Where the system gives huge pages to who asks for them. One that has none says so, and nothing is lost by that.
-        // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
+        // Requests huge pages for systems that give them on request. On other systems the call
+        // fails without harm. SAFETY: the range is the new mapping; the advice changes no contents.
         unsafe { libc::madvise(base.as_ptr().cast::<libc::c_void>(), len, libc::MADV_HUGEPAGE) };
     }
-    // What files and requests have is no help after a crash, and not for every reader of a core dump. A
-    // kernel that cannot do this dumps it.
-    // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
+    // Excludes the memory from core dumps: file contents and requests do not help to debug a crash
+    // and must not leak. A kernel without the option dumps them. SAFETY: the range is the new
+    // mapping; the advice changes no contents.
     unsafe { libc::madvise(base.as_ptr().cast::<libc::c_void>(), len, libc::MADV_DONTDUMP) };
     if fd.is_some() {
         lost::add(base.as_ptr().addr(), len);
@@ -505,7 +523,8 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
     Ok(Memory { base, len, fd, for_peers: None, writable, pins: RwLock::new(0), first_writes: None })
 }
 
-/// True for a memfd, or another file of a tmpfs: of a disk's, huge pages would be read ahead, too.
+/// Returns true for a file of a tmpfs, which includes a memfd. For a file on disk, huge pages would
+/// also increase read-ahead.
 fn is_memory(fd: &OwnedFd) -> bool {
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
@@ -526,7 +545,7 @@ mod tests {
         File::from(memory.peer_fd(true).unwrap()).metadata().unwrap().blocks() * 512
     }
 
-    /// What the kernel has noted of the mapping.
+    /// Returns the kernel's flags of the mapping.
     fn flags(memory: &Memory) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", memory.addr());
@@ -535,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_asked_for_where_memory_is_shared_and_long() {
+    fn huge_pages_are_requested_for_large_shared_memory() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
             eprintln!("not run: this kernel has no transparent huge pages");
             return;
@@ -543,7 +562,7 @@ mod tests {
         let asks = |memory: &Memory| flags(memory).split(' ').any(|flag| flag == "hg");
         assert!(asks(&Memory::shared("test", HUGE).unwrap()));
         assert!(!asks(&Memory::shared("test", HUGE - page_size()).unwrap()));
-        assert!(!asks(&Memory::private(2 * HUGE).unwrap()), "buffers are to be no larger than they are");
+        assert!(!asks(&Memory::private(2 * HUGE).unwrap()), "private buffers use small pages");
     }
 
     #[test]
@@ -560,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroing_what_is_present_brings_nothing_in() {
+    fn zeroing_present_pages_allocates_no_pages() {
         let page = page_size();
         let memory = Memory::shared("test", 64 * page).unwrap();
         memory.write(3 * page, &vec![1; 2 * page]);
@@ -577,7 +596,7 @@ mod tests {
         memory.read(0, &mut all);
         assert!(all.iter().all(|byte| *byte == 0));
         Memory::private(page).unwrap().zero_present(0, page);
-        // More than the kernel is asked for at a time, with neither end at a page's.
+        // More pages than one mincore call covers, with both ends inside pages.
         let pages = 3 * RESIDENCY;
         let memory = Memory::shared("test", pages * page).unwrap();
         let touched = [0, 1, RESIDENCY - 1, RESIDENCY, 2 * RESIDENCY + 7, pages - 1];
@@ -594,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn discarded_pages_read_as_zero_and_are_given_back() {
+    fn discarded_pages_read_as_zero_and_return_to_the_system() {
         let page = page_size();
         let memory = Memory::shared("test", 8 * page).unwrap();
         memory.write(0, &vec![1; 8 * page]);
@@ -608,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_pinned_memory_stay_where_they_are() {
+    fn pinned_memory_keeps_its_pages() {
         let page = page_size();
         let memory = Arc::new(Memory::shared("test", 8 * page).unwrap());
         memory.write(0, &vec![1; 4 * page]);
@@ -616,7 +635,7 @@ mod tests {
         for pin in pins {
             memory.discard(page, 2 * page).unwrap();
             assert_eq!(present(&memory), 4 * page as u64);
-            // Not those behind: a look would bring them in.
+            // The read covers only present pages, because a read would allocate the others.
             let mut all = vec![0; 4 * page];
             memory.read(0, &mut all);
             assert!(
@@ -644,14 +663,14 @@ mod tests {
     }
 
     #[test]
-    fn only_memory_that_cannot_shrink_is_taken_from_a_peer() {
+    fn memory_that_a_peer_can_shrink_is_rejected() {
         let memory = Memory::shared("test", 4096).unwrap();
         let fd = memory.peer_fd(false).unwrap();
         assert!(Memory::from_peer(memory.peer_fd(true).unwrap(), 8192, true).is_err());
         let mode = std::os::unix::fs::PermissionsExt::mode(
             &File::from(fd.try_clone().unwrap()).metadata().unwrap().permissions(),
         );
-        assert_eq!(mode & 0o777, 0o400, "not to be opened again for writing");
+        assert_eq!(mode & 0o777, 0o400, "must not be reopened for writing");
         let view = Memory::from_peer(fd, 4096, false).unwrap();
         memory.write(7, b"x");
         let mut byte = [0];
@@ -660,7 +679,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
         let handed = || file.try_clone().unwrap().into();
-        assert!(Memory::from_peer(handed(), 4096, false).is_ok(), "its owner's alone");
+        assert!(Memory::from_peer(handed(), 4096, false).is_ok(), "only the owner may write");
         file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o620)).unwrap();
         assert!(Memory::from_peer(handed(), 4096, false).is_err());
         assert!(Memory::from_peer(memory.peer_fd(false).unwrap(), 4096, true).is_err());

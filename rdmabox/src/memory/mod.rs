@@ -1,7 +1,7 @@
-//! Memory: owned mappings that devices and peers may touch, and what the runtime builds from them.
+//! Memory that devices and peers may access, and the buffers that the runtime builds from it.
 //!
-//! Memory that a peer can write at any time is never lent out as a Rust reference; [`Memory`] is read and
-//! written by copies and atomics through raw pointers.
+//! A peer can write to shared memory at any time, so such memory is never borrowed as a Rust
+//! reference. [`Memory`] copies bytes and runs atomics through raw pointers.
 
 mod buffer;
 mod calibrate;

@@ -1,12 +1,13 @@
-//! A buffer in memory of its own, whose registration is kept.
+//! A buffer with its own memory and a cached registration.
 
 use std::{io, sync::Arc};
 
 use super::{Memory, MemoryError, RegistrationCache};
 use crate::verbs::{Access, VerbsError};
 
-/// A buffer of any length. While it exists its registration is in the cache, unless others have displaced it; when it is
-/// dropped the registration ends and the memory goes back to the system.
+/// A buffer of any length. Its registration stays in the cache while the buffer exists, unless
+/// other registrations evict it. The drop ends the registration and returns the memory to the
+/// system.
 #[derive(Debug)]
 pub(crate) struct OwnBuf {
     memory: Arc<Memory>,
@@ -15,7 +16,7 @@ pub(crate) struct OwnBuf {
 }
 
 impl OwnBuf {
-    /// A buffer of `len` zeros, registered.
+    /// Allocates and registers a buffer of `len` zeros.
     pub(crate) fn new(len: usize, cache: &Arc<RegistrationCache>) -> Result<OwnBuf, VerbsError> {
         let memory = Memory::private(len.max(1)).map_err(|e| match e {
             MemoryError::Os { what, source } => VerbsError::Os { what, source },
@@ -27,20 +28,20 @@ impl OwnBuf {
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: mapped while this exists, and nobody else reads or writes it: the cache holds the memory for its
-        // registration only, and a request that fills it holds an exclusive loan.
+        // SAFETY: mapped while `self` exists, and not accessed by other code: the cache keeps the
+        // memory only for its registration, and a request that fills it holds an exclusive loan.
         unsafe { std::slice::from_raw_parts(self.memory.ptr(0), self.len) }
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`; `&mut self` makes it exclusive.
+        // SAFETY: as in `as_slice`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.memory.ptr(0), self.len) }
     }
 }
 
 impl Drop for OwnBuf {
     fn drop(&mut self) {
-        // Requests have let go of their handles: a buffer on loan is not dropped.
+        // Requests have dropped their handles already, because a buffer on loan is not dropped.
         self.cache.forget(&self.memory);
     }
 }

@@ -1,9 +1,12 @@
-//! The pre-registered pool (preMR): buffers out of one memory that is registered once.
+//! The pre-registered pool (preMR): buffers from one memory that is registered once.
 //!
-//! A buddy allocator over blocks of 4 KiB and up. All its tables are made at the start, so that acquiring and
-//! releasing allocate nothing; any thread may do either, under one short lock. It registers nothing itself and knows
-//! no keys: whoever registers the memory uses the addresses that the buffers report. An exhausted pool is an answer
-//! (None), never a wait.
+//! [`PreMrPool`] is a buddy allocator over blocks of at least 4 KiB. It allocates its tables when
+//! it is created, so acquiring and releasing a buffer allocate nothing. It does not register the
+//! memory and knows no keys: the code that registers the memory uses the addresses of the buffers.
+//! If the pool is exhausted, `acquire` returns `None` and never waits.
+//!
+//! # Concurrency
+//! Any thread may acquire and release buffers. Both hold one lock briefly.
 
 use std::sync::Arc;
 
@@ -13,7 +16,7 @@ use crate::sync::Mutex;
 /// Smallest block in bytes.
 const MIN_BLOCK: usize = 4096;
 
-/// No block.
+/// Marks the absence of a block.
 const NONE: u32 = u32::MAX;
 
 /// A pool of buffers.
@@ -25,8 +28,8 @@ pub struct PreMrPool {
 }
 
 impl PreMrPool {
-    /// A pool over the whole of `memory`, in blocks of powers of two from 4 KiB to `max_block` (rounded up to
-    /// such a power). What is left behind the last whole 4 KiB is not used.
+    /// Creates a pool over `memory`, with blocks of powers of two from 4 KiB to `max_block`, which
+    /// is rounded up to a power of two. An incomplete 4 KiB block at the end is not used.
     pub fn new(memory: Arc<Memory>, max_block: usize) -> Arc<PreMrPool> {
         let max_block = max_block.clamp(MIN_BLOCK, 1 << 30).next_power_of_two();
         let blocks = u32::try_from(memory.len() / MIN_BLOCK).unwrap_or(NONE - 1);
@@ -34,8 +37,8 @@ impl PreMrPool {
         Arc::new(PreMrPool { memory, buddies, max_block })
     }
 
-    /// A buffer of at least `len` bytes, with whatever its last user left in it; None if no block of that size is
-    /// free, or if none is that large.
+    /// Returns a buffer of at least `len` bytes, which still holds the bytes of its last user.
+    /// Returns `None` if no block of that size is free, or if `len` exceeds `max_block`.
     pub fn acquire(self: &Arc<Self>, len: usize) -> Option<PreMrBuf> {
         if len > self.max_block {
             return None;
@@ -45,29 +48,30 @@ impl PreMrPool {
         Some(PreMrBuf { pool: self.clone(), block, order, len })
     }
 
-    /// True if the range lies in the pool's memory.
+    /// Returns true if the range lies in the pool's memory.
     pub(crate) fn contains(&self, addr: u64, len: usize) -> bool {
         let start = addr.wrapping_sub(self.memory.addr());
         start.checked_add(len as u64).is_some_and(|end| end <= self.memory.len() as u64)
     }
 
-    /// The memory that the buffers are parts of.
+    /// Returns the memory that contains the buffers.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Largest buffer in bytes.
+    /// Returns the size of the largest buffer in bytes.
     pub fn max_block(&self) -> usize {
         self.max_block
     }
 
-    /// Bytes in blocks that are free, of whatever size.
+    /// Returns the number of bytes in free blocks of all sizes.
     pub fn available(&self) -> usize {
         self.buddies.lock().free_blocks as usize * MIN_BLOCK
     }
 }
 
-/// A buffer of the pool. Goes back when it is dropped: not before the completion of the request that uses it.
+/// A buffer of the pool. The drop returns it to the pool, which must not happen before the request
+/// that uses it has completed.
 #[derive(Debug)]
 pub struct PreMrBuf {
     pool: Arc<PreMrPool>,
@@ -77,27 +81,27 @@ pub struct PreMrBuf {
 }
 
 impl PreMrBuf {
-    /// Bytes asked for.
+    /// Returns the requested size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if no bytes were asked for.
+    /// Returns true if the requested size is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that there are.
+    /// Returns the size of the block in bytes.
     pub fn capacity(&self) -> usize {
         MIN_BLOCK << self.order
     }
 
-    /// Offset of its first byte in the pool's memory.
+    /// Returns the offset of the first byte in the pool's memory.
     pub fn offset(&self) -> usize {
         self.block as usize * MIN_BLOCK
     }
 
-    /// Virtual address of its first byte.
+    /// Returns the virtual address of the first byte.
     pub fn addr(&self) -> u64 {
         self.pool.memory.addr() + self.offset() as u64
     }
@@ -120,23 +124,23 @@ impl PreMrBuf {
         self.pool.memory.read(self.offset() + at, out);
     }
 
-    /// The bytes asked for.
+    /// Returns the requested bytes.
     ///
-    /// For buffers of a pool whose memory no peer can reach, as that of a session: there nobody but this buffer's owner
-    /// reads or writes its block.
+    /// Only for pools whose memory peers cannot access, such as the pool of a session. There only
+    /// the owner of this buffer accesses its block.
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the block lies in the pool's memory, which is mapped while this exists, and belongs to this buffer; a
-        // request that fills it holds an exclusive loan of it.
+        // SAFETY: the block lies in the pool's memory, which stays mapped while `self` exists, and
+        // belongs to this buffer. A request that fills the buffer holds an exclusive loan of it.
         unsafe { std::slice::from_raw_parts(self.pool.memory.ptr(self.offset()), self.len) }
     }
 
-    /// The bytes asked for; see [`as_slice`](Self::as_slice).
+    /// Returns the requested bytes; see [`as_slice`](Self::as_slice).
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`; `&mut self` makes it exclusive.
+        // SAFETY: as in `as_slice`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.pool.memory.ptr(self.offset()), self.len) }
     }
 
-    /// Gives it back, as dropping does.
+    /// Returns the buffer to the pool, like a drop.
     pub fn release(self) {}
 
     fn check(&self, at: usize, len: usize) {
@@ -154,24 +158,25 @@ impl Drop for PreMrBuf {
     }
 }
 
-/// The order of the smallest block that holds `len` bytes: it has `MIN_BLOCK << order` of them.
+/// Returns the order of the smallest block that holds `len` bytes. A block of order N has
+/// `MIN_BLOCK << N` bytes.
 fn order_of(len: usize) -> u8 {
     (len.max(1).div_ceil(MIN_BLOCK).next_power_of_two().trailing_zeros()) as u8
 }
 
-/// State of a smallest block, as the first of a larger one or inside it.
+/// State of a smallest block within the larger blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Inside a block, or not in use at all.
+    /// Inside a larger block, or unused.
     Inner,
-    /// First of a free block of that order.
+    /// First of a free block of this order.
     Free(u8),
-    /// First of a block of that order that is out.
+    /// First of an acquired block of this order.
     Taken(u8),
 }
 
-/// The allocator, in units of the smallest block. Free blocks of an order form a doubly linked list through tables
-/// indexed by block.
+/// The allocator, in units of the smallest block. Free blocks of one order form a doubly linked
+/// list through tables that are indexed by block.
 #[derive(Debug)]
 struct Buddies {
     state: Vec<State>,
@@ -190,7 +195,8 @@ impl Buddies {
             heads: vec![NONE; usize::from(max_order) + 1],
             free_blocks: blocks,
         };
-        // The largest aligned blocks, from the end, so that the list begins with the lowest address.
+        // Adds the largest aligned blocks from the end, so that the list starts with the lowest
+        // address.
         let mut end = blocks;
         while end > 0 {
             let order = max_order.min(end.trailing_zeros() as u8);
@@ -284,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn exhausts_and_recovers() {
+    fn an_exhausted_pool_recovers_when_buffers_return() {
         let pool = pool(8, 8 * MIN_BLOCK);
         let all: Vec<_> = (0..8).map(|_| pool.acquire(1).expect("free block")).collect();
         assert!(pool.acquire(1).is_none());
@@ -335,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_it() {
+    fn threads_share_the_pool() {
         let pool = pool(64, 16 * MIN_BLOCK);
         thread::scope(|scope| {
             for seed in 0..4usize {
@@ -365,14 +371,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_map_of_blocks(
+        fn the_pool_behaves_like_a_map_of_blocks(
             blocks in 1..70usize,
             max_order in 0..6u32,
             actions in prop::collection::vec((any::<bool>(), any::<u32>()), 0..300),
         ) {
             let max_block = MIN_BLOCK << max_order;
             let pool = pool(blocks, max_block);
-            // The model: which smallest blocks are out.
+            // The model: the smallest blocks that are acquired.
             let mut taken = vec![false; blocks];
             let mut held: Vec<PreMrBuf> = Vec::new();
             let range = |buf: &PreMrBuf| {

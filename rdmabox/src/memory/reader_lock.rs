@@ -1,14 +1,16 @@
-//! A readers-writer lock whose readers run no locked instruction and write to no memory that another thread writes.
+//! A readers-writer lock whose readers execute no locked instruction and write to no shared cache
+//! line.
 //!
-//! A request that its caller carries out holds two locks, the one that keeps its queue pair in place and the one that keeps
-//! the peer's memory mapped. Both change once in the life of a queue pair. With ordinary locks those four atomic changes of a
-//! shared word would take longer than an 8-byte READ.
+//! A request that its caller executes holds two locks: one keeps its queue pair in entry, the other
+//! keeps the peer's memory mapped. Both change once in the life of a queue pair. Ordinary locks
+//! would cost four atomic changes of a shared word, which take longer than an 8-byte READ.
 //!
-//! A reader announces the lock's address in its thread's own slot and then looks whether somebody writes; a writer says
-//! that it writes and then looks at all slots. One of the two has to see the other, which takes a full barrier between
-//! the store and the load on both sides. The reader's costs nothing: the writer has the kernel run one on every processor that
-//! runs a thread of this process (`membarrier(2)`), and all that the reader does is to keep the compiler from changing the
-//! order. Where the kernel cannot do that, and for threads beyond the number of slots, this is an ordinary lock.
+//! # Concurrency
+//! A reader stores the lock's address in its thread's slot, then reads `writing`. A writer sets
+//! `writing`, then scans all slots. At least one of them sees the other, which requires a full
+//! barrier between store and load on both sides. The writer issues it for all threads
+//! (`membarrier(2)`); the reader needs only a compiler fence. Without `membarrier`, and for threads
+//! without a slot, this is an ordinary lock.
 
 use std::{
     cell::UnsafeCell,
@@ -28,15 +30,16 @@ use crate::sync::{
     sleep, yield_now,
 };
 
-/// Locks that a thread can hold for reading at a time without an atomic change; with more it is as if it had no slot.
+/// Locks that a thread can hold for reading through its slot. Further locks are taken as if it had
+/// no slot.
 const DEPTH: usize = 4;
 
-/// Looks at a reader that a writer waits for, before it sleeps between them.
-const PATIENCE: u32 = 100;
+/// Number of polls of a reader's entry before the writer sleeps between polls.
+const MAX_BUSY_POLLS: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Where a thread announces what it reads: addresses of locks, zero for none. In cache lines of its own; processors fetch
-/// them in pairs.
+/// Addresses of the locks that a thread holds for reading; zero for a free entry. Aligned to two
+/// cache lines, because processors fetch them in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot([AtomicUsize; DEPTH]);
@@ -47,22 +50,22 @@ static SLOTS: [Slot; thread_slot::COUNT] =
 
 #[cfg(not(loom))]
 impl Slot {
-    /// The calling thread's, if it has one and a writer can rely on it.
-    fn mine() -> Option<&'static Slot> {
+    /// Returns the calling thread's slot, or `None` if it has none or `membarrier` does not work.
+    fn current() -> Option<&'static Slot> {
         if membarrier::works() { thread_slot::mine().map(|mine| &SLOTS[mine]) } else { None }
     }
 }
 
-/// See the module's documentation.
+/// A readers-writer lock with cheap reads; see the module's documentation.
 pub(crate) struct ReaderLock<T> {
-    /// Somebody writes or is about to.
+    /// True while a writer holds the lock or waits for readers.
     writing: AtomicBool,
-    /// Held by the writer, and by readers that have announced nothing.
+    /// Held by the writer, and shared by readers without a slot entry.
     rest: RwLock<()>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a lock: the value is reached by shared reference from any number of threads, or by one exclusively.
+// SAFETY: the lock allows either shared references from many threads or one exclusive reference.
 unsafe impl<T: Send + Sync> Sync for ReaderLock<T> {}
 
 impl<T> ReaderLock<T> {
@@ -74,17 +77,18 @@ impl<T> ReaderLock<T> {
         ptr::from_ref(self).addr()
     }
 
-    /// Announces a reader. `None` if it has to go the other way: no place is left, or somebody writes.
+    /// Announces a reader in its slot. Returns `None` if the slot is full or a writer is active;
+    /// the reader then uses `rest`.
     fn announce<'a>(&'a self, slot: &'a Slot) -> Option<ReaderGuard<'a, T>> {
-        let place = slot.0.iter().find(|place| place.load(Ordering::Relaxed) == 0)?;
-        place.store(self.address(), Ordering::Relaxed);
+        let entry = slot.0.iter().find(|entry| entry.load(Ordering::Relaxed) == 0)?;
+        entry.store(self.address(), Ordering::Relaxed);
         barrier::of_reader();
-        // What the last writer has written is seen from here on.
+        // The acquire load makes the changes of the last writer visible.
         if self.writing.load(Ordering::Acquire) {
-            place.store(0, Ordering::Release);
+            entry.store(0, Ordering::Release);
             return None;
         }
-        Some(ReaderGuard { lock: self, held: Held::Announced(place), _stays: PhantomData })
+        Some(ReaderGuard { lock: self, held: Held::Announced(entry), _stays: PhantomData })
     }
 
     fn read_in<'a>(&'a self, slot: Option<&'a Slot>) -> ReaderGuard<'a, T> {
@@ -105,13 +109,13 @@ impl<T> ReaderLock<T> {
         let writer = WriterGuard { lock: self, _rest: self.rest.write() };
         self.writing.store(true, Ordering::Relaxed);
         barrier::of_writer();
-        for place in slots.iter().flat_map(|slot| &slot.0) {
-            let mut looks = 0_u32;
-            // What was read is over when its place is seen empty.
-            while place.load(Ordering::Acquire) == self.address() {
-                looks += 1;
-                // It may be a copy of a gigabyte.
-                if looks < PATIENCE { yield_now() } else { sleep(PAUSE) }
+        for entry in slots.iter().flat_map(|slot| &slot.0) {
+            let mut polls = 0_u32;
+            // The reader has finished when its entry is empty.
+            while entry.load(Ordering::Acquire) == self.address() {
+                polls += 1;
+                // The reader may be copying a gigabyte.
+                if polls < MAX_BUSY_POLLS { yield_now() } else { sleep(PAUSE) }
             }
         }
         writer
@@ -120,17 +124,19 @@ impl<T> ReaderLock<T> {
 
 #[cfg(not(loom))]
 impl<T> ReaderLock<T> {
-    /// For reading. Blocks while somebody writes or is about to: a thread that holds it does not take it again.
+    /// Locks for reading. Blocks while a writer holds or requests the lock. A thread that holds the
+    /// lock must not take it again.
     pub(crate) fn read(&self) -> ReaderGuard<'_, T> {
-        self.read_in(Slot::mine())
+        self.read_in(Slot::current())
     }
 
-    /// As [`read`](Self::read), but `None` where that would block.
+    /// Locks for reading, or returns `None` if [`read`](Self::read) would block.
     pub(crate) fn try_read(&self) -> Option<ReaderGuard<'_, T>> {
-        self.try_read_in(Slot::mine())
+        self.try_read_in(Slot::current())
     }
 
-    /// For writing. Blocks until nobody else holds it. Takes microseconds even if nobody does.
+    /// Locks for writing. Blocks until no other thread holds the lock. Takes microseconds even
+    /// without contention.
     pub(crate) fn write(&self) -> WriterGuard<'_, T> {
         self.write_in(&SLOTS)
     }
@@ -149,14 +155,14 @@ impl<T> std::fmt::Debug for ReaderLock<T> {
 }
 
 enum Held<'a> {
-    /// In a place of the thread's slot.
+    /// Announced in an entry of the thread's slot.
     Announced(&'a AtomicUsize),
     Shared {
         _rest: RwLockReadGuard<'a, ()>,
     },
 }
 
-/// Holds a lock for reading. Stays on its thread; one that were forgotten would keep writers waiting for good.
+/// Holds a lock for reading. It stays on its thread. A leaked guard would block writers forever.
 pub(crate) struct ReaderGuard<'a, T> {
     lock: &'a ReaderLock<T>,
     held: Held<'a>,
@@ -167,15 +173,16 @@ impl<T> Deref for ReaderGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: while this is held nobody has it for writing: a writer waits for the announcement or for `rest`.
+        // SAFETY: no writer holds the lock while this guard exists, because a writer waits for the
+        // slot entry or for `rest`.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T> Drop for ReaderGuard<'_, T> {
     fn drop(&mut self) {
-        if let Held::Announced(place) = self.held {
-            place.store(0, Ordering::Release);
+        if let Held::Announced(entry) = self.held {
+            entry.store(0, Ordering::Release);
         }
     }
 }
@@ -196,14 +203,14 @@ impl<T> Deref for WriterGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this has it alone; see `write_in`.
+        // SAFETY: the writer has exclusive access; see `write_in`.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T> DerefMut for WriterGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this has it alone; see `write_in`.
+        // SAFETY: the writer has exclusive access; see `write_in`.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -226,14 +233,14 @@ mod barrier {
     }
 
     pub(super) fn of_writer() {
-        // Where it does not work, nobody announces anything.
+        // Without membarrier, no reader uses a slot.
         if membarrier::works() {
             membarrier::on_every_processor();
         }
     }
 }
 
-/// What the kernel does is, as far as threads can tell, a barrier on both sides.
+/// For threads, the kernel's barrier acts as a fence on both sides.
 #[cfg(loom)]
 mod barrier {
     use crate::sync::atomic::{Ordering, fence};

@@ -1,14 +1,15 @@
-//! A cache of registrations, of memory that the cache shares the ownership of.
+//! A cache of registrations for memory that the cache co-owns.
 //!
-//! Registering costs a system call and the pinning of every page on a real card. [`Memory`] that is used again keeps its
-//! registration here.
+//! A registration costs a system call and, on a hardware card, the pinning of every page.
+//! [`Memory`] that is used again keeps its registration here. Registrations of callers' slices are
+//! not cached: a cache that is given an address cannot detect that its pages were unmapped and
+//! replaced (by `free`, `munmap`, `mremap`, `madvise`, or copy-on-write after `fork`). The card
+//! would then access stale pinned pages. The `Arc<Memory>` of an entry excludes this, because the
+//! address range stays mapped while the entry exists.
 //!
-//! Registrations of callers' slices are not cached, although that would pay most. A slice is an address, and a cache
-//! that is asked for an address cannot see that its pages were unmapped and others mapped there since (by `free`, `munmap`,
-//! `mremap`, `madvise`, or a `fork` that copies on write): the card would go on using the old, pinned pages, read stale
-//! bytes, and write where nobody looks. Libraries that do it hook the allocator and the system calls that change mappings,
-//! or ask the kernel for notice, and have had bugs there for as long as they exist. An `Arc<Memory>` in the cache rules it
-//! out instead: while the entry is there the mapping is, and so the address range belongs to nothing else.
+//! # Concurrency
+//! Any thread may use the cache. A lookup holds `entries` shared, a change exclusively. Registering
+//! and deregistering happen without the lock.
 
 use std::{
     fmt,
@@ -24,12 +25,13 @@ use smallvec::SmallVec;
 use super::Memory;
 use crate::verbs::{Access, MrHandle, ProtectionDomain, VerbsError};
 
-/// How much a [`RegistrationCache`] keeps. For a moment one more may be registered, while it takes the place of others.
+/// Limits of a [`RegistrationCache`]. One more region may be registered briefly while it replaces
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegistrationLimits {
-    /// Most bytes of all entries together.
+    /// Maximum number of bytes of all entries.
     pub bytes: u64,
-    /// Most entries.
+    /// Maximum number of entries.
     pub entries: usize,
 }
 
@@ -39,17 +41,20 @@ impl Default for RegistrationLimits {
     }
 }
 
-/// Registrations of whole [`Memory`]s in one protection domain, kept after use. Any thread may use it.
+/// Registrations of whole [`Memory`] objects in one protection domain, kept after use. Any thread
+/// may use the cache.
 ///
-/// An entry keeps its memory mapped. It goes when room is needed and it was used least recently, or when it is
-/// [forgotten](Self::forget), but not while anybody else holds its handle.
+/// An entry keeps its memory mapped. The cache removes the least recently used entry when it needs
+/// space, or when the memory is [forgotten](Self::forget). It never removes an entry whose handle
+/// is held elsewhere.
 pub struct RegistrationCache {
     pd: Arc<dyn ProtectionDomain>,
     limits: RegistrationLimits,
-    /// Counts uses.
+    /// Number of uses, the time of `last_used`.
     clock: AtomicU64,
     entries: RwLock<Entries>,
-    /// How many entries there are, for those who would look for one in vain: most sessions have none.
+    /// Number of entries. Lookups skip an empty cache without the lock; most sessions have no
+    /// entries.
     count: AtomicUsize,
 }
 
@@ -66,8 +71,8 @@ impl Entry {
         self.memory.len() as u64
     }
 
-    /// True while somebody besides the cache holds the handle. Reliable under the write lock: without it, another one
-    /// comes into being only from one that is held outside already.
+    /// Returns true while the handle is held outside the cache. Reliable under the write lock:
+    /// otherwise a new handle can only be cloned from a handle that is already held outside.
     fn in_use(&self) -> bool {
         Arc::strong_count(&self.handle) > 1
     }
@@ -75,33 +80,34 @@ impl Entry {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// In ascending order of address. All of it is mapped, so that different memories do not overlap; one memory has an
-    /// entry for each set of rights that it was asked for with.
+    /// Entries in ascending order of address. All memory is mapped, so different memories do not
+    /// overlap. A memory has one entry for each set of rights.
     sorted: Vec<Entry>,
     bytes: u64,
 }
 
-/// Entries on their way out. Deregistering takes time, and is done without the lock.
+/// Removed entries. They are deregistered after the lock is released, because that takes time.
 type Evicted = SmallVec<[Entry; 4]>;
 
 impl RegistrationCache {
-    /// An empty cache that registers in `pd`.
+    /// Creates an empty cache that registers in `pd`.
     pub fn new(pd: Arc<dyn ProtectionDomain>, limits: RegistrationLimits) -> RegistrationCache {
         let (clock, count) = (AtomicU64::new(0), AtomicUsize::new(0));
         RegistrationCache { pd, limits, clock, entries: RwLock::default(), count }
     }
 
-    /// A registration of the whole of `memory` with exactly these rights, and whether the cache had it. One that has no
-    /// room, because it is too large or all others are in use, is made all the same, and ends with its last handle.
+    /// Returns a registration of the whole of `memory` with exactly these rights, and whether it
+    /// was cached. If the cache has no space, because the memory is too large or all entries are in
+    /// use, the registration ends with its last handle.
     ///
     /// # Errors
-    /// Those of [`ProtectionDomain::register`]; a retry is safe.
+    /// The errors of [`ProtectionDomain::register`]; a retry is safe.
     pub fn register(&self, memory: &Arc<Memory>, access: Access) -> Result<(MrHandle, bool), VerbsError> {
         if let Some(handle) = self.find_in(memory.addr(), memory.len() as u64, |entry| entry.access == access)
         {
             return Ok((handle, true));
         }
-        // Without the lock: others find what they look for meanwhile.
+        // Registers without the lock, so that lookups of other threads proceed.
         let handle = self.pd.register(memory, 0, memory.len() as u64, access)?;
         let mut evicted = Evicted::new();
         let kept = self.insert(memory, access, handle, &mut evicted);
@@ -109,12 +115,14 @@ impl RegistrationCache {
         Ok((kept, false))
     }
 
-    /// A registration that covers `len` bytes at `addr` and has at least the rights `needs`. Allocates nothing.
+    /// Returns a registration that covers `len` bytes at `addr` with at least the rights `needs`.
+    /// Allocates nothing.
     pub fn find(&self, addr: u64, len: u64, needs: Access) -> Option<MrHandle> {
         self.find_in(addr, len, |entry| entry.access.contains(needs))
     }
 
-    /// Gives up what is registered of `memory` and not in use, so that it can be unmapped. True if nothing is left.
+    /// Removes the registrations of `memory` that are not in use, so that it can be unmapped.
+    /// Returns true if none remains.
     pub fn forget(&self, memory: &Memory) -> bool {
         let mut evicted = Evicted::new();
         let mut entries = self.entries.write();
@@ -130,17 +138,18 @@ impl RegistrationCache {
         start == end
     }
 
-    /// Entries at present.
+    /// Returns the current number of entries.
     pub fn len(&self) -> usize {
         self.entries.read().sorted.len()
     }
 
-    /// True if there are none.
+    /// Returns true if the cache has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of all entries at present; memory that is registered with different rights counts for each.
+    /// Returns the bytes of all entries. Memory that is registered with several sets of rights
+    /// counts once for each.
     pub fn bytes(&self) -> u64 {
         self.entries.read().bytes
     }
@@ -155,7 +164,7 @@ impl RegistrationCache {
         }
         let entries = self.entries.read();
         let behind = entries.sorted.partition_point(|entry| entry.memory.addr() <= addr);
-        // The memory that begins last at or before `addr` is the only one that can cover it.
+        // Only the last memory that begins at or before `addr` can cover it.
         let base = entries.sorted[..behind].last()?.memory.addr();
         let mut same = entries.sorted[..behind].iter().rev().take_while(|entry| entry.memory.addr() == base);
         let entry = same.find(|entry| {
@@ -166,8 +175,8 @@ impl RegistrationCache {
         Some(Arc::clone(&entry.handle))
     }
 
-    /// Keeps a new registration if there is room for it or room can be made. Gives the handle to use: where another
-    /// thread was faster, its.
+    /// Caches a new registration if space is available or can be freed. Returns the handle to use,
+    /// which is another thread's handle if that thread registered first.
     fn insert(
         &self,
         memory: &Arc<Memory>,
@@ -202,7 +211,7 @@ impl RegistrationCache {
 }
 
 impl Entries {
-    /// Where the entries of the memory at `addr` are.
+    /// Returns the index range of the entries of the memory at `addr`.
     fn range_of(&self, addr: u64) -> (usize, usize) {
         let start = self.sorted.partition_point(|entry| entry.memory.addr() < addr);
         let end = self.sorted.partition_point(|entry| entry.memory.addr() <= addr);
@@ -215,7 +224,8 @@ impl Entries {
         entry
     }
 
-    /// Evicts until another entry of `bytes` fits. If it would not fit even then, nothing is evicted.
+    /// Evicts entries until another entry of `bytes` fits. Evicts nothing and returns false if it
+    /// can never fit.
     fn make_room(&mut self, bytes: u64, limits: &RegistrationLimits, evicted: &mut Evicted) -> bool {
         let fits = |count: usize, held: u64| {
             count < limits.entries && held.checked_add(bytes).is_some_and(|total| total <= limits.bytes)
@@ -226,7 +236,8 @@ impl Entries {
             return false;
         }
         while !fits(self.sorted.len(), self.bytes) {
-            // Few entries: a scan is quicker than a list that every use would have to keep in order.
+            // The number of entries is small, so a scan is cheaper than a list that every use has
+            // to reorder.
             let idle = self.sorted.iter().enumerate().filter(|(_, entry)| !entry.in_use());
             let Some((oldest, _)) = idle.min_by_key(|(_, entry)| entry.last_used.load(Ordering::Relaxed))
             else {

@@ -1,10 +1,11 @@
-//! Space of shareable memory, taken before it is used.
+//! Reserves the pages of shareable memory before their use.
 //!
-//! Memory in a file is sparse at first. If a page cannot be had at its first use, the kernel sends
-//! SIGBUS. [`Memory::reserve`] takes all pages at once, and fails with an error instead.
+//! Memory in a file is sparse at first. If the kernel cannot allocate a page at its first use, it
+//! sends SIGBUS. [`Memory::reserve`] allocates all pages in advance and returns an error instead.
 //!
 //! # Concurrency
-//! Any thread. Bytes that are there stay, so that others may use the memory meanwhile.
+//! Any thread may call it. Existing bytes stay, so other threads may use the memory in the
+//! meantime.
 
 use std::{io, os::fd::AsRawFd};
 
@@ -13,27 +14,28 @@ use super::{
     mapping::{HUGE, populate},
 };
 
-/// Bytes at a time: a signal interrupts a step, and the next attempt begins with the same step.
+/// Bytes per call. A signal interrupts a step, and the retry repeats only this step.
 const STEP: usize = 64 << 20;
 
 impl Memory {
-    /// Takes all pages of shareable memory from the system, so that no later access lacks one. Pages
-    /// stay untouched where the kernel can promise them without that.
+    /// Reserves all pages of shareable memory, so that no later access lacks a page. Pages stay
+    /// unallocated if the kernel can guarantee them without an allocation.
     ///
     /// # Errors
-    /// `StorageFull` or `OutOfMemory` if the file system or the system has too little, `Unsupported` if
-    /// the file system cannot promise space. Pages that were taken until then stay.
+    /// `StorageFull` or `OutOfMemory` if the file system or the system has too little space,
+    /// `Unsupported` if the file system cannot reserve space. Pages reserved before the error stay
+    /// reserved.
     pub fn reserve(&self) -> Result<(), MemoryError> {
         self.reserve_range(0, self.len())
     }
 
-    /// As [`reserve`](Self::reserve), for a range.
+    /// Reserves the pages of a range; see [`reserve`](Self::reserve).
     ///
     /// # Errors
-    /// As `reserve`.
+    /// The errors of `reserve`.
     ///
     /// # Panics
-    /// The range lies outside of the memory.
+    /// If the range lies outside the memory.
     pub fn reserve_range(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
         self.check(offset, len);
         let Some(fd) = self.fd() else { return Ok(()) };
@@ -41,7 +43,7 @@ impl Memory {
         let end = offset + len;
         for start in (offset..end).step_by(STEP) {
             let len = STEP.min(end - start);
-            // fallocate takes small pages where huge ones are given to mappings that ask.
+            // fallocate allocates small pages even if mappings can request huge pages.
             let done = match huge {
                 true => populate(self, start, len),
                 false => allocate(fd.as_raw_fd(), start, len),
@@ -80,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_pages_are_taken_and_bytes_stay() {
+    fn all_pages_are_reserved_and_bytes_stay() {
         let memory = Memory::shared("test", 3 << 20).unwrap();
         memory.write(5000, b"kept");
         memory.reserve().unwrap();
@@ -92,7 +94,7 @@ mod tests {
         Memory::private(4096).unwrap().reserve().unwrap();
     }
 
-    /// The account of memory that was never touched goes by what is present.
+    /// Accounting of memory that was never written depends on which pages are present.
     #[test]
     fn reserved_pages_are_untouched_until_they_are_written() {
         if gives_huge_pages() {

@@ -1,12 +1,12 @@
-//! Descriptors of a file for peers: for reading and writing, without the right to change its length.
+//! Opens descriptors of a file that can read and write, but not truncate it, for peers.
 //!
-//! A memfd is sealed against that. A file of a tmpfs cannot be sealed, and every process that may write to
-//! a file may shorten it, which turns every access behind its new end into SIGBUS. Landlock (Linux 6.2) decides on
-//! truncation when a file is opened: the right is one of the open file, also when another process has
-//! received its descriptor.
+//! A memfd is sealed against truncation, but a file on a tmpfs cannot be sealed. A process that may
+//! write to a file may truncate it, and every access beyond the new end raises SIGBUS. Landlock
+//! (Linux 6.2) checks truncation when a file is opened. The restriction belongs to the open file,
+//! also in another process that received its descriptor.
 //!
 //! # Concurrency
-//! Any thread. The restriction is that of a thread that ends at once.
+//! Any thread may call it. The restriction applies to a temporary thread that ends immediately.
 
 use std::{
     fs::{File, OpenOptions},
@@ -17,25 +17,25 @@ use std::{
 
 /// `LANDLOCK_CREATE_RULESET_VERSION`
 const VERSION: u32 = 1;
-/// `LANDLOCK_ACCESS_FS_TRUNCATE`, from this version on.
+/// `LANDLOCK_ACCESS_FS_TRUNCATE`, supported since `KNOWS_TRUNCATE`.
 const TRUNCATE: u64 = 1 << 14;
 const KNOWS_TRUNCATE: libc::c_long = 3;
 
-/// `struct landlock_ruleset_attr`, the part that all versions have.
+/// The part of `struct landlock_ruleset_attr` that all versions have.
 #[repr(C)]
 struct RulesetAttr {
     handled_access_fs: u64,
 }
 
-/// Opens a file again, so that no holder of the descriptor can change its length by truncation.
+/// Reopens a file so that no holder of the descriptor can truncate it.
 ///
 /// # Errors
-/// `Unsupported` if the kernel has no Landlock, or an older one.
+/// `Unsupported` if the kernel has no Landlock or a version without truncation.
 pub(super) fn reopen(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     thread::scope(|scope| {
         let opened = thread::Builder::new().name("rdmabox-restrict".into()).spawn_scoped(scope, || {
-            give_truncation_up()?;
+            deny_truncation()?;
             let again: File = OpenOptions::new().read(true).write(true).open(path)?;
             Ok(again.into())
         })?;
@@ -43,16 +43,16 @@ pub(super) fn reopen(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Takes the right to truncate from files that the calling thread opens from now on.
-fn give_truncation_up() -> io::Result<()> {
-    // SAFETY: without a structure, the call returns a number.
+/// Denies truncation for files that the calling thread opens from now on.
+fn deny_truncation() -> io::Result<()> {
+    // SAFETY: without a structure, the call only returns a version number.
     let version =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, VERSION) };
     if version < KNOWS_TRUNCATE {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let attr = RulesetAttr { handled_access_fs: TRUNCATE };
-    // SAFETY: the structure lives over the call and has the length given.
+    // SAFETY: the structure outlives the call and has the given length.
     let ruleset = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attr, size_of::<RulesetAttr>(), 0)
     };
@@ -60,10 +60,10 @@ fn give_truncation_up() -> io::Result<()> {
     if ruleset < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nothing else owns.
+    // SAFETY: a fresh descriptor that no other object owns.
     let ruleset = unsafe { OwnedFd::from_raw_fd(ruleset) };
-    // SAFETY: plain system calls; both concern the calling thread alone. Without capabilities, a thread
-    // restricts itself only if it gains no rights by executing programs.
+    // SAFETY: plain system calls that affect only the calling thread. An unprivileged thread may
+    // restrict itself only if it cannot gain rights by executing programs.
     let done = unsafe {
         match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
             0 => libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0),
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::memory::Memory;
 
-    /// A file on a tmpfs, where files of `--memory-dir` are.
+    /// Returns a file on a tmpfs, as in `--memory-dir`.
     fn file() -> File {
         let file = tempfile::tempfile_in("/dev/shm").unwrap();
         file.set_len(8192).unwrap();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_for_peers_writes_and_maps_and_does_not_truncate() {
+    fn a_restricted_descriptor_writes_and_maps_but_does_not_truncate() {
         let file = file();
         let Ok(given) = reopen(file.as_fd()).map(File::from).inspect_err(|e| {
             assert_eq!(e.kind(), io::ErrorKind::Unsupported);
@@ -99,7 +99,7 @@ mod tests {
         for len in [0, 4096, 1 << 20] {
             given.set_len(len).unwrap_err();
         }
-        // A copy has the same rights, and this process has those that it had.
+        // A duplicate has the same rights, and this process keeps its rights.
         given.try_clone().unwrap().set_len(0).unwrap_err();
         assert_eq!(file.metadata().unwrap().len(), 8192);
         given.write_all_at(b"bytes", 5000).unwrap();
@@ -111,9 +111,9 @@ mod tests {
         file.set_len(4096).unwrap();
     }
 
-    /// What a peer gets, sealed or restricted.
+    /// Covers both kinds of descriptors for peers, sealed and restricted.
     #[test]
-    fn no_peer_shortens_memory() {
+    fn a_peer_cannot_truncate_memory() {
         if reopen(file().as_fd()).is_err() {
             return eprintln!("skipped: this kernel has no Landlock that knows truncation");
         }

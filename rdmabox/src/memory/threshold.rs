@@ -1,24 +1,25 @@
-//! Up to which size requests are copied through registered memory.
+//! Size threshold between copying through registered memory and registering the caller's memory.
 
 use std::{fmt, str::FromStr};
 
 use crate::size;
 
-/// Which work requests go through the pre-registered pool (preMR); for longer ones the caller's memory is registered
-/// (dynMR). Written as `auto`, or as a [size]: `4096`, `4k`, `1m`.
+/// Size limit of work requests that use the pre-registered pool (preMR). For longer requests the
+/// runtime registers the caller's memory (dynMR). The text form is `auto` or a [size]: `4096`,
+/// `4k`, `1m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PreMrThreshold {
-    /// Up to where copying was measured to be no dearer than registering, when the session was made: see
-    /// [`calibrate`](super::calibrate()).
+    /// Largest size for which a copy was measured to cost no more than a registration when the
+    /// session was created; see [`calibrate`](super::calibrate()).
     #[default]
     Auto,
-    /// Those of at most so many bytes: 0 is none of them, and `u64::MAX` all that fit the pool.
+    /// Size limit in bytes: 0 never uses the pool, `u64::MAX` uses it for every request that fits.
     Bytes(u64),
 }
 
-/// A text is no threshold.
+/// Error for a text that is not a threshold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no threshold: write auto, or a number of bytes, for example 4096, 128k, 1m")]
+#[error("{0:?} is not a threshold: expected auto or a size, for example 4096, 128k or 1m")]
 pub struct ThresholdError(String);
 
 const UNITS: [(u8, u32); 3] = [(b'g', 30), (b'm', 20), (b'k', 10)];
@@ -52,7 +53,7 @@ mod tests {
     use super::{PreMrThreshold::*, *};
 
     #[test]
-    fn sizes_and_auto_are_understood() {
+    fn sizes_and_auto_are_parsed() {
         let cases = [
             ("auto", Auto),
             ("0", Bytes(0)),
@@ -69,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn a_text_that_is_not_a_size_is_rejected() {
         for text in ["", "k", "Auto", "-1", "+1", "18446744073709551616", "17179869184g"] {
             assert_eq!(text.parse::<PreMrThreshold>(), Err(ThresholdError(text.into())));
         }
     }
 
     #[test]
-    fn it_is_written_with_the_largest_unit_that_fits() {
+    fn a_threshold_is_formatted_with_the_largest_exact_unit() {
         let cases = [(0, "0"), (1, "1"), (4096, "4k"), (4097, "4097"), (3 << 20, "3m"), (1 << 30, "1g")];
         for (bytes, text) in cases {
             assert_eq!(Bytes(bytes).to_string(), text);
@@ -86,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_round_trips(bytes: u64, shift in 0..64u32) {
+        fn formatting_and_parsing_round_trip(bytes: u64, shift in 0..64u32) {
             let threshold = Bytes(bytes >> shift << (shift / 2));
             prop_assert_eq!(threshold.to_string().parse(), Ok(threshold));
         }

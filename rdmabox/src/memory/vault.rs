@@ -1,10 +1,11 @@
-//! Bytes that appear in no core dump and, where the system allows, in no swap: keys.
+//! Stores secrets in memory that core dumps and, if the system allows, swap exclude.
 //!
-//! [`Hidden`] is a fixed number of bytes in a mapping that the kernel leaves out of core dumps. Short
-//! ones share chunks, in slots; longer ones have a mapping each. Dropped bytes are erased.
+//! [`Hidden`] holds a fixed number of bytes in a mapping that the kernel leaves out of core dumps.
+//! Short secrets occupy slots of shared chunks; longer secrets have their own mapping. The drop
+//! erases the bytes.
 //!
 //! # Concurrency
-//! Any thread. One lock over the free slots, taken when bytes are created and dropped.
+//! Any thread may use it. Creating and dropping a short secret locks the list of free slots.
 
 use std::{alloc::Layout, fmt};
 
@@ -12,12 +13,12 @@ use parking_lot::Mutex;
 
 use super::{Memory, mapping::page_size};
 
-/// Bytes of a slot: the longest secret of a key.
+/// Size of a slot in bytes: the longest secret of a key.
 const SLOT: usize = 64;
-/// Bytes that are mapped for slots at a time.
+/// Size of a chunk of slots in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Places for short bytes. Chunks stay mapped, so that a place needs no owner but its holder.
+/// Free slots. Chunks are never unmapped, so only the holder of a slot owns it.
 static FREE: Mutex<Vec<Slot>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Copy)]
@@ -44,7 +45,7 @@ impl fmt::Debug for Hidden {
 }
 
 impl Hidden {
-    /// Returns `len` zeros. Without memory it ends the process, as any allocation does.
+    /// Returns `len` zeros. Aborts the process if memory is exhausted, as any allocation does.
     pub(crate) fn zeros(len: usize) -> Hidden {
         let place = if len <= SLOT { Place::Slot(take_slot()) } else { Place::Own(mapping(len)) };
         Hidden { place, len }
@@ -58,7 +59,7 @@ impl Hidden {
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the range is mapped as long as `self` exists, and only `self` reads or writes it.
+        // SAFETY: the range is mapped while `self` exists, and only `self` accesses it.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 
@@ -102,7 +103,8 @@ fn mapping(len: usize) -> Memory {
     let Ok(memory) = Memory::private(len) else {
         std::alloc::handle_alloc_error(Layout::array::<u8>(len).unwrap_or(Layout::new::<u8>()))
     };
-    // SAFETY: the range is the mapping. A limit (RLIMIT_MEMLOCK) leaves it unlocked, which harms nothing else.
+    // SAFETY: the range is the mapping. A limit (RLIMIT_MEMLOCK) leaves it unlocked, which harms
+    // nothing else.
     unsafe { libc::mlock(memory.ptr(0).cast(), len) };
     memory
 }
@@ -112,12 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_kept_apart_and_erased() {
+    fn secrets_do_not_overlap_and_are_erased() {
         let pieces: Vec<Hidden> = (0..2500u32).map(|i| Hidden::copy_of(&[i as u8; SLOT])).collect();
         assert!(pieces.iter().enumerate().all(|(i, piece)| piece.as_slice() == [i as u8; SLOT]));
         let Place::Slot(slot) = pieces[7].place else { panic!("not in a slot") };
         drop(pieces);
-        // The lock keeps other tests from taking the slot.
+        // The lock prevents other tests from taking the slot.
         let free = FREE.lock();
         assert!(free.iter().any(|other| other.chunk.ptr(other.offset) == slot.chunk.ptr(slot.offset)));
         let mut bytes = [1; SLOT];

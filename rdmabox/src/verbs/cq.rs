@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::error::VerbsError;
 
-/// How a work request ended. The discriminants are those of `enum ibv_wc_status`.
+/// Status of a completed work request. The discriminants are the codes of `enum ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u32)]
 pub enum WcStatus {
-    /// Done.
+    /// The request succeeded.
     #[error("success")]
     Success = 0,
     /// A message was longer than the receive posted for it.
@@ -17,7 +17,7 @@ pub enum WcStatus {
     /// The queue pair could not execute the request.
     #[error("local queue pair operation error")]
     LocQpOpErr = 2,
-    /// A local key, range or right was wrong.
+    /// A local key, range or access right was wrong.
     #[error("local protection error: a local key, range or access right is wrong")]
     LocProtErr = 4,
     /// The queue pair was in, or moved to, the error state before the request ran.
@@ -32,19 +32,20 @@ pub enum WcStatus {
     /// The responder could not complete the request.
     #[error("remote operation error")]
     RemOpErr = 11,
-    /// The peer does not answer any more.
+    /// The peer stopped answering.
     #[error("transport retries exceeded: the peer is gone")]
     RetryExcErr = 12,
     /// The peer posted no receive in time.
     #[error("receiver-not-ready retries exceeded: the peer posted no receive")]
     RnrRetryExcErr = 13,
-    /// Anything else.
+    /// Any other failure.
     #[error("general error")]
     GeneralErr = 21,
 }
 
 impl WcStatus {
-    /// The status for a numeric code from a device or a peer; unknown codes become [`WcStatus::GeneralErr`].
+    /// Returns the status for a numeric code from a device or a peer. Unknown codes map to
+    /// [`WcStatus::GeneralErr`].
     pub fn from_code(code: u32) -> WcStatus {
         use WcStatus::*;
         [
@@ -64,13 +65,13 @@ impl WcStatus {
         .unwrap_or(GeneralErr)
     }
 
-    /// The numeric code, as in `enum ibv_wc_status`.
+    /// Returns the numeric code of `enum ibv_wc_status`.
     pub fn code(self) -> u32 {
         self as u32
     }
 }
 
-/// What kind of work request completed.
+/// Kind of a completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WcOpcode {
     /// A SEND.
@@ -94,20 +95,20 @@ pub enum WcOpcode {
 pub struct WorkCompletion {
     /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended; the other fields but `qp_num` mean something on success only.
+    /// Status of the request. On failure only `wr_id` and `qp_num` are meaningful besides it.
     pub status: WcStatus,
-    /// What it was.
+    /// Kind of the work request.
     pub opcode: WcOpcode,
     /// Bytes received (receives) or transferred (READ, atomics).
     pub byte_len: u32,
-    /// Immediate data, on a receive that brought some.
+    /// Immediate data, on a receive whose message carried some.
     pub imm: Option<u32>,
-    /// The queue pair it belongs to.
+    /// Number of the queue pair that executed the request.
     pub qp_num: u32,
 }
 
 impl WorkCompletion {
-    /// A value to fill a batch array with.
+    /// Placeholder that fills a batch array before a poll.
     pub const EMPTY: WorkCompletion = WorkCompletion {
         wr_id: 0,
         status: WcStatus::Success,
@@ -120,26 +121,28 @@ impl WorkCompletion {
 
 /// A completion queue with its completion channel.
 ///
-/// Sleeping without losing a completion takes three steps in this order: [`arm`](Self::arm), poll once more,
-/// [`wait`](Self::wait). A completion that arrives after `arm` makes the next `wait` return.
+/// To sleep without losing a completion, a thread takes three steps in this order:
+/// [`arm`](Self::arm), poll once more, [`wait`](Self::wait). A completion that arrives after `arm`
+/// makes the next `wait` return.
 pub trait CompletionQueue: std::any::Any + Send + Sync + std::fmt::Debug {
-    /// Takes up to `out.len()` completions, oldest first, and says how many. Never blocks.
+    /// Takes up to `out.len()` completions, oldest first, and returns their number. Never blocks.
     ///
     /// # Errors
-    /// [`VerbsError::CqOverrun`], when what is left has been taken, if completions were lost because the queue was full;
-    /// final.
+    /// [`VerbsError::CqOverrun`] if completions were lost because the queue was full. The error is
+    /// final; it is reported after the remaining completions have been taken.
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError>;
 
-    /// Asks for an event on the next completion (`ibv_req_notify_cq`). One event per call.
+    /// Requests an event on the next completion (`ibv_req_notify_cq`). One call yields one event.
     fn arm(&self) -> Result<(), VerbsError>;
 
-    /// Sleeps until the event of [`arm`](Self::arm), [`wake`](Self::wake) or the timeout; true for an event or
-    /// a wake, false for a timeout. May return early: poll again in any case. One thread at a time.
+    /// Blocks until the event of [`arm`](Self::arm), a [`wake`](Self::wake), or the timeout.
+    /// Returns true for an event or a wake, false for a timeout. The call may return early, so the
+    /// caller polls in any case. Only one thread at a time may wait.
     fn wait(&self, timeout: Option<Duration>) -> Result<bool, VerbsError>;
 
     /// Makes the current or the next [`wait`](Self::wait) return. Any thread may call it.
     fn wake(&self);
 
-    /// Number of completions it can hold.
+    /// Returns the number of completions that the queue can hold.
     fn depth(&self) -> usize;
 }

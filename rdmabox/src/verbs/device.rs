@@ -8,55 +8,57 @@ use crate::memory::Memory;
 /// Limits of a device, as `ibv_query_device` reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceAttr {
-    /// Name for logs and reports.
+    /// Name in logs and reports.
     pub name: String,
-    /// Most outstanding requests of a work queue.
+    /// Maximum number of outstanding requests per work queue.
     pub max_qp_wr: u32,
-    /// Most elements of a request.
+    /// Maximum number of elements per request.
     pub max_sge: u32,
-    /// Most completions of a completion queue.
+    /// Maximum number of completions per completion queue.
     pub max_cqe: u32,
-    /// Longest message in bytes.
+    /// Maximum message length in bytes.
     pub max_msg_sz: u64,
-    /// Longest region in bytes.
+    /// Maximum region length in bytes.
     pub max_mr_size: u64,
-    /// Most READs and atomics under way per queue pair.
+    /// Maximum number of outstanding READs and atomics per queue pair.
     pub max_qp_rd_atom: u32,
-    /// Most inline bytes of a request.
+    /// Maximum number of inline bytes per request.
     pub max_inline_data: u32,
-    /// What its atomics are atomic with.
+    /// Scope within which the device's atomics are atomic.
     pub atomics: AtomicScope,
 }
 
-/// What the atomics of a device are atomic with (`enum ibv_atomic_cap`).
+/// Scope within which the atomics of a device are atomic (`enum ibv_atomic_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicScope {
-    /// There are none.
+    /// The device has no atomics.
     None,
-    /// Atomics of all queue pairs of the same device; not those of the processors, nor of another device.
+    /// Atomics of all queue pairs of this device, but not of the processors or of another device.
     Device,
-    /// Everything that is atomic on that memory, the processors' own instructions included.
+    /// Every atomic access to the memory, including the processors' own instructions.
     Global,
 }
 
-/// A device: hardware, or the software of [`provider::soft`](crate::provider::soft).
+/// A device: RDMA hardware, or the software device of [`provider::soft`](crate::provider::soft).
 pub trait Device: Send + Sync + std::fmt::Debug {
-    /// Its limits.
+    /// Returns the limits of the device.
     fn attr(&self) -> &DeviceAttr;
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError>;
 
-    /// Makes a completion queue that holds `depth` completions.
+    /// Creates a completion queue that holds `depth` completions.
     fn create_cq(&self, depth: usize) -> Result<Arc<dyn CompletionQueue>, VerbsError>;
 }
 
-/// A protection domain: queue pairs reach the regions of their own domain and no others.
+/// A protection domain. Its queue pairs can access the regions of this domain only.
 pub trait ProtectionDomain: Send + Sync + std::fmt::Debug {
-    /// Registers `length` bytes of `memory` from `offset` on.
+    /// Registers `length` bytes of `memory`, starting at `offset`.
     ///
     /// # Errors
-    /// [`VerbsError::Range`]; [`VerbsError::NotShareable`] where remote rights need shareable memory.
+    /// - [`VerbsError::Range`] if the range does not lie inside the memory.
+    /// - [`VerbsError::NotShareable`] if remote rights need shareable memory and `memory` is
+    ///   private.
     fn register(
         &self,
         memory: &Arc<Memory>,
@@ -65,12 +67,12 @@ pub trait ProtectionDomain: Send + Sync + std::fmt::Debug {
         access: Access,
     ) -> Result<MrHandle, VerbsError>;
 
-    /// Registers memory that somebody else owns, for local use only.
+    /// Registers memory that the caller does not own, for local use only.
     ///
     /// # Safety
-    /// `addr..addr+length` stays valid for reads (and, with [`Access::LOCAL_WRITE`], writes) until the handle
-    /// is dropped and every request that uses it has completed; nobody touches the bytes in a way that
-    /// conflicts with a request under way.
+    /// `addr..addr+length` must stay valid for reads (and, with [`Access::LOCAL_WRITE`], for
+    /// writes) until the handle is dropped and every request that uses it has completed. Until then
+    /// no code may access the bytes in a way that conflicts with an outstanding request.
     unsafe fn register_borrowed(
         &self,
         addr: u64,
@@ -78,9 +80,9 @@ pub trait ProtectionDomain: Send + Sync + std::fmt::Debug {
         access: Access,
     ) -> Result<MrHandle, VerbsError>;
 
-    /// Makes a queue pair, in state Init.
+    /// Creates a queue pair in state Init.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`] when the device cannot have queues of that size.
+    /// [`VerbsError::Limit`] if the device does not support the requested queue sizes.
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError>;
 }

@@ -1,73 +1,73 @@
-//! Errors of the verbs layer. Those of one work request are in [`WcStatus`](super::WcStatus).
+//! Errors of verbs calls. Errors of a single work request are [`WcStatus`](super::WcStatus) values.
 
 use super::{Access, QpState};
 
-/// A verbs call that could not be carried out. Nothing was changed unless the variant says otherwise.
+/// Failure of a verbs call. The call changed nothing unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    /// The operating system refused.
+    /// The operating system refused a call.
     #[error("{what}: {source}")]
     Os {
-        /// The call that failed.
+        /// Name of the failed call.
         what: &'static str,
-        /// Its error.
+        /// Error that the call returned.
         source: std::io::Error,
     },
-    /// More than the device supports was asked for.
+    /// The caller requested more than the device supports.
     #[error("{what} of {asked} exceeds the device's limit of {limit}")]
     Limit {
-        /// Which limit.
+        /// Name of the exceeded limit.
         what: &'static str,
-        /// What was asked for.
+        /// Requested amount.
         asked: u64,
-        /// What there is.
+        /// Limit of the device.
         limit: u64,
     },
     /// The queue pair is in the wrong state for this call.
     #[error("queue pair is in state {is:?}, this call needs {needs:?}")]
     State {
-        /// The state now.
+        /// Current state.
         is: QpState,
-        /// The state that the call needs.
+        /// State that the call needs.
         needs: QpState,
     },
     /// The range does not lie inside the memory.
     #[error("range {offset}+{length} lies outside the memory of {size} bytes")]
     Range {
-        /// First byte asked for.
+        /// First byte requested.
         offset: u64,
-        /// Bytes asked for.
+        /// Bytes requested.
         length: u64,
-        /// Bytes there are.
+        /// Size of the memory in bytes.
         size: u64,
     },
-    /// Remote rights on memory that cannot be shared with the peers of this provider.
+    /// Remote rights were requested for memory that this provider cannot share with peers.
     #[error("memory cannot be registered with {access:?}: {why}")]
     NotShareable {
-        /// The rights asked for.
+        /// Rights requested.
         access: Access,
-        /// What stands in the way.
+        /// Reason why the memory cannot be shared.
         why: &'static str,
     },
-    /// An object of another provider or device was passed.
+    /// The caller passed an object of another provider or device.
     #[error("{0} belongs to another device")]
     Foreign(&'static str),
-    /// The other side of a rendezvous said something that makes no sense.
+    /// The peer violated the rendezvous protocol.
     #[error("peer speaks no known protocol: {0}")]
     Protocol(String),
-    /// The completion queue was full when a completion arrived; some are lost for good.
+    /// A completion arrived while the completion queue was full, and was lost.
     #[error("completion queue overrun: it was too small for the work posted, completions are lost")]
     CqOverrun,
     /// The peer closed the connection or died.
     #[error("the peer is gone")]
     PeerGone,
-    /// This side's device has no way to the peer's.
+    /// The local device has no path to the peer's device.
     #[error("no path to the peer: {0}")]
     NoPath(String),
 }
 
 impl VerbsError {
-    /// Wraps the current `errno`.
+    /// Wraps the current `errno` of the calling thread.
     pub fn last_os(what: &'static str) -> VerbsError {
         VerbsError::Os { what, source: std::io::Error::last_os_error() }
     }
@@ -78,30 +78,30 @@ impl VerbsError {
     }
 }
 
-/// Posting a list stopped before its end: the first `posted` requests are on the queue and will complete, the
-/// rest are not and will not.
+/// Failure in the middle of a posted list. The first `posted` requests are on the queue and will
+/// complete. The remaining requests were not posted.
 #[derive(Debug, thiserror::Error)]
 #[error("work request {posted} of the list was refused: {reason}")]
 pub struct PostError {
-    /// How many were posted; also the index of the one that was refused.
+    /// Number of requests posted, which is also the index of the refused request.
     pub posted: usize,
-    /// Why.
+    /// Reason for the refusal.
     pub reason: PostErrorReason,
 }
 
-/// Why a work request was refused at the post.
+/// Reason why a post refused a work request.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PostErrorReason {
-    /// The work queue is full. Safe to retry after a completion has been polled.
+    /// The work queue is full. The caller can retry after it has polled a completion.
     #[error("work queue is full ({depth} requests)")]
     QueueFull {
-        /// Its depth.
+        /// Depth of the queue.
         depth: u32,
     },
-    /// The queue pair is in a state that takes no such requests.
+    /// The queue pair is in a state that does not accept the request.
     #[error("queue pair is in state {0:?}")]
     State(QpState),
-    /// More elements than `max_sge`.
+    /// The request has more elements than `max_sge`.
     #[error("{asked} scatter/gather elements, the limit is {limit}")]
     TooManySges {
         /// Elements in the request.
@@ -109,7 +109,7 @@ pub enum PostErrorReason {
         /// The queue pair's limit.
         limit: u32,
     },
-    /// More inline bytes than `max_inline_data`, or inline on an operation that cannot have it.
+    /// The request has more than `max_inline_data` inline bytes, or its operation cannot be inline.
     #[error("{asked} inline bytes, the limit here is {limit}")]
     Inline {
         /// Bytes asked for.
@@ -117,7 +117,7 @@ pub enum PostErrorReason {
         /// The limit for this operation.
         limit: u32,
     },
-    /// Longer than `max_msg_sz`.
+    /// The message is longer than `max_msg_sz`.
     #[error("message of {asked} bytes, the limit is {limit}")]
     TooLong {
         /// Bytes asked for.
@@ -125,10 +125,10 @@ pub enum PostErrorReason {
         /// The limit.
         limit: u64,
     },
-    /// An atomic needs exactly one element of 8 bytes.
+    /// An atomic does not have exactly one element of 8 bytes.
     #[error("an atomic needs exactly one 8-byte element")]
     AtomicShape,
-    /// The device or its driver refused for a reason of its own.
+    /// The device or its driver refused the request with this `errno`.
     #[error("the device refused it: {}", std::io::Error::from_raw_os_error(*.0))]
     Device(i32),
 }

@@ -1,14 +1,15 @@
-//! The verbs model: what every provider implements, in the terms of the InfiniBand specification.
+//! The verbs model that every provider implements, in the terms of the InfiniBand specification.
 //!
-//! One object a file. Children keep their parents alive (a queue pair owns its protection domain and its
-//! completion queues), so that the order of teardown follows from the structure. Requests go in by the list
-//! and completions come out by the batch; neither direction allocates.
+//! Each file defines one object. Children keep their parents alive: a queue pair owns its
+//! protection domain and its completion queues, so the ownership graph fixes the teardown order.
+//! Requests are posted in lists and completions are polled in batches, both without allocation.
 //!
-//! Rules that hold on every provider, and that `tests/conformance/` checks on each:
-//! - completions of one queue pair come in the order of posting;
-//! - a request that the responder refuses moves both queue pairs to [`QpState::Err`] and flushes the rest;
-//! - a wrong key or a range outside the region never touches memory;
-//! - a full queue is an error, never a wait.
+//! Every provider obeys these rules, which `tests/conformance/` checks:
+//! - Completions of one queue pair arrive in posting order.
+//! - A request that the responder refuses moves both queue pairs to [`QpState::Err`] and flushes
+//!   the rest.
+//! - A wrong key or a range outside the region never touches memory.
+//! - A full queue is an error; a post never waits.
 
 mod cq;
 mod device;

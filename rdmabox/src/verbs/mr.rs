@@ -5,40 +5,40 @@ use std::sync::Arc;
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a memory region may be used for.
+    /// Access rights of a memory region.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// This side's receives, READs and atomics may write into it.
+        /// Local receives, READs and atomics may write to the region.
         const LOCAL_WRITE = 1;
-        /// A peer may WRITE into it.
+        /// A peer may WRITE to the region.
         const REMOTE_WRITE = 2;
-        /// A peer may READ from it.
+        /// A peer may READ from the region.
         const REMOTE_READ = 4;
-        /// A peer may run atomics on it.
+        /// A peer may run atomics on the region.
         const REMOTE_ATOMIC = 8;
     }
 }
 
 impl Access {
-    /// Everything a peer can be allowed, and local writes.
+    /// Every right: all remote rights, and local writes.
     pub const REMOTE_ALL: Access = Access::all();
-    /// The rights of any kind that a peer can have.
+    /// Every remote right, without local writes.
     pub const REMOTE_ANY: Access =
         Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 }
 
-/// Registered memory. Dropping the last handle deregisters it: later requests that name its keys are refused.
-/// The bytes themselves stay mapped until every request that was using them is done.
+/// Registered memory. Dropping the last handle deregisters the region; later requests that name its
+/// keys are refused. The bytes stay mapped until every request that uses them has completed.
 pub trait MemoryRegion: Send + Sync + std::fmt::Debug {
-    /// First byte, as a virtual address of this process.
+    /// Returns the virtual address of the first byte in this process.
     fn addr(&self) -> u64;
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn length(&self) -> u64;
-    /// Key for this side's scatter/gather elements.
+    /// Returns the key for local scatter/gather elements.
     fn lkey(&self) -> u32;
-    /// Key to give to a peer.
+    /// Returns the key that a peer uses.
     fn rkey(&self) -> u32;
-    /// The rights it was registered with.
+    /// Returns the rights of the registration.
     fn access(&self) -> Access;
 }
 

@@ -11,27 +11,29 @@ use super::{
 };
 use crate::{memory::Memory, tls::TlsStream};
 
-/// State of a queue pair (spec 10.3.1; SQD and SQE are not used by reliable connections here).
+/// State of a queue pair (InfiniBand specification 10.3.1). Reliable connections do not use SQD and
+/// SQE here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpState {
-    /// Created; takes nothing.
+    /// Created; accepts no requests.
     Reset,
-    /// Takes receives.
+    /// Accepts receives.
     Init,
-    /// Ready to receive.
+    /// Ready to receive (RTR).
     Rtr,
-    /// Ready to send: connected.
+    /// Ready to send (RTS): connected.
     Rts,
-    /// Broken: everything posted is flushed with [`WcStatus::WrFlushErr`].
+    /// Broken: every posted request is flushed with [`WcStatus::WrFlushErr`].
     Err,
 }
 
 /// Sizes of a queue pair's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCaps {
-    /// Send work requests that may be outstanding. An unsignaled one counts until a later signaled one is polled.
+    /// Outstanding send work requests. An unsignaled request occupies its slot until a later
+    /// signaled request is polled.
     pub max_send_wr: u32,
-    /// Receives that may be posted.
+    /// Posted receives.
     pub max_recv_wr: u32,
     /// Elements per send work request.
     pub max_send_sge: u32,
@@ -48,7 +50,7 @@ impl Default for QpCaps {
 }
 
 impl QpCaps {
-    /// These sizes, or the device's limit where that is less.
+    /// Returns these sizes, each reduced to the device's limit.
     #[must_use]
     pub fn within(self, attr: &DeviceAttr) -> QpCaps {
         QpCaps {
@@ -61,120 +63,132 @@ impl QpCaps {
     }
 }
 
-/// Who moves a queue pair's bytes where no hardware does. Ignored by hardware providers.
+/// Thread that moves the bytes of a queue pair on a software device. Hardware providers ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A thread of the device: the peer's one-sided operations run whatever this process does.
+    /// A thread of the device. The peer's one-sided operations run without the participation of
+    /// this process.
     Engine,
-    /// Whoever polls or waits on the send completion queue: no other thread is woken for a completion, and the
-    /// peer's one-sided operations run only while somebody does.
+    /// The thread that polls or waits on the send completion queue. No completion needs a thread
+    /// switch, but the peer's one-sided operations run only while a thread polls or waits.
     Caller,
 }
 
-/// What a queue pair is made of.
+/// Parameters of a new queue pair.
 #[derive(Clone, Debug)]
 pub struct QpInit {
-    /// Where completed send work requests are reported.
+    /// Completion queue for send work requests.
     pub send_cq: Arc<dyn CompletionQueue>,
-    /// Where completed receives are reported; may be the same.
+    /// Completion queue for receives; may equal `send_cq`.
     pub recv_cq: Arc<dyn CompletionQueue>,
     /// Queue sizes.
     pub caps: QpCaps,
-    /// Who moves the bytes.
+    /// Thread that moves the bytes.
     pub progress: Progress,
-    /// Where a peer of this host hands its memory over, map it, and execute one-sided requests in the post. A side that makes none
-    /// has no use for a mapping, and without one there is nothing that a peer could make it map; its one-sided requests
-    /// are carried out by the peer, as they are over a network. Providers that map nothing ignore it.
+    /// Whether to map the memory that a peer on the same host passes, and to execute one-sided
+    /// requests in the post. A side that issues no one-sided requests sets false: then no peer can
+    /// make it map anything, and the peer executes any request that it does issue, as over a
+    /// network. Providers that map nothing ignore the flag.
     pub maps: bool,
 }
 
-/// The stream over which two queue pairs find each other. A provider uses it to exchange what it needs (an
-/// address; memory handles) and keeps it: as the wire itself, or to learn of the peer's death.
+/// Stream over which two queue pairs connect. The provider exchanges addresses or memory handles
+/// over it and keeps it afterwards, either as the wire or to detect the peer's death.
 #[derive(Debug)]
 pub enum Rendezvous {
-    /// Over the network.
+    /// A network connection.
     Tcp(TcpStream),
-    /// Over the network, sealed. Only a provider whose data takes this way, too, connects over it.
+    /// A network connection with TLS. Only a provider that also sends its data over the stream
+    /// accepts it.
     Tls(TlsStream),
-    /// Inside one host.
+    /// A connection within one host.
     Unix(UnixStream),
 }
 
-/// A reliable connected queue pair. All methods may be called from any thread.
+/// A reliable connected queue pair. Any thread may call any method.
 ///
-/// How requests fail, where the specification leaves a choice:
-/// - a message longer than its receive: `LocLenErr` at the receiver, `RemInvReqErr` at the sender;
-/// - a receive whose memory is not registered: `LocProtErr` at the receiver, `RemOpErr` at the sender;
-/// - a peer that goes: the first outstanding request gets `RetryExcErr` or `WrFlushErr`, the others `WrFlushErr`; an
-///   idle queue pair goes to Err by itself;
-/// - a refused WRITE with immediate data consumes no receive.
+/// The specification leaves these failures open; here they are:
+/// - A message longer than its receive: `LocLenErr` at the receiver, `RemInvReqErr` at the sender.
+/// - A receive whose memory is not registered: `LocProtErr` at the receiver, `RemOpErr` at the
+///   sender.
+/// - A peer that disconnects: `RetryExcErr` or `WrFlushErr` for the first outstanding request,
+///   `WrFlushErr` for the others. An idle queue pair moves to Err by itself.
+/// - A refused WRITE with immediate data consumes no receive.
 ///
-/// A message that finds no receive waits for one; so does everything behind it.
+/// A message that finds no posted receive waits for one. Every request behind it waits too.
 pub trait QueuePair: Send + Sync + std::fmt::Debug {
-    /// Number of this queue pair, unique in its device for the life of the process.
+    /// Returns the queue pair's number, which its device never reuses within the life of the
+    /// process.
     fn qp_num(&self) -> u32;
 
-    /// Current state.
+    /// Returns the current state.
     fn state(&self) -> QpState;
 
-    /// The sizes it has; at least those asked for.
+    /// Returns the queue sizes, which are at least the requested sizes.
     fn caps(&self) -> QpCaps;
 
-    /// Connects to the queue pair at the other end of `stream`, which must be calling this too, and moves from
-    /// Init to Rts. Blocks for at most `timeout`.
+    /// Connects to the queue pair at the other end of `stream` and moves from Init to Rts. The peer
+    /// must call this function at the same time. Blocks for at most `timeout`.
     ///
     /// # Errors
-    /// [`VerbsError::State`] unless in Init; [`VerbsError::Protocol`], [`VerbsError::PeerGone`] and
-    /// [`VerbsError::Os`] leave it in Err. A retry takes a new queue pair and a new stream.
+    /// [`VerbsError::State`] unless the queue pair is in Init. [`VerbsError::Protocol`],
+    /// [`VerbsError::PeerGone`] and [`VerbsError::Os`] leave the queue pair in Err. A retry needs a
+    /// new queue pair and a new stream.
     fn connect(&self, stream: Rendezvous, timeout: std::time::Duration) -> Result<(), VerbsError>;
 
-    /// Posts a list of send work requests with one doorbell. Local memory belongs to the requests until their
-    /// completion has been polled (for an unsignaled one: that of a later signaled one).
+    /// Posts a list of send work requests with one doorbell. The requests own their local memory
+    /// until the caller has polled their completions. For an unsignaled request this is the
+    /// completion of a later signaled request.
     ///
-    /// A wrong local key or range is reported by a completion with `LocProtErr`, as a device does.
+    /// A wrong local key or range causes a completion with `LocProtErr`, as on a hardware device.
     ///
     /// # Errors
-    /// See [`PostError`]: what came before the refused request is posted. In state Err posting succeeds and
-    /// completes with `WrFlushErr`.
+    /// [`PostError`]: the requests before the refused request are posted. In state Err the post
+    /// succeeds, and the requests complete with `WrFlushErr`.
     fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError>;
 
-    /// Posts a list of receives. Allowed from Init on.
+    /// Posts a list of receives, in state Init or later.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send).
+    /// See [`post_send`](Self::post_send).
     fn post_recv(&self, list: &[RecvWr<'_>]) -> Result<(), PostError>;
 
-    /// Moves to Err: everything outstanding completes with `WrFlushErr`, the peer sees this side as gone. When
-    /// it returns, no local memory is touched any more by what was flushed.
+    /// Moves to Err. Every outstanding request completes with `WrFlushErr`, and the peer sees this
+    /// side as disconnected. After the return, flushed requests no longer access local memory.
     fn to_error(&self);
 
-    /// Returns false if a device did not stop after [`to_error`](Self::to_error): it may still read and write memory that its peer named.
+    /// Returns false if the device did not stop after [`to_error`](Self::to_error). It may then
+    /// still access memory that its peer named.
     fn is_stopped(&self) -> bool {
         true
     }
 
-    /// True if the peer's memory is mapped here: one-sided requests are executed by the post itself.
+    /// Returns true if the peer's memory is mapped, so that a post executes one-sided requests
+    /// itself.
     fn executes_at_post(&self) -> bool {
         false
     }
 
-    /// Executes one request at once, where the peer's memory is mapped: no slot of the send queue, no completion, and
-    /// no staging copy, as `op` names the caller's own memory. Requests of several threads run side by side.
+    /// Executes one request immediately if the peer's memory is mapped. The request takes no send
+    /// queue slot, has no completion, and needs no staging copy, because `op` names the caller's
+    /// own memory. Several threads may execute requests in parallel.
     ///
-    /// It comes after everything whose post has returned, and before everything that is posted when it has returned.
-    /// `None` if that cannot be had: the queue pair is not in Rts, the peer's memory is not mapped (or not yet), posted
-    /// requests are still under way, or the request is too long. Nothing has happened then; post it instead.
+    /// The request is ordered after every post that returned before the call, and before every post
+    /// that starts after the return. Returns `None` without any effect if that order is impossible:
+    /// the queue pair is not in Rts, the peer's memory is not mapped (yet), posted requests are
+    /// outstanding, or the request is too long. The caller then posts the request.
     ///
     /// # Errors
-    /// The status with which a posted request would have completed. As for that one, the queue pair has gone to Err.
-    /// Memory of the caller has not been written to.
+    /// The status with which a posted request would have completed. The queue pair has moved to
+    /// Err, as for a posted request. The caller's memory was not written.
     fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
         let _ = op;
         None
     }
 
-    /// The peer's memory in place, if it is mapped here and allows `needs`: the mapping, and the offset of
-    /// `remote` in it. A peer that takes its region back does not take the mapping back: check before each use.
+    /// Returns the mapping of the peer's memory and the offset of `remote` in it, if the memory is
+    /// mapped and allows `needs`. The mapping stays valid when the peer deregisters its region, so
+    /// the caller must check before each use.
     fn map_remote(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {
         let _ = (remote, len, needs);
         None

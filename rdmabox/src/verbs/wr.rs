@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-/// A scatter/gather element: a piece of local registered memory.
+/// A scatter/gather element: a range of local registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     /// Virtual address of the first byte, inside the region that `lkey` names.
@@ -13,23 +13,24 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// A place in a peer's memory.
+/// An address in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteAddr {
     /// Virtual address in the peer's address space.
     pub addr: u64,
-    /// Remote key of the region there.
+    /// Remote key of the region.
     pub rkey: u32,
 }
 
 impl RemoteAddr {
-    /// The place `offset` bytes further on, wrapping: the range of a request is checked where it is made.
+    /// Returns the address `offset` bytes further on, wrapping. The responder checks the range of a
+    /// request.
     #[must_use]
     pub fn at(self, offset: u64) -> RemoteAddr {
         RemoteAddr { addr: self.addr.wrapping_add(offset), ..self }
     }
 
-    /// As bytes, little-endian, address first, for telling a peer.
+    /// Encodes the address for a peer: little-endian, `addr` first.
     pub fn to_le_bytes(self) -> [u8; 12] {
         let mut bytes = [0; 12];
         bytes[..8].copy_from_slice(&self.addr.to_le_bytes());
@@ -37,8 +38,8 @@ impl RemoteAddr {
         bytes
     }
 
-    /// From the bytes of [`to_le_bytes`](Self::to_le_bytes). Any bytes make a place; the host finds out whether it is
-    /// one of its own.
+    /// Decodes the bytes of [`to_le_bytes`](Self::to_le_bytes). Any bytes decode; the host checks
+    /// whether the address is valid.
     pub fn from_le_bytes(bytes: [u8; 12]) -> RemoteAddr {
         let [a, b, c, d, e, f, g, h, rkey @ ..] = bytes;
         RemoteAddr { addr: u64::from_le_bytes([a, b, c, d, e, f, g, h]), rkey: u32::from_le_bytes(rkey) }
@@ -48,37 +49,40 @@ impl RemoteAddr {
 /// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// Deliver the gathered bytes into the peer's next posted receive; `imm` travels along if given.
+    /// Delivers the gathered bytes into the peer's next posted receive, with `imm` if given.
     Send {
         /// Immediate data for the receiver's completion.
         imm: Option<u32>,
     },
-    /// Place the gathered bytes at `remote`. With `imm`, also consume one posted receive there and complete it.
+    /// Writes the gathered bytes to `remote`. With `imm`, also consumes and completes one posted
+    /// receive of the peer.
     Write {
-        /// Where the bytes go.
+        /// Destination of the bytes.
         remote: RemoteAddr,
         /// Immediate data for the receiver's completion.
         imm: Option<u32>,
     },
-    /// Fetch the sum of the element lengths from `remote` and scatter it.
+    /// Reads the sum of the element lengths from `remote` and scatters it to the elements.
     Read {
-        /// Where the bytes come from.
+        /// Source of the bytes.
         remote: RemoteAddr,
     },
-    /// Atomic compare-and-swap of the 8 aligned bytes at `remote`; the old value lands in the one 8-byte element.
+    /// Compares and swaps the 8 aligned bytes at `remote`. The old value is stored in the single
+    /// 8-byte element.
     CompareSwap {
         /// The word, aligned to 8 bytes.
         remote: RemoteAddr,
-        /// Value expected there.
+        /// Expected value.
         compare: u64,
-        /// Value stored if it was.
+        /// Value stored if the expected value was found.
         swap: u64,
     },
-    /// Atomic fetch-and-add on the 8 aligned bytes at `remote`; the old value lands in the one 8-byte element.
+    /// Adds to the 8 aligned bytes at `remote`. The old value is stored in the single 8-byte
+    /// element.
     FetchAdd {
         /// The word, aligned to 8 bytes.
         remote: RemoteAddr,
-        /// Added, wrapping.
+        /// Addend; the sum wraps.
         add: u64,
     },
 }
@@ -87,32 +91,33 @@ bitflags! {
     /// Flags of a send work request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct SendFlags: u8 {
-        /// Report success with a completion. Errors are always reported.
+        /// Requests a completion on success. Errors always cause a completion.
         const SIGNALED = 1;
-        /// Start only after every earlier READ and atomic on this queue pair is complete.
+        /// Starts the request only after every earlier READ and atomic of this queue pair has
+        /// completed.
         const FENCE = 4;
     }
 }
 
-/// A send work request. The scatter/gather list is borrowed for the post only.
+/// A send work request. The post borrows the scatter/gather list only until it returns.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Returned in the completion.
+    /// Value that the completion returns.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation.
     pub op: SendOp,
-    /// Local memory: gathered from for SEND and WRITE, scattered to for READ and atomics.
+    /// Local memory: source of SEND and WRITE, destination of READ and atomics.
     pub sges: &'a [Sge],
-    /// Inline data: these bytes are the payload, instead of `sges`, which is then empty. They are taken at once:
-    /// the buffer need not be registered and may be reused when the post returns. At most `max_inline_data`
-    /// bytes; SEND and WRITE only.
+    /// Inline payload for SEND and WRITE, at most `max_inline_data` bytes; `sges` is then empty.
+    /// The post copies the bytes: the buffer needs no registration and may be reused after the
+    /// return.
     pub inline: Option<&'a [u8]>,
     /// Signaling and fence.
     pub flags: SendFlags,
 }
 
 impl SendWr<'_> {
-    /// Length of the payload in bytes.
+    /// Returns the payload length in bytes.
     pub fn byte_len(&self) -> u64 {
         match self.inline {
             Some(bytes) => bytes.len() as u64,
@@ -121,48 +126,49 @@ impl SendWr<'_> {
     }
 }
 
-/// A one-sided request on memory of the caller's own, for [`execute_now`](super::QueuePair::execute_now). The memory need
-/// not be registered: the caller's processor copies.
+/// A one-sided request on the caller's own memory, for
+/// [`execute_now`](super::QueuePair::execute_now). The memory needs no registration, because the
+/// caller's processor copies.
 #[derive(Debug)]
 pub enum DirectOp<'a> {
-    /// Place `data` at `remote`.
+    /// Writes `data` to `remote`.
     Write {
-        /// Where the bytes go.
+        /// Destination of the bytes.
         remote: RemoteAddr,
-        /// The bytes.
+        /// Payload.
         data: &'a [u8],
     },
-    /// Fetch the bytes at `remote`.
+    /// Reads the bytes at `remote`.
     Read {
-        /// Where the bytes come from.
+        /// Source of the bytes.
         remote: RemoteAddr,
-        /// Where they land.
+        /// Destination of the bytes.
         out: &'a mut [u8],
     },
-    /// Atomic compare-and-swap of the 8 aligned bytes at `remote`.
+    /// Compares and swaps the 8 aligned bytes at `remote`.
     CompareSwap {
         /// The word, aligned to 8 bytes.
         remote: RemoteAddr,
-        /// Value expected there.
+        /// Expected value.
         compare: u64,
-        /// Value stored if it was.
+        /// Value stored if the expected value was found.
         swap: u64,
-        /// Gets the old value; left alone by a request that fails.
+        /// Destination of the old value; unchanged if the request fails.
         old: &'a mut u64,
     },
-    /// Atomic fetch-and-add on the 8 aligned bytes at `remote`.
+    /// Adds to the 8 aligned bytes at `remote`.
     FetchAdd {
         /// The word, aligned to 8 bytes.
         remote: RemoteAddr,
-        /// Added, wrapping.
+        /// Addend; the sum wraps.
         add: u64,
-        /// Gets the old value; left alone by a request that fails.
+        /// Destination of the old value; unchanged if the request fails.
         old: &'a mut u64,
     },
 }
 
 impl DirectOp<'_> {
-    /// Length of the payload in bytes.
+    /// Returns the payload length in bytes.
     pub fn byte_len(&self) -> u64 {
         match self {
             DirectOp::Write { data, .. } => data.len() as u64,
@@ -172,10 +178,10 @@ impl DirectOp<'_> {
     }
 }
 
-/// A receive work request: where the next incoming message lands.
+/// A receive work request: the destination of the next incoming message.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// Returned in the completion.
+    /// Value that the completion returns.
     pub wr_id: u64,
     /// Local memory, registered with [`Access::LOCAL_WRITE`](super::Access::LOCAL_WRITE).
     pub sges: &'a [Sge],
@@ -186,7 +192,7 @@ mod tests {
     use super::RemoteAddr;
 
     #[test]
-    fn places_are_told_and_understood() {
+    fn remote_addresses_survive_encoding_and_decoding() {
         let place = RemoteAddr { addr: 0x0102_0304_0506_0708, rkey: 0x090a_0b0c };
         let bytes = [8, 7, 6, 5, 4, 3, 2, 1, 0xc, 0xb, 0xa, 9];
         assert_eq!((place.to_le_bytes(), RemoteAddr::from_le_bytes(bytes)), (bytes, place));

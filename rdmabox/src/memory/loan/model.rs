@@ -1,11 +1,12 @@
-//! Models of loans.
+//! Loom models of loans.
 
 use loom::cell::UnsafeCell;
 
 use super::*;
 use crate::sync::model::{check, go};
 
-/// The lent memory as the model checker sees it: a change that does not happen before the owner's next use is a race.
+/// Lent memory as the model checker sees it. An access that does not happen before the owner's next
+/// access is a race.
 fn memory() -> Arc<UnsafeCell<u8>> {
     Arc::new(UnsafeCell::new(0))
 }
@@ -14,8 +15,8 @@ fn fill(memory: &UnsafeCell<u8>) {
     memory.with_mut(|_| {});
 }
 
-/// A scope ends when the last loan is back, and what requests did with the memory is seen then. Catches a count that is
-/// given back before the last use, or without order.
+/// The scope ends after the last loan is dropped and sees the writes of all requests. Fails if a
+/// loan is counted as returned before its last use, or without release order.
 #[test]
 fn a_scope_waits_for_its_loans() {
     check(None, || {
@@ -36,8 +37,8 @@ fn a_scope_waits_for_its_loans() {
     });
 }
 
-/// A lent buffer is given back after the last use, and its count is free for the next. Catches the same for buffers that
-/// outlive the call.
+/// The buffer returns after its last use, and its counter can be reused. Fails if a loan of a
+/// [`Lent`] is counted as returned too early or without release order.
 #[test]
 fn a_lent_buffer_comes_back_after_its_last_use() {
     check(None, || {
@@ -48,7 +49,7 @@ fn a_lent_buffer_comes_back_after_its_last_use() {
         let threads = [last, loans.pop()].map(|loan| {
             let cell = Arc::clone(&cell);
             go(move || {
-                // Shared between the pieces' users, who only look.
+                // The pieces' users share the cell and only read it.
                 cell.with(|_| {});
                 drop(loan);
             })

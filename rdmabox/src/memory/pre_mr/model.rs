@@ -1,12 +1,12 @@
-//! Models of the pool.
+//! Loom models of the pool.
 
 use loom::cell::UnsafeCell;
 
 use super::*;
 use crate::sync::model::{check, go};
 
-/// One for each block of the pool: changed without any protection of its own, it shows the model checker a block that
-/// is used by two, or whose next user does not see what the last one did.
+/// One cell per block of the pool, changed without protection. The model checker reports a race if
+/// two threads use a block, or if the next user does not see the accesses of the last.
 struct Uses([UnsafeCell<()>; 2]);
 
 impl Uses {
@@ -14,22 +14,22 @@ impl Uses {
         Arc::new(Uses([UnsafeCell::new(()), UnsafeCell::new(())]))
     }
 
-    /// Uses all blocks of a buffer.
+    /// Uses every block of a buffer.
     fn fill(&self, buf: &PreMrBuf) {
         let first = buf.offset() / MIN_BLOCK;
         self.0[first..first + buf.capacity() / MIN_BLOCK].iter().for_each(|used| used.with_mut(|_| {}));
     }
 }
 
-/// A pool of two blocks. The memory is of no interest: all models share it.
+/// Returns a pool of two blocks. All models share its memory, whose contents do not matter.
 fn pool() -> Arc<PreMrPool> {
     static MEMORY: std::sync::LazyLock<Arc<Memory>> =
         std::sync::LazyLock::new(|| Arc::new(Memory::private(2 * MIN_BLOCK).expect("memory for a model")));
     PreMrPool::new(Arc::clone(&MEMORY), 2 * MIN_BLOCK)
 }
 
-/// No block is handed to two, and none is lost: threads that want one of both blocks, or both as one, and one that gives
-/// back what another acquired. Catches a table that is changed outside of the lock, and a block given back twice or never.
+/// Threads acquire one or both blocks, and one thread releases a block that another acquired. Fails
+/// if a block has two owners, gets lost, or returns twice, or if a table changes outside the lock.
 #[test]
 fn a_block_has_one_owner_and_comes_back() {
     check(Some(3), || {
@@ -53,7 +53,7 @@ fn a_block_has_one_owner_and_comes_back() {
                 }
             }
         });
-        // One block is out with `small`, and one at most with the taker of both, who cannot have got both.
+        // `small` occupies one block, so the taker can hold at most one block and never both.
         if let Some(buf) = pool.acquire(1) {
             uses.fill(&buf);
         }

@@ -1,11 +1,11 @@
-//! Every interleaving of readers and a writer. The value is a cell that the model checker watches.
+//! Loom models of readers and writers. The model checker watches the value for races.
 
 use loom::cell::UnsafeCell as Watched;
 
 use super::*;
 use crate::sync::model::{check, go};
 
-/// As the table, of the threads of a model.
+/// Returns the slots of a model's threads.
 fn slots<const N: usize>() -> std::sync::Arc<[Slot; N]> {
     std::sync::Arc::new(std::array::from_fn(|_| Slot(std::array::from_fn(|_| AtomicUsize::new(0)))))
 }
@@ -16,7 +16,7 @@ fn lock() -> std::sync::Arc<ReaderLock<Watched<[u32; 2]>>> {
 
 fn change(lock: &ReaderLock<Watched<[u32; 2]>>, slots: &[Slot]) {
     let value = lock.write_in(slots);
-    // SAFETY: the lock is held for writing; the model checker says if that is not enough.
+    // SAFETY: the lock is held for writing; the model checker reports a race otherwise.
     value.with_mut(|pair| unsafe {
         (*pair)[0] += 1;
         (*pair)[1] += 1;
@@ -24,14 +24,14 @@ fn change(lock: &ReaderLock<Watched<[u32; 2]>>, slots: &[Slot]) {
 }
 
 fn look(value: &Watched<[u32; 2]>) -> u32 {
-    // SAFETY: as above, for reading.
+    // SAFETY: the lock is held for reading; the model checker reports a race otherwise.
     let [one, other] = value.with(|pair| unsafe { *pair });
     assert_eq!(one, other);
     one
 }
 
 #[test]
-fn an_announced_reader_and_a_writer() {
+fn a_writer_excludes_a_reader_with_a_slot() {
     check(None, || {
         let (lock, slots) = (lock(), slots::<1>());
         let reader = go({
@@ -49,7 +49,7 @@ fn an_announced_reader_and_a_writer() {
 }
 
 #[test]
-fn readers_of_both_kinds_and_a_writer() {
+fn a_writer_excludes_readers_with_and_without_a_slot() {
     check(Some(3), || {
         let (lock, slots) = (lock(), slots::<1>());
         let readers: Vec<_> = [true, false]
@@ -67,7 +67,7 @@ fn readers_of_both_kinds_and_a_writer() {
 }
 
 #[test]
-fn a_reader_that_only_tries_and_two_writers() {
+fn two_writers_exclude_each_other_and_a_reader_that_tries() {
     check(Some(3), || {
         let (lock, slots) = (lock(), slots::<1>());
         let reader = go({
@@ -86,8 +86,9 @@ fn a_reader_that_only_tries_and_two_writers() {
 }
 
 #[test]
-fn what_a_thread_did_before_the_writer_came_is_over_when_that_has_it() {
-    // As the end of a queue pair uses it: the state changes, then executions that have not seen it are waited for.
+fn a_writer_waits_until_earlier_readers_have_finished() {
+    // Models the end of a queue pair: the state changes, then the writer waits for executions that
+    // have not seen the change.
     check(None, || {
         let (lock, slots) = (lock(), slots::<1>());
         let (ended, used) =
@@ -97,14 +98,15 @@ fn what_a_thread_did_before_the_writer_came_is_over_when_that_has_it() {
             move || {
                 let _executing = lock.read_in(Some(&slots[0]));
                 if !ended.load(Ordering::Acquire) {
-                    // SAFETY: nobody else uses it before the end; the model checker says if that is not so.
+                    // SAFETY: no other thread uses the value before the end; the model checker
+                    // reports a race otherwise.
                     used.with_mut(|used| unsafe { *used += 1 });
                 }
             }
         });
         ended.store(true, Ordering::Release);
         drop(lock.write_in(&*slots));
-        // SAFETY: no execution is under way, and none begins.
+        // SAFETY: no execution is in progress, and none starts.
         used.with_mut(|used| unsafe { *used += 1 });
         executor.join().unwrap();
     });

@@ -6,8 +6,8 @@ use std::{
 use super::*;
 
 #[test]
-fn a_writer_is_alone() {
-    // Two words that the writer keeps equal; more threads than there are slots.
+fn a_writer_has_exclusive_access() {
+    // The writer keeps two words equal. There are more threads than slots.
     const ROUNDS: u64 = 20;
     let lock = ReaderLock::new([0_u64; 2]);
     thread::scope(|scope| {
@@ -34,7 +34,7 @@ fn a_writer_is_alone() {
 }
 
 #[test]
-fn nobody_gets_in_beside_a_writer() {
+fn no_reader_enters_while_a_writer_holds_the_lock() {
     let lock = ReaderLock::new(());
     let writer = lock.write();
     assert!(lock.try_read().is_none());
@@ -47,7 +47,7 @@ fn nobody_gets_in_beside_a_writer() {
 }
 
 #[test]
-fn without_announcements_it_is_an_ordinary_lock() {
+fn without_slots_the_lock_behaves_like_an_ordinary_lock() {
     let lock = ReaderLock::new(0);
     let reader = lock.read_in(None);
     assert_eq!(lock.try_read_in(None).map(|value| *value), Some(0));
@@ -63,7 +63,7 @@ fn without_announcements_it_is_an_ordinary_lock() {
 }
 
 #[test]
-fn a_thread_may_read_more_than_it_has_places() {
+fn a_thread_may_hold_more_read_locks_than_its_slot_has_entries() {
     let locks: Vec<Arc<ReaderLock<u32>>> =
         (0..2 * DEPTH as u32).map(|number| Arc::new(ReaderLock::new(number))).collect();
     let guards: Vec<_> = locks.iter().map(|lock| lock.read()).collect();
@@ -74,7 +74,8 @@ fn a_thread_may_read_more_than_it_has_places() {
             thread::spawn(move || *lock.write() += 100)
         })
         .collect();
-    // Writers of those that are announced have come as far as they can; the others are held in the other way.
+    // The writers of locks held through the slot have set `writing`. The other locks are held
+    // through `rest`.
     while locks[..DEPTH].iter().any(|lock| !lock.writing.load(Ordering::Relaxed)) {
         thread::yield_now();
     }

@@ -8,7 +8,7 @@ use crate::verbs::{MemoryRegion, QpInit, QueuePair};
 const PAGE: usize = 4096;
 const LOCAL: Access = Access::LOCAL_WRITE;
 
-/// A domain that counts.
+/// Protection domain that counts registrations.
 #[derive(Debug, Default)]
 struct Counting {
     made: AtomicUsize,
@@ -84,7 +84,7 @@ fn hit(cache: &RegistrationCache, memory: &Arc<Memory>) -> bool {
 }
 
 #[test]
-fn what_is_used_again_is_registered_once() {
+fn memory_that_is_used_again_is_registered_once() {
     let (pd, cache) = cache(16, 4);
     let memory = memory(2);
     let (first, was_hit) = cache.register(&memory, LOCAL).unwrap();
@@ -101,7 +101,7 @@ fn what_is_used_again_is_registered_once() {
 #[test]
 fn ranges_are_found_inside_one_memory_only() {
     let (_, cache) = cache(64, 8);
-    // Three in a row as a rule, which must not be taken for one.
+    // The kernel usually maps these consecutively; they must not be treated as one memory.
     let memories = [memory(1), memory(2), memory(3)];
     memories.iter().for_each(|memory| assert!(!hit(&cache, memory)));
     for memory in &memories {
@@ -121,7 +121,7 @@ fn rights_are_exact_when_registered_and_sufficient_when_found() {
     let find = |needs| cache.find(memory.addr(), 1, needs).map(|handle| handle.access());
     cache.register(&memory, Access::empty()).unwrap();
     assert_eq!((find(Access::empty()), find(LOCAL)), (Some(Access::empty()), None));
-    // Nobody gets remote rights that were granted to somebody else.
+    // Remote rights that were granted to one user must not reach another.
     cache.register(&memory, Access::REMOTE_ALL).unwrap();
     let (handle, was_hit) = cache.register(&memory, LOCAL).unwrap();
     assert_eq!((handle.access(), was_hit), (LOCAL, false));
@@ -130,41 +130,42 @@ fn rights_are_exact_when_registered_and_sufficient_when_found() {
 }
 
 #[test]
-fn the_least_recently_used_goes_and_what_is_in_use_stays() {
+fn the_least_recently_used_idle_entry_is_evicted() {
     let (pd, cache) = cache(64, 3);
     let memories: Vec<_> = (0..5).map(|_| memory(1)).collect();
     (0..3).for_each(|i| assert!(!hit(&cache, &memories[i])));
-    // 1 is the oldest now, and in use; 2 is the next.
+    // Entry 1 is the oldest and in use; entry 2 is the next oldest.
     let held = cache.find(memories[1].addr(), 1, LOCAL).unwrap();
     assert!(hit(&cache, &memories[2]) && hit(&cache, &memories[0]));
     assert!(!hit(&cache, &memories[3]));
     assert!(hit(&cache, &memories[0]) && hit(&cache, &memories[1]));
-    assert!(!hit(&cache, &memories[2]), "it has gone");
+    assert!(!hit(&cache, &memories[2]), "evicted");
     drop(held);
     assert_eq!((cache.len(), pd.alive.load(Ordering::SeqCst)), (3, 3));
 }
 
 #[test]
-fn what_has_no_room_is_registered_for_its_user_alone() {
+fn memory_that_does_not_fit_is_registered_without_the_cache() {
     let (pd, cache) = cache(4, 2);
     let too_long = memory(5);
     let (handle, _) = cache.register(&too_long, LOCAL).unwrap();
     assert_eq!((cache.len(), handle.length()), (0, 5 * PAGE as u64));
     drop(handle);
     assert_eq!(pd.alive.load(Ordering::SeqCst), 0);
-    // Nothing is evicted in vain: 3 pages do not fit beside 2 that are in use, whatever becomes of the third.
+    // The cache evicts nothing without need: 3 pages do not fit beside 2 pages in use, even without
+    // the third.
     let (busy, idle, more) = (memory(2), memory(1), memory(3));
     let held = cache.register(&busy, LOCAL).unwrap().0;
     assert!(!hit(&cache, &idle));
     assert!(!hit(&cache, &more));
     assert!(hit(&cache, &idle) && hit(&cache, &busy) && !hit(&cache, &more));
     drop(held);
-    assert!(!hit(&cache, &more), "now the others give way");
+    assert!(!hit(&cache, &more), "the other entries are evicted");
     assert_eq!((cache.len(), cache.bytes()), (1, 3 * PAGE as u64));
 }
 
 #[test]
-fn memory_can_be_forgotten_and_is_unmapped_then() {
+fn forgotten_memory_is_unmapped() {
     let (pd, cache) = cache(16, 4);
     let memory = memory(1);
     let held = cache.register(&memory, LOCAL).unwrap().0;
@@ -178,7 +179,7 @@ fn memory_can_be_forgotten_and_is_unmapped_then() {
 }
 
 #[test]
-fn threads_share_it() {
+fn threads_share_the_cache() {
     let (pd, cache) = cache(6, 4);
     let memories: Vec<_> = (0..8).map(|i| memory(i % 3 + 1)).collect();
     std::thread::scope(|scope| {
@@ -207,9 +208,9 @@ fn threads_share_it() {
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// Memory, rights, and whether the handle is kept.
+    /// Index of the memory, index of the rights, and whether the handle is kept.
     Register(usize, usize, bool),
-    /// Memory, rights, first byte, length.
+    /// Index of the memory, index of the rights, first byte, length.
     Find(usize, usize, u64, u64),
     Release(usize),
     Forget(usize),
@@ -229,11 +230,11 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// What should be in the cache: memory and rights, the least recently used first.
+/// Expected contents of the cache: indexes of memory and rights, the least recently used first.
 #[derive(Default)]
 struct Model {
     cached: Vec<(usize, usize)>,
-    /// Handles that are out, and whether they are of the cache.
+    /// Handles that are held, and whether they belong to the cache.
     held: Vec<(usize, usize, bool, MrHandle)>,
 }
 
@@ -252,7 +253,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn behaves_as_a_list_in_order_of_use(
+    fn the_cache_behaves_like_a_list_in_order_of_use(
         pages in 1..12usize,
         entries in 0..6usize,
         actions in prop::collection::vec(action(), 0..120),
@@ -288,7 +289,7 @@ proptest! {
                     if at + len <= memories[memory].len() as u64 && at < memories[memory].len() as u64 {
                         prop_assert_eq!(found.is_some(), model.used((memory, rights)));
                     } else if let Some(found) = found {
-                        // It lies in another memory then, behind this one.
+                        // The range lies in another memory behind this one.
                         let other = memories.iter().position(|other| other.addr() == found.addr()).unwrap();
                         prop_assert!(other != memory || len == 0);
                         prop_assert!(found.addr() + found.length() >= memories[memory].addr() + at + len);

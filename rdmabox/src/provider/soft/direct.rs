@@ -184,7 +184,7 @@ pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
     let len = from.iter().map(|piece| piece.len).sum();
     // SAFETY: each piece was checked against its region and keeps it mapped.
     if unsafe {
-        memory.writes_first(offset, len, from.iter().map(|piece| (piece.ptr.cast_const(), piece.len)))
+        memory.prepare_write(offset, len, from.iter().map(|piece| (piece.ptr.cast_const(), piece.len)))
     } {
         return;
     }
@@ -201,7 +201,7 @@ pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
 pub(crate) fn write_bytes(memory: &Memory, offset: usize, bytes: &[u8]) {
     fence(Ordering::Release);
     // SAFETY: a slice.
-    if unsafe { memory.writes_first(offset, bytes.len(), [(bytes.as_ptr(), bytes.len())].into_iter()) } {
+    if unsafe { memory.prepare_write(offset, bytes.len(), [(bytes.as_ptr(), bytes.len())].into_iter()) } {
         return;
     }
     if let (Ok(word), true) = (<[u8; 8]>::try_from(bytes), offset.is_multiple_of(8)) {
