@@ -360,12 +360,12 @@ fn serve_mounted<F: Filesystem>(
             os("cannot reach the kernel")(e)
         })?;
     }
-    let filesystem = Device::new(filesystem, placement, ring.is_some());
-    let started = filesystem.started();
     let own = device.try_clone().map(Arc::new).map_err(|e| {
         undo(mounted);
         os("cannot reach the kernel")(e)
     })?;
+    let filesystem = Device::new(filesystem, placement, &own, ring.is_some());
+    let started = filesystem.started();
     let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
         undo(mounted);
         RunError::Handshake(e)

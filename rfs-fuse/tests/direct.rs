@@ -4,17 +4,13 @@ mod common;
 
 use std::{
     fs::{File, OpenOptions},
-    io,
-    os::{
-        fd::AsRawFd,
-        unix::fs::{FileExt, OpenOptionsExt},
-    },
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
-use common::{each, mapped::Mapped};
+use common::{aio::Aio, each, mapped::Mapped};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     libc,
@@ -26,57 +22,6 @@ const CHUNKS: usize = 32;
 const SIZE: usize = CHUNK * CHUNKS;
 const ROUNDS: u8 = 40;
 const PAGE: usize = 4096;
-
-/// IOCB_CMD_PWRITE of linux/aio_abi.h.
-const PWRITE: u16 = 1;
-
-/// A context of asynchronous I/O (io_setup(2)).
-struct Aio(libc::c_ulong);
-
-impl Aio {
-    fn new() -> Aio {
-        let mut context: libc::c_ulong = 0;
-        // SAFETY: the kernel writes one number.
-        let made = unsafe { libc::syscall(libc::SYS_io_setup, CHUNKS, &raw mut context) };
-        assert_eq!(made, 0, "io_setup: {}", io::Error::last_os_error());
-        Aio(context)
-    }
-
-    /// Writes all of `bytes` at once, in chunks, and returns when all are complete.
-    fn write(&self, file: &File, bytes: &[u8]) {
-        let write = |(number, chunk): (usize, &[u8])| {
-            // SAFETY: it consists of numbers.
-            let mut control: libc::iocb = unsafe { std::mem::zeroed() };
-            control.aio_lio_opcode = PWRITE;
-            control.aio_fildes = file.as_raw_fd().cast_unsigned();
-            control.aio_buf = chunk.as_ptr() as u64;
-            control.aio_nbytes = chunk.len() as u64;
-            control.aio_offset = (number * CHUNK) as i64;
-            control
-        };
-        let mut controls: Vec<libc::iocb> = bytes.chunks(CHUNK).enumerate().map(write).collect();
-        let mut pointers: Vec<*mut libc::iocb> = controls.iter_mut().map(std::ptr::from_mut).collect();
-        let count = pointers.len();
-        // SAFETY: the bytes outlive the writes, which are waited for below.
-        let started = unsafe { libc::syscall(libc::SYS_io_submit, self.0, count, pointers.as_mut_ptr()) };
-        assert_eq!(started, count as i64, "io_submit: {}", io::Error::last_os_error());
-        // Four words each; the third one is the result.
-        let mut events = vec![[0_i64; 4]; count];
-        let none = std::ptr::null::<libc::timespec>();
-        // SAFETY: there is room for that many events.
-        let done =
-            unsafe { libc::syscall(libc::SYS_io_getevents, self.0, count, count, events.as_mut_ptr(), none) };
-        assert_eq!(done, count as i64, "io_getevents: {}", io::Error::last_os_error());
-        assert!(events.iter().all(|event| event[2] == CHUNK as i64), "{events:?}");
-    }
-}
-
-impl Drop for Aio {
-    fn drop(&mut self) {
-        // SAFETY: nothing is under way.
-        unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
-    }
-}
 
 fn direct(path: &Path, flags: i32) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).expect("opened")
@@ -93,7 +38,7 @@ impl Drop for Stops<'_> {
 
 /// Overwrites the file round after round beside two readers. After each round `look` has to give its byte.
 fn written_beside_readers(path: &Path, file: &File, look: impl Fn(u8)) {
-    let (aio, stop, mut memory) = (Aio::new(), AtomicBool::new(false), vec![0; SIZE + PAGE]);
+    let (aio, stop, mut memory) = (Aio::new(CHUNKS), AtomicBool::new(false), vec![0; SIZE + PAGE]);
     let at = memory.as_ptr().align_offset(PAGE);
     let bytes = &mut memory[at..at + SIZE];
     thread::scope(|scope| {
@@ -110,7 +55,7 @@ fn written_beside_readers(path: &Path, file: &File, look: impl Fn(u8)) {
         }
         for round in 1..=ROUNDS {
             bytes.fill(round);
-            aio.write(file, bytes);
+            aio.write(file, bytes, CHUNK);
             look(round);
         }
     });

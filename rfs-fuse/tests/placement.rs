@@ -3,14 +3,16 @@
 mod common;
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use common::{Lender, Mount, Over, directory, eventually, program};
+use common::{Lender, Mount, Over, aio::Aio, directory, eventually, program};
+use nix::libc;
 use rustix::{
     fs::{FlockOperation, flock},
     thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity},
@@ -84,6 +86,47 @@ fn stay_on(core: usize) {
     let mut only = CpuSet::new();
     only.set(core);
     sched_setaffinity(None, &only).expect("bound");
+}
+
+const BLOCK: usize = 4096;
+const DEPTH: usize = 16;
+
+/// A file of [`DEPTH`] blocks, open with O_DIRECT.
+fn direct_file(mount: &Mount) -> File {
+    let path = mount.path("direct");
+    fs::write(&path, [0; DEPTH * BLOCK]).expect("written");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path).expect("opened")
+}
+
+/// Hands blocks over that O_DIRECT accepts.
+fn with_blocks(act: impl FnOnce(&[u8])) {
+    let memory = vec![7; (DEPTH + 1) * BLOCK];
+    let at = memory.as_ptr().align_offset(BLOCK);
+    act(&memory[at..at + DEPTH * BLOCK]);
+}
+
+/// Writes until the mount follows this thread, and waits for each block.
+fn write_until_followed(mount: &Mount, file: &File) -> bool {
+    let end = Instant::now() + Duration::from_secs(20);
+    with_blocks(|blocks| {
+        while !is_followed(mount) && Instant::now() < end {
+            for (number, block) in blocks.chunks(BLOCK).enumerate() {
+                file.write_all_at(block, (number * BLOCK) as u64).expect("written");
+            }
+        }
+    });
+    is_followed(mount)
+}
+
+/// Calls `test` with a mount of each kind that has counters.
+fn with_each_kind(test: impl Fn(Mount)) {
+    let (mount, _point) = null(&["--no-io-uring"]);
+    test(mount);
+    for over in [Over::Shm, Over::Tcp] {
+        let lender = Lender::new(16 << 20);
+        test(lender.mount(over, &["--stats-on-exit", "--no-io-uring"]));
+    }
 }
 
 /// What the mount counted about placement, after its end.
@@ -188,6 +231,61 @@ fn several_callers_of_a_server_are_not_held_up_either() {
         }
     });
     mount.unmount();
+}
+
+#[test]
+fn a_caller_with_several_requests_under_way_is_not_followed() {
+    with_each_kind(|mount| {
+        let (file, aio) = (direct_file(&mount), Aio::new(DEPTH));
+        let end = Instant::now() + Duration::from_secs(1);
+        with_blocks(|blocks| {
+            while Instant::now() < end {
+                (0..20).for_each(|_| aio.write(&file, blocks, BLOCK));
+                assert!(!is_followed(&mount));
+            }
+        });
+        drop(file);
+        let counters = counters(mount);
+        if counters["follows"].is_null() {
+            return eprintln!("no caller is followed here: this shows less than it could");
+        }
+        assert!(counters["follows"] == 0 && counters["overlaps"].as_u64() > Some(0), "{counters}");
+    });
+}
+
+#[test]
+fn a_caller_that_waits_for_each_block_is_followed_until_it_waits_no_longer() {
+    with_each_kind(|mount| {
+        let (file, aio) = (direct_file(&mount), Aio::new(DEPTH));
+        let (end, is_deep, batches) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+        let followed = thread::scope(|scope| {
+            let (mount, file, end, is_deep, batches) = (&mount, &file, &end, &is_deep, &batches);
+            let _end = OnDrop(|| end.store(true, Ordering::Relaxed));
+            let caller = scope.spawn(move || {
+                let followed = write_until_followed(mount, file);
+                is_deep.store(true, Ordering::Relaxed);
+                with_blocks(|blocks| {
+                    while !end.load(Ordering::Relaxed) {
+                        aio.write(file, blocks, BLOCK);
+                        batches.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                followed
+            });
+            assert!(eventually(|| is_deep.load(Ordering::Relaxed)));
+            assert!(eventually(|| are_unbound(mount, "fuser-")));
+            let before = batches.load(Ordering::Relaxed);
+            while batches.load(Ordering::Relaxed) < before + 2000 {
+                assert!(!is_followed(mount));
+                thread::yield_now();
+            }
+            end.store(true, Ordering::Relaxed);
+            caller.join().expect("no panic")
+        });
+        drop(file);
+        let counters = counters(mount);
+        assert!(!followed || counters["overlaps"].as_u64() > Some(0), "{counters}");
+    });
 }
 
 #[test]

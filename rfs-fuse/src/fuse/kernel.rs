@@ -14,16 +14,16 @@ use std::{
     },
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
+use rustix::io::Errno;
 
 use crate::client::Next;
 
 use super::{
     barrier::Barrier,
-    session::{Beside, descriptors::clone_of},
+    session::{
+        Beside,
+        descriptors::{clone_of, has_request},
+    },
     telling::{self, Tellers},
 };
 
@@ -116,11 +116,7 @@ impl Kernel {
             (Some(Beside::Few), _) | (None, None) => return Next::Unknown,
             (None, Some(device)) => device,
         };
-        let mut device = [PollFd::new(device, PollFlags::IN)];
-        match poll(&mut device, Some(&Timespec::default())) {
-            Ok(1) if device[0].revents() == PollFlags::IN => Next::Waits,
-            _ => Next::Nothing,
-        }
+        if has_request(device) { Next::Waits } else { Next::Nothing }
     }
 
     /// What waits for nothing. False: it knows of no such thing.

@@ -1,6 +1,7 @@
 //! Servers in this process and real mounts. What cannot run here fails and says why.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub(crate) mod aio;
 pub(crate) mod locking;
 pub(crate) mod mapped;
 pub(crate) mod proxy;

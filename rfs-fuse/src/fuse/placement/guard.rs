@@ -13,6 +13,7 @@ use rustix::thread::Pid;
 
 use super::{
     NOBODY, SEVERAL, Shared,
+    depth::Samples,
     habit::{Habit, Seen, Whom, Wish},
     policy::Scheduler,
     seat::{Seat, Tally},
@@ -28,6 +29,7 @@ struct Known {
     seat: Arc<Seat>,
     /// At the last look.
     tally: Tally,
+    samples: Samples,
     is_bound: bool,
 }
 
@@ -60,7 +62,7 @@ impl<S: Scheduler> Guard<S> {
             }
             wish = match wish {
                 // What came before is of no interest.
-                Wish::Rest | Wish::Pause(_) | Wish::Later(_) => {
+                Wish::Rest | Wish::Pause(_) | Wish::Later(_) | Wish::Overlap(_) => {
                     self.observe(true);
                     Wish::Watch
                 }
@@ -82,7 +84,7 @@ impl<S: Scheduler> Guard<S> {
                 return true;
             }
             Wish::Watch | Wish::Follow(_) => 1,
-            Wish::Pause(ticks) | Wish::Later(ticks) => ticks,
+            Wish::Pause(ticks) | Wish::Later(ticks) | Wish::Overlap(ticks) => ticks,
         };
         let end = Instant::now() + TICK * ticks;
         loop {
@@ -118,8 +120,11 @@ impl<S: Scheduler> Guard<S> {
                 self.shared.rescues.fetch_add(1, Ordering::Relaxed);
                 wish
             }
-            Wish::Rest | Wish::Watch | Wish::Later(_) => {
+            Wish::Rest | Wish::Watch | Wish::Later(_) | Wish::Overlap(_) => {
                 self.lift();
+                if matches!(wish, Wish::Overlap(_)) {
+                    self.shared.overlaps.fetch_add(1, Ordering::Relaxed);
+                }
                 wish
             }
         }
@@ -131,14 +136,15 @@ impl<S: Scheduler> Guard<S> {
             let seats = self.shared.seats.lock();
             for seat in &seats[self.known.len()..] {
                 let seat = Arc::clone(seat);
-                self.known.push(Known { seat, tally: Tally::default(), is_bound: false });
+                let (tally, samples) = Default::default();
+                self.known.push(Known { seat, tally, samples, is_bound: false });
             }
         }
         let look = |known: &mut Known| {
-            let tally = known.seat.tally();
-            let seen = tally.since(known.tally);
+            let (tally, samples) = (known.seat.tally(), known.seat.samples());
+            let seen = Seen { samples: samples.since(known.samples), ..tally.since(known.tally) };
             if ticked {
-                known.tally = tally;
+                (known.tally, known.samples) = (tally, samples);
             }
             seen
         };

@@ -1,5 +1,7 @@
 //! Whom to follow, and for how long. Pure: time is looks, one per tick of the guard.
 
+use super::depth::Samples;
+
 /// Work for one caller within a tick that makes it worth following.
 const DENSE: u32 = 32;
 /// With less than this within a tick it is no more.
@@ -15,6 +17,8 @@ const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 4096;
 /// The most for several callers, who come and go: to try it costs them a part of six ticks.
 const LONGEST_PAUSE_OF_SEVERAL: u32 = 64;
+/// The most if the attempt took more than a quarter: several callers with a core each lose far more.
+const LONGEST_PAUSE_OF_MANY: u32 = 1024;
 /// Ticks without a failure that make it forgotten.
 const CALM: u32 = 256;
 /// After so many ticks of following nobody is followed for a moment, to see what comes then: the first time, and at most. What a caller
@@ -27,7 +31,7 @@ const LAST_TRIAL_OF_SEVERAL: u32 = 256;
 const SPREADING: u32 = 2;
 
 /// What a session thread has served since the last look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     /// How much work: requests, and what they move.
     pub(super) work: u32,
@@ -35,6 +39,8 @@ pub(super) struct Seen {
     pub(super) caller: u32,
     /// How much of it came in a row; may be more than `work`.
     pub(super) run: u32,
+    /// Whether its reads and writes overlap.
+    pub(super) samples: Samples,
 }
 
 /// Whom session threads go to.
@@ -92,6 +98,17 @@ pub(super) enum Wish {
     Pause(u32),
     /// Look again after so many ticks: there are callers whom to follow was of harm, not long ago.
     Later(u32),
+    /// Look again after so many ticks: the caller does not block for each answer.
+    Overlap(u32),
+}
+
+/// Returns true if at least half of the samples of a tick overlap. Some of a blocking caller may:
+/// the further request that the kernel holds can be a FORGET.
+fn overlaps(seen: &[Seen]) -> bool {
+    let sum =
+        |count: fn(&Samples) -> u32| seen.iter().map(|seen| u64::from(count(&seen.samples))).sum::<u64>();
+    let (taken, overlapping) = (sum(|samples| samples.taken), sum(|samples| samples.overlapping));
+    overlapping > 0 && 2 * overlapping >= taken
 }
 
 /// Work since the last look, of all session threads.
@@ -148,23 +165,22 @@ struct Candidate {
 /// What failures have come to.
 #[derive(Debug)]
 struct Failures {
-    /// The next one keeps from following for so long, and none for longer than that.
+    /// The next one keeps from following for so long.
     pause: u32,
-    longest: u32,
     /// Ticks without any.
     calm: u32,
 }
 
 impl Failures {
-    const fn none(longest: u32) -> Failures {
-        Failures { pause: FIRST_PAUSE, longest, calm: 0 }
+    const fn none() -> Failures {
+        Failures { pause: FIRST_PAUSE, calm: 0 }
     }
 
-    /// One more. For how long nobody is followed.
-    fn add(&mut self) -> u32 {
+    /// Counts one more. Returns for how many ticks no caller is followed, at most `longest`.
+    fn add(&mut self, longest: u32) -> u32 {
         self.calm = 0;
-        let pause = self.pause;
-        self.pause = (pause * 2).min(self.longest);
+        let pause = self.pause.min(longest);
+        self.pause = (pause * 2).min(longest);
         pause
     }
 
@@ -198,8 +214,8 @@ impl Habit {
         Habit {
             state: State::Alone(None),
             several,
-            with_one: Failures::none(LONGEST_PAUSE),
-            with_several: Failures::none(LONGEST_PAUSE_OF_SEVERAL),
+            with_one: Failures::none(),
+            with_several: Failures::none(),
             rest: 0,
             tried: (None, FIRST_TRIAL),
         }
@@ -208,6 +224,18 @@ impl Habit {
     /// Judges what came within a tick.
     pub(super) fn look(&mut self, seen: &[Seen]) -> Wish {
         let traffic = Traffic::of(seen);
+        // Several callers overlap each other in any case.
+        if let Traffic::Sole(_, work) = traffic
+            && !matches!(
+                self.state,
+                State::Following { candidate: Candidate { whom: Whom::Several, .. }, .. }
+            )
+            && work >= SPARSE
+            && overlaps(seen)
+        {
+            self.state = State::Alone(None);
+            return Wish::Overlap(FIRST_PAUSE);
+        }
         match self.state {
             State::Alone(candidate) => self.choose(candidate, traffic),
             State::Spreading(ticks) => {
@@ -251,9 +279,13 @@ impl Habit {
     /// Following was of harm. Each time in a row keeps from it for twice as long: from following one caller, or from following
     /// several, while one that is alone is looked for all the same.
     pub(super) fn failed(&mut self, whom: Whom) -> Wish {
+        self.pause(whom, if whom == Whom::Several { LONGEST_PAUSE_OF_SEVERAL } else { LONGEST_PAUSE })
+    }
+
+    fn pause(&mut self, whom: Whom, longest: u32) -> Wish {
         self.state = State::Alone(None);
         self.tried.1 = FIRST_TRIAL;
-        let pause = self.failures(whom).add();
+        let pause = self.failures(whom).add(longest);
         match whom {
             Whom::One(_) => Wish::Pause(pause),
             Whom::Several => {
@@ -309,8 +341,15 @@ impl Habit {
         let mut after = if settled > 0 { after.saturating_add(work) } else { after };
         // In as many ticks as it was judged by, again and again.
         if settled > 0 && settled.is_multiple_of(IN_A_ROW) {
-            if !whom.is_content(settled == IN_A_ROW, before, after) {
-                return self.failed(whom);
+            let is_first = settled == IN_A_ROW;
+            if !whom.is_content(is_first, before, after) {
+                // Later it may be the process that they wait for, which has come to that core.
+                return match whom {
+                    Whom::Several if is_first && !whom.is_content(false, before, after) => {
+                        self.pause(whom, LONGEST_PAUSE_OF_MANY)
+                    }
+                    _ => self.failed(whom),
+                };
             }
             after = 0;
         }

@@ -1,13 +1,17 @@
-//! Which core a request is served on: that of the thread that made it, while it is the only one that makes any and waits for each, or
-//! that of several who wait for another process.
+//! Moves session threads to the core of the caller that they serve.
 //!
-//! Then the session thread runs while the caller waits, and wakes it on the core that both are on: no core has to be woken.
-//! Session threads are SCHED_IDLE meanwhile, so that the kernel takes the core for free and lets the caller go on at
-//! once. What comes of it is in `DESIGN.md`.
+//! A caller is followed while it makes all requests and blocks for each answer. Its session thread
+//! then runs while the caller sleeps, and wakes it on the core that both are on: no idle core wakes
+//! up. Session threads are SCHED_IDLE meanwhile, so the kernel takes the core for free and lets the
+//! caller go on at once. Several callers that wait for another process share one core.
 //!
-//! [`seat`]: what a session thread counts, and how it keeps up with a caller that the kernel moves; [`habit`]: whom to follow, from that, pure; [`policy`]: the kernel's
-//! scheduler; [`guard`]: the thread that does it, and that sees to it that nobody starves.
+//! - [`seat`]: counts requests of one session thread, and moves the thread after its caller.
+//! - [`depth`]: tells whether the caller blocks for each answer.
+//! - [`habit`]: decides which caller to follow. No I/O, no locks, no clock.
+//! - [`policy`]: the kernel's scheduler.
+//! - [`guard`]: the thread that binds session threads, and lifts those that starve.
 
+mod depth;
 #[cfg(test)]
 mod fake;
 mod guard;
@@ -17,6 +21,7 @@ mod seat;
 
 use std::{
     cell::{OnceCell, RefCell},
+    os::fd::OwnedFd,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -26,13 +31,15 @@ use std::{
 
 use parking_lot::Mutex;
 
-pub(super) use self::policy::begin_unbound;
 use self::{
+    depth::InFlight,
     guard::Guard,
     habit::Habit,
     policy::System,
     seat::{Seat, Tally},
 };
+pub(super) use self::{depth::Unanswered, policy::begin_unbound};
+use super::session::descriptors::has_request;
 
 /// The kernel has no thread of this number, nor of the other one.
 const NOBODY: u32 = 0;
@@ -41,8 +48,10 @@ const SEVERAL: u32 = u32::MAX;
 /// A caller that has made so much work in a row is worth a look.
 const WORTH_A_LOOK: u16 = 32;
 
-/// Once in so much work a session thread looks where the caller runs now.
-const KEEP_UP: u16 = 8;
+/// Units of work between two looks of a session thread: where the caller runs, and whether its
+/// requests overlap. An odd number, so that the looks do not fall on the same place of each batch of
+/// 8 or 16 requests.
+const LOOK: u16 = 7;
 
 /// What a session thread, which serves one mount all its life, has to itself.
 struct Own {
@@ -66,18 +75,31 @@ struct Shared {
     /// Several callers may be followed.
     several: bool,
     stop: AtomicBool,
+    in_flight: InFlight,
     follows: AtomicU64,
     rescues: AtomicU64,
+    overlaps: AtomicU64,
 }
 
-/// Where session threads say who calls. Without a guard it is nobody's business.
+/// Where session threads report their requests. Empty without a guard.
 #[derive(Clone, Debug)]
-pub(super) struct Calls(Option<Arc<Shared>>);
+pub(super) struct Calls(Option<Reports>);
+
+#[derive(Clone, Debug)]
+struct Reports {
+    shared: Arc<Shared>,
+    /// The kernel's queue of requests.
+    device: Arc<OwnedFd>,
+}
 
 impl Calls {
     /// A request has come: which thread made it (0 if the kernel does not say) and how many bytes of data it moves.
-    pub(super) fn note(&self, caller: u32, bytes: usize) {
-        let Some(shared) = &self.0 else { return };
+    /// The session thread drops the result just before the answer leaves.
+    pub(super) fn note(&self, caller: u32, bytes: usize) -> Unanswered {
+        let Some(Reports { shared, device }) = &self.0 else { return Unanswered::default() };
+        let moves_data = caller != NOBODY && bytes > 0;
+        let (unanswered, overlaps) =
+            if moves_data { shared.in_flight.enter() } else { (Unanswered::default(), false) };
         OWN.with(|own| {
             let Own { seat, scheduler } = own.get_or_init(|| shared.take_seat());
             let (before, tally) = seat.note(caller, bytes);
@@ -86,10 +108,14 @@ impl Calls {
             {
                 guard.unpark();
             }
-            if tally.passed(KEEP_UP, before) {
+            if tally.passed(LOOK, before) {
                 seat.keep_up(caller, &shared.followed, &mut *scheduler.borrow_mut());
+                if moves_data {
+                    seat.sample(overlaps || has_request(device));
+                }
             }
         });
+        unanswered
     }
 }
 
@@ -144,16 +170,24 @@ impl Placement {
         })
     }
 
-    pub(super) fn calls(&self) -> Calls {
-        Calls(self.shared.clone())
+    /// For session threads that take requests from this device.
+    pub(super) fn calls(&self, device: &Arc<OwnedFd>) -> Calls {
+        let report =
+            |shared: &Arc<Shared>| Reports { shared: Arc::clone(shared), device: Arc::clone(device) };
+        Calls(self.shared.as_ref().map(report))
     }
 
-    /// How often a caller was followed, and how often session threads were lifted because it did harm: somebody else kept its core
-    /// busy, or fewer requests came than before. Nothing if nobody is followed here.
+    /// How often a caller was followed, how often session threads were lifted because that did harm
+    /// (another thread kept its core busy, or fewer requests came than before), and how often a caller
+    /// was left alone because its requests overlap. Empty if this process follows no caller.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        vec![("follows", count(&shared.follows)), ("rescues", count(&shared.rescues))]
+        vec![
+            ("follows", count(&shared.follows)),
+            ("rescues", count(&shared.rescues)),
+            ("overlaps", count(&shared.overlaps)),
+        ]
     }
 }
 
@@ -201,13 +235,41 @@ mod tests {
         assert!(!is_news(&shared, tally(5, 1, 64)) && !is_news(&shared, tally(6, 0, 64)));
     }
 
+    /// The samples of a thread that takes 70 requests of 4 KiB, and answers all but the first
+    /// `unanswered` of them at once. `device` stands for the kernel's queue.
+    fn samples_of(device: impl Into<OwnedFd>, caller: u32, unanswered: usize) -> depth::Samples {
+        let (shared, device) = (Arc::new(Shared::default()), Arc::new(device.into()));
+        let calls = Calls(Some(Reports { shared: Arc::clone(&shared), device }));
+        let serve = || {
+            let mut requests: Vec<_> = (0..unanswered).map(|_| calls.note(caller, 4096)).collect();
+            (unanswered..70).for_each(|_| drop(calls.note(caller, 4096)));
+            requests.clear();
+        };
+        thread::scope(|scope| scope.spawn(serve).join()).expect("no panic");
+        shared.seats.lock()[0].samples()
+    }
+
+    #[test]
+    fn one_request_in_seven_is_a_sample() {
+        let samples = |taken, overlapping| depth::Samples { taken, overlapping };
+        let (empty, _writer) = rustix::pipe::pipe().expect("a pipe");
+        let none = || empty.try_clone().expect("cloned");
+        assert_eq!(samples_of(none(), 5, 0), samples(10, 0));
+        assert_eq!(samples_of(none(), 5, 1), samples(10, 10));
+        let further = std::fs::File::open("/dev/zero").expect("always readable");
+        assert_eq!(samples_of(further, 5, 0), samples(10, 10));
+        assert_eq!(samples_of(none(), NOBODY, 1), samples(0, 0), "requests of the kernel");
+    }
+
     #[test]
     fn threads_are_seated_once_and_a_guard_ends() {
         assert_eq!(Placement::none().counters(), []);
         let placement = Placement::follow(true);
-        let calls = placement.calls();
+        // Always readable.
+        let device = Arc::new(OwnedFd::from(std::fs::File::open("/dev/zero").expect("opened")));
+        let calls = placement.calls(&device);
         let served = thread::scope(|scope| {
-            let serve = || (0..100).for_each(|_| calls.note(0, 0));
+            let serve = || (0..100).for_each(|_| drop(calls.note(0, 0)));
             [scope.spawn(serve), scope.spawn(serve)].map(|thread| thread.join().is_ok())
         });
         assert_eq!(served, [true, true]);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::Pid;
 
-use super::{NOBODY, habit::Seen, policy::Scheduler};
+use super::{NOBODY, depth::Samples, habit::Seen, policy::Scheduler};
 
 /// A request is as much work as a small one, and as that once more for each so many bytes that it moves.
 pub(super) const UNIT: usize = 32 << 10;
@@ -15,6 +15,7 @@ pub(super) const UNIT: usize = 32 << 10;
 pub(super) struct Seat {
     tid: Pid,
     tally: AtomicU64,
+    samples: AtomicU64,
 }
 
 /// What a seat has served. In one word: the caller, the length of its run, and the number of requests.
@@ -49,7 +50,7 @@ impl Tally {
     /// What came since an earlier tally, if it was less than 65536.
     pub(super) fn since(self, earlier: Tally) -> Seen {
         let work = self.count.wrapping_sub(earlier.count).into();
-        Seen { work, caller: self.caller, run: self.run.into() }
+        Seen { work, caller: self.caller, run: self.run.into(), samples: Samples::default() }
     }
 
     fn pack(self) -> u64 {
@@ -64,7 +65,8 @@ impl Tally {
 impl Seat {
     /// Of a thread.
     pub(super) fn new(tid: Pid) -> Seat {
-        Seat { tid, tally: AtomicU64::new(Tally::default().pack()) }
+        let [tally, samples] = [Tally::default().pack(), Samples::default().pack()].map(AtomicU64::new);
+        Seat { tid, tally, samples }
     }
 
     pub(super) fn tid(&self) -> Pid {
@@ -101,6 +103,15 @@ impl Seat {
 
     pub(super) fn tally(&self) -> Tally {
         Tally::unpack(self.tally.load(Ordering::Relaxed))
+    }
+
+    /// Counts a sample. Only for the thread itself.
+    pub(super) fn sample(&self, overlaps: bool) {
+        self.samples.store(self.samples().after(overlaps).pack(), Ordering::Relaxed);
+    }
+
+    pub(super) fn samples(&self) -> Samples {
+        Samples::unpack(self.samples.load(Ordering::Relaxed))
     }
 }
 

@@ -11,7 +11,10 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
 };
 
-use rustix::ioctl::{Setter, ioctl, opcode};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    ioctl::{Setter, ioctl, opcode},
+};
 
 use crate::mount::DEVICE;
 
@@ -25,6 +28,12 @@ pub(in crate::fuse) fn clone_of(device: BorrowedFd<'_>) -> io::Result<File> {
     // SAFETY: it takes a pointer to a number of 32 bits, that of a descriptor, and writes nothing.
     unsafe { ioctl(&clone, Setter::<CLONE, u32>::new(number))? };
     Ok(clone)
+}
+
+/// Returns true if the kernel holds a request, or a FORGET, that no thread has taken.
+pub(in crate::fuse) fn has_request(device: impl AsFd) -> bool {
+    let mut device = [PollFd::new(&device, PollFlags::IN)];
+    matches!(poll(&mut device, Some(&Timespec::default())), Ok(1)) && device[0].revents() == PollFlags::IN
 }
 
 /// Takes a table of descriptors of its own for the calling thread, with none in it.
@@ -109,6 +118,16 @@ mod tests {
             open()
         });
         assert_eq!(none.join().expect("joined"), BTreeSet::new());
+    }
+
+    #[test]
+    fn requests_are_seen_without_being_taken() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        assert!(!has_request(&reader));
+        rustix::io::write(&writer, b"x").expect("written");
+        assert!(has_request(&reader) && has_request(&reader));
+        drop(writer);
+        assert!(!has_request(&reader), "the other end is gone");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     io,
+    os::fd::OwnedFd,
     path::Path,
     sync::{Arc, OnceLock},
     time::SystemTime,
@@ -42,13 +43,14 @@ pub struct Device<F> {
 }
 
 impl<F> Device<F> {
-    /// A file system whose session threads are placed. `ring`: somebody can serve one, if the kernel has that.
-    pub fn new(inner: F, placement: &Placement, ring: bool) -> Device<F> {
+    /// A file system whose session threads, which take requests from `device`, are placed.
+    /// `ring`: there are threads for a ring, if the kernel has it.
+    pub fn new(inner: F, placement: &Placement, device: &Arc<OwnedFd>, ring: bool) -> Device<F> {
         Device {
             fresh: Some(inner),
             started: Started::default(),
             wants_ring: ring,
-            calls: placement.calls(),
+            calls: placement.calls(device),
             lock_flags: LockFlags::new(),
         }
     }
@@ -73,11 +75,11 @@ impl<F> Device<F> {
 macro_rules! forward {
     ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)?;)*) => {$(
         fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
-            self.calls.note(request.pid(), 0 $(+ $bytes)?);
+            let unanswered = self.calls.note(request.pid(), 0 $(+ $bytes)?);
             match self.inner() {
                 Some(inner) => {
                     let _turn = inner.threads().map(|threads| threads.begin(false));
-                    inner.$method(&request.into(), $($passed,)* reply.into());
+                    inner.$method(&request.into(), $($passed,)* (reply, unanswered).into());
                 }
                 None => reply.error(Errno::EIO),
             }
@@ -117,11 +119,11 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         pid: u32,
         reply: ReplyLock,
     ) {
-        self.calls.note(request.pid(), 0);
+        let unanswered = self.calls.note(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
-        inner.getlk(&request.into(), ino, by, Lock { start, end, typ, pid }, reply.into());
+        inner.getlk(&request.into(), ino, by, Lock { start, end, typ, pid }, (reply, unanswered).into());
     }
 
     fn setlk(
@@ -137,11 +139,18 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        self.calls.note(request.pid(), 0);
+        let unanswered = self.calls.note(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
-        inner.setlk(&request.into(), ino, by, Lock { start, end, typ, pid }, sleep, reply.into());
+        inner.setlk(
+            &request.into(),
+            ino,
+            by,
+            Lock { start, end, typ, pid },
+            sleep,
+            (reply, unanswered).into(),
+        );
     }
 
     fn release(
@@ -154,11 +163,11 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.calls.note(request.pid(), 0);
+        let unanswered = self.calls.note(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         inner.will_release();
         let _turn = inner.threads().map(|threads| threads.begin(false));
-        inner.release(&request.into(), ino, handle, reply.into());
+        inner.release(&request.into(), ino, handle, (reply, unanswered).into());
     }
 
     forward! {

@@ -5,12 +5,29 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
 use super::ring::{Beside, List, Slot, abi};
+use crate::fuse::placement::Unanswered;
 
 /// How an answer gets to the kernel.
 #[derive(Debug)]
 enum Way<D, R> {
-    Device(D),
+    Device(Waiting<D>),
     Ring(R),
+}
+
+/// A reply that has not been sent.
+#[derive(Debug)]
+struct Waiting<D> {
+    // Dropped first: a reply that is dropped is sent, with EIO.
+    unanswered: Unanswered,
+    reply: D,
+}
+
+impl<D> Waiting<D> {
+    /// The reply, which the caller sends at once.
+    fn take(self) -> D {
+        drop(self.unanswered);
+        self.reply
+    }
 }
 
 /// Types of fuser's names, for both ways.
@@ -20,9 +37,9 @@ macro_rules! replies {
         #[derive(Debug)]
         pub struct $name(Way<fuser::$name, $ring>);
 
-        impl From<fuser::$name> for $name {
-            fn from(reply: fuser::$name) -> $name {
-                $name(Way::Device(reply))
+        impl From<(fuser::$name, Unanswered)> for $name {
+            fn from((reply, unanswered): (fuser::$name, Unanswered)) -> $name {
+                $name(Way::Device(Waiting { unanswered, reply }))
             }
         }
 
@@ -36,7 +53,7 @@ macro_rules! replies {
             /// It has failed.
             pub fn error(self, errno: Errno) {
                 match self.0 {
-                    Way::Device(reply) => reply.error(errno),
+                    Way::Device(waiting) => waiting.take().error(errno),
                     Way::Ring(reply) => reply.error(errno.code()),
                 }
             }
@@ -86,7 +103,7 @@ impl ReplyAttr {
     /// Attributes, and for how long they hold.
     pub fn attr(self, ttl: &Duration, attr: &FileAttr) {
         match self.0 {
-            Way::Device(reply) => reply.attr(ttl, attr),
+            Way::Device(waiting) => waiting.take().attr(ttl, attr),
             Way::Ring(slot) => slot.answer(&abi::AttrOut::new(*ttl, attr)),
         }
     }
@@ -102,7 +119,7 @@ impl ReplyEntry {
         generation: Generation,
     ) {
         match self.0 {
-            Way::Device(reply) => reply.entry_with_ttls(attr_ttl, entry_ttl, attr, generation),
+            Way::Device(waiting) => waiting.take().entry_with_ttls(attr_ttl, entry_ttl, attr, generation),
             Way::Ring(slot) => slot.answer(&abi::EntryOut::new((*attr_ttl, *entry_ttl), attr, generation)),
         }
     }
@@ -119,7 +136,7 @@ impl ReplyCreate {
         flags: FopenFlags,
     ) {
         match self.0 {
-            Way::Device(reply) => reply.created(ttl, attr, generation, handle, flags),
+            Way::Device(waiting) => waiting.take().created(ttl, attr, generation, handle, flags),
             Way::Ring(slot) => {
                 let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
                 slot.answer(&abi::CreateOut { entry, open: abi::OpenOut::new(handle, flags) });
@@ -132,7 +149,7 @@ impl ReplyOpen {
     /// The handle, and what the kernel may keep.
     pub fn opened(self, handle: FileHandle, flags: FopenFlags) {
         match self.0 {
-            Way::Device(reply) => reply.opened(handle, flags),
+            Way::Device(waiting) => waiting.take().opened(handle, flags),
             Way::Ring(slot) => slot.answer(&abi::OpenOut::new(handle, flags)),
         }
     }
@@ -142,7 +159,7 @@ impl ReplyEmpty {
     /// It is done.
     pub fn ok(self) {
         match self.0 {
-            Way::Device(reply) => reply.ok(),
+            Way::Device(waiting) => waiting.take().ok(),
             Way::Ring(slot) => slot.done(),
         }
     }
@@ -157,7 +174,7 @@ impl ReplyWrite {
     /// So many bytes were written.
     pub fn written(self, size: u32) {
         match self.0 {
-            Way::Device(reply) => reply.written(size),
+            Way::Device(waiting) => waiting.take().written(size),
             Way::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
         }
     }
@@ -172,7 +189,7 @@ impl ReplyData {
     /// These bytes.
     pub fn data(self, data: &[u8]) {
         match self.0 {
-            Way::Device(reply) => reply.data(data),
+            Way::Device(waiting) => waiting.take().data(data),
             Way::Ring(slot) => slot.data(data.len(), |into| into.copy_from_slice(data)),
         }
     }
@@ -186,7 +203,7 @@ impl ReplyData {
         copy: impl FnOnce(&mut [u8]),
     ) {
         match self.0 {
-            Way::Device(reply) => reply.data(lend()),
+            Way::Device(waiting) => waiting.take().data(lend()),
             Way::Ring(slot) => slot.data(len, copy),
         }
     }
@@ -196,7 +213,7 @@ impl ReplyXattr {
     /// The value is so long.
     pub fn size(self, size: u32) {
         match self.0 {
-            Way::Device(reply) => reply.size(size),
+            Way::Device(waiting) => waiting.take().size(size),
             Way::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
         }
     }
@@ -204,7 +221,7 @@ impl ReplyXattr {
     /// The value.
     pub fn data(self, data: &[u8]) {
         match self.0 {
-            Way::Device(reply) => reply.data(data),
+            Way::Device(waiting) => waiting.take().data(data),
             Way::Ring(slot) => slot.data(data.len(), |into| into.copy_from_slice(data)),
         }
     }
@@ -214,7 +231,7 @@ impl ReplyLock {
     /// A lock that is in the way, or F_UNLCK.
     pub fn locked(self, start: u64, end: u64, typ: i32, pid: u32) {
         match self.0 {
-            Way::Device(reply) => reply.locked(start, end, typ, pid),
+            Way::Device(waiting) => waiting.take().locked(start, end, typ, pid),
             Way::Ring(slot) => slot.answer(&abi::FileLock { start, end, typ, pid }),
         }
     }
@@ -224,7 +241,7 @@ impl ReplyLseek {
     /// The place.
     pub fn offset(self, offset: i64) {
         match self.0 {
-            Way::Device(reply) => reply.offset(offset),
+            Way::Device(waiting) => waiting.take().offset(offset),
             Way::Ring(slot) => slot.answer(&abi::LseekOut { offset }),
         }
     }
@@ -245,8 +262,8 @@ impl ReplyStatfs {
         frsize: u32,
     ) {
         match self.0 {
-            Way::Device(reply) => {
-                reply.statfs(blocks, bfree, bavail, files, ffree, bsize, namelen, frsize);
+            Way::Device(waiting) => {
+                waiting.take().statfs(blocks, bfree, bavail, files, ffree, bsize, namelen, frsize);
             }
             Way::Ring(slot) => {
                 let (counts, sizes) = ([blocks, bfree, bavail, files, ffree], [bsize, namelen, frsize, 0]);
@@ -261,7 +278,7 @@ impl ReplyDirectory {
     #[must_use]
     pub fn add(&mut self, ino: INodeNo, offset: u64, kind: FileType, name: &OsStr) -> bool {
         match &mut self.0 {
-            Way::Device(reply) => reply.add(ino, offset, kind, name),
+            Way::Device(waiting) => waiting.reply.add(ino, offset, kind, name),
             Way::Ring(list) => list.add(&[], abi::Dirent::new(ino, offset, kind, name), name.as_bytes()),
         }
     }
@@ -269,7 +286,7 @@ impl ReplyDirectory {
     /// These are they.
     pub fn ok(self) {
         match self.0 {
-            Way::Device(reply) => reply.ok(),
+            Way::Device(waiting) => waiting.take().ok(),
             Way::Ring(list) => list.done(),
         }
     }
@@ -288,7 +305,7 @@ impl ReplyDirectoryPlus {
         generation: Generation,
     ) -> bool {
         match &mut self.0 {
-            Way::Device(reply) => reply.add(ino, offset, name, ttl, attr, generation),
+            Way::Device(waiting) => waiting.reply.add(ino, offset, name, ttl, attr, generation),
             Way::Ring(list) => {
                 let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
                 let dirent = abi::Dirent::new(ino, offset, attr.kind, name);
@@ -300,7 +317,7 @@ impl ReplyDirectoryPlus {
     /// These are they.
     pub fn ok(self) {
         match self.0 {
-            Way::Device(reply) => reply.ok(),
+            Way::Device(waiting) => waiting.take().ok(),
             Way::Ring(list) => list.done(),
         }
     }

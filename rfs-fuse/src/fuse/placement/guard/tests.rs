@@ -215,6 +215,21 @@ fn a_caller_that_is_quiet_or_computes_starves_nobody() {
 }
 
 #[test]
+fn a_caller_whose_requests_overlap_is_let_go() {
+    let mut table = Table::following();
+    table.seats[1].sample(false);
+    assert_eq!(table.tick(CALLER, 100), Wish::Follow(Whom::One(CALLER)));
+    // Samples of all seats count, those since the last tick only.
+    table.seats.iter().for_each(|seat| seat.sample(true));
+    assert!(matches!(table.tick(CALLER, 100), Wish::Overlap(_)));
+    assert_eq!(table.state(), (vec![], 1, 0));
+    assert_eq!(table.guard.shared.overlaps.load(Ordering::Relaxed), 1);
+    for wish in [Wish::Watch, Wish::Follow(Whom::One(CALLER))] {
+        assert_eq!(table.tick(CALLER, 100), wish);
+    }
+}
+
+#[test]
 fn a_refusal_leaves_nobody_bound() {
     let mut table = Table::new();
     table.world.0.lock().refuses = true;

@@ -6,7 +6,12 @@ const A: u32 = 11;
 const B: u32 = 12;
 
 fn from(caller: u32, work: u32) -> Seen {
-    Seen { work, caller, run: work }
+    Seen { work, caller, run: work, samples: Samples::default() }
+}
+
+/// As `from`, with this many samples, of which some overlap.
+fn sampled(work: u32, taken: u32, overlapping: u32) -> Seen {
+    Seen { samples: Samples { taken, overlapping }, ..from(A, work) }
 }
 
 /// A habit that follows A, at 100 a tick.
@@ -70,13 +75,33 @@ fn whether_following_still_pays_is_tried_ever_more_rarely() {
 
 #[test]
 fn others_end_it_at_once() {
-    let nobodys = Seen { work: 50, caller: A, run: 0 };
+    let nobodys = Seen { run: 0, ..from(A, 50) };
     for seen in [[from(A, 50), from(B, 1)], [from(A, 50), nobodys], [from(B, 0), from(B, 90)]] {
         assert_eq!(following().look(&seen), Wish::Rest);
         let mut habit = following();
         assert_eq!(habit.glance(&seen), Wish::Rest);
         assert_eq!(habit.glance(&[from(A, 1)]), Wish::Watch);
     }
+}
+
+#[test]
+fn a_caller_whose_requests_overlap_is_not_followed() {
+    let mut habit = Habit::new(false);
+    for (taken, overlapping) in [(1, 1), (7, 4), (8, 4)] {
+        assert_eq!(habit.look(&[sampled(50, taken, overlapping), from(A, 50)]), Wish::Overlap(FIRST_PAUSE));
+        // It is no candidate for the next tick, either.
+        assert_eq!(habit.look(&[from(A, 100)]), Wish::Watch);
+    }
+    // Fewer than half of them: these were another thread's, or the kernel's own.
+    for followed in [Wish::Follow(One(A)); 2] {
+        assert_eq!(habit.look(&[sampled(50, 4, 3), sampled(50, 3, 0)]), followed);
+    }
+    // From then on until it has more under way.
+    assert_eq!(habit.glance(&[sampled(50, 4, 4)]), Wish::Follow(One(A)), "a tick decides");
+    assert_eq!(habit.look(&[sampled(SPARSE - 1, 1, 1)]), Wish::Follow(One(A)), "this tells nothing");
+    assert_eq!(habit.look(&[sampled(100, 14, 14)]), Wish::Overlap(FIRST_PAUSE));
+    assert_eq!(habit.look(&[from(A, 100)]), Wish::Watch);
+    assert_eq!(habit.look(&[from(A, 100)]), Wish::Follow(One(A)));
 }
 
 #[test]
@@ -124,11 +149,14 @@ fn failures_in_a_row_keep_from_it_for_longer_and_longer() {
 fn following_several() -> Habit {
     let mut habit = Habit::new(true);
     assert_eq!(habit.look(&SEVERAL), Wish::Watch);
-    assert_eq!(habit.look(&[from(A, 60), Seen { work: 40, caller: B, run: 3 }]), Wish::Follow(Whom::Several));
+    assert_eq!(habit.look(&[from(A, 60), Seen { run: 3, ..from(B, 40) }]), Wish::Follow(Whom::Several));
     habit
 }
 
-const SEVERAL: [Seen; 2] = [Seen { work: 50, caller: A, run: 50 }, Seen { work: 50, caller: B, run: 50 }];
+const SEVERAL: [Seen; 2] = {
+    let samples = Samples { taken: 7, overlapping: 7 };
+    [Seen { work: 50, caller: A, run: 50, samples }, Seen { work: 50, caller: B, run: 50, samples }]
+};
 
 #[test]
 fn several_are_followed_where_that_is_wanted() {
@@ -146,7 +174,7 @@ fn several_are_followed_where_that_is_wanted() {
     assert_eq!(habit.look(&[from(B, 100)]), Wish::Watch);
     assert_eq!(habit.look(&[from(B, 100)]), Wish::Follow(One(B)));
     // What the kernel asks for on its own is nobody's.
-    let nobodys = Seen { work: 50, caller: A, run: 0 };
+    let nobodys = Seen { run: 0, ..from(A, 50) };
     assert_eq!(following_several().look(&[from(A, 50), nobodys]), Wish::Rest);
     assert_eq!(following_several().glance(&[from(A, 50), nobodys]), Wish::Rest);
     assert_eq!(following_several().look(&[]), Wish::Follow(Whom::Several));
@@ -181,25 +209,36 @@ fn several_are_followed_only_if_nothing_is_lost_by_it() {
     }
 }
 
-/// And meanwhile nobody who is alone has to wait for that.
+/// And meanwhile nobody who is alone has to wait for that. The limit depends on how much it took.
 #[test]
 fn several_are_left_alone_for_longer_and_longer() {
+    let mild = [1, 2, 4, 4, 4].map(|times| (80, times * FIRST_PAUSE));
+    assert_eq!(mild[4].1, LONGEST_PAUSE_OF_SEVERAL);
+    let severe = [1, 2, 4, 8, 16, 32, 64, 64].map(|times| (50, times * FIRST_PAUSE));
+    assert_eq!(severe[7].1, LONGEST_PAUSE_OF_MANY);
     let mut habit = following_several();
-    let pauses = [1, 2, 4, 4, 4].map(|times| times * FIRST_PAUSE);
-    assert_eq!(pauses[4], LONGEST_PAUSE_OF_SEVERAL);
-    for pause in pauses {
-        assert_eq!(after_several(&mut habit, 50), Wish::Pause(FIRST_PAUSE));
-        let alone = [from(A, 100)];
-        assert_eq!(habit.look(&alone), Wish::Watch);
-        assert_eq!(habit.look(&alone), Wish::Follow(One(A)));
-        assert_eq!(habit.look(&SEVERAL), Wish::Rest);
-        for _ in 1..pause / FIRST_PAUSE {
-            assert_eq!(habit.look(&SEVERAL), Wish::Watch);
-            assert_eq!(habit.look(&SEVERAL), Wish::Later(FIRST_PAUSE));
-        }
-        assert_eq!(habit.look(&SEVERAL), Wish::Watch);
-        assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
+    for (each, pause) in mild.into_iter().chain([(50, LONGEST_PAUSE_OF_SEVERAL)]) {
+        left_alone(&mut habit, each, pause);
     }
+    let mut habit = following_several();
+    for (each, pause) in severe.into_iter().chain([(80, LONGEST_PAUSE_OF_SEVERAL)]) {
+        left_alone(&mut habit, each, pause);
+    }
+}
+
+/// Fails unless several that get so much when followed are left alone for `pause` ticks.
+fn left_alone(habit: &mut Habit, each: u32, pause: u32) {
+    assert_eq!(after_several(habit, each), Wish::Pause(FIRST_PAUSE));
+    let alone = [from(A, 100)];
+    assert_eq!(habit.look(&alone), Wish::Watch);
+    assert_eq!(habit.look(&alone), Wish::Follow(One(A)));
+    assert_eq!(habit.look(&SEVERAL), Wish::Rest);
+    for _ in 1..pause / FIRST_PAUSE {
+        assert_eq!(habit.look(&SEVERAL), Wish::Watch);
+        assert_eq!(habit.look(&SEVERAL), Wish::Later(FIRST_PAUSE));
+    }
+    assert_eq!(habit.look(&SEVERAL), Wish::Watch);
+    assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
 }
 
 /// They come and go: whether it still pays is tried more often than with one.
@@ -220,8 +259,9 @@ fn following_several_is_tried_as_long_as_it_lasts() {
 /// Often as those of one who is followed, at times anything.
 fn look() -> impl Strategy<Value = Vec<Seen>> {
     let work = prop_oneof![Just(0), 0..SPARSE, 0..3 * DENSE];
-    let seat = (work, A..=B, 0..4 * DENSE);
-    let seat = seat.prop_map(|(work, caller, run)| Seen { work, caller, run });
+    let samples = (0..8_u32, 0..4_u32).prop_map(|(taken, overlapping)| Samples { taken, overlapping });
+    let seat = (work, A..=B, 0..4 * DENSE, samples);
+    let seat = seat.prop_map(|(work, caller, run, samples)| Seen { work, caller, run, samples });
     prop_oneof![
         4 => (0..2 * DENSE).prop_map(|work| vec![from(A, DENSE), from(A, work)]),
         1 => (0..SPARSE).prop_map(|work| vec![from(A, work)]),
@@ -250,8 +290,11 @@ proptest! {
                 (Some(Wish::Follow(old)), Wish::Follow(new)) => {
                     prop_assert_eq!(old, new);
                     prop_assert!(fits(new));
+                    prop_assert!(new == Whom::Several || work < SPARSE || !overlaps(seen));
                 }
-                (Some(Wish::Watch), Wish::Follow(new)) => prop_assert!(fits(new) && work >= DENSE),
+                (Some(Wish::Watch), Wish::Follow(new)) => {
+                    prop_assert!(fits(new) && work >= DENSE && (new == Whom::Several || !overlaps(seen)));
+                }
                 (Some(Wish::Follow(old)), Wish::Doubt(who)) => {
                     prop_assert_eq!(old, who);
                     prop_assert!(fits(who) && work < SPARSE);
@@ -260,7 +303,11 @@ proptest! {
                     prop_assert!((FIRST_PAUSE..=LONGEST_PAUSE).contains(&pause));
                 }
                 (Some(Wish::Watch), Wish::Later(FIRST_PAUSE)) => prop_assert!(fits(Whom::Several)),
-                (_, Wish::Follow(_) | Wish::Doubt(_) | Wish::Pause(_) | Wish::Later(_)) => prop_assert!(false, "{before:?} {wish:?}"),
+                (before, Wish::Overlap(FIRST_PAUSE)) => {
+                    prop_assert!(overlaps(seen) && work >= SPARSE && (sole(A) || sole(B)));
+                    prop_assert_ne!(before, Some(Wish::Follow(Whom::Several)));
+                }
+                (_, Wish::Follow(_) | Wish::Doubt(_) | Wish::Pause(_) | Wish::Later(_) | Wish::Overlap(_)) => prop_assert!(false, "{before:?} {wish:?}"),
                 (_, Wish::Watch | Wish::Rest) => {}
             }
             before = Some(wish);
