@@ -1,5 +1,11 @@
-//! A window that follows the measured latency of completions, by delay-based congestion control after TIMELY
-//! (SIGCOMM 2015) and Swift (SIGCOMM 2020): [`LatencyWindow`] has the rule.
+//! An admission window that adapts to the measured latency of completions.
+//!
+//! [`LatencyWindow`] applies delay-based congestion control after TIMELY (SIGCOMM 2015) and Swift
+//! (SIGCOMM 2020).
+//!
+//! # Concurrency
+//! Any thread may call it. `admit` reads atomics only. `on_complete` takes `state` with `try_lock`
+//! and drops its sample if the lock is taken.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,37 +16,39 @@ use parking_lot::Mutex;
 
 use super::{ADMISSION_PAGE, AdmissionPolicy, DEFAULT_WINDOW};
 
-/// The latency up to which the window grows.
+/// Latency up to which the window grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyTarget {
-    /// `base + per_page * pages`, with the pages of 4 KiB that the request has begun.
+    /// `base + per_page * pages`, where `pages` is the number of 4 KiB pages of the request,
+    /// rounded up.
     Fixed {
-        /// For a request of no bytes, with the queueing that is acceptable.
+        /// Latency of an empty request, including acceptable queueing.
         base: Duration,
-        /// Added for each page.
+        /// Additional latency per page.
         per_page: Duration,
     },
-    /// Twice the least latency seen among requests of about the same size (the same power of two), plus `slack`. The
-    /// factor leaves room for variation in long transfers, the slack in short ones.
+    /// Twice the minimum latency of requests of similar size (the same power of two), plus `slack`.
+    /// The factor covers variation in long transfers, the slack variation in short transfers.
     Learned {
-        /// Queueing that is acceptable whatever the size.
+        /// Acceptable queueing for any size.
         slack: Duration,
     },
 }
 
-/// Options of [`LatencyWindow`]. Inconsistent bounds are put right: `min` is a page at least, `max` is `min` at least,
-/// and `start` lies between.
+/// Options of [`LatencyWindow`]. Inconsistent bounds are corrected: `min` to at least one page,
+/// `max` to at least `min`, and `start` into the range between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatencyWindowOptions {
-    /// Smallest window in bytes.
+    /// Minimum window in bytes.
     pub min: u64,
-    /// Largest window in bytes.
+    /// Maximum window in bytes.
     pub max: u64,
-    /// First window in bytes.
+    /// Initial window in bytes.
     pub start: u64,
-    /// Bytes that a window's worth of quick completions adds; five times as many after five times.
+    /// Bytes by which one window of quick completions increases the window; five times as many
+    /// after five consecutive increases.
     pub step: u64,
-    /// Where it is steered.
+    /// Target latency.
     pub target: LatencyTarget,
 }
 
@@ -56,46 +64,50 @@ impl Default for LatencyWindowOptions {
     }
 }
 
-/// Windows' worth of completions at the minimum, all of them too slow, after which least latencies are learnt anew.
+/// Number of windows of slow completions at the minimum size after which the minimum latencies are
+/// forgotten.
 const STALE_AFTER: u64 = 16;
 
-/// Steps in a row after which they become larger, and how much larger.
+/// Number of consecutive increases after which the increases grow, and the factor by which they
+/// grow.
 const HYPERACTIVE: u64 = 5;
 
 /// A window that adapts to measured latency, after TIMELY (SIGCOMM 2015) and Swift (SIGCOMM 2020).
 ///
-/// Bytes in flight beyond what the path holds (bandwidth times the latency of an unloaded request) wait in some queue,
-/// of the card, of a socket or of the peer, and make latencies longer without making anything faster. So the window is
-/// steered towards a latency, the target `T`. For a completion of latency `L`:
+/// A path holds the product of its bandwidth and its unloaded latency. Further bytes wait in a
+/// queue of the card, a socket or the peer, which increases latency but not throughput. So the
+/// window is controlled by a target latency `T`. For a completion of latency `L`:
 ///
-/// - `L <= T`: its bytes count towards growth. With each window's worth of them the window grows by a fixed step,
-///   if it was what requests waited for: an idle session proves nothing about a larger window. After five steps in a
-///   row the path has become wider, and steps are five times as large (TIMELY's hyperactive increase).
-/// - `L > T`: the window `W` shrinks by `W * 4/5 * (L - T) / L`, by half at most. Then nothing shrinks it again before
-///   `W` bytes have completed: they were under way when it was cut, and their latencies tell of the old window.
+/// - `L <= T`: its bytes count towards growth. Each full window of such bytes increases the window
+///   by a fixed step, provided that requests were waiting for the window. After five consecutive
+///   steps the path has become wider, and the steps are five times as large (TIMELY's hyperactive
+///   increase).
+/// - `L > T`: the window `W` shrinks by `W * 4/5 * (L - T) / L`, by half at most. It does not
+///   shrink again before `W` more bytes have completed, because requests posted before the cut
+///   measure the old window.
 ///
-/// This is the window form of both papers' rule (`4/5` is TIMELY's beta, one cut per round trip and the bound are
-/// Swift's), in integers. The RDMAbox paper names TIMELY as unfit for its kernel part because of its floating point
-/// arithmetic; gradients, which are what it is needed for, are left out, as Swift does.
+/// This is the window form of both papers' rule in integers: `4/5` is TIMELY's beta; the bound and
+/// the single cut per round trip are Swift's. Latency gradients are left out, as in Swift.
 ///
-/// Longer requests take longer, hence the target depends on the size. [`LatencyTarget::Learned`] takes the least
-/// latency seen for requests of about that size as that of an unloaded path. This goes stale when the path becomes
-/// slower for good: every latency is then too long, and the window shrinks to its minimum. There, hardly anything
-/// of the session's own is under way, so that what is measured is the path: if the latencies are still too long after
-/// 16 windows' worth, the least ones are forgotten and learnt anew.
+/// Longer requests take longer, so the target depends on the size. [`LatencyTarget::Learned`] uses
+/// the minimum latency per size as the latency of the unloaded path. This value is too small after
+/// the path becomes permanently slower: every completion is then late, and the window shrinks to
+/// its minimum. At the minimum the session causes almost no queueing, so it measures the path
+/// itself. If completions are still late after 16 windows, the minimum latencies are measured
+/// again.
 ///
-/// Memory of a mapped peer is copied by the post itself. A window changes little there, whatever decides its size.
+/// On a mapped peer the post itself copies the memory, so the window has little effect.
 #[derive(Debug)]
 pub struct LatencyWindow {
     options: LatencyWindowOptions,
     window: AtomicU64,
-    /// A request had to wait since growth was last looked at.
+    /// True if a request was refused since the last completion.
     refused: AtomicBool,
     state: Mutex<State>,
 }
 
 impl LatencyWindow {
-    /// A window that begins at `options.start`.
+    /// Creates a window of `options.start` bytes.
     pub fn new(options: LatencyWindowOptions) -> LatencyWindow {
         let min = options.min.max(ADMISSION_PAGE);
         let max = options.max.max(min);
@@ -108,7 +120,7 @@ impl LatencyWindow {
         }
     }
 
-    /// Its size at present, in bytes.
+    /// Returns the current size in bytes.
     pub fn bytes(&self) -> u64 {
         self.window.load(Ordering::Relaxed)
     }
@@ -124,7 +136,7 @@ impl AdmissionPolicy for LatencyWindow {
     fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool {
         let fits = in_flight_bytes == 0
             || in_flight_bytes.checked_add(request_bytes).is_some_and(|total| total <= self.bytes());
-        // Looked at first: threads that are refused together need not fight for the line.
+        // The load comes first, so that refused threads do not compete for the cache line.
         if !fits && !self.refused.load(Ordering::Relaxed) {
             self.refused.store(true, Ordering::Relaxed);
         }
@@ -135,7 +147,7 @@ impl AdmissionPolicy for LatencyWindow {
         if bytes == 0 {
             return;
         }
-        // While another thread does this, its sample is good enough: a lost one delays a step and no more.
+        // If another thread holds the lock, its sample suffices: a lost sample only delays a step.
         let Some(mut state) = self.state.try_lock() else { return };
         let window = self.bytes();
         let limited = self.refused.load(Ordering::Relaxed);
@@ -150,23 +162,23 @@ impl AdmissionPolicy for LatencyWindow {
     }
 }
 
-/// Size classes: powers of two.
+/// Number of size classes, which are powers of two.
 const CLASSES: usize = 64;
 
-/// What one completion after another teaches. Knows no atomics.
+/// State of the control loop, updated by each completion under the lock.
 #[derive(Debug)]
 struct State {
-    /// Least nanoseconds by size class; `u64::MAX` where nothing was seen.
+    /// Minimum latency in nanoseconds by size class; `u64::MAX` before the first sample.
     least: [u64; CLASSES],
-    /// Bytes of quick completions since the last step.
+    /// Bytes of quick completions since the last increase.
     quick: u64,
-    /// Steps since the window last shrank.
+    /// Increases since the window last shrank.
     steps: u64,
-    /// Bytes that may complete before it is too long ago that a request had to wait to let the window grow.
+    /// Bytes that may still complete before the last refusal no longer allows the window to grow.
     limited: u64,
-    /// Bytes to complete before the window may shrink again.
+    /// Bytes that must complete before the window may shrink again.
     hold: u64,
-    /// Bytes of slow completions at the minimum, none of them quick.
+    /// Bytes of slow completions at the minimum size since the last quick completion.
     stuck: u64,
 }
 
@@ -175,7 +187,8 @@ impl State {
         State { least: [u64::MAX; CLASSES], quick: 0, steps: 0, limited: 0, hold: 0, stuck: 0 }
     }
 
-    /// The target for a request of `bytes` that took `nanos`, in nanoseconds.
+    /// Returns the target in nanoseconds for a request of `bytes` that took `nanos`, and records
+    /// the latency.
     fn target(&mut self, target: LatencyTarget, bytes: u64, nanos: u64) -> u64 {
         let in_nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         match target {
@@ -191,7 +204,8 @@ impl State {
         }
     }
 
-    /// The window after a completion. `limited` says that a request has been refused since the one before.
+    /// Returns the window after a completion. `limited` says that a request was refused since the
+    /// previous completion.
     fn completed(
         &mut self,
         options: &LatencyWindowOptions,

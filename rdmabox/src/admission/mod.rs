@@ -1,11 +1,12 @@
-//! Admission control: how many bytes may be under way at once.
+//! Admission control: limits the number of bytes in flight.
 //!
-//! [`Admission`] does the accounting with atomics, from any number of threads; an [`AdmissionPolicy`] decides. It
-//! neither queues nor waits: a request that is not admitted stays in the merge queue, where it can still merge,
-//! and its owner tries again after a completion.
+//! [`Admission`] counts the bytes and an [`AdmissionPolicy`] decides. A request that is not
+//! admitted stays in the merge queue, where it can still merge, and its owner retries after a
+//! completion. [`StaticWindow`] is the policy that the RDMAbox paper measures. [`LatencyWindow`]
+//! finds the window size itself, for which the paper leaves a hook (section IV-A).
 //!
-//! Two policies are here: [`StaticWindow`], which the paper measures, and [`LatencyWindow`], which finds the window by
-//! itself. The paper leaves the latter to a hook (RDMAbox, section IV-A): [`AdmissionPolicy`] is that hook.
+//! # Concurrency
+//! Any thread may call every method. `Admission` uses atomics, never queues and never waits.
 
 mod latency_window;
 mod static_window;
@@ -17,30 +18,32 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub use latency_window::{LatencyTarget, LatencyWindow, LatencyWindowOptions};
 pub use static_window::{DEFAULT_WINDOW, StaticWindow};
 
-/// Unit of the accounting: every request counts as a whole number of these.
+/// Accounting unit in bytes. Every request is charged a whole number of units.
 pub const ADMISSION_PAGE: u64 = 4096;
 
-/// Decides which requests may be posted. Called from many threads at once, and more than once for a request where
-/// threads compete: it must be quick and must not block.
+/// Decides which requests may be posted. Many threads call it concurrently, and competing threads
+/// call it several times per request, so it must be quick and must not block.
 pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
-    /// True if a request of `request_bytes` may join `in_flight_bytes` that are under way. Both are whole pages.
+    /// Returns true if a request of `request_bytes` may be posted while `in_flight_bytes` are in
+    /// flight. Both are whole pages.
     ///
-    /// With nothing in flight it has to admit anything, or nothing would ever move again; [`Admission`] does not
-    /// even ask then.
+    /// A policy must admit any request when nothing is in flight; [`Admission`] does not ask it in
+    /// this case.
     fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool;
 
-    /// Told of every completion: its size in bytes and the time since its post.
+    /// Records a completion: its size in bytes and the time since its post.
     fn on_complete(&self, bytes: u64, latency: Duration) {
         let _ = (bytes, latency);
     }
 }
 
-/// What a request of `bytes` counts as: whole pages. A request of no bytes counts as nothing.
+/// Returns the bytes that a request of `bytes` is charged, in whole pages. An empty request is
+/// charged nothing.
 pub fn charge(bytes: u64) -> u64 {
     bytes.div_ceil(ADMISSION_PAGE).saturating_mul(ADMISSION_PAGE)
 }
 
-/// The bytes in flight. Every successful [`try_admit`](Self::try_admit) is answered by exactly one
+/// Counter of the bytes in flight. Each successful [`try_admit`](Self::try_admit) needs exactly one
 /// [`release`](Self::release) or [`complete`](Self::complete) with the same number of bytes.
 #[derive(Debug)]
 pub struct Admission {
@@ -50,13 +53,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Nothing in flight, decisions by `policy`.
+    /// Creates a counter with nothing in flight and decisions by `policy`.
     pub fn new(policy: Arc<dyn AdmissionPolicy>) -> Admission {
         Admission { policy, in_flight: AtomicU64::new(0), peak: AtomicU64::new(0) }
     }
 
-    /// Counts a request in, if the policy lets it. What the policy allowed is what is counted: threads that
-    /// compete cannot exceed it together.
+    /// Adds a request if the policy admits it. The decision and the addition are atomic, so
+    /// competing threads never exceed the window together.
     pub fn try_admit(&self, bytes: u64) -> bool {
         let charge = charge(bytes);
         let mut current = self.in_flight.load(Ordering::Relaxed);
@@ -75,30 +78,30 @@ impl Admission {
         }
     }
 
-    /// Counts a request out that was not carried out, or whose duration means nothing.
+    /// Removes a request that was not executed, or whose latency is not meaningful.
     pub fn release(&self, bytes: u64) {
         let charge = charge(bytes);
         let before = self.in_flight.fetch_sub(charge, Ordering::AcqRel);
         debug_assert!(before >= charge, "released {charge} bytes of {before} in flight");
     }
 
-    /// Counts a completed request out and tells the policy.
+    /// Removes a completed request and reports its latency to the policy.
     pub fn complete(&self, bytes: u64, latency: Duration) {
         self.release(bytes);
         self.policy.on_complete(bytes, latency);
     }
 
-    /// Bytes in flight now, in whole pages.
+    /// Returns the bytes currently in flight, in whole pages.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Acquire)
     }
 
-    /// Most bytes that were ever in flight at once, in whole pages.
+    /// Returns the maximum number of bytes in flight so far, in whole pages.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Who decides.
+    /// Returns the policy.
     pub fn policy(&self) -> &Arc<dyn AdmissionPolicy> {
         &self.policy
     }
@@ -126,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_seven_mebibytes() {
+    fn the_default_window_is_seven_mebibytes() {
         let admission = Admission::default();
         assert!(admission.try_admit(6 << 20));
         assert!(!admission.try_admit((1 << 20) + 1));
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_in_pages() {
+    fn requests_are_charged_in_pages() {
         let admission = window(2 * PAGE);
         assert!(admission.try_admit(1));
         assert_eq!(admission.in_flight(), PAGE);
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_no_bytes_count_as_nothing() {
+    fn empty_requests_are_charged_nothing() {
         let admission = window(PAGE);
         assert!(admission.try_admit(PAGE));
         assert!(admission.try_admit(0));
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_lengths_do_not_overflow() {
+    fn huge_lengths_do_not_overflow() {
         let admission = window(u64::MAX);
         assert!(admission.try_admit(u64::MAX - PAGE));
         assert!(!admission.try_admit(u64::MAX));
@@ -190,10 +193,10 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_ones_own_decides_and_learns() {
+    fn a_custom_policy_decides_and_receives_completions() {
         let policy = Arc::new(Never::default());
         let admission = Admission::new(policy.clone());
-        assert!(admission.try_admit(1), "with nothing in flight anything goes");
+        assert!(admission.try_admit(1), "any request is admitted when nothing is in flight");
         assert!(!admission.try_admit(1));
         admission.complete(1, Duration::from_micros(3));
         assert_eq!(*policy.0.lock(), [(1, Duration::from_micros(3))]);
@@ -233,15 +236,12 @@ mod tests {
         assert!(admitted > THREADS);
         assert_eq!(admission.in_flight(), 0);
         assert!(admission.peak() <= 16 * PAGE);
-        assert!(
-            admission.peak() > 11 * PAGE,
-            "the window was used: a refusal means that 5 pages did not fit"
-        );
+        assert!(admission.peak() > 11 * PAGE, "a refusal means that 5 pages did not fit");
     }
 
     proptest! {
         #[test]
-        fn behaves_as_a_sum(
+        fn the_counter_behaves_like_a_sum(
             pages in 1..20u64,
             requests in prop::collection::vec((0..100_000u64, any::<bool>()), 0..200),
         ) {

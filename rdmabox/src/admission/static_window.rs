@@ -1,23 +1,23 @@
-//! The paper's policy: a window of one size (RDMAbox, sections IV-A and V-A).
+//! A window of fixed size, the policy of the RDMAbox paper (sections IV-A and V-A).
 
 use super::{ADMISSION_PAGE, AdmissionPolicy};
 
-/// Default size of [`StaticWindow`], the paper's.
+/// Default size of [`StaticWindow`] in bytes, as in the paper.
 pub const DEFAULT_WINDOW: u64 = 7 << 20;
 
-/// A fixed window: requests are admitted while their sum stays within it.
+/// A fixed window. It admits requests while the bytes in flight stay within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticWindow {
     bytes: u64,
 }
 
 impl StaticWindow {
-    /// A window of `bytes`, in whole pages: rounded down, but one page at least.
+    /// Creates a window of `bytes`, rounded down to whole pages, but at least one page.
     pub fn new(bytes: u64) -> StaticWindow {
         StaticWindow { bytes: (bytes / ADMISSION_PAGE).max(1) * ADMISSION_PAGE }
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

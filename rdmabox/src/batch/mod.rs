@@ -1,8 +1,11 @@
-//! Batching: which requests become one work request, and which work requests go out with one doorbell.
+//! Batching: combines requests into work requests, and work requests into doorbells.
 //!
-//! Pure logic: [`plan()`] turns requests into work requests, [`InFlight`] knows the ranges that are under way.
-//! Everything here takes `&mut` where it keeps state; whoever drains a merge queue owns it. Nothing here posts,
-//! copies or waits, and in steady state nothing allocates.
+//! [`plan()`] turns requests into work requests. [`InFlight`] holds the remote ranges of
+//! outstanding requests. Nothing here posts, copies, waits, or allocates in steady state.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock. The thread that drains a merge queue owns its state and passes it as
+//! `&mut`.
 
 mod overlap;
 mod plan;
@@ -13,31 +16,32 @@ pub(crate) use overlap::ranges_overlap;
 pub use overlap::{InFlight, InFlightHandle};
 pub use plan::{Item, Plan, PlanLimits, PlannedWr, plan};
 
-/// How requests that are waiting together are combined.
+/// How requests that wait together are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum BatchMode {
-    /// Not at all: one work request and one doorbell each.
+    /// No combination: each request has its own work request and doorbell.
     Single,
-    /// Runs that are adjacent in remote memory become one work request; each has its own doorbell.
+    /// Requests that are adjacent in remote memory become one work request; each work request has
+    /// its own doorbell.
     Merge,
-    /// A work request each, linked into lists that cost one doorbell.
+    /// Each request has its own work request; lists of work requests share a doorbell.
     Doorbell,
-    /// Adjacent runs merge, and what remains is linked into lists that cost one doorbell.
+    /// Adjacent requests become one work request, and lists of work requests share a doorbell.
     #[default]
     Hybrid,
 }
 
 impl BatchMode {
-    /// All of them, in the order of the definition.
+    /// All modes in the order of their definition.
     pub const ALL: [BatchMode; 4] =
         [BatchMode::Single, BatchMode::Merge, BatchMode::Doorbell, BatchMode::Hybrid];
 
-    /// True if adjacent requests become one work request.
+    /// Returns true if adjacent requests become one work request.
     pub fn merges(self) -> bool {
         matches!(self, BatchMode::Merge | BatchMode::Hybrid)
     }
 
-    /// True if several work requests go out with one doorbell.
+    /// Returns true if several work requests share a doorbell.
     pub fn chains(self) -> bool {
         matches!(self, BatchMode::Doorbell | BatchMode::Hybrid)
     }
@@ -62,10 +66,9 @@ impl FromStr for BatchMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        BatchMode::ALL
-            .into_iter()
-            .find(|mode| mode.name() == text)
-            .ok_or_else(|| format!("{text:?} is no batching mode: write single, merge, doorbell or hybrid"))
+        BatchMode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
+            format!("{text:?} is not a batching mode: expected single, merge, doorbell or hybrid")
+        })
     }
 }
 
@@ -74,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip() {
+    fn mode_names_round_trip() {
         for mode in BatchMode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }

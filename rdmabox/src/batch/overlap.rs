@@ -1,12 +1,15 @@
-//! The remote ranges that are under way, to hold back a request that would overtake an overlapping one.
+//! Tracks outstanding remote ranges, so that no request overtakes an overlapping request.
 //!
-//! One owner, no locks. A range is removed with the handle that its insertion gave, so that no range can be
-//! removed twice. It does not decide what has to wait, and it does not wait.
+//! [`InFlight`] is a set of ranges. The insertion returns a handle, which the removal consumes, so
+//! no range is removed twice. The set does not decide which request waits.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock. One owner.
 
 use crate::verbs::RemoteAddr;
 
-/// First and last byte of a non-empty range. A range that runs past the end of the address space ends there: the
-/// peer will refuse it, but until then it has to be ordered like any other.
+/// First and last byte of a non-empty range. A range beyond the end of the address space is clamped
+/// there: the peer will refuse the request, but until then it is ordered like any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) first: u64,
@@ -14,10 +17,10 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Overlaps nothing, not even itself: no range both starts at zero and reaches the last byte.
+    /// Span that overlaps nothing, not even itself. No real range has `first > last`.
     const NOTHING: Span = Span { first: u64::MAX, last: 0 };
 
-    /// The bytes of a request; [`Span::NOTHING`] for none.
+    /// Returns the span of a request, or [`Span::NOTHING`] for an empty range.
     pub(super) fn new(remote: RemoteAddr, len: u64) -> Span {
         match len {
             0 => Span::NOTHING,
@@ -30,20 +33,20 @@ impl Span {
     }
 }
 
-/// True if two remote ranges of one peer have a byte in common.
+/// Returns true if two remote ranges of one peer have a byte in common.
 pub(crate) fn ranges_overlap(one: (RemoteAddr, u64), other: (RemoteAddr, u64)) -> bool {
     Span::new(one.0, one.1).overlaps(Span::new(other.0, other.1))
 }
 
-/// Names a range in an [`InFlight`] set.
+/// Identifies a range in an [`InFlight`] set.
 #[derive(Debug)]
 #[must_use = "the range stays in the set until it is removed with this handle"]
 pub struct InFlightHandle(u32);
 
 /// A set of remote ranges of one peer. Ranges may overlap each other.
 ///
-/// Only addresses are compared: keys of one peer name regions of one address space, so that equal addresses are
-/// equal bytes whatever the key.
+/// Only addresses are compared. All keys of a peer refer to one address space, so equal addresses
+/// are equal bytes for any key.
 #[derive(Debug, Default)]
 pub struct InFlight {
     spans: Vec<Span>,
@@ -51,17 +54,17 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// An empty set.
+    /// Creates an empty set.
     pub fn new() -> InFlight {
         InFlight::default()
     }
 
-    /// An empty set that holds `ranges` ranges without allocating.
+    /// Creates an empty set that holds `ranges` ranges without allocating.
     pub fn with_capacity(ranges: usize) -> InFlight {
         InFlight { spans: Vec::with_capacity(ranges), free: Vec::with_capacity(ranges) }
     }
 
-    /// Adds a range.
+    /// Adds a range and returns the handle for its removal.
     pub fn insert(&mut self, remote: RemoteAddr, len: u64) -> InFlightHandle {
         let span = Span::new(remote, len);
         match self.free.pop() {
@@ -76,7 +79,7 @@ impl InFlight {
         }
     }
 
-    /// Removes a range that was added to this set.
+    /// Removes a range of this set.
     pub fn remove(&mut self, handle: InFlightHandle) {
         self.spans[handle.0 as usize] = Span::NOTHING;
         self.free.push(handle.0);
@@ -86,18 +89,18 @@ impl InFlight {
         }
     }
 
-    /// True if any byte of the range belongs to a range of the set. A range of no bytes overlaps nothing.
+    /// Returns true if the range overlaps a range of the set. An empty range overlaps nothing.
     pub fn overlaps(&self, remote: RemoteAddr, len: u64) -> bool {
         let span = Span::new(remote, len);
         self.spans.iter().any(|other| other.overlaps(span))
     }
 
-    /// Number of ranges, those of no bytes included.
+    /// Returns the number of ranges, including empty ranges.
     pub fn len(&self) -> usize {
         self.spans.len() - self.free.len()
     }
 
-    /// True if there is none.
+    /// Returns true if the set has no ranges.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -114,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn edges() {
+    fn a_range_overlaps_up_to_its_first_and_last_byte() {
         let mut set = InFlight::new();
         assert!(!set.overlaps(at(0), u64::MAX));
         let handle = set.insert(at(100), 50);
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_the_address_space() {
+    fn a_range_beyond_the_address_space_ends_there() {
         let mut set = InFlight::new();
         let _past = set.insert(at(u64::MAX - 9), 1000);
         assert!(set.overlaps(at(u64::MAX), 1));
@@ -173,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_list_of_ranges(actions in prop::collection::vec(action(), 0..200)) {
+        fn the_set_behaves_like_a_list_of_ranges(actions in prop::collection::vec(action(), 0..200)) {
             let mut set = InFlight::new();
             let mut model: Vec<(InFlightHandle, u64, u64)> = Vec::new();
             for action in actions {

@@ -1,77 +1,82 @@
-//! The planner: requests of one direction and one peer in, work requests in posting order out.
+//! The planner: turns requests of one direction and peer into work requests in posting order.
 //!
-//! A pure function of its arguments: no I/O, no clock, no locks. The output keeps its buffers from one call to the
-//! next, so that a plan that is reused allocates nothing once it has seen its largest batch. It does not split
-//! requests: one that exceeds a limit by itself is planned alone, for the post to refuse; callers split first.
+//! [`plan`] is a pure function of its arguments. [`Plan`] keeps its buffers between calls, so a
+//! reused plan does not allocate after its largest batch. The planner does not split requests: a
+//! request that exceeds a limit is planned alone and refused by the post, so callers split requests
+//! first.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock.
 
 use std::ops::Range;
 
 use super::{BatchMode, overlap::Span};
 use crate::verbs::RemoteAddr;
 
-/// A request to be planned.
+/// A request for the planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Where it goes to or comes from.
+    /// Remote address of the request.
     pub remote: RemoteAddr,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Pieces of local memory, each of which takes an element when the request is not staged.
+    /// Number of local ranges. Each takes an element if the request is not staged.
     pub sges: u32,
-    /// True if it may be copied through the pre-registered pool; false for memory that is registered already.
+    /// Whether the data may be copied through the pre-registered pool; false for registered memory.
     pub stageable: bool,
 }
 
-/// What the planner has to keep to.
+/// Limits of the planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanLimits {
-    /// How to combine.
+    /// How to combine requests.
     pub mode: BatchMode,
-    /// Longest message in bytes.
+    /// Maximum message length in bytes.
     pub max_msg_sz: u64,
-    /// Most elements of a work request.
+    /// Maximum number of elements per work request.
     pub max_sge: u32,
-    /// Most work requests per doorbell; zero counts as one.
+    /// Maximum number of work requests per doorbell; zero counts as one.
     pub max_chain: u32,
-    /// A work request of at most so many bytes whose members are all stageable is staged.
+    /// Maximum size in bytes of a staged work request. A work request is staged if all its members
+    /// are stageable.
     pub stage_threshold: u64,
 }
 
-/// A work request to be posted.
+/// A planned work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedWr {
-    /// Its first remote byte.
+    /// First remote byte.
     pub remote: RemoteAddr,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// The requests in it, in ascending remote order: a range of [`Plan::members`].
+    /// Requests of this work request in ascending remote order, as a range of [`Plan::members`].
     pub members: Range<u32>,
-    /// True if it goes through the pre-registered pool.
+    /// True if the data is copied through the pre-registered pool.
     pub staged: bool,
-    /// Elements that it needs: one if staged, else those of all members.
+    /// Number of elements: one if staged, otherwise the sum over the members.
     pub sges: u32,
 }
 
-/// The planner's output.
+/// Output of the planner.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Work requests in posting order.
     pub wrs: Vec<PlannedWr>,
     /// Indices of the planned items, grouped by work request.
     pub members: Vec<u32>,
-    /// Work requests per doorbell.
+    /// Maximum number of work requests per doorbell.
     chain: usize,
-    /// Items of the current segment by ascending address. Empty between calls.
+    /// Items of the current segment by ascending address; empty between calls.
     order: Vec<u32>,
 }
 
 impl Plan {
-    /// An empty plan.
+    /// Creates an empty plan.
     pub fn new() -> Plan {
         Plan::default()
     }
 
-    /// An empty plan that takes batches of `items` requests without allocating.
+    /// Creates an empty plan that takes batches of `items` requests without allocating.
     pub fn with_capacity(items: usize) -> Plan {
         Plan {
             wrs: Vec::with_capacity(items),
@@ -81,34 +86,34 @@ impl Plan {
         }
     }
 
-    /// Empties it, keeping its buffers.
+    /// Empties the plan and keeps its buffers.
     pub fn clear(&mut self) {
         self.wrs.clear();
         self.members.clear();
         self.order.clear();
     }
 
-    /// The items of a work request of this plan, in ascending remote order.
+    /// Returns the items of a work request of this plan, in ascending remote order.
     pub fn members_of(&self, wr: &PlannedWr) -> &[u32] {
         &self.members[wr.members.start as usize..wr.members.end as usize]
     }
 
-    /// The lists to post, one doorbell each, in order.
+    /// Returns the lists to post in order, with one doorbell each.
     pub fn chains(&self) -> impl ExactSizeIterator<Item = &[PlannedWr]> {
         self.wrs.chunks(self.chain.max(1))
     }
 
-    /// Doorbells that posting the plan rings.
+    /// Returns the number of doorbells that posting the plan takes.
     pub fn doorbells(&self) -> usize {
         self.chains().len()
     }
 
-    /// Requests that travel in another one's work request.
+    /// Returns the number of requests that share another request's work request.
     pub fn merged(&self) -> usize {
         self.members.len() - self.wrs.len()
     }
 
-    /// Closes a run as a work request.
+    /// Adds a run as a work request.
     fn push(&mut self, run: &Run, limits: &PlanLimits) {
         let staged = run.staged(limits);
         self.wrs.push(PlannedWr {
@@ -120,14 +125,14 @@ impl Plan {
         });
     }
 
-    /// Plans one item as a work request of its own.
+    /// Plans one item as its own work request.
     fn push_alone(&mut self, items: &[Item], index: u32, limits: &PlanLimits) {
         let run = Run::new(&items[index as usize], self.members.len() as u32);
         self.members.push(index);
         self.push(&run, limits);
     }
 
-    /// Merges the segment in `order` and empties it.
+    /// Merges the items in `order` into runs and empties `order`.
     fn flush(&mut self, items: &[Item], limits: &PlanLimits) {
         let mut run: Option<Run> = None;
         for position in 0..self.order.len() {
@@ -150,8 +155,8 @@ impl Plan {
         self.order.clear();
     }
 
-    /// Where a range belongs in `order`; None if it overlaps a range there. Those do not overlap each other, so
-    /// that only the neighbours can.
+    /// Returns the position of a range in `order`, or `None` if it overlaps a range there. The
+    /// ranges in `order` are disjoint, so only the neighbours of the position can overlap.
     fn place(&self, items: &[Item], span: Span) -> Option<usize> {
         let span_at = |position: usize| {
             let item = &items[self.order[position] as usize];
@@ -169,14 +174,14 @@ impl Plan {
     }
 }
 
-/// Adjacent items that travel together.
+/// Adjacent items that form one work request.
 #[derive(Clone, Copy)]
 struct Run {
     remote: RemoteAddr,
     len: u64,
     sges: u32,
     stageable: bool,
-    /// First of its members in [`Plan::members`].
+    /// Index of the first member in [`Plan::members`].
     start: u32,
 }
 
@@ -189,10 +194,12 @@ impl Run {
         self.stageable && self.len != 0 && self.len <= limits.stage_threshold
     }
 
-    /// The run with `item` appended; None if that is not adjacent or too much for one work request.
+    /// Returns the run with `item` appended, or `None` if `item` is not adjacent or exceeds the
+    /// limits.
     fn with(&self, item: &Item, limits: &PlanLimits) -> Option<Run> {
         let end = self.remote.addr.checked_add(self.len)?;
-        // A request past the end of the address space will be refused: it must not take others with it.
+        // The peer refuses a request beyond the address space, so it must not be merged with
+        // others.
         item.remote.addr.checked_add(item.len)?;
         let run = Run {
             len: self.len.checked_add(item.len)?,
@@ -208,9 +215,10 @@ impl Run {
 
 /// Plans `items`, which are in order of arrival, into `out`.
 ///
-/// Overlapping requests are never reordered: the batch is cut where an item overlaps an earlier one since the last
-/// cut, and merging and sorting happen between cuts only. As in [`InFlight`](super::InFlight), equal addresses are
-/// equal bytes whatever the key. Requests of no bytes overlap nothing and are never merged.
+/// Overlapping requests are never reordered. A new segment starts at each item that overlaps an
+/// earlier item of the current segment. Sorting and merging happen within segments only. As in
+/// [`InFlight`](super::InFlight), equal addresses are equal bytes for any key. Empty requests
+/// overlap nothing and are never merged.
 pub fn plan(items: &[Item], limits: &PlanLimits, out: &mut Plan) {
     out.clear();
     out.chain = if limits.mode.chains() { limits.max_chain.max(1) as usize } else { 1 };

@@ -1,8 +1,11 @@
-//! Polling: when to look at a completion queue again, when to arm it, and when to sleep.
+//! Polling: decides when to poll a completion queue again, when to arm it, and when to sleep.
 //!
-//! [`Poller`] is a state machine without I/O; whoever polls a queue owns one. It calls nothing and knows no clock:
-//! it is told what a poll found and answers what to do next. The order arm, poll once more, sleep is built into it,
-//! so that no mode can leave a completion behind.
+//! [`Poller`] is a state machine. The polling loop passes it the result of each poll and executes
+//! the step that it returns. The order arm, poll once more, sleep is built in, so no mode can lose
+//! a completion.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock. The thread that polls a queue owns its poller.
 
 mod poller;
 mod retry;
@@ -14,36 +17,37 @@ pub use poller::{Poller, Step};
 pub use retry::Retry;
 pub(crate) use spin::Spin;
 
-/// Polls that find nothing before adaptive polling goes to sleep (`MAX_RETRY` of the paper).
+/// Polls without a completion before adaptive polling sleeps (`MAX_RETRY` of the paper).
 pub const DEFAULT_MAX_RETRY: u32 = 120;
 
-/// Completions taken per poll, and per event in [`PollingMode::EventBatch`].
+/// Maximum number of completions per poll, and per event in [`PollingMode::EventBatch`].
 pub const DEFAULT_BATCH: usize = 16;
 
-/// How completions are waited for.
+/// How a thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PollingMode {
-    /// Polls for ever.
+    /// Polls forever.
     Busy,
     /// Sleeps after each completion: one completion per event.
     Event,
-    /// Takes up to a batch of completions per event, then goes back to events whatever is left.
+    /// Takes up to one batch of completions per event, then waits for the next event even if
+    /// completions are left.
     EventBatch,
-    /// An event starts it; polls batches until a poll finds nothing.
+    /// Waits for an event, then polls batches until a poll finds nothing.
     Hybrid,
-    /// As hybrid, but a poll that finds nothing is tried again up to MAX_RETRY times.
+    /// Like `Hybrid`, but repeats a poll that finds nothing up to MAX_RETRY times.
     #[default]
     Adaptive,
-    /// SCQ(M) of the paper: so many completion queues that all queue pairs share, with a thread each that polls for
-    /// ever. Zero counts as one.
+    /// SCQ(M) of the paper: all queue pairs share M completion queues, each polled forever by its
+    /// own thread. Zero counts as one.
     SharedCq(u8),
 }
 
-/// The name of [`PollingMode::SharedCq`]; a colon and a number may follow.
+/// Name of [`PollingMode::SharedCq`], optionally followed by a colon and a number.
 const SHARED_CQ: &str = "shared-cq";
 
 impl PollingMode {
-    /// All of them, in the order of the definition; one shared queue.
+    /// All modes in the order of their definition, with one shared queue.
     pub const ALL: [PollingMode; 6] = [
         PollingMode::Busy,
         PollingMode::Event,
@@ -53,8 +57,8 @@ impl PollingMode {
         PollingMode::SharedCq(1),
     ];
 
-    /// Shared completion queues, each with a polling thread; None where every queue pair has its own and who waits
-    /// polls.
+    /// Returns the number of shared completion queues with polling threads. Returns `None` if each
+    /// queue pair has its own queue, which the waiting thread polls.
     pub fn shared_queues(self) -> Option<usize> {
         match self {
             PollingMode::SharedCq(queues) => Some(usize::from(queues.max(1))),
@@ -89,17 +93,17 @@ impl FromStr for PollingMode {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(queues) = text.strip_prefix(SHARED_CQ).and_then(|rest| rest.strip_prefix(':')) {
             return match queues.parse() {
-                // Parsing would take a plus sign, too.
+                // `parse` would also accept a plus sign.
                 Ok(count @ 1..) if !queues.starts_with('+') => Ok(PollingMode::SharedCq(count)),
                 _ => Err(format!(
-                    "{queues:?} is no number of shared completion queues: write 1 to {}",
+                    "{queues:?} is not a number of shared completion queues: expected 1 to {}",
                     u8::MAX
                 )),
             };
         }
         PollingMode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
             format!(
-                "{text:?} is no polling mode: write busy, event, event-batch, hybrid, adaptive or shared-cq:M"
+                "{text:?} is not a polling mode: expected busy, event, event-batch, hybrid, adaptive or shared-cq:M"
             )
         })
     }
@@ -110,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip() {
+    fn mode_names_round_trip() {
         for mode in PollingMode::ALL.into_iter().chain([PollingMode::SharedCq(4), PollingMode::SharedCq(255)])
         {
             assert_eq!(mode.to_string().parse(), Ok(mode));

@@ -1,10 +1,13 @@
-//! The state machine behind every polling mode.
+//! The state machine of all polling modes.
 //!
-//! Owned by one thread at a time. It does not touch a completion queue: the loop around it does.
+//! [`Poller`] never accesses a completion queue; the polling loop does.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock. One thread at a time owns a poller.
 
 use super::{PollingMode, Retry, retry::Budget};
 
-/// What to do next.
+/// Next step of a polling loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Poll again.
@@ -37,15 +40,16 @@ pub struct Poller {
     mode: PollingMode,
     budget: Budget,
     batch: usize,
-    /// Polls since the last completion that found nothing and were tried again.
+    /// Empty polls since the last completion that were followed by another poll.
     retries: u32,
-    /// The last step was to arm: a poll that finds nothing now may be followed by sleep.
+    /// True if the last step was to arm, so that an empty poll may be followed by sleep.
     armed: bool,
 }
 
 impl Poller {
-    /// A poller that begins by polling. `retry` matters in adaptive mode only: there a maximum of 0 is event mode, and
-    /// one of `u32::MAX` is busy polling. `batch` is the most completions per poll; zero counts as one.
+    /// Creates a poller that starts by polling. `retry` applies to adaptive mode only: a maximum of
+    /// 0 means event mode, `u32::MAX` means busy polling. `batch` is the maximum number of
+    /// completions per poll; zero counts as one.
     pub fn new(mode: PollingMode, retry: impl Into<Retry>, batch: usize) -> Poller {
         let retry = retry.into();
         let mode = match (mode, retry.max()) {
@@ -57,16 +61,17 @@ impl Poller {
         Poller { mode, budget: Budget::new(retry), batch, retries: 0, armed: false }
     }
 
-    /// Most completions to take with the next poll.
+    /// Returns the maximum number of completions for the next poll.
     pub fn batch_size(&self) -> usize {
         self.batch
     }
 
-    /// What to do after a poll that took `found` completions. A budget that adapts learns from every poll that it is told
-    /// of: it should hear of the last one of a wait, too.
+    /// Returns the step after a poll that took `found` completions. An adaptive budget learns from
+    /// every poll, so callers report also the last poll of a wait.
     pub fn after_poll(&mut self, found: usize) -> Step {
         let armed = std::mem::take(&mut self.armed);
-        // Completions from before the arming give no event: only an empty queue after it allows sleep.
+        // Completions before the arming cause no event, so only an empty poll after it allows
+        // sleep.
         if armed && found == 0 {
             if self.mode == PollingMode::Adaptive {
                 self.budget.slept();
@@ -78,8 +83,8 @@ impl Poller {
             PollingMode::Event | PollingMode::EventBatch => false,
             PollingMode::Hybrid => found > 0,
             PollingMode::Adaptive if found > 0 => {
-                // The poll that led to the arming was one more.
-                self.budget.paid(self.retries.saturating_add(u32::from(armed)));
+                // Counts the empty poll that led to the arming.
+                self.budget.completed(self.retries.saturating_add(u32::from(armed)));
                 self.retries = 0;
                 true
             }
@@ -96,12 +101,12 @@ impl Poller {
         Step::Arm
     }
 
-    /// Polls without a completion that adaptive polling tries again at present, not counting occasional probes.
+    /// Returns the current budget of empty polls in adaptive mode, not counting probes.
     pub fn budget(&self) -> u32 {
         self.budget.current()
     }
 
-    /// To be called when a wait returned, for whatever reason, and when a new wait for completions begins.
+    /// Starts a new wait. Callers call it after every return of a wait and before a new wait.
     pub fn after_wake(&mut self) {
         self.retries = 0;
         self.armed = false;

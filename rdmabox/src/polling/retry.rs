@@ -1,39 +1,34 @@
-//! How many polls that find nothing are tried again before sleep: a fixed number, or one that is learnt.
+//! Budget of empty polls before sleep: fixed, or adapted to the observed completions.
 //!
-//! Spinning costs CPU time and, where a poll is a system call, the sender's time as well; sleeping costs a wakeup. Which
-//! is cheaper depends on how soon completions come, and that changes. [`Retry::Adapt`] learns it from the one thing
-//! that the poller sees anyway, how each spin ended:
+//! Spinning costs CPU time; sleeping costs a wakeup. [`Retry::Adapt`] learns from the end of each
+//! spin which costs less:
+//! - After a completion with `r` retries, the budget rises to at least `2 r`, so a slightly later
+//!   completion is still caught.
+//! - After a sleep, the budget halves, down to a sixteenth of the maximum, but at least 1.
 //!
-//! - With a completion after `r` retries: spinning paid off. The budget rises to `2 r` if it is below, so that a
-//!   completion that comes a little later next time is still caught.
-//! - With sleep: the spin was wasted. The budget halves, down to a sixteenth of the maximum but to 1 at least.
-//!
-//! At a small budget nothing can be learnt about completions that come just after it. So every now and then a spin is
-//! a probe, which gets the maximum whatever the budget is: after 8 sleeps at first, then after twice as many each time
-//! that a probe finds nothing new, up to 64. One that finds a completion beyond the budget raises it and makes
-//! probes frequent again. Thus peers that have become fast are noticed within 64 sleeps, and where spinning never
-//! pays, at most `max / 64 + max / 16 + 1` polls per sleep are wasted in the long run.
-//!
-//! Halving after a loss and spinning about as long as it took before is the adaptive competitive spinning of Karlin, Li,
-//! Manasse and Owicki (SOSP 1991), with polls instead of a clock.
+//! A small budget cannot learn about slightly later completions. So some spins are probes with the
+//! maximum budget: after 8 sleeps at first, then at doubled gaps of up to 64 sleeps while probes
+//! fail. A successful probe raises the budget and resets the gap. If spinning never succeeds, at
+//! most `max / 64 + max / 16 + 1` polls per sleep are wasted. The scheme is adaptive competitive
+//! spinning (Karlin, Li, Manasse and Owicki, SOSP 1991).
 
-/// The budget of adaptive polling: polls without a completion that are tried again before the queue is armed.
+/// Budget of adaptive polling: empty polls that are repeated before the queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Retry {
-    /// Always so many. 0 is event mode, and `u32::MAX` is busy polling.
+    /// Fixed number of retries. 0 is event mode, `u32::MAX` is busy polling.
     Fixed(u32),
-    /// At most `max`, beginning with it, and fewer where that does not pay: a spin that ends with sleep halves the
-    /// budget (to a sixteenth of `max`, and to 1 at least), one that ends with a completion lifts it to twice what that
-    /// took. Probes with the whole of `max`, one in 9 sleeps at first and one in 65 later, find out when it pays again.
-    /// The extremes are as with `Fixed`.
+    /// Budget between a sixteenth of `max` (at least 1) and `max`, which is the initial value. A
+    /// spin that ends with sleep halves it. A spin that ends with a completion raises it to twice
+    /// the retries of that spin. Probes with the whole of `max`, first one in 9 sleeps and later
+    /// one in 65, detect that spinning succeeds again. The extremes are as for `Fixed`.
     Adapt {
-        /// Upper bound of the budget.
+        /// Maximum budget.
         max: u32,
     },
 }
 
 impl Retry {
-    /// The most that a spin may take.
+    /// Returns the maximum number of retries of a spin.
     pub fn max(self) -> u32 {
         match self {
             Retry::Fixed(max) | Retry::Adapt { max } => max,
@@ -47,17 +42,17 @@ impl From<u32> for Retry {
     }
 }
 
-/// Sleeps before the first probe, and after a probe that found something new.
+/// Sleeps before the first probe, and after a successful probe.
 const MIN_GAP: u32 = 8;
-/// Most sleeps between two probes.
+/// Maximum number of sleeps between two probes.
 const MAX_GAP: u32 = 64;
 
-/// What has been learnt.
+/// Learned state.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     retry: Retry,
     current: u32,
-    /// This spin may take the maximum.
+    /// True if the current spin is a probe.
     probing: bool,
     /// Sleeps until the next probe.
     until_probe: u32,
@@ -70,12 +65,12 @@ impl Budget {
         Budget { retry, current: retry.max(), probing: false, until_probe: MIN_GAP, gap: MIN_GAP }
     }
 
-    /// Retries that the current spin may take.
+    /// Returns the retries allowed in the current spin.
     pub(super) fn limit(&self) -> u32 {
         if self.probing { self.retry.max() } else { self.current }
     }
 
-    /// What a spin that is no probe may take.
+    /// Returns the retries allowed in a spin that is not a probe.
     pub(super) fn current(&self) -> u32 {
         self.current
     }
@@ -84,19 +79,20 @@ impl Budget {
         (max / 16).max(1)
     }
 
-    /// A spin ended with a completion after `retries` polls without one.
-    pub(super) fn paid(&mut self, retries: u32) {
+    /// Records a spin that ended with a completion after `retries` empty polls.
+    pub(super) fn completed(&mut self, retries: u32) {
         let Retry::Adapt { max } = self.retry else { return };
         if self.probing && retries > self.current {
             self.probing = false;
             self.gap = MIN_GAP;
             self.until_probe = MIN_GAP;
         }
-        // A probe that is served within the budget has found out nothing, and goes on with the next spin.
+        // A probe that succeeds within the normal budget proves nothing, so the next spin is also a
+        // probe.
         self.current = self.current.max(retries.saturating_mul(2).min(max));
     }
 
-    /// A spin ended with sleep.
+    /// Records a spin that ended with sleep.
     pub(super) fn slept(&mut self) {
         let Retry::Adapt { max } = self.retry else { return };
         if std::mem::take(&mut self.probing) {
@@ -107,7 +103,7 @@ impl Budget {
         self.current = (self.current / 2).max(Self::floor(max));
         self.until_probe -= 1;
         if self.until_probe == 0 {
-            // With the whole budget a spin is no probe; it counts as one that is due.
+            // A spin with the whole budget needs no probe, so the probe stays due.
             self.until_probe = 1;
             self.probing = self.current < max;
         }
@@ -124,11 +120,12 @@ mod tests {
         Budget::new(Retry::Adapt { max })
     }
 
-    /// One spin for a completion that comes with the poll after `after` empty ones. Tells the retries that it took.
+    /// Simulates one spin whose completion arrives after `after` empty polls. Returns the retries
+    /// used.
     fn spin(budget: &mut Budget, after: u32) -> u32 {
         let limit = budget.limit();
         if after <= limit {
-            budget.paid(after)
+            budget.completed(after)
         } else {
             budget.slept()
         }
@@ -138,7 +135,7 @@ mod tests {
     const NEVER: u32 = u32::MAX;
 
     #[test]
-    fn a_fixed_budget_stays() {
+    fn a_fixed_budget_never_changes() {
         let mut budget = Budget::new(7.into());
         for after in [NEVER, 3, NEVER, 7, 0, NEVER] {
             spin(&mut budget, after);
@@ -147,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn it_halves_down_to_a_sixteenth() {
+    fn the_budget_halves_down_to_a_sixteenth() {
         let mut budget = adapt(120);
         let limits: Vec<u32> = (0..6)
             .map(|_| {
@@ -164,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rises_to_twice_what_paid() {
+    fn the_budget_rises_to_twice_the_successful_retries() {
         let mut budget = adapt(120);
         (0..7).for_each(|_| {
             spin(&mut budget, NEVER);
@@ -178,16 +175,17 @@ mod tests {
     }
 
     #[test]
-    fn probes_become_rare_while_nothing_comes() {
+    fn failed_probes_become_rare() {
         let mut budget = adapt(120);
         let probes: Vec<u32> = (1..=300).filter(|_| spin(&mut budget, NEVER) == 120).collect();
-        // The first spin has the whole budget anyway.
+        // The first spin has the whole budget in any case.
         assert_eq!(probes, [1, 9, 26, 59, 124, 189, 254]);
     }
 
     #[test]
-    fn short_spins_do_not_put_a_probe_off() {
-        // Half of the completions come at once, the others after a time that a floor of 7 never sees.
+    fn short_spins_do_not_delay_a_probe() {
+        // Half of the completions arrive at once, the others later than the minimum budget of 7
+        // reaches.
         let mut budget = adapt(120);
         (0..400).for_each(|_| {
             spin(&mut budget, NEVER);
@@ -202,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_stays_within_bounds(max in 1..100_000u32, spins in prop::collection::vec(any::<u32>(), 0..300)) {
+        fn the_budget_stays_within_its_bounds(max in 1..100_000u32, spins in prop::collection::vec(any::<u32>(), 0..300)) {
             let mut budget = adapt(max);
             for after in spins {
                 spin(&mut budget, after % (2 * max));
@@ -212,7 +210,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_was_before_it_finds_what_pays_and_keeps_it(
+        fn the_budget_finds_and_keeps_a_sufficient_value_from_any_state(
             max in 1..5000u32,
             before in prop::collection::vec(any::<u32>(), 0..300),
             after in any::<u32>(),
@@ -226,7 +224,7 @@ mod tests {
                 spin(&mut budget, after);
             });
             prop_assert!(budget.current() >= after);
-            // No sleep from here on.
+            // No spin ends with sleep from here on.
             for _ in 0..1000 {
                 prop_assert_eq!(spin(&mut budget, after), after);
                 prop_assert!(budget.current() >= after);
@@ -234,7 +232,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_was_before_it_stops_spinning_where_nothing_pays(
+        fn the_budget_drops_to_its_minimum_from_any_state_if_spins_fail(
             max in 1..5000u32,
             before in prop::collection::vec(any::<u32>(), 0..300),
         ) {
@@ -242,7 +240,7 @@ mod tests {
             for spun in before {
                 spin(&mut budget, spun % (2 * max));
             }
-            // Down to the floor, and until probes are as rare as they become.
+            // Enough spins to reach the minimum budget and the largest gap between probes.
             (0..200).for_each(|_| {
                 spin(&mut budget, NEVER);
             });

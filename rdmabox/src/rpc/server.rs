@@ -275,7 +275,7 @@ fn next(shared: &Shared) -> Option<(WorkCompletion, bool)> {
 fn pause(shared: &Shared, spin: &mut Spin) -> Result<Option<WorkCompletion>, VerbsError> {
     let began = Instant::now();
     let mut now = began;
-    if spin.looks() {
+    if spin.polls() {
         loop {
             if let Some(wc) = poll(shared)? {
                 spin.found();
@@ -283,7 +283,7 @@ fn pause(shared: &Shared, spin: &mut Spin) -> Result<Option<WorkCompletion>, Ver
             }
             std::thread::yield_now();
             let before = std::mem::replace(&mut now, Instant::now());
-            if !spin.goes_on(now - began, now - before) {
+            if !spin.continues(now - began, now - before) {
                 break;
             }
         }

@@ -8,26 +8,27 @@ use crate::admission::Admission;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// A link in virtual time: requests are sent one after the other, each arrives `delay` after its last byte has left. The
-/// sender always has more, and posts whatever is admitted.
+/// A link in virtual time that sends requests one after another. Each request completes `delay`
+/// after its last byte was sent. The sender always has more requests and posts every admitted
+/// request.
 struct Link {
     policy: Arc<LatencyWindow>,
     admission: Admission,
-    /// Bytes per microsecond.
+    /// Bandwidth in bytes per microsecond.
     rate: u64,
-    /// One way there and back again, in nanoseconds.
+    /// Round trip time in nanoseconds.
     delay: u64,
     now: u64,
-    /// The link is busy until then.
+    /// Time until which the link is busy, in nanoseconds.
     busy_until: u64,
-    /// Done at, posted at, length.
+    /// Completion time, post time and length of each request.
     under_way: VecDeque<(u64, u64, u64)>,
 }
 
-/// What a run of the link came to.
+/// Result of a run of the link.
 #[derive(Debug)]
 struct Outcome {
-    /// Share of the link's bandwidth that was used, in percent.
+    /// Used share of the link's bandwidth in percent.
     used: u64,
     /// Mean latency in nanoseconds.
     latency: u64,
@@ -43,7 +44,7 @@ impl Link {
         Link { policy, admission, rate, delay, now: 0, busy_until: 0, under_way: VecDeque::new() }
     }
 
-    /// Runs until `total` bytes have completed. Sizes come in turn.
+    /// Runs until `total` bytes have completed, cycling through `sizes`.
     fn run(&mut self, total: u64, sizes: &[u64]) -> Outcome {
         let (start, mut done, mut latencies, mut windows, mut count) = (self.now, 0, 0, 0, 0);
         let mut sizes = sizes.iter().cycle();
@@ -78,8 +79,8 @@ fn fixed(base: u64, per_page: u64) -> LatencyWindowOptions {
 }
 
 #[test]
-fn it_finds_what_the_link_holds() {
-    // 1 and 10 GB/s, and delays whose product with it lies below, near and above the first window.
+fn the_window_finds_the_bandwidth_delay_product() {
+    // 1 and 10 GB/s, with bandwidth-delay products below, near and above the initial window.
     for (rate, delay) in [(1000, 200), (1000, 2000), (10_000, 100), (10_000, 700), (10_000, 1500)] {
         let target = delay * 1000 * 5 / 4;
         let mut link = Link::new(fixed(target, 4096 * 1000 / rate), rate, Duration::from_micros(delay));
@@ -93,8 +94,9 @@ fn it_finds_what_the_link_holds() {
 }
 
 #[test]
-fn a_window_that_never_shrinks_would_not_pass_that() {
-    // The same link with a target that is never reached: the queue is what the bound on latency finds.
+fn a_window_that_never_shrinks_causes_long_queues() {
+    // The same link with an unreachable target: the latency bound of the test above detects the
+    // queue.
     let mut link = Link::new(fixed(u64::MAX, 0), 1000, Duration::from_micros(200));
     link.run(2 << 30, &[16 * KIB]);
     let outcome = link.run(1 << 30, &[16 * KIB]);
@@ -102,7 +104,7 @@ fn a_window_that_never_shrinks_would_not_pass_that() {
 }
 
 #[test]
-fn it_follows_a_link_that_becomes_slower_and_faster() {
+fn the_window_follows_a_link_that_becomes_slower_and_faster() {
     let target = 250_000;
     let mut link = Link::new(fixed(target, 4096), 2000, Duration::from_micros(200));
     let mut windows = Vec::new();
@@ -119,8 +121,8 @@ fn it_follows_a_link_that_becomes_slower_and_faster() {
 }
 
 #[test]
-fn it_learns_what_requests_of_each_size_take() {
-    // Of 1 MiB each takes a millisecond on the wire alone, ten times what one of 4 KiB takes in all.
+fn the_window_learns_the_latency_of_each_size() {
+    // A request of 1 MiB takes a millisecond on the wire, ten times the latency of a 4 KiB request.
     let options = LatencyWindowOptions::default();
     let mut link = Link::new(options, 1000, Duration::from_micros(100));
     for sizes in [&[4 * KIB][..], &[MIB], &[4 * KIB, MIB, 64 * KIB]] {
@@ -132,10 +134,10 @@ fn it_learns_what_requests_of_each_size_take() {
 }
 
 #[test]
-fn a_path_that_is_slow_for_good_is_learnt_anew() {
+fn the_window_learns_the_latency_of_a_permanently_slower_path() {
     let mut link = Link::new(LatencyWindowOptions::default(), 1000, Duration::from_micros(100));
     link.run(64 * MIB, &[16 * KIB]);
-    // Ten times as far: more than twice the old latency and the slack.
+    // Ten times the delay exceeds twice the old latency plus the slack.
     link.delay *= 10;
     link.run(256 * MIB, &[16 * KIB]);
     let outcome = link.run(256 * MIB, &[16 * KIB]);
@@ -144,8 +146,8 @@ fn a_path_that_is_slow_for_good_is_learnt_anew() {
 }
 
 #[test]
-fn requests_longer_than_the_window_still_move() {
-    // Nothing is ever quick enough.
+fn requests_longer_than_the_window_still_complete() {
+    // No completion is ever quick enough.
     let mut link = Link::new(fixed(0, 0), 1000, Duration::from_micros(100));
     link.run(256 * MIB, &[MIB, 4 * KIB]);
     assert_eq!(link.policy.bytes(), LatencyWindowOptions::default().min);
@@ -156,22 +158,22 @@ fn policy(min: u64, max: u64, start: u64) -> LatencyWindow {
 }
 
 #[test]
-fn it_grows_by_a_step_per_windows_worth_if_requests_waited_for_it() {
+fn the_window_grows_by_a_step_per_window_if_requests_waited() {
     let policy = policy(64 * KIB, MIB, 256 * KIB);
     let quick = |times| (0..times).for_each(|_| policy.on_complete(64 * KIB, Duration::from_nanos(1000)));
     quick(100);
-    assert_eq!(policy.bytes(), 256 * KIB, "nothing waited");
+    assert_eq!(policy.bytes(), 256 * KIB, "no request waited");
     assert!(!policy.admit(256 * KIB, 4 * KIB));
     quick(3);
     assert_eq!(policy.bytes(), 256 * KIB);
     quick(1);
     assert_eq!(policy.bytes(), 272 * KIB);
     quick(100);
-    assert_eq!(policy.bytes(), 272 * KIB, "one refusal is no reason to grow for ever");
+    assert_eq!(policy.bytes(), 272 * KIB, "one refusal allows growth for one window only");
 }
 
 #[test]
-fn after_five_steps_it_takes_larger_ones_until_it_shrinks() {
+fn after_five_steps_the_steps_are_larger_until_the_window_shrinks() {
     let policy = policy(64 * KIB, 64 * MIB, 64 * KIB);
     let mut round = |nanos| {
         let before = policy.bytes();
@@ -185,21 +187,22 @@ fn after_five_steps_it_takes_larger_ones_until_it_shrinks() {
 }
 
 #[test]
-fn it_shrinks_by_the_excess_once_per_windows_worth() {
+fn the_window_shrinks_by_the_excess_once_per_window() {
     let policy = policy(64 * KIB, 8 * MIB, 4 * MIB);
     let slow = |nanos| policy.on_complete(MIB, Duration::from_nanos(nanos));
-    // A quarter of the latency is too much: four fifths of a quarter off.
+    // The latency exceeds the target by a quarter of itself: the window shrinks by four fifths of a
+    // quarter.
     slow(1333);
     let first = policy.bytes();
     assert_eq!(first, 4 * MIB - 4 * MIB * 4 / 5 * 333 / 1333);
-    // What was under way counts once.
+    // Completions of requests posted before the cut do not shrink the window again.
     (0..3).for_each(|_| slow(100_000));
     assert_eq!(policy.bytes(), first);
     slow(100_000);
     assert_eq!(policy.bytes(), first - first / 2, "never by more than half");
 }
 
-/// True if a completion makes a fresh window shrink that has seen `before`.
+/// Returns true if a completion shrinks a fresh window that has processed `before`.
 fn shrinks(target: LatencyTarget, before: &[(u64, u64)], (bytes, nanos): (u64, u64)) -> bool {
     let policy = LatencyWindow::new(LatencyWindowOptions { target, ..LatencyWindowOptions::default() });
     before.iter().for_each(|&(bytes, nanos)| policy.on_complete(bytes, Duration::from_nanos(nanos)));
@@ -222,11 +225,11 @@ fn targets_depend_on_the_size() {
         assert!(!shrinks(learned, &seen, (bytes, target)));
         assert!(shrinks(learned, &seen, (bytes, target + 1)));
     }
-    assert!(!shrinks(learned, &seen, (MIB, 1_000_000_000)), "the first of its size sets the measure");
+    assert!(!shrinks(learned, &seen, (MIB, 1_000_000_000)), "the first request of a size sets the minimum");
 }
 
 #[test]
-fn bounds_are_put_right() {
+fn inconsistent_bounds_are_corrected() {
     assert_eq!(policy(0, 0, MIB).bytes(), ADMISSION_PAGE);
     assert_eq!(policy(MIB, 0, 0).bytes(), MIB);
     assert_eq!(policy(0, MIB, u64::MAX).bytes(), MIB);
@@ -234,7 +237,7 @@ fn bounds_are_put_right() {
 
 proptest! {
     #[test]
-    fn it_stays_within_its_bounds_whatever_it_measures(
+    fn the_window_stays_within_its_bounds_for_any_latency(
         min in prop_oneof![Just(0), 1..MIB, Just(u64::MAX)],
         max in any::<u64>(),
         start in any::<u64>(),
@@ -261,7 +264,7 @@ proptest! {
             policy.on_complete(bytes, Duration::from_nanos(nanos));
             let window = policy.bytes();
             prop_assert!((min..=max).contains(&window));
-            prop_assert!(policy.admit(0, u64::MAX), "with nothing in flight anything goes");
+            prop_assert!(policy.admit(0, u64::MAX), "any request is admitted when nothing is in flight");
             prop_assert!(policy.admit(min - ADMISSION_PAGE.min(min), ADMISSION_PAGE), "the minimum always fits");
         }
     }

@@ -32,7 +32,7 @@ fn disjoint(n: u64) -> Vec<Item> {
 }
 
 #[test]
-fn nothing() {
+fn an_empty_batch_yields_an_empty_plan() {
     for mode in BatchMode::ALL {
         assert_eq!(counts(&[], mode), (0, 0));
     }
@@ -72,9 +72,9 @@ fn mixed_runs_merge_and_chain() {
 }
 
 #[test]
-fn modes_and_chain_limits_decide_what_a_plan_costs() {
+fn modes_and_chain_limits_determine_work_requests_and_doorbells() {
     let items: Vec<Item> = [0, 1, 2, 10, 20].map(|page| item(PAGE * page, PAGE)).to_vec();
-    // Requests that travel in another one's, work requests, and the length of each doorbell's list.
+    // Merged requests, work requests, and the list length of each doorbell.
     let cost = |mode, max_chain| {
         let plan = planned(&items, &PlanLimits { max_chain, ..limits(mode) });
         (plan.merged(), plan.wrs.len(), plan.chains().map(<[_]>::len).collect::<Vec<_>>())
@@ -106,7 +106,7 @@ fn other_modes_keep_the_order_of_arrival() {
 }
 
 #[test]
-fn regions_do_not_mix() {
+fn requests_to_different_regions_do_not_merge() {
     let mut items = adjacent(2);
     items[1].remote.rkey = 8;
     assert_eq!(counts(&items, BatchMode::Hybrid), (2, 1));
@@ -122,14 +122,14 @@ fn overlapping_requests_keep_their_order() {
 }
 
 #[test]
-fn aliased_bytes_keep_their_order() {
+fn overlapping_requests_with_different_keys_keep_their_order() {
     let mut items = [item(PAGE, PAGE), item(0, PAGE + 1)];
     items[1].remote.rkey = 8;
     assert_eq!(planned(&items, &limits(BatchMode::Hybrid)).members, [0, 1]);
 }
 
 #[test]
-fn long_messages_are_cut() {
+fn merging_stops_at_the_message_limit() {
     let limits = PlanLimits { max_msg_sz: 3 * PAGE, ..limits(BatchMode::Hybrid) };
     let plan = planned(&adjacent(7), &limits);
     assert_eq!(plan.wrs.iter().map(|wr| wr.len / PAGE).collect::<Vec<_>>(), [3, 3, 1]);
@@ -137,7 +137,7 @@ fn long_messages_are_cut() {
 }
 
 #[test]
-fn elements_are_limited_unless_staged() {
+fn the_element_limit_applies_unless_a_request_is_staged() {
     let direct = PlanLimits { max_sge: 4, ..limits(BatchMode::Hybrid) };
     let plan = planned(&adjacent(10), &direct);
     assert_eq!(plan.wrs.iter().map(|wr| wr.sges).collect::<Vec<_>>(), [4, 4, 2]);
@@ -156,7 +156,7 @@ fn elements_are_limited_unless_staged() {
 }
 
 #[test]
-fn the_threshold_decides_for_one_and_for_merged() {
+fn the_staging_threshold_applies_to_single_and_merged_requests() {
     let limits = PlanLimits { stage_threshold: 2 * PAGE, ..limits(BatchMode::Hybrid) };
     let staged = |items: &[Item]| planned(items, &limits).wrs.iter().map(|wr| wr.staged).collect::<Vec<_>>();
     assert_eq!(staged(&[item(0, 2 * PAGE)]), [true]);
@@ -186,29 +186,26 @@ fn chains_are_limited() {
 }
 
 #[test]
-fn requests_of_no_bytes_stand_alone() {
+fn empty_requests_are_planned_alone() {
     let items = [item(0, PAGE), item(PAGE, 0), item(PAGE / 2, 0), item(PAGE, PAGE), item(u64::MAX, 0)];
     let limits = PlanLimits { stage_threshold: PAGE * 8, ..limits(BatchMode::Hybrid) };
     let plan = planned(&items, &limits);
     assert_eq!(plan.wrs.len(), 4);
     assert_eq!(plan.wrs.iter().filter(|wr| wr.len == 0).count(), 3);
     assert!(plan.wrs.iter().all(|wr| wr.staged == (wr.len != 0)));
-    // A zero-length request in between must not hide an overlap.
+    // An empty request between two others must not hide their overlap.
     let items = [item(0, 100), item(50, 0), item(50, 10), item(100, 100)];
     let plan = planned(&items, &limits);
     assert_eq!(plan.members, [1, 0, 2, 3]);
 }
 
 #[test]
-fn the_end_of_the_address_space() {
+fn a_request_beyond_the_address_space_is_planned_alone() {
     let top = u64::MAX - PAGE + 1;
     let items = [item(top - PAGE, PAGE), item(top, PAGE), item(top + 8, u64::MAX), item(u64::MAX, 2)];
     let plan = planned(&items, &limits(BatchMode::Hybrid));
     assert_eq!(plan.members.len(), 4);
-    assert!(
-        plan.wrs.iter().all(|wr| wr.members.len() == 1),
-        "what the peer will refuse takes nobody with it"
-    );
+    assert!(plan.wrs.iter().all(|wr| wr.members.len() == 1), "a request that the peer refuses is not merged");
     let huge = [item(0, u64::MAX), item(u64::MAX, 1)];
     assert_eq!(planned(&huge, &limits(BatchMode::Hybrid)).wrs.len(), 2);
 }
@@ -239,7 +236,7 @@ fn steady_state_allocates_nothing() {
 const ARENA: usize = 512;
 
 fn any_item() -> impl Strategy<Value = Item> {
-    // Ranges on a coarse grid, so that adjacency and overlap are both frequent.
+    // Ranges on a coarse grid make both adjacency and overlap frequent.
     (0..24u64, prop_oneof![8 => 1..4u64, 1 => Just(0u64)], 0..4u32, 1..3u32, prop::bool::weighted(0.8))
         .prop_map(|(block, blocks, rkey, sges, stageable)| Item {
             remote: RemoteAddr { addr: block * 16, rkey: rkey / 3 },
@@ -272,7 +269,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_plan_does_what_its_items_do(items in prop::collection::vec(any_item(), 0..40), limits in any_limits()) {
+    fn a_plan_has_the_effect_of_its_items_in_order(items in prop::collection::vec(any_item(), 0..40), limits in any_limits()) {
         let mut plan = Plan::new();
         super::plan(&[item(0, 1), item(1, 1), item(0, 1)], &limits, &mut plan);
         super::plan(&items, &limits, &mut plan);
@@ -315,7 +312,7 @@ proptest! {
     }
 
     #[test]
-    fn limits_are_kept(items in prop::collection::vec(any_item(), 0..40), limits in any_limits()) {
+    fn a_plan_keeps_all_limits(items in prop::collection::vec(any_item(), 0..40), limits in any_limits()) {
         let plan = planned(&items, &limits);
         for wr in &plan.wrs {
             prop_assert!(wr.len <= limits.max_msg_sz);
@@ -336,8 +333,8 @@ proptest! {
                 && pair[0].remote.rkey == pair[1].remote.rkey
                 && pair[0].remote.addr + pair[0].len == pair[1].remote.addr;
             if adjacent && pair[0].sges + pair[1].sges <= limits.max_sge {
-                // Then they are in different segments: some item of the second overlaps an earlier item, or
-                // comes later than one that does.
+                // The two work requests are then in different segments: an item up to the last
+                // member of the second overlaps an earlier item.
                 let later = plan.members_of(&pair[1]).iter().max().copied().unwrap_or(0);
                 let cut = (0..=later).any(|b| (0..b).any(|a| {
                     let span = |i: u32| Span::new(items[i as usize].remote, items[i as usize].len);
@@ -348,10 +345,10 @@ proptest! {
         }
     }
 
-    /// Table I of the RDMAbox paper as inequalities: a trace is a sequence of batches with sequential and random
-    /// requests mixed.
+    /// Table I of the RDMAbox paper as inequalities. A trace is a sequence of batches with
+    /// sequential and random requests.
     #[test]
-    fn table_one(trace in prop::collection::vec(
+    fn merging_and_chaining_reduce_work_requests_and_doorbells_as_in_table_one(trace in prop::collection::vec(
         (0..1000u64, prop::collection::vec(prop::bool::weighted(0.4), 1..20)), 1..50,
     )) {
         let mut wqes = [0usize; 4];

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{PollingMode::*, Step::*, *};
 
-/// Feeds the results of polls, and wakes at every sleep.
+/// Feeds the results of polls and wakes after every sleep.
 fn steps(poller: &mut Poller, found: &[usize]) -> Vec<Step> {
     found
         .iter()
@@ -25,7 +25,7 @@ fn busy_always_polls() {
 }
 
 #[test]
-fn a_shared_queue_is_polled_as_a_busy_one() {
+fn a_shared_queue_is_polled_like_a_busy_queue() {
     let found = [0, 3, 0, 0, 0, 1, 0];
     let mut shared = Poller::new(SharedCq(3), 0, 8);
     assert_eq!(shared.batch_size(), 8);
@@ -33,38 +33,38 @@ fn a_shared_queue_is_polled_as_a_busy_one() {
 }
 
 #[test]
-fn event_takes_one_at_a_time() {
+fn event_mode_takes_one_completion_at_a_time() {
     let mut poller = Poller::new(Event, 120, 8);
     assert_eq!(poller.batch_size(), 1);
     assert_eq!(steps(&mut poller, &[0, 0, 1, 1, 0, 1, 0]), [Arm, Sleep, Arm, Arm, Sleep, Arm, Sleep]);
 }
 
 #[test]
-fn event_batch_goes_back_to_events_whatever_is_left() {
+fn event_batch_mode_waits_for_an_event_after_each_batch() {
     let mut poller = Poller::new(EventBatch, 120, 8);
     assert_eq!(poller.batch_size(), 8);
     assert_eq!(steps(&mut poller, &[8, 8, 3, 0, 5, 0]), [Arm, Arm, Arm, Sleep, Arm, Sleep]);
 }
 
 #[test]
-fn hybrid_polls_until_a_poll_finds_nothing() {
+fn hybrid_mode_polls_until_a_poll_finds_nothing() {
     let mut poller = Poller::new(Hybrid, 120, 8);
     assert_eq!(steps(&mut poller, &[8, 1, 0, 0, 0, 2, 0]), [Poll, Poll, Arm, Sleep, Arm, Poll, Arm]);
 }
 
 #[test]
-fn adaptive_retries_and_starts_again_at_each_completion() {
+fn adaptive_mode_restarts_its_retries_at_each_completion() {
     let mut poller = Poller::new(Adaptive, 3, 8);
     let empty = steps(&mut poller, &[0, 0, 0, 0, 0]);
     assert_eq!(empty, [Poll, Poll, Poll, Arm, Sleep]);
     let late = steps(&mut poller, &[0, 0, 0, 1, 0, 0, 0, 0]);
     assert_eq!(late, [Poll, Poll, Poll, Poll, Poll, Poll, Poll, Arm]);
-    // Something was found between arming and sleeping: polling starts over.
+    // A completion between arming and sleeping restarts the retries.
     assert_eq!(steps(&mut poller, &[1, 0, 0, 0, 0, 0]), [Poll, Poll, Poll, Poll, Arm, Sleep]);
 }
 
 #[test]
-fn adaptive_polls_max_retry_times_again_before_it_sleeps() {
+fn adaptive_mode_retries_max_retry_times_before_it_sleeps() {
     let mut poller = Poller::new(Adaptive, super::super::DEFAULT_MAX_RETRY, 8);
     let idle = steps(&mut poller, &[0; 122]);
     assert_eq!(idle.iter().filter(|&&step| step == Poll).count(), 120);
@@ -72,7 +72,7 @@ fn adaptive_polls_max_retry_times_again_before_it_sleeps() {
 }
 
 #[test]
-fn no_retry_is_event_mode_and_endless_retry_is_busy() {
+fn zero_retries_are_event_mode_and_endless_retries_are_busy_mode() {
     let found = [0, 0, 1, 1, 0, 0, 1, 0, 0, 0];
     let mut event = Poller::new(Event, 120, 8);
     let mut zero = Poller::new(Adaptive, 0, 8);
@@ -80,7 +80,7 @@ fn no_retry_is_event_mode_and_endless_retry_is_busy() {
     assert_eq!(steps(&mut zero, &found), steps(&mut event, &found));
     let mut huge = Poller::new(Adaptive, u32::MAX, 8);
     assert!(steps(&mut huge, &[0; 1_000_000]).iter().all(|&step| step == Poll));
-    // An adapting budget has the same ends.
+    // An adaptive budget has the same extremes.
     let mut zero = Poller::new(Adaptive, Retry::Adapt { max: 0 }, 8);
     assert_eq!(steps(&mut zero, &found), steps(&mut Poller::new(Event, 120, 8), &found));
     let mut huge = Poller::new(Adaptive, Retry::Adapt { max: u32::MAX }, 8);
@@ -88,7 +88,7 @@ fn no_retry_is_event_mode_and_endless_retry_is_busy() {
 }
 
 #[test]
-fn an_adapting_budget_hears_of_sleeps_and_of_completions() {
+fn an_adaptive_budget_learns_from_sleeps_and_completions() {
     let mut poller = Poller::new(Adaptive, Retry::Adapt { max: 8 }, 8);
     let polls_until_sleep = |poller: &mut Poller| {
         let polls = (1..).find(|_| poller.after_poll(0) == Sleep);
@@ -97,17 +97,17 @@ fn an_adapting_budget_hears_of_sleeps_and_of_completions() {
     };
     assert_eq!((polls_until_sleep(&mut poller), poller.budget()), (Some(10), 4));
     assert_eq!((polls_until_sleep(&mut poller), poller.budget()), (Some(6), 2));
-    // Found by the poll after the arming: it would have taken three retries.
+    // The poll after the arming finds it: three retries would have been needed.
     assert_eq!(steps(&mut poller, &[0, 0, 0, 1]), [Poll, Poll, Arm, Poll]);
     assert_eq!(poller.budget(), 6);
-    // A wait that is given up says nothing.
+    // An aborted wait does not change the budget.
     assert_eq!(steps(&mut poller, &[0, 0, 0]), [Poll; 3]);
     poller.after_wake();
     assert_eq!(poller.budget(), 6);
 }
 
 #[test]
-fn a_new_wait_starts_over() {
+fn a_new_wait_restarts_the_retries() {
     let mut poller = Poller::new(Adaptive, 2, 8);
     assert_eq!(steps(&mut poller, &[0, 0, 0]), [Poll, Poll, Arm]);
     poller.after_wake();
@@ -119,7 +119,7 @@ fn an_empty_batch_counts_as_one() {
     assert_eq!(Poller::new(Busy, 0, 0).batch_size(), 1);
 }
 
-/// A completion queue with edge-triggered events: what arrives before the arming gives none.
+/// A completion queue with edge-triggered events: completions before the arming cause no event.
 #[derive(Default)]
 struct Cq {
     queued: usize,
@@ -145,17 +145,17 @@ impl Cq {
     }
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     /// Everything was polled.
     Drained { sleeps: usize },
-    /// It slept for ever with completions in the queue.
+    /// Slept forever with completions in the queue.
     Stranded(usize),
 }
 
-/// Runs the documented loop against arrivals that come before and after every action. `polls_after_arm` off is
-/// the classic mistake, to show that the simulation finds it.
+/// Runs the documented loop with arrivals before and after every action. Without `polls_after_arm`
+/// the loop has the classic lost wakeup, to show that the simulation detects it.
 fn run(poller: &mut Poller, arrivals: &[usize], polls_after_arm: bool) -> End {
     let mut cq = Cq::default();
     let mut arrivals = arrivals.iter().copied();
@@ -196,7 +196,7 @@ fn run(poller: &mut Poller, arrivals: &[usize], polls_after_arm: bool) -> End {
 }
 
 #[test]
-fn the_simulation_finds_a_missing_poll() {
+fn the_simulation_detects_a_missing_poll_after_arming() {
     let mut poller = Poller::new(Hybrid, 0, 4);
     assert_eq!(run(&mut poller, &[0, 1], false), End::Stranded(1));
     let mut poller = Poller::new(Hybrid, 0, 4);
@@ -219,14 +219,15 @@ fn retries_save_sleeps() {
 }
 
 #[test]
-fn an_adapting_budget_spins_where_that_pays_and_sleeps_where_it_does_not() {
+fn an_adaptive_budget_spins_only_if_spinning_succeeds() {
     let run_with = |gap: usize| {
         let arrivals: Vec<usize> = (0..100_000).map(|i| usize::from(i % gap == 0)).collect();
         let mut poller = Poller::new(Adaptive, Retry::Adapt { max: 120 }, 16);
         let End::Drained { sleeps } = run(&mut poller, &arrivals, true) else { panic!("stranded") };
         (sleeps, poller.budget())
     };
-    // Every 20 actions: never asleep before the end. Every 1000: asleep each time, after a few polls.
+    // With a gap of 20 actions the loop sleeps only at the end. With a gap of 1000 it sleeps each
+    // time after a few polls.
     assert_eq!(run_with(20).0, 1);
     let (sleeps, budget) = run_with(1000);
     assert!(sleeps >= 100, "{sleeps} sleeps");
@@ -237,7 +238,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn nothing_is_stranded_in_any_mode(
+    fn no_mode_strands_a_completion(
         arrivals in prop::collection::vec(prop_oneof![3 => Just(0usize), 2 => 1..4usize, 1 => 5..40usize], 0..60),
         batch in 1..20usize,
         max_retry in prop_oneof![Just(0u32), 1..10u32, Just(u32::MAX)],
@@ -251,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn sleep_follows_arm_and_one_empty_poll(
+    fn sleep_follows_only_an_arm_and_one_empty_poll(
         found in prop::collection::vec(0..4usize, 0..200),
         max_retry in 0..5u32,
         adapt: bool,
