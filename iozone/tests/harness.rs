@@ -307,10 +307,19 @@ fn points_that_do_not_fit_are_named_and_nothing_is_started_without_any() {
 fn a_quick_scaling_writes_its_page_and_charts() {
     let world = World::new();
     let page = world.path("page");
+    // The page needs the commit of a tree without changes.
+    let source = world.path("source");
+    fs::create_dir(&source).unwrap();
+    let author = ["-c", "user.name=test", "-c", "user.email=test@localhost"];
+    for arguments in [&["init", "--quiet"][..], &["commit", "--quiet", "--allow-empty", "--message=empty"]] {
+        let status = Command::new("git").arg("-C").arg(&source).args(author).args(arguments).status();
+        assert!(status.unwrap().success(), "git {arguments:?}");
+    }
     let args = ["--scaling", "--quick", "--rounds=2", "--size=2m", "--sizes=1m,2m", "--counts=1,50"];
     let mut command = world.scaling(&args);
     let out =
-        command.args(["--random-ms=10", "--providers=tmpfs", "--document"]).arg(&page).output().unwrap();
+        command.args(["--random-ms=10", "--providers=tmpfs", "--source"]).arg(&source).arg("--document");
+    let out = out.arg(&page).output().unwrap();
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("| count | create, tmpfs | stat, tmpfs | unlink, tmpfs |"));
     let names = |dir: &str| -> Vec<String> {
