@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Errors of operations on a client that was killed.
-const KILLED: [i32; 7] = [
+const KILLED: [i32; 8] = [
     libc::ENOTCONN,
     libc::ECONNABORTED,
     libc::ECONNRESET,
@@ -36,6 +36,8 @@ const KILLED: [i32; 7] = [
     libc::EHOSTDOWN,
     libc::EINTR,
     libc::ENODEV,
+    // Of a mount over io_uring, whose entries the kernel cancels.
+    libc::ECANCELED,
 ];
 
 /// What mounts keep, and whether all their reads have to be right.
