@@ -225,9 +225,24 @@ pub struct Args {
     #[arg(long, help_heading = "Kernel")]
     pub no_follow: bool,
 
-    /// Take requests from /dev/fuse only, also where the kernel offers io_uring for them
-    /// (/sys/module/fuse/parameters/enable_uring)
-    #[arg(long, help_heading = "Kernel")]
+    /// Take requests from the kernel over io_uring (Linux 6.14 and newer). auto: if the kernel offers
+    /// it (/sys/module/fuse/parameters/enable_uring is Y); on: in any case, and switch it on if it is
+    /// off, for the whole machine and only as root; off: over /dev/fuse. Without a value: on
+    #[arg(
+        long,
+        value_name = "auto|on|off",
+        value_parser = io_uring,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "auto",
+        default_missing_value = "on",
+        overrides_with = "no_io_uring",
+        help_heading = "Kernel"
+    )]
+    io_uring: IoUring,
+
+    /// The same as --io-uring=off
+    #[arg(long, overrides_with = "io_uring", hide = true)]
     no_io_uring: bool,
 
     /// The kernel keeps attributes no longer than so [default: as long as they are right]
@@ -286,6 +301,26 @@ const OTHERS_LEAVE: Duration = Duration::from_secs(1);
 
 /// For how long a server holds a call back while it waits for another client, unless it was told otherwise.
 const RECALL_PATIENCE: Duration = Duration::from_secs(8);
+
+/// Whether requests come over io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoUring {
+    /// If the kernel offers it.
+    Auto,
+    /// In any case, or there is no mount.
+    On,
+    /// No.
+    Off,
+}
+
+fn io_uring(text: &str) -> Result<IoUring, String> {
+    match text {
+        "auto" => Ok(IoUring::Auto),
+        "on" => Ok(IoUring::On),
+        "off" => Ok(IoUring::Off),
+        _ => Err("there are auto, on and off".into()),
+    }
+}
 
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
@@ -408,9 +443,9 @@ impl Args {
         self.threads.into()
     }
 
-    /// Whether requests may come over io_uring.
-    pub fn io_uring(&self) -> bool {
-        !self.no_io_uring
+    /// Whether requests come over io_uring.
+    pub fn io_uring(&self) -> IoUring {
+        if self.no_io_uring { IoUring::Off } else { self.io_uring }
     }
 
     /// What is agreed with the kernel.

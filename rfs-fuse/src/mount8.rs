@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     fn known(name: &str) -> bool {
-        ["read-only", "noexec", "attr-timeout", "provider", "noatime", "suid"].contains(&name)
+        ["io-uring", "read-only", "noexec", "attr-timeout", "provider", "noatime", "suid"].contains(&name)
     }
 
     fn parsed(line: &str) -> Result<Invocation, MountUsage> {
@@ -312,6 +312,7 @@ mod tests {
             ),
             ("rfs-fuse-2 -oprovider=tcp a:1 /m", "rfs-fuse-2 --provider=tcp a:1 /m"),
             ("rfs-fuse -o defaults -- -o /m", "rfs-fuse -- -o /m"),
+            ("rfs-fuse -o io_uring a:1 /m", "rfs-fuse --io-uring a:1 /m"),
             ("rfs-fuse a:1 /m -o", "rfs-fuse a:1 /m -o"),
         ] {
             assert_eq!(parsed(line), Ok(Invocation::Plain(words(meant))), "{line}");
@@ -332,6 +333,10 @@ mod tests {
             (
                 "mount.fuse.rfs a:1 /m -o allow_suid,allow_dev",
                 "rfs-fuse --suid --dev --subtype=rfs --quiet --daemon -- a:1 /m",
+            ),
+            (
+                "mount.fuse.rfs a:1 /m -o io_uring=on",
+                "rfs-fuse --io-uring=on --subtype=rfs --quiet --daemon -- a:1 /m",
             ),
             ("mount.fuse.rfs a:1 /m -o allow_dev,nodev", "rfs-fuse --subtype=rfs --quiet --daemon -- a:1 /m"),
             (

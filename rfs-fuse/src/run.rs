@@ -30,10 +30,10 @@ use signal_hook::{
 use unmount::{WriteBackError, undo, wait_and_unmount};
 
 use crate::{
-    cli::{Args, UsageError},
+    cli::{Args, IoUring, UsageError},
     client::{AttachError, Client},
     daemon,
-    fuse::{Adapter, Device, Filesystem, KernelLink, Losses, Placement, Ring, Untold},
+    fuse::{Adapter, Device, Filesystem, KernelLink, Losses, Placement, Ring, SwitchError, Untold},
     mount::{self, Afterwards, Caretaker, Ground, Look, MountError, Mounted, within},
     mount8::{self, Invocation},
     null::NullFs,
@@ -68,6 +68,10 @@ enum RunError {
     Silent(rdmabox::Address),
     #[error("the kernel and FUSE do not agree: {0}")]
     Handshake(io::Error),
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    #[error("--io-uring=on: no FUSE over io_uring: {0}")]
+    Ring(io::Error),
     #[error("{}: mounted, but it does not answer: {why}", path.display())]
     Dead { path: PathBuf, why: String },
     #[error("{what}: {source}")]
@@ -205,7 +209,7 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     }
     // From here on a signal is an event, so that it cannot leave a mount behind.
     let events = listen_for_signals()?;
-    let ring = prepare_ring(args);
+    let ring = prepare_ring(args)?;
     // The threads of a ring are where the callers are.
     let follows = !args.no_follow && ring.is_none();
     let place = |several| if follows { Placement::follow(several) } else { Placement::none() };
@@ -255,18 +259,35 @@ struct Threads<'a> {
     ring: Option<Ring>,
 }
 
-/// Whether the kernel offers a ring and the user does not decline.
+/// Returns true if the user asks for a ring, or the kernel offers one and the user agrees.
 fn takes_ring(args: &Args) -> bool {
-    args.io_uring() && Ring::is_offered()
+    match args.io_uring() {
+        IoUring::Auto => Ring::is_offered(),
+        IoUring::On => true,
+        IoUring::Off => false,
+    }
 }
 
-/// Threads for a ring, if the kernel offers it and there can be one.
-fn prepare_ring(args: &Args) -> Option<Ring> {
-    let made = takes_ring(args).then(|| Ring::prepare(args.threads(), &args.settings()))?;
-    made.inspect_err(|e| {
-        log::warn!("the kernel offers FUSE over io_uring, but requests come over /dev/fuse: {e}")
-    })
-    .ok()
+/// Threads for a ring, if the mount takes one. Switches it on in the kernel if the user insists.
+///
+/// # Errors
+/// With `--io-uring=on`, if there can be no ring.
+fn prepare_ring(args: &Args) -> Result<Option<Ring>, RunError> {
+    let insists = args.io_uring() == IoUring::On;
+    if insists {
+        Ring::switch_on()?;
+    }
+    if !takes_ring(args) {
+        return Ok(None);
+    }
+    match Ring::prepare(args.threads(), &args.settings()) {
+        Ok(ring) => Ok(Some(ring)),
+        Err(e) if insists => Err(RunError::Ring(e)),
+        Err(e) => {
+            log::warn!("the kernel offers FUSE over io_uring, but requests come over /dev/fuse: {e}");
+            Ok(None)
+        }
+    }
 }
 
 type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
@@ -382,12 +403,21 @@ fn serve_mounted<F: Filesystem>(
             os("cannot start a thread")(e)
         })?;
     // Nothing is answered before there is the ring that was agreed on.
-    let agreed = started.get().filter(|agreed| agreed.ring);
-    let serving = agreed.zip(ring).and_then(|(agreed, ring)| {
-        let failed = move |e| drop(send.send(Event::Ended(Err(e))));
-        let served = ring.start(&agreed.filesystem, &own, mounted.path().to_owned(), failed);
-        served.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok()
-    });
+    let serving = match (started.get().filter(|agreed| agreed.ring), ring) {
+        (Some(agreed), Some(ring)) => {
+            let failed = move |e| drop(send.send(Event::Ended(Err(e))));
+            ring.start(&agreed.filesystem, &own, mounted.path().to_owned(), failed).map(Some)
+        }
+        _ if args.io_uring() == IoUring::On => Err(io::Error::other("the kernel does not agree to it")),
+        _ => Ok(None),
+    };
+    let serving = match serving {
+        Err(e) if args.io_uring() == IoUring::On => {
+            undo(mounted);
+            return Err(RunError::Ring(e));
+        }
+        serving => serving.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok().flatten(),
+    };
     // Whoever serves has the file system, and lets go of it.
     drop(started);
     log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });

@@ -102,7 +102,7 @@ fn mount_finds_it_by_the_type() {
     // mount(8) does not pass `suid` on: it has to be asked for by another name.
     for (over, asked, allows) in [
         (Over::Shm, "noexec,noatime,suid,dev", false),
-        (Over::Tcp, "noexec,noatime", false),
+        (Over::Tcp, "noexec,noatime,io_uring=off", false),
         (Over::Shm, "noexec,noatime,allow_suid,allow_dev", true),
     ] {
         let lender = Lender::new(16 << 20);

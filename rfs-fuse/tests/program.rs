@@ -128,7 +128,7 @@ fn a_listener_that_is_no_server_is_refused() {
 #[test]
 fn requests_come_over_io_uring_where_that_is_offered() {
     common::require_fuse();
-    let switch = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    let switch = fs::read_to_string(SWITCH);
     let offered = switch.is_ok_and(|value| value.trim() == "Y");
     assert!(offered || std::env::var_os("RFS_TEST_RING").is_none(), "the kernel does not offer it");
     for (options, way) in [
@@ -150,6 +150,87 @@ fn requests_come_over_io_uring_where_that_is_offered() {
         child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
         assert_eq!(exit_of(&mut child).code(), Some(0), "{said}");
         assert!(said.contains(&format!("requests come over {way}\n")), "{said}");
+    }
+}
+
+/// The kernel's switch for FUSE over io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Runs a mount with `--null --io-uring=on` to its failure, after `prepare` in a mount namespace of
+/// its own.
+fn insist_on_a_ring(prepare: &str) -> Output {
+    let point = directory();
+    let script = format!("{prepare} && exec \"$0\" --null --io-uring=on \"$1\"");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_rfs-fuse")]).arg(point.path());
+    let out = run_to_failure(&mut command);
+    assert!(!is_mounted(point.path()));
+    out
+}
+
+#[test]
+fn io_uring_on_fails_with_the_next_step_where_it_cannot_be_switched_on() {
+    common::require_fuse();
+    let missing = insist_on_a_ring("mount -t tmpfs none /sys/module/fuse/parameters");
+    assert_fails(&missing, 1, &[SWITCH, "Linux 6.14", "--io-uring=auto"]);
+    let Ok(value) = fs::read_to_string(SWITCH) else {
+        return eprintln!("not run further: the kernel has no {SWITCH}");
+    };
+    if value.trim() == "Y" {
+        return eprintln!("not run further: FUSE over io_uring is on");
+    }
+    let fake = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(&fake, "N\n").expect("written");
+    let fake_path = fake.path().display();
+    let refused =
+        insist_on_a_ring(&format!("mount --bind {fake_path} {SWITCH} && mount -o remount,bind,ro {SWITCH}"));
+    assert_fails(&refused, 1, &["cannot switch on", "Read-only", &format!("echo Y >{SWITCH}")]);
+    // The kernel takes no notice of this one.
+    let out = insist_on_a_ring(&format!("mount --bind {fake_path} {SWITCH}"));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert_eq!(fs::read_to_string(&fake).expect("read"), "Y\n", "{said}");
+    for words in ["is on now", "rfs-fuse: --io-uring=on: no FUSE over io_uring: the kernel does not agree"] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+/// Alone of its run, as it switches the machine's kernel (`ci/nextest.toml`).
+#[test]
+fn io_uring_on_switches_it_on() {
+    if std::env::var_os("RFS_TEST_RING").is_none() {
+        return eprintln!("not run: RFS_TEST_RING is not set; ci/ring sets it");
+    }
+    common::require_fuse();
+    let before = fs::read_to_string(SWITCH).expect("the kernel has FUSE over io_uring");
+    let _restore = Restore(&before);
+    for (option, switched) in [("--io-uring=on", true), ("-oio_uring", false)] {
+        if switched {
+            fs::write(SWITCH, "N\n").expect("written");
+        }
+        let point = directory();
+        let mut command = program();
+        command.args(["--null", option]).arg(point.path()).env("RUST_LOG", "debug");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        out.read_line(&mut String::new()).expect("it is mounted");
+        assert_eq!(fs::read_to_string(SWITCH).expect("read").trim(), "Y");
+        fs::write(point.path().join("file"), b"bytes").expect("written");
+        rustix::process::kill_process(Pid::from_child(&child), Signal::INT).expect("signal sent");
+        let mut said = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+        assert_eq!(exit_of(&mut child).code(), Some(0), "{said}");
+        assert!(said.contains("requests come over io_uring\n"), "{said}");
+        assert_eq!(said.contains(&format!("is on now: {SWITCH} is Y")), switched, "{said}");
+    }
+}
+
+/// Sets the switch to this value when it is dropped.
+struct Restore<'a>(&'a str);
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        fs::write(SWITCH, self.0).ok();
     }
 }
 

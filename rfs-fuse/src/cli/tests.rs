@@ -98,6 +98,24 @@ fn what_the_kernel_keeps() {
 }
 
 #[test]
+fn the_last_word_on_io_uring_counts() {
+    for (options, meant) in [
+        ("", IoUring::Auto),
+        (" --io-uring=auto", IoUring::Auto),
+        (" --io-uring=on", IoUring::On),
+        // A value follows only an equals sign.
+        (" --io-uring", IoUring::On),
+        (" --io-uring=off", IoUring::Off),
+        (" --no-io-uring", IoUring::Off),
+        (" --no-io-uring --io-uring", IoUring::On),
+        (" --io-uring --no-io-uring", IoUring::Off),
+    ] {
+        let args = args(&format!("rfs-fuse{options} a:1 /m"));
+        assert_eq!((args.io_uring(), args.mount_point()), (meant, "/m".into()), "{options}");
+    }
+}
+
+#[test]
 fn bad_values_are_refused() {
     for line in [
         "rfs-fuse",
@@ -109,6 +127,7 @@ fn bad_values_are_refused() {
         "rfs-fuse a:1 /m --attr-timeout -1",
         "rfs-fuse a:1 /m --window lots",
         "rfs-fuse a:1 /m --cache write",
+        "rfs-fuse a:1 /m --io-uring=yes",
         "rfs-fuse a:1 /m extra",
     ] {
         assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");

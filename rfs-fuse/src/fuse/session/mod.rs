@@ -24,7 +24,7 @@ pub use self::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
         ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     },
-    ring::{Beside, Ring, Serving},
+    ring::{Beside, Ring, Serving, SwitchError},
 };
 
 /// Who asks.

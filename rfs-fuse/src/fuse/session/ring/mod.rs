@@ -5,7 +5,7 @@
 //! that way, and INTERRUPT, which fuser declines.
 //!
 //! [`abi`]: structures; [`decode`]: requests into calls; [`slot`]: answers; [`entry`]: memory shared with the kernel; [`worker`]: the
-//! threads; [`cores`]: which of them serves which queues.
+//! threads; [`cores`]: which of them serves which queues; [`switch`]: the kernel's switch.
 
 pub(super) mod abi;
 mod cores;
@@ -13,6 +13,7 @@ mod decode;
 mod entry;
 mod kick;
 mod slot;
+mod switch;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -27,17 +28,14 @@ use std::{
     time::Duration,
 };
 
-pub use self::slot::Beside;
 pub(super) use self::slot::{List, Slot};
 use self::{
     kick::{Kick, stay_on},
     worker::{Mount, Worker},
 };
+pub use self::{slot::Beside, switch::SwitchError};
 use super::Filesystem;
 use crate::fuse::Settings;
-
-/// What root sets to have it.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// The least that an entry has to hold: the longest value of an extended attribute, its name, and what the kernel puts in front of ACLs. It does not look
 /// whether those fit, as it does with what is read and written.
@@ -65,7 +63,15 @@ pub struct Serving {
 impl Ring {
     /// True if the kernel has it and root has switched it on.
     pub fn is_offered() -> bool {
-        std::fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "Y")
+        switch::is_on()
+    }
+
+    /// Has the kernel offer it, for this machine and from now on.
+    ///
+    /// # Errors
+    /// The kernel does not have it, or this process may not switch it on.
+    pub fn switch_on() -> Result<(), SwitchError> {
+        switch::set().map(drop)
     }
 
     /// Starts threads, so many on each core that the system uses, has the kernel make their rings, and takes memory for requests: all that can fail
