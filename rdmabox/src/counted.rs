@@ -15,9 +15,9 @@ pub fn merge_queue_16_alone() -> u64 {
     let mut sum = 0;
     for request in 0..16 {
         queue.push(std::iter::once(black_box(request)));
-        queue.kick(|turn| {
-            turn.collect(|taken| taken);
-            sum += turn.state().drain(..).sum::<u64>();
+        queue.flush(|guard| {
+            guard.collect(|taken| taken);
+            sum += guard.state().drain(..).sum::<u64>();
         });
     }
     sum
@@ -28,9 +28,9 @@ pub fn merge_queue_16_at_once() -> u64 {
     let queue: MergeQueue<u64, Vec<u64>> = MergeQueue::default();
     let mut sum = 0;
     queue.push((0..16).map(black_box));
-    queue.kick(|turn| {
-        turn.collect(|taken| taken);
-        sum += turn.state().drain(..).sum::<u64>();
+    queue.flush(|guard| {
+        guard.collect(|taken| taken);
+        sum += guard.state().drain(..).sum::<u64>();
     });
     sum
 }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     polling::{PollingMode, Retry},
-    runtime::{Attendance, Notice, Ticket, Waited},
+    runtime::{CqWaiters, Notice, Ticket, WaitOutcome},
     session::RequestError,
     stats::Stats,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
@@ -69,7 +69,7 @@ enum Got {
 #[derive(Debug)]
 pub(crate) struct RpcClient {
     messages: Messages,
-    attendance: Attendance,
+    cq_waiters: CqWaiters,
     slots: [Mutex<Slot>; CALL_SLOTS],
     free: Mutex<Vec<usize>>,
     freed: Condvar,
@@ -102,7 +102,7 @@ impl RpcClient {
     ) -> Result<RpcClient, VerbsError> {
         Ok(RpcClient {
             messages: Messages::new(pd, qp, CALL_SLOTS)?,
-            attendance: Attendance::new(LANE, cq, polling.0, polling.1),
+            cq_waiters: CqWaiters::new(LANE, cq, polling.0, polling.1),
             slots: Default::default(),
             free: Mutex::new((0..CALL_SLOTS).collect()),
             freed: Condvar::new(),
@@ -241,7 +241,7 @@ impl RpcClient {
         self.gather(false);
         // Nobody polls for what is fetched; replies to started calls are taken on the way.
         if !polled && self.started.count() > self.left.count() {
-            self.attendance.glance(&self.stats, &|wcs| self.dispatch(wcs));
+            self.cq_waiters.poll_until_empty(&self.stats, &|wcs| self.dispatch(wcs));
         }
         // Messages come in the order in which the host sends them: what was due before this call has not been answered until now.
         if result.is_ok() && self.has_overdue(begun, polled) {
@@ -311,13 +311,13 @@ impl RpcClient {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let mut timed_out = false;
         while !ticket.is_done() {
-            match self.attendance.wait(ticket, deadline, &self.stats, &dispatch) {
-                Waited::Done => {}
-                Waited::TimedOut => {
+            match self.cq_waiters.wait(ticket, deadline, &self.stats, &dispatch) {
+                WaitOutcome::Done => {}
+                WaitOutcome::TimedOut => {
                     timed_out = true;
                     self.fail();
                 }
-                Waited::Broken(e) => {
+                WaitOutcome::Broken(e) => {
                     log::error!("{e}");
                     self.fail();
                 }
@@ -535,7 +535,7 @@ impl RpcClient {
             waiting.fail();
         }
         // Whoever sleeps on the completion queue has been served above.
-        self.attendance.wake();
+        self.cq_waiters.wake();
     }
 }
 

@@ -33,10 +33,10 @@ impl Outbox {
     pub(super) fn send(&self, qp: &dyn QueuePair, message: Sge) -> Result<u64, PostError> {
         let (mut outcome, mut posts) = (Ok(()), 0);
         self.0.push(std::iter::once(message));
-        self.0.kick(|turn| {
-            turn.collect(|waiting| &mut waiting.messages);
-            posts += u64::from(!turn.state().messages.is_empty());
-            if let Err(e) = turn.state().post(qp) {
+        self.0.flush(|guard| {
+            guard.collect(|waiting| &mut waiting.messages);
+            posts += u64::from(!guard.state().messages.is_empty());
+            if let Err(e) = guard.state().post(qp) {
                 outcome = Err(e);
             }
         });

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::{Header, Kind, LATE_SLOTS, MAX_WAITING, Messages, SEND_ID};
 use crate::{
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
-    runtime::{Attendance, Notice, Ticket, Waited},
+    runtime::{CqWaiters, Notice, Ticket, WaitOutcome},
     session::RequestError,
     stats::Stats,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
@@ -109,7 +109,7 @@ struct Calls {
 #[derive(Debug)]
 pub(crate) struct WaitingCalls {
     messages: Messages,
-    attendance: Attendance,
+    cq_waiters: CqWaiters,
     calls: Mutex<Calls>,
 }
 
@@ -151,7 +151,7 @@ impl WaitingCalls {
         Ok(WaitingCalls {
             messages: Messages::new(pd, qp, LATE_SLOTS)?,
             // Waits are long: no polling before a sleep.
-            attendance: Attendance::new(LANE, cq, PollingMode::EventBatch, retry),
+            cq_waiters: CqWaiters::new(LANE, cq, PollingMode::EventBatch, retry),
             calls: Mutex::default(),
         })
     }
@@ -195,8 +195,8 @@ impl WaitingCalls {
             }
         };
         while !call.ticket.is_done() {
-            if let Waited::Broken(e) =
-                self.attendance.wait(&call.ticket, Instant::now() + LOOK, stats, &dispatch)
+            if let WaitOutcome::Broken(e) =
+                self.cq_waiters.wait(&call.ticket, Instant::now() + LOOK, stats, &dispatch)
             {
                 log::error!("{e}");
                 failed();
@@ -273,7 +273,7 @@ impl WaitingCalls {
                 thread.unpark();
             }
             // It may be the one that sleeps on the completion queue.
-            self.attendance.wake();
+            self.cq_waiters.wake();
         }
     }
 

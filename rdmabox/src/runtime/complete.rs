@@ -1,7 +1,12 @@
-//! From completions to callers: waiting, handing out, and the end of a session's data path.
+//! The way from completions to callers: waits, dispatches completions, and ends the data path.
 //!
-//! Runs on the threads of callers, and on pollers where there are any. The lock of a lane's queue is held to take
-//! requests out of it and for nothing else: memory is given back and callers are told without any lock.
+//! A completed work request releases its resources and then completes a part of each member's
+//! ticket.
+//!
+//! # Concurrency
+//! Runs on callers' threads and on pollers. A lane's queue is locked only to take requests out of
+//! it. Memory is released and owners are notified without any lock, except for the leader lock of
+//! `cq_wait`.
 
 use std::{
     cell::Cell,
@@ -13,8 +18,8 @@ use smallvec::SmallVec;
 
 use super::{
     Runtime, Ticket,
-    attend::Waited,
-    lane::{Incarnation, Kind, Member, Over, PostedWr, lane_of},
+    cq_wait::WaitOutcome,
+    lane::{Finished, Kind, Member, PostedWr, QpGeneration, lane_of},
     submit::{READ, WRITE},
     ticket::Notice,
 };
@@ -30,12 +35,13 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// True while this thread runs a callback: it may hold up everybody's completions, so that it must not wait for any.
+/// Returns true while this thread runs a callback. A callback may delay all completions, so it
+/// must not wait for one.
 pub(crate) fn in_callback() -> bool {
     IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Runs a caller's code, on a thread that may serve others as well.
+/// Runs caller code on a thread that may be serving other callers. Contains its panics.
 pub(crate) fn as_callback(callback: impl FnOnce()) {
     let outer = IN_CALLBACK.with(|inside| inside.replace(true));
     if let Err(panic) = contain(callback) {
@@ -45,41 +51,43 @@ pub(crate) fn as_callback(callback: impl FnOnce()) {
 }
 
 impl Runtime {
-    /// Waits for a ticket that the calling thread owns. When its time is over, what of it is posted is ended with its
-    /// lane, so that no memory stays in use, and the rest is withdrawn.
+    /// Waits for a ticket that the calling thread owns. On a timeout it fails the lanes that hold
+    /// requests of the ticket, so that their memory is free. It withdraws the unposted requests.
     pub(super) fn wait(&self, ticket: &Arc<Ticket>) -> Result<(), RequestError> {
         let mut deadline = now() + self.timeout;
         let mut timed_out = false;
         while !ticket.is_done() {
-            let waited = match ticket.unsettled_lane() {
+            let waited = match ticket.unsettled_cq() {
                 Some(index) => {
                     let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
-                    self.attendances[index].wait(ticket, deadline, &self.stats, &dispatch)
+                    self.cq_waiters[index].wait(ticket, deadline, &self.stats, &dispatch)
                 }
-                // Not posted: whoever posts it wakes this thread or serves it.
+                // Not posted. The thread that posts it either wakes this thread or completes the
+                // ticket.
                 None => {
-                    self.drive_what_was_started();
+                    self.wake_pollers_for_started();
                     match deadline.checked_duration_since(now()) {
                         Some(left) if !left.is_zero() => {
                             park_timeout(left);
-                            Waited::Done
+                            WaitOutcome::Done
                         }
-                        _ => Waited::TimedOut,
+                        _ => WaitOutcome::TimedOut,
                     }
                 }
             };
             match waited {
-                Waited::Done => {}
-                Waited::TimedOut => {
+                WaitOutcome::Done => {}
+                WaitOutcome::TimedOut => {
                     timed_out = true;
-                    self.give_up(ticket);
-                    // What was being posted meanwhile is ended in the next round.
+                    self.abandon(ticket);
+                    // Requests that were being posted during `abandon` are failed in the next
+                    // round.
                     deadline = now() + Duration::from_millis(10);
                 }
-                Waited::Broken(e) => {
-                    // The completions are lost for good, and with them the knowledge that the memory is free: but
-                    // a queue pair in Err touches nothing any more, so that its requests can be closed by hand.
-                    log::error!("{e}");
+                WaitOutcome::Broken(e) => {
+                    // The completions are lost, and with them the proof that memory is free. A
+                    // queue pair in Err accesses no memory, so failing the lanes frees it.
+                    log::error!("completion queue: {e}");
                     self.fail();
                 }
             }
@@ -90,112 +98,113 @@ impl Runtime {
         }
     }
 
-    /// Ends what a ticket still has under way.
-    fn give_up(&self, ticket: &Arc<Ticket>) {
+    /// Fails the posted requests of a ticket with their lanes, and withdraws the others.
+    fn abandon(&self, ticket: &Arc<Ticket>) {
         for (index, lane) in self.lanes.iter().enumerate() {
-            if super::ticket::Attendee::is_settled_on(&**ticket, lane.attended_by) {
+            if super::ticket::CqWaiter::is_settled_on(&**ticket, lane.cq_index) {
                 continue;
             }
             let queue = lane.queue.lock();
-            let which = queue.holds(ticket).then(|| lane.incarnation());
+            let generation = queue.holds(ticket).then(|| lane.generation());
             drop(queue);
-            if let Some(which) = which {
+            if let Some(generation) = generation {
                 log::warn!("lane {index}: no completion within {:?}", self.timeout);
-                self.lane_failed(index, which);
+                self.fail_lane(index, generation);
             }
         }
         self.withdraw(ticket);
     }
 
-    /// Serves completions.
+    /// Finishes the requests that the completions report.
     pub(super) fn dispatch(&self, wcs: &[WorkCompletion]) {
         if wcs.is_empty() {
             return;
         }
-        self.finish_what(|over| self.take_completed(wcs, over));
+        self.finish_taken(|finished| self.take_completed(wcs, finished));
         self.resume();
     }
 
-    /// Takes what completions say is over.
-    fn take_completed(&self, wcs: &[WorkCompletion], over: &mut Over) {
-        let mut broken: SmallVec<[(usize, Incarnation); 4]> = SmallVec::new();
+    /// Takes the finished requests out of the lanes' queues.
+    fn take_completed(&self, wcs: &[WorkCompletion], finished: &mut Finished) {
+        let mut broken: SmallVec<[(usize, QpGeneration); 4]> = SmallVec::new();
         for wc in wcs {
             let (index, sequence) = lane_of(wc.wr_id);
-            // Only what this side posted completes here; an id that names nothing is a provider's mistake.
+            // Only requests of this side complete here. An unknown lane is a provider bug.
             let Some(lane) = self.lanes.get(index) else { continue };
-            let before = over.wrs.len();
+            let before = finished.wrs.len();
             let mut queue = lane.queue.lock();
-            queue.complete(sequence, wc.status, over);
-            if wc.status != WcStatus::Success && over.wrs.len() > before {
-                broken.push((index, lane.incarnation()));
+            queue.complete(sequence, wc.status, finished);
+            if wc.status != WcStatus::Success && finished.wrs.len() > before {
+                broken.push((index, lane.generation()));
             }
         }
-        for (index, which) in broken {
-            // Those behind the one that failed are flushed.
-            self.take_down(index, which, over);
+        for (index, generation) in broken {
+            // Flushes the requests behind the failed one.
+            self.take_down(index, generation, finished);
         }
     }
 
-    /// Lets what has waited for room, for the window or for a write in flight have another try.
+    /// Retries the requests that wait for room, for the window or for a write in flight.
     pub(super) fn resume(&self) {
         for direction in [READ, WRITE] {
             if self.directions[direction].is_stalled() {
-                self.kick(direction);
+                self.flush(direction);
             }
         }
     }
 
-    /// Ends a lane's queue pair: what is posted on it fails, now, and a new one takes its place in the background. When it
-    /// returns, no memory of a request that was posted on it is touched any more. Nothing happens to its successor, if there
-    /// is one already.
-    pub(super) fn lane_failed(&self, index: usize, which: Incarnation) {
-        self.finish_what(|over| self.take_down(index, which, over));
+    /// Fails a lane's queue pair: its posted requests fail now, and a thread replaces it. After the
+    /// return, that queue pair accesses no memory of its requests. A replacement that exists
+    /// already is not affected.
+    pub(super) fn fail_lane(&self, index: usize, generation: QpGeneration) {
+        self.finish_taken(|finished| self.take_down(index, generation, finished));
         self.after_flush(index);
     }
 
-    /// Requests of a lane were ended without a completion: who sleeps for one of them has to look, and who waits for
-    /// their room has to try.
+    /// Wakes the waiters of requests that ended without a completion, and retries the requests that
+    /// wait for their room.
     pub(super) fn after_flush(&self, index: usize) {
-        self.attendances[self.lanes[index].attended_by].wake();
+        self.cq_waiters[self.lanes[index].cq_index].wake();
         self.resume();
     }
 
-    /// Ends what is posted on a lane, if it is down.
+    /// Fails the posted requests of a lane that is down.
     pub(super) fn flush_if_down(&self, index: usize) {
         let lane = &self.lanes[index];
-        self.finish_what(|over| {
+        self.finish_taken(|finished| {
             let mut queue = lane.queue.lock();
             if lane.is_down() {
-                // Whoever took it down may not have come to this yet.
+                // The thread that took the lane down may not have called `to_error` yet.
                 lane.qp().to_error();
-                queue.flush(over);
+                queue.flush(finished);
             }
         });
         self.after_flush(index);
     }
 
-    /// Takes a lane's queue pair out of use, and what was posted on it as flushed.
-    pub(super) fn take_down(&self, index: usize, which: Incarnation, over: &mut Over) {
-        let first = self.lanes[index].take_down(which);
-        self.lanes[index].flush(which, over);
+    /// Takes a lane's queue pair out of use, and moves its posted requests to `finished`, as
+    /// flushed.
+    pub(super) fn take_down(&self, index: usize, generation: QpGeneration, finished: &mut Finished) {
+        let first = self.lanes[index].take_down(generation);
+        self.lanes[index].flush(generation, finished);
         if first && !self.is_dead() {
             self.stats.lane_failures.inc();
-            self.mend();
+            self.start_recovery();
         }
     }
 
     /// Finishes the work requests that `take` takes out of the lanes.
-    pub(super) fn finish_what(&self, take: impl FnOnce(&mut Over)) {
-        let mut over = self.overs.take();
-        take(&mut over);
-        self.finish_all(&mut over);
-        self.overs.put(over);
+    pub(super) fn finish_taken(&self, take: impl FnOnce(&mut Finished)) {
+        let mut finished = self.finished_pool.take();
+        take(&mut finished);
+        self.finish_all(&mut finished);
+        self.finished_pool.put(finished);
     }
 
-    /// Gives everything back that work requests held, and reports them.
-    pub(super) fn finish_all(&self, over: &mut Over) {
+    /// Releases the resources of finished work requests, and completes their tickets.
+    pub(super) fn finish_all(&self, finished: &mut Finished) {
         let now = now();
-        let Over { wrs, members } = over;
+        let Finished { wrs, members } = finished;
         for (wr, status) in wrs.drain(..) {
             let count = wr.members;
             self.finish(wr, status, now, members.drain(..count));
@@ -218,7 +227,9 @@ impl Runtime {
         } else {
             self.admission.release(admitted);
         }
-        if let Some(write) = if ok { in_flight } else { in_flight.and_then(|write| lane.doubt(write)) } {
+        if let Some(write) =
+            if ok { in_flight } else { in_flight.and_then(|write| lane.hold_failed_write(write)) }
+        {
             self.writes.lock().remove(write);
         }
         let mut at = 0;
@@ -231,36 +242,38 @@ impl Runtime {
                 loan.unstage(staging, at);
             }
             at += len;
-            // The caller may return as soon as it is told: the loan goes first.
+            // The loan is dropped first: the owner may return as soon as it is notified.
             drop(loan);
             let latency = now.saturating_duration_since(ticket.started());
             let result = if ok { Ok(()) } else { Err(self.failure(status, latency)) };
-            // Before the owner is told, where it is certain: he may look at the counters then.
+            // A known last part is counted before the owner is notified, because the owner may then
+            // read the counters.
             let counted = ticket.has_one_part_left();
             if counted {
                 self.count_latency(kind, latency);
             }
-            if self.complete_part(&ticket, Some(lane.attended_by), result) && !counted {
+            if self.complete_part(&ticket, Some(lane.cq_index), result) && !counted {
                 self.count_latency(kind, latency);
             }
         }
     }
 
-    /// A request of a ticket is done: posted for `attendance`, or never posted. Tells the owner. True if it was the last.
+    /// Completes one request of a ticket, posted on completion queue `cq_index` or never posted.
+    /// Notifies the owner. Returns true if this was the last request.
     pub(super) fn complete_part(
         &self,
         ticket: &Ticket,
-        attendance: Option<usize>,
+        cq_index: Option<usize>,
         result: Result<(), RequestError>,
     ) -> bool {
-        let (notice, last) = ticket.complete_one(attendance, result);
+        let (notice, last) = ticket.complete_one(cq_index, result);
         let started = last && ticket.outlives_call();
         if started {
             self.queued.fetch_sub(1, Ordering::SeqCst);
         }
-        self.tell(notice);
+        self.notify_owner(notice);
         if started {
-            self.told_one();
+            self.count_notified();
         }
         last
     }
@@ -273,20 +286,20 @@ impl Runtime {
         }
     }
 
-    /// What a request's caller hears.
+    /// Returns the error that the caller gets for a failed work request.
     pub(super) fn failure(&self, status: WcStatus, waited: Duration) -> RequestError {
         self.stats.errors.inc();
         match status {
             WcStatus::RetryExcErr | WcStatus::WrFlushErr if self.is_dead() => RequestError::Disconnected,
-            // Its lane was ended because of it, or would have been.
+            // The lane was failed because of this request, or would have been.
             WcStatus::WrFlushErr if waited >= self.timeout => RequestError::Timeout(self.timeout),
             WcStatus::WrFlushErr => RequestError::Flushed,
             status => RequestError::Completion(status),
         }
     }
 
-    /// Tells the owner of a ticket.
-    pub(super) fn tell(&self, notice: Notice) {
+    /// Delivers a notification to the owner of a ticket.
+    pub(super) fn notify_owner(&self, notice: Notice) {
         match notice {
             Notice::Nothing => {}
             Notice::Unpark(thread) => {
@@ -295,7 +308,7 @@ impl Runtime {
             }
             Notice::Wake(waker) => {
                 self.stats.wakeups.inc();
-                // An executor's code, which may run the task here: it holds up others, as a callback does.
+                // A waker runs executor code, possibly the task itself, so it counts as a callback.
                 as_callback(|| waker.wake());
             }
             Notice::Run(callback, result) => self.call_back(|| callback(result)),
@@ -308,15 +321,15 @@ impl Runtime {
         as_callback(callback);
     }
 
-    /// Ends the session's data path: every request fails, now and from now on. When it returns, no memory of a
-    /// request that was posted is touched any more, whoever called it first.
+    /// Ends the session's data path: all requests fail, now and later. After the return of any such
+    /// call, the session accesses no memory of posted requests.
     pub(crate) fn fail(&self) {
         self.dead.store(true, Ordering::SeqCst);
         for (index, lane) in self.lanes.iter().enumerate() {
-            self.lane_failed(index, lane.incarnation());
+            self.fail_lane(index, lane.generation());
         }
         for direction in [READ, WRITE] {
-            self.kick(direction);
+            self.flush(direction);
         }
         self.stop_pollers();
     }

@@ -1,8 +1,11 @@
-//! A lane: one queue pair, what is posted on it, and whether it is up.
+//! A lane: one queue pair, its posted requests, and its up/down state.
 //!
-//! A queue pair that has failed is replaced while the other lanes carry on. Sequence numbers go on over such a change,
-//! and a new queue pair comes only when nothing of the old one is left in the queue: a late completion of the old one
-//! names nothing.
+//! A failed queue pair is replaced while the other lanes carry on. Sequence numbers continue
+//! across the replacement, and the queue is emptied first. A late completion of the old queue
+//! pair therefore matches no entry.
+//!
+//! # Concurrency
+//! Called from any thread. `queue` is locked before `qp`. `unsettled_writes` is a leaf.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -19,17 +22,17 @@ use crate::{
     verbs::{DirectOp, MrHandle, QpState, QueuePair, WcStatus},
 };
 
-/// So many requests on a lane are enough for a small one to go elsewhere.
-const MANY: usize = 16;
+/// Requests in use on a lane from which on small requests prefer another lane.
+const SMALL_REQUESTS_PER_LANE: usize = 16;
 
-/// A caller's part of a work request.
+/// One caller's part of a work request.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub loan: Loan,
     pub ticket: Arc<Ticket>,
 }
 
-/// What kind of work request, for the counters.
+/// The kind of a work request, for the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -37,59 +40,63 @@ pub(crate) enum Kind {
     Atomic,
 }
 
-/// A posted work request. Fields are dropped in this order: registrations, then the memory they describe; loans, which are
-/// its members', go last.
+/// A posted work request.
+///
+/// Fields are dropped in this order: registrations, then the memory that they describe. The
+/// members' loans are dropped last.
 #[derive(Debug)]
 pub(crate) struct PostedWr {
     pub lane: usize,
     pub registrations: SmallVec<[MrHandle; 4]>,
     pub staging: Option<PreMrBuf>,
-    /// How many members it has.
+    /// Number of members.
     pub members: usize,
     pub kind: Kind,
     pub len: u64,
-    /// Bytes counted in the admission window.
+    /// Bytes that the request occupies in the admission window.
     pub admitted: u64,
     pub in_flight: Option<InFlightHandle>,
     pub posted_at: Instant,
 }
 
-/// Work requests that are over, in order, and all their members, in the same order.
+/// Finished work requests in posting order, with all their members in the same order.
 #[derive(Debug, Default)]
-pub(crate) struct Over {
+pub(crate) struct Finished {
     pub wrs: Vec<(PostedWr, WcStatus)>,
     pub members: VecDeque<Member>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct LaneQueue {
-    /// Sequence number of the first entry.
+    /// Sequence number of the first entry of `posted`.
     first: u64,
     posted: VecDeque<PostedWr>,
-    /// Those of the posted requests, in order. One queue for all, so that no request needs a list of its own.
+    /// Members of all posted requests, in order. One queue for all, so that no request allocates a
+    /// list.
     members: VecDeque<Member>,
 }
 
-/// Bits of a `wr_id` that hold the sequence number; the lane's number is above.
+/// Width of the sequence number in a `wr_id`. The lane index uses the bits above.
 const SEQUENCE_BITS: u32 = 56;
 
-/// The `wr_id` of a request on a lane. Lanes may share a completion queue.
+/// Returns the `wr_id` of a request on a lane. It names the lane because lanes may share a
+/// completion queue.
 pub(crate) fn wr_id(lane: usize, sequence: u64) -> u64 {
     ((lane as u64) << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1))
 }
 
-/// Lane and sequence number of a `wr_id`.
+/// Returns the lane index and the sequence number of a `wr_id`.
 pub(crate) fn lane_of(wr_id: u64) -> (usize, u64) {
     ((wr_id >> SEQUENCE_BITS) as usize, wr_id & ((1 << SEQUENCE_BITS) - 1))
 }
 
 impl LaneQueue {
-    /// The sequence number of the next request.
+    /// Returns the sequence number of the next request.
     pub(crate) fn next(&self) -> u64 {
         self.first + self.posted.len() as u64
     }
 
-    /// Appends a request with as many members as it says.
+    /// Appends a request with its `wr.members` members.
     pub(crate) fn push(&mut self, wr: PostedWr, members: impl Iterator<Item = Member>) {
         let before = self.members.len();
         self.members.extend(members);
@@ -101,11 +108,12 @@ impl LaneQueue {
         self.posted.is_empty()
     }
 
-    /// Takes everything that a completion of `sequence` says is over.
+    /// Moves the requests that a completion of `sequence` finishes to `finished`.
     ///
-    /// Requests complete in order and errors are always reported, so that whatever was posted before it and has not
-    /// been reported succeeded. A flushed request says nothing about those before it: they count as flushed, too.
-    pub(crate) fn complete(&mut self, sequence: u64, status: WcStatus, over: &mut Over) {
+    /// Requests complete in order, and errors always complete. Earlier unreported requests have
+    /// therefore succeeded. A flush completion says nothing about earlier requests, so they count
+    /// as flushed as well.
+    pub(crate) fn complete(&mut self, sequence: u64, status: WcStatus, finished: &mut Finished) {
         let earlier = match status {
             WcStatus::WrFlushErr => WcStatus::WrFlushErr,
             _ => WcStatus::Success,
@@ -114,202 +122,211 @@ impl LaneQueue {
             let Some(wr) = self.posted.pop_front() else { return };
             let own = if self.first == sequence { status } else { earlier };
             self.first += 1;
-            over.members.extend(self.members.drain(..wr.members));
-            over.wrs.push((wr, own));
+            finished.members.extend(self.members.drain(..wr.members));
+            finished.wrs.push((wr, own));
         }
     }
 
-    /// True if something of the ticket is posted here.
+    /// Returns true if a request of the ticket is posted here.
     pub(crate) fn holds(&self, ticket: &Arc<Ticket>) -> bool {
         self.members.iter().any(|member| Arc::ptr_eq(&member.ticket, ticket))
     }
 
-    /// When the oldest request was posted.
+    /// Returns the time at which the oldest request was posted.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.posted.front().map(|wr| wr.posted_at)
     }
 
-    /// Takes everything, as flushed.
-    pub(crate) fn flush(&mut self, over: &mut Over) {
+    /// Moves all requests to `finished`, as flushed.
+    pub(crate) fn flush(&mut self, finished: &mut Finished) {
         if !self.is_empty() {
-            self.complete(self.next() - 1, WcStatus::WrFlushErr, over);
+            self.complete(self.next() - 1, WcStatus::WrFlushErr, finished);
         }
     }
 }
 
-/// Which of the queue pairs that a lane has had, one after the other. Whoever saw one fail says which, so that a thread that is
-/// late to say so ends nothing but that one: its replacement may be there already.
+/// Generation of a lane's queue pair. A failure report names the generation, so that a late
+/// report cannot tear down the replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Incarnation(u64);
+pub(crate) struct QpGeneration(u64);
 
-impl Incarnation {
-    const FIRST: Incarnation = Incarnation(0);
+impl QpGeneration {
+    const FIRST: QpGeneration = QpGeneration(0);
 
-    fn next(self) -> Incarnation {
-        Incarnation(self.0 + 1)
+    fn next(self) -> QpGeneration {
+        QpGeneration(self.0 + 1)
     }
 
-    /// A lane's state with this one up, or taken down.
+    /// Returns the lane state for this generation, up or down.
     fn state(self, down: bool) -> u64 {
         (self.0 << 1) | u64::from(down)
     }
 }
 
-/// A queue pair in its lane.
+/// A connected queue pair and its generation.
 #[derive(Debug)]
-struct Joined {
+struct ConnectedQp {
     qp: Arc<dyn QueuePair>,
-    incarnation: Incarnation,
+    generation: QpGeneration,
 }
 
 #[derive(Debug)]
 pub(crate) struct Lane {
-    qp: ReaderLock<Joined>,
-    /// Held over a post, so that a completion cannot come before its request is here; and over the change of the
-    /// queue pair.
+    qp: ReaderLock<ConnectedQp>,
+    /// Held during a post, so that no completion precedes its request, and during the replacement
+    /// of the queue pair.
     pub queue: TryMutex<LaneQueue>,
-    /// Which of the runtime's attendances sees its completions.
-    pub attended_by: usize,
+    /// Index of the completion queue that reports its completions.
+    pub cq_index: usize,
     depth: usize,
-    /// Places of the send queue that are taken or promised. Raised under the runtime's gate only.
+    /// Send queue entries that are used or reserved. Raised only under the runtime's gate.
     used: AtomicUsize,
-    /// Whether something large was posted since it was idle; a hint.
+    /// True if a large request was posted since the lane was idle. A hint.
     has_large: AtomicBool,
-    /// The incarnation, and whether it is down ([`Incarnation::state`]).
+    /// Generation and down bit ([`QpGeneration::state`]).
     state: AtomicU64,
-    /// Writes that failed with the queue pair: until it has been replaced they may still take effect at the peer.
-    doubtful: Mutex<Vec<InFlightHandle>>,
+    /// Failed writes that may still take effect at the peer, until the queue pair is replaced.
+    unsettled_writes: Mutex<Vec<InFlightHandle>>,
 }
 
 impl Lane {
-    pub(crate) fn new(qp: Arc<dyn QueuePair>, attended_by: usize) -> Lane {
+    pub(crate) fn new(qp: Arc<dyn QueuePair>, cq_index: usize) -> Lane {
         let depth = qp.caps().max_send_wr as usize;
         Lane {
-            qp: ReaderLock::new(Joined { qp, incarnation: Incarnation::FIRST }),
+            qp: ReaderLock::new(ConnectedQp { qp, generation: QpGeneration::FIRST }),
             queue: TryMutex::default(),
-            attended_by,
+            cq_index,
             depth,
             used: AtomicUsize::new(0),
             has_large: AtomicBool::new(false),
-            state: AtomicU64::new(Incarnation::FIRST.state(false)),
-            doubtful: Mutex::default(),
+            state: AtomicU64::new(QpGeneration::FIRST.state(false)),
+            unsettled_writes: Mutex::default(),
         }
     }
 
-    /// Its queue pair now.
+    /// Returns the current queue pair.
     pub(crate) fn qp(&self) -> Arc<dyn QueuePair> {
-        self.joined().0
+        self.qp_and_generation().0
     }
 
-    /// Its queue pair now, and which one that is.
-    pub(crate) fn joined(&self) -> (Arc<dyn QueuePair>, Incarnation) {
-        let joined = self.qp.read();
-        (Arc::clone(&joined.qp), joined.incarnation)
+    /// Returns the current queue pair and its generation.
+    pub(crate) fn qp_and_generation(&self) -> (Arc<dyn QueuePair>, QpGeneration) {
+        let connected = self.qp.read();
+        (Arc::clone(&connected.qp), connected.generation)
     }
 
-    /// The state of its queue pair now, and which one that is.
-    pub(crate) fn condition(&self) -> (QpState, Incarnation) {
-        let joined = self.qp.read();
-        (joined.qp.state(), joined.incarnation)
+    /// Returns the state of the current queue pair, and its generation.
+    pub(crate) fn state_and_generation(&self) -> (QpState, QpGeneration) {
+        let connected = self.qp.read();
+        (connected.qp.state(), connected.generation)
     }
 
-    /// Which queue pair it has. It stays while [`queue`](Self::queue) is locked.
-    pub(crate) fn incarnation(&self) -> Incarnation {
-        Incarnation(self.state.load(Ordering::SeqCst) >> 1)
+    /// Returns the current generation. It does not change while [`queue`](Self::queue) is locked.
+    pub(crate) fn generation(&self) -> QpGeneration {
+        QpGeneration(self.state.load(Ordering::SeqCst) >> 1)
     }
 
-    /// Carries a request out on mapped memory. `None` if it cannot be had now, and nothing has happened. A failure says whose.
+    /// Executes a request on mapped memory. Returns `None`, without any effect, if that is
+    /// impossible now. An error carries the generation that failed.
     #[inline]
-    pub(crate) fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), (WcStatus, Incarnation)>> {
-        let joined = self.qp.read();
-        joined.qp.execute_now(op).map(|result| result.map_err(|status| (status, joined.incarnation)))
+    pub(crate) fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), (WcStatus, QpGeneration)>> {
+        let connected = self.qp.read();
+        connected.qp.execute_now(op).map(|result| result.map_err(|status| (status, connected.generation)))
     }
 
-    /// Requests that may be posted; none while it is down. Only the holder of the runtime's gate can rely on it.
+    /// Returns the number of requests that may be posted; 0 while the lane is down. The value is
+    /// reliable only under the runtime's gate.
     pub(crate) fn room(&self) -> usize {
         if self.is_down() { 0 } else { self.depth.saturating_sub(self.used.load(Ordering::Acquire)) }
     }
 
-    /// True if nothing is posted on it or about to be.
+    /// Returns true if no request is posted here or about to be.
     pub(crate) fn is_idle(&self) -> bool {
         self.used.load(Ordering::SeqCst) == 0
     }
 
-    /// True if a small request would not have to wait behind a large one, nor behind many.
+    /// Returns true if a small request would wait neither behind a large one nor behind many.
     pub(crate) fn takes_small(&self) -> bool {
-        self.is_idle() || !self.has_large.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) < MANY
+        self.is_idle()
+            || !self.has_large.load(Ordering::Relaxed)
+                && self.used.load(Ordering::Relaxed) < SMALL_REQUESTS_PER_LANE
     }
 
-    /// Something is going to be posted on it, for which no place is [reserved](Self::reserve) yet.
+    /// Notes the size of a request that is about to be posted. Called before its entry is
+    /// [reserved](Self::reserve).
     pub(crate) fn note_size(&self, small: bool) {
         if !small || self.is_idle() {
             self.has_large.store(!small, Ordering::Relaxed);
         }
     }
 
-    /// Promises places to requests that are about to be posted. Under the runtime's gate, within [`room`](Self::room).
+    /// Reserves send queue entries. Called under the runtime's gate, within [`room`](Self::room).
     pub(crate) fn reserve(&self, count: usize) {
         self.used.fetch_add(count, Ordering::SeqCst);
     }
 
-    /// Gives places back, of requests that were polled or refused.
+    /// Releases the entries of requests that were completed or refused.
     pub(crate) fn vacate(&self, count: usize) {
         self.used.fetch_sub(count, Ordering::SeqCst);
     }
 
-    /// True from the failure of its queue pair to its replacement.
+    /// Returns true from the failure of the queue pair to its replacement.
     pub(crate) fn is_down(&self) -> bool {
         self.state.load(Ordering::SeqCst) & 1 == 1
     }
 
-    /// Takes one queue pair out of use, unless it has been replaced. When it returns, no memory of what was posted on that one is
-    /// touched any more. True for the first to do so.
-    pub(crate) fn take_down(&self, which: Incarnation) -> bool {
-        let (up, down) = (which.state(false), which.state(true));
+    /// Takes the queue pair of this generation out of use, unless it was replaced. After the
+    /// return, that queue pair accesses no memory of its requests. Returns true for the first
+    /// caller.
+    pub(crate) fn take_down(&self, generation: QpGeneration) -> bool {
+        let (up, down) = (generation.state(false), generation.state(true));
         let first = self.state.compare_exchange(up, down, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        let (qp, incarnation) = self.joined();
-        if incarnation == which {
+        let (qp, current) = self.qp_and_generation();
+        if current == generation {
             qp.to_error();
         }
         first
     }
 
-    /// Takes what is posted on one queue pair, as flushed, if it is down and has not been replaced.
-    pub(crate) fn flush(&self, which: Incarnation, over: &mut Over) {
+    /// Moves the requests posted on this generation to `finished`, as flushed, if it is down and
+    /// not replaced.
+    pub(crate) fn flush(&self, generation: QpGeneration, finished: &mut Finished) {
         let mut queue = self.queue.lock();
-        if self.state.load(Ordering::SeqCst) == which.state(true) {
-            queue.flush(over);
+        if self.state.load(Ordering::SeqCst) == generation.state(true) {
+            queue.flush(finished);
         }
     }
 
-    /// Keeps the range of a write that failed while it may still take effect. Gives it back if that is over.
-    pub(crate) fn doubt(&self, write: InFlightHandle) -> Option<InFlightHandle> {
-        let mut doubtful = self.doubtful.lock();
+    /// Holds the range of a failed write until the queue pair is replaced. Returns the range if the
+    /// lane is up again.
+    pub(crate) fn hold_failed_write(&self, write: InFlightHandle) -> Option<InFlightHandle> {
+        let mut unsettled_writes = self.unsettled_writes.lock();
         if !self.is_down() {
             return Some(write);
         }
-        // The replacement takes the list after it has ended the state.
-        doubtful.push(write);
+        // `replace` takes the list after it has marked the lane as up.
+        unsettled_writes.push(write);
         None
     }
 
-    /// Puts a new queue pair in the place of one that was taken down, and takes what is left of the old one's requests.
-    /// Gives the ranges of writes that have been in doubt: nothing of the old queue pair's takes effect any more.
-    pub(crate) fn replace(&self, qp: Arc<dyn QueuePair>, over: &mut Over) -> Vec<InFlightHandle> {
+    /// Installs a new queue pair, and moves the requests left on the old one to `finished`. Returns
+    /// the ranges of failed writes: no write of the old queue pair can take effect any more.
+    pub(crate) fn replace(&self, qp: Arc<dyn QueuePair>, finished: &mut Finished) -> Vec<InFlightHandle> {
         let old = {
             let mut queue = self.queue.lock();
-            let mut joined = self.qp.write();
-            // Whoever took it down may not have come to this yet, and what it posted gives its memory back here.
-            joined.qp.to_error();
-            queue.flush(over);
-            let incarnation = joined.incarnation.next();
-            let old = std::mem::replace(&mut *joined, Joined { qp, incarnation });
-            self.state.store(incarnation.state(false), Ordering::SeqCst);
+            let mut connected = self.qp.write();
+            // The thread that took the lane down may not have called `to_error` yet. The memory of
+            // its requests is released here.
+            connected.qp.to_error();
+            queue.flush(finished);
+            let generation = connected.generation.next();
+            let old = std::mem::replace(&mut *connected, ConnectedQp { qp, generation });
+            self.state.store(generation.state(false), Ordering::SeqCst);
             old
         };
-        // A device may take its time to destroy one: nobody waits for that.
+        // Destroying a queue pair can be slow, so it happens without locks.
         drop(old);
-        std::mem::take(&mut *self.doubtful.lock())
+        std::mem::take(&mut *self.unsettled_writes.lock())
     }
 }
 
@@ -335,23 +352,23 @@ mod tests {
         }
     }
 
-    /// What a completion of the third of four requests says about each.
+    /// Returns the statuses that a completion of the third of four requests gives.
     fn outcome(status: WcStatus) -> Vec<WcStatus> {
         let mut queue = LaneQueue::default();
         for _ in 0..4 {
             queue.push(entry(), std::iter::empty());
         }
-        let mut over = Over::default();
-        queue.complete(2, status, &mut over);
+        let mut finished = Finished::default();
+        queue.complete(2, status, &mut finished);
         assert_eq!((queue.posted.len(), queue.next()), (1, 4));
-        // A second report of the same changes nothing.
-        queue.complete(2, status, &mut over);
+        // A second report of the same request changes nothing.
+        queue.complete(2, status, &mut finished);
         assert_eq!(queue.posted.len(), 1);
-        over.wrs.into_iter().map(|(_, status)| status).collect()
+        finished.wrs.into_iter().map(|(_, status)| status).collect()
     }
 
     #[test]
-    fn what_a_completion_says_about_earlier_requests() {
+    fn a_completion_determines_the_status_of_earlier_requests() {
         use WcStatus::*;
         assert_eq!(outcome(Success), [Success, Success, Success]);
         assert_eq!(outcome(RemAccessErr), [Success, Success, RemAccessErr]);
@@ -363,27 +380,27 @@ mod tests {
         let data = [0u8; 8];
         crate::memory::scope(|scope| {
             let mut queue = LaneQueue::default();
-            let mut over = Over::default();
+            let mut finished = Finished::default();
             for len in [1usize, 2, 3] {
                 let members = (0..len)
                     .map(|_| Member { loan: scope.lend(&data[..len]), ticket: Ticket::of_this_thread(1) });
                 queue.push(PostedWr { members: len, ..entry() }, members);
             }
-            queue.complete(0, WcStatus::Success, &mut over);
-            assert_eq!((over.wrs.len(), over.members.len()), (1, 1));
-            queue.complete(1, WcStatus::Success, &mut over);
-            assert_eq!((over.wrs.len(), over.members.len()), (2, 3));
-            queue.flush(&mut over);
-            let lengths: Vec<usize> = over.members.iter().map(|member| member.loan.len()).collect();
+            queue.complete(0, WcStatus::Success, &mut finished);
+            assert_eq!((finished.wrs.len(), finished.members.len()), (1, 1));
+            queue.complete(1, WcStatus::Success, &mut finished);
+            assert_eq!((finished.wrs.len(), finished.members.len()), (2, 3));
+            queue.flush(&mut finished);
+            let lengths: Vec<usize> = finished.members.iter().map(|member| member.loan.len()).collect();
             assert_eq!(lengths, [1, 2, 2, 3, 3, 3]);
-            assert_eq!(over.wrs[2].1, WcStatus::WrFlushErr);
-            queue.flush(&mut over);
-            assert_eq!((over.wrs.len(), queue.next()), (3, 3));
+            assert_eq!(finished.wrs[2].1, WcStatus::WrFlushErr);
+            queue.flush(&mut finished);
+            assert_eq!((finished.wrs.len(), queue.next()), (3, 3));
         });
     }
 
     #[test]
-    fn who_is_late_to_say_that_one_failed_does_not_end_its_replacement() {
+    fn a_late_failure_report_does_not_end_the_replacement() {
         let device = SoftDevice::new().unwrap();
         let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(4).unwrap();
@@ -393,25 +410,25 @@ mod tests {
         };
         let (old, new) = (queue_pair(), queue_pair());
         let lane = Lane::new(Arc::clone(&old), 0);
-        let which = lane.incarnation();
-        assert!(lane.take_down(which) && lane.is_down());
-        assert!(!lane.take_down(which));
+        let generation = lane.generation();
+        assert!(lane.take_down(generation) && lane.is_down());
+        assert!(!lane.take_down(generation));
         lane.queue.lock().push(entry(), std::iter::empty());
-        let mut over = Over::default();
-        lane.replace(Arc::clone(&new), &mut over);
-        assert_eq!((old.state(), over.wrs.len(), lane.is_down()), (QpState::Err, 1, false));
+        let mut finished = Finished::default();
+        lane.replace(Arc::clone(&new), &mut finished);
+        assert_eq!((old.state(), finished.wrs.len(), lane.is_down()), (QpState::Err, 1, false));
         lane.queue.lock().push(entry(), std::iter::empty());
-        assert!(!lane.take_down(which));
-        lane.flush(which, &mut over);
-        assert_eq!((over.wrs.len(), lane.is_down()), (1, false));
+        assert!(!lane.take_down(generation));
+        lane.flush(generation, &mut finished);
+        assert_eq!((finished.wrs.len(), lane.is_down()), (1, false));
         assert_ne!(new.state(), QpState::Err);
-        let next = lane.incarnation();
-        assert_ne!(next, which);
-        // One that is up is not flushed either.
-        lane.flush(next, &mut over);
-        assert!(over.wrs.len() == 1 && lane.take_down(next));
-        lane.flush(next, &mut over);
-        assert_eq!((over.wrs.len(), new.state()), (2, QpState::Err));
+        let next = lane.generation();
+        assert_ne!(next, generation);
+        // A queue pair that is up is not flushed either.
+        lane.flush(next, &mut finished);
+        assert!(finished.wrs.len() == 1 && lane.take_down(next));
+        lane.flush(next, &mut finished);
+        assert_eq!((finished.wrs.len(), new.state()), (2, QpState::Err));
     }
 
     #[test]

@@ -1,23 +1,28 @@
-//! A queue without a thread of its own: whoever comes first works for all (RDMAbox, section IV-A).
+//! A queue without a thread of its own: the first thread to come combines for all (RDMAbox,
+//! section IV-A).
 //!
-//! A thread appends what it has and then tries to become the combiner. If another thread is, that one will take it
-//! along: the later thread leaves. A count of events, compared after the lock has been given up, makes sure that
-//! nothing is stranded between a combiner's last look and its unlock.
+//! A thread appends its requests, then tries to become the combiner. If another thread combines,
+//! that thread takes the requests along. An event count, compared after the unlock, ensures that
+//! no request is stranded between the combiner's last check and its unlock.
 //!
-//! What a combiner cannot deal with stays with it, and it says that it has stalled *before* it looks at what it
-//! lacks. Whoever gives something back looks for that note afterwards: one of the two sees the other.
+//! A combiner that cannot post a request keeps it. It sets `stalled` *before* it checks the
+//! resource that it lacks. A thread that returns the resource reads `stalled` afterwards, so at
+//! least one of them sees the other.
+//!
+//! # Concurrency
+//! Called from any thread. `combiner` is locked before `arrived`, which is a leaf.
 
 use crate::sync::{
     Mutex, TryMutex, TryMutexGuard,
     atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
-/// Requests of type `T`, and a combiner's state `C`.
+/// A queue of requests of type `T`, with combiner state of type `C`.
 #[derive(Debug)]
 pub(crate) struct MergeQueue<T, C> {
     arrived: Mutex<Vec<T>>,
     combiner: TryMutex<C>,
-    /// Counts reasons to look at the queue.
+    /// Counts the calls that require a check of the queue.
     events: AtomicU64,
     stalled: AtomicBool,
 }
@@ -34,23 +39,25 @@ impl<T, C: Default> Default for MergeQueue<T, C> {
 }
 
 impl<T, C> MergeQueue<T, C> {
-    /// Appends requests. [`kick`](Self::kick) has to follow.
+    /// Appends requests. The caller has to [`flush`](Self::flush) afterwards.
     pub(crate) fn push(&self, requests: impl Iterator<Item = T>) {
         self.arrived.lock().extend(requests);
     }
 
-    /// Sees to it that somebody combines after this call began: this thread, or the one that is at it.
-    pub(crate) fn kick(&self, mut combine: impl FnMut(&mut Turn<'_, T, C>)) {
+    /// Makes sure that the queue is combined after this call began, by this thread or by the
+    /// current combiner.
+    pub(crate) fn flush(&self, mut combine: impl FnMut(&mut CombinerGuard<'_, T, C>)) {
         self.events.fetch_add(1, Ordering::AcqRel);
-        // Counted before the look at the lock, as a combiner gives up the lock before it looks at the count.
+        // The count is raised before the lock is tried. A combiner releases the lock before it
+        // reads the count.
         fence(Ordering::SeqCst);
         loop {
-            let Some(guard) = self.combiner.try_lock() else { return };
+            let Some(lock) = self.combiner.try_lock() else { return };
             let seen = self.events.load(Ordering::Acquire);
-            let mut turn = Turn { queue: self, guard: Some(guard) };
-            combine(&mut turn);
-            drop(turn);
-            // Whoever came while the lock was held has left its work to this thread.
+            let mut guard = CombinerGuard { queue: self, guard: Some(lock) };
+            combine(&mut guard);
+            drop(guard);
+            // Threads that found the lock held have left their requests to this thread.
             fence(Ordering::SeqCst);
             if self.events.load(Ordering::Acquire) == seen {
                 return;
@@ -58,50 +65,52 @@ impl<T, C> MergeQueue<T, C> {
         }
     }
 
-    /// Runs `f` on the combiner's state, waiting for the combiner if there is one. [`kick`](Self::kick) has to follow: who
-    /// came meanwhile has left its work to this thread.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Turn<'_, T, C>) -> R) -> R {
-        let guard = self.combiner.lock();
-        f(&mut Turn { queue: self, guard: Some(guard) })
+    /// Runs `f` on the combiner's state, after the current combiner. The caller has to
+    /// [`flush`](Self::flush) afterwards, because other threads may have left their requests to
+    /// this thread.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut CombinerGuard<'_, T, C>) -> R) -> R {
+        let lock = self.combiner.lock();
+        f(&mut CombinerGuard { queue: self, guard: Some(lock) })
     }
 
-    /// True if a combiner had to leave something. To be asked after giving back what it may have lacked; if so,
-    /// [`kick`](Self::kick).
+    /// Returns true if a combiner had to keep a request. Callers ask after they returned a
+    /// resource, and [`flush`](Self::flush) if true.
     pub(crate) fn is_stalled(&self) -> bool {
         fence(Ordering::SeqCst);
         self.stalled.load(Ordering::SeqCst)
     }
 }
 
-/// A combiner's hold on the queue.
-pub(crate) struct Turn<'a, T, C> {
+/// The lock on the combiner's state.
+pub(crate) struct CombinerGuard<'a, T, C> {
     queue: &'a MergeQueue<T, C>,
-    /// None only inside of `unlocked`.
+    /// `None` only inside `unlocked`.
     guard: Option<TryMutexGuard<'a, C>>,
 }
 
-impl<T, C> Turn<'_, T, C> {
-    /// The combiner's state.
+impl<T, C> CombinerGuard<'_, T, C> {
+    /// Returns the combiner's state.
     pub(crate) fn state(&mut self) -> &mut C {
         match &mut self.guard {
             Some(guard) => guard,
-            None => unreachable!("a turn is used by its holder only"),
+            None => unreachable!("the combiner state is not accessible inside `unlocked`"),
         }
     }
 
-    /// Moves what has arrived to where `place` says.
+    /// Moves the arrived requests to the list that `place` selects.
     pub(crate) fn collect(&mut self, place: impl FnOnce(&mut C) -> &mut Vec<T>) {
         let queue = self.queue;
         place(self.state()).append(&mut queue.arrived.lock());
     }
 
-    /// Notes whether something has to be left: `true` before the look at what is lacking.
+    /// Sets whether requests have to be kept. Set to true before the check for the missing
+    /// resource.
     pub(crate) fn set_stalled(&mut self, stalled: bool) {
         self.queue.stalled.store(stalled, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Runs `f` while others may combine.
+    /// Runs `f` while other threads may combine.
     pub(crate) fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
         self.guard = None;
         let result = f();

@@ -1,51 +1,56 @@
-//! The request path: submit, plan, admit, post, complete.
+//! The one-sided request path: submit, plan, admit, post, complete.
 //!
-//! Threads push requests into the [merge queue](merge_queue) of their direction; the one that finds no other at work
-//! [plans and admits](submit) for all and [posts](post) on a [lane], which is a queue pair with the requests posted on
-//! it. A caller that waits for its [`ticket`] polls the completion queue itself, on behalf of everybody who waits there
-//! ([`attend`]). Requests that no thread waits for are seen to by [pollers], which are started when there are any. Memory that is mapped needs none of this for a lone
-//! request ([`direct`]). A lane
-//! whose queue pair fails is [mended](mend) while the others carry on.
+//! Threads push requests into the [merge queue](merge_queue) of their direction. The thread that
+//! becomes the combiner [plans and admits](submit) the requests of all threads. It [posts](post)
+//! them on a [lane], which is a queue pair with its posted requests. The caller then waits for
+//! its [`ticket`]: one waiting thread polls the completion queue for all waiters ([`cq_wait`]).
+//! [Pollers](pollers) poll for requests that no thread waits for.
+//!
+//! A lone request on mapped memory skips all of this ([`mapped_io`]). A failed queue pair is
+//! replaced ([`qp_recovery`]) while the other lanes carry on.
+//!
+//! # Concurrency
+//! All methods may be called from any thread. `submit` documents the lock order.
 
-mod attend;
+mod async_request;
+mod busy_poll;
 mod complete;
-mod detached;
-mod direct;
+mod cq_wait;
+mod fences;
 mod lane;
-mod mend;
+mod mapped_io;
 mod merge_queue;
 #[cfg(all(loom, test))]
 mod model;
-mod order;
+mod object_pool;
+mod plug;
 mod pollers;
 mod post;
-mod serve;
-mod spare;
+mod qp_recovery;
 mod submit;
 mod ticket;
-mod together;
 
 use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
 
-pub use self::serve::Until;
+pub use self::busy_poll::Until;
 pub(crate) use self::{
-    attend::{Attendance, Waited},
+    async_request::Started,
     complete::{as_callback, in_callback},
-    detached::Started,
-    mend::Link,
+    cq_wait::{CqWaiters, WaitOutcome},
     merge_queue::MergeQueue,
+    qp_recovery::Link,
     submit::GroupOp,
     ticket::{Notice, Ticket},
 };
 use self::{
-    lane::{Lane, Over},
-    pollers::Seat,
+    busy_poll::ServeState,
+    lane::{Finished, Lane},
+    object_pool::ObjectPool,
+    pollers::PollerState,
     post::Batch,
-    serve::Service,
-    spare::Spare,
     submit::Direction,
     ticket::MAX_LANES,
 };
@@ -64,7 +69,7 @@ use crate::{
     },
 };
 
-/// What a runtime is made of.
+/// The parts that a [`Runtime`] is built from.
 pub(crate) struct RuntimeInit {
     pub pd: Arc<dyn ProtectionDomain>,
     pub cqs: Vec<Arc<dyn CompletionQueue>>,
@@ -73,7 +78,7 @@ pub(crate) struct RuntimeInit {
     pub link: Box<dyn Link>,
     pub pool: Arc<PreMrPool>,
     pub pool_mr: MrHandle,
-    /// Registrations of buffers outside of the pool.
+    /// Cache of registrations of buffers outside the pool.
     pub registrations: Arc<RegistrationCache>,
     pub admission: Admission,
     pub stats: Arc<Stats>,
@@ -82,12 +87,12 @@ pub(crate) struct RuntimeInit {
     pub signal_interval: u32,
     pub max_msg_sz: u64,
     pub polling: PollingMode,
-    /// Requests on mapped memory are carried out by their callers.
+    /// True if callers execute requests on mapped memory themselves ([`mapped_io`]).
     pub direct: bool,
     pub retry: Retry,
-    /// Time for a request.
+    /// Time limit of a request.
     pub timeout: Duration,
-    /// Time to replace a queue pair.
+    /// Time limit of a queue pair replacement.
     pub mend_timeout: Duration,
 }
 
@@ -96,12 +101,12 @@ pub(crate) struct Runtime {
     me: Weak<Runtime>,
     pd: Arc<dyn ProtectionDomain>,
     lanes: Arc<[Lane]>,
-    attendances: Vec<Attendance>,
-    /// Of the poller of each attendance.
-    seats: Vec<Arc<Seat>>,
+    cq_waiters: Vec<CqWaiters>,
+    /// One poller state per completion queue.
+    pollers: Vec<Arc<PollerState>>,
     stopping: AtomicBool,
     link: Box<dyn Link>,
-    mending: AtomicBool,
+    recovering: AtomicBool,
     pool: Arc<PreMrPool>,
     pool_mr: MrHandle,
     registrations: Arc<RegistrationCache>,
@@ -112,27 +117,30 @@ pub(crate) struct Runtime {
     signal_interval: u32,
     writes: Mutex<InFlight>,
     directions: [Direction; 2],
-    /// Held while room on a lane and the window are looked at and taken: the two directions do not see each other's
-    /// attempts, and whoever finds no room can rely on a completion to come.
+    /// Serializes the check and the reservation of lane room and admission window. Without it, both
+    /// directions could fail on each other's short-lived reservations, and no completion would
+    /// retry them.
     gate: Mutex<()>,
     last_lane: AtomicUsize,
     dead: AtomicBool,
     timeout: Duration,
     mend_timeout: Duration,
-    /// Posting executes: done outside of the combiner, so that copies of several threads run side by side.
+    /// True if posting executes the request. Combiners then post outside their lock, so that
+    /// several threads copy in parallel.
     executes_at_post: bool,
-    batches: Spare<Batch>,
-    overs: Spare<Over>,
-    /// Tickets and counts of started requests that are over.
-    idle_started: Mutex<std::collections::VecDeque<detached::Idle>>,
-    /// Started requests that were submitted and are not done.
+    batch_pool: ObjectPool<Batch>,
+    finished_pool: ObjectPool<Finished>,
+    /// Tickets and loan counts of finished started requests, kept for reuse.
+    idle_parts: Mutex<std::collections::VecDeque<async_request::IdleParts>>,
+    /// Number of started requests that are submitted and not finished.
     queued: AtomicUsize,
-    /// A thread serves what was started.
+    /// True while a thread in [`serve`](Runtime::serve) polls for all started requests.
     serving: Arc<AtomicBool>,
-    service: Service,
-    /// A thread that has started something may: completions are polled for, and not by threads that do nothing else.
+    service: ServeState,
+    /// True if callers may serve started requests: the mode polls, and has no dedicated poller
+    /// threads.
     may_be_served: bool,
-    /// Requests are carried out by their callers where they can be.
+    /// True if callers execute requests on mapped memory themselves.
     direct: bool,
 }
 
@@ -143,32 +151,32 @@ impl Runtime {
         let queues = init.cqs.len().max(1);
         let lanes = init.lanes.into_iter().take(MAX_LANES).enumerate();
         let lanes: Arc<[Lane]> = lanes.map(|(index, qp)| Lane::new(qp, index % queues)).collect();
-        let attendances: Vec<Attendance> = init
+        let cq_waiters: Vec<CqWaiters> = init
             .cqs
             .into_iter()
             .enumerate()
-            .map(|(index, cq)| Attendance::new(index, cq, init.polling, init.retry))
+            .map(|(index, cq)| CqWaiters::new(index, cq, init.polling, init.retry))
             .collect();
         let serving = Arc::new(AtomicBool::new(false));
-        let seat = || Arc::new(Seat::new(Arc::clone(&lanes), Arc::clone(&serving)));
-        let seats = (0..attendances.len()).map(|_| seat()).collect();
+        let poller = || Arc::new(PollerState::new(Arc::clone(&lanes), Arc::clone(&serving)));
+        let pollers = (0..cq_waiters.len()).map(|_| poller()).collect();
         Arc::new_cyclic(|me| Runtime {
             me: Weak::clone(me),
             pd: init.pd,
-            seats,
+            pollers,
             limits: PlanLimits {
                 mode: init.batch,
                 max_msg_sz: init.max_msg_sz,
                 max_sge: caps.max_send_sge,
                 max_chain: caps.max_send_wr / 2,
-                // What is longer than any block could never be staged.
+                // A request longer than the largest pool block could never be staged.
                 stage_threshold: init.stage_threshold.min(init.pool.max_block() as u64),
             },
             lanes,
-            attendances,
+            cq_waiters,
             stopping: AtomicBool::new(false),
             link: init.link,
-            mending: AtomicBool::new(false),
+            recovering: AtomicBool::new(false),
             pool: init.pool,
             pool_mr: init.pool_mr,
             registrations: init.registrations,
@@ -184,12 +192,12 @@ impl Runtime {
             timeout: init.timeout,
             mend_timeout: init.mend_timeout,
             executes_at_post,
-            batches: Spare::default(),
-            overs: Spare::default(),
-            idle_started: Mutex::default(),
+            batch_pool: ObjectPool::default(),
+            finished_pool: ObjectPool::default(),
+            idle_parts: Mutex::default(),
             queued: AtomicUsize::new(0),
             serving,
-            service: Service::default(),
+            service: ServeState::default(),
             may_be_served: matches!(init.polling, PollingMode::Busy | PollingMode::Adaptive),
             direct: init.direct && executes_at_post,
         })
@@ -199,47 +207,48 @@ impl Runtime {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// True while requests can be made. Notices a queue pair that has failed while nothing was under way.
+    /// Returns true while requests can be made. Reports a queue pair that failed while it was idle.
     pub(crate) fn is_alive(&self) -> bool {
         for (index, lane) in self.lanes.iter().enumerate() {
             if self.is_dead() || lane.is_down() {
                 continue;
             }
-            let (state, which) = lane.condition();
+            let (state, generation) = lane.state_and_generation();
             if state != QpState::Rts {
-                self.lane_failed(index, which);
+                self.fail_lane(index, generation);
             }
         }
         !self.is_dead()
     }
 
-    /// Longest message, for callers that split.
+    /// Returns the length limit of one message, in bytes. Callers split longer transfers.
     pub(crate) fn max_message(&self) -> u64 {
         self.limits.max_msg_sz
     }
 
-    /// A buffer of the pool, if it has one.
+    /// Returns a buffer from the pool, or `None` if the pool is exhausted.
     pub(crate) fn pooled(&self, len: usize) -> Option<Buffer> {
         self.pool.acquire(len).map(Buffer::from)
     }
 
-    /// A buffer in memory of its own, registered for as long as it exists.
+    /// Allocates a buffer in memory of its own, registered until the buffer is dropped.
     pub(crate) fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
         self.stats.registrations.inc();
         OwnBuf::new(len, &self.registrations).map(Buffer::from)
     }
 
-    /// The threshold that is in force, in bytes.
+    /// Returns the staging threshold in force, in bytes.
     pub(crate) fn stage_threshold(&self) -> u64 {
         self.limits.stage_threshold
     }
 
-    /// Bytes in flight now, and the most there ever were.
+    /// Returns the bytes in flight now, and their peak.
     pub(crate) fn in_flight(&self) -> (u64, u64) {
         (self.admission.in_flight(), self.admission.peak())
     }
 
-    /// The peer's memory in place.
+    /// Returns the mapping of the peer's memory and the offset of `remote` in it, if that memory is
+    /// mapped.
     pub(crate) fn map(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {
         if self.is_dead() {
             return None;

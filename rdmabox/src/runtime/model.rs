@@ -1,8 +1,8 @@
-//! Models of the whole path: callers, the combiner, tickets and pollers together, on a card that completes what is posted at
-//! once, or never.
+//! Loom models of the whole path: callers, the combiner, tickets and pollers.
 //!
-//! Property of all of them: every request ends exactly once, its buffer is back, and nobody waits for ever. What ends by a
-//! timeout alone is a failure: time does not pass.
+//! The modelled card completes requests at once, or never. Each request has to end exactly once,
+//! its buffer has to return, and no thread may wait forever. Time does not pass in a model, so an
+//! end by timeout is a failure.
 
 use std::{
     sync::LazyLock,
@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use super::{attend::model::ModelCq, *};
+use super::{cq_wait::model::ModelCq, *};
 use crate::{
     admission::StaticWindow,
     memory::{Lent, RegistrationLimits, scope},
@@ -20,13 +20,13 @@ use crate::{
     verbs::{Device, PostError, QpCaps, RecvWr, Rendezvous, SendFlags, SendWr, VerbsError},
 };
 
-/// What the card does with what is posted.
+/// The card's treatment of posted requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Card {
     Completes,
-    /// Completes, and says that posting executes: posts are made outside of the combiner.
+    /// Completes requests, and reports that posting executes: combiners post outside their lock.
     Executes,
-    /// Loses it.
+    /// Loses requests.
     Loses,
 }
 
@@ -75,7 +75,7 @@ impl QueuePair for ModelQp {
     }
 }
 
-/// A session whose peer gives a new queue pair, one that works, whenever it is asked.
+/// A session whose peer always provides a new, working queue pair.
 #[derive(Debug)]
 struct ModelLink(Arc<ModelCq>);
 
@@ -100,14 +100,15 @@ fn queue_pair(cq: &Arc<ModelCq>, card: Card) -> Arc<dyn QueuePair> {
     Arc::new(ModelQp { cq: Arc::clone(cq), card, failed: AtomicBool::new(false) })
 }
 
-/// What a model only needs to be there, made once.
+/// Objects that every model needs and none changes, made once.
 struct Still {
     memory: Arc<Memory>,
     pd: Arc<dyn ProtectionDomain>,
     mr: MrHandle,
 }
 
-/// Of all runs, which nobody counts by. Made by a thread with a stack of its own: a model's has no room for so many counters.
+/// Counters shared by all runs, and read by none. Made on a thread of its own, because the stack
+/// of a model's thread is too small for them.
 static STATS: LazyLock<Arc<Stats>> =
     LazyLock::new(|| std::thread::spawn(Arc::default).join().expect("a thread that makes counters"));
 
@@ -118,10 +119,10 @@ static STILL: LazyLock<Still> = LazyLock::new(|| {
     Still { memory, pd, mr }
 });
 
-/// A time that never comes.
+/// A timeout that never expires.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A runtime of one lane, whose window takes one request at a time.
+/// Returns a runtime with one lane and a window of one request.
 fn runtime(card: Card, polling: PollingMode, timeout: Duration) -> Arc<Runtime> {
     let cq = ModelCq::new();
     Runtime::new(RuntimeInit {
@@ -146,24 +147,24 @@ fn runtime(card: Card, polling: PollingMode, timeout: Duration) -> Arc<Runtime> 
     })
 }
 
-/// A runtime that sleeps soonest and never runs out of time.
+/// Returns a runtime that sleeps as soon as possible and never times out.
 fn patient(card: Card) -> Arc<Runtime> {
     runtime(card, PollingMode::EventBatch, NEVER)
 }
 
 static DATA: [u8; 8] = [0; 8];
 
-/// Where caller `index` writes: no two of them are adjacent.
+/// Returns the address that caller `index` writes to. No two of them are adjacent.
 fn remote(index: u64) -> RemoteAddr {
     RemoteAddr { addr: index << 20, rkey: 1 }
 }
 
-/// A blocking write of caller `index`.
+/// Makes a blocking write of caller `index`.
 fn write(runtime: &Runtime, index: u64) -> Result<(), RequestError> {
     scope(|scope| runtime.run(true, 1, std::iter::once((remote(index), scope.lend(&DATA)))))
 }
 
-/// A write of caller `index` that was started.
+/// Starts a write of caller `index`.
 fn start(runtime: &Arc<Runtime>, index: u64) -> Started<&'static [u8]> {
     let (ticket, count) = runtime.take_idle(1);
     let lent = Lent::<&'static [u8]>::new(&DATA, count);
@@ -172,7 +173,7 @@ fn start(runtime: &Arc<Runtime>, index: u64) -> Started<&'static [u8]> {
     Started::new(Arc::clone(runtime), ticket, lent)
 }
 
-/// Starts a caller. The stack of a model's first thread is too small for one.
+/// Runs a caller on a new thread. The stack of a model's first thread is too small.
 fn caller(runtime: &Arc<Runtime>, call: impl FnOnce(&Arc<Runtime>) + Send + 'static) -> JoinHandle<()> {
     let runtime = Arc::clone(runtime);
     spawn("caller".into(), move || call(&runtime)).expect("a thread of a model")
@@ -182,7 +183,7 @@ fn join<const N: usize>(callers: [JoinHandle<()>; N]) {
     callers.into_iter().for_each(|caller| caller.join().expect("a caller"));
 }
 
-/// All that was taken has been given back.
+/// Asserts that all resources have been returned.
 fn assert_idle(runtime: &Runtime) {
     assert_eq!(runtime.in_flight().0, 0);
     assert!(runtime.lanes.iter().all(|lane| lane.is_idle() && lane.queue.lock().is_empty()));
@@ -195,16 +196,17 @@ fn two_write(card: Card) {
     assert_idle(&runtime);
 }
 
-/// Two blocking callers, one of whom may post for the other, poll for the other, or have to wait for the window. Catches a
-/// request posted for a caller that does not come to know where to wait, and one that waits for room nobody gives.
+/// Two blocking callers, each of which may post or poll for the other, or wait for the window.
+/// Catches a request posted for a caller that does not learn where to wait. Catches a wait for
+/// room that no thread returns.
 #[test]
 fn blocking_calls_end() {
     check(Some(2), || two_write(Card::Completes));
     check(Some(2), || two_write(Card::Executes));
 }
 
-/// The session ends while a caller waits: the call ends by its completion or with the session. Catches a request that is
-/// submitted just as everything is being failed.
+/// The session ends while a caller waits: the call completes, or ends with the session. Catches a
+/// request submitted while all requests are being failed.
 #[test]
 fn a_call_ends_with_the_session() {
     for card in [Card::Completes, Card::Loses] {
@@ -221,8 +223,9 @@ fn a_call_ends_with_the_session() {
     }
 }
 
-/// The session ends while a request is started that nobody waits for: the callback is run, and the poller ends. Catches a
-/// poller that sleeps on when what it attends is ended by hand.
+/// The session ends during a started request without a waiting thread: the callback runs, and the
+/// poller stops. Catches a poller that stays asleep when its requests are failed without a
+/// completion.
 #[test]
 fn a_poller_ends_with_the_session() {
     check(Some(2), || {
@@ -242,7 +245,7 @@ fn a_poller_ends_with_the_session() {
     });
 }
 
-/// Its own thread's waker.
+/// A waker that unparks its thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -251,7 +254,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a started write as an executor of one task does.
+/// Waits for a started write like an executor with one task.
 fn block_on(started: Started<&'static [u8]>) {
     let waker = Waker::from(Arc::new(Unpark(current())));
     while !started.poll(&waker) {
@@ -260,7 +263,7 @@ fn block_on(started: Started<&'static [u8]>) {
     assert_eq!(started.finish(), (Ok(()), Some(&DATA[..])));
 }
 
-/// Ends the session, and with it the pollers, when everything that was started is done.
+/// Ends the session, and with it the pollers, when all started requests are done.
 fn end_when_done(runtime: &Runtime) {
     while runtime.queued.load(Ordering::SeqCst) != 0 {
         crate::sync::yield_now();
@@ -270,9 +273,10 @@ fn end_when_done(runtime: &Runtime) {
     assert_idle(runtime);
 }
 
-/// A started write whose owner comes later, as a thread, a task or a callback, while another caller may post it, serve it
-/// or need the room that it has. Afterwards the session ends, and with it the poller.
-fn one_is_started(card: Card, own: fn(Started<&'static [u8]>)) {
+/// Runs a started write that gets its owner later, while another caller may post it, complete it
+/// or need its room. The owner is a thread, a task or a callback. The session and its poller end
+/// afterwards.
+fn check_one_started(card: Card, own: fn(Started<&'static [u8]>)) {
     let runtime = patient(card);
     let starter = caller(&runtime, move |runtime| own(start(runtime, 0)));
     let writer = caller(&runtime, |runtime| assert_eq!(write(runtime, 1), Ok(())));
@@ -280,41 +284,41 @@ fn one_is_started(card: Card, own: fn(Started<&'static [u8]>)) {
     end_when_done(&runtime);
 }
 
-/// Catches an owner that is entered too late for the last completion.
+/// Catches an owner that is set too late for the last completion.
 #[test]
 fn a_started_request_ends_for_a_thread() {
     check(Some(1), || {
-        one_is_started(Card::Completes, |started| assert_eq!(started.wait(), (Ok(()), Some(&DATA[..]))));
+        check_one_started(Card::Completes, |started| assert_eq!(started.wait(), (Ok(()), Some(&DATA[..]))));
     });
 }
 
-/// Catches a task that is not woken because nobody polls.
+/// Catches a task that is not woken because no thread polls.
 #[test]
 fn a_started_request_ends_for_a_task() {
-    check(Some(1), || one_is_started(Card::Completes, block_on));
+    check(Some(1), || check_one_started(Card::Completes, block_on));
 }
 
-/// Catches a poller that goes to sleep over a request that is just being posted, and one that the end of the session does
-/// not reach.
+/// Catches a poller that parks while a request is being posted, and a poller that misses the end
+/// of the session.
 #[test]
 fn a_callback_is_run() {
     check(Some(2), || {
-        one_is_started(Card::Completes, |started| {
+        check_one_started(Card::Completes, |started| {
             started.then(|result, buf| assert_eq!((result, buf), (Ok(()), Some(&DATA[..]))));
         });
     });
 }
 
-/// One thread serves, and another starts something as it leaves. Catches a request that nobody attends: its owner has woken no poller because somebody
-/// serves, who has not seen it; and a poller that leaves something to a thread that has left.
+/// One thread serves, and another starts requests while it leaves. Catches a request without a
+/// poller: its thread woke none because of the serving thread, which did not see the request.
 #[test]
-fn what_is_started_while_somebody_serves_is_served() {
+fn a_request_started_while_a_thread_serves_is_completed() {
     check_serving(Until::AllDone);
 }
 
-/// The same of one who leaves when anything is done: what else there is goes to a poller.
+/// The same with a thread that stops when any request is done and leaves the rest to a poller.
 #[test]
-fn what_is_left_by_one_who_serves_until_anything_is_done_is_served() {
+fn a_request_left_by_a_serving_thread_is_completed() {
     check_serving(Until::AnyDone);
 }
 
@@ -332,7 +336,8 @@ fn check_serving(until: Until) {
     });
 }
 
-/// A poller serves callers that never poll. Catches a poller that stops over a request that is just being posted.
+/// A poller serves callers that never poll. Catches a poller that stops while a request is being
+/// posted.
 #[test]
 fn a_poller_serves_callers() {
     check(Some(1), || {
@@ -344,10 +349,12 @@ fn a_poller_serves_callers() {
     });
 }
 
-/// A request whose time is over is ended with its lane; another caller's, posted there or waiting for room, ends as well,
-/// on the new queue pair if need be. Catches a request that is neither posted nor withdrawn, and one that is both. With one
-/// preemption only: with two a request can be on its way to its lane while it is given up, and the second look, after
-/// 10 ms, never comes where time does not pass.
+/// A timed-out request ends with its lane. Another caller's request, posted there or waiting for
+/// room, ends as well, if need be on the new queue pair. Catches a request that is neither posted
+/// nor withdrawn, and one that is both.
+///
+/// Limited to one preemption. With two, a request can be on its way to the lane while it is
+/// abandoned, and the second attempt after 10 ms never comes because time does not pass.
 #[test]
 fn a_timeout_ends_a_request_once() {
     check(Some(1), || {

@@ -1,12 +1,16 @@
-//! Pollers: threads that attend a completion queue for requests that no thread waits for.
+//! Pollers: threads that poll a completion queue for requests that no thread waits for.
 //!
-//! Blocking callers poll for themselves and need none. A callback, a task that awaits, or a shared completion queue
-//! (SCQ(M) of the paper) makes the queue's poller start; it works while something is outstanding there and sleeps
-//! otherwise.
+//! Blocking callers poll for themselves. A callback, a task that awaits, or a shared completion
+//! queue (SCQ(M) of the paper) starts the queue's poller. The poller polls while requests are
+//! outstanding there, and parks otherwise.
+//!
+//! # Concurrency
+//! Any thread may wake a poller. `wanted` is set after a post and cleared before the last check,
+//! so no request is missed. `handle` is a leaf.
 
 use std::sync::Arc;
 
-use super::{Runtime, lane::Lane, ticket::Attendee};
+use super::{Runtime, lane::Lane, ticket::CqWaiter};
 use crate::{
     sync::{
         JoinHandle, Mutex, OnceLock, Thread,
@@ -16,37 +20,38 @@ use crate::{
     verbs::WorkCompletion,
 };
 
-/// A poller's place at its completion queue.
+/// State of the poller of a completion queue.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct PollerState {
     lanes: Arc<[Lane]>,
-    /// There may be something to attend.
+    /// True if requests may be outstanding.
     wanted: AtomicBool,
     thread: OnceLock<Thread>,
     handle: Mutex<Option<JoinHandle<()>>>,
-    /// Another thread serves what was started ([`serve`](super::serve)).
+    /// True while another thread serves all started requests ([`busy_poll`](super::busy_poll)).
     served: Arc<AtomicBool>,
 }
 
-impl Seat {
-    pub(crate) fn new(lanes: Arc<[Lane]>, served: Arc<AtomicBool>) -> Seat {
+impl PollerState {
+    pub(crate) fn new(lanes: Arc<[Lane]>, served: Arc<AtomicBool>) -> PollerState {
         let (wanted, thread, handle) = (AtomicBool::new(false), OnceLock::new(), Mutex::new(None));
-        Seat { lanes, wanted, thread, handle, served }
+        PollerState { lanes, wanted, thread, handle, served }
     }
 
-    pub(super) fn is_idle(&self, attendance: usize) -> bool {
-        self.lanes.iter().filter(|lane| lane.attended_by == attendance).all(Lane::is_idle)
+    pub(super) fn is_idle(&self, cq_index: usize) -> bool {
+        self.lanes.iter().filter(|lane| lane.cq_index == cq_index).all(Lane::is_idle)
     }
 }
 
-impl Attendee for Seat {
-    fn is_settled_on(&self, attendance: usize) -> bool {
-        let over = || self.is_idle(attendance) || self.served.load(Ordering::SeqCst);
+impl CqWaiter for PollerState {
+    fn is_settled_on(&self, cq_index: usize) -> bool {
+        let over = || self.is_idle(cq_index) || self.served.load(Ordering::SeqCst);
         if !over() {
             return false;
         }
         self.wanted.store(false, Ordering::SeqCst);
-        // Somebody who posted before this, or stopped to serve, has found it wanted, and relies on it.
+        // A thread that posted, or stopped to serve, before this store saw `wanted` set and woke no
+        // poller. This check sees its requests.
         if over() {
             return true;
         }
@@ -62,105 +67,106 @@ impl Attendee for Seat {
 }
 
 impl Runtime {
-    /// Sees to it that what is outstanding on a completion queue is attended.
-    pub(super) fn drive(&self, attendance: usize) {
+    /// Makes sure that the poller of a completion queue polls, unless a thread serves all started
+    /// requests.
+    pub(super) fn wake_poller(&self, cq_index: usize) {
         if self.is_served() {
             return;
         }
-        let seat = &self.seats[attendance];
-        if seat.wanted.swap(true, Ordering::SeqCst) {
+        let poller = &self.pollers[cq_index];
+        if poller.wanted.swap(true, Ordering::SeqCst) {
             return;
         }
-        if seat.thread.get().is_some() {
-            return seat.wake();
+        if poller.thread.get().is_some() {
+            return poller.wake();
         }
-        let mut handle = seat.handle.lock();
+        let mut handle = poller.handle.lock();
         if handle.is_some() || self.stopping.load(Ordering::SeqCst) {
-            return seat.wake();
+            return poller.wake();
         }
         let Some(me) = self.me.upgrade() else { return };
-        let own = Arc::clone(seat);
-        let thread =
-            spawn(format!("rdmabox-poll-{attendance}"), move || me.poll_for_others(attendance, &own));
+        let own = Arc::clone(poller);
+        let thread = spawn(format!("rdmabox-poll-{cq_index}"), move || me.run_poller(cq_index, &own));
         match thread {
             Ok(started) => {
-                let _ = seat.thread.set(started.thread().clone());
+                let _ = poller.thread.set(started.thread().clone());
                 *handle = Some(started);
             }
             Err(e) => {
                 drop(handle);
-                log::error!("no thread to poll with: {e}");
+                log::error!("cannot start a poller thread: {e}");
                 self.fail();
             }
         }
     }
 
-    /// Everything that is outstanding anywhere is attended, if requests were started that nobody may be waiting for:
-    /// a request waits for the room that they take.
-    pub(super) fn drive_what_was_started(&self) {
+    /// Wakes the pollers of all busy completion queues, if started requests are unfinished. A
+    /// request may be waiting for room that started requests hold.
+    pub(super) fn wake_pollers_for_started(&self) {
         if self.queued.load(Ordering::SeqCst) == 0 {
             return;
         }
-        for attendance in 0..self.attendances.len() {
-            if !self.seats[attendance].is_idle(attendance) {
-                self.drive(attendance);
+        for cq_index in 0..self.cq_waiters.len() {
+            if !self.pollers[cq_index].is_idle(cq_index) {
+                self.wake_poller(cq_index);
             }
         }
     }
 
-    fn poll_for_others(&self, index: usize, seat: &Arc<Seat>) {
-        // Whoever started this thread may not have come to it yet, and from now on others may have to wake it.
-        let _ = seat.thread.set(current());
+    fn run_poller(&self, index: usize, poller: &Arc<PollerState>) {
+        // The starting thread may not have set this yet, and from now on other threads may have to
+        // wake this one.
+        let _ = poller.thread.set(current());
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         while !self.stopping.load(Ordering::SeqCst) {
-            if !seat.wanted.load(Ordering::SeqCst) {
+            if !poller.wanted.load(Ordering::SeqCst) {
                 park();
                 continue;
             }
-            // Nobody else looks at the time of these requests.
+            // No other thread checks these requests for timeouts.
             let deadline = now() + self.timeout / 2;
-            match self.attendances[index].attend(seat, deadline, &self.stats, &dispatch) {
-                super::Waited::Done => {}
-                super::Waited::TimedOut => self.end_overdue(index),
-                super::Waited::Broken(e) => {
-                    log::error!("{e}");
+            match self.cq_waiters[index].wait_as(poller, deadline, &self.stats, &dispatch) {
+                super::WaitOutcome::Done => {}
+                super::WaitOutcome::TimedOut => self.fail_overdue_lanes(index),
+                super::WaitOutcome::Broken(e) => {
+                    log::error!("completion queue: {e}");
                     self.fail();
                 }
             }
         }
     }
 
-    /// Ends the lanes whose oldest request has been out for longer than a request may.
-    pub(super) fn end_overdue(&self, attendance: usize) {
-        for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.attended_by == attendance)
-        {
+    /// Fails the lanes whose oldest request has exceeded the timeout.
+    pub(super) fn fail_overdue_lanes(&self, cq_index: usize) {
+        for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.cq_index == cq_index) {
             let queue = lane.queue.lock();
             let overdue =
                 queue.oldest().is_some_and(|posted| now().saturating_duration_since(posted) >= self.timeout);
-            let which = lane.incarnation();
+            let generation = lane.generation();
             drop(queue);
             if overdue {
                 log::warn!("lane {index}: no completion within {:?}", self.timeout);
-                self.lane_failed(index, which);
+                self.fail_lane(index, generation);
             }
         }
     }
 
-    /// Makes pollers end.
+    /// Makes all pollers stop.
     pub(super) fn stop_pollers(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        for (seat, attendance) in self.seats.iter().zip(&self.attendances) {
-            attendance.wake();
-            // One that is being started finds its place under the lock.
-            drop(seat.handle.lock());
-            seat.wake();
+        for (poller, cq_waiters) in self.pollers.iter().zip(&self.cq_waiters) {
+            cq_waiters.wake();
+            // Waits for a thread that is starting the poller, so that the wake reaches it.
+            drop(poller.handle.lock());
+            poller.wake();
         }
     }
 
-    /// Waits for the pollers to end, after [`fail`](Self::fail). One does not wait for itself.
+    /// Waits until the pollers have stopped, after [`fail`](Self::fail). A poller does not wait for
+    /// itself.
     pub(crate) fn join_pollers(&self) {
-        for seat in &self.seats {
-            let handle = seat.handle.lock().take();
+        for poller in &self.pollers {
+            let handle = poller.handle.lock().take();
             if let Some(handle) = handle
                 && handle.thread().id() != current().id()
                 && !super::in_callback()

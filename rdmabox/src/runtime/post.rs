@@ -1,4 +1,12 @@
-//! From a plan to posted work requests: staging or registering local memory, and one doorbell per chain.
+//! Turns a plan into posted work requests: stages or registers local memory, one doorbell per
+//! chain.
+//!
+//! A [`Batch`] collects work requests for one lane, and [`Runtime::post`] posts it. Payloads up
+//! to the threshold are staged through the pool, longer ones are registered for the request.
+//!
+//! # Concurrency
+//! Runs on the combiner's thread. It takes the lane's queue, then the queue pair's reader lock.
+//! Refused requests are finished without locks.
 
 use std::sync::Arc;
 
@@ -6,8 +14,8 @@ use smallvec::SmallVec;
 
 use super::{
     Runtime, Ticket,
-    lane::{Kind, Member, Over, PostedWr, wr_id},
-    order::Fetched,
+    fences::FenceTracker,
+    lane::{Finished, Kind, Member, PostedWr, wr_id},
     submit::{GroupOp, Pending, Request},
 };
 use crate::{
@@ -17,20 +25,20 @@ use crate::{
     verbs::{Access, MrHandle, RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError, WcStatus},
 };
 
-/// A work request that is ready but for its place in the queue.
+/// A work request that has no sequence number yet.
 #[derive(Debug)]
 struct Ready {
     op: SendOp,
-    /// Elements in `Batch::sges`; empty with inline data.
+    /// Range of its elements in `Batch::sges`; empty for inline data.
     sges: std::ops::Range<usize>,
-    /// Its first member in `Batch::members`.
+    /// Index of its first member in `Batch::members`.
     first_member: usize,
     inline: bool,
     flags: SendFlags,
     posted: PostedWr,
 }
 
-/// Work requests for one lane, in order. Reused.
+/// Work requests for one lane, in order. Batches are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     lane: usize,
@@ -39,13 +47,13 @@ pub(crate) struct Batch {
     sges: Vec<Sge>,
     ready: Vec<Ready>,
     members: Vec<Member>,
-    /// Tickets that this thread does not wait for.
-    others: Vec<Arc<Ticket>>,
-    refused: Over,
+    /// Tickets in the batch that other parties wait for.
+    other_tickets: Vec<Arc<Ticket>>,
+    refused: Finished,
 }
 
-/// What a work request is made of, but for its members.
-struct Parts {
+/// The parts of a work request, except for its members.
+struct WrParts {
     op: SendOp,
     kind: Kind,
     flags: SendFlags,
@@ -56,7 +64,7 @@ struct Parts {
 }
 
 impl Batch {
-    /// The first `count` work requests of a plan.
+    /// Builds a batch of the first `count` work requests of a plan.
     pub(crate) fn singles(
         runtime: &Runtime,
         lane: usize,
@@ -66,7 +74,7 @@ impl Batch {
         picked: &mut [Option<Pending>],
     ) -> Box<Batch> {
         let chain = if runtime.limits.mode.chains() { runtime.limits.max_chain.max(1) as usize } else { 1 };
-        let mut batch = runtime.batches.take();
+        let mut batch = runtime.batch_pool.take();
         (batch.lane, batch.chain) = (lane, chain);
         for wr in &plan.wrs[..count] {
             let first = batch.members.len();
@@ -81,7 +89,7 @@ impl Batch {
             } else {
                 (SendOp::Read { remote: wr.remote }, Kind::Read)
             };
-            let parts = Parts {
+            let parts = WrParts {
                 op,
                 kind,
                 flags: SendFlags::empty(),
@@ -95,7 +103,7 @@ impl Batch {
         batch
     }
 
-    /// An ordered list: one chain whatever the mode.
+    /// Builds a batch of an ordered list, which is one chain in every batch mode.
     pub(crate) fn group(
         runtime: &Runtime,
         lane: usize,
@@ -103,11 +111,11 @@ impl Batch {
         ticket: &Arc<Ticket>,
         admitted: u64,
     ) -> Box<Batch> {
-        let mut batch = runtime.batches.take();
+        let mut batch = runtime.batch_pool.take();
         (batch.lane, batch.chain) = (lane, ops.len());
-        // The whole list was admitted at once and is counted out with its last step.
+        // The list was admitted as a whole. Its last step carries the admitted bytes.
         let last = ops.len() - 1;
-        let mut fetched = Fetched::default();
+        let mut fetched = FenceTracker::default();
         for (index, step) in ops.into_iter().enumerate() {
             let change = step.changes();
             let len = step.loan.len() as u64;
@@ -122,14 +130,14 @@ impl Batch {
             let first = batch.members.len();
             batch.members.push(Member { loan: step.loan, ticket: Arc::clone(ticket) });
             let admitted = if index == last { admitted } else { 0 };
-            batch.add(runtime, Parts { op: step.op, kind, flags, len, admitted, staged, change }, first);
+            batch.add(runtime, WrParts { op: step.op, kind, flags, len, admitted, staged, change }, first);
         }
         batch
     }
 
-    /// Adds a work request of the members from `first_member` on.
-    fn add(&mut self, runtime: &Runtime, parts: Parts, first_member: usize) {
-        let Parts { op, kind, flags, len, admitted, staged, change } = parts;
+    /// Adds a work request with the members from `first_member` on.
+    fn add(&mut self, runtime: &Runtime, parts: WrParts, first_member: usize) {
+        let WrParts { op, kind, flags, len, admitted, staged, change } = parts;
         let members = &self.members[first_member..];
         let mut posted = PostedWr {
             lane: self.lane,
@@ -152,15 +160,17 @@ impl Batch {
             }
             let mut lkey = runtime.pool_mr.lkey();
             if staged && posted.staging.is_none() && members.len() > runtime.limits.max_sge as usize {
-                // The pool is exhausted, and the parts are too many for one request without it.
-                match stage_apart(runtime, len) {
+                // The pool is exhausted, and the request has too many parts to be posted unstaged.
+                match stage_outside_pool(runtime, len) {
                     Ok((staging, handle)) => {
                         lkey = handle.lkey();
                         posted.staging = Some(staging);
                         posted.registrations.push(handle);
                     }
-                    // The post will refuse it.
-                    Err(e) => log::error!("no memory to gather {} requests: {e}", members.len()),
+                    // The post refuses this request, because it has too many elements.
+                    Err(e) => {
+                        log::error!("cannot allocate a staging buffer for {} requests: {e}", members.len())
+                    }
                 }
             }
             match &posted.staging {
@@ -177,7 +187,7 @@ impl Batch {
                 }
                 None => {
                     for member in members {
-                        self.sges.push(runtime.describe(&member.loan, &mut posted.registrations));
+                        self.sges.push(runtime.sge_for(&member.loan, &mut posted.registrations));
                     }
                 }
             }
@@ -186,25 +196,25 @@ impl Batch {
     }
 }
 
-/// Notes at the tickets of work requests that these are posted, before they are.
-fn note_posted(wrs: &[Ready], members: &[Member], attended_by: usize) {
+/// Counts the work requests at their tickets. Called before the post.
+fn mark_posted(wrs: &[Ready], members: &[Member], cq_index: usize) {
     for wr in wrs {
         for member in &members[wr.first_member..wr.first_member + wr.posted.members] {
-            member.ticket.posted_on(attended_by);
+            member.ticket.posted_on(cq_index);
         }
     }
 }
 
-/// A buffer outside of the pool, registered for one request.
-fn stage_apart(runtime: &Runtime, len: u64) -> Result<(PreMrBuf, MrHandle), String> {
-    // A pool of one block: the block is what requests know how to copy through.
+/// Allocates a buffer outside the pool and registers it for one request.
+fn stage_outside_pool(runtime: &Runtime, len: u64) -> Result<(PreMrBuf, MrHandle), String> {
+    // A pool of one block, because requests copy through pool blocks.
     let len = len as usize;
     let memory = Memory::private(len.next_power_of_two().max(4096)).map_err(|e| e.to_string())?;
     let memory = Arc::new(memory);
     runtime.stats.registrations.inc();
     let bytes = memory.len() as u64;
     let handle = runtime.pd.register(&memory, 0, bytes, Access::LOCAL_WRITE).map_err(|e| e.to_string())?;
-    let block = PreMrPool::new(memory, len).acquire(len).ok_or("it is too long")?;
+    let block = PreMrPool::new(memory, len).acquire(len).ok_or("longer than a staging block")?;
     Ok((block, handle))
 }
 
@@ -215,18 +225,20 @@ fn register(runtime: &Runtime, loan: &Loan) -> Result<(Sge, MrHandle), VerbsErro
 }
 
 impl Runtime {
-    /// True if the bytes may be copied through the pool: they are not registered as they are.
+    /// Returns true if the bytes may be copied through the pool, because they are not registered
+    /// memory.
     pub(super) fn is_stageable(&self, loan: &Loan) -> bool {
         !self.pool.contains(loan.addr(), loan.len()) && self.cached(loan).is_none()
     }
 
-    /// The registration of the memory that the bytes are in, if its owner had it registered.
+    /// Returns the registration that covers the bytes, if their owner made one.
     fn cached(&self, loan: &Loan) -> Option<MrHandle> {
         self.registrations.find(loan.addr(), loan.len() as u64, Access::LOCAL_WRITE)
     }
 
-    /// The element for memory that is not staged. A registration made for it is added to `registrations`.
-    fn describe(&self, loan: &Loan, registrations: &mut SmallVec<[MrHandle; 4]>) -> Sge {
+    /// Returns the element for memory that is not staged. Adds the registration that it uses to
+    /// `registrations`.
+    fn sge_for(&self, loan: &Loan, registrations: &mut SmallVec<[MrHandle; 4]>) -> Sge {
         let len = loan.len() as u64;
         if self.pool.contains(loan.addr(), loan.len()) {
             self.stats.registered_bytes.add(len);
@@ -246,15 +258,16 @@ impl Runtime {
                 sge
             }
             Err(e) => {
-                // The device has no room for it: an element that names nothing makes the request, and it alone, fail
-                // with a protection error.
+                // The device cannot register the memory. An invalid element makes this request
+                // alone fail, with a protection error.
                 log::error!("cannot register a caller's buffer: {e}");
                 Sge { addr: 0, length: loan.len() as u32, lkey: 0 }
             }
         }
     }
 
-    /// True if work request `index` of a chain of `count` asks for a completion: the last one speaks for the chain.
+    /// Returns true if work request `index` of a chain of `count` is signaled. The last one reports
+    /// the whole chain.
     fn is_signaled(&self, index: usize, count: usize) -> bool {
         let interval = self.signal_interval as usize;
         index + 1 == count || (interval != 0 && (index + 1).is_multiple_of(interval))
@@ -262,14 +275,14 @@ impl Runtime {
 
     /// Posts a batch on its lane.
     pub(super) fn post(&self, mut batch: Box<Batch>) {
-        let Batch { lane: index, chain, sges, ready, members, others, refused } = &mut *batch;
+        let Batch { lane: index, chain, sges, ready, members, other_tickets, refused } = &mut *batch;
         let index = *index;
         let lane = &self.lanes[index];
-        let attended_by = lane.attended_by;
-        let which = {
-            // Held over the post, so that a completion cannot come before its request is in the queue.
+        let cq_index = lane.cq_index;
+        let generation = {
+            // Held during the post, so that no completion precedes its request in the queue.
             let mut queue = lane.queue.lock();
-            let (qp, which) = lane.joined();
+            let (qp, generation) = lane.qp_and_generation();
             let mut rest = &ready[..];
             let mut accepted = 0;
             while !rest.is_empty() {
@@ -290,7 +303,7 @@ impl Runtime {
                         },
                     })
                     .collect();
-                note_posted(now, members, attended_by);
+                mark_posted(now, members, cq_index);
                 self.stats.count_post(now.len());
                 let signaled = list.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED)).count();
                 self.stats.unsignaled.add((now.len() - signaled) as u64);
@@ -299,8 +312,9 @@ impl Runtime {
                     Err(e) => {
                         log::debug!("lane {index}: {e}");
                         accepted += e.posted;
-                        // What was posted of a refused chain has no signaled end: the queue pair is of no use any more.
-                        note_posted(later, members, attended_by);
+                        // The posted part of a refused chain has no signaled end, so the queue pair
+                        // is unusable.
+                        mark_posted(later, members, cq_index);
                         break;
                     }
                 }
@@ -311,9 +325,10 @@ impl Runtime {
                 let own = members.by_ref().take(wr.posted.members);
                 if i < accepted {
                     let elsewhere = own.inspect(|member| {
-                        let known = others.last().is_some_and(|last| Arc::ptr_eq(last, &member.ticket));
-                        if !known && !member.ticket.is_mine() {
-                            others.push(Arc::clone(&member.ticket));
+                        let known =
+                            other_tickets.last().is_some_and(|last| Arc::ptr_eq(last, &member.ticket));
+                        if !known && !member.ticket.is_owned_by_current_thread() {
+                            other_tickets.push(Arc::clone(&member.ticket));
                         }
                     });
                     queue.push(wr.posted, elsewhere);
@@ -322,28 +337,29 @@ impl Runtime {
                     refused.wrs.push((wr.posted, WcStatus::WrFlushErr));
                 }
             }
-            which
+            generation
         };
         sges.clear();
         if !refused.wrs.is_empty() {
-            self.finish_what(|over| self.take_down(index, which, over));
+            self.finish_taken(|finished| self.take_down(index, generation, finished));
             self.finish_all(refused);
             self.after_flush(index);
         } else if lane.is_down() {
-            // It failed after the places were promised: whoever took it down may have missed these.
+            // The lane failed after its entries were reserved. The thread that took it down may
+            // have missed these requests.
             self.flush_if_down(index);
         }
-        if self.attendances[attended_by].has_poller() {
-            self.drive(attended_by);
-            others.clear();
+        if self.cq_waiters[cq_index].has_poller() {
+            self.wake_poller(cq_index);
+            other_tickets.clear();
         }
-        for ticket in others.drain(..) {
+        for ticket in other_tickets.drain(..) {
             if ticket.is_detached() {
-                self.drive(attended_by);
+                self.wake_poller(cq_index);
             } else if ticket.has_thread() {
-                self.attendances[attended_by].expect(&ticket);
+                self.cq_waiters[cq_index].register_expected(&ticket);
             }
         }
-        self.batches.put(batch);
+        self.batch_pool.put(batch);
     }
 }

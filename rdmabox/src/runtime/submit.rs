@@ -1,12 +1,14 @@
-//! What a combiner does: plan, admit, hand to the post (RDMAbox, section IV-A).
+//! The combiner: plans, admits and posts the queued requests (RDMAbox, section IV-A).
 //!
-//! A thread appends its requests to the merge queue of their direction, and one of the threads combines. It plans
-//! everything that has gathered, lets through what the admission window takes, and posts it as one chain. What has to
-//! wait, for the window or for a write in flight that it would overtake, stays in the queue and can still be merged.
-//! Nothing waits in order to be batched.
+//! A thread appends its requests to the merge queue of their direction, and one of the threads
+//! combines. The combiner plans all queued requests, admits as many as the window allows, and
+//! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
+//! They wait for the window, or for an overlapping write in flight. No request waits for the sake
+//! of batching.
 //!
-//! Locks: a direction's combiner, then the gate, or a lane's queue. The merge queue itself, the set of writes in flight and the
-//! tickets are leaves.
+//! # Concurrency
+//! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
+//! The locks of the merge queue, the writes in flight and the tickets are leaves.
 
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use smallvec::SmallVec;
 use super::{
     Runtime, Ticket,
     lane::Lane,
-    merge_queue::{MergeQueue, Turn},
+    merge_queue::{CombinerGuard, MergeQueue},
     post::Batch,
 };
 use crate::{
@@ -26,10 +28,10 @@ use crate::{
     verbs::{RemoteAddr, SendOp},
 };
 
-/// Up to so many bytes a request is small: others do not wait long for it.
+/// Length in bytes up to which a request is small: it delays other requests little.
 const SMALL: u64 = 16 << 10;
 
-/// A request of a caller: one READ or WRITE, or the steps of an ordered list.
+/// A caller's request: one READ or WRITE, or the steps of an ordered list.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Moved a few times; a box would be an allocation per list.
 pub(crate) enum Request {
@@ -45,7 +47,7 @@ pub(crate) struct GroupOp {
 }
 
 impl GroupOp {
-    /// The remote range that it changes.
+    /// Returns the remote range that the step changes.
     pub(crate) fn changes(&self) -> Option<(RemoteAddr, u64)> {
         match self.op {
             SendOp::Write { remote, .. } => Some((remote, self.loan.len() as u64)),
@@ -70,10 +72,10 @@ impl Pending {
     }
 }
 
-/// What a combiner works with; reused.
+/// Working storage of a combiner, reused.
 #[derive(Debug, Default)]
 pub(crate) struct Combiner {
-    /// Taken from the queue, in order of arrival, not posted yet.
+    /// Requests taken from the queue and not posted yet, in order of arrival.
     backlog: Vec<Pending>,
     items: Vec<Item>,
     plan: Plan,
@@ -86,11 +88,11 @@ pub(crate) struct Combiner {
 pub(super) type Direction = MergeQueue<Pending, Combiner>;
 
 pub(super) const READ: usize = 0;
-/// Ordered lists go this way, too.
+/// Also the direction of ordered lists.
 pub(super) const WRITE: usize = 1;
 
 impl Runtime {
-    /// Runs requests of one direction and waits for all of them. `count` is how many there are.
+    /// Runs `count` requests of one direction and waits for all of them.
     pub(crate) fn run(
         &self,
         write: bool,
@@ -105,7 +107,7 @@ impl Runtime {
         self.wait(&ticket)
     }
 
-    /// Submits requests of one direction for a ticket of `count` requests.
+    /// Submits `count` requests of one direction for a ticket.
     pub(crate) fn start(
         &self,
         write: bool,
@@ -114,10 +116,10 @@ impl Runtime {
         ticket: &Arc<Ticket>,
     ) {
         let direction = self.queue(write, count, requests, ticket);
-        self.kick(direction);
+        self.flush(direction);
     }
 
-    /// Puts requests into the queue of their direction, which is to be kicked.
+    /// Queues requests and returns their direction. The caller has to flush that direction.
     pub(super) fn queue(
         &self,
         write: bool,
@@ -151,29 +153,31 @@ impl Runtime {
         let ticket = Ticket::of_this_thread(ops.len());
         let pending = Pending { request: Request::Group(ops), ticket: Arc::clone(&ticket) };
         self.directions[WRITE].push(std::iter::once(pending));
-        self.kick(WRITE);
+        self.flush(WRITE);
         self.wait(&ticket)
     }
 
-    /// Sees to it that somebody looks at the queue after this call began.
-    pub(super) fn kick(&self, direction: usize) {
-        self.directions[direction].kick(|turn| {
-            turn.collect(|combiner| &mut combiner.backlog);
+    /// Makes sure that the queue is combined after this call began, by this thread or by the
+    /// current combiner.
+    pub(super) fn flush(&self, direction: usize) {
+        self.directions[direction].flush(|guard| {
+            guard.collect(|combiner| &mut combiner.backlog);
             if self.is_dead() {
-                let failed = std::mem::take(&mut turn.state().backlog);
-                turn.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
+                let failed = std::mem::take(&mut guard.state().backlog);
+                guard.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
             } else {
-                self.combine(direction, turn);
+                self.combine(direction, guard);
             }
         });
     }
 
-    /// Takes what of a ticket is not being posted out of the queues, as timed out: it has had no effect.
+    /// Removes the unposted requests of a ticket from the queues. They time out, without any
+    /// effect.
     pub(super) fn withdraw(&self, ticket: &Arc<Ticket>) {
         for direction in [READ, WRITE] {
-            let withdrawn = self.directions[direction].with(|turn| {
-                turn.collect(|combiner| &mut combiner.backlog);
-                let backlog = &mut turn.state().backlog;
+            let withdrawn = self.directions[direction].with(|guard| {
+                guard.collect(|combiner| &mut combiner.backlog);
+                let backlog = &mut guard.state().backlog;
                 let (own, others) = std::mem::take(backlog)
                     .into_iter()
                     .partition(|pending| Arc::ptr_eq(&pending.ticket, ticket));
@@ -181,7 +185,7 @@ impl Runtime {
                 own
             });
             self.fail_pending(withdrawn, &RequestError::Timeout(self.timeout));
-            self.kick(direction);
+            self.flush(direction);
         }
     }
 
@@ -197,38 +201,40 @@ impl Runtime {
         }
     }
 
-    /// Plans and posts what can go now.
-    fn combine(&self, direction: usize, turn: &mut Turn<'_, Pending, Combiner>) {
+    /// Plans and posts the requests that can be posted now.
+    fn combine(&self, direction: usize, guard: &mut CombinerGuard<'_, Pending, Combiner>) {
         loop {
-            if turn.state().backlog.is_empty() {
-                turn.set_stalled(false);
+            if guard.state().backlog.is_empty() {
+                guard.set_stalled(false);
                 return;
             }
-            // Set before looking at what is in flight: a completion after the look finds it set.
-            turn.set_stalled(true);
-            let combiner = turn.state();
+            // Set before the combiner checks the requests in flight. A completion after that check finds
+            // the flag set.
+            guard.set_stalled(true);
+            let combiner = guard.state();
             let batch = match &combiner.backlog[0].request {
                 Request::Group(_) => self.take_group(combiner),
                 Request::Single { .. } => self.take_singles(direction == WRITE, combiner),
             };
             let Some(batch) = batch else {
-                // What holds the room may have been posted just now, for requests that nobody waits for.
+                // Started requests without a waiting thread may hold the room. Pollers have to
+                // complete them.
                 let awaited = |pending: &Pending| pending.ticket.has_thread() || pending.ticket.is_detached();
-                if turn.state().backlog.iter().any(awaited) {
-                    turn.unlocked(|| self.drive_what_was_started());
+                if guard.state().backlog.iter().any(awaited) {
+                    guard.unlocked(|| self.wake_pollers_for_started());
                 }
                 return;
             };
             if self.executes_at_post {
-                turn.unlocked(|| self.post(batch));
+                guard.unlocked(|| self.post(batch));
             } else {
                 self.post(batch);
             }
-            turn.collect(|combiner| &mut combiner.backlog);
+            guard.collect(|combiner| &mut combiner.backlog);
         }
     }
 
-    /// An ordered list, if it can go now.
+    /// Takes an ordered list off the backlog, if it can be posted now.
     fn take_group(&self, combiner: &mut Combiner) -> Option<Box<Batch>> {
         let Request::Group(ops) = &combiner.backlog[0].request else { return None };
         {
@@ -256,7 +262,8 @@ impl Runtime {
         Some(Batch::group(self, lane, ops, &ticket, bytes))
     }
 
-    /// The singles at the head of the backlog, as far as window, lanes and writes in flight allow.
+    /// Takes singles off the head of the backlog, as far as window, lanes and writes in flight
+    /// allow.
     fn take_singles(&self, write: bool, combiner: &mut Combiner) -> Option<Box<Batch>> {
         combiner.items.clear();
         let small = combiner.backlog.iter().all(|pending| match &pending.request {
@@ -264,7 +271,7 @@ impl Runtime {
             Request::Group(_) => true,
         });
         let lane = self.lane_with_room(1, small)?;
-        // More cannot be posted now; what is left is planned when it is its turn.
+        // More requests cannot be posted now. The rest is planned in a later round.
         let most = self.lanes[lane].room().max(1).saturating_mul(self.limits.max_sge.max(1) as usize);
         {
             let writes = self.writes.lock();
@@ -272,7 +279,7 @@ impl Runtime {
                 let Request::Single { remote, loan } = &pending.request else { break };
                 let len = loan.len() as u64;
                 if write && writes.overlaps(*remote, len) {
-                    // Later ones may not overtake it either: they might overlap it.
+                    // Later writes may not overtake this one: they might overlap it.
                     self.stats.overlap_waits.inc();
                     break;
                 }
@@ -324,7 +331,7 @@ impl Runtime {
             }
         }
         if !kept.is_empty() {
-            // Back to the head of the queue.
+            // The kept requests return to the head of the queue.
             kept.append(backlog);
             std::mem::swap(kept, backlog);
         }
@@ -333,9 +340,12 @@ impl Runtime {
         Some(batch)
     }
 
-    /// A lane with room for `count` requests, by turns; one that nobody is posting on, if there is. Who asks one thing at a time stays on the lane
-    /// of the last one, where the peer looks first, and so do small requests, as long as they need not wait there for others: they leave together, and come
-    /// back together.
+    /// Chooses a lane with room for `count` requests, round robin. Prefers lanes that no thread is
+    /// posting on.
+    ///
+    /// A thread with one request at a time stays on the last lane, which the peer polls first.
+    /// Small requests stay there too, until they would have to wait behind others, so that they
+    /// share doorbells and completions.
     fn lane_with_room(&self, count: usize, small: bool) -> Option<usize> {
         let stays = |lane: &Lane| if small { lane.takes_small() } else { lane.is_idle() };
         let has_room = |lane: &Lane| count <= lane.room();

@@ -1,7 +1,12 @@
-//! What a caller waits on: a count of requests that are not done, the first error, and who is to be told.
+//! A ticket: the count of a caller's unfinished requests, the first error, and the owner to
+//! notify.
 //!
-//! One mechanism behind three front doors: the owner of a ticket is a thread that blocks, a task to be woken, or a
-//! callback to be run. Tickets are reused: those of blocking calls by their thread, the others by their session.
+//! The owner is a blocked thread, a task to wake, or a callback to run. Tickets are reused: those
+//! of blocking calls by their thread, the others by their session.
+//!
+//! # Concurrency
+//! Any thread may complete a request. The locks of `owner` and `error` are leaves. Wakers and
+//! callbacks are neither run nor dropped under them.
 
 use std::{cell::RefCell, fmt, sync::Arc, task::Waker, time::Instant};
 
@@ -14,18 +19,19 @@ use crate::{
     },
 };
 
-/// Most lanes of a session.
+/// Lane limit of a session, which also bounds its completion queues.
 pub(crate) const MAX_LANES: usize = 16;
 
-/// Tickets that each thread keeps: one is of use at a time, and others may still hold the last ones.
-const KEPT_EACH: usize = 4;
+/// Tickets kept per thread. A thread uses one at a time, but other threads may briefly hold the
+/// previous ones.
+const KEPT_PER_THREAD: usize = 4;
 
-/// To be run with the outcome.
+/// A function that is called with the outcome.
 pub(crate) type Callback = Box<dyn FnOnce(Result<(), RequestError>) + Send>;
 
-/// Who is told.
+/// The party that is notified of the end.
 enum Owner {
-    Nobody,
+    Unset,
     Thread(Thread),
     Task(Waker),
     Callback(Callback),
@@ -34,7 +40,7 @@ enum Owner {
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Owner::Nobody => "Nobody",
+            Owner::Unset => "Unset",
             Owner::Thread(_) => "Thread",
             Owner::Task(_) => "Task",
             Owner::Callback(_) => "Callback",
@@ -42,7 +48,8 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// What the one who finished a request has to do for the ticket's owner, when it holds no lock.
+/// The notification that a completing thread owes the ticket's owner. It is delivered without any
+/// lock.
 #[must_use = "the owner waits for it"]
 pub(crate) enum Notice {
     Nothing,
@@ -51,29 +58,29 @@ pub(crate) enum Notice {
     Run(Callback, Result<(), RequestError>),
 }
 
-/// Somebody whom the completions of a lane concern.
-pub(crate) trait Attendee: Send + Sync + fmt::Debug {
-    /// True if nothing of it is outstanding on `lane`.
-    fn is_settled_on(&self, lane: usize) -> bool;
-    /// Makes it look.
+/// A party that waits for completions of a completion queue.
+pub(crate) trait CqWaiter: Send + Sync + fmt::Debug {
+    /// Returns true if none of its requests is outstanding on completion queue `cq`.
+    fn is_settled_on(&self, cq: usize) -> bool;
+    /// Wakes it, so that it checks its state.
     fn wake(&self);
 }
 
 #[derive(Debug)]
 pub(crate) struct Ticket {
     remaining: AtomicUsize,
-    /// How many of its requests are posted on each lane.
+    /// Number of posted, uncompleted requests per completion queue.
     posted: [AtomicU32; MAX_LANES],
     failed: AtomicBool,
     error: Mutex<Option<RequestError>>,
     owner: Mutex<Owner>,
-    /// The thread that owns it, as [`thread_number`]; zero for none.
+    /// Number of the owning thread ([`thread_number`]); 0 for none.
     thread: AtomicU64,
-    /// Nobody polls for it: its completions have to be attended.
+    /// True if no thread waits for it, so that a poller has to complete it.
     detached: AtomicBool,
-    /// Its requests outlive the call that makes them.
+    /// True if the requests outlive the call that makes them.
     outlives_call: bool,
-    /// When it was submitted.
+    /// Time of submission.
     started: Instant,
 }
 
@@ -84,7 +91,7 @@ impl Ticket {
             posted: std::array::from_fn(|_| AtomicU32::new(0)),
             failed: AtomicBool::new(false),
             error: Mutex::new(None),
-            owner: Mutex::new(Owner::Nobody),
+            owner: Mutex::new(Owner::Unset),
             thread: AtomicU64::new(0),
             detached: AtomicBool::new(false),
             outlives_call,
@@ -92,10 +99,11 @@ impl Ticket {
         }
     }
 
-    /// A ticket of the calling thread for `requests` requests. Allocates nothing as a rule: each thread keeps a few.
+    /// Returns a ticket for `requests` requests, owned by the calling thread. Normally reuses a
+    /// ticket of this thread, without an allocation.
     pub(crate) fn of_this_thread(requests: usize) -> Arc<Ticket> {
         thread_local! {
-            static KEPT: RefCell<Vec<Arc<Ticket>>> = const { RefCell::new(Vec::new()) };
+            static MAX_KEPT: RefCell<Vec<Arc<Ticket>>> = const { RefCell::new(Vec::new()) };
         }
         let fresh = || {
             let ticket = Ticket::new(false);
@@ -103,9 +111,9 @@ impl Ticket {
             ticket.thread.store(thread_number(), Ordering::Relaxed);
             ticket
         };
-        let reused = KEPT.try_with(|kept| {
+        let reused = MAX_KEPT.try_with(|kept| {
             let mut kept = kept.try_borrow_mut().ok()?;
-            // One that somebody still holds, if only to drop it, is left alone.
+            // Skips a ticket that another thread still holds, if only to drop it.
             for place in kept.iter_mut() {
                 if let Some(ticket) = Arc::get_mut(place) {
                     ticket.renew(requests);
@@ -115,7 +123,7 @@ impl Ticket {
             let mut ticket = fresh();
             ticket.renew(requests);
             let ticket = Arc::new(ticket);
-            if kept.len() < KEPT_EACH {
+            if kept.len() < KEPT_PER_THREAD {
                 kept.push(Arc::clone(&ticket));
             }
             Some(ticket)
@@ -127,15 +135,16 @@ impl Ticket {
         })
     }
 
-    /// A ticket that nobody owns yet, for `requests` requests; in `old` if nobody else holds that.
-    pub(crate) fn of_nobody(requests: usize, old: Option<Arc<Ticket>>) -> Arc<Ticket> {
+    /// Returns a ticket without an owner for `requests` requests. Reuses `old` if no other thread
+    /// holds it.
+    pub(crate) fn unowned(requests: usize, old: Option<Arc<Ticket>>) -> Arc<Ticket> {
         let mut ticket = old.unwrap_or_else(|| Arc::new(Ticket::new(true)));
         if Arc::get_mut(&mut ticket).is_none() {
             ticket = Arc::new(Ticket::new(true));
         }
         if let Some(unshared) = Arc::get_mut(&mut ticket) {
             unshared.renew(requests);
-            *unshared.owner.lock() = Owner::Nobody;
+            *unshared.owner.lock() = Owner::Unset;
             unshared.thread.store(0, Ordering::Relaxed);
             unshared.detached.store(false, Ordering::Relaxed);
         }
@@ -143,7 +152,7 @@ impl Ticket {
     }
 
     fn renew(&mut self, requests: usize) {
-        debug_assert!((0..MAX_LANES).all(|lane| self.is_settled_on(lane)));
+        debug_assert!((0..MAX_LANES).all(|cq| self.is_settled_on(cq)));
         self.remaining.store(requests, Ordering::Relaxed);
         if self.failed.swap(false, Ordering::Relaxed) {
             *self.error.lock() = None;
@@ -155,57 +164,54 @@ impl Ticket {
         self.remaining.load(Ordering::Acquire) == 0
     }
 
-    /// When it was submitted.
+    /// Returns the time of submission.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
-    /// Notes that one of its requests is posted on `lane`. Before the post.
-    pub(crate) fn posted_on(&self, lane: usize) {
-        self.posted[lane].fetch_add(1, Ordering::SeqCst);
+    /// Counts a request that is about to be posted on a lane of completion queue `cq`.
+    pub(crate) fn posted_on(&self, cq: usize) {
+        self.posted[cq].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A lane that something of it is outstanding on.
-    pub(crate) fn unsettled_lane(&self) -> Option<usize> {
-        (0..MAX_LANES).find(|lane| !self.is_settled_on(*lane))
+    /// Returns a completion queue on which requests are outstanding.
+    pub(crate) fn unsettled_cq(&self) -> Option<usize> {
+        (0..MAX_LANES).find(|cq| !self.is_settled_on(*cq))
     }
 
-    /// True if only one of its requests is not done: whoever completes that one knows that it is the last.
+    /// Returns true if only one request is unfinished. The thread that completes it then knows that
+    /// it is the last.
     pub(crate) fn has_one_part_left(&self) -> bool {
         self.remaining.load(Ordering::Acquire) == 1
     }
 
-    /// One request is done: posted on `lane`, or never posted. Its loan has to be back. Tells what is to be done for the
-    /// owner, and whether this was the last.
-    pub(crate) fn complete_one(
-        &self,
-        lane: Option<usize>,
-        result: Result<(), RequestError>,
-    ) -> (Notice, bool) {
+    /// Completes one request, whose loan has been returned. `cq` is `None` if it was never posted.
+    /// Returns the notification to deliver, and whether this was the last request.
+    pub(crate) fn complete_one(&self, cq: Option<usize>, result: Result<(), RequestError>) -> (Notice, bool) {
         if let Err(e) = result {
             self.error.lock().get_or_insert(e);
             self.failed.store(true, Ordering::Release);
         }
         let all = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
-        let settled = lane.is_some_and(|lane| self.posted[lane].fetch_sub(1, Ordering::AcqRel) == 1);
-        if !(all || settled) || self.is_mine() {
+        let settled = cq.is_some_and(|cq| self.posted[cq].fetch_sub(1, Ordering::AcqRel) == 1);
+        if !(all || settled) || self.is_owned_by_current_thread() {
             return (Notice::Nothing, all);
         }
         let mut owner = self.owner.lock();
         let notice = match &*owner {
-            Owner::Nobody => Notice::Nothing,
+            Owner::Unset => Notice::Nothing,
             Owner::Thread(thread) => Notice::Unpark(thread.clone()),
             Owner::Task(_) | Owner::Callback(_) if !all => Notice::Nothing,
-            Owner::Task(_) | Owner::Callback(_) => match std::mem::replace(&mut *owner, Owner::Nobody) {
+            Owner::Task(_) | Owner::Callback(_) => match std::mem::replace(&mut *owner, Owner::Unset) {
                 Owner::Task(waker) => Notice::Wake(waker),
                 Owner::Callback(callback) => Notice::Run(callback, self.result()),
-                Owner::Nobody | Owner::Thread(_) => Notice::Nothing,
+                Owner::Unset | Owner::Thread(_) => Notice::Nothing,
             },
         };
         (notice, all)
     }
 
-    /// The outcome, once done.
+    /// Returns the outcome of a finished ticket.
     pub(crate) fn result(&self) -> Result<(), RequestError> {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
@@ -213,40 +219,42 @@ impl Ticket {
         self.error.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// True if its requests outlive the call that makes them.
+    /// Returns true if the requests outlive the call that makes them.
     pub(crate) fn outlives_call(&self) -> bool {
         self.outlives_call
     }
 
-    /// True if the calling thread owns it.
-    pub(crate) fn is_mine(&self) -> bool {
+    /// Returns true if the calling thread owns it.
+    pub(crate) fn is_owned_by_current_thread(&self) -> bool {
         self.thread.load(Ordering::Relaxed) == thread_number()
     }
 
-    /// True if a thread waits for it, or will.
+    /// Returns true if it is owned by a thread, which waits for it or will.
     pub(crate) fn has_thread(&self) -> bool {
         self.thread.load(Ordering::SeqCst) != 0
     }
 
-    /// True if nobody polls for it.
+    /// Returns true if no thread waits for it.
     pub(crate) fn is_detached(&self) -> bool {
         self.detached.load(Ordering::SeqCst)
     }
 
     /// Makes the calling thread its owner.
-    pub(crate) fn own(&self) {
+    pub(crate) fn set_owner_thread(&self) {
         drop(self.change_owner(Owner::Thread(current())));
         self.thread.store(thread_number(), Ordering::SeqCst);
     }
 
-    /// Gives the old one, which is not to be dropped under the lock: that of a task is an executor's code.
+    /// Replaces the owner and returns the old one. The caller drops it without the lock, because a
+    /// waker's drop is executor code.
     #[must_use]
     fn change_owner(&self, owner: Owner) -> Owner {
         std::mem::replace(&mut *self.owner.lock(), owner)
     }
 
-    /// Makes a task its owner, to be woken when it is done. True if it is done already, and the task is not woken.
-    pub(crate) fn own_by_task(&self, waker: &Waker) -> bool {
+    /// Makes a task its owner, to be woken at the end. Returns true, without waking the task, if
+    /// the ticket is done already.
+    pub(crate) fn set_owner_task(&self, waker: &Waker) -> bool {
         if self.is_done() {
             return true;
         }
@@ -254,22 +262,23 @@ impl Ticket {
             drop(self.change_owner(Owner::Task(waker.clone())));
         }
         self.detached.store(true, Ordering::SeqCst);
-        // Either this sees the last completion, or that one sees the waker.
+        // Either this load sees the last completion, or that completion sees the waker.
         let done = self.is_done();
         if done {
-            // Idle tickets are kept, and a task need not be.
-            drop(self.change_owner(Owner::Nobody));
+            // The ticket is kept for reuse, and must not keep the task alive.
+            drop(self.change_owner(Owner::Unset));
         }
         done
     }
 
-    /// Makes a callback its owner, to be run when it is done. Gives it back if it is done already.
-    pub(crate) fn own_by_callback(&self, callback: Callback) -> Result<(), Callback> {
+    /// Makes a callback its owner, to be run at the end. Returns the callback if the ticket is done
+    /// already.
+    pub(crate) fn set_owner_callback(&self, callback: Callback) -> Result<(), Callback> {
         let mut owner = self.owner.lock();
         if self.is_done() {
             return Err(callback);
         }
-        // The last completion takes the lock after this.
+        // The last completion takes the lock after this block.
         let old = std::mem::replace(&mut *owner, Owner::Callback(callback));
         drop(owner);
         drop(old);
@@ -278,9 +287,9 @@ impl Ticket {
     }
 }
 
-impl Attendee for Ticket {
-    fn is_settled_on(&self, lane: usize) -> bool {
-        self.posted[lane].load(Ordering::SeqCst) == 0
+impl CqWaiter for Ticket {
+    fn is_settled_on(&self, cq: usize) -> bool {
+        self.posted[cq].load(Ordering::SeqCst) == 0
     }
 
     fn wake(&self) {
@@ -299,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// A task that notes, when the last of its wakers goes, whether the ticket's lock is free.
+    /// A task that records, when its last waker is dropped, whether the ticket's lock is free.
     struct Task {
         ticket: Arc<Ticket>,
         free: Arc<Mutex<Vec<bool>>>,
@@ -316,23 +325,23 @@ mod tests {
     }
 
     #[test]
-    fn a_task_goes_without_the_lock_and_as_soon_as_it_is_not_needed() {
-        let ticket = Ticket::of_nobody(1, None);
+    fn a_waker_is_dropped_without_the_lock_when_the_owner_changes() {
+        let ticket = Ticket::unowned(1, None);
         let free = Arc::new(Mutex::new(Vec::new()));
-        let own_by_task = || {
+        let set_owner_task = || {
             let task = Task { ticket: Arc::clone(&ticket), free: Arc::clone(&free) };
-            ticket.own_by_task(&Waker::from(Arc::new(task)))
+            ticket.set_owner_task(&Waker::from(Arc::new(task)))
         };
-        assert!(!own_by_task());
-        // By another one, a thread, and a callback that comes too late.
-        assert!(!own_by_task());
+        assert!(!set_owner_task());
+        // The owner is replaced by another task, by a thread, and by a callback.
+        assert!(!set_owner_task());
         assert_eq!(*free.lock(), [true]);
-        ticket.own();
+        ticket.set_owner_thread();
         assert_eq!(*free.lock(), [true; 2]);
-        assert!(!own_by_task());
-        assert!(ticket.own_by_callback(Box::new(|_| {})).is_ok());
+        assert!(!set_owner_task());
+        assert!(ticket.set_owner_callback(Box::new(|_| {})).is_ok());
         assert_eq!(*free.lock(), [true; 3]);
-        assert!(!own_by_task());
+        assert!(!set_owner_task());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (notice, last) = ticket.complete_one(None, Ok(()));
@@ -340,7 +349,7 @@ mod tests {
             });
         });
         assert_eq!(*free.lock(), [true; 4]);
-        assert!(own_by_task());
+        assert!(set_owner_task());
         assert_eq!(*free.lock(), [true; 5]);
     }
 }

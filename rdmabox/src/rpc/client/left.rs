@@ -131,7 +131,7 @@ impl RpcClient {
             return false;
         }
         // Another thread that takes messages may have one that it has not handed on.
-        if !in_order && !self.attendance.glance(&self.stats, &|wcs| self.dispatch(wcs)) {
+        if !in_order && !self.cq_waiters.poll_until_empty(&self.stats, &|wcs| self.dispatch(wcs)) {
             return false;
         }
         // What another thread has taken the answer of has no owner. First these, then the time: a slot that has another call meanwhile has another time.
@@ -143,7 +143,7 @@ impl RpcClient {
         self.stats.calls_fetched.inc();
         if self.end_started(slot, result) {
             // Whoever has been told may sleep on the completion queue.
-            self.attendance.wake();
+            self.cq_waiters.wake();
         }
     }
 

@@ -1,14 +1,14 @@
-//! Models of the combiner.
+//! Loom models of the combiner.
 
 use std::sync::Arc;
 
 use super::*;
 use crate::sync::model::{check, go};
 
-/// A request: whose, and its number there.
+/// A request: the number of its caller, and its number there.
 type Request = (u8, u8);
 
-/// What combiners have done, in order.
+/// Requests handled by combiners, in order.
 #[derive(Debug, Default)]
 struct Done {
     backlog: Vec<Request>,
@@ -17,11 +17,11 @@ struct Done {
 
 type Queue = MergeQueue<Request, Done>;
 
-/// Takes everything that is there, and more that comes while it is posted.
-fn combine_all(turn: &mut Turn<'_, Request, Done>) {
+/// Takes all requests, including those that arrive during the post.
+fn combine_all(guard: &mut CombinerGuard<'_, Request, Done>) {
     loop {
-        turn.collect(|state| &mut state.backlog);
-        let state = turn.state();
+        guard.collect(|state| &mut state.backlog);
+        let state = guard.state();
         if state.backlog.is_empty() {
             return;
         }
@@ -29,21 +29,21 @@ fn combine_all(turn: &mut Turn<'_, Request, Done>) {
     }
 }
 
-/// As a combiner whose posts execute: one request at a time, while others combine.
-fn combine_unlocked(turn: &mut Turn<'_, Request, Done>) {
+/// Takes one request at a time and unlocks during each post, like a combiner whose posts execute.
+fn combine_unlocked(guard: &mut CombinerGuard<'_, Request, Done>) {
     loop {
-        turn.collect(|state| &mut state.backlog);
-        let state = turn.state();
+        guard.collect(|state| &mut state.backlog);
+        let state = guard.state();
         if state.backlog.is_empty() {
             return;
         }
         let first = state.backlog.remove(0);
         state.done.push(first);
-        turn.unlocked(|| {});
+        guard.unlocked(|| {});
     }
 }
 
-/// Everything was taken once, that of each caller in its order, and nothing is left.
+/// Asserts that each request was taken once, in its caller's order.
 fn assert_done(queue: &Queue, callers: &[u8]) {
     assert!(queue.arrived.lock().is_empty(), "stranded");
     let combiner = queue.combiner.lock();
@@ -55,13 +55,13 @@ fn assert_done(queue: &Queue, callers: &[u8]) {
     }
 }
 
-fn callers_push(counts: &'static [u8], combine: fn(&mut Turn<'_, Request, Done>)) {
+fn callers_push(counts: &'static [u8], combine: fn(&mut CombinerGuard<'_, Request, Done>)) {
     let queue = Arc::new(Queue::default());
     let call = |queue: Arc<Queue>, caller: u8| {
         move || {
             for number in 0..counts[usize::from(caller)] {
                 queue.push(std::iter::once((caller, number)));
-                queue.kick(combine);
+                queue.flush(combine);
             }
         }
     };
@@ -71,8 +71,8 @@ fn callers_push(counts: &'static [u8], combine: fn(&mut Turn<'_, Request, Done>)
     assert_done(&queue, counts);
 }
 
-/// A caller that finds a combiner at work leaves, and its request is posted all the same. Catches a combiner that does
-/// not look again after its unlock, or may look too early.
+/// A caller that finds a combiner leaves, and its request is still posted. Catches a combiner
+/// that does not check again after its unlock, or checks too early.
 #[test]
 fn a_request_left_to_the_combiner_is_taken() {
     check(None, || callers_push(&[1, 1], combine_all));
@@ -80,29 +80,30 @@ fn a_request_left_to_the_combiner_is_taken() {
     check(Some(2), || callers_push(&[1, 1, 1], combine_all));
 }
 
-/// The same where others combine during a post. Catches a combiner that keeps requests in its hands over the unlock.
+/// The same with other combiners during a post. Catches a combiner that holds requests across the
+/// unlock.
 #[test]
 fn requests_are_taken_once_and_in_order_while_others_combine() {
     check(Some(3), || callers_push(&[2, 1], combine_unlocked));
     check(Some(2), || callers_push(&[1, 1, 1], combine_unlocked));
 }
 
-/// A request that found no room goes when room is given back. Catches a combiner that looks for room before it says that
-/// it has stalled, and one who gives back and asks too early.
+/// A request without room is posted when room is returned. Catches a combiner that checks for
+/// room before it sets `stalled`, and a returning thread that reads `stalled` too early.
 #[test]
-fn whoever_gives_room_back_sees_a_combiner_that_has_stalled() {
+fn returned_room_wakes_a_stalled_combiner() {
     check(None, || {
         let queue = Arc::new(Queue::default());
         let room = Arc::new(AtomicU64::new(0));
         let combine = |room: Arc<AtomicU64>| {
-            move |turn: &mut Turn<'_, Request, Done>| {
-                turn.collect(|state| &mut state.backlog);
-                turn.set_stalled(true);
-                // As the admission window is read.
+            move |guard: &mut CombinerGuard<'_, Request, Done>| {
+                guard.collect(|state| &mut state.backlog);
+                guard.set_stalled(true);
+                // With the ordering of the admission window's load.
                 if room.load(Ordering::Relaxed) > 0 {
-                    let state = turn.state();
+                    let state = guard.state();
                     state.done.append(&mut state.backlog);
-                    turn.set_stalled(false);
+                    guard.set_stalled(false);
                 }
             }
         };
@@ -111,19 +112,19 @@ fn whoever_gives_room_back_sees_a_combiner_that_has_stalled() {
             move || {
                 room.fetch_add(1, Ordering::AcqRel);
                 if queue.is_stalled() {
-                    queue.kick(combine(room));
+                    queue.flush(combine(room));
                 }
             }
         });
         queue.push(std::iter::once((0, 0)));
-        queue.kick(combine(room));
+        queue.flush(combine(room));
         other.join().unwrap();
         assert_done(&queue, &[1]);
     });
 }
 
-/// A request that is withdrawn is not taken as well, and a caller that came meanwhile is served. Catches a withdrawal that
-/// is not followed by a look at what came.
+/// A withdrawn request is not posted as well, and a caller that came meanwhile is served. Catches
+/// a withdrawal without a flush.
 #[test]
 fn a_request_is_taken_or_withdrawn() {
     check(Some(3), || {
@@ -133,20 +134,20 @@ fn a_request_is_taken_or_withdrawn() {
                 let queue = Arc::clone(&queue);
                 go(move || {
                     queue.push(std::iter::once((caller, 0)));
-                    queue.kick(combine_all);
+                    queue.flush(combine_all);
                 })
             })
             .collect();
-        let withdrawn = queue.with(|turn| {
-            turn.collect(|state| &mut state.backlog);
-            let state = turn.state();
+        let withdrawn = queue.with(|guard| {
+            guard.collect(|state| &mut state.backlog);
+            let state = guard.state();
             let (own, rest) =
                 std::mem::take(&mut state.backlog).into_iter().partition(|(whose, _)| *whose == 0);
             state.backlog = rest;
             let own: Vec<Request> = own;
             own
         });
-        queue.kick(combine_all);
+        queue.flush(combine_all);
         others.into_iter().for_each(|other| other.join().unwrap());
         queue.combiner.lock().done.extend(&withdrawn);
         assert_done(&queue, &[1, 1]);

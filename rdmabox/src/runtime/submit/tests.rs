@@ -1,4 +1,4 @@
-//! Which lane a combiner posts on.
+//! Tests of the choice of a lane.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{
     verbs::{Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair},
 };
 
-/// For a runtime that never posts.
+/// The link of a runtime that never posts.
 #[derive(Debug)]
 struct NoLink;
 
@@ -68,12 +68,12 @@ fn runtime(lanes: usize) -> Arc<Runtime> {
     })
 }
 
-/// The lanes that `times` batches of `count` work requests would go to.
+/// Returns the lanes chosen for `times` batches of `count` work requests.
 fn chosen(runtime: &Runtime, count: usize, times: usize) -> Vec<Option<usize>> {
     (0..times).map(|_| runtime.lane_with_room(count, false)).collect()
 }
 
-/// One with something under way on each lane.
+/// Returns a runtime with one request in flight on each lane.
 fn busy(lanes: usize) -> Arc<Runtime> {
     let runtime = runtime(lanes);
     runtime.lanes.iter().for_each(|lane| lane.reserve(1));
@@ -81,7 +81,7 @@ fn busy(lanes: usize) -> Arc<Runtime> {
 }
 
 #[test]
-fn who_asks_one_thing_at_a_time_stays_on_a_lane() {
+fn a_lone_request_stays_on_the_last_lane() {
     let runtime = runtime(4);
     assert_eq!(chosen(&runtime, 1, 3), [Some(0); 3]);
     runtime.lanes[0].reserve(1);
@@ -91,7 +91,7 @@ fn who_asks_one_thing_at_a_time_stays_on_a_lane() {
 }
 
 #[test]
-fn small_requests_stay_together_as_long_as_they_need_not_wait() {
+fn small_requests_share_a_lane_until_they_would_wait() {
     let runtime = runtime(3);
     let post = |small| {
         let lane = runtime.lane_with_room(1, small).unwrap();
@@ -101,12 +101,12 @@ fn small_requests_stay_together_as_long_as_they_need_not_wait() {
     };
     let small = |count: usize| (0..count).map(|_| post(true)).collect::<Vec<_>>();
     assert_eq!(small(17), [vec![0; 16], vec![1]].concat());
-    // A large one goes to the idle one, and those that come then do not stay behind it.
+    // A large request uses the idle lane, and later small ones avoid it.
     assert_eq!(post(false), 2);
     assert_eq!(small(1), [0]);
     assert_eq!(small(2), [1, 1]);
     assert_eq!(post(false), 2);
-    // Nothing is left of them.
+    // All requests on the lane are done.
     runtime.lanes[2].vacate(2);
     assert_eq!(post(false), 2);
     runtime.lanes[2].vacate(1);
@@ -123,7 +123,7 @@ fn lanes_take_turns() {
 }
 
 #[test]
-fn one_without_the_room_is_passed_over() {
+fn a_lane_without_room_is_skipped() {
     let runtime = busy(4);
     let depth = DEPTH as usize;
     runtime.lanes[1].reserve(depth - 2);
@@ -138,22 +138,22 @@ fn one_without_the_room_is_passed_over() {
 }
 
 #[test]
-fn one_that_is_down_is_passed_over() {
+fn a_lane_that_is_down_is_skipped() {
     let runtime = busy(3);
-    assert!(runtime.lanes[0].take_down(runtime.lanes[0].incarnation()));
+    assert!(runtime.lanes[0].take_down(runtime.lanes[0].generation()));
     assert_eq!(chosen(&runtime, 1, 3), [Some(1), Some(2), Some(1)]);
-    // Nothing is under way on it any more, which is no reason to stay there.
+    // A lane that is down counts as idle, but is not kept.
     let alone = self::runtime(2);
-    assert!(alone.lanes[0].take_down(alone.lanes[0].incarnation()));
+    assert!(alone.lanes[0].take_down(alone.lanes[0].generation()));
     assert_eq!(chosen(&alone, 1, 2), [Some(1); 2]);
 }
 
 #[test]
-fn one_that_somebody_is_posting_on_is_the_last_choice() {
+fn a_lane_with_a_posting_thread_is_chosen_last() {
     let runtime = runtime(3);
     let posting = [runtime.lanes[0].queue.lock(), runtime.lanes[2].queue.lock()];
     assert_eq!(chosen(&runtime, 1, 3), [Some(1); 3]);
-    // Better than none.
+    // A lane with a posting thread is better than none.
     runtime.lanes[1].reserve(DEPTH as usize);
     assert_eq!(chosen(&runtime, 1, 3), [Some(2), Some(0), Some(2)]);
     drop(posting);

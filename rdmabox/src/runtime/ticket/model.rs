@@ -1,4 +1,5 @@
-//! Models of a ticket's end: completions on some threads, an owner that arrives on another.
+//! Loom models of a ticket's end: requests complete on some threads, and the owner is set on
+//! another.
 
 use std::task::Wake;
 
@@ -8,12 +9,12 @@ use crate::sync::{
     park,
 };
 
-/// Counts how often the owner is told, by whatever way.
+/// Counts the notifications of the owner.
 #[derive(Debug, Default)]
 struct Told(AtomicUsize);
 
 impl Told {
-    fn tell(&self) {
+    fn notify_owner(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -24,14 +25,14 @@ impl Told {
 
 impl Wake for Told {
     fn wake(self: Arc<Self>) {
-        self.tell();
+        self.notify_owner();
     }
 }
 
 const FLUSHED: RequestError = RequestError::Flushed;
 
-/// Completes a request of a ticket, which is posted on a lane or was withdrawn, on a thread of its own, and does what it is
-/// told. True if it was the last.
+/// Completes a posted or withdrawn request on a new thread, and delivers the notification.
+/// Returns true if it was the last request.
 fn complete_elsewhere(
     ticket: &Arc<Ticket>,
     lane: Option<usize>,
@@ -50,16 +51,16 @@ fn complete_elsewhere(
     })
 }
 
-/// A ticket of two requests, one posted and one withdrawn: both end on other threads.
+/// Returns a ticket of one posted and one withdrawn request. Both end on other threads.
 fn two_that_complete() -> (Arc<Ticket>, [JoinHandle<bool>; 2]) {
-    let ticket = Ticket::of_nobody(2, None);
+    let ticket = Ticket::unowned(2, None);
     ticket.posted_on(0);
     let completing =
         [complete_elsewhere(&ticket, Some(0), Ok(())), complete_elsewhere(&ticket, None, Err(FLUSHED))];
     (ticket, completing)
 }
 
-/// One of them was the last, and the outcome is the error.
+/// Asserts that one request was the last, and that the outcome is the error.
 fn assert_over(ticket: &Ticket, completing: [JoinHandle<bool>; 2]) {
     let last = completing.map(|thread| thread.join().unwrap());
     assert_eq!(last.iter().filter(|last| **last).count(), 1);
@@ -67,52 +68,52 @@ fn assert_over(ticket: &Ticket, completing: [JoinHandle<bool>; 2]) {
     assert_eq!(ticket.result(), Err(FLUSHED));
 }
 
-/// A task that finds its ticket open is woken, once. Catches an owner that is entered after the look, and an end that is
-/// told twice.
+/// A task that finds its ticket unfinished is woken once. Catches an owner that is set after the
+/// check, and a second notification.
 #[test]
 fn a_task_sees_the_end_or_is_woken() {
     check(Some(3), || {
         let (ticket, completing) = two_that_complete();
-        let told = Arc::new(Told::default());
-        let seen = ticket.own_by_task(&Waker::from(Arc::clone(&told)));
+        let notified = Arc::new(Told::default());
+        let seen = ticket.set_owner_task(&Waker::from(Arc::clone(&notified)));
         if seen {
             assert_eq!(ticket.result(), Err(FLUSHED), "done, and its error not to be seen");
         }
         assert_over(&ticket, completing);
-        assert!(seen || told.times() == 1, "never told");
-        assert!(told.times() <= 1, "told twice");
+        assert!(seen || notified.times() == 1, "never notified");
+        assert!(notified.times() <= 1, "notified twice");
     });
 }
 
-/// A callback is run once, with the error of whichever request failed. Catches one that is left behind, and an outcome that
-/// is read before the error of another thread is there.
+/// A callback runs once, with the error of the failed request. Catches a lost callback, and an
+/// outcome that is read before another thread has stored its error.
 #[test]
 fn a_callback_is_run_once_with_the_outcome() {
     check(Some(3), || {
         let (ticket, completing) = two_that_complete();
-        let told = Arc::new(Told::default());
+        let notified = Arc::new(Told::default());
         let callback: Callback = Box::new({
-            let told = Arc::clone(&told);
+            let notified = Arc::clone(&notified);
             move |result| {
                 assert_eq!(result, Err(FLUSHED));
-                told.tell();
+                notified.notify_owner();
             }
         });
-        if let Err(callback) = ticket.own_by_callback(callback) {
+        if let Err(callback) = ticket.set_owner_callback(callback) {
             callback(ticket.result());
         }
         assert_over(&ticket, completing);
-        assert_eq!(told.times(), 1);
+        assert_eq!(notified.times(), 1);
     });
 }
 
-/// A thread that takes a ticket which others complete, and parks, is woken. Catches an owner that the last completion does
-/// not see.
+/// A thread that takes over a ticket and parks is woken. Catches an owner that the last
+/// completion does not see.
 #[test]
 fn a_thread_that_parks_is_woken() {
     check(Some(3), || {
         let (ticket, completing) = two_that_complete();
-        ticket.own();
+        ticket.set_owner_thread();
         while !ticket.is_done() {
             park();
         }

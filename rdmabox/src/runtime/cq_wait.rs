@@ -1,17 +1,21 @@
-//! Waiting on a completion queue by turns.
+//! Waits for completions on a completion queue, leader/follower style.
 //!
-//! Of the threads that wait for completions of one queue, one holds the token: it polls, arms and sleeps, and
-//! hands out everybody's completions. The others are parked. A thread that is served leaves, and hands the token
-//! on to one that is not. So a lone caller polls its own completion and wakes nobody, and no completion waits for
-//! a thread that has gone. Where a queue has a poller of its own (shared completion queues), callers never take the
-//! token.
+//! Of the threads that wait on one queue, one holds the token (the `leader` lock). The leader
+//! polls, arms and sleeps, and dispatches the completions of all threads. The other threads are
+//! parked. A thread whose own requests are settled leaves and passes the token to a waiter that
+//! is not. A lone caller therefore polls for itself and wakes no other thread. If a queue has a
+//! dedicated poller (shared completion queues), callers never take the token.
+//!
+//! # Concurrency
+//! Called from any thread. The leader lock is only tried, and is released before `waiters` is
+//! locked. `dispatch` runs under the leader lock.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use super::{Ticket, ticket::Attendee};
+use super::{Ticket, ticket::CqWaiter};
 use crate::{
     polling::{Poller, PollingMode, Retry, Step},
     stats::Stats,
@@ -21,8 +25,8 @@ use crate::{
 
 /// Completions per poll.
 const BATCH: usize = 32;
-/// Polls in a row that find nothing before the poller offers its core to others: on few cores the peer, or the
-/// provider's engine, may need it to bring the completion.
+/// Empty polls in a row before the leader yields its core. With few cores, the peer or the
+/// provider's engine may need the core to produce the completion.
 const POLLS_PER_YIELD: u32 = 64;
 
 #[derive(Debug)]
@@ -31,45 +35,46 @@ struct Leader {
     batch: [WorkCompletion; BATCH],
 }
 
-/// Who may be asked to take the token.
+/// Waiters that may be asked to take the token.
 #[derive(Debug, Default)]
 struct Waiters {
-    /// Their owners are parked here, or about to be.
-    parked: Vec<Arc<dyn Attendee>>,
-    /// Their owners do not know yet that they have to wait here; they may wait elsewhere, and cannot be relied on.
-    expected: Vec<Arc<dyn Attendee>>,
+    /// Waiters whose threads are parked here, or are about to park.
+    parked: Vec<Arc<dyn CqWaiter>>,
+    /// Waiters whose threads do not know yet that they have to wait here. They may be busy
+    /// elsewhere, so they cannot be relied on.
+    expected: Vec<Arc<dyn CqWaiter>>,
 }
 
-/// A completion queue and those who wait on it.
+/// A completion queue and its waiters.
 #[derive(Debug)]
-pub(crate) struct Attendance {
+pub(crate) struct CqWaiters {
     index: usize,
     cq: Arc<dyn CompletionQueue>,
     leader: TryMutex<Leader>,
     waiters: Mutex<Waiters>,
-    /// Only its poller takes the token.
+    /// True if only the queue's poller takes the token.
     has_poller: bool,
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Debug)]
-pub(crate) enum Waited {
+pub(crate) enum WaitOutcome {
     Done,
     TimedOut,
     /// The completion queue is unusable.
     Broken(VerbsError),
 }
 
-impl Attendance {
+impl CqWaiters {
     pub(crate) fn new(
         index: usize,
         cq: Arc<dyn CompletionQueue>,
         mode: PollingMode,
         retry: Retry,
-    ) -> Attendance {
+    ) -> CqWaiters {
         let leader =
             Leader { poller: Poller::new(mode, retry, BATCH), batch: [WorkCompletion::EMPTY; BATCH] };
-        Attendance {
+        CqWaiters {
             index,
             cq,
             leader: TryMutex::new(leader),
@@ -78,101 +83,102 @@ impl Attendance {
         }
     }
 
-    /// The completion queue.
     pub(crate) fn cq(&self) -> &Arc<dyn CompletionQueue> {
         &self.cq
     }
 
-    /// True if a thread does nothing but poll here, while there is something to come.
+    /// Returns true if a dedicated thread polls here while requests are outstanding.
     pub(crate) fn has_poller(&self) -> bool {
         self.has_poller
     }
 
-    /// Waits until nothing of the ticket is outstanding here, serving others meanwhile: `dispatch` gets every completion.
+    /// Blocks until no request of the ticket is outstanding on this queue. Passes every completion
+    /// polled meanwhile, of any thread, to `dispatch`.
     pub(crate) fn wait(
         &self,
         ticket: &Arc<Ticket>,
         deadline: Instant,
         stats: &Stats,
         dispatch: &dyn Fn(&[WorkCompletion]),
-    ) -> Waited {
+    ) -> WaitOutcome {
         if self.has_poller {
-            // The poller reports to the ticket, and that unparks this thread.
+            // The poller completes the ticket, which unparks this thread.
             while !ticket.is_settled_on(self.index) {
-                let Some(left) = remaining(deadline) else { return Waited::TimedOut };
+                let Some(left) = remaining(deadline) else { return WaitOutcome::TimedOut };
                 park_timeout(left);
             }
-            return Waited::Done;
+            return WaitOutcome::Done;
         }
-        self.attend(ticket, deadline, stats, dispatch)
+        self.wait_as(ticket, deadline, stats, dispatch)
     }
 
-    /// As [`wait`](Self::wait), for anybody, the poller included.
-    pub(crate) fn attend<A: Attendee + 'static>(
+    /// Waits as [`wait`](Self::wait) does, for any kind of waiter, including the poller.
+    pub(crate) fn wait_as<A: CqWaiter + 'static>(
         &self,
-        who: &Arc<A>,
+        waiter: &Arc<A>,
         deadline: Instant,
         stats: &Stats,
         dispatch: &dyn Fn(&[WorkCompletion]),
-    ) -> Waited {
-        let waited = self.by_turns(who, deadline, stats, dispatch);
-        self.hand_on();
+    ) -> WaitOutcome {
+        let waited = self.lead_or_park(waiter, deadline, stats, dispatch);
+        self.pass_token();
         waited
     }
 
-    fn by_turns<A: Attendee + 'static>(
+    fn lead_or_park<A: CqWaiter + 'static>(
         &self,
-        who: &Arc<A>,
+        waiter: &Arc<A>,
         deadline: Instant,
         stats: &Stats,
         dispatch: &dyn Fn(&[WorkCompletion]),
-    ) -> Waited {
+    ) -> WaitOutcome {
         let mut registered = false;
         let waited = loop {
-            if who.is_settled_on(self.index) {
-                break Waited::Done;
+            if waiter.is_settled_on(self.index) {
+                break WaitOutcome::Done;
             }
             if let Some(mut leader) = self.leader.try_lock() {
-                break self.lead(&mut leader, &**who, deadline, stats, dispatch);
+                break self.poll_as_leader(&mut leader, &**waiter, deadline, stats, dispatch);
             }
             if !registered {
-                // Before the last look at the token. A leader that has given it up looks here, under the same lock: either
-                // it finds this entry, or that look finds the token free.
-                self.waiters.lock().parked.push(Arc::<A>::clone(who));
+                // Registers before it tries the token for the last time. A leader scans the waiters
+                // after it released the token. Either the leader finds this entry, or the last try
+                // finds the token free.
+                self.waiters.lock().parked.push(Arc::<A>::clone(waiter));
                 registered = true;
                 continue;
             }
-            let Some(left) = remaining(deadline) else { break Waited::TimedOut };
+            let Some(left) = remaining(deadline) else { break WaitOutcome::TimedOut };
             park_timeout(left);
         };
         if registered {
-            self.waiters.lock().parked.retain(|other| !is_same(other, who));
+            self.waiters.lock().parked.retain(|other| !is_same_waiter(other, waiter));
         }
         waited
     }
 
-    fn lead(
+    fn poll_as_leader(
         &self,
         leader: &mut Leader,
-        who: &dyn Attendee,
+        waiter: &dyn CqWaiter,
         deadline: Instant,
         stats: &Stats,
         dispatch: &dyn Fn(&[WorkCompletion]),
-    ) -> Waited {
+    ) -> WaitOutcome {
         leader.poller.after_wake();
         let mut empty = 0u32;
         loop {
             let batch = leader.poller.batch_size().min(BATCH);
             let found = match self.cq.poll(&mut leader.batch[..batch]) {
                 Ok(found) => found,
-                Err(e) => return Waited::Broken(e),
+                Err(e) => return WaitOutcome::Broken(e),
             };
             stats.count_poll(found);
             dispatch(&leader.batch[..found]);
-            // Also the last poll teaches it something.
+            // The poller adapts also to the last poll.
             let step = leader.poller.after_poll(found);
-            if who.is_settled_on(self.index) {
-                return Waited::Done;
+            if waiter.is_settled_on(self.index) {
+                return WaitOutcome::Done;
             }
             match step {
                 Step::Poll => {
@@ -180,7 +186,7 @@ impl Attendance {
                     if empty == POLLS_PER_YIELD {
                         empty = 0;
                         if remaining(deadline).is_none() {
-                            return Waited::TimedOut;
+                            return WaitOutcome::TimedOut;
                         }
                         yield_now();
                     } else if empty > 0 {
@@ -189,16 +195,16 @@ impl Attendance {
                 }
                 Step::Arm => {
                     if let Err(e) = self.cq.arm() {
-                        return Waited::Broken(e);
+                        return WaitOutcome::Broken(e);
                     }
                 }
                 Step::Sleep => {
-                    let Some(left) = remaining(deadline) else { return Waited::TimedOut };
+                    let Some(left) = remaining(deadline) else { return WaitOutcome::TimedOut };
                     stats.sleeps.inc();
                     match self.cq.wait(Some(left)) {
                         Ok(true) => stats.events.inc(),
                         Ok(false) => {}
-                        Err(e) => return Waited::Broken(e),
+                        Err(e) => return WaitOutcome::Broken(e),
                     }
                     leader.poller.after_wake();
                 }
@@ -206,11 +212,12 @@ impl Attendance {
         }
     }
 
-    /// Serves what has completed, without waiting; nothing, and false, if somebody else is at it, who will serve it.
-    pub(crate) fn glance(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) -> bool {
+    /// Polls and dispatches until the queue is empty, without blocking. Returns false, without
+    /// polling, if another thread is the leader.
+    pub(crate) fn poll_until_empty(&self, stats: &Stats, dispatch: &dyn Fn(&[WorkCompletion])) -> bool {
         let Some(mut leader) = self.leader.try_lock() else { return false };
         loop {
-            // An error is for somebody who waits.
+            // Errors are left to a thread that waits.
             let found = self.cq.poll(&mut leader.batch).unwrap_or(0);
             if found == 0 {
                 break;
@@ -219,15 +226,16 @@ impl Attendance {
             dispatch(&leader.batch[..found]);
         }
         drop(leader);
-        self.hand_on();
+        self.pass_token();
         true
     }
 
-    /// Serves what one poll finds, without waiting, and tells how much that is; none if somebody else is at it, who will serve it.
+    /// Polls once and dispatches the completions, without blocking. Returns their number, or `None`
+    /// if another thread is the leader.
     ///
     /// # Errors
     /// The completion queue is unusable.
-    pub(crate) fn look(
+    pub(crate) fn poll_once(
         &self,
         stats: &Stats,
         dispatch: &dyn Fn(&[WorkCompletion]),
@@ -239,39 +247,41 @@ impl Attendance {
             dispatch(&leader.batch[..found]);
         }
         drop(leader);
-        self.hand_on();
+        self.pass_token();
         polled.map(Some)
     }
 
-    /// Registers a ticket whose owner does not wait here yet, and sees to it that somebody attends.
-    pub(crate) fn expect(&self, ticket: &Arc<Ticket>) {
+    /// Registers a ticket whose thread does not wait here yet, and makes sure that a waiter takes
+    /// the token.
+    pub(crate) fn register_expected(&self, ticket: &Arc<Ticket>) {
         self.waiters.lock().expected.push(Arc::<Ticket>::clone(ticket));
-        self.hand_on();
+        self.pass_token();
     }
 
-    /// Makes a leader that sleeps look again: its ticket may have been settled without a completion.
+    /// Wakes a sleeping leader, so that it checks its ticket. A ticket may be settled without a
+    /// completion.
     pub(crate) fn wake(&self) {
         self.cq.wake();
     }
 
-    /// Wakes somebody who waits, unless somebody is polling. One that waits here takes the token for certain, or
-    /// hands it on; of those that are expected each may be busy elsewhere, so that all of them are told.
-    fn hand_on(&self) {
-        // Whoever polls hands on when it leaves, after a look at the entries.
+    /// Wakes a waiter if no thread polls. A parked waiter is certain to take or pass the token, so
+    /// waking one is enough. Expected waiters may be busy elsewhere, so all of them are woken.
+    fn pass_token(&self) {
+        // The current leader passes the token itself when it leaves, and scans the entries then.
         if self.leader.is_locked() {
             return;
         }
         let mut waiters = self.waiters.lock();
-        let open = |who: &Arc<dyn Attendee>| !who.is_settled_on(self.index);
+        let open = |waiter: &Arc<dyn CqWaiter>| !waiter.is_settled_on(self.index);
         waiters.expected.retain(open);
-        match waiters.parked.iter().rev().find(|who| open(who)) {
-            Some(who) => who.wake(),
-            None => waiters.expected.iter().for_each(|who| who.wake()),
+        match waiters.parked.iter().rev().find(|waiter| open(waiter)) {
+            Some(waiter) => waiter.wake(),
+            None => waiters.expected.iter().for_each(|waiter| waiter.wake()),
         }
     }
 }
 
-fn is_same<A>(one: &Arc<dyn Attendee>, other: &Arc<A>) -> bool {
+fn is_same_waiter<A>(one: &Arc<dyn CqWaiter>, other: &Arc<A>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
@@ -290,9 +300,9 @@ mod tests {
         verbs::{Device, WcStatus},
     };
 
-    fn attendance() -> Attendance {
+    fn cq_waiters() -> CqWaiters {
         let cq = SoftDevice::new().unwrap().create_cq(4).unwrap();
-        Attendance::new(0, cq, PollingMode::Adaptive, Retry::Fixed(1))
+        CqWaiters::new(0, cq, PollingMode::Adaptive, Retry::Fixed(1))
     }
 
     fn ticket() -> Arc<Ticket> {
@@ -301,25 +311,25 @@ mod tests {
         ticket
     }
 
-    /// Returns when this thread is woken, or was before; a test that nobody wakes hangs.
+    /// Blocks until this thread has been unparked. The test hangs if no thread does so.
     fn until_woken() {
         std::thread::park();
     }
 
     #[test]
-    fn one_who_waits_here_is_woken_although_others_are_expected() {
-        let attendance = attendance();
+    fn a_parked_waiter_is_woken_before_expected_waiters() {
+        let cq_waiters = cq_waiters();
         let waiting = ticket();
-        attendance.waiters.lock().parked.push(Arc::<Ticket>::clone(&waiting));
-        // Later, and busy elsewhere.
+        cq_waiters.waiters.lock().parked.push(Arc::<Ticket>::clone(&waiting));
+        // Registered later, and busy elsewhere.
         let other = std::thread::spawn(ticket).join().unwrap();
-        attendance.expect(&other);
+        cq_waiters.register_expected(&other);
         until_woken();
     }
 
     #[test]
-    fn without_one_who_waits_all_that_are_expected_are_woken() {
-        let attendance = attendance();
+    fn all_expected_waiters_are_woken_if_none_is_parked() {
+        let cq_waiters = cq_waiters();
         let (send, receive) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -331,28 +341,28 @@ mod tests {
             }
             let tickets: Vec<_> = receive.iter().take(2).collect();
             {
-                let leader = attendance.leader.lock();
-                // Somebody polls: nobody has to be woken.
-                tickets.iter().for_each(|ticket| attendance.expect(ticket));
+                let leader = cq_waiters.leader.lock();
+                // A leader polls: no thread has to be woken.
+                tickets.iter().for_each(|ticket| cq_waiters.register_expected(ticket));
                 drop(leader);
             }
-            attendance.hand_on();
+            cq_waiters.pass_token();
         });
     }
 
     #[test]
-    fn a_ticket_that_is_settled_by_hand_ends_a_leaders_sleep() {
-        let attendance = attendance();
+    fn a_leader_wakes_when_its_ticket_is_settled_without_a_completion() {
+        let cq_waiters = cq_waiters();
         let stats = Stats::default();
         let (send, receive) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let attendance = &attendance;
+            let cq_waiters = &cq_waiters;
             let stats = &stats;
             let sleeper = scope.spawn(move || {
                 let ticket = ticket();
                 send.send(Arc::clone(&ticket)).unwrap();
                 let deadline = Instant::now() + Duration::from_secs(3600);
-                attendance.wait(&ticket, deadline, stats, &|_| {})
+                cq_waiters.wait(&ticket, deadline, stats, &|_| {})
             });
             let ticket = receive.recv().unwrap();
             while stats.sleeps.get() == 0 {
@@ -360,8 +370,8 @@ mod tests {
             }
             let refused = crate::session::RequestError::Completion(WcStatus::WrFlushErr);
             let _ = ticket.complete_one(Some(0), Err(refused));
-            attendance.wake();
-            assert!(matches!(sleeper.join().unwrap(), Waited::Done));
+            cq_waiters.wake();
+            assert!(matches!(sleeper.join().unwrap(), WaitOutcome::Done));
         });
     }
 }

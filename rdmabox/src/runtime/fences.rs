@@ -1,9 +1,13 @@
-//! Which steps of an ordered list need a fence.
+//! Decides which steps of an ordered list need a fence.
 //!
-//! A responder executes requests in order, but it answers a READ from memory when the stream takes the answer, and a
-//! requester may be given the old value of an atomic late: a later request that changes the same bytes may come
-//! first (specification, table of work request operation ordering: READ before WRITE, READ before atomic, atomic
-//! before WRITE). Such a request has to wait for the earlier ones. Lists without one pay nothing.
+//! A responder executes requests in order, but a READ or an atomic may return its data later. A
+//! later request that changes the same bytes can then take effect first. The specification lists
+//! three such pairs in its table of operation ordering: READ before WRITE, READ before atomic,
+//! and atomic before WRITE. The later request of such a pair is fenced. Lists without such a pair
+//! pay nothing.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock.
 
 use smallvec::SmallVec;
 
@@ -12,14 +16,14 @@ use crate::{
     verbs::{RemoteAddr, SendOp},
 };
 
-/// What earlier steps of a list fetch.
+/// The remote ranges that earlier, unfenced steps of a list fetch.
 #[derive(Debug, Default)]
-pub(super) struct Fetched {
+pub(super) struct FenceTracker {
     ranges: SmallVec<[(RemoteAddr, u64, bool); 4]>,
 }
 
-impl Fetched {
-    /// Adds the next step of a list; true if it needs a fence.
+impl FenceTracker {
+    /// Adds the next step of a list. Returns true if the step needs a fence.
     pub(super) fn step(&mut self, op: &SendOp, len: u64) -> bool {
         let (remote, len, changes, atomic) = match *op {
             SendOp::Read { remote } => (remote, len, false, false),
@@ -29,11 +33,11 @@ impl Fetched {
         };
         let conflict = changes
             && self.ranges.iter().any(|&(other, other_len, other_atomic)| {
-                // Atomics keep their order among themselves.
+                // Atomics are ordered among themselves.
                 !(atomic && other_atomic) && ranges_overlap((remote, len), (other, other_len))
             });
         if conflict {
-            // Everything before it is complete when it starts.
+            // The fence completes all earlier steps before this step starts.
             self.ranges.clear();
         }
         if atomic || !changes {
@@ -64,7 +68,7 @@ mod tests {
     }
 
     fn fences(steps: &[(SendOp, u64)]) -> Vec<bool> {
-        let mut fetched = Fetched::default();
+        let mut fetched = FenceTracker::default();
         steps.iter().map(|(op, len)| fetched.step(op, *len)).collect()
     }
 

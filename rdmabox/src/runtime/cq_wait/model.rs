@@ -1,4 +1,4 @@
-//! Models of the turns at a completion queue.
+//! Loom models of the token of a completion queue.
 
 use std::{collections::VecDeque, sync::LazyLock};
 
@@ -7,7 +7,7 @@ use loom::sync::Notify;
 use super::*;
 use crate::sync::model::{check, go};
 
-/// A completion queue of a model. Sleeping there ends by an event or a wake.
+/// A modelled completion queue. An event or a wake ends a wait on it.
 #[derive(Debug)]
 pub(in crate::runtime) struct ModelCq {
     ring: Mutex<Ring>,
@@ -66,16 +66,17 @@ impl CompletionQueue for ModelCq {
     }
 }
 
-/// Made by a thread with a stack of its own: a model's has no room for so many counters.
+/// Made on a thread of its own, because the stack of a model's thread is too small for the
+/// counters.
 static STATS: LazyLock<&'static Stats> = LazyLock::new(|| {
     std::thread::spawn(|| &*Box::leak(Box::default())).join().expect("a thread that makes counters")
 });
 
-/// What the threads of a model share: the tickets, whose places are the `wr_id`s of their requests.
+/// State shared by the threads of a model. The index of a ticket is the `wr_id` of its request.
 #[derive(Debug)]
 struct Shared {
     cq: Arc<ModelCq>,
-    attendance: Attendance,
+    cq_waiters: CqWaiters,
     tickets: Mutex<Vec<Arc<Ticket>>>,
     stats: &'static Stats,
 }
@@ -83,12 +84,12 @@ struct Shared {
 impl Shared {
     fn new() -> Arc<Shared> {
         let cq = ModelCq::new();
-        // The mode that goes to sleep soonest.
-        let attendance = Attendance::new(0, cq.clone(), PollingMode::EventBatch, Retry::Fixed(0));
-        Arc::new(Shared { cq, attendance, tickets: Mutex::default(), stats: *STATS })
+        // The mode that sleeps soonest.
+        let cq_waiters = CqWaiters::new(0, cq.clone(), PollingMode::EventBatch, Retry::Fixed(0));
+        Arc::new(Shared { cq, cq_waiters, tickets: Mutex::default(), stats: *STATS })
     }
 
-    /// A request of this thread, posted. Its `wr_id`, too.
+    /// Posts a request of this thread. Returns its ticket and its `wr_id`.
     fn post(&self) -> (Arc<Ticket>, u64) {
         let ticket = Ticket::of_this_thread(1);
         ticket.posted_on(0);
@@ -106,20 +107,20 @@ impl Shared {
         }
     }
 
-    fn wait(&self, ticket: &Arc<Ticket>, deadline: Instant) -> Waited {
+    fn wait(&self, ticket: &Arc<Ticket>, deadline: Instant) -> WaitOutcome {
         let dispatch = |wcs: &[WorkCompletion]| wcs.iter().for_each(|wc| self.finish(wc.wr_id));
-        self.attendance.wait(ticket, deadline, self.stats, &dispatch)
+        self.cq_waiters.wait(ticket, deadline, self.stats, &dispatch)
     }
 
-    /// Waits for as long as it takes.
+    /// Waits without a limit.
     fn wait_done(&self, ticket: &Arc<Ticket>) {
         let waited = self.wait(ticket, later());
-        assert!(matches!(waited, Waited::Done) && ticket.is_done(), "{waited:?}");
+        assert!(matches!(waited, WaitOutcome::Done) && ticket.is_done(), "{waited:?}");
     }
 
     fn assert_left(&self) {
-        let waiters = self.attendance.waiters.lock();
-        assert!(waiters.parked.is_empty() && !self.attendance.leader.is_locked());
+        let waiters = self.cq_waiters.waiters.lock();
+        assert!(waiters.parked.is_empty() && !self.cq_waiters.leader.is_locked());
     }
 }
 
@@ -127,9 +128,10 @@ fn later() -> Instant {
     now() + Duration::from_secs(1)
 }
 
-/// Each of the threads that wait is served, by itself or by another, and whoever leaves hands the token on. Catches a
-/// thread that parks although nobody polls: the entry or the token not seen in time, or the wrong one woken.
-fn all_that_wait_are_served(waiting: usize) {
+/// Every waiting thread is served, by itself or by another, and each leader passes the token.
+/// Catches a thread that parks although no thread polls: a missed entry, a missed token, or a
+/// wrong choice of waiter.
+fn all_waiters_are_served(waiting: usize) {
     let shared = Shared::new();
     let run = |shared: Arc<Shared>| {
         move || {
@@ -145,19 +147,19 @@ fn all_that_wait_are_served(waiting: usize) {
 }
 
 #[test]
-fn two_that_wait_are_served() {
-    check(Some(3), || all_that_wait_are_served(2));
+fn two_waiters_are_served() {
+    check(Some(3), || all_waiters_are_served(2));
 }
 
 #[test]
-fn three_that_wait_are_served() {
-    check(Some(1), || all_that_wait_are_served(3));
+fn three_waiters_are_served() {
+    check(Some(1), || all_waiters_are_served(3));
 }
 
-/// Completions that come from outside while one thread sleeps and the other is parked reach both. Catches a sleep that
-/// misses an event, and a served leader that leaves the other parked.
+/// Late completions reach both a sleeping leader and a parked waiter. Catches a sleep that misses
+/// an event, and a served leader that leaves the waiter parked.
 #[test]
-fn completions_that_come_late_reach_everybody() {
+fn late_completions_reach_all_waiters() {
     check(Some(2), || {
         let shared = Shared::new();
         let (own, first) = shared.post();
@@ -179,12 +181,13 @@ fn completions_that_come_late_reach_everybody() {
     });
 }
 
-/// A leader whose time is over leaves, and another that waits takes over. Catches a token that is given up and not handed on.
+/// A leader that times out leaves, and another waiter takes over. Catches a token that is
+/// released but not passed.
 #[test]
-fn a_leader_that_times_out_hands_on() {
+fn a_leader_that_times_out_passes_the_token() {
     check(Some(3), || {
         let shared = Shared::new();
-        // Never completed by the card.
+        // The card never completes this one.
         let (own, never) = shared.post();
         let other = go({
             let shared = Arc::clone(&shared);
@@ -194,17 +197,17 @@ fn a_leader_that_times_out_hands_on() {
                 shared.wait_done(&ticket);
             }
         });
-        assert!(matches!(shared.wait(&own, now()), Waited::TimedOut));
+        assert!(matches!(shared.wait(&own, now()), WaitOutcome::TimedOut));
         shared.finish(never);
         other.join().unwrap();
         shared.assert_left();
     });
 }
 
-/// A request that is ended by hand, as with its lane, ends its owner's wait wherever that sleeps. Catches a wake that comes
-/// before the sleep and is forgotten.
+/// A request that is failed with its lane ends its owner's wait, wherever the owner sleeps.
+/// Catches a wake that comes before the sleep and is lost.
 #[test]
-fn a_request_ended_by_hand_ends_the_wait() {
+fn a_request_failed_without_a_completion_ends_the_wait() {
     check(None, || {
         let shared = Shared::new();
         let (own, wr_id) = shared.post();
@@ -212,7 +215,7 @@ fn a_request_ended_by_hand_ends_the_wait() {
             let shared = Arc::clone(&shared);
             move || {
                 shared.finish(wr_id);
-                shared.attendance.wake();
+                shared.cq_waiters.wake();
             }
         });
         shared.wait_done(&own);
@@ -221,10 +224,10 @@ fn a_request_ended_by_hand_ends_the_wait() {
     });
 }
 
-/// A glance serves what it finds or leaves it to whoever has the token; one that parked meanwhile gets the token. Catches a
-/// glance that does not hand on.
+/// `poll_until_empty` serves what it finds, or leaves it to the leader. A thread that parked
+/// meanwhile gets the token. Catches a missing pass of the token.
 #[test]
-fn a_glance_leaves_nobody_parked() {
+fn poll_until_empty_leaves_no_waiter_parked() {
     check(Some(3), || {
         let shared = Shared::new();
         let (own, wr_id) = shared.post();
@@ -232,7 +235,7 @@ fn a_glance_leaves_nobody_parked() {
             let shared = Arc::clone(&shared);
             move || {
                 let dispatch = |wcs: &[WorkCompletion]| wcs.iter().for_each(|wc| shared.finish(wc.wr_id));
-                shared.attendance.glance(shared.stats, &dispatch);
+                shared.cq_waiters.poll_until_empty(shared.stats, &dispatch);
                 shared.cq.push(wr_id);
             }
         });
@@ -242,10 +245,10 @@ fn a_glance_leaves_nobody_parked() {
     });
 }
 
-/// One whose request was posted by another thread comes to know of it in time: it is told to look while it waits
-/// elsewhere. Catches an expected one that nobody tells, or that is entered too late.
+/// A thread whose request was posted by another thread learns of it while it waits elsewhere.
+/// Catches an expected waiter that is not woken, or is registered too late.
 #[test]
-fn one_that_is_expected_is_told() {
+fn an_expected_waiter_is_woken() {
     check(Some(3), || {
         let shared = Shared::new();
         let own = Ticket::of_this_thread(1);
@@ -255,13 +258,13 @@ fn one_that_is_expected_is_told() {
                 own.posted_on(0);
                 shared.tickets.lock().push(Arc::clone(&own));
                 shared.cq.push(0);
-                shared.attendance.expect(&own);
+                shared.cq_waiters.register_expected(&own);
             }
         });
-        // As `Runtime::wait` does.
+        // The same loop as `Runtime::wait`.
         while !own.is_done() {
-            match own.unsettled_lane() {
-                Some(_) => assert!(matches!(shared.wait(&own, later()), Waited::Done)),
+            match own.unsettled_cq() {
+                Some(_) => assert!(matches!(shared.wait(&own, later()), WaitOutcome::Done)),
                 None => crate::sync::park(),
             }
         }
