@@ -1,7 +1,14 @@
-//! The calling side. A caller polls for its own reply, and for those of others while it is at it.
+//! The calling side of RPC.
+//!
+//! A blocking caller polls the completion queue for its own reply, and dispatches the replies of
+//! other callers meanwhile.
+//!
+//! # Concurrency
+//! Called from any thread. `free`, each slot, and the locks of `parked_call` and `pipelined_call`
+//! are independent of the completion queue's leader lock, which is held during `dispatch`.
 
-mod left;
-mod together;
+mod call_all;
+mod parked_call;
 
 use std::{
     sync::{
@@ -13,7 +20,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use self::left::Left;
+use self::parked_call::ParkedCalls;
 use super::{
     CALL_SLOTS, Cancel, FetchClient, Header, Kind, MAX_CALL, Messages, SEND_ID, StartedCalls, StartedReply,
     WaitingCalls, fetch::Stage,
@@ -26,44 +33,44 @@ use crate::{
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };
 
-/// Whose the reply in a slot is.
+/// The recipient of the reply in a slot.
 #[derive(Debug)]
 enum Owner {
     Caller(Arc<Ticket>),
-    /// Nobody waits; a message comes.
+    /// No waiting thread; the reply is a message.
     Started,
-    /// Nobody waits; the answer will be in memory.
-    Left,
-    /// It was left, and the host has been asked for a message.
+    /// No waiting thread; the reply will be in mapped memory.
+    Parked,
+    /// A parked call for which the host was asked to reply by message.
     Rung,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// While a call is under way.
+    /// Recipient; `None` if no call is in flight.
     owner: Option<Owner>,
-    /// Its number, if its reply may come later; otherwise zero.
+    /// Number of a call whose reply may be deferred; otherwise 0.
     number: u32,
-    /// The reply comes later.
+    /// The host has deferred the reply.
     deferred: bool,
-    /// The reply is to be fetched.
+    /// The reply has to be fetched from memory.
     in_memory: bool,
     reply: Vec<u8>,
 }
 
 impl Slot {
-    /// A call is put in it: from now on a message may answer it.
+    /// Occupies the slot with a call. A message may answer it from now on.
     fn begin(&mut self, owner: Owner, number: u32) {
         (self.owner, self.number) = (Some(owner), number);
         (self.deferred, self.in_memory) = (false, false);
     }
 }
 
-/// What a call has got in its slot.
+/// The content of a slot after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Got {
+enum CallOutcome {
     Reply,
-    Promise,
+    Deferred,
 }
 
 #[derive(Debug)]
@@ -74,23 +81,23 @@ pub(crate) struct RpcClient {
     free: Mutex<Vec<usize>>,
     freed: Condvar,
     dead: AtomicBool,
-    /// From the first call that may be answered later.
+    /// Set by the first call whose reply may be deferred.
     waiting: OnceLock<Arc<WaitingCalls>>,
-    /// Held by who makes it.
+    /// Held while a thread initializes `waiting`.
     joining: Mutex<()>,
     started: StartedCalls,
-    left: Left,
-    /// If calls are made by fetching.
+    parked: ParkedCalls,
+    /// Set if calls use fetching.
     fetch: Option<FetchClient>,
     stats: Arc<Stats>,
     timeout: Duration,
 }
 
-/// The only lane of its attendance.
-const LANE: usize = 0;
+/// Index of the client's only completion queue.
+const CQ_INDEX: usize = 0;
 
 impl RpcClient {
-    /// `qp` is not connected yet: the receives have to be posted before the first message can come.
+    /// Creates a client on `qp`, which must not be connected yet: the receives are posted first.
     pub(crate) fn new(
         pd: &dyn ProtectionDomain,
         qp: Arc<dyn QueuePair>,
@@ -102,22 +109,22 @@ impl RpcClient {
     ) -> Result<RpcClient, VerbsError> {
         Ok(RpcClient {
             messages: Messages::new(pd, qp, CALL_SLOTS)?,
-            cq_waiters: CqWaiters::new(LANE, cq, polling.0, polling.1),
+            cq_waiters: CqWaiters::new(CQ_INDEX, cq, polling.0, polling.1),
             slots: Default::default(),
             free: Mutex::new((0..CALL_SLOTS).collect()),
             freed: Condvar::new(),
             dead: AtomicBool::new(false),
             waiting: OnceLock::new(),
             joining: Mutex::new(()),
-            started: StartedCalls::new(LANE, started_reply),
-            left: Left::default(),
+            started: StartedCalls::new(CQ_INDEX, started_reply),
+            parked: ParkedCalls::default(),
             fetch: None,
             stats,
             timeout,
         })
     }
 
-    /// With calls by fetching.
+    /// Makes calls by fetching if `fetch` is set.
     pub(crate) fn fetching(self, fetch: Option<FetchClient>) -> RpcClient {
         RpcClient { fetch, ..self }
     }
@@ -126,18 +133,18 @@ impl RpcClient {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Calls and waits for the reply, for as long as a call may take.
+    /// Calls, and waits for the reply up to the session timeout.
     pub(crate) fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         check_length(request)?;
-        let result = self.call_as(0, request, reply);
+        let result = self.call_once(0, request, reply);
         if result.is_err() {
             self.stats.errors.inc();
         }
         result.map(|_| ())
     }
 
-    /// Calls and waits for the reply, for as long as the session lives. `join` is called once, for the queue pair that late
-    /// replies come on.
+    /// Calls, and waits for the reply as long as the session lives. `join` is called once, to
+    /// connect the queue pair for deferred replies.
     pub(crate) fn call_waiting(
         &self,
         request: &[u8],
@@ -148,9 +155,9 @@ impl RpcClient {
         check_length(request)?;
         let result = self.waiting(join).and_then(|waiting| {
             let mut call = waiting.number(cancel)?;
-            match self.call_as(call.number, request, reply)? {
-                Got::Reply => Ok(()),
-                Got::Promise => waiting.wait(&mut call, reply, &self.stats, &|| self.fail()),
+            match self.call_once(call.number, request, reply)? {
+                CallOutcome::Reply => Ok(()),
+                CallOutcome::Deferred => waiting.wait(&mut call, reply, &self.stats, &|| self.fail()),
             }
         });
         if result.is_err() {
@@ -159,48 +166,49 @@ impl RpcClient {
         result
     }
 
-    /// Puts a call under way, as soon as there is a place for it. Its outcome goes to the session's [`StartedReply`].
+    /// Starts a call as soon as it has a place. Its outcome goes to the session's [`StartedReply`].
     ///
     /// # Errors
-    /// The call has not been made.
+    /// The call was not made.
     pub(crate) fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
         check_length(request)?;
         let deadline = Instant::now() + self.timeout;
-        // What has been answered gives its place back.
-        self.gather(false);
+        // Answered calls return their places.
+        self.collect_parked(false);
         let slot = self
             .wait_until(self.started.place(), deadline)
-            // Not all slots are held by calls that nobody polls for: see `started`.
+            // Blocking callers hold at least half of the slots, so a slot is returned: see
+            // `pipelined_call`.
             .and_then(|()| self.take_slot(deadline))
             .inspect_err(|_| self.stats.errors.inc())?;
         self.stats.calls.inc();
         self.stats.calls_started.inc();
         let mapped = self.fetch.as_ref().filter(|fetch| fetch.is_mapped());
-        self.slots[slot].lock().begin(if mapped.is_some() { Owner::Left } else { Owner::Started }, 0);
+        self.slots[slot].lock().begin(if mapped.is_some() { Owner::Parked } else { Owner::Started }, 0);
         self.started.begin(slot, Instant::now() + self.timeout);
         match mapped {
-            Some(fetch) => self.leave(fetch, slot, request),
+            Some(fetch) => self.park(fetch, slot, request),
             None => self.send_or_fail(Header::plain(slot), request),
         }
         Ok(())
     }
 
-    /// Waits until all calls that were started before have been answered.
+    /// Waits until all calls started before have been answered.
     pub(crate) fn finish_calls(&self) -> Result<(), RequestError> {
         let result = self.wait_until(self.started.replies(), Instant::now() + self.timeout);
         result.inspect_err(|_| self.stats.errors.inc())
     }
 
-    /// Waits for a ticket, if there is one, serving others meanwhile.
+    /// Waits for a ticket, if there is one, and dispatches the replies of other callers meanwhile.
     fn wait_until(
         &self,
         ticket: Result<Option<Arc<Ticket>>, RequestError>,
         deadline: Instant,
     ) -> Result<(), RequestError> {
         ticket?.map_or(Ok(()), |ticket| {
-            // Who sleeps is woken by messages.
-            self.gather(true);
-            self.attend(&ticket, deadline)
+            // Parked calls have to be answered by message: only a message wakes a sleeping thread.
+            self.collect_parked(true);
+            self.wait_for(&ticket, deadline)
         })
     }
 
@@ -216,34 +224,41 @@ impl RpcClient {
             return Ok(waiting);
         }
         let made = join().map_err(|e| {
-            log::warn!("no queue pair for late replies: {e}");
+            log::warn!("cannot connect the queue pair for deferred replies: {e}");
             RequestError::Disconnected
         })?;
         let waiting = self.waiting.get_or_init(|| Arc::new(made));
         if self.is_dead() {
-            // It was there too late to be failed with the rest.
+            // Initialized after the session failed, so it has to be failed here.
             waiting.fail();
         }
         Ok(waiting)
     }
 
-    /// Takes a call as far as its slot goes.
-    fn call_as(&self, number: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<Got, RequestError> {
+    /// Makes a call in a slot, up to its reply or its deferral.
+    fn call_once(
+        &self,
+        number: u32,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<CallOutcome, RequestError> {
         self.stats.calls.inc();
         let begun = Instant::now();
         let deadline = begun + self.timeout;
         let slot = self.take_slot(deadline)?;
         let (result, polled) = match &self.fetch {
-            // One that may be answered later is a matter of messages.
+            // A call whose reply may be deferred always goes by message.
             Some(fetch) if number == 0 => (self.call_by_fetch(fetch, slot, request, reply, deadline), false),
-            _ => (self.call_in(slot, number, request, reply, deadline), true),
+            _ => (self.call_by_message(slot, number, request, reply, deadline), true),
         };
-        self.gather(false);
-        // Nobody polls for what is fetched; replies to started calls are taken on the way.
-        if !polled && self.started.count() > self.left.count() {
+        self.collect_parked(false);
+        // A call by fetching does not poll the completion queue, so replies to started calls are
+        // taken here.
+        if !polled && self.started.count() > self.parked.count() {
             self.cq_waiters.poll_until_empty(&self.stats, &|wcs| self.dispatch(wcs));
         }
-        // Messages come in the order in which the host sends them: what was due before this call has not been answered until now.
+        // Messages arrive in the order in which the host sends them. A started call that was due
+        // before this call is therefore unanswered.
         if result.is_ok() && self.has_overdue(begun, polled) {
             log::warn!(
                 "the host has not answered a started call within {:?}: closing the session",
@@ -251,7 +266,8 @@ impl RpcClient {
             );
             self.fail();
         }
-        // After a timeout the reply may still come: the session is dead then, and the slot's number means nothing.
+        // After a timeout the reply may still arrive. The session is dead then, so the slot may be
+        // reused.
         self.give_slot(slot);
         result
     }
@@ -277,37 +293,38 @@ impl RpcClient {
             timed_out = self.freed.wait_until(&mut free, deadline).timed_out();
         }
         drop(free);
-        // As any other timeout: the peer has not answered for as long as it may take.
+        // Handled like any other timeout: the peer did not answer in time.
         self.fail();
         Err(RequestError::Timeout(self.timeout))
     }
 
-    fn call_in(
+    fn call_by_message(
         &self,
         slot: usize,
         number: u32,
         request: &[u8],
         reply: &mut Vec<u8>,
         deadline: Instant,
-    ) -> Result<Got, RequestError> {
-        let ticket = self.begin_in(slot, number);
+    ) -> Result<CallOutcome, RequestError> {
+        let ticket = self.begin_call(slot, number);
         self.send_or_fail(Header { slot, kind: Kind::Plain, number }, request);
-        self.attend(&ticket, deadline)?;
+        self.wait_for(&ticket, deadline)?;
         let mut entry = self.slots[slot].lock();
         std::mem::swap(&mut entry.reply, reply);
-        Ok(if entry.deferred { Got::Promise } else { Got::Reply })
+        Ok(if entry.deferred { CallOutcome::Deferred } else { CallOutcome::Reply })
     }
 
-    /// Puts a call of this thread in its slot, and gives what it waits on.
-    fn begin_in(&self, slot: usize, number: u32) -> Arc<Ticket> {
+    /// Occupies a slot with a call of this thread. Returns the ticket to wait for.
+    fn begin_call(&self, slot: usize, number: u32) -> Arc<Ticket> {
         let ticket = Ticket::of_this_thread(1);
-        ticket.posted_on(LANE);
+        ticket.posted_on(CQ_INDEX);
         self.slots[slot].lock().begin(Owner::Caller(Arc::clone(&ticket)), number);
         ticket
     }
 
-    /// Polls until the ticket is done. At its deadline the session fails, and the ticket with it.
-    fn attend(&self, ticket: &Arc<Ticket>, deadline: Instant) -> Result<(), RequestError> {
+    /// Polls until the ticket is done. At the deadline the session fails, which completes the
+    /// ticket.
+    fn wait_for(&self, ticket: &Arc<Ticket>, deadline: Instant) -> Result<(), RequestError> {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let mut timed_out = false;
         while !ticket.is_done() {
@@ -318,7 +335,7 @@ impl RpcClient {
                     self.fail();
                 }
                 WaitOutcome::Broken(e) => {
-                    log::error!("{e}");
+                    log::error!("message completion queue: {e}");
                     self.fail();
                 }
             }
@@ -329,7 +346,7 @@ impl RpcClient {
         }
     }
 
-    /// A call whose request is written, and whose answer is fetched; where that takes long the rest of it is as with any call.
+    /// Makes a call by fetching. If the answer takes long, rings the host and waits for a message.
     fn call_by_fetch(
         &self,
         fetch: &FetchClient,
@@ -337,10 +354,10 @@ impl RpcClient {
         request: &[u8],
         reply: &mut Vec<u8>,
         deadline: Instant,
-    ) -> Result<Got, RequestError> {
-        let ticket = self.begin_in(slot, 0);
+    ) -> Result<CallOutcome, RequestError> {
+        let ticket = self.begin_call(slot, 0);
         if self.is_dead() {
-            // As in `send_or_fail`.
+            // The slot was filled too late to be failed with the others.
             self.fail();
         }
         let stage = fetch.call(slot, request, reply, &self.stats, || ticket.is_done());
@@ -353,8 +370,8 @@ impl RpcClient {
                 return self.take_message(fetch, slot, &ticket, reply, deadline);
             }
             Ok(Stage::Ended) => return self.take_message(fetch, slot, &ticket, reply, deadline),
-            Ok(Stage::Nonsense | Stage::Left { .. }) => {
-                log::warn!("the peer wrote what answers no call: closing the session");
+            Ok(Stage::Malformed | Stage::Parked { .. }) => {
+                log::warn!("the peer wrote a malformed answer: closing the session");
                 self.fail();
                 Err(RequestError::Disconnected)
             }
@@ -367,11 +384,11 @@ impl RpcClient {
         if let Some(Owner::Caller(owner)) = owner {
             self.stats.calls_fetched.inc();
             self.stats.call_latency.record(owner.started().elapsed());
-            self.tell(&owner, Ok(()));
+            self.notify(&owner, Ok(()));
         }
-        // The end of the session may have been quicker.
-        let settled = self.attend(&ticket, deadline);
-        answered.and(settled).map(|()| Got::Reply)
+        // The failing session may have completed the ticket first.
+        let settled = self.wait_for(&ticket, deadline);
+        answered.and(settled).map(|()| CallOutcome::Reply)
     }
 
     /// Waits for the message that answers a call by fetching.
@@ -382,18 +399,18 @@ impl RpcClient {
         ticket: &Arc<Ticket>,
         reply: &mut Vec<u8>,
         deadline: Instant,
-    ) -> Result<Got, RequestError> {
-        self.attend(ticket, deadline)?;
+    ) -> Result<CallOutcome, RequestError> {
+        self.wait_for(ticket, deadline)?;
         let in_memory = {
             let mut entry = self.slots[slot].lock();
             std::mem::swap(&mut entry.reply, reply);
             entry.in_memory
         };
         if !in_memory {
-            return Ok(Got::Reply);
+            return Ok(CallOutcome::Reply);
         }
         match fetch.take(slot, reply, &self.stats) {
-            Ok(Stage::Answered) => Ok(Got::Reply),
+            Ok(Stage::Answered) => Ok(CallOutcome::Reply),
             Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
             _ => {
                 self.fail();
@@ -434,7 +451,7 @@ impl RpcClient {
     fn on_reply(&self, wc: &WorkCompletion) {
         let owner = self.messages.header_of(wc).and_then(|header| {
             let mut entry = self.slots[header.slot].lock();
-            // Only a call that has a number can be put off.
+            // Only a numbered call can be deferred.
             if header.kind == Kind::Deferred && (header.number == 0 || header.number != entry.number) {
                 return None;
             }
@@ -445,17 +462,17 @@ impl RpcClient {
             let owner = entry.owner.take_if(|owner| match owner {
                 Owner::Caller(_) | Owner::Rung => true,
                 Owner::Started => !in_memory,
-                Owner::Left => false,
+                Owner::Parked => false,
             })?;
             entry.deferred = header.kind == Kind::Deferred;
             entry.in_memory = in_memory;
-            // The caller gets this buffer for his own: they are kept from call to call.
+            // The caller swaps this buffer with its own, so that buffers are reused.
             self.messages.take(wc, &mut entry.reply);
             let unanswered = header.kind == Kind::Unanswered;
             Some((owner, header.slot, if unanswered { Err(RequestError::Unanswered) } else { Ok(()) }))
         });
         let Some((owner, slot, result)) = owner else {
-            log::warn!("the peer sent what answers no call: closing the session");
+            log::warn!("the peer answered a call that is not in flight: closing the session");
             self.fail();
             return;
         };
@@ -466,17 +483,19 @@ impl RpcClient {
         match owner {
             Owner::Caller(ticket) => {
                 self.stats.call_latency.record(ticket.started().elapsed());
-                self.tell(&ticket, result);
+                self.notify(&ticket, result);
             }
-            Owner::Started | Owner::Left | Owner::Rung => {
-                // Nobody sleeps on the completion queue while this thread takes from it.
-                self.end_started(slot, result);
+            Owner::Started | Owner::Parked | Owner::Rung => {
+                // No thread sleeps on the completion queue while this thread polls it, so no wake
+                // is needed.
+                self.finish_started(slot, result);
             }
         }
     }
 
-    /// The reply to a started call is in its slot, or in memory where the host has said so. True if somebody who waits was told.
-    fn end_started(&self, slot: usize, mut result: Result<(), RequestError>) -> bool {
+    /// Reports the reply to a started call, from its slot or from memory. Returns true if a waiter
+    /// was notified.
+    fn finish_started(&self, slot: usize, mut result: Result<(), RequestError>) -> bool {
         let (mut bytes, in_memory) = {
             let mut entry = self.slots[slot].lock();
             (std::mem::take(&mut entry.reply), entry.in_memory)
@@ -493,25 +512,26 @@ impl RpcClient {
         }
         self.started.report(result.map(|()| &bytes[..]));
         self.slots[slot].lock().reply = bytes;
-        // Before another started call can have the slot.
+        // Released before another started call can take the slot.
         let told = self.started.end(slot);
         self.give_slot(slot);
-        told.iter().for_each(|waiter| self.tell(waiter, Ok(())));
+        told.iter().for_each(|waiter| self.notify(waiter, Ok(())));
         !told.is_empty()
     }
 
-    /// Callers block: a thread is all that there can be to wake.
-    fn tell(&self, owner: &Ticket, result: Result<(), RequestError>) {
-        if let (Notice::Unpark(thread), _) = owner.complete_one(Some(LANE), result) {
+    /// Completes a ticket and wakes its owner. All owners are blocked threads.
+    fn notify(&self, owner: &Ticket, result: Result<(), RequestError>) {
+        if let (Notice::Unpark(thread), _) = owner.complete_one(Some(CQ_INDEX), result) {
             self.stats.wakeups.inc();
             thread.unpark();
         }
     }
 
-    /// Ends it: calls under way and later ones fail.
+    /// Fails the session's calls, now and later.
     pub(crate) fn fail(&self) {
         {
-            // A caller that looks for a slot either sees this or is already waiting, and hears of it below.
+            // A thread that looks for a slot either sees this flag or is already waiting and is
+            // notified below.
             let _free = self.free.lock();
             self.dead.store(true, Ordering::Release);
         }
@@ -522,19 +542,19 @@ impl RpcClient {
         for slot in &self.slots {
             let owner = slot.lock().owner.take();
             match owner {
-                Some(Owner::Caller(ticket)) => self.tell(&ticket, Err(RequestError::Disconnected)),
-                Some(Owner::Started | Owner::Left | Owner::Rung) => {
+                Some(Owner::Caller(ticket)) => self.notify(&ticket, Err(RequestError::Disconnected)),
+                Some(Owner::Started | Owner::Parked | Owner::Rung) => {
                     self.started.report(Err(RequestError::Disconnected))
                 }
                 None => {}
             }
         }
-        self.started.fail().iter().for_each(|waiter| self.tell(waiter, Err(RequestError::Disconnected)));
+        self.started.fail().iter().for_each(|waiter| self.notify(waiter, Err(RequestError::Disconnected)));
         self.freed.notify_all();
         if let Some(waiting) = self.waiting.get() {
             waiting.fail();
         }
-        // Whoever sleeps on the completion queue has been served above.
+        // The tickets of sleeping threads have been completed above.
         self.cq_waiters.wake();
     }
 }

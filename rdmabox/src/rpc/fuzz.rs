@@ -1,16 +1,20 @@
-//! Headers of calls, and calls that are written into memory, for fuzz targets.
+//! Fuzz targets for call headers and for calls in memory.
+//!
+//! # Concurrency
+//! Each target runs on one thread.
 
 use super::{
     CALL_SLOTS, MAX_CALL,
-    fetch::{AnswerKind, HostSlots, Rung},
+    fetch::{AnswerKind, HostSlots, RingAction},
     header::{HEADER, Header, Kind},
 };
 use crate::{provider::soft::SoftDevice, verbs::Device};
 
-/// Takes `bytes` as the header of a message. What is one has a slot that there is, and is said in one way only.
+/// Decodes `bytes` as a message header. A valid header names an existing slot, and has one
+/// encoding.
 ///
 /// # Panics
-/// If that is not so.
+/// If that property is violated.
 pub fn call_header(bytes: &[u8]) {
     let Some(bytes) = bytes.first_chunk::<HEADER>() else { return };
     if let Some(header) = Header::decode(*bytes) {
@@ -19,25 +23,25 @@ pub fn call_header(bytes: &[u8]) {
     }
 }
 
-/// Headers of honest peers.
+/// Returns headers of correct peers.
 pub fn call_header_seeds() -> Vec<Vec<u8>> {
     let kinds = [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory];
     let header = |kind| Header { slot: CALL_SLOTS - 1, kind, number: 5 };
     kinds.into_iter().map(|kind| header(kind).encode().to_vec()).collect()
 }
 
-/// Steps of [`call_slots`]: each is a byte for what is done, one for the slot, and what it needs.
+/// Steps of [`call_slots`]: an action byte, a slot byte, and arguments.
 const WRITE: u8 = 0;
 const TAKE: u8 = 1;
 const RING: u8 = 2;
 const ANSWER: u8 = 3;
 const PUT_OFF: u8 = 4;
 
-/// Takes `bytes` as what a client does to its memory for calls, and what the host does meanwhile. Whatever a client writes, a call
-/// is carried out once at a time in its slot, and has no more bytes than a call can have.
+/// Interprets `bytes` as actions of a client and a host on the client's call memory. For any
+/// input, a slot runs one call at a time, and a request does not exceed the limit.
 ///
 /// # Panics
-/// If that is not so.
+/// If that property is violated.
 pub fn call_slots(mut bytes: &[u8]) {
     let Ok(pd) = SoftDevice::new().and_then(|device| device.alloc_pd()) else { return };
     let Ok(slots) = HostSlots::new(&*pd, true) else { return };
@@ -48,16 +52,16 @@ pub fn call_slots(mut bytes: &[u8]) {
         let taken = match what % 5 {
             WRITE => {
                 let Some((len, rest)) = rest.split_first() else { return };
-                let (written, rest) = rest.split_at(rest.len().min(usize::from(*len)));
+                let (fence_after_request, rest) = rest.split_at(rest.len().min(usize::from(*len)));
                 bytes = rest;
-                slots.client_writes(slot, written);
+                slots.client_writes(slot, fence_after_request);
                 continue;
             }
             TAKE => slots.take(slot, &mut request) == Ok(true),
             RING => {
                 let Some((number, rest)) = rest.split_first_chunk() else { return };
                 bytes = rest;
-                slots.ring(slot, u32::from_le_bytes(*number), &mut request) == Ok(Rung::Take)
+                slots.ring(slot, u32::from_le_bytes(*number), &mut request) == Ok(RingAction::Take)
             }
             ANSWER => {
                 slots.answer(slot, AnswerKind::Plain, &[*what; 9]);
@@ -65,18 +69,18 @@ pub fn call_slots(mut bytes: &[u8]) {
                 continue;
             }
             PUT_OFF.. => {
-                slots.put_off(slot);
+                slots.defer(slot);
                 continue;
             }
         };
         if taken {
             assert!(request.len() <= MAX_CALL);
-            assert!(!std::mem::replace(&mut running[slot], true), "a call while another is carried out");
+            assert!(!std::mem::replace(&mut running[slot], true), "a call while another is executed");
         }
     }
 }
 
-/// What honest clients do.
+/// Returns actions of correct clients.
 pub fn call_slots_seeds() -> Vec<Vec<u8>> {
     let step = |what, slot: u8, rest: &[u8]| [&[what, slot], rest].concat();
     let write = |slot, number, request: &[u8]| {
@@ -84,11 +88,11 @@ pub fn call_slots_seeds() -> Vec<Vec<u8>> {
         step(WRITE, slot, &[&[record.len() as u8], &record[..]].concat())
     };
     let ring = |slot, number: u32| step(RING, slot, &number.to_le_bytes());
-    let [take, answer, put_off] = [TAKE, ANSWER, PUT_OFF].map(|what| step(what, 0, &[]));
+    let [take, answer, defer] = [TAKE, ANSWER, PUT_OFF].map(|what| step(what, 0, &[]));
     vec![
         [write(0, 1, b"hello"), take.clone(), answer.clone(), write(0, 2, &[7; 64]), take.clone()].concat(),
         [write(0, 1, &[]), ring(0, 1), answer.clone(), ring(0, 1)].concat(),
-        [write(0, 1, &[9; 200]), take, put_off, ring(0, 1), answer].concat(),
+        [write(0, 1, &[9; 200]), take, defer, ring(0, 1), answer].concat(),
         [write(3, 1, b"a"), write(5, 1, b"b"), ring(5, 1), ring(3, 1)].concat(),
     ]
 }

@@ -1,39 +1,42 @@
-//! The eight bytes in front of every message of the call protocol. Pure.
+//! The eight-byte header of every message of the call protocol.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock.
 
 use super::CALL_SLOTS;
 
-/// Length of an encoded header.
+/// Length of an encoded header, in bytes.
 pub(super) const HEADER: usize = 8;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Kind {
-    /// A call, the reply to one, or the word that a late reply has been taken.
+    /// A call, a reply, or the acknowledgement of a deferred reply.
     Plain = 0,
-    /// From a host: the reply comes later, on the other queue pair, under the call's number.
+    /// Host to client: the reply follows on the other queue pair, under the call's number.
     Deferred = 1,
-    /// From a host: the service has given up the call without a reply.
+    /// Host to client: the service has given up the call without a reply.
     Unanswered = 2,
-    /// From a client: it has written the request of the call with this number, and waits for the answer as a message.
+    /// Client to host: the request of the call with this number is in memory, and the client waits
+    /// for a message.
     Ring = 3,
-    /// From a host that was rung: the answer is in memory.
+    /// Host to client, after a ring: the answer is in memory.
     InMemory = 4,
 }
 
-/// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The slot whose message this is: of a call, or of a late reply.
+    /// Slot of a call or of a deferred reply.
     pub slot: usize,
     pub kind: Kind,
-    /// The number under which the reply may come later; zero for a call that keeps its slot until it has its reply. That of
-    /// the call in its slot, in a ring.
+    /// Number of a call whose reply may be deferred; 0 for a call that keeps its slot. In a ring,
+    /// the number of the call in its slot.
     pub number: u32,
 }
 
 impl Header {
-    /// The header of an ordinary call, and of its reply.
+    /// Returns the header of an ordinary call and of its reply.
     pub(super) fn plain(slot: usize) -> Header {
         Header { slot, kind: Kind::Plain, number: 0 }
     }
@@ -46,7 +49,7 @@ impl Header {
         bytes
     }
 
-    /// `None` for what no peer may send.
+    /// Decodes a header. Returns `None` for bytes that no peer may send.
     pub(super) fn decode(bytes: [u8; HEADER]) -> Option<Header> {
         let [s0, s1, k0, k1, number @ ..] = bytes;
         let slot = usize::from(u16::from_le_bytes([s0, s1]));
@@ -67,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_understood_and_others_are_not() {
+    fn valid_headers_are_decoded_and_others_are_refused() {
         for kind in [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory] {
             let header = Header { slot: CALL_SLOTS - 1, kind, number: 0x0102_0304 };
             let bytes = header.encode();

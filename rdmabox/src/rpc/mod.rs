@@ -1,43 +1,37 @@
-//! Remote procedure calls over a queue pair of their own: SEND and RECV.
+//! Remote procedure calls over a queue pair of their own (SEND and RECV).
 //!
-//! A call takes one of [`CALL_SLOTS`] slots; its request and its reply carry the slot's number in an 8-byte header.
-//! Both sides keep as many receives posted as there are slots, so that a message always finds one. A reply is sent
-//! from the slot's own buffer at the host: the client uses a slot again only when it has the reply.
+//! A call takes one of [`CALL_SLOTS`] slots. Request and reply carry the slot in an 8-byte
+//! header. Both sides post one receive per slot. A service may defer its reply. An ordinary call
+//! then keeps its slot. A waiting call frees its slot, and gets its reply under a number on a
+//! second queue pair ([`LateReplies`], [`WaitingCalls`]). A started call has no waiting thread
+//! ([`StartedCalls`]). Calls may also go through memory that the client writes and reads
+//! ([`fetch`]).
 //!
-//! A service may answer later than it is asked. An ordinary call keeps its slot meanwhile. One that is made to wait gets a
-//! number: the host says at once that the reply is deferred, which frees the slot, and sends it over another queue pair
-//! when it is there ([`LateReplies`], [`WaitingCalls`]). That one has few slots, which the client gives back one by one, so
-//! that any number of calls can wait; and nobody but those who wait for such replies looks at it, so that ordinary
-//! calls take no part in any of this. It is joined when it is first needed.
-//!
-//! A call need not be waited for ([`StartedCalls`]): then its reply is taken by whoever polls, or looks, next. A thread can have several under way and wait
-//! for all (`call_all`): no more than leave half of the slots free, beyond the first.
-//!
-//! Requests can also be written into memory at the host, and their answers be fetched from there: then messages are for calls
-//! that take long, and for waking a host that sleeps ([`fetch`]).
+//! # Concurrency
+//! Each submodule documents its own threads and locks.
 
+mod blocking_call;
 mod client;
+mod deferred_reply;
 mod fetch;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 mod header;
-mod late;
 mod outbox;
+mod pipelined_call;
+mod poller_handoff;
 mod reply;
 mod server;
-mod started;
-mod turns;
-mod waiting;
 
+pub use blocking_call::Cancel;
+pub(crate) use blocking_call::WaitingCalls;
 pub(crate) use client::RpcClient;
+pub(crate) use deferred_reply::LateReplies;
 pub(crate) use fetch::{FetchClient, HostSlots, OneSided};
-pub(crate) use late::LateReplies;
+use pipelined_call::StartedCalls;
+pub use pipelined_call::StartedReply;
 pub use reply::{Later, Reply};
 pub(crate) use server::{Handler, Reason, RpcServer};
-use started::StartedCalls;
-pub use started::StartedReply;
-pub use waiting::Cancel;
-pub(crate) use waiting::WaitingCalls;
 
 use std::sync::Arc;
 
@@ -52,28 +46,28 @@ use crate::{
     },
 };
 
-/// Longest request and longest reply, in bytes.
+/// Length limit of a request and of a reply, in bytes.
 pub const MAX_CALL: usize = 64 * 1024;
-/// Calls that a session can have under way; further ones wait.
+/// Concurrent calls of a session. Further calls wait for a slot.
 pub(crate) const CALL_SLOTS: usize = 16;
-/// Sends between two signaled ones.
+/// Distance between two signaled sends.
 const SIGNAL_EVERY: u32 = 8;
-/// Queue depths: receives for all slots, and sends with those that wait to be reported.
+/// Queue depths: one receive per slot, and as many sends plus the unreported ones.
 pub(crate) const QUEUE_DEPTH: u32 = (CALL_SLOTS * 2) as u32;
 const _: () = assert!(CALL_SLOTS + (SIGNAL_EVERY as usize) < QUEUE_DEPTH as usize);
-/// Late replies that are under way to a client at a time.
+/// Deferred replies in flight to a client.
 const LATE_SLOTS: usize = 4;
-/// Queue depth of the queue pair for late replies, and of its completion queue.
+/// Depth of the queue pair for deferred replies, and of its completion queue.
 pub(crate) const LATE_DEPTH: u32 = 16;
 const _: () = assert!(LATE_SLOTS + (SIGNAL_EVERY as usize) < LATE_DEPTH as usize);
-/// Calls of a session that can wait for a late reply at a time.
+/// Calls of a session that may wait for a deferred reply.
 pub(crate) const MAX_WAITING: usize = 4096;
 
-/// Bytes between two buffers.
+/// Distance between two message buffers, in bytes.
 const STRIDE: usize = MAX_CALL + 4096;
 const _: () = assert!(HEADER + MAX_CALL <= STRIDE);
 
-/// `wr_id` of sends; receives have the index of their buffer.
+/// `wr_id` of sends. The `wr_id` of a receive is its buffer index.
 const SEND_ID: u64 = u64::MAX;
 
 fn memory_error(e: MemoryError) -> VerbsError {
@@ -86,14 +80,14 @@ struct Messages {
     qp: Arc<dyn QueuePair>,
     mr: MrHandle,
     memory: Arc<Memory>,
-    /// Messages that can be under way each way.
+    /// Messages in flight in each direction.
     slots: usize,
     outbox: Outbox,
 }
 
 impl Messages {
-    /// With buffers for `slots` messages each way. All receives are posted: `qp` is not connected yet, so that no message
-    /// comes before.
+    /// Allocates buffers for `slots` messages in each direction, and posts all receives. `qp` is
+    /// not connected yet, so no message can arrive before.
     fn new(pd: &dyn ProtectionDomain, qp: Arc<dyn QueuePair>, slots: usize) -> Result<Messages, VerbsError> {
         let memory = Arc::new(Memory::private(2 * slots * STRIDE).map_err(memory_error)?);
         let mr = pd.register(&memory, 0, memory.len() as u64, Access::LOCAL_WRITE)?;
@@ -115,14 +109,14 @@ impl Messages {
         Sge { addr: self.mr.addr() + offset as u64, length: length as u32, lkey: self.mr.lkey() }
     }
 
-    /// Gives receive buffer `index` to the next message.
+    /// Posts receive buffer `index`.
     fn post_recv(&self, index: usize) -> Result<(), PostError> {
         let sges = [self.sge(Self::recv_offset(index), HEADER + MAX_CALL)];
         self.qp.post_recv(&[RecvWr { wr_id: index as u64, sges: &sges }])
     }
 
-    /// Sends `bytes` under `header`, from its slot's buffer. How many posts this thread made; a refusal may be that of another
-    /// message: see [`Outbox`].
+    /// Sends `bytes` with `header` from the buffer of its slot. Returns the number of posts of this
+    /// thread. A refusal may concern another message: see [`Outbox`].
     fn send(&self, header: Header, bytes: &[u8]) -> Result<u64, PostError> {
         let offset = self.send_offset(header.slot);
         self.memory.write(offset, &header.encode());
@@ -130,10 +124,11 @@ impl Messages {
         self.outbox.send(&*self.qp, self.sge(offset, HEADER + bytes.len()))
     }
 
-    /// The header of the message that `wc` reports; `None` if it is none that a peer may send.
+    /// Returns the header of the message that `wc` reports, or `None` if no peer may send such a
+    /// message.
     fn header_of(&self, wc: &WorkCompletion) -> Option<Header> {
         let body = (wc.byte_len as usize).checked_sub(HEADER)?;
-        // A WRITE with immediate data consumes a receive, too, and brings no message.
+        // A WRITE with immediate data also consumes a receive, but carries no message.
         if wc.opcode != WcOpcode::Recv || body > MAX_CALL || wc.wr_id >= self.slots as u64 {
             return None;
         }
@@ -142,7 +137,7 @@ impl Messages {
         Header::decode(header).filter(|header| header.slot < self.slots)
     }
 
-    /// Copies the body of the message that `wc` reports, which has a header.
+    /// Copies the body of the message that `wc` reports. The message has a valid header.
     fn take(&self, wc: &WorkCompletion, out: &mut Vec<u8>) {
         out.resize((wc.byte_len as usize).saturating_sub(HEADER).min(MAX_CALL), 0);
         self.memory.read(Self::recv_offset(wc.wr_id as usize) + HEADER, out);

@@ -1,7 +1,11 @@
-//! The way out of a queue pair's messages: those of threads that send at the same time leave with one doorbell.
+//! Sends the messages of a queue pair, combining concurrent sends into one doorbell.
 //!
-//! A [`MergeQueue`], as for one-sided requests: whoever finds nobody posting posts what has come until then, the others leave.
-//! Who leaves has not been told whether his message was posted; a refusal is told to whoever posted, and ends the session.
+//! It is a [`MergeQueue`]: the combiner posts all queued messages, and other threads return at
+//! once. A thread that returned does not learn whether its message was posted. The combiner gets
+//! the error of a refused post, which ends the session.
+//!
+//! # Concurrency
+//! Called from any thread. The combiner lock is held during the post.
 
 use std::slice;
 
@@ -14,22 +18,23 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-pub(super) struct Outbox(MergeQueue<Sge, Waiting>);
+pub(super) struct Outbox(MergeQueue<Sge, PostState>);
 
-/// What the posting thread works on.
+/// The combiner's state.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PostState {
     messages: Vec<Sge>,
-    /// Messages so far. A signaled one must not be overtaken, or the unsignaled ones would fill the queue.
+    /// Number of messages so far. A signaled message must not be overtaken, or unsignaled ones
+    /// would fill the queue.
     sent: u32,
 }
 
 impl Outbox {
-    /// Sends a message, or leaves it to the thread that is posting. Its buffer belongs to the queue pair until it has been
-    /// answered. How many posts this thread made: for itself, and for those who left theirs to it.
+    /// Sends a message, or leaves it to the combiner. Its buffer belongs to the queue pair until
+    /// the message is answered. Returns the number of posts that this thread made.
     ///
     /// # Errors
-    /// This thread's post was refused: this message, or one that others left to it, has not gone, nor have those behind it.
+    /// A post of this thread was refused: its messages, possibly of other threads, were not sent.
     pub(super) fn send(&self, qp: &dyn QueuePair, message: Sge) -> Result<u64, PostError> {
         let (mut outcome, mut posts) = (Ok(()), 0);
         self.0.push(std::iter::once(message));
@@ -44,7 +49,7 @@ impl Outbox {
     }
 }
 
-impl Waiting {
+impl PostState {
     fn post(&mut self, qp: &dyn QueuePair) -> Result<(), PostError> {
         if self.messages.is_empty() {
             return Ok(());
@@ -88,7 +93,8 @@ mod tests {
     /// Addresses of messages, and whether they are signaled.
     type Posted = Vec<(u64, bool)>;
 
-    /// Tells what it is given to post, and posts it when it is told how that goes.
+    /// A queue pair that reports each list, and completes the post with the result that the test
+    /// sends.
     #[derive(Debug)]
     struct SlowQp {
         posts: Sender<Posted>,
@@ -135,16 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn those_who_come_during_a_post_go_with_the_next_one() {
+    fn messages_sent_during_a_post_leave_with_the_next_one() {
         let (qp, seen, go_on) = slow();
         let outbox = Outbox::default();
         thread::scope(|scope| {
             let first = scope.spawn(|| outbox.send(&qp, message(0)));
             assert_eq!(seen.recv().unwrap(), [(0, false)]);
-            // The first one is posting: these leave at once.
+            // The first thread is posting, so these return at once.
             (1..=9).for_each(|addr| assert_eq!(outbox.send(&qp, message(addr)).unwrap(), 0));
             go_on.send(Ok(())).unwrap();
-            // One doorbell, in order; every eighth is signaled.
+            // One doorbell, in order; every eighth message is signaled.
             let second: Vec<_> = (1..=9).map(|addr| (addr, addr == 7)).collect();
             assert_eq!(seen.recv().unwrap(), second);
             go_on.send(Ok(())).unwrap();
@@ -153,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_to_whoever_posts() {
+    fn a_refusal_is_returned_to_the_posting_thread() {
         use crate::verbs::PostErrorReason;
         let (qp, seen, go_on) = slow();
         let outbox = Outbox::default();

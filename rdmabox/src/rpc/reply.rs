@@ -1,16 +1,22 @@
-//! What a service answers with: at once, or later.
+//! The reply of a service, given at once or deferred.
+//!
+//! [`Reply`] is filled in by the service during the call. [`Later`] answers the call afterwards.
+//!
+//! # Concurrency
+//! A `Later` may be used from any thread. No locks.
 
 use std::{
     fmt,
     ops::{Deref, DerefMut},
 };
 
-/// Where the reply of a [`Later`] goes; `None` when it is dropped.
+/// The receiver of a [`Later`]'s reply. It gets `None` if the handle is dropped.
 type Answer = Box<dyn FnOnce(Option<&[u8]>) + Send>;
 
-/// The reply to a call: bytes that the service fills in, or the promise to do so [`later`](Self::later).
+/// The reply to a call: bytes that the service writes, or a promise to answer
+/// [`later`](Self::later).
 ///
-/// It is a `Vec<u8>` to whoever fills it, and comes empty. At most [`MAX_CALL`](crate::MAX_CALL) bytes fit.
+/// It dereferences to an empty `Vec<u8>`. At most [`MAX_CALL`](crate::MAX_CALL) bytes fit.
 pub struct Reply<'a> {
     bytes: &'a mut Vec<u8>,
     make_later: &'a dyn Fn() -> Later,
@@ -18,21 +24,21 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// A reply that is written into `bytes`, for those who call a service themselves, in tests for instance. `make_later`
-    /// is what [`later`](Self::later) calls.
+    /// Creates a reply that is written to `bytes`, for direct callers of a service such as tests.
+    /// [`later`](Self::later) calls `make_later`.
     pub fn new(bytes: &'a mut Vec<u8>, make_later: &'a dyn Fn() -> Later) -> Reply<'a> {
         bytes.clear();
         Reply { bytes, make_later, deferred: false }
     }
 
-    /// Promises the reply for later. What is here counts no more: the caller gets what goes through the handle, from
-    /// whichever thread and whenever, also before the service's `call` returns. A call has one such handle: the answer of
-    /// any further one goes nowhere.
+    /// Defers the reply. The bytes written here are ignored. The caller gets the answer given
+    /// through the handle, from any thread at any time, even before the service's `call` returns.
+    /// Only the first handle of a call is effective.
     pub fn later(&mut self) -> Later {
         if std::mem::replace(&mut self.deferred, true) { Later::new(|_| {}) } else { (self.make_later)() }
     }
 
-    /// True if the reply has been promised for later.
+    /// Returns true if the reply has been deferred.
     pub fn is_deferred(&self) -> bool {
         self.deferred
     }
@@ -58,22 +64,22 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// A call whose reply is still owed. It holds no thread, and nothing of the session: when that has ended, the answer
-/// goes nowhere.
+/// A call whose reply is still owed. It occupies no thread and no session state. After the end of
+/// the session the answer is discarded.
 ///
-/// Dropped without an answer, it ends the call at the client with
-/// [`RequestError::Unanswered`](crate::RequestError::Unanswered); the session goes on.
+/// Dropping it without an answer ends the call at the client with
+/// [`RequestError::Unanswered`](crate::RequestError::Unanswered). The session continues.
 #[must_use = "dropping it gives the call up"]
 pub struct Later(Option<Answer>);
 
 impl Later {
-    /// A handle that gives its answer to `answer`, or `None` when it is dropped without one.
+    /// Creates a handle that passes its answer to `answer`, or `None` if it is dropped without one.
     pub fn new(answer: impl FnOnce(Option<&[u8]>) + Send + 'static) -> Later {
         Later(Some(Box::new(answer)))
     }
 
-    /// Answers the call. Any thread may; it is a send, and no wait. A reply longer than
-    /// [`MAX_CALL`](crate::MAX_CALL) ends the session, as one that a service gives at once does.
+    /// Answers the call, from any thread and without blocking for the peer. A reply longer than
+    /// [`MAX_CALL`](crate::MAX_CALL) ends the session.
     pub fn answer(mut self, reply: &[u8]) {
         if let Some(answer) = self.0.take() {
             answer(Some(reply));
@@ -102,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_given_once_and_a_drop_tells_that_there_is_none() {
+    fn an_answer_is_given_once_and_a_drop_gives_none() {
         let (send, receive) = channel();
         let later = || {
             let send = send.clone();
@@ -113,7 +119,7 @@ mod tests {
         assert!(reply.is_empty() && !reply.is_deferred());
         reply.later().answer(b"new");
         assert!(reply.is_deferred());
-        // A call is answered once.
+        // Only the first handle is effective.
         reply.later().answer(b"again");
         drop(Reply::new(&mut bytes, &later).later());
         assert_eq!(receive.try_iter().collect::<Vec<_>>(), [Some(b"new".to_vec()), None]);

@@ -1,11 +1,17 @@
-//! The answering side: a few threads serve the calls of all sessions.
+//! The answering side of RPC: a few threads serve the calls of all sessions.
 //!
-//! All message queue pairs share a completion queue. One thread looks at it at a time, and handles what it finds ([`Turns`]). A
-//! client that fetches its answers rings where nobody looks at its requests: the thread that gets the message goes on to do
-//! so ([`fetched`]), until there is nothing to be found for a while. Sessions are unknown here; a [`Handler`] knows them.
+//! All message queue pairs share one completion queue. One thread at a time polls it, and
+//! executes the calls that it finds ([`PollerHandoff`]). A client that fetches rings if no thread
+//! polls its request memory. The thread that gets the ring then polls that memory
+//! ([`fetch_endpoint`]) until no requests arrive for a while. A [`Handler`] connects this module
+//! to sessions.
+//!
+//! # Concurrency
+//! Runs on the threads that [`RpcServer::start`] spawns. `spin` is held by the poller.
+//! `endpoints` is not held during a call.
 
-mod apart;
-mod fetched;
+mod core_avoidance;
+mod fetch_endpoint;
 
 use std::{
     collections::HashMap,
@@ -20,40 +26,40 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 
 use self::{
-    apart::Apart,
-    fetched::{Fetched, Meanwhile},
+    core_avoidance::CoreAvoidance,
+    fetch_endpoint::{FetchState, ServeMessages},
 };
 use super::{
     CALL_SLOTS, Header, HostSlots, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID,
-    fetch::Watch, turns::Turns,
+    fetch::SessionPoller, poller_handoff::PollerHandoff,
 };
 use crate::{
     polling::Spin,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };
 
-/// What becomes of a session's messages.
+/// Receives the calls of a session.
 pub(crate) trait Handler: Send + Sync {
-    /// Answers one call, or promises to. An error ends the session.
+    /// Answers one call or defers its reply. An error ends the session.
     fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String>;
     /// Ends the session.
     fn end(&self, reason: Reason<'_>);
 }
 
-/// Why a session's messages end.
+/// The reason for which a session's messages end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason<'a> {
-    /// Its queue pair is broken: the client has gone, as a rule.
+    /// The queue pair is broken, usually because the client has gone.
     Gone,
-    /// A message made no sense.
+    /// The client sent an invalid message.
     Misbehaved(&'a str),
 }
 
-/// What a message queue pair is for.
+/// The purpose of a message queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Calls,
-    /// Late replies go out, and the word that one has been taken comes in.
+    /// Deferred replies, and their acknowledgements.
     LateReplies,
 }
 
@@ -63,9 +69,9 @@ pub(crate) struct Endpoint {
     messages: Arc<Messages>,
     handler: Arc<dyn Handler>,
     late: Arc<LateReplies>,
-    /// Of the queue pair for calls, if their answers are fetched.
-    fetched: Option<Fetched>,
-    /// The session has ended: nothing is sent any more.
+    /// Set on a queue pair for calls whose answers are fetched.
+    fetched: Option<FetchState>,
+    /// The session has ended, and nothing is sent any more.
     over: AtomicBool,
 }
 
@@ -78,12 +84,12 @@ impl std::fmt::Debug for Endpoint {
 #[derive(Debug)]
 struct Shared {
     cq: Arc<dyn CompletionQueue>,
-    turns: Turns,
-    /// Of whoever has the turn.
+    handoff: PollerHandoff,
+    /// Used by the poller.
     spin: Mutex<Spin>,
     endpoints: RwLock<HashMap<u32, Arc<Endpoint>>>,
-    /// The sessions whose requests are looked at.
-    watch: Watch<Endpoint>,
+    /// Sessions whose request memory is polled.
+    watch: SessionPoller<Endpoint>,
     stop: AtomicBool,
 }
 
@@ -97,10 +103,10 @@ impl RpcServer {
     pub(crate) fn start(cq: Arc<dyn CompletionQueue>, threads: usize) -> std::io::Result<RpcServer> {
         let shared = Arc::new(Shared {
             cq,
-            turns: Turns::default(),
+            handoff: PollerHandoff::default(),
             spin: Mutex::default(),
             endpoints: RwLock::default(),
-            watch: Watch::default(),
+            watch: SessionPoller::default(),
             stop: AtomicBool::new(false),
         });
         let mut server = RpcServer { shared, threads: Vec::new() };
@@ -118,8 +124,8 @@ impl RpcServer {
         &self.shared.cq
     }
 
-    /// Serves the calls of a queue pair from now on; it is not connected yet. Replies that come late and free their slot
-    /// go to `late`. The answers to calls whose requests are in `slots` are fetched.
+    /// Serves the calls of `qp`, which is not connected yet. Deferred replies to numbered calls go
+    /// to `late`. Calls whose requests are in `slots` are answered there.
     pub(crate) fn add(
         &self,
         pd: &dyn ProtectionDomain,
@@ -133,8 +139,8 @@ impl RpcServer {
         Ok(())
     }
 
-    /// Serves the queue pair for a session's late replies; it is not connected yet. When it is,
-    /// [`LateReplies::begin`] is to be called.
+    /// Serves the queue pair for a session's deferred replies, which is not connected yet. The
+    /// caller calls [`LateReplies::begin`] when it is.
     pub(crate) fn add_late(
         &self,
         pd: &dyn ProtectionDomain,
@@ -158,13 +164,13 @@ impl RpcServer {
     ) -> Arc<Messages> {
         let number = messages.qp.qp_num();
         let messages = Arc::new(messages);
-        let (fetched, over) = (slots.map(Fetched::new), AtomicBool::new(false));
+        let (fetched, over) = (slots.map(FetchState::new), AtomicBool::new(false));
         let endpoint = Endpoint { role, messages: Arc::clone(&messages), handler, late, fetched, over };
         self.shared.endpoints.write().insert(number, Arc::new(endpoint));
         messages
     }
 
-    /// Forgets a queue pair, which ends.
+    /// Removes and ends a queue pair.
     pub(crate) fn remove(&self, qp_num: u32) {
         let gone = self.shared.endpoints.write().remove(&qp_num);
         if let Some(endpoint) = gone {
@@ -178,7 +184,7 @@ impl RpcServer {
 impl Drop for RpcServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.turns.end();
+        self.shared.handoff.end();
         self.shared.cq.wake();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -186,79 +192,79 @@ impl Drop for RpcServer {
     }
 }
 
-/// What a thread carries calls out with.
+/// Buffers and state of a serving thread.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct WorkerState {
     request: Vec<u8>,
     reply: Vec<u8>,
-    apart: Apart,
+    core_avoidance: CoreAvoidance,
 }
 
 fn serve(shared: &Shared) {
     let (request, reply) = (Vec::with_capacity(MAX_CALL), Vec::with_capacity(MAX_CALL));
-    let mut work = Work { request, reply, apart: Apart::default() };
-    let mut took = None;
-    while shared.turns.take(took)
-        && let Some((wc, at_once)) = next(shared)
+    let mut worker = WorkerState { request, reply, core_avoidance: CoreAvoidance::default() };
+    let mut last_call = None;
+    while shared.handoff.acquire(last_call)
+        && let Some((wc, immediately)) = next_completion(shared)
     {
-        shared.turns.lay_down(at_once);
+        shared.handoff.release_for_call(immediately);
         let began = Instant::now();
-        handle(shared, &wc, &mut work);
-        took = Some(began.elapsed());
-        // Between two turns of its own this thread takes messages as well.
-        shared.watch.run(&mut work, &Meanwhile(shared));
+        handle(shared, &wc, &mut worker);
+        last_call = Some(began.elapsed());
+        // Between two rounds of polling memory, this thread also takes messages.
+        shared.watch.run(&mut worker, &ServeMessages(shared));
     }
 }
 
-fn handle(shared: &Shared, wc: &WorkCompletion, work: &mut Work) {
+fn handle(shared: &Shared, wc: &WorkCompletion, worker: &mut WorkerState) {
     let endpoint = shared.endpoints.read().get(&wc.qp_num).cloned();
     let Some(endpoint) = endpoint else { return };
     if wc.status != WcStatus::Success {
         return endpoint.handler.end(Reason::Gone);
     }
     let handled = match endpoint.role {
-        Role::Calls => endpoint.answer(wc, work),
-        Role::LateReplies => endpoint.was_taken(wc).map(|()| After::Nothing),
+        Role::Calls => endpoint.answer(wc, worker),
+        Role::LateReplies => endpoint.acknowledge_reply(wc).map(|()| FollowUp::Nothing),
     };
     match handled {
-        Ok(After::Nothing) => {}
-        Ok(After::Watch) => shared.watch.wake(&endpoint),
+        Ok(FollowUp::Nothing) => {}
+        Ok(FollowUp::Poll) => shared.watch.wake(&endpoint),
         Err(reason) => endpoint.handler.end(Reason::Misbehaved(&reason)),
     }
 }
 
-/// What a message leads to.
+/// The action that follows a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
+enum FollowUp {
     Nothing,
-    /// The client makes calls by fetching: more may come.
-    Watch,
+    /// The client makes calls by fetching: poll its memory.
+    Poll,
 }
 
-/// A completion that is there and is worth a thought, unless another thread looks for them.
-fn glance(shared: &Shared) -> Option<WorkCompletion> {
-    if !shared.turns.take_for_a_look() {
+/// Takes a relevant completion without blocking, unless another thread is the poller.
+fn try_next(shared: &Shared) -> Option<WorkCompletion> {
+    if !shared.handoff.try_acquire() {
         return None;
     }
     let mut wc = [WorkCompletion::EMPTY];
-    // An error is for somebody who waits.
+    // Errors are left to a thread that waits.
     let found = matches!(shared.cq.poll(&mut wc), Ok(1));
     if found && (wc[0].wr_id != SEND_ID || wc[0].status != WcStatus::Success) {
-        shared.turns.lay_down(true);
+        shared.handoff.release_for_call(true);
         return Some(wc[0]);
     }
-    shared.turns.put_back();
+    shared.handoff.release();
     None
 }
 
-/// The next completion that is worth a thought, and whether it was there already; `None` at the end. For the thread that has the
-/// turn.
-fn next(shared: &Shared) -> Option<(WorkCompletion, bool)> {
+/// Waits for the next relevant completion. Returns it, and whether the first poll found it.
+/// Returns `None` at the end. Called by the poller.
+fn next_completion(shared: &Shared) -> Option<(WorkCompletion, bool)> {
     let mut spin = shared.spin.lock();
     while !shared.stop.load(Ordering::Acquire) {
         match poll(shared).and_then(|found| match found {
             Some(wc) => Ok(Some((wc, true))),
-            None => pause(shared, &mut spin).map(|found| found.map(|wc| (wc, false))),
+            None => wait_for_completion(shared, &mut spin).map(|found| found.map(|wc| (wc, false))),
         }) {
             Ok(Some(found)) => return Some(found),
             Ok(None) => {}
@@ -271,8 +277,9 @@ fn next(shared: &Shared) -> Option<(WorkCompletion, bool)> {
     None
 }
 
-/// Looks for a completion as long as that pays, then sleeps until there is one; `None` at the end.
-fn pause(shared: &Shared, spin: &mut Spin) -> Result<Option<WorkCompletion>, VerbsError> {
+/// Polls as long as that pays off, then sleeps until there is a completion. Returns `None` at the
+/// end.
+fn wait_for_completion(shared: &Shared, spin: &mut Spin) -> Result<Option<WorkCompletion>, VerbsError> {
     let began = Instant::now();
     let mut now = began;
     if spin.polls() {
@@ -295,8 +302,8 @@ fn pause(shared: &Shared, spin: &mut Spin) -> Result<Option<WorkCompletion>, Ver
                 spin.slept(now.elapsed());
                 return Ok(Some(wc));
             }
-            // What came before the arming gives no event. What ends the wait may also be no completion, but a word between queue
-            // pairs: the pause goes on.
+            // A completion from before `arm` causes no event, so the queue is polled again. The
+            // wait may also end without a completion, because of traffic between queue pairs.
             None if armed => drop(shared.cq.wait(None)?),
             None => shared.cq.arm()?,
         }
@@ -305,7 +312,7 @@ fn pause(shared: &Shared, spin: &mut Spin) -> Result<Option<WorkCompletion>, Ver
     Ok(None)
 }
 
-/// A completion; none that says only that a message has been sent.
+/// Polls once. Skips successful send completions.
 fn poll(shared: &Shared) -> Result<Option<WorkCompletion>, VerbsError> {
     let mut wc = [WorkCompletion::EMPTY];
     loop {
@@ -319,30 +326,30 @@ fn poll(shared: &Shared) -> Result<Option<WorkCompletion>, VerbsError> {
 }
 
 impl Endpoint {
-    fn answer(self: &Arc<Self>, wc: &WorkCompletion, work: &mut Work) -> Result<After, String> {
+    fn answer(self: &Arc<Self>, wc: &WorkCompletion, worker: &mut WorkerState) -> Result<FollowUp, String> {
         let header = self
             .messages
             .header_of(wc)
             .filter(|header| matches!(header.kind, Kind::Plain | Kind::Ring))
             .ok_or_else(|| "malformed message: not a call in one of the call slots".to_string())?;
-        self.messages.take(wc, &mut work.request);
+        self.messages.take(wc, &mut worker.request);
         self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
         if header.kind == Kind::Ring {
-            return self.rung(header, work).map(|()| After::Watch);
+            return self.handle_ring(header, worker).map(|()| FollowUp::Poll);
         }
-        let make_later = || self.later(header);
-        let mut reply = Reply::new(&mut work.reply, &make_later);
-        self.handler.call(&work.request, &mut reply)?;
+        let make_later = || self.deferred_reply(header);
+        let mut reply = Reply::new(&mut worker.reply, &make_later);
+        self.handler.call(&worker.request, &mut reply)?;
         if !reply.is_deferred() {
             self.reply(Header::plain(header.slot), &reply)?;
-            return Ok(After::Nothing);
+            return Ok(FollowUp::Nothing);
         }
-        self.late.check()?;
-        // One that has a number frees its slot; another one waits in it.
+        self.late.check_limit()?;
+        // A numbered call frees its slot, and waits under its number.
         if header.number != 0 {
             self.reply(Header { kind: Kind::Deferred, ..header }, &[])?;
         }
-        Ok(After::Nothing)
+        Ok(FollowUp::Nothing)
     }
 
     fn reply(&self, header: Header, bytes: &[u8]) -> Result<(), String> {
@@ -350,24 +357,25 @@ impl Endpoint {
         self.messages.send(header, bytes).map(drop).map_err(|e| e.to_string())
     }
 
-    /// The debt of a reply to the call with this header.
-    fn later(self: &Arc<Self>, header: Header) -> Later {
-        self.late.owe();
+    /// Returns the handle that answers the call with this header.
+    fn deferred_reply(self: &Arc<Self>, header: Header) -> Later {
+        self.late.add_owed();
         let endpoint: Weak<Endpoint> = Arc::downgrade(self);
         Later::new(move |answer| {
-            // Without the session nobody waits.
+            // Without the session no client waits.
             if let Some(endpoint) = endpoint.upgrade() {
-                endpoint.answer_late(header, answer);
+                endpoint.answer_deferred(header, answer);
             }
         })
     }
 
-    fn answer_late(&self, call: Header, answer: Option<&[u8]>) {
+    fn answer_deferred(&self, call: Header, answer: Option<&[u8]>) {
         let kind = if answer.is_some() { Kind::Plain } else { Kind::Unanswered };
         let bytes = answer.unwrap_or_default();
-        self.late.paid();
+        self.late.settle_owed();
         let sent = match call.number {
-            // What ends the session sets this before the queue pair is in Err: the few that come in between end there.
+            // Set before the queue pair is moved to Err. Few replies come in between, and are
+            // discarded here.
             _ if self.over.load(Ordering::Acquire) => Ok(()),
             0 => self.reply(Header { kind, ..call }, bytes),
             number => check_length(bytes).and_then(|()| self.late.send(number, kind, bytes)),
@@ -377,15 +385,15 @@ impl Endpoint {
         }
     }
 
-    /// The client has taken a late reply.
-    fn was_taken(&self, wc: &WorkCompletion) -> Result<(), String> {
+    /// Handles the acknowledgement of a deferred reply.
+    fn acknowledge_reply(&self, wc: &WorkCompletion) -> Result<(), String> {
         let header = self
             .messages
             .header_of(wc)
             .filter(|header| header.kind == Kind::Plain)
-            .ok_or_else(|| "malformed message: not a receipt of a late reply".to_string())?;
+            .ok_or_else(|| "malformed message: not an acknowledgement of a deferred reply".to_string())?;
         self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
-        self.late.taken(header.slot)
+        self.late.acknowledge(header.slot)
     }
 }
 

@@ -1,12 +1,16 @@
-//! The calling side of a call by fetching: write the request, look for the answer, and ring if that takes long.
+//! The calling side of a call by fetching: write the request, poll for the answer, and ring if it
+//! takes long.
+//!
+//! # Concurrency
+//! Called from any thread. Each slot's lock is used by the owner of the call slot.
 
 use parking_lot::Mutex;
 
 use super::{
-    Patience, layout,
+    PollBudget, layout,
     layout::Kind,
-    reach::{Look, OneSided, Reach},
-    watch::written,
+    session_poller::fence_after_request,
+    slot_access::{OneSided, PollResult, SlotAccess},
 };
 use crate::{
     rpc::CALL_SLOTS,
@@ -16,49 +20,49 @@ use crate::{
     verbs::RemoteAddr,
 };
 
-/// Looks at mapped memory before the core is offered to others; together they are a round.
-const LOOKS: u32 = 64;
-/// Most rounds of looks at mapped memory, and most READs, before the host is rung.
-const ROUNDS: u32 = 32;
-const READS: u32 = 4;
+/// Polls of mapped memory per round. The thread yields its core after each round.
+const POLLS_PER_ROUND: u32 = 64;
+/// Limits before the host is rung: rounds on mapped memory, or READs.
+const MAX_ROUNDS: u32 = 32;
+const MAX_READS: u32 = 4;
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Of the last call.
+    /// Number of the last call.
     number: u32,
-    /// What is written and read where memory is not mapped.
+    /// Buffer for WRITEs and READs of unmapped memory.
     scratch: Vec<u8>,
 }
 
 /// A session's calls by fetching.
 #[derive(Debug)]
 pub(crate) struct FetchClient {
-    reach: Reach,
-    patience: Patience,
-    /// Each is used by the caller that has the call slot.
+    access: SlotAccess,
+    budget: PollBudget,
+    /// Each entry is used by the thread that owns the call slot.
     slots: [Mutex<Slot>; CALL_SLOTS],
 }
 
-/// How far a call has come.
+/// The progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It is answered, and the reply is there.
+    /// The reply has been copied.
     Answered,
-    /// The service has given it up.
+    /// The service has given the call up.
     Unanswered,
-    /// The host has to be rung for call `number`; its reply comes as a message then.
+    /// The host has to be rung for call `number`, and then replies by message.
     Ring { number: u32 },
-    /// There is no answer yet to call `number`, and the host will find it.
-    Left { number: u32 },
-    /// Another thread has ended it.
+    /// Call `number` has no answer yet; the host polls for its request.
+    Parked { number: u32 },
+    /// Another thread has ended the call.
     Ended,
-    /// The host has written what makes no sense.
-    Nonsense,
+    /// The host has written an invalid record.
+    Malformed,
 }
 
 impl FetchClient {
-    /// `base` is where the host has said that the memory is. With `maps` the memory may be mapped. `fetch_size` is what the
-    /// first READ of an answer brings, in bytes.
+    /// `base` is the address of the memory at the host. `maps` permits a mapping of it.
+    /// `fetch_size` is the length of the first READ of an answer, in bytes.
     pub(crate) fn new(
         one_sided: Box<dyn OneSided>,
         base: RemoteAddr,
@@ -66,14 +70,14 @@ impl FetchClient {
         maps: bool,
     ) -> FetchClient {
         FetchClient {
-            reach: Reach::new(one_sided, base, fetch_size, maps),
-            patience: Patience::new(if maps { ROUNDS } else { READS }),
+            access: SlotAccess::new(one_sided, base, fetch_size, maps),
+            budget: PollBudget::new(if maps { MAX_ROUNDS } else { MAX_READS }),
             slots: Default::default(),
         }
     }
 
-    /// Makes a call in `slot`, which is the caller's. It looks for the answer until it is there or its patience is at an
-    /// end, or until `is_done`, which another thread may bring about.
+    /// Makes a call in `slot`, which the caller owns. Polls for the answer until the budget is
+    /// spent or `is_done` returns true.
     pub(crate) fn call(
         &self,
         slot: usize,
@@ -85,62 +89,63 @@ impl FetchClient {
         let mut entry = self.slots[slot].lock();
         let Slot { number, scratch } = &mut *entry;
         *number = layout::next(*number);
-        self.reach.put(slot, *number, request, scratch)?;
-        let in_place = self.reach.mapped().is_some();
-        if in_place {
-            written();
-            self.reach.say_where();
+        self.access.put(slot, *number, request, scratch)?;
+        let is_mapped = self.access.mapped().is_some();
+        if is_mapped {
+            fence_after_request();
+            self.access.publish_core();
         }
-        let (limit, looks) = (self.patience.limit(), if in_place { LOOKS } else { 1 });
+        let (limit, polls) = (self.budget.limit(), if is_mapped { POLLS_PER_ROUND } else { 1 });
         for round in 0..limit {
-            for look in 0..looks {
-                match self.reach.look(slot, *number, reply, scratch, stats)? {
-                    Look::Answer(kind) => {
+            for poll in 0..polls {
+                match self.access.poll(slot, *number, reply, scratch, stats)? {
+                    PollResult::Answer(kind) => {
                         if round > 0 {
-                            self.patience.paid(round);
+                            self.budget.record_hit(round);
                         }
                         return Ok(stage(kind, *number));
                     }
-                    Look::Nonsense => return Ok(Stage::Nonsense),
-                    // A host that is awake with the first look does not go to sleep on the request.
-                    Look::NotYet { asleep: true } if round == 0 && look == 0 => {
+                    PollResult::Malformed => return Ok(Stage::Malformed),
+                    // A host that is awake at the first poll serves the request before it sleeps.
+                    PollResult::Pending { asleep: true } if round == 0 && poll == 0 => {
                         return Ok(Stage::Ring { number: *number });
                     }
-                    Look::NotYet { .. } => {}
+                    PollResult::Pending { .. } => {}
                 }
                 spin_loop();
             }
             if is_done() {
                 return Ok(Stage::Ended);
             }
-            if in_place {
+            if is_mapped {
                 yield_now();
             }
         }
-        self.patience.gave_up();
+        self.budget.record_miss();
         Ok(Stage::Ring { number: *number })
     }
 
-    /// True if memory is mapped: a call can be left in it, and looks cost nothing.
+    /// Returns true if the memory is mapped, so that calls can be parked and polls are cheap.
     pub(crate) fn is_mapped(&self) -> bool {
-        self.reach.mapped().is_some()
+        self.access.mapped().is_some()
     }
 
-    /// Makes a call in `slot`, which is the caller's, and does not look for the answer. It has to be
-    /// [`Ring`](Stage::Ring)-ed for where the host is asleep; otherwise it is [`Left`](Stage::Left).
-    pub(crate) fn leave(&self, slot: usize, request: &[u8]) -> Result<Stage, RequestError> {
+    /// Writes the request of a call in `slot`, which the caller owns, without polling. Returns
+    /// [`Ring`](Stage::Ring) if the host is asleep, otherwise [`Parked`](Stage::Parked).
+    pub(crate) fn park(&self, slot: usize, request: &[u8]) -> Result<Stage, RequestError> {
         let mut entry = self.slots[slot].lock();
         let Slot { number, scratch } = &mut *entry;
         *number = layout::next(*number);
-        self.reach.put(slot, *number, request, scratch)?;
-        written();
-        self.reach.say_where();
-        let asleep = self.reach.is_asleep(slot);
-        Ok(if asleep { Stage::Ring { number: *number } } else { Stage::Left { number: *number } })
+        self.access.put(slot, *number, request, scratch)?;
+        fence_after_request();
+        self.access.publish_core();
+        let asleep = self.access.is_asleep(slot);
+        Ok(if asleep { Stage::Ring { number: *number } } else { Stage::Parked { number: *number } })
     }
 
-    /// Looks once for the answer to the last call in `slot`: [`Left`](Stage::Left) if there is none.
-    pub(crate) fn look(
+    /// Polls once for the answer to the last call in `slot`. Returns [`Parked`](Stage::Parked) if
+    /// there is none.
+    pub(crate) fn poll(
         &self,
         slot: usize,
         reply: &mut Vec<u8>,
@@ -148,23 +153,23 @@ impl FetchClient {
     ) -> Result<Stage, RequestError> {
         let mut entry = self.slots[slot].lock();
         let Slot { number, scratch } = &mut *entry;
-        Ok(match self.reach.look(slot, *number, reply, scratch, stats)? {
-            Look::Answer(kind) => stage(kind, *number),
-            Look::NotYet { .. } => Stage::Left { number: *number },
-            Look::Nonsense => Stage::Nonsense,
+        Ok(match self.access.poll(slot, *number, reply, scratch, stats)? {
+            PollResult::Answer(kind) => stage(kind, *number),
+            PollResult::Pending { .. } => Stage::Parked { number: *number },
+            PollResult::Malformed => Stage::Malformed,
         })
     }
 
-    /// Takes the answer to the last call in `slot`, of which the host has said that it is in memory.
+    /// Takes the answer to the last call in `slot`, which the host has reported to be in memory.
     pub(crate) fn take(
         &self,
         slot: usize,
         reply: &mut Vec<u8>,
         stats: &Stats,
     ) -> Result<Stage, RequestError> {
-        match self.look(slot, reply, stats)? {
+        match self.poll(slot, reply, stats)? {
             answered @ (Stage::Answered | Stage::Unanswered) => Ok(answered),
-            _ => Ok(Stage::Nonsense),
+            _ => Ok(Stage::Malformed),
         }
     }
 
@@ -173,9 +178,9 @@ impl FetchClient {
         self.slots[slot].lock().number = number;
     }
 
-    /// Ends it: one-sided requests fail.
+    /// Fails one-sided requests from now on.
     pub(crate) fn fail(&self) {
-        self.reach.fail();
+        self.access.fail();
     }
 }
 
@@ -183,6 +188,6 @@ fn stage(kind: Kind, number: u32) -> Stage {
     match kind {
         Kind::Plain => Stage::Answered,
         Kind::Unanswered => Stage::Unanswered,
-        Kind::PutOff => Stage::Ring { number },
+        Kind::Deferred => Stage::Ring { number },
     }
 }

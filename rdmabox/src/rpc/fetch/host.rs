@@ -1,10 +1,14 @@
-//! The host's side of a session's calls by fetching: its memory, and what has become of the call in each slot.
+//! The host's side of calls by fetching: the session's memory, and the state of the call in each
+//! slot.
 //!
-//! A request is copied out before anything of it is believed, and what the client may write there later changes nothing of
-//! the call. An answer, a late one as well, is written into memory, and sent as a message only if the client has asked for that:
-//! it rings, at most once for a call, when the host is asleep or takes its time. Each ring is answered with one message,
-//! and before that the client does not use the slot again. So the messages of a slot are what they are without fetching, one
-//! each way at a time.
+//! A request is copied before it is parsed, so the client cannot change it afterwards. An answer
+//! is written to memory. If the client has rung, the answer is a message instead. A client rings
+//! at most once per call and does not reuse the slot before the host has answered the ring. Each
+//! slot therefore has at most one message in flight per direction.
+//!
+//! # Concurrency
+//! Called by the threads of the call server and by threads that give deferred replies. Each slot
+//! has a leaf lock.
 
 use std::sync::{
     Arc,
@@ -13,40 +17,40 @@ use std::sync::{
 
 use parking_lot::Mutex;
 
-use super::layout::{self, Found, Head, Kind, WORD};
+use super::layout::{self, Head, Kind, RecordState, WORD};
 use crate::{
     memory::Memory,
     rpc::{CALL_SLOTS, memory_error},
     verbs::{Access, MrHandle, ProtectionDomain, RemoteAddr, VerbsError},
 };
 
-/// The call in a slot.
+/// The state of a slot's call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// None, or one that has got its answer.
+    /// No call, or an answered one.
     #[default]
-    Over,
-    /// It is being carried out.
+    Idle,
+    /// The call is being executed.
     Running,
-    /// The same, and the client waits for a message.
+    /// The call is being executed, and the client waits for a message.
     Rung,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// The number of the last call, as `state` has it: to be looked at without the lock.
+    /// Number of the last call, readable without the lock.
     last: AtomicU32,
     state: Mutex<State>,
 }
 
-/// What a ring asks for.
+/// The reaction to a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::rpc) enum Rung {
-    /// The call is to be carried out: its request has been taken.
+pub(in crate::rpc) enum RingAction {
+    /// Execute the call, whose request has been copied.
     Take,
-    /// Nothing: its answer will be a message.
+    /// Do nothing: the answer will be a message.
     Wait,
-    /// A message that says that the answer is in memory.
+    /// Send a message that the answer is in memory.
     Answered,
 }
 
@@ -55,16 +59,16 @@ pub(in crate::rpc) enum Rung {
 pub(crate) struct HostSlots {
     pub(super) memory: Arc<Memory>,
     region: MrHandle,
-    /// What the client writes into an aligned word is seen whole or not at all.
+    /// True if aligned words of the client are never seen torn.
     whole_words: bool,
     slots: [Slot; CALL_SLOTS],
 }
 
 impl HostSlots {
-    /// Memory that the queue pairs of `pd`, which are the session's own, may reach.
+    /// Allocates and registers memory for a session. Only the session's queue pairs are in `pd`.
     ///
     /// # Errors
-    /// Without memory, or room for another registration at the device.
+    /// Memory or room for a registration is exhausted.
     pub(crate) fn new(pd: &dyn ProtectionDomain, whole_words: bool) -> Result<HostSlots, VerbsError> {
         let memory = Arc::new(Memory::shared("rdmabox-calls", layout::MEMORY).map_err(memory_error)?);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -72,30 +76,30 @@ impl HostSlots {
         Ok(HostSlots { memory, region, whole_words, slots: Default::default() })
     }
 
-    /// Where the client finds it.
+    /// Returns the memory's address for the client.
     pub(crate) fn remote_addr(&self) -> RemoteAddr {
         RemoteAddr { addr: self.region.addr(), rkey: self.region.rkey() }
     }
 
-    /// Tells the client whether somebody looks at its requests.
+    /// Tells the client whether a thread polls its requests.
     pub(in crate::rpc) fn mark(&self, awake: bool) {
         let word = if awake { layout::AWAKE } else { layout::ASLEEP };
         for slot in 0..CALL_SLOTS {
-            self.memory.store_u64(layout::rest(slot), word);
+            self.memory.store_u64(layout::sleep_word(slot), word);
         }
     }
 
-    /// On which core of this host the client says that it made its last call; `None` for who has not mapped the memory. Any
-    /// number.
+    /// Returns the core of this host on which the client made its last call, as the client claims.
+    /// Returns `None` if the client has not mapped the memory. The number is not validated.
     pub(in crate::rpc) fn core(&self) -> Option<usize> {
         let word = if self.whole_words { self.memory.load_u64(layout::CORE) } else { 0 };
         word.checked_sub(1).map(|core| core as usize)
     }
 
-    /// Takes the request of a call in `slot`, if there is one that nobody has taken.
+    /// Copies a new request in `slot`, if there is one.
     ///
     /// # Errors
-    /// What is there is nonsense.
+    /// The record is malformed.
     #[inline]
     pub(in crate::rpc) fn take(&self, slot: usize, request: &mut Vec<u8>) -> Result<bool, String> {
         let last = self.slots[slot].last.load(Ordering::Relaxed);
@@ -103,21 +107,21 @@ impl HostSlots {
             return Ok(false);
         }
         let mut state = self.slots[slot].state.lock();
-        // While one is carried out the client has nothing to write there.
-        if *state != State::Over {
+        // A client writes no request while its call is being executed.
+        if *state != State::Idle {
             return Ok(false);
         }
         match self.copy(slot, request) {
-            Found::Whole(_) => {
+            RecordState::Complete(_) => {
                 *state = State::Running;
                 Ok(true)
             }
-            Found::Odd if self.whole_words => Err(nonsense(slot)),
-            Found::Nothing | Found::Part(_) | Found::Odd => Ok(false),
+            RecordState::Malformed if self.whole_words => Err(malformed(slot)),
+            RecordState::Nothing | RecordState::Partial(_) | RecordState::Malformed => Ok(false),
         }
     }
 
-    /// The client rings for call `number` in `slot`.
+    /// Handles a ring for call `number` in `slot`.
     ///
     /// # Errors
     /// There is no such call.
@@ -126,31 +130,33 @@ impl HostSlots {
         slot: usize,
         number: u32,
         request: &mut Vec<u8>,
-    ) -> Result<Rung, String> {
+    ) -> Result<RingAction, String> {
         let mut state = self.slots[slot].state.lock();
         let last = self.slots[slot].last.load(Ordering::Relaxed);
         match *state {
             State::Running if number == last => {
                 *state = State::Rung;
-                Ok(Rung::Wait)
+                Ok(RingAction::Wait)
             }
-            State::Over if number == last && number != 0 => Ok(Rung::Answered),
-            // All of a request is written before the client rings for it.
-            State::Over if number == layout::next(last) => match self.copy(slot, request) {
-                Found::Whole(_) => {
+            State::Idle if number == last && number != 0 => Ok(RingAction::Answered),
+            // A client writes the whole request before it rings.
+            State::Idle if number == layout::next(last) => match self.copy(slot, request) {
+                RecordState::Complete(_) => {
                     *state = State::Rung;
-                    Ok(Rung::Take)
+                    Ok(RingAction::Take)
                 }
-                Found::Nothing | Found::Part(_) | Found::Odd => Err(nonsense(slot)),
+                RecordState::Nothing | RecordState::Partial(_) | RecordState::Malformed => {
+                    Err(malformed(slot))
+                }
             },
-            State::Running | State::Rung | State::Over => {
+            State::Running | State::Rung | State::Idle => {
                 Err(format!("a ring for call {number} in slot {slot}, which is at call {last}"))
             }
         }
     }
 
-    /// Copies the request out, if all of it is there. Held by the slot's lock.
-    fn copy(&self, slot: usize, request: &mut Vec<u8>) -> Found {
+    /// Copies the request if it is complete. The slot's lock is held.
+    fn copy(&self, slot: usize, request: &mut Vec<u8>) -> RecordState {
         let (at, last) = (layout::request(slot), self.slots[slot].last.load(Ordering::Relaxed));
         let awaited = layout::next(last);
         let is_whole = |head: Head| {
@@ -160,43 +166,44 @@ impl HostSlots {
             self.memory.read(at + WORD, request);
             head.tail(request) == tail
         };
-        let found = layout::look(self.memory.load_u64(at), last, awaited, is_whole);
+        let found = layout::classify(self.memory.load_u64(at), last, awaited, is_whole);
         match found {
-            Found::Whole(Head { kind: Kind::Plain, .. }) => {
+            RecordState::Complete(Head { kind: Kind::Plain, .. }) => {
                 self.slots[slot].last.store(awaited, Ordering::Relaxed);
                 found
             }
-            Found::Whole(_) => Found::Odd,
+            RecordState::Complete(_) => RecordState::Malformed,
             other => other,
         }
     }
 
-    /// Writes the answer to the call in `slot` into memory, unless the client waits for a message: true then.
+    /// Writes the answer to the call in `slot` to memory. Returns true, without writing, if the
+    /// client waits for a message.
     pub(in crate::rpc) fn answer(&self, slot: usize, kind: Kind, bytes: &[u8]) -> bool {
         let mut state = self.slots[slot].state.lock();
         let rung = *state == State::Rung;
         if !rung {
             self.write(slot, kind, bytes);
         }
-        *state = State::Over;
+        *state = State::Idle;
         rung
     }
 
-    /// The answer to the call in `slot` will take its time: a client that looks for it had better ring now.
-    pub(in crate::rpc) fn put_off(&self, slot: usize) {
+    /// Marks the reply in `slot` as deferred, so that a polling client rings.
+    pub(in crate::rpc) fn defer(&self, slot: usize) {
         let state = self.slots[slot].state.lock();
         if *state == State::Running {
-            self.write(slot, Kind::PutOff, &[]);
+            self.write(slot, Kind::Deferred, &[]);
         }
     }
 
-    /// What a client writes where its request belongs.
+    /// Writes `bytes` in the place of a client's request.
     #[cfg(feature = "fuzzing")]
     pub(in crate::rpc) fn client_writes(&self, slot: usize, bytes: &[u8]) {
         self.memory.write(layout::request(slot), bytes);
     }
 
-    /// The record of a request.
+    /// Returns the record of a request.
     #[cfg(feature = "fuzzing")]
     pub(in crate::rpc) fn request(number: u32, bytes: &[u8]) -> Vec<u8> {
         let head = Head { number, kind: Kind::Plain, len: bytes.len() };
@@ -212,7 +219,8 @@ impl HostSlots {
         self.memory.store_u64(layout::request(slot), number.into());
     }
 
-    /// Head last: who sees it in mapped memory sees the rest.
+    /// Writes a record. The head is written last: a reader that sees it in mapped memory also sees
+    /// the rest.
     fn write(&self, slot: usize, kind: Kind, bytes: &[u8]) {
         let number = self.slots[slot].last.load(Ordering::Relaxed);
         let (at, head) = (layout::answer(slot), Head { number, kind, len: bytes.len() });
@@ -222,6 +230,6 @@ impl HostSlots {
     }
 }
 
-fn nonsense(slot: usize) -> String {
-    format!("what is in call slot {slot} is no request")
+fn malformed(slot: usize) -> String {
+    format!("malformed request in call slot {slot}")
 }

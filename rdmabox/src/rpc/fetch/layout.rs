@@ -1,84 +1,88 @@
-//! What lies where in a session's memory for calls by fetching, and what the words there mean. Pure.
+//! Layout of a session's memory for calls by fetching.
 //!
-//! Each call slot has two records, one for requests and one for answers. A record is a head, so many bytes, and a tail,
-//! which begins at the next multiple of eight. The head holds the number of the call in its slot, and the tail is a check of
-//! the head and the bytes. Nothing promises that what is written or read in one piece is so from its beginning to its end: a card, a
-//! socket and `memcpy` copy in the order that suits them. A record of which any part is still missing has no tail that goes with
-//! the rest, whatever lay there before. In front of a slot's answer a word says whether the host is looking at the session's requests, so that a READ of
-//! an answer brings that along. Behind the request of the first slot a client that has mapped the memory says on which core it makes its calls.
+//! Each slot has one record for requests and one for answers. A record is a head, the bytes, and
+//! an 8-byte aligned tail. The head holds the call's number in its slot, and the tail is a
+//! checksum of head and bytes. Devices, sockets and `memcpy` copy in any order, so a record
+//! counts as complete only if its tail matches.
+//!
+//! A word in front of a slot's answer tells whether the host polls, so that a READ of the answer
+//! includes it. A client that has mapped the memory publishes its core behind the first request.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock.
 
 use crate::rpc::{CALL_SLOTS, MAX_CALL};
 
-/// Bytes of a head, of a tail and of the word in front of an answer.
+/// Length of a head, a tail and a sleep word, in bytes.
 pub(super) const WORD: usize = 8;
-/// Bytes from the beginning of one slot's place to the next. Whole cache lines, and not whole pages: the first lines of all
-/// places would compete for the same few places of a cache.
-const PLACE: usize = (3 * WORD + MAX_CALL).next_multiple_of(64);
-const _: () = assert!(!PLACE.is_multiple_of(4096));
-/// Bytes of a session's memory for calls by fetching.
-pub(super) const MEMORY: usize = 2 * CALL_SLOTS * PLACE;
-/// Where a client on the same host says on which core it has made its last call: the core's number and one. 0 is none.
+/// Distance between two slots in bytes: whole cache lines, but not whole pages, because the first
+/// lines of all slots would then share a cache set.
+const SLOT_STRIDE: usize = (3 * WORD + MAX_CALL).next_multiple_of(64);
+const _: () = assert!(!SLOT_STRIDE.is_multiple_of(4096));
+/// Length of a session's memory, in bytes.
+pub(super) const MEMORY: usize = 2 * CALL_SLOTS * SLOT_STRIDE;
+/// Offset of the word in which a client on this host publishes the core of its last call, plus
+/// one. 0 means unknown.
 pub(super) const CORE: usize = request(0) + record(MAX_CALL);
-const _: () = assert!(CORE + WORD <= PLACE);
+const _: () = assert!(CORE + WORD <= SLOT_STRIDE);
 
-/// The word in front of an answer while the host does not look at the session's requests: it has to be rung. That of a new
-/// session.
+/// Sleep word while the host does not poll: the client has to ring. The initial value.
 pub(super) const ASLEEP: u64 = 0;
-/// The same while it does.
+/// Sleep word while the host polls.
 pub(super) const AWAKE: u64 = 1;
 
-/// Where the request of a slot begins.
+/// Returns the offset of a slot's request.
 pub(super) const fn request(slot: usize) -> usize {
-    slot * PLACE
+    slot * SLOT_STRIDE
 }
 
-/// Where the word in front of a slot's answer is. The answer begins behind it.
-pub(super) const fn rest(slot: usize) -> usize {
-    (CALL_SLOTS + slot) * PLACE
+/// Returns the offset of a slot's sleep word, in front of its answer.
+pub(super) const fn sleep_word(slot: usize) -> usize {
+    (CALL_SLOTS + slot) * SLOT_STRIDE
 }
 
-/// Where the answer of a slot begins.
+/// Returns the offset of a slot's answer.
 pub(super) const fn answer(slot: usize) -> usize {
-    rest(slot) + WORD
+    sleep_word(slot) + WORD
 }
 
-/// Where the tail is in a record with so many bytes.
+/// Returns the offset of the tail in a record of `len` bytes.
 pub(super) const fn tail(len: usize) -> usize {
     WORD + len.next_multiple_of(WORD)
 }
 
-/// The length of a record with so many bytes.
+/// Returns the length of a record of `len` bytes.
 pub(super) const fn record(len: usize) -> usize {
     tail(len) + WORD
 }
 
-/// The number of the call that follows in the same slot. Zero is none: fresh memory says so.
+/// Returns the number of the next call in a slot. 0 is skipped, because fresh memory holds it.
 pub(super) fn next(number: u32) -> u32 {
     number.wrapping_add(1).max(1)
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rpc) enum Kind {
-    /// A request, or the reply.
+    /// A request, or a reply.
     Plain = 0,
     /// An answer: the service has given up the call without a reply.
     Unanswered = 1,
-    /// In the place of an answer that will take its time: there is no sense in looking for it.
-    PutOff = 2,
+    /// In place of an answer: the reply is deferred, so polling is pointless.
+    Deferred = 2,
 }
 
 /// The first word of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The number of the call in its slot.
+    /// Number of the call in its slot.
     pub number: u32,
     pub kind: Kind,
-    /// Bytes that follow.
+    /// Number of bytes that follow.
     pub len: usize,
 }
 
-/// The word holds the length in the lower 24 of its upper 32 bits.
+/// The upper 32 bits of the word hold the kind and, in their lower 24 bits, the length.
 const LEN_BITS: u32 = 24;
 const _: () = assert!(MAX_CALL < 1 << LEN_BITS);
 
@@ -87,18 +91,18 @@ impl Head {
         u64::from(self.number) | (self.len as u64 | (self.kind as u64) << LEN_BITS) << 32
     }
 
-    /// The tail of its record with these bytes.
+    /// Returns the tail of the record with this head and `bytes`.
     pub(super) fn tail(self, bytes: &[u8]) -> u64 {
         !(self.word() ^ check(bytes))
     }
 
-    /// `None` for what nobody writes.
+    /// Decodes a head. Returns `None` for an invalid word.
     pub(super) fn of(word: u64) -> Option<Head> {
         let rest = word >> 32;
         let kind = match rest >> LEN_BITS {
             0 => Kind::Plain,
             1 => Kind::Unanswered,
-            2 => Kind::PutOff,
+            2 => Kind::Deferred,
             _ => return None,
         };
         let len = (rest & ((1 << LEN_BITS) - 1)) as usize;
@@ -106,7 +110,8 @@ impl Head {
     }
 }
 
-/// Changes if any word of the bytes does: FNV-1a by words in four lanes, so that it costs less than copying them. None: 0.
+/// Returns a checksum that changes with any word: FNV-1a by words in four lanes, cheaper than a
+/// copy. 0 for no bytes.
 fn check(bytes: &[u8]) -> u64 {
     const PRIME: u64 = 0x100_0000_01b3;
     if bytes.is_empty() {
@@ -127,32 +132,38 @@ fn check(bytes: &[u8]) -> u64 {
         }
     }
     let hash = rest.chunks(WORD).fold(lanes[0], |hash, bytes| mix(hash, word(bytes)));
-    // The upper bits of a word have not reached the lower ones of the product.
+    // The upper bits of a word have not reached the lower bits of the product.
     lanes[1..].iter().fold(hash ^ hash >> 32, |hash, lane| mix(hash, lane ^ lane >> 32))
 }
 
-/// What there is of the record of a call.
+/// The state of a call's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Nothing: that of the call before, or of none.
+pub(super) enum RecordState {
+    /// The record of the previous call, or none.
     Nothing,
-    /// Its head, and not all of the rest.
-    Part(Head),
-    Whole(Head),
-    /// What is there belongs to neither call, or to none: it is torn, or nonsense.
-    Odd,
+    /// The head is there, but the rest is incomplete.
+    Partial(Head),
+    Complete(Head),
+    /// The head belongs to no expected call: torn or invalid.
+    Malformed,
 }
 
-/// Judges the record of call `awaited`, in the place of the one with `before`, by the word at its head. `is_whole` is asked about a
-/// record that fits in the place: whether its [`tail`](Head::tail) is that of the bytes that are there.
-pub(super) fn look(word: u64, before: u32, awaited: u32, is_whole: impl FnOnce(Head) -> bool) -> Found {
+/// Classifies the record of call `awaited` by its head. The place held the record of call
+/// `before`. `is_whole` returns true if the [`tail`](Head::tail) of a record that fits matches
+/// the bytes.
+pub(super) fn classify(
+    word: u64,
+    before: u32,
+    awaited: u32,
+    is_whole: impl FnOnce(Head) -> bool,
+) -> RecordState {
     if word as u32 == before {
-        return Found::Nothing;
+        return RecordState::Nothing;
     }
     match Head::of(word).filter(|head| head.number == awaited) {
-        Some(head) if is_whole(head) => Found::Whole(head),
-        Some(head) => Found::Part(head),
-        None => Found::Odd,
+        Some(head) if is_whole(head) => RecordState::Complete(head),
+        Some(head) => RecordState::Partial(head),
+        None => RecordState::Malformed,
     }
 }
 
@@ -173,38 +184,39 @@ mod tests {
         u64::from_le_bytes(record[at..at + WORD].try_into().unwrap())
     }
 
-    fn judge(record: &[u8], before: u32, awaited: u32) -> Found {
-        look(word_at(record, 0), before, awaited, |head| {
-            // The property tests have shorter places than calls have.
+    fn judge(record: &[u8], before: u32, awaited: u32) -> RecordState {
+        classify(word_at(record, 0), before, awaited, |head| {
+            // The property tests use shorter slots than calls.
             head.len <= 80 && word_at(record, tail(head.len)) == head.tail(&record[WORD..WORD + head.len])
         })
     }
 
     #[test]
-    fn places_are_apart_and_records_fit() {
-        let mut starts: Vec<usize> = (0..CALL_SLOTS).flat_map(|slot| [request(slot), rest(slot)]).collect();
+    fn slots_do_not_overlap_and_records_fit() {
+        let mut starts: Vec<usize> =
+            (0..CALL_SLOTS).flat_map(|slot| [request(slot), sleep_word(slot)]).collect();
         starts.sort_unstable();
         assert_eq!(starts[0], 0);
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= WORD + record(MAX_CALL)));
         assert!(starts[2 * CALL_SLOTS - 1] + WORD + record(MAX_CALL) <= MEMORY);
         assert!(starts.iter().all(|start| start % 64 == 0));
-        // Different lines of a page.
+        // The slots start on different lines of a page.
         let lines: std::collections::HashSet<usize> = starts.iter().map(|start| start % 4096).collect();
         assert_eq!(lines.len(), 2 * CALL_SLOTS);
     }
 
     #[test]
-    fn numbers_leave_out_zero() {
+    fn call_numbers_skip_zero() {
         assert_eq!([next(0), next(1), next(u32::MAX - 1), next(u32::MAX)], [1, 2, u32::MAX, 1]);
     }
 
     #[test]
     fn fresh_memory_holds_nothing() {
-        assert_eq!(look(0, 0, 1, |_| unreachable!()), Found::Nothing);
+        assert_eq!(classify(0, 0, 1, |_| unreachable!()), RecordState::Nothing);
     }
 
     fn kinds() -> impl Strategy<Value = Kind> {
-        prop_oneof![Just(Kind::Plain), Just(Kind::Unanswered), Just(Kind::PutOff)]
+        prop_oneof![Just(Kind::Plain), Just(Kind::Unanswered), Just(Kind::Deferred)]
     }
 
     proptest! {
@@ -224,17 +236,18 @@ mod tests {
         }
 
         #[test]
-        fn no_word_makes_it_look_outside_of_the_place(word: u64, before: u32, awaited: u32) {
-            look(word, before, awaited, |head| {
+        fn no_word_makes_classify_read_outside_the_slot(word: u64, before: u32, awaited: u32) {
+            classify(word, before, awaited, |head| {
                 let at = tail(head.len);
                 assert!(at.is_multiple_of(WORD) && at + WORD <= record(MAX_CALL));
                 false
             });
         }
 
-        /// Two records one after the other, of the second of which any lines may be missing yet: it is there when all are.
+        /// A record replaces another, with any of its words missing. It is complete exactly if no
+        /// word is missing.
         #[test]
-        fn a_record_is_there_in_whatever_order_it_arrives(
+        fn a_record_is_complete_in_any_order_of_arrival(
             old in prop::collection::vec(any::<u8>(), 0..80),
             new in prop::collection::vec(any::<u8>(), 0..80),
             missing in prop::collection::vec(any::<bool>(), record(80) / WORD),
@@ -251,13 +264,13 @@ mod tests {
                 }
             }
             let same = memory[..record(new.len())] == whole[..record(new.len())];
-            prop_assert_eq!(judge(&memory, 1, 2) == Found::Whole(head(2, &new)), same);
+            prop_assert_eq!(judge(&memory, 1, 2) == RecordState::Complete(head(2, &new)), same);
         }
 
-        /// Two records one after the other, the second one arriving from its beginning on, byte by byte: it is there when
-        /// its last byte is, and never before.
+        /// A record replaces another byte by byte. It is complete exactly if the last byte has
+        /// arrived.
         #[test]
-        fn a_record_is_there_when_all_of_it_is(
+        fn a_record_is_complete_when_all_of_it_has_arrived(
             before: u32,
             old in prop::collection::vec(any::<u8>(), 0..80),
             new in prop::collection::vec(any::<u8>(), 0..80),
@@ -267,17 +280,17 @@ mod tests {
             let head = |number, bytes: &[u8]| Head { number, kind: Kind::Plain, len: bytes.len() };
             let mut memory = vec![0; record(80)];
             encode(head(before, &old), &old, &mut memory);
-            prop_assert_eq!(judge(&memory, before, awaited), Found::Nothing);
+            prop_assert_eq!(judge(&memory, before, awaited), RecordState::Nothing);
             let mut arriving = memory.clone();
             encode(head(awaited, &new), &new, &mut arriving);
             for arrived in 0..record(new.len()) {
                 memory[..arrived].copy_from_slice(&arriving[..arrived]);
-                let whole = judge(&memory, before, awaited) == Found::Whole(head(awaited, &new));
-                // What is still to come may be there already.
+                let whole = judge(&memory, before, awaited) == RecordState::Complete(head(awaited, &new));
+                // The missing bytes may be equal to the old ones.
                 let same = memory[..record(new.len())] == arriving[..record(new.len())];
                 prop_assert_eq!(whole, same, "{} bytes", arrived);
             }
-            prop_assert_eq!(judge(&arriving, before, awaited), Found::Whole(head(awaited, &new)));
+            prop_assert_eq!(judge(&arriving, before, awaited), RecordState::Complete(head(awaited, &new)));
         }
     }
 }

@@ -1,29 +1,30 @@
-//! Calls by remote fetching (RFP, the remote fetching paradigm of the Jakiro paper): the client WRITEs its request into
-//! memory of its own at the host, the host carries it out and answers into that memory, and the client READs the answer. The
-//! host posts nothing.
+//! Calls by remote fetching (RFP, the paradigm of the Jakiro paper).
 //!
-//! - [`layout`]: what lies where, and what is whole. Pure.
-//! - [`reach`]: the client's way there: a mapping, or one-sided requests.
-//! - [`client`]: a call; [`patience`]: for how long it looks for its answer. Then it rings, with an ordinary message, and
-//!   sleeps until the host answers with one: no processor time goes by on slow calls, and no call is lost.
-//! - [`host`]: the slots at the host; [`watch`]: which thread of the host looks at them, and how it goes to sleep.
+//! The client WRITEs its request into its own memory at the host. The host polls that memory and
+//! writes the answer beside the request, without a post. The client READs the answer.
 //!
-//! The memory belongs to one session: it is in a protection domain of its own, whose only queue pair is the session's.
+//! If no answer arrives within a budget of polls ([`poll_budget`]), the client *rings*: it sends
+//! an ordinary message. The host answers a ring by message, so the client can sleep until then.
+//! The memory belongs to one session, in a protection domain of its own.
+//!
+//! # Concurrency
+//! [`client`] and [`slot_access`] run on callers' threads, [`host`] and [`session_poller`] on
+//! those of the call server. [`layout`] is pure code.
 
 mod client;
 mod host;
 mod layout;
-mod patience;
-mod reach;
-mod watch;
+mod poll_budget;
+mod session_poller;
+mod slot_access;
 
 pub(crate) use client::{FetchClient, Stage};
 pub(crate) use host::HostSlots;
-pub(in crate::rpc) use host::Rung;
+pub(in crate::rpc) use host::RingAction;
 pub(in crate::rpc) use layout::Kind as AnswerKind;
-use patience::Patience;
-pub(crate) use reach::OneSided;
-pub(crate) use watch::{Between, Vigil, Watch, Watched};
+use poll_budget::PollBudget;
+pub(crate) use session_poller::{BetweenRounds, PollState, PolledSession, SessionPoller};
+pub(crate) use slot_access::OneSided;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -1,5 +1,4 @@
-//! Calls between a client and a host's slots without any queue pair between them: what each request finds is decided by the
-//! test.
+//! Tests of calls between a client and a host's slots, without queue pairs.
 
 use std::sync::Arc;
 
@@ -8,9 +7,9 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use super::{
     client::{FetchClient, Stage},
-    host::{HostSlots, Rung},
+    host::{HostSlots, RingAction},
     layout::{self, Head, Kind, WORD},
-    reach::OneSided,
+    slot_access::OneSided,
 };
 use crate::{
     MAX_CALL, Memory, RequestError,
@@ -20,14 +19,14 @@ use crate::{
     verbs::{Access, Device, RemoteAddr},
 };
 
-/// What the host does when a WRITE has arrived.
+/// The host's reaction to a WRITE.
 type Host = Box<dyn FnMut(&HostSlots) + Send>;
 
-/// The requests of a client, carried out at once; the host looks after each WRITE.
+/// Executes a client's requests at once. The host reacts after each WRITE.
 struct Direct {
     slots: Arc<HostSlots>,
     host: Mutex<Host>,
-    /// WRITEs and READs.
+    /// Number of WRITEs and READs.
     made: Mutex<(u64, u64)>,
 }
 
@@ -71,7 +70,7 @@ struct Bench {
 }
 
 const FETCH_SIZE: usize = 256;
-/// The longest reply that comes with the first READ.
+/// Length of the longest reply that the first READ includes.
 const FITS: usize = FETCH_SIZE - 3 * WORD;
 
 impl Bench {
@@ -94,13 +93,13 @@ impl Bench {
         (stage, reply)
     }
 
-    /// Requests made since the last time.
+    /// Returns the number of requests since the last call.
     fn made(&self) -> (u64, u64) {
         std::mem::take(&mut *self.direct.made.lock())
     }
 }
 
-/// A host that is awake and answers at once, with the request turned round.
+/// A host that is awake, and answers at once with the reversed request.
 fn prompt(slots: &HostSlots) {
     slots.mark(true);
     let mut request = Vec::new();
@@ -114,7 +113,7 @@ fn prompt(slots: &HostSlots) {
 
 #[test]
 fn a_call_is_one_write_and_one_read_and_the_host_posts_nothing() {
-    // It has no queue pair to post on.
+    // The host has no queue pair to post on.
     let bench = Bench::new(false, prompt);
     for round in 0..1000 {
         let request = vec![round as u8; round % (FITS + 1)];
@@ -124,32 +123,32 @@ fn a_call_is_one_write_and_one_read_and_the_host_posts_nothing() {
     assert_eq!(bench.stats.fetches.get(), 1000);
 }
 
-/// A call that is left costs nothing until its answer is looked for, and is rung for where the host sleeps.
+/// A parked call costs nothing until it is polled, and is rung for if the host sleeps.
 #[test]
-fn a_call_may_be_left_in_mapped_memory() {
+fn a_call_may_be_parked_in_mapped_memory() {
     let bench = Bench::new(true, |_| {});
-    let look = || {
+    let poll = || {
         let mut reply = b"old".to_vec();
-        (bench.client.look(3, &mut reply, &bench.stats).unwrap(), reply)
+        (bench.client.poll(3, &mut reply, &bench.stats).unwrap(), reply)
     };
     assert!(bench.client.is_mapped());
     bench.slots().mark(false);
-    assert_eq!(bench.client.leave(3, b"abc"), Ok(Stage::Ring { number: 1 }));
+    assert_eq!(bench.client.park(3, b"abc"), Ok(Stage::Ring { number: 1 }));
     prompt(bench.slots());
-    assert_eq!(look(), (Stage::Answered, b"cba".to_vec()));
-    assert_eq!(bench.client.leave(3, b"def"), Ok(Stage::Left { number: 2 }));
-    // The answer of before is none.
-    assert_eq!(look(), (Stage::Left { number: 2 }, b"old".to_vec()));
+    assert_eq!(poll(), (Stage::Answered, b"cba".to_vec()));
+    assert_eq!(bench.client.park(3, b"def"), Ok(Stage::Parked { number: 2 }));
+    // The previous answer does not count.
+    assert_eq!(poll(), (Stage::Parked { number: 2 }, b"old".to_vec()));
     let mut request = Vec::new();
     assert!(bench.slots().take(3, &mut request).unwrap());
-    bench.slots().put_off(3);
-    assert_eq!(look().0, Stage::Ring { number: 2 });
-    assert_eq!(bench.slots().ring(3, 2, &mut request), Ok(Rung::Wait));
+    bench.slots().defer(3);
+    assert_eq!(poll().0, Stage::Ring { number: 2 });
+    assert_eq!(bench.slots().ring(3, 2, &mut request), Ok(RingAction::Wait));
     assert!(bench.slots().answer(3, Kind::Plain, b""), "a message is waited for");
-    assert_eq!(bench.client.leave(3, b"ghi"), Ok(Stage::Left { number: 3 }));
+    assert_eq!(bench.client.park(3, b"ghi"), Ok(Stage::Parked { number: 3 }));
     assert!(bench.slots().take(3, &mut request).unwrap());
     assert!(!bench.slots().answer(3, Kind::Unanswered, b""));
-    assert_eq!(look(), (Stage::Unanswered, vec![]));
+    assert_eq!(poll(), (Stage::Unanswered, vec![]));
     assert!(!Bench::new(false, |_| {}).client.is_mapped());
 }
 
@@ -184,7 +183,7 @@ fn requests_and_replies_of_every_length_are_whole_in_mapped_memory() {
             let mut reply = Vec::new();
             let stage = looking.client.call(3, &request, &mut reply, &looking.stats, || false).unwrap();
             if stage != Stage::Answered {
-                // The other thread had no core for as long.
+                // The host's thread had no core during the budget.
                 while looking.client.take(3, &mut reply, &looking.stats).unwrap() != Stage::Answered {}
             }
             reply.reverse();
@@ -195,7 +194,7 @@ fn requests_and_replies_of_every_length_are_whole_in_mapped_memory() {
 }
 
 #[test]
-fn who_has_mapped_the_memory_says_on_which_core_he_is() {
+fn a_client_that_has_mapped_the_memory_publishes_its_core() {
     for maps in [true, false] {
         let bench = Bench::new(maps, |_| {});
         assert_eq!(bench.slots().core(), None);
@@ -205,7 +204,7 @@ fn who_has_mapped_the_memory_says_on_which_core_he_is() {
                 let mut only = CpuSet::new();
                 only.set(core);
                 sched_setaffinity(None, &only).expect("a core that it may use");
-                // The longest request, which lies in front of that.
+                // The longest request, which ends just before the core word.
                 bench.call(0, &[7; MAX_CALL]);
                 core
             };
@@ -213,21 +212,21 @@ fn who_has_mapped_the_memory_says_on_which_core_he_is() {
         });
         assert_eq!(bench.slots().core(), maps.then_some(core));
         let mut request = Vec::new();
-        assert_eq!(bench.slots().ring(0, 1, &mut request), Ok(Rung::Take));
+        assert_eq!(bench.slots().ring(0, 1, &mut request), Ok(RingAction::Take));
         assert!(request == [7; MAX_CALL]);
     }
 }
 
 #[test]
-fn a_host_that_sleeps_is_rung_after_one_look() {
+fn a_sleeping_host_is_rung_after_one_poll() {
     for maps in [false, true] {
         let bench = Bench::new(maps, |_| {});
         assert_eq!(bench.call(2, b"abc").0, Stage::Ring { number: 1 });
         assert_eq!(bench.made(), if maps { (0, 0) } else { (1, 1) });
         let mut request = Vec::new();
-        assert_eq!(bench.slots().ring(2, 1, &mut request), Ok(Rung::Take));
+        assert_eq!(bench.slots().ring(2, 1, &mut request), Ok(RingAction::Take));
         assert_eq!(request, b"abc");
-        // What it says now goes out as a message.
+        // The answer goes out as a message.
         assert!(bench.slots().answer(2, Kind::Plain, b"cba"));
         assert_eq!(bench.call(2, b"").0, Stage::Ring { number: 2 });
     }
@@ -240,46 +239,46 @@ fn a_host_that_takes_its_time_is_rung_and_answers_with_a_message() {
         slots.take(5, &mut Vec::new()).unwrap();
     });
     assert_eq!(bench.call(5, b"abc").0, Stage::Ring { number: 1 });
-    assert_eq!(bench.made(), (1, 4), "its patience");
-    assert_eq!(bench.slots().ring(5, 1, &mut Vec::new()), Ok(Rung::Wait));
+    assert_eq!(bench.made(), (1, 4), "the whole budget");
+    assert_eq!(bench.slots().ring(5, 1, &mut Vec::new()), Ok(RingAction::Wait));
     assert!(bench.slots().answer(5, Kind::Plain, b"cba"));
-    // It learns from that.
+    // The budget has shrunk.
     assert_eq!(bench.call(5, b"abc").0, Stage::Ring { number: 2 });
     assert_eq!(bench.made(), (1, 2));
 }
 
 #[test]
-fn a_ring_that_crosses_the_answer_says_that_it_is_there() {
+fn a_ring_that_crosses_the_answer_is_told_that_it_is_in_memory() {
     let bench = Bench::new(false, |_| {});
     assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 });
     prompt(bench.slots());
-    assert_eq!(bench.slots().ring(0, 1, &mut Vec::new()), Ok(Rung::Answered));
+    assert_eq!(bench.slots().ring(0, 1, &mut Vec::new()), Ok(RingAction::Answered));
     let mut reply = Vec::new();
     assert_eq!(bench.client.take(0, &mut reply, &bench.stats), Ok(Stage::Answered));
     assert_eq!(reply, b"cba");
 }
 
 #[test]
-fn a_reply_that_is_put_off_is_not_looked_for() {
+fn a_deferred_reply_is_not_polled_for() {
     let bench = Bench::new(false, |slots| {
         slots.mark(true);
         if slots.take(1, &mut Vec::new()).unwrap() {
-            slots.put_off(1);
+            slots.defer(1);
         }
     });
     assert_eq!(bench.call(1, b"abc").0, Stage::Ring { number: 1 });
     assert_eq!(bench.made(), (1, 1));
-    assert_eq!(bench.slots().ring(1, 1, &mut Vec::new()), Ok(Rung::Wait));
+    assert_eq!(bench.slots().ring(1, 1, &mut Vec::new()), Ok(RingAction::Wait));
     assert!(bench.slots().answer(1, Kind::Plain, b"late"));
     assert_eq!(bench.call(1, b"abc").0, Stage::Ring { number: 2 });
-    // It may come before the ring.
+    // The answer may precede the ring.
     assert!(!bench.slots().answer(1, Kind::Unanswered, b""));
-    assert_eq!(bench.slots().ring(1, 2, &mut Vec::new()), Ok(Rung::Answered));
+    assert_eq!(bench.slots().ring(1, 2, &mut Vec::new()), Ok(RingAction::Answered));
     assert_eq!(bench.client.take(1, &mut Vec::new(), &bench.stats), Ok(Stage::Unanswered));
 }
 
 #[test]
-fn a_call_that_somebody_else_ends_is_not_waited_for() {
+fn a_call_that_another_thread_ends_is_not_waited_for() {
     for maps in [false, true] {
         let bench = Bench::new(maps, |_| {});
         bench.slots().mark(true);
@@ -293,10 +292,10 @@ fn write_head(slots: &HostSlots, at: usize, word: u64) {
 }
 
 #[test]
-fn the_host_takes_no_nonsense() {
+fn the_host_refuses_malformed_requests() {
     let request = |number, kind, len| Head { number, kind, len }.word();
     let ahead = request(2, Kind::Plain, 0);
-    let not_a_request = request(1, Kind::PutOff, 0);
+    let not_a_request = request(1, Kind::Deferred, 0);
     let too_long = request(1, Kind::Plain, MAX_CALL) + (1 << 32);
     for word in [ahead, too_long, u64::MAX] {
         let bench = Bench::new(false, |_| {});
@@ -314,7 +313,7 @@ fn the_host_takes_no_nonsense() {
 }
 
 #[test]
-fn a_request_that_is_there_in_part_is_waited_for_but_not_rung_for() {
+fn a_partial_request_is_awaited_by_polls_but_refused_by_a_ring() {
     let bench = Bench::new(false, |_| {});
     let slots = bench.slots();
     write_head(slots, layout::request(4), Head { number: 1, kind: Kind::Plain, len: 100 }.word());
@@ -323,7 +322,7 @@ fn a_request_that_is_there_in_part_is_waited_for_but_not_rung_for() {
 }
 
 #[test]
-fn where_words_may_be_torn_only_a_ring_tells_nonsense() {
+fn with_torn_words_only_a_ring_detects_a_malformed_request() {
     let pd = SoftDevice::new().unwrap().alloc_pd().unwrap();
     let slots = HostSlots::new(&*pd, false).unwrap();
     write_head(&slots, layout::request(4), u64::MAX);
@@ -332,7 +331,7 @@ fn where_words_may_be_torn_only_a_ring_tells_nonsense() {
 }
 
 #[test]
-fn rings_for_calls_that_there_are_not_are_refused() {
+fn rings_for_unknown_calls_are_refused() {
     let bench = Bench::new(false, prompt);
     let slots = bench.slots();
     for number in [0, 1, 2, u32::MAX] {
@@ -345,7 +344,7 @@ fn rings_for_calls_that_there_are_not_are_refused() {
 }
 
 #[test]
-fn what_is_changed_while_a_call_runs_changes_nothing() {
+fn changes_of_a_request_during_its_call_have_no_effect() {
     let bench = Bench::new(false, |_| {});
     assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 });
     let mut request = Vec::new();
@@ -357,27 +356,27 @@ fn what_is_changed_while_a_call_runs_changes_nothing() {
 }
 
 #[test]
-fn a_host_that_writes_nonsense_does_no_harm() {
+fn malformed_answers_do_no_harm() {
     let plain = |len| Head { number: 1, kind: Kind::Plain, len }.word();
     for maps in [false, true] {
         for word in [plain(MAX_CALL) + (1 << 32), plain(0) | 7 << 56, plain(0) | 0xff_ffff << 32] {
             let bench = Bench::new(maps, |_| {});
             write_head(bench.slots(), layout::answer(0), word);
-            assert_eq!(bench.call(0, b"abc").0, Stage::Nonsense, "{maps} {word:#x}");
+            assert_eq!(bench.call(0, b"abc").0, Stage::Malformed, "{maps} {word:#x}");
         }
-        // A reply without an end never comes; another call's is none.
+        // An incomplete reply never arrives, and that of another call does not count.
         for word in [plain(MAX_CALL), Head { number: 7, kind: Kind::Plain, len: 3 }.word()] {
             let bench = Bench::new(maps, |_| {});
             bench.slots().mark(true);
             write_head(bench.slots(), layout::answer(0), word);
             assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 }, "{maps} {word:#x}");
-            assert_eq!(bench.client.take(0, &mut Vec::new(), &bench.stats), Ok(Stage::Nonsense));
+            assert_eq!(bench.client.take(0, &mut Vec::new(), &bench.stats), Ok(Stage::Malformed));
         }
     }
 }
 
 #[test]
-fn numbers_go_round() {
+fn call_numbers_wrap_around() {
     let bench = Bench::new(false, prompt);
     bench.client.begin_at(0, u32::MAX - 2);
     bench.slots().begin_at(0, u32::MAX - 2);

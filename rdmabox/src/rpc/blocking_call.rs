@@ -1,7 +1,12 @@
-//! The client's side of late replies: calls that wait for as long as the session lives, or until they are cancelled.
+//! The client's side of deferred replies: calls that wait until the session ends or they are
+//! cancelled.
 //!
-//! Who waits sleeps on the completion queue of these replies, or is parked while another one does; no processor time
-//! goes by, and calls that are answered at once do not come by here.
+//! A waiting thread sleeps on the completion queue for deferred replies, or is parked while
+//! another thread does. It uses no processor time, and ordinary calls do not touch this queue.
+//!
+//! # Concurrency
+//! Called from any thread. Lock order: `Cancel`, then `calls`. Tickets are completed without
+//! these locks.
 
 use std::{
     collections::HashMap,
@@ -21,30 +26,31 @@ use crate::{
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };
 
-/// The only lane of its attendance.
-const LANE: usize = 0;
-/// How long one look for a reply lasts at most; then comes the next. Nothing depends on it.
-const LOOK: Duration = Duration::from_secs(24 * 60 * 60);
+/// Index of the only completion queue.
+const CQ_INDEX: usize = 0;
+/// Length of one wait. The wait is repeated, so the value does not matter.
+const WAIT_SLICE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Ends waiting calls early ([`Session::call_waiting`](crate::Session::call_waiting)). Clones stand for the same.
+/// Cancels waiting calls ([`Session::call_waiting`](crate::Session::call_waiting)). Clones share
+/// their state.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<Mutex<Cancelling>>);
 
 #[derive(Default)]
 struct Cancelling {
     cancelled: bool,
-    /// The calls that wait with it.
+    /// The calls that wait with this handle.
     calls: Vec<(Weak<WaitingCalls>, u32)>,
 }
 
 impl Cancel {
-    /// One that has not been used.
+    /// Creates an unused handle.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Ends the calls that wait with it, and those that are to come, with
-    /// [`RequestError::Cancelled`]. A reply that is there already still counts.
+    /// Ends the present and future calls of this handle with [`RequestError::Cancelled`]. A reply
+    /// that has arrived already is still delivered.
     pub fn cancel(&self) {
         let calls = {
             let mut state = self.0.lock();
@@ -53,12 +59,12 @@ impl Cancel {
         };
         for (waiting, number) in calls {
             if let Some(waiting) = waiting.upgrade() {
-                waiting.give_up(number, RequestError::Cancelled);
+                waiting.end_call(number, RequestError::Cancelled);
             }
         }
     }
 
-    /// True from [`cancel`](Self::cancel) on.
+    /// Returns true after [`cancel`](Self::cancel).
     pub fn is_cancelled(&self) -> bool {
         self.0.lock().cancelled
     }
@@ -86,15 +92,15 @@ impl fmt::Debug for Cancel {
     }
 }
 
-/// One call.
+/// State of a waiting call.
 #[derive(Debug)]
 enum Call {
     Waiting(Arc<Ticket>),
-    /// Its caller will look.
+    /// The reply, not yet taken by the caller.
     Replied(Vec<u8>),
-    /// Its caller has been told why, and will look.
+    /// The caller was notified of an error and has not returned yet.
     Ended,
-    /// Its caller has gone; the reply is still to come.
+    /// The caller has returned, and the reply has not arrived yet.
     Abandoned,
 }
 
@@ -113,24 +119,24 @@ pub(crate) struct WaitingCalls {
     calls: Mutex<Calls>,
 }
 
-/// A call that has its number. Dropping it forgets the call.
-pub(super) struct Numbered<'a> {
+/// A call with its number. Dropping it removes the call.
+pub(super) struct NumberedCall<'a> {
     waiting: &'a Arc<WaitingCalls>,
     cancel: &'a Cancel,
     ticket: Arc<Ticket>,
     pub(super) number: u32,
-    /// The host has promised a reply.
+    /// The host has deferred the reply.
     promised: bool,
 }
 
-impl Drop for Numbered<'_> {
+impl Drop for NumberedCall<'_> {
     fn drop(&mut self) {
         self.cancel.remove(self.waiting, self.number);
         let mut calls = self.waiting.calls.lock();
         match calls.by_number.remove(&self.number) {
             Some(Call::Waiting(ticket)) => {
-                // This thread's own: nobody is to be told.
-                let _ = ticket.complete_one(Some(LANE), Ok(()));
+                // The ticket belongs to this thread, which needs no notification.
+                let _ = ticket.complete_one(Some(CQ_INDEX), Ok(()));
             }
             Some(Call::Ended) if self.promised => {
                 calls.by_number.insert(self.number, Call::Abandoned);
@@ -141,7 +147,8 @@ impl Drop for Numbered<'_> {
 }
 
 impl WaitingCalls {
-    /// `qp` is not connected yet: the receives have to be posted before the first message can come.
+    /// Creates the calls of a session on `qp`, which must not be connected yet: the receives are
+    /// posted first.
     pub(crate) fn new(
         pd: &dyn ProtectionDomain,
         qp: Arc<dyn QueuePair>,
@@ -150,17 +157,21 @@ impl WaitingCalls {
         let retry = Retry::Fixed(DEFAULT_MAX_RETRY);
         Ok(WaitingCalls {
             messages: Messages::new(pd, qp, LATE_SLOTS)?,
-            // Waits are long: no polling before a sleep.
-            cq_waiters: CqWaiters::new(LANE, cq, PollingMode::EventBatch, retry),
+            // Waits are long, so a thread sleeps without polling first.
+            cq_waiters: CqWaiters::new(CQ_INDEX, cq, PollingMode::EventBatch, retry),
             calls: Mutex::default(),
         })
     }
 
-    /// Gives a call of this thread its number.
+    /// Assigns a number to a call of this thread.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] if too many wait already, [`RequestError::Cancelled`], [`RequestError::Disconnected`].
-    pub(super) fn number<'a>(self: &'a Arc<Self>, cancel: &'a Cancel) -> Result<Numbered<'a>, RequestError> {
+    /// [`RequestError::Invalid`] if too many calls wait, [`RequestError::Cancelled`],
+    /// [`RequestError::Disconnected`].
+    pub(super) fn number<'a>(
+        self: &'a Arc<Self>,
+        cancel: &'a Cancel,
+    ) -> Result<NumberedCall<'a>, RequestError> {
         let ticket = Ticket::of_this_thread(1);
         let number = {
             let mut calls = self.calls.lock();
@@ -171,19 +182,20 @@ impl WaitingCalls {
                 return Err(RequestError::Invalid(format!("{MAX_WAITING} calls are waiting already")));
             }
             let number = calls.unused();
-            ticket.posted_on(LANE);
+            ticket.posted_on(CQ_INDEX);
             calls.by_number.insert(number, Call::Waiting(Arc::clone(&ticket)));
             number
         };
-        let numbered = Numbered { waiting: self, cancel, ticket, number, promised: false };
+        let numbered_call = NumberedCall { waiting: self, cancel, ticket, number, promised: false };
         cancel.add(self, number)?;
-        Ok(numbered)
+        Ok(numbered_call)
     }
 
-    /// Waits for the late reply, serving others meanwhile; `failed` is called if the session has to end for it.
+    /// Waits for the deferred reply, and dispatches the replies of other callers meanwhile. Calls
+    /// `failed` if the session has to end.
     pub(super) fn wait(
         &self,
-        call: &mut Numbered<'_>,
+        call: &mut NumberedCall<'_>,
         reply: &mut Vec<u8>,
         stats: &Stats,
         failed: &dyn Fn(),
@@ -196,9 +208,9 @@ impl WaitingCalls {
         };
         while !call.ticket.is_done() {
             if let WaitOutcome::Broken(e) =
-                self.cq_waiters.wait(&call.ticket, Instant::now() + LOOK, stats, &dispatch)
+                self.cq_waiters.wait(&call.ticket, Instant::now() + WAIT_SLICE, stats, &dispatch)
             {
-                log::error!("{e}");
+                log::error!("message completion queue: {e}");
                 failed();
             }
         }
@@ -208,7 +220,7 @@ impl WaitingCalls {
         call.ticket.result()
     }
 
-    /// False if the session has to end.
+    /// Dispatches replies. Returns false if the session has to end.
     #[must_use]
     fn dispatch(&self, wcs: &[WorkCompletion], stats: &Stats) -> bool {
         wcs.iter().all(|wc| match wc.status {
@@ -221,14 +233,14 @@ impl WaitingCalls {
     #[must_use]
     fn on_reply(&self, wc: &WorkCompletion, stats: &Stats) -> bool {
         let Some(header) = self.messages.header_of(wc) else {
-            log::warn!("the peer sent what is no late reply: closing the session");
+            log::warn!("the peer sent a malformed deferred reply: closing the session");
             return false;
         };
         let result = match header.kind {
             Kind::Plain => Ok(()),
             Kind::Unanswered => Err(RequestError::Unanswered),
             Kind::Deferred | Kind::Ring | Kind::InMemory => {
-                log::warn!("the peer put off a reply twice: closing the session");
+                log::warn!("the peer deferred a reply twice: closing the session");
                 return false;
             }
         };
@@ -242,13 +254,14 @@ impl WaitingCalls {
                     Some(ticket)
                 }
                 Some(Call::Abandoned) => None,
-                // Given up, but its caller does not know yet that there is nothing to come any more.
+                // The caller was notified of an error, and does not know yet that the reply has
+                // arrived.
                 Some(Call::Ended) => {
                     calls.by_number.insert(header.number, Call::Replied(Vec::new()));
                     None
                 }
                 Some(Call::Replied(_)) | None => {
-                    log::warn!("the peer sent a late reply that answers no call: closing the session");
+                    log::warn!("the peer sent a deferred reply that answers no call: closing the session");
                     return false;
                 }
             }
@@ -257,7 +270,7 @@ impl WaitingCalls {
         let posted =
             self.messages.post_recv(wc.wr_id as usize).and_then(|()| self.messages.send(receipt, &[]));
         if let Some(owner) = owner {
-            tell(&owner, result, stats);
+            notify(&owner, result, stats);
         }
         if let Err(e) = &posted {
             log::debug!("late replies: {e}");
@@ -265,19 +278,19 @@ impl WaitingCalls {
         posted.is_ok()
     }
 
-    /// Ends a call that still waits.
-    fn give_up(&self, number: u32, why: RequestError) {
+    /// Ends a call that is still waiting.
+    fn end_call(&self, number: u32, why: RequestError) {
         let owner = self.calls.lock().end(number);
         if let Some(owner) = owner {
-            if let (Notice::Unpark(thread), _) = owner.complete_one(Some(LANE), Err(why)) {
+            if let (Notice::Unpark(thread), _) = owner.complete_one(Some(CQ_INDEX), Err(why)) {
                 thread.unpark();
             }
-            // It may be the one that sleeps on the completion queue.
+            // Its thread may sleep on the completion queue.
             self.cq_waiters.wake();
         }
     }
 
-    /// Ends it: calls that wait fail.
+    /// Fails the session's waiting calls, now and later.
     pub(super) fn fail(&self) {
         let numbers: Vec<u32> = {
             let mut calls = self.calls.lock();
@@ -285,12 +298,12 @@ impl WaitingCalls {
             calls.by_number.keys().copied().collect()
         };
         self.messages.qp.to_error();
-        numbers.into_iter().for_each(|number| self.give_up(number, RequestError::Disconnected));
+        numbers.into_iter().for_each(|number| self.end_call(number, RequestError::Disconnected));
     }
 }
 
 impl Calls {
-    /// A number that no call has; there are more than calls can be.
+    /// Returns an unused number. There are more numbers than calls.
     fn unused(&mut self) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -300,7 +313,7 @@ impl Calls {
         }
     }
 
-    /// The ticket of a call that waits, which does so no more.
+    /// Marks a waiting call as ended. Returns its ticket, or `None` if it does not wait.
     fn end(&mut self, number: u32) -> Option<Arc<Ticket>> {
         let call = self.by_number.get_mut(&number)?;
         match std::mem::replace(call, Call::Ended) {
@@ -313,8 +326,8 @@ impl Calls {
     }
 }
 
-fn tell(owner: &Ticket, result: Result<(), RequestError>, stats: &Stats) {
-    if let (Notice::Unpark(thread), _) = owner.complete_one(Some(LANE), result) {
+fn notify(owner: &Ticket, result: Result<(), RequestError>, stats: &Stats) {
+    if let (Notice::Unpark(thread), _) = owner.complete_one(Some(CQ_INDEX), result) {
         stats.wakeups.inc();
         thread.unpark();
     }

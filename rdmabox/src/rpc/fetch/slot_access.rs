@@ -1,11 +1,14 @@
-//! How a client reaches its memory at the host: through a mapping of it, or with WRITE and READ.
+//! A client's access to its memory at the host, by mapping or by WRITE and READ.
+//!
+//! # Concurrency
+//! Called from any thread; no locks.
 
 use std::{
     fmt,
     sync::{Arc, OnceLock},
 };
 
-use super::layout::{self, Found, Head, Kind, WORD};
+use super::layout::{self, Head, Kind, RecordState, WORD};
 use crate::{
     memory::Memory,
     session::RequestError,
@@ -13,54 +16,54 @@ use crate::{
     verbs::{Access, RemoteAddr},
 };
 
-/// One-sided requests on the session's memory for calls by fetching.
+/// One-sided requests on a session's memory for calls by fetching.
 pub(crate) trait OneSided: Send + Sync + fmt::Debug {
-    /// Writes, and returns when all of it is there.
+    /// Writes, and returns when all bytes have arrived.
     fn write(&self, to: RemoteAddr, bytes: &[u8]) -> Result<(), RequestError>;
-    /// Reads what is there after all that was written before.
+    /// Reads the bytes, after all earlier writes.
     fn read(&self, from: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError>;
-    /// The memory in place, where it is mapped here.
+    /// Returns the mapping of the memory and its offset, if it is mapped here.
     fn map(&self, at: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)>;
-    /// Ends it: requests fail.
+    /// Fails all requests from now on.
     fn fail(&self);
 }
 
-/// What a look at an answer has found.
+/// The result of polling for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// The answer; the reply has been taken.
+pub(super) enum PollResult {
+    /// The answer; the reply has been copied.
     Answer(Kind),
-    /// Nothing yet; and whether the host is asleep.
-    NotYet { asleep: bool },
-    /// What no host writes.
-    Nonsense,
+    /// No answer yet, and whether the host is asleep.
+    Pending { asleep: bool },
+    /// The record is invalid.
+    Malformed,
 }
 
 /// The session's memory at the host.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct SlotAccess {
     one_sided: Box<dyn OneSided>,
     base: RemoteAddr,
-    /// Bytes of a first READ.
+    /// Length of the first READ, in bytes.
     fetch_size: usize,
-    /// It may be mapped.
+    /// The memory may be mapped.
     maps: bool,
     mapped: OnceLock<(Arc<Memory>, usize)>,
 }
 
-impl Reach {
+impl SlotAccess {
     pub(super) fn new(
         one_sided: Box<dyn OneSided>,
         base: RemoteAddr,
         fetch_size: usize,
         maps: bool,
-    ) -> Reach {
-        // A READ brings a head at least, and nothing of the next slot.
+    ) -> SlotAccess {
+        // A READ includes at least a head, and nothing of the next slot.
         let fetch_size = fetch_size.clamp(2 * WORD, WORD + layout::record(crate::MAX_CALL));
-        Reach { one_sided, base, fetch_size, maps, mapped: OnceLock::new() }
+        SlotAccess { one_sided, base, fetch_size, maps, mapped: OnceLock::new() }
     }
 
-    /// The mapping. Until the provider has it, requests go the other way.
+    /// Returns the mapping. Until the provider has it, requests go by WRITE and READ.
     #[inline]
     pub(super) fn mapped(&self) -> Option<&(Arc<Memory>, usize)> {
         match self.mapped.get() {
@@ -80,7 +83,7 @@ impl Reach {
         self.one_sided.fail();
     }
 
-    /// Writes a request of call `number` in `slot`.
+    /// Writes the request of call `number` in `slot`.
     pub(super) fn put(
         &self,
         slot: usize,
@@ -104,9 +107,9 @@ impl Reach {
         self.one_sided.write(self.base.at(at as u64), scratch)
     }
 
-    /// In mapped memory: writes down on which core this is, if it was another one before. Nobody waits for that.
+    /// Publishes the current core in mapped memory, if it has changed.
     #[inline]
-    pub(super) fn say_where(&self) {
+    pub(super) fn publish_core(&self) {
         if let Some((memory, start)) = self.mapped() {
             let (core, at) = (rustix::thread::sched_getcpu() as u64 + 1, start + layout::CORE);
             if memory.load_u64(at) != core {
@@ -115,99 +118,100 @@ impl Reach {
         }
     }
 
-    /// In mapped memory: true if nobody looks at requests in `slot`.
+    /// Returns true if no thread of the host polls requests, as mapped memory says.
     pub(super) fn is_asleep(&self, slot: usize) -> bool {
         self.mapped().is_none_or(|(memory, start)| is_asleep(memory, *start, slot))
     }
 
-    /// Looks for the answer to call `number` in `slot`. In mapped memory it costs two loads as long as there is none.
-    pub(super) fn look(
+    /// Polls for the answer to call `number` in `slot`. On mapped memory a poll without an answer
+    /// costs two loads.
+    pub(super) fn poll(
         &self,
         slot: usize,
         number: u32,
         reply: &mut Vec<u8>,
         scratch: &mut Vec<u8>,
         stats: &Stats,
-    ) -> Result<Look, RequestError> {
+    ) -> Result<PollResult, RequestError> {
         match self.mapped() {
-            Some((memory, start)) => Ok(look_at(memory, *start, slot, number, reply, stats)),
-            None => self.fetch(slot, number, reply, scratch, stats),
+            Some((memory, start)) => Ok(poll_mapped(memory, *start, slot, number, reply, stats)),
+            None => self.poll_by_read(slot, number, reply, scratch, stats),
         }
     }
 
-    fn fetch(
+    fn poll_by_read(
         &self,
         slot: usize,
         number: u32,
         reply: &mut Vec<u8>,
         scratch: &mut Vec<u8>,
         stats: &Stats,
-    ) -> Result<Look, RequestError> {
-        let at = self.base.at(layout::rest(slot) as u64);
+    ) -> Result<PollResult, RequestError> {
+        let at = self.base.at(layout::sleep_word(slot) as u64);
         scratch.resize(self.fetch_size, 0);
         self.one_sided.read(at, scratch)?;
         stats.fetches.inc();
         let asleep = word(scratch, 0) == layout::ASLEEP;
         let first = word(scratch, WORD);
         if first as u32 != number {
-            return Ok(Look::NotYet { asleep });
+            return Ok(PollResult::Pending { asleep });
         }
-        let Some(head) = Head::of(first) else { return Ok(Look::Nonsense) };
+        let Some(head) = Head::of(first) else { return Ok(PollResult::Malformed) };
         let whole = WORD + layout::record(head.len);
         if whole > scratch.len() {
-            // The rest of it.
-            let have = scratch.len();
+            // Reads the rest of the record.
+            let fetched = scratch.len();
             scratch.resize(whole, 0);
-            self.one_sided.read(at.at(have as u64), &mut scratch[have..])?;
+            self.one_sided.read(at.at(fetched as u64), &mut scratch[fetched..])?;
             stats.fetches.inc();
         }
         let bytes = &scratch[2 * WORD..2 * WORD + head.len];
         if word(scratch, WORD + layout::tail(head.len)) != head.tail(bytes) {
-            return Ok(Look::NotYet { asleep });
+            return Ok(PollResult::Pending { asleep });
         }
         reply.clear();
         reply.extend_from_slice(bytes);
-        Ok(Look::Answer(head.kind))
+        Ok(PollResult::Answer(head.kind))
     }
 }
 
-/// The word at an offset; zero behind the end.
+/// Returns the word at an offset, or 0 behind the end.
 fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_ne_bytes(*word))
 }
 
 #[inline]
 fn is_asleep(memory: &Memory, start: usize, slot: usize) -> bool {
-    memory.load_u64(start + layout::rest(slot)) == layout::ASLEEP
+    memory.load_u64(start + layout::sleep_word(slot)) == layout::ASLEEP
 }
 
 #[inline]
-fn look_at(
+fn poll_mapped(
     memory: &Memory,
     start: usize,
     slot: usize,
     number: u32,
     reply: &mut Vec<u8>,
     stats: &Stats,
-) -> Look {
+) -> PollResult {
     let at = start + layout::answer(slot);
     let first = memory.load_u64(at);
     if first as u32 != number {
-        return Look::NotYet { asleep: is_asleep(memory, start, slot) };
+        return PollResult::Pending { asleep: is_asleep(memory, start, slot) };
     }
-    // Any number but this one: what is not of this call was seen above.
+    // Records of other calls were excluded above, so any other number will do.
     let is_whole = |head: Head| {
         let tail = memory.load_u64(at + layout::tail(head.len));
         reply.resize(head.len, 0);
         memory.read(at + WORD, reply);
         head.tail(reply) == tail
     };
-    match layout::look(first, !number, number, is_whole) {
-        Found::Whole(head) => {
+    match layout::classify(first, !number, number, is_whole) {
+        RecordState::Complete(head) => {
             stats.fetches.inc();
-            Look::Answer(head.kind)
+            PollResult::Answer(head.kind)
         }
-        Found::Part(_) => Look::NotYet { asleep: false },
-        Found::Nothing | Found::Odd => Look::Nonsense,
+        RecordState::Partial(_) => PollResult::Pending { asleep: false },
+        RecordState::Nothing | RecordState::Malformed => PollResult::Malformed,
     }
 }

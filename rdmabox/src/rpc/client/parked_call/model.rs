@@ -1,4 +1,5 @@
-//! Every interleaving of one who leaves a call and one who waits for all calls: somebody rings for it, once.
+//! Loom models of parking and waiting: exactly one ring for each parked call that a thread waits
+//! for.
 
 use std::sync::Arc;
 
@@ -8,18 +9,18 @@ use crate::sync::{
     model::{check, go},
 };
 
-/// A session in which calls are under way, and somebody waits or not.
+/// A session with calls in flight and possibly a waiter.
 #[derive(Default)]
 struct Session {
-    /// What the book of started calls says: of a call under way, and of one who waits.
+    /// State of the call table: a call is in flight, a thread waits.
     book: Mutex<(bool, bool)>,
-    left: Left,
+    parked: ParkedCalls,
     rung: AtomicU32,
 }
 
 impl Session {
-    fn gather(&self) {
-        self.left.look(true, |_| {
+    fn collect_parked(&self) {
+        self.parked.scan(true, |_| {
             self.rung.fetch_add(1, Ordering::Relaxed);
             true
         });
@@ -27,12 +28,12 @@ impl Session {
 
     fn start(&self) {
         self.book.lock().0 = true;
-        if self.left.leave(3, || self.book.lock().1) {
-            self.gather();
+        if self.parked.park(3, || self.book.lock().1) {
+            self.collect_parked();
         }
     }
 
-    /// True if there is something to wait for.
+    /// Returns true if there is a call to wait for.
     fn finish(&self) -> bool {
         let waits = {
             let mut book = self.book.lock();
@@ -40,44 +41,45 @@ impl Session {
             book.0
         };
         if waits {
-            self.gather();
+            self.collect_parked();
         }
         waits
     }
 }
 
-/// Catches who asks whether somebody waits before the call is written down, and who gathers before he says that he waits.
+/// Catches a parker that checks for waiters before it records the call, and a waiter that scans
+/// before it registers.
 #[test]
-fn a_call_that_somebody_waits_for_is_rung_for() {
+fn a_parked_call_with_a_waiter_is_rung_once() {
     check(None, || {
         let session = Arc::new(Session::default());
         let starter = Arc::clone(&session);
         let starter = go(move || starter.start());
         let waits = session.finish();
         starter.join().unwrap();
-        let left = session.left.count();
+        let parked = session.parked.count();
         assert_eq!(session.rung.load(Ordering::Relaxed), u32::from(waits));
-        assert_eq!(left, usize::from(!waits));
+        assert_eq!(parked, usize::from(!waits));
     });
 }
 
-/// Catches two who both find an answer.
+/// Catches two threads that both collect an answer.
 #[test]
 fn an_answer_is_taken_once() {
     check(None, || {
         let session = Arc::new(Session::default());
-        session.left.leave(0, || false);
-        session.left.leave(5, || false);
+        session.parked.park(0, || false);
+        session.parked.park(5, || false);
         let other = Arc::clone(&session);
-        let look = |session: &Session| {
-            session.left.look(false, |_| {
+        let scan = |session: &Session| {
+            session.parked.scan(false, |_| {
                 session.rung.fetch_add(1, Ordering::Relaxed);
                 true
             })
         };
-        let other = go(move || look(&other));
-        look(&session);
+        let other = go(move || scan(&other));
+        scan(&session);
         other.join().unwrap();
-        assert_eq!((session.rung.load(Ordering::Relaxed), session.left.count()), (2, 0));
+        assert_eq!((session.rung.load(Ordering::Relaxed), session.parked.count()), (2, 0));
     });
 }

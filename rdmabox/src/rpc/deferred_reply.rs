@@ -1,7 +1,11 @@
-//! The host's side of late replies: what is owed to a session, and what is under way.
+//! The host's side of deferred replies: which are owed to a session, and which are in flight.
 //!
-//! A late reply takes one of [`LATE_SLOTS`] slots, which comes back with the client's word that it has taken the reply; until
-//! then others wait in memory. So a client that does not look holds up nobody but itself.
+//! A deferred reply takes one of [`LATE_SLOTS`] slots. The slot is free again when the client
+//! acknowledges the reply; further replies wait in memory until then. A client that does not poll
+//! therefore delays only itself.
+//!
+//! # Concurrency
+//! Called from any thread. `state` is held during sends.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -9,8 +13,8 @@ use parking_lot::Mutex;
 
 use super::{CALL_SLOTS, Header, Kind, LATE_SLOTS, MAX_WAITING, Messages};
 
-/// Replies that a client lets its host owe, or keep because their turn has not come: those to calls that wait, and those to
-/// calls that keep their slots.
+/// Limit of the replies that a host owes a client or holds unsent: those to waiting calls, and
+/// those to calls that keep their slots.
 const MAX_OWED: usize = MAX_WAITING + CALL_SLOTS;
 
 #[derive(Debug)]
@@ -22,93 +26,95 @@ struct Unsent {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What carries them, from when the client joins it.
+    /// The queue pair that carries the replies, set when the client connects it.
     messages: Option<Arc<Messages>>,
-    /// The client has joined it.
+    /// The queue pair is connected.
     connected: bool,
-    /// The slots that are under way.
+    /// Slots in flight.
     busy: [bool; LATE_SLOTS],
     unsent: VecDeque<Unsent>,
-    /// Replies that the service has promised and not given.
+    /// Number of replies that the service has deferred and not given.
     owed: usize,
-    over: bool,
+    closed: bool,
 }
 
-/// The late replies of a session at its host.
+/// The deferred replies of a session at its host.
 #[derive(Debug, Default)]
 pub(crate) struct LateReplies {
     state: Mutex<State>,
 }
 
 impl LateReplies {
-    /// One more reply is owed.
-    pub(super) fn owe(&self) {
+    /// Counts a reply that the service has deferred.
+    pub(super) fn add_owed(&self) {
         self.state.lock().owed += 1;
     }
 
-    /// One is given, or given up.
-    pub(super) fn paid(&self) {
+    /// Counts a deferred reply that was given or given up.
+    pub(super) fn settle_owed(&self) {
         self.state.lock().owed -= 1;
     }
 
+    /// Checks the number of owed and unsent replies.
+    ///
     /// # Errors
-    /// More is owed, or kept, than a client that keeps to the protocol lets it come to.
-    pub(super) fn check(&self) -> Result<(), String> {
+    /// It exceeds the limit that a correct client keeps.
+    pub(super) fn check_limit(&self) -> Result<(), String> {
         let state = self.state.lock();
         match state.owed + state.unsent.len() > MAX_OWED {
             false => Ok(()),
-            true => Err(format!("more than {MAX_OWED} of its calls wait for their replies")),
+            true => Err(format!("more than {MAX_OWED} deferred replies")),
         }
     }
 
-    /// What carries the replies; it is not connected yet.
+    /// Sets the queue pair that carries the replies. It is not connected yet.
     pub(super) fn set_messages(&self, messages: Arc<Messages>) {
         let mut state = self.state.lock();
-        if !state.over {
+        if !state.closed {
             state.messages = Some(messages);
         }
     }
 
-    /// What carries the replies is connected.
+    /// Starts sending: the queue pair is connected.
     ///
     /// # Errors
-    /// It is broken already; the session should end.
+    /// The queue pair is broken; the session should end.
     pub(crate) fn begin(&self) -> Result<(), String> {
         let mut state = self.state.lock();
         state.connected = true;
         state.send_unsent()
     }
 
-    /// Sends a reply, now or when there is a slot.
+    /// Sends a reply, or keeps it until a slot is free.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin).
+    /// See [`begin`](Self::begin).
     pub(super) fn send(&self, number: u32, kind: Kind, bytes: &[u8]) -> Result<(), String> {
         let mut state = self.state.lock();
-        if state.over || state.post(number, kind, bytes)? {
+        if state.closed || state.post(number, kind, bytes)? {
             return Ok(());
         }
         state.unsent.push_back(Unsent { number, kind, bytes: bytes.to_vec() });
         Ok(())
     }
 
-    /// The client has taken the reply in `slot`.
+    /// Frees a slot whose reply the client has acknowledged.
     ///
     /// # Errors
-    /// There was none, or as [`begin`](Self::begin).
-    pub(super) fn taken(&self, slot: usize) -> Result<(), String> {
+    /// No reply is in flight in that slot, or see [`begin`](Self::begin).
+    pub(super) fn acknowledge(&self, slot: usize) -> Result<(), String> {
         let mut state = self.state.lock();
         match state.busy.get_mut(slot) {
             Some(busy) if *busy => *busy = false,
-            _ => return Err("a receipt of a late reply that was not sent".into()),
+            _ => return Err("acknowledgement of a deferred reply that was not sent".into()),
         }
         state.send_unsent()
     }
 
-    /// The session has ended: what is not sent goes nowhere.
+    /// Discards unsent replies at the end of the session.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
-        state.over = true;
+        state.closed = true;
         state.unsent.clear();
         state.messages = None;
     }
@@ -125,7 +131,7 @@ impl State {
         Ok(())
     }
 
-    /// True if it found a slot.
+    /// Sends a reply if a slot is free. Returns false otherwise.
     fn post(&mut self, number: u32, kind: Kind, bytes: &[u8]) -> Result<bool, String> {
         let slot = self.busy.iter().position(|busy| !busy);
         let (Some(messages), Some(slot), true) = (&self.messages, slot, self.connected) else {
@@ -142,27 +148,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_that_keeps_to_the_protocol_may_have_every_slot_wait_as_well() {
+    fn a_correct_client_may_have_every_slot_wait_as_well() {
         let late = LateReplies::default();
-        (0..MAX_WAITING + CALL_SLOTS).for_each(|_| late.owe());
-        assert_eq!(late.check(), Ok(()));
-        late.owe();
-        assert!(late.check().is_err());
-        late.paid();
-        assert_eq!(late.check(), Ok(()));
+        (0..MAX_WAITING + CALL_SLOTS).for_each(|_| late.add_owed());
+        assert_eq!(late.check_limit(), Ok(()));
+        late.add_owed();
+        assert!(late.check_limit().is_err());
+        late.settle_owed();
+        assert_eq!(late.check_limit(), Ok(()));
     }
 
     #[test]
-    fn replies_that_the_client_does_not_take_do_not_pile_up() {
+    fn unacknowledged_replies_are_bounded() {
         let late = LateReplies::default();
         for number in 1.. {
-            late.owe();
-            if late.check().is_err() {
+            late.add_owed();
+            if late.check_limit().is_err() {
                 assert_eq!(number as usize, MAX_OWED + 1);
                 break;
             }
-            // There is no slot for it: the client has not even joined.
-            late.paid();
+            // The reply finds no slot: the client has not connected the queue pair.
+            late.settle_owed();
             late.send(number, Kind::Plain, b"granted").unwrap();
         }
     }

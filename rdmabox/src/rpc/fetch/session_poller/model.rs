@@ -1,4 +1,4 @@
-//! Every interleaving of clients that make a request and of the host's threads: no request is left lying.
+//! Loom models of clients and the host's threads: no request is stranded.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ struct Session {
     requests: [AtomicU64; 2],
     taken: [Mutex<u64>; 2],
     asleep: AtomicU64,
-    vigil: Vigil,
+    poll_state: PollState,
 }
 
 impl Session {
@@ -25,7 +25,7 @@ impl Session {
     }
 }
 
-impl Watched for Session {
+impl PolledSession for Session {
     type Work = ();
 
     fn serve(self: &Arc<Self>, (): &mut ()) -> bool {
@@ -40,15 +40,15 @@ impl Watched for Session {
         false
     }
 
-    fn vigil(&self) -> Option<&Vigil> {
-        Some(&self.vigil)
+    fn poll_state(&self) -> Option<&PollState> {
+        Some(&self.poll_state)
     }
 }
 
 struct Nothing;
 
-impl Between<()> for Nothing {
-    fn turn(&self, (): &mut ()) -> bool {
+impl BetweenRounds<()> for Nothing {
+    fn after_round(&self, (): &mut ()) -> bool {
         true
     }
 }
@@ -56,7 +56,7 @@ impl Between<()> for Nothing {
 #[derive(Default)]
 struct Host {
     session: Arc<Session>,
-    watch: Watch<Session>,
+    watch: SessionPoller<Session>,
 }
 
 impl Host {
@@ -66,18 +66,18 @@ impl Host {
         host
     }
 
-    /// What a thread of the host does for a message that rings for a slot.
+    /// Handles a ring for a slot like a thread of the host.
     fn rung(&self, slot: usize) {
         self.session.serve_slot(slot);
         self.watch.wake(&self.session);
         self.watch.run(&mut (), &Nothing);
     }
 
-    /// A call, as far as it goes without an answer: the ring is carried out by the thread itself.
+    /// Makes a call without waiting for the answer. The calling thread also executes its ring.
     fn call(&self, slot: usize, fenced: bool) {
         self.session.requests[slot].store(1, Ordering::Release);
         if fenced {
-            written();
+            fence_after_request();
         }
         if self.session.asleep.load(Ordering::Relaxed) == 1 {
             self.rung(slot);
@@ -86,12 +86,12 @@ impl Host {
 
     fn nothing_is_left(&self, slots: usize) {
         for slot in 0..slots {
-            assert_eq!(*self.session.taken[slot].lock(), 1, "the call in slot {slot} waits for ever");
+            assert_eq!(*self.session.taken[slot].lock(), 1, "the call in slot {slot} waits forever");
         }
         assert_eq!(
             self.session.asleep.load(Ordering::Relaxed),
             1,
-            "nobody looks, and the client is not told"
+            "no thread polls, and the client is not told"
         );
     }
 }
@@ -118,8 +118,8 @@ fn a_request_is_found_or_rung_for() {
 }
 
 #[test]
-#[should_panic = "waits for ever"]
-fn without_the_clients_fence_it_may_be_neither() {
+#[should_panic = "waits forever"]
+fn without_the_clients_fence_a_call_may_wait_forever() {
     a_call_and_a_host_that_goes_to_sleep(false);
 }
 

@@ -1,0 +1,163 @@
+//! Calls by fetching at the host: executes requests found in memory, and handles rings.
+//!
+//! # Concurrency
+//! Runs on the threads of the call server, without locks of its own.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
+
+use super::{Endpoint, Shared, WorkerState, check_length, handle, try_next};
+use crate::{
+    rpc::{
+        CALL_SLOTS, Header, Kind, Later, Reason, Reply,
+        fetch::{AnswerKind, BetweenRounds, HostSlots, PollState, PolledSession, RingAction},
+    },
+    verbs::WorkCompletion,
+};
+
+/// Fetch state of a session.
+#[derive(Debug)]
+pub(super) struct FetchState {
+    pub(super) slots: Arc<HostSlots>,
+    poll_state: PollState,
+}
+
+impl FetchState {
+    pub(super) fn new(slots: Arc<HostSlots>) -> FetchState {
+        FetchState { slots, poll_state: PollState::default() }
+    }
+}
+
+impl Endpoint {
+    /// Handles a ring for a call that the host has not seen, or that takes long.
+    pub(super) fn handle_ring(
+        self: &Arc<Self>,
+        header: Header,
+        worker: &mut WorkerState,
+    ) -> Result<(), String> {
+        let fetched = self.fetched.as_ref().ok_or("a ring on a session whose calls are not fetched")?;
+        match fetched.slots.ring(header.slot, header.number, &mut worker.request)? {
+            RingAction::Take => self.execute_call(fetched, header.slot, worker),
+            RingAction::Wait => Ok(()),
+            RingAction::Answered => self.reply(Header { kind: Kind::InMemory, ..header }, &[]),
+        }
+    }
+
+    /// Executes the call in `slot`, whose request has been copied.
+    fn execute_call(
+        self: &Arc<Self>,
+        fetched: &FetchState,
+        slot: usize,
+        worker: &mut WorkerState,
+    ) -> Result<(), String> {
+        let make_later = || {
+            fetched.slots.defer(slot);
+            self.deferred_fetch_reply(slot)
+        };
+        let mut reply = Reply::new(&mut worker.reply, &make_later);
+        self.handler.call(&worker.request, &mut reply)?;
+        if reply.is_deferred() {
+            return self.late.check_limit();
+        }
+        self.deliver(slot, Some(&reply))
+    }
+
+    /// Delivers the answer to the call in `slot`, or the fact that there is none. Writes it to
+    /// memory, or sends a message if the client rang.
+    fn deliver(&self, slot: usize, answer: Option<&[u8]>) -> Result<(), String> {
+        let bytes = answer.unwrap_or_default();
+        check_length(bytes)?;
+        let (in_memory, kind) = match answer {
+            Some(_) => (AnswerKind::Plain, Kind::Plain),
+            None => (AnswerKind::Unanswered, Kind::Unanswered),
+        };
+        match &self.fetched {
+            Some(fetched) if fetched.slots.answer(slot, in_memory, bytes) => {
+                self.reply(Header { kind, ..Header::plain(slot) }, bytes)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the handle that answers the call in `slot`.
+    fn deferred_fetch_reply(self: &Arc<Self>, slot: usize) -> Later {
+        self.late.add_owed();
+        let endpoint = Arc::downgrade(self);
+        Later::new(move |answer| {
+            // Without the session no client polls.
+            let Some(endpoint) = endpoint.upgrade() else { return };
+            endpoint.late.settle_owed();
+            if endpoint.is_over() {
+                return;
+            }
+            if let Err(reason) = endpoint.deliver(slot, answer) {
+                endpoint.handler.end(Reason::Misbehaved(&reason));
+            }
+        })
+    }
+}
+
+impl PolledSession for Endpoint {
+    type Work = WorkerState;
+
+    #[inline]
+    fn serve(self: &Arc<Self>, worker: &mut WorkerState) -> bool {
+        let Some(fetched) = self.fetched.as_ref().filter(|_| !self.is_over()) else { return false };
+        let mut found = false;
+        for slot in 0..CALL_SLOTS {
+            let served = match fetched.slots.take(slot, &mut worker.request) {
+                Ok(false) => continue,
+                Ok(true) => self.execute_call(fetched, slot, worker),
+                Err(malformed) => Err(malformed),
+            };
+            found = true;
+            if let Err(reason) = served {
+                self.over.store(true, Ordering::Release);
+                self.handler.end(Reason::Misbehaved(&reason));
+                break;
+            }
+        }
+        found
+    }
+
+    fn mark(&self, awake: bool) {
+        if let Some(fetched) = &self.fetched {
+            fetched.slots.mark(awake);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    fn poll_state(&self) -> Option<&PollState> {
+        self.fetched.as_ref().map(|fetched| &fetched.poll_state)
+    }
+
+    fn core(&self) -> Option<usize> {
+        self.fetched.as_ref().and_then(|fetched| fetched.slots.core())
+    }
+}
+
+/// Takes a message between two rounds, if no other thread polls for messages.
+pub(super) struct ServeMessages<'a>(pub(super) &'a Shared);
+
+impl BetweenRounds<WorkerState> for ServeMessages<'_> {
+    fn after_round(&self, worker: &mut WorkerState) -> bool {
+        let message: Option<WorkCompletion> = try_next(self.0);
+        if let Some(wc) = message {
+            handle(self.0, &wc, worker);
+        }
+        !self.0.stop.load(Ordering::Acquire)
+    }
+
+    fn avoid_cores(&self, worker: &mut WorkerState, cores: impl Iterator<Item = usize> + Clone) {
+        worker.core_avoidance.avoid(cores, Instant::now);
+    }
+
+    fn end(&self, worker: &mut WorkerState) {
+        worker.core_avoidance.end();
+    }
+}
