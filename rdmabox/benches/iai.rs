@@ -1,4 +1,6 @@
-//! Instruction counts of the parts of the request path that need no device. `ci/iai-compare` holds them against `iai.baseline`.
+//! Counts the instructions of those parts of the request path that need no device.
+//!
+//! `ci/iai-compare` compares the counts with `iai.baseline`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -59,7 +61,7 @@ fn plan_16_descending() -> usize {
     run(&items)
 }
 
-/// Sixteen writes go under way and come back, each looked up in between by one that waits for none of them.
+/// Adds and removes sixteen writes in flight, with an unrelated overlap check after each.
 fn in_flight_16_writes() -> usize {
     let mut writes = InFlight::new();
     let items = items(2);

@@ -1,9 +1,11 @@
-//! What a session costs above the queue pair that it uses: 4 KiB WRITEs, one at a time, over shared memory.
+//! Measures the cost of a session above its queue pair: 4 KiB WRITEs, one at a time, over shared
+//! memory.
 //!
-//! `cargo bench -p rdmabox --bench own_cost [-- --rounds N]` prints the microseconds of a request as JSON, each round and
-//! the medians. `bare` posts on a queue pair of the software device and polls its completion queue, with memory that
-//! is registered; `bare_direct` has the queue pair execute on the spot. `posted` and `direct` are the same through
-//! [`Session::write`], with memory that is not registered.
+//! `cargo bench -p rdmabox --bench own_cost [-- --rounds N]` prints microseconds per request as
+//! JSON, for each round and as medians. `bare` posts on a queue pair of the software device and
+//! polls its completion queue, with registered memory. `bare_direct` makes the queue pair execute
+//! the request at once. `posted` and `direct` do the same through [`Session::write`], with
+//! unregistered memory.
 
 use std::{
     error::Error,

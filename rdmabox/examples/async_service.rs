@@ -1,15 +1,16 @@
-//! One task with many requests under way, on plain `std` futures.
+//! One task with many requests in flight, on plain `std` futures.
 //!
-//! A directory in remote memory: an index, and records of any length. A lookup is two READs, of which the second depends on
-//! the first. One after another, each lookup waits twice for a round trip; joined, all of them wait together, in one
-//! task on one thread. The executor is that of the `futures` crate; any other does as well, because transfers wake
-//! whoever polls them.
+//! Remote memory holds a directory: an index, and records of any length. A lookup is two READs,
+//! and the second depends on the first. In sequence, each lookup waits for two round trips.
+//! Joined, all lookups wait together, in one task on one thread. The executor is that of the
+//! `futures` crate. Any executor works, because transfers wake the task that polls them.
 //!
-//! `cargo run --release -p rdmabox --example async_service` starts a host in this process; with `-- --connect ADDRESS`
-//! the host is another one (`examples/lend.rs`). It prints, with other times on another machine:
+//! `cargo run --release -p rdmabox --example async_service` starts a host in this process. With
+//! `-- --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints, with other
+//! times on another machine:
 //!
 //! ```text
-//! 256 lookups through TCP via tcp:127.0.0.1:43023 (not shared memory: the server has no Unix socket)
+//! 256 lookups through TCP via tcp:127.0.0.1:43023 (not shared memory: ...)
 //! one after another: 7ms
 //! joined: 4ms
 //! the third says "record 2!!"
@@ -21,9 +22,9 @@ use futures::{executor::block_on, future::try_join_all};
 use rdmabox::{Address, Lender, RemoteAddr, RequestError, Session, SessionOptions};
 
 const RECORDS: u64 = 256;
-/// Bytes of an entry of the index: how far into the memory the record is, and its length.
+/// Length of an index entry in bytes: the offset of the record, and its length.
 const ENTRY: u64 = 16;
-/// Bytes of a record, at most.
+/// Length limit of a record, in bytes.
 const LONGEST: u64 = 100;
 
 struct Directory {
@@ -43,7 +44,7 @@ impl Directory {
             records.extend_from_slice(record.as_bytes());
         }
         let places = [(base, index), (base.at(RECORDS * ENTRY), records)];
-        // The buffer comes back with the outcome; it is not needed again.
+        // The outcome returns the buffer, which is not needed any more.
         let writes = places.map(|(place, bytes)| session.start_write(place, bytes));
         try_join_all(writes.map(|write| async { write.await.0 })).await?;
         Ok(Directory { session, base })
@@ -53,7 +54,7 @@ impl Directory {
         let entry = self.read(id * ENTRY, ENTRY).await?;
         let word =
             |at: usize| entry[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        // What a peer may have written is looked at before it is believed.
+        // Values written by a peer are checked before use.
         let (offset, len) = (word(0), word(8).min(LONGEST));
         let record = self.read(offset, len).await?;
         String::from_utf8(record).map_err(|_| RequestError::Invalid("a record that is no text".into()))

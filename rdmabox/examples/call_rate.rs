@@ -1,14 +1,18 @@
-//! How many calls a second: 64 bytes there and 64 back, by one and by four threads, over shared memory and TCP, with host and
-//! clients in one process.
+//! Measures calls per second: 64 bytes there and 64 back, by one and by four threads, over shared
+//! memory and TCP. Host and clients are in one process.
 //!
 //! ```text
-//! call_rate [--calls N] [--rounds N] [--threads N[,N...]] [--provider P[,P...]] [--polling MODE[,MODE...]]
-//!           [--pause MICROSECONDS[,...]] [--idle SECONDS] [--answers reply|fetch|auto[,...]] [--fetch-size BYTES]
+//! call_rate [--calls N] [--rounds N] [--threads N[,N...]] [--provider P[,P...]]
+//!           [--polling MODE[,MODE...]] [--pause MICROSECONDS[,...]] [--idle SECONDS]
+//!           [--answers reply|fetch|auto[,...]] [--fetch-size BYTES]
 //! ```
 //!
-//! Every combination is a row. Answers are sent (`reply`) or fetched, with READs of so many bytes where memory is not mapped. Rounds are interleaved, and a row's rate is the median of its rounds. The processor time is that
-//! of both sides. With `--pause` each thread waits between two calls, so that who waits for something may have gone to
-//! sleep. `--idle` leaves each session alone for so long, after a round, and tells what that costs.
+//! Each combination of the options is a row. `--answers` selects sent replies (`reply`) or
+//! fetched ones. `--fetch-size` is the length of the first READ of an answer in unmapped memory.
+//! Rounds are interleaved, and a row shows the median of its rounds. The processor time is that
+//! of both sides. With `--pause` each thread waits between two calls, so that waiting threads may
+//! fall asleep. `--idle` leaves each session idle for SECONDS after a round, and prints the
+//! processor time of the idle time.
 //!
 //! ```text
 //! $ cargo run --release -p rdmabox --example call_rate
@@ -32,7 +36,7 @@ use rdmabox::{
 
 /// Bytes of a request and of its reply.
 const LENGTH: usize = 64;
-/// Calls before the first that counts.
+/// Unmeasured calls before the measurement.
 const WARM_UP: usize = 2000;
 
 /// Answers each request with itself.
@@ -98,7 +102,7 @@ impl Plan {
     }
 }
 
-/// A combination, and what was measured.
+/// A combination of options, and its measurements.
 struct Row {
     session: Arc<Session>,
     provider: ProviderKind,
@@ -152,7 +156,7 @@ impl Row {
 fn processor_time() -> Result<Duration, Box<dyn Error>> {
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name, in brackets, may have spaces; what follows begins with the third field.
+    // The name in brackets may contain spaces. The text behind it starts with the third field.
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
     let ticks = |field: usize| fields.get(field - 3).copied().unwrap_or_default().parse::<u32>();
     Ok(TICK * (ticks(14)? + ticks(15)?))

@@ -1,13 +1,15 @@
-//! A key-value cache whose server does nothing for a get.
+//! A key-value cache whose server does no work for a get.
 //!
-//! The table lies in memory that the server lends for reading. A put is a call: the server is the only one that writes. A
-//! get is one READ of the few places where the key can be; no code of the server runs.
+//! The server exports the table for reading. A put is a call, so only the server writes. A get is
+//! one READ of the few slots that can hold the key, and runs no code of the server.
 //!
-//! A READ may meet a put half-way, so every slot carries a checksum. The invariant: *what stands in a slot whose checksum is
-//! right was put there by one put, whole.* A slot whose checksum is wrong is being written, and is read again.
+//! A READ may overlap a put, so every slot carries a checksum. The invariant: *a slot with a
+//! valid checksum was written completely by one put.* A slot with an invalid checksum is being
+//! written, and is read again.
 //!
-//! `cargo run --release -p rdmabox --example kv_cache` starts a server in this process. `-- --listen ADDRESS` starts one
-//! that serves until Ctrl-C, and `-- --connect ADDRESS` uses it. It prints, with another number of torn reads each time:
+//! `cargo run --release -p rdmabox --example kv_cache` starts a server in this process. `--
+//! --listen ADDRESS` starts one that serves until Ctrl-C, and `-- --connect ADDRESS` uses it. It
+//! prints, with another number of torn reads each time:
 //!
 //! ```text
 //! 2000 gets: 1000 hits, 2000 reads, 0 calls
@@ -29,9 +31,9 @@ use rdmabox::{
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-/// Places where a key's search can begin.
+/// Number of slots at which a key's search can begin.
 const PLACES: u64 = 4096;
-/// Slots from there on that can hold it. A full neighbourhood forgets its oldest entry.
+/// Number of slots from there that can hold the key. A full neighbourhood drops its oldest entry.
 const REACH: usize = 8;
 const SLOT: u64 = size_of::<Slot>() as u64;
 const TEXT: usize = 108;
@@ -72,22 +74,23 @@ impl Slot {
     }
 }
 
-/// FNV-1a: the same for server and client, whatever they were built with.
+/// Returns the FNV-1a hash, which is equal in all builds of server and client.
 fn hash(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// How far into the table the neighbourhood of a key begins.
+/// Returns the offset in the table at which a key's neighbourhood begins.
 fn neighbourhood(key: &[u8]) -> u64 {
     hash(key) % PLACES * SLOT
 }
 
-/// The server. Requests are `w` for where the table is, and `p`, the length of the key, key and value for a put.
+/// The server. The request `w` asks for the table's address. A put is `p`, the length of the key,
+/// key and value.
 struct Cache {
     export: Export,
-    /// Number of the last put; whoever holds it writes.
+    /// Number of the last put. The holder of the lock writes.
     puts: Mutex<u64>,
 }
 
@@ -95,7 +98,7 @@ impl Cache {
     fn listen(address: Address) -> Result<Running, Box<dyn Error>> {
         let host = Host::new()?;
         let memory = Memory::shared("kv-cache", (PLACES as usize + REACH) * SLOT as usize)?;
-        // Clients may read. Where they map the memory, their mapping is read-only, too.
+        // Clients may only read. If they map the memory, the mapping is read-only as well.
         let export = host.export(&Arc::new(memory), Access::REMOTE_READ)?;
         Ok(host.listen(&[address], Arc::new(Cache { export, puts: Mutex::new(0) }))?)
     }
@@ -108,7 +111,7 @@ impl Cache {
         let first = neighbourhood(key) as usize;
         let mut slots = [Slot::new_zeroed(); REACH];
         memory.read(first, slots.as_mut_bytes());
-        // Its own slot; else the oldest, which an empty one is.
+        // The key's own slot, otherwise the oldest. An empty slot is the oldest.
         let own = slots.iter().position(|slot| slot.value_of(key).is_some());
         let oldest = || (0..REACH).min_by_key(|i| slots[*i].version).unwrap_or(0);
         let place = own.unwrap_or_else(oldest);
@@ -125,7 +128,7 @@ impl Service for Cache {
                 let (key, value) = rest.split_at_checked((*key_len).into()).ok_or("a key that ends early")?;
                 self.put(key, value).ok_or("more than a slot holds")?;
             }
-            // The session of a client that talks nonsense ends.
+            // A malformed request ends the client's session.
             _ => return Err("no request of the cache".into()),
         }
         Ok(())
@@ -135,7 +138,7 @@ impl Service for Cache {
 struct Client {
     session: Arc<Session>,
     table: RemoteAddr,
-    /// Reads that met a put.
+    /// Number of reads that overlapped a put.
     torn: AtomicU64,
 }
 
@@ -161,7 +164,7 @@ impl Client {
         loop {
             self.session.read(self.table.at(neighbourhood(key)), slots.as_mut_bytes())?;
             let found = slots.iter().filter(|slot| slot.is_whole()).find_map(|slot| slot.value_of(key));
-            // It may be in the slot that is being written.
+            // A slot that is being written may hold the key.
             if found.is_some() || slots.iter().all(Slot::is_whole) {
                 return Ok(found.map(<[u8]>::to_vec));
             }
@@ -205,7 +208,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let took = client.session.stats().since(&before);
     println!("2000 gets: {hits} hits, {} reads, {} calls", took.read_requests, took.calls);
 
-    // One client puts whole rows of a letter while another one reads.
+    // One client puts values of one repeated letter while another client reads.
     let (writer, done) = (Client::connect(&address)?, AtomicBool::new(false));
     writer.put(b"row", &[b'a'; 100])?;
     std::thread::scope(|scope| {

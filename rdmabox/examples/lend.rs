@@ -1,4 +1,4 @@
-//! A host that lends memory until Ctrl-C, for the `--connect` of the other examples.
+//! A host that exports memory until Ctrl-C, for the `--connect` option of the other examples.
 //!
 //! `cargo run --release -p rdmabox --example lend -- /tmp/lent.sock` prints
 //!
@@ -6,7 +6,7 @@
 //! lending 16777216 bytes at unix:/tmp/lent.sock
 //! ```
 //!
-//! An address of the form `10.0.0.7:7450` lends to other machines, and to everybody who reaches it.
+//! An address of the form `10.0.0.7:7450` exports to every machine that can reach it.
 
 use std::error::Error;
 

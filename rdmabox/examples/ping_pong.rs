@@ -1,11 +1,11 @@
-//! Latency: one request at a time of each kind, and a word that two clients hand to and fro through the memory of a
-//! third party.
+//! Measures latency: one request of each kind at a time, and a word that two clients pass to and
+//! fro through the memory of a third process.
 //!
-//! `cargo run --release -p rdmabox --example ping_pong` starts a host in this process; with `-- --connect ADDRESS` the
-//! host is another one (`examples/lend.rs`). It prints, with other numbers on another machine:
+//! `cargo run --release -p rdmabox --example ping_pong` starts a host in this process. With `--
+//! --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints, with other
+//! numbers on another machine:
 //!
-//! ```text
-//! 1000 of each, one at a time, through shared memory via unix:/tmp/ping-pong-881.sock
+//! ```text 1000 of each, one at a time, through shared memory via unix:/tmp/ping-pong-881.sock
 //! |                        | median us | 99 % us |
 //! |------------------------|----------:|--------:|
 //! | read 8 bytes           |      0.98 |    4.87 |
@@ -14,8 +14,7 @@
 //! | write 4 KiB            |      1.08 |    5.04 |
 //! | fetch and add          |      1.04 |    4.61 |
 //! | call                   |     15.69 |   31.21 |
-//! | there and back         |      2.96 |    9.84 |
-//! ```
+//! | there and back         |      2.96 |    9.84 | ```
 
 use std::{
     error::Error,
@@ -75,7 +74,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Reads a word until it is `n`. Bytes of the value before it may still be among those read, but never all of `n`.
+/// Reads a word until it is `n`. A read may mix bytes of the previous value, but then differs
+/// from `n`.
 fn wait_for(session: &Session, word: RemoteAddr, n: u64) -> Result<(), RequestError> {
     let mut found = [0; 8];
     while found != n.to_le_bytes() {

@@ -1,4 +1,4 @@
-//! Lists the RDMA devices of this machine, or says why there are none.
+//! Lists the RDMA devices of this machine, or prints the reason why there are none.
 //!
 //! `cargo run -p rdmabox --features ibverbs --example rdma_devices`
 

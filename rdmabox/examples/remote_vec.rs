@@ -1,25 +1,24 @@
 //! A vector of plain data in the memory of another process or machine, on the blocking calls.
 //!
-//! It shows ordered lists (an element and the length that publishes it go out together, in this order, with one doorbell
-//! and in one round trip) and long requests (`extend` and `iter` move many elements with each).
+//! It shows ordered lists and long requests. An ordered list posts an element and the length that
+//! publishes it in this order, with one doorbell and one round trip. `extend` and `iter` move
+//! many elements with each request.
 //!
-//! `cargo run --release -p rdmabox --example remote_vec` starts a host in this process; with `-- --connect ADDRESS` the
-//! host is another one (`examples/lend.rs`). It prints
+//! `cargo run --release -p rdmabox --example remote_vec` starts a host in this process. With `--
+//! --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints
 //!
-//! ```text
-//! 1000 pushes: 2001 work requests, 1001 doorbells
-//! 99000 more at once: 2 work requests, 1 doorbells
-//! opened, 100000 elements: 1 work requests, 1 doorbells
-//! iterated, the ids sum up to 4999950000: 98 work requests, 98 doorbells
-//! set and get, Some(Point { id: 7, x: 777.0, y: 0.5 }): 2 work requests, 2 doorbells
-//! ```
+//! ```text 1000 pushes: 2001 work requests, 1001 doorbells 99000 more at once: 2 work requests, 1
+//! doorbells opened, 100000 elements: 1 work requests, 1 doorbells iterated, the ids sum up to
+//! 4999950000: 98 work requests, 98 doorbells set and get, Some(Point { id: 7, x: 777.0, y: 0.5
+//! }): 2 work requests, 2 doorbells ```
 
 use std::{error::Error, marker::PhantomData};
 
 use rdmabox::{Address, Lender, Op, RemoteAddr, RemoteMemory, RequestError, Session, SessionOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What can be copied from machine to machine as it is: no pointers, no padding, valid whatever its bytes are.
+/// Data that can be copied between machines: no pointers, no padding, and every bit pattern is
+/// valid.
 trait Plain: FromBytes + IntoBytes + Immutable {}
 impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
 
@@ -30,8 +29,8 @@ const BATCH: u64 = 1024;
 
 /// A vector in remote memory: one process pushes, any number read.
 ///
-/// Invariant: the elements below the length are written. The length grows in the same ordered list as the elements, behind
-/// them.
+/// Invariant: the elements below the length are written. The length grows in the same ordered
+/// list as the elements, behind them.
 struct RemoteVec<'a, T> {
     session: &'a Session,
     memory: RemoteMemory,
@@ -40,18 +39,18 @@ struct RemoteVec<'a, T> {
 }
 
 impl<'a, T: Plain> RemoteVec<'a, T> {
-    /// An empty vector, whatever was there before.
+    /// Creates an empty vector, and discards any previous contents.
     fn create(session: &'a Session, memory: RemoteMemory) -> Result<Self, RequestError> {
         session.write(memory.base, &[0; 8])?;
         Ok(RemoteVec { session, memory, len: 0, elements: PhantomData })
     }
 
-    /// The vector that is there.
+    /// Opens the existing vector.
     fn open(session: &'a Session, memory: RemoteMemory) -> Result<Self, RequestError> {
         let mut len = [0; 8];
         session.read(memory.base, &mut len)?;
         let vec = RemoteVec { session, memory, len: u64::from_le_bytes(len), elements: PhantomData };
-        // What a peer wrote is looked at before it is believed.
+        // Values written by a peer are checked before use.
         if vec.len > vec.capacity() {
             Err(RequestError::Invalid("no vector is there".into()))
         } else {
@@ -75,7 +74,7 @@ impl<'a, T: Plain> RemoteVec<'a, T> {
         self.extend(std::slice::from_ref(&value))
     }
 
-    /// Appends all of them at once: who sees the new length sees all of them.
+    /// Appends all values at once: a reader that sees the new length sees all of them.
     fn extend(&mut self, values: &[T]) -> Result<(), RequestError> {
         let added = values.len() as u64;
         if added > self.capacity() - self.len {
@@ -99,7 +98,7 @@ impl<'a, T: Plain> RemoteVec<'a, T> {
         Ok(Some(value))
     }
 
-    /// Overwrites an element. Who reads it at the same time may get bytes of both values.
+    /// Overwrites an element. A concurrent reader may get bytes of both values.
     fn set(&mut self, index: u64, value: T) -> Result<(), RequestError> {
         if index >= self.len {
             return Err(RequestError::Invalid(format!("index {index} of {}", self.len)));
@@ -107,12 +106,12 @@ impl<'a, T: Plain> RemoteVec<'a, T> {
         self.session.write(self.place(index), value.as_bytes())
     }
 
-    /// All elements, fetched in batches.
+    /// Iterates over all elements, and fetches them in batches.
     fn iter(&self) -> impl Iterator<Item = Result<T, RequestError>> {
         (0..self.len).step_by(BATCH as usize).flat_map(|first| {
             let mut batch: Vec<T> = (first..self.len.min(first + BATCH)).map(|_| T::new_zeroed()).collect();
             let read = self.session.read(self.place(first), batch.as_mut_bytes());
-            // A batch that failed is one error, and no element.
+            // A failed batch yields one error and no elements.
             let (elements, error) = match read {
                 Ok(()) => (batch, None),
                 Err(error) => (Vec::new(), Some(Err(error))),
@@ -146,7 +145,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         _ => return Err("usage: remote_vec [--connect ADDRESS]".into()),
     };
-    // Posted also where memory is mapped, so that what is counted is the same everywhere.
+    // Requests are posted even on mapped memory, so that the counters are equal everywhere.
     let options = SessionOptions { direct: false, ..SessionOptions::default() };
     let session = Session::connect(&address, &options)?;
     let memory = Lender::locate(&session)?;
@@ -166,7 +165,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     points.extend(&(1000..100_000).map(point).collect::<Vec<_>>())?;
     show("99000 more at once".into());
 
-    // Somebody else, who knows no more than where the memory is.
+    // Another reader that knows only the address of the memory.
     let seen = RemoteVec::<Point>::open(&session, memory)?;
     show(format!("opened, {} elements", seen.len()));
     let mut sum = 0;

@@ -1,4 +1,4 @@
-//! Started requests as futures, in an executor that is not ours.
+//! Tests of started requests as futures, on a foreign executor.
 
 use std::{
     future::Future,
@@ -24,7 +24,7 @@ fn futures_of_several_threads_are_woken() {
         for queue_pairs in [1, 4] {
             let mut f = Fixture::new(provider);
             f.options.queue_pairs = queue_pairs;
-            // Less than what a thread has under way: some wait for others.
+            // Less than the requests of one thread, so that some wait for others.
             f.options.window_bytes = 32 * 1024;
             let session = f.connect();
             let base = base(&session);
@@ -58,7 +58,7 @@ fn futures_of_several_threads_are_woken() {
 }
 
 #[test]
-fn a_waker_that_panics_stops_nobody_else() {
+fn a_panicking_waker_affects_no_other_request() {
     struct Panics(AtomicUsize);
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {

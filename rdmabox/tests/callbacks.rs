@@ -1,4 +1,5 @@
-//! Callbacks: each runs once, with its outcome and its buffer, on whichever thread finds the completion.
+//! Tests of callbacks: each runs once, with its outcome and its buffer, on the thread that finds
+//! the completion.
 
 use std::{
     sync::{Arc, atomic::Ordering, mpsc},
@@ -65,9 +66,9 @@ fn a_callback_hears_of_a_refusal() {
     });
 }
 
-/// Catches one that waits for somebody else to serve what it has started.
+/// Catches a serving thread that waits for another thread to serve its own requests.
 #[test]
-fn who_serves_runs_the_callbacks_himself() {
+fn a_serving_thread_runs_the_callbacks() {
     on_each_provider(|f| {
         let session = f.connect();
         let base = base(&session);
@@ -98,7 +99,7 @@ fn who_serves_runs_the_callbacks_himself() {
     });
 }
 
-/// What is started in a callback is served, too, and by nobody twice.
+/// Requests started in a callback are served too, and each callback runs once.
 #[test]
 fn threads_that_serve_at_once_serve_everything_once() {
     on_each_provider(|f| {
@@ -250,7 +251,7 @@ fn a_refusal_to_wait_is_an_error_like_others() {
 }
 
 #[test]
-fn a_panic_in_a_callback_stops_nobody_else() {
+fn a_panic_in_a_callback_affects_no_other_request() {
     on_each_provider(|f| {
         let session = f.connect();
         let base = base(&session);

@@ -1,4 +1,4 @@
-//! Several calls at once of one thread: each gets the reply to it, whoever else calls, and the session's places come back.
+//! Tests of concurrent calls of one thread: each gets its own reply, and all slots are returned.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn host() {
     support::process::serve();
 }
 
-/// Echoes, but owes the reply to what begins with `later`.
+/// Echoes requests, but defers the reply to requests that begin with `later`.
 #[derive(Debug)]
 struct Echo(Mutex<Sender<(Vec<u8>, Later)>>);
 

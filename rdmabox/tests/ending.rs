@@ -1,5 +1,5 @@
-//! When a host's service is told that a session is over, nothing of that session touches its memory any more, however
-//! the end came about.
+//! Tests that a host accesses no memory of a session after its service has learnt that the
+//! session ended, for every way to end it.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use support::{addresses, providers};
 
 /// A write of it takes longer than a session to end.
 const LEN: usize = 128 << 20;
-/// What the service reuses.
+/// Bytes that the service reuses.
 const TAIL: usize = 1 << 20;
 
 /// Reuses its memory as soon as it may.
@@ -50,7 +50,7 @@ impl Service for Reuse {
     }
 }
 
-/// Lets `end` end the session while a long write is under way, then looks at what the service left.
+/// Lets `end` end the session during a long write, then checks the bytes that the service reuses.
 fn end_during_a_write(provider: ProviderKind, data: &[u8], end: impl FnOnce(&Session, &mut Option<Running>)) {
     let _ = env_logger::builder().is_test(true).try_init();
     let dir = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ impl Service for Slow {
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         if request == b"slow" {
             self.entered.send(peer.id()).unwrap();
-            // Until nobody is there to tell.
+            // Blocks until the test has finished.
             let _ = self.go_on.lock().recv();
         }
         reply.extend_from_slice(request);

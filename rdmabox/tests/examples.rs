@@ -1,4 +1,5 @@
-//! The examples run, alone and with a host elsewhere, over shared memory and TCP, and print what their headers say.
+//! Runs the examples, alone and with a separate host, over shared memory and TCP, and checks the
+//! output that their headers show.
 
 use std::{
     io::{BufRead, BufReader},
@@ -10,7 +11,7 @@ use rdmabox::{Address, Lender, Running, Session, SessionOptions};
 
 const PROVIDERS: [&str; 2] = ["shared memory", "TCP"];
 
-/// A program that `cargo test` and `cargo nextest run` build with the tests, beside their directory.
+/// Returns an example that `cargo test` and `cargo nextest run` build beside the tests.
 fn program(name: &str) -> Command {
     let own = std::env::current_exe().unwrap();
     let path: PathBuf = own.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
@@ -44,7 +45,7 @@ fn on_each_provider(name: &str, check: impl Fn(&str, Vec<String>)) {
     }
 }
 
-/// A number stands there, whatever it is.
+/// Parses a number of any value.
 fn number(text: &str) -> f64 {
     text.trim().parse().unwrap_or_else(|_| panic!("{text:?} is no number"))
 }

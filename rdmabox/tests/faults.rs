@@ -1,7 +1,7 @@
-//! The runtime on a device that fails now and then: every request ends once, what succeeded is there, what failed may be there
-//! or not, and nothing is left behind.
+//! Tests the runtime on a device that injects faults: every request ends once, a successful write
+//! is present, a failed write may be present, and no resource leaks.
 //!
-//! RDMABOX_FAULT_SEED=N repeats one seed; RDMABOX_FAULT_SEEDS=COUNT takes so many that nobody has seen.
+//! RDMABOX_FAULT_SEED=N repeats one seed. RDMABOX_FAULT_SEEDS=COUNT runs COUNT random seeds.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use support::{Fixture, at, base};
 const THREADS: usize = 3;
 /// Requests of each.
 const REQUESTS: usize = 250;
-/// Lengths of what is written and read as a whole, around the limits of inline, staged and registered requests.
+/// Lengths of the transfers, around the limits of inline, staged and registered requests.
 const LENGTHS: [usize; 7] = [1, 8, 220, 221, 4096, 4097, 12_000];
 /// From one place to the next one.
 const STRIDE: usize = 16 << 10;
@@ -39,7 +39,8 @@ fn content(stamp: u64, len: usize) -> Vec<u8> {
     if stamp == 0 { vec![0; len] } else { (0..len).map(|position| byte(stamp, position)).collect() }
 }
 
-/// What may be in a place: that of the last write that succeeded, and of those that have failed since, of each as much as may be.
+/// The possible contents of a place: the last successful write, and any part of the failed writes
+/// since.
 struct Place {
     len: usize,
     may_be: Vec<u64>,
@@ -67,14 +68,14 @@ impl Place {
     }
 }
 
-/// A thread of the test, and what it knows of its memory.
+/// A thread of the test, and its knowledge of its memory.
 struct Hand {
     session: Arc<Session>,
     base: RemoteAddr,
     random: Chance,
     stamp: u64,
     places: Vec<Place>,
-    /// What the word may be.
+    /// Possible values of the word.
     word: (u64, u64),
     failed: usize,
 }
@@ -174,7 +175,7 @@ impl Hand {
         self
     }
 
-    /// What is in the host's memory when all is over.
+    /// Asserts the contents of the host's memory at the end.
     fn assert_memory(&self, memory: &Memory, start: usize) {
         for (at, place) in self.places.iter().enumerate() {
             let mut found = vec![0; place.len];
@@ -193,8 +194,8 @@ impl Hand {
 fn options(seed: u64, direct: bool, base: &SessionOptions) -> SessionOptions {
     let polling = ["adaptive", "busy", "event", "event-batch", "hybrid", "shared-cq:2"];
     let batch = ["hybrid", "single", "merge", "doorbell"];
-    // Eight seeds have every way to poll and to post; queue pairs that share a completion queue meet completions that come late, and
-    // all faults together. The next eight have others.
+    // The first eight seeds cover every way to poll and to post, late completions on shared queues,
+    // and all faults at once. Later seeds vary these.
     let (kind, round) = (seed as usize % 8, (seed / 8) as usize);
     SessionOptions {
         faults: Some(Arc::new(Plan::new(Faults::varied(seed)))),
@@ -204,7 +205,7 @@ fn options(seed: u64, direct: bool, base: &SessionOptions) -> SessionOptions {
         // Their queue pairs are not replaced.
         calls: CallsBy::Reply,
         direct,
-        // What a completion that does not come costs.
+        // Time until a missing completion is noticed.
         operation_timeout: Duration::from_millis(300),
         connect_timeout: Duration::from_secs(30),
         ..base.clone()

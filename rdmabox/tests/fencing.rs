@@ -1,4 +1,5 @@
-//! A client that is not heard of loses its session, and touches nothing afterwards, whenever it goes on.
+//! Tests that a client that misses its lease loses its session, and accesses no memory when it
+//! resumes.
 
 use std::{
     os::unix::process::ExitStatusExt,
@@ -21,16 +22,16 @@ use support::{
     providers,
 };
 
-/// Long enough for a client that is not stopped to be heard of, whatever else the machine does.
+/// Long enough that a running client renews in time on a busy machine.
 const LEASE: Duration = Duration::from_secs(6);
 const BLOCK: usize = 256 * 1024;
 const BLOCKS: usize = LEN / BLOCK;
 
-/// What a client writes, and what is written when its memory belongs to somebody else.
+/// The byte that the client writes, and the byte written when another client owns the memory.
 const ITS: u8 = 0xaa;
 const OURS: u8 = 0x55;
 
-/// The exit code of a client whose session is over.
+/// Exit code of a client that noticed the end of its session.
 const NOTICED: i32 = 42;
 
 #[test]
@@ -66,7 +67,8 @@ fn client() {
     std::process::exit(NOTICED);
 }
 
-/// A host whose clients lose their sessions, a client that writes, and the news of the end of its session.
+/// Starts a host with leases and a client that writes. Returns both, and a channel that reports
+/// the end of the session.
 fn writing(provider: ProviderKind, kill: bool) -> (Fixture, Other, mpsc::Receiver<()>) {
     let memory = Arc::new(Memory::shared("test", LEN).unwrap());
     let f = Fixture::fencing(provider, memory, Fencing { lease: Some(LEASE), kill });
@@ -91,7 +93,7 @@ fn assert_untouched(memory: &Memory) {
 }
 
 #[test]
-fn what_a_stopped_client_had_is_safe_when_it_goes_on() {
+fn memory_of_a_stopped_client_is_safe_when_it_resumes() {
     // The leases of all end at the same time.
     std::thread::scope(|scope| {
         for provider in providers().into_iter().flat_map(|provider| [provider; 3]) {
@@ -127,16 +129,17 @@ fn a_client_that_may_live_keeps_what_it_has_mapped() {
         send.send(status.and_then(|status| status.terminating_signal())).unwrap();
     }));
     client.stop();
-    // Longer than it takes to find out that it does not react. What depends on it is how likely a mistake is found.
+    // Longer than the host needs to notice. A shorter sleep would only find fewer mistakes.
     std::thread::sleep(LEASE + Duration::from_secs(4));
     assert!(ended.try_recv().is_err());
     client.kill();
     assert_eq!(ended.recv().unwrap(), Some(9));
 }
 
-/// What the next host of the same memory asks: whether anybody may still write as a client of the one before.
+/// Checks the lock by which the next host of the same memory detects clients of the previous
+/// host.
 #[test]
-fn who_has_not_let_go_has_a_lock_that_outlives_the_host() {
+fn the_lock_of_a_client_with_mappings_outlives_the_host() {
     if !providers().contains(&ProviderKind::Shm) {
         return eprintln!("not run: RDMABOX_TEST_PROVIDERS does not name shm");
     }

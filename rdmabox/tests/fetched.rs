@@ -1,4 +1,5 @@
-//! Calls whose answers are fetched, over shared memory in place and with posted requests, and over the other providers.
+//! Tests of calls by fetching, on mapped memory, with posted requests, and over the other
+//! providers.
 
 mod support;
 
@@ -80,7 +81,7 @@ fn every_call_has_its_own_answer_with_any_number_of_threads() {
             }
             let stats = session.stats();
             assert_eq!((stats.calls, stats.errors), (60 * (1 + 2 + 3 + 7 + 16 + 24), 0));
-            // What was not fetched was rung for, and some of that may have been fetched all the same.
+            // Every call was fetched or rung for, and some may be counted as both.
             assert!(stats.calls_fetched + stats.calls_rung >= stats.calls, "{stats:?}");
             println!(
                 "{}: of {} calls with {polling} {} were fetched, {} rung for",

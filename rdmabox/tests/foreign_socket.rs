@@ -1,10 +1,11 @@
-//! What a TCP peer says of a Unix socket is followed only to a socket of root or of the client's own user.
+//! Tests that a TCP peer can only redirect a client to a Unix socket of root or of the client's
+//! own user.
 
 use rdmabox::{Address, Lender, ProviderKind, Session, SessionOptions};
 
 const USER: u32 = 1234;
 
-/// Connects to a host whose sockets are made by a thread of this user. Returns what the session runs on.
+/// Connects to a host whose sockets belong to `user`. Returns the provider of the session.
 fn provider_of(user: u32) -> ProviderKind {
     let directory = tempfile::tempdir().unwrap();
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -12,7 +13,8 @@ fn provider_of(user: u32) -> ProviderKind {
     let listen =
         [Address::Unix(directory.path().join("socket")), Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
     let host = std::thread::spawn(move || {
-        // SAFETY: the system call changes the credentials of this thread, and of those that it starts; no memory.
+        // SAFETY: the system call changes the credentials of this thread and its later children,
+        // and no memory.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
         assert_eq!(changed, 0, "this test changes users, and has to be run as root");
         Lender::listen(&listen, 4096).unwrap()

@@ -1,5 +1,5 @@
-//! Clients that do not keep to the protocol, byte by byte, over TCP: each loses its own session, and nobody else
-//! notices.
+//! Tests of clients that violate the protocol, byte by byte over TCP: each loses its own session,
+//! and no other session is affected.
 
 mod support;
 
@@ -60,7 +60,7 @@ fn frame(op: u8, flags: u8, payload: u32, arg0: u64) -> Vec<u8> {
     bytes
 }
 
-/// A session's control stream and its message queue pair, connected; the data queue pair is joined, too.
+/// A connected control stream and message queue pair. The data queue pair is joined as well.
 struct Raw {
     control: TcpStream,
     messages: TcpStream,
@@ -104,7 +104,7 @@ fn raw_answer(control: &mut TcpStream) -> [u8; 68] {
     raw
 }
 
-/// A session whose calls are made by fetching.
+/// A session that makes calls by fetching.
 struct Fetching {
     control: TcpStream,
     messages: TcpStream,
@@ -272,7 +272,7 @@ fn a_host_that_stops_ends_connections_that_say_nothing_and_sessions_that_are_bei
     let _ = halfway.read_to_end(&mut rest);
 }
 
-/// Returns when what was written on the stream for fetching is there: the host acknowledges it.
+/// Writes on the stream for fetching, and returns when the host has acknowledged the bytes.
 fn written(raw: &mut Fetching, addr: u64, bytes: &[u8]) {
     let mut message = write(raw.key, addr, bytes);
     message[1] = ACK_WANTED;
@@ -316,7 +316,7 @@ fn nonsense_in_a_call_slot_and_rings_for_nothing_end_the_session() {
 }
 
 #[test]
-fn nobody_writes_into_the_call_slots_of_another_session() {
+fn a_client_cannot_write_into_the_call_slots_of_another_session() {
     let f = Fixture::new(ProviderKind::Tcp);
     for way in 0..2 {
         let (mut victim, mut intruder) = (fetching(&f), fetching(&f));

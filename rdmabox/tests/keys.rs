@@ -1,4 +1,5 @@
-//! Sessions with keys: who gets one, what it reaches, and what those hold up who have none.
+//! Tests of sessions with keys: which keys get a session, which memory they reach, and that
+//! unauthenticated peers delay no others.
 
 mod support;
 
@@ -26,14 +27,14 @@ fn key(name: &str, secret: u8) -> Key {
     Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() }
 }
 
-/// Answers with where memory is: the asker's own, or that of a key that he names.
+/// A service that answers with the address of the asking key's memory, or of the named key's.
 struct Places {
     exports: HashMap<Option<KeyId>, Export>,
 }
 
 impl Service for Places {
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
-        // Whoever asks for somebody's place gets it, as if it had been guessed.
+        // Any client may ask for another key's address, as if it had guessed it.
         let whose = match request {
             b"" => peer.key().copied(),
             name => Some(str::from_utf8(name).unwrap().parse().unwrap()),
@@ -43,7 +44,8 @@ impl Service for Places {
     }
 }
 
-/// A host with a memory for each of two keys, one of which may only read, and one for who needs no key.
+/// A host with a memory for each of two keys, one of which may only read, and one memory for
+/// clients without a key.
 struct Fixture {
     running: Running,
     memory: HashMap<String, Arc<Memory>>,
@@ -137,7 +139,8 @@ fn a_key_opens_its_own_domain_as_far_as_that_goes() {
         let place_of_reader = place(&reader, "");
         reader.read(place_of_reader, &mut back).unwrap();
         assert_eq!(&back, b"text");
-        // What the key does not open, by any kind of request, alone or with others. What goes with one that is refused is flushed.
+        // Requests on inaccessible memory are refused, alone or in a list. Other requests of the
+        // list are flushed.
         let is_refused = |outcome: Result<(), RequestError>| {
             let refused = RequestError::Completion(WcStatus::RemAccessErr);
             assert!(outcome == Err(refused) || outcome == Err(RequestError::Flushed), "{outcome:?}");
@@ -149,7 +152,7 @@ fn a_key_opens_its_own_domain_as_far_as_that_goes() {
             is_refused(reader.fetch_add(place_of_reader, 1).map(drop));
             until(|| reader.read(place_of_reader, &mut back).is_ok());
         }
-        // What is another's, with its place known.
+        // Memory of another key, at a known address.
         let foreign = place(&writer, "reader");
         for _ in 0..2 {
             is_refused(writer.read(foreign, &mut back));
@@ -170,9 +173,9 @@ fn a_key_opens_its_own_domain_as_far_as_that_goes() {
 const TAG: u32 = 19;
 const SLOT: u32 = 12;
 
-/// A place like `own`, right but for one thing that the number chooses, for a request of `len` bytes.
+/// Returns `own` with one property made wrong, chosen by `number`, for a request of `len` bytes.
 fn wrong(own: RemoteAddr, foreign: RemoteAddr, number: u32, len: usize) -> RemoteAddr {
-    // Words have to be where words may be, or that is what is wrong.
+    // Words stay aligned, so that the chosen property is the only wrong one.
     let step = if len == 8 { 8 } else { 1 };
     let (more, inside) = (number / 8, u64::from(number) / step * step);
     let outside = step * u64::from(1 + more);
@@ -231,7 +234,7 @@ fn thousands_of_wrong_keys_addresses_and_lengths_change_nothing_and_tell_nothing
 }
 
 #[test]
-fn who_has_no_key_or_a_wrong_one_gets_no_session() {
+fn a_client_without_a_valid_key_gets_no_session() {
     let f = Fixture::new(Limits::default());
     let tcp = |key| f.connect(ProviderKind::Tcp, key);
     let wrong = refusal(tcp(Some(key("writer", 2))));
@@ -297,7 +300,7 @@ fn many_descriptors() {
 }
 
 #[test]
-fn a_thousand_who_say_nothing_hold_up_nobody() {
+fn a_thousand_silent_connections_delay_no_session() {
     many_descriptors();
     let f = Fixture::new(Limits { introduction: Duration::from_secs(600), ..Limits::default() });
     let mut silent: Vec<TcpStream> = (0..1000).map(|_| f.tcp()).collect();
@@ -310,7 +313,7 @@ fn a_thousand_who_say_nothing_hold_up_nobody() {
     assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
 }
 
-/// What a client of the protocol says first: the fields of its preamble but for magic and version.
+/// Returns a client's first message: the fields of its preamble after magic and version.
 fn preamble(kind: u32, token: &[u8], proves: u32, name: &[u8]) -> Vec<u8> {
     let mut bytes = b"rdmabxS\x01".to_vec();
     bytes.extend(4u32.to_le_bytes());
@@ -351,7 +354,7 @@ fn a_silent_connection_is_closed_in_time_and_reads_no_more_than_a_preamble() {
     assert_eq!(rest(greedy).len(), 48);
 }
 
-/// HMAC-SHA256 of a label and of what was said.
+/// Returns the HMAC-SHA256 of a label and a message.
 fn mac(secret: &[u8], label: &str, said: &[u8]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).unwrap();
     mac.update(label.as_bytes());
@@ -409,7 +412,7 @@ fn the_handshake_is_what_the_design_says_byte_by_byte() {
         stream
     });
     assert_eq!(message(&mut control)[12..14], [1, 0], "the session is there");
-    // What was said once, said again.
+    // A replay of an earlier proof.
     let mut again = f.tcp();
     again.write_all(&said[..112]).unwrap();
     assert_ne!(message(&mut again), said[112..160]);
@@ -421,7 +424,7 @@ fn the_handshake_is_what_the_design_says_byte_by_byte() {
 }
 
 #[test]
-fn whoever_has_seen_the_name_of_a_session_does_not_join_it() {
+fn knowing_the_name_of_a_session_does_not_permit_joining_it() {
     let f = Fixture::new(Limits::default());
     let (client, tap) = tapped(&f);
     let token = tap[1][16..32].to_vec();
@@ -437,7 +440,7 @@ fn whoever_has_seen_the_name_of_a_session_does_not_join_it() {
     client.write(place(&client, ""), b"mine").unwrap();
 }
 
-/// A session by way of somebody who hears all of what the host says on the control stream up to its proof.
+/// Connects through a relay that records the host's control messages up to its proof.
 fn tapped(f: &Fixture) -> (Arc<Session>, Vec<Vec<u8>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

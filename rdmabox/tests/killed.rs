@@ -1,4 +1,5 @@
-//! A host that is killed in the middle of everything: every request ends, once, before its time is over, with its buffer.
+//! Tests of a host that is killed under load: every request ends once, before its timeout, with
+//! its buffer.
 
 use std::{
     sync::{
@@ -17,7 +18,7 @@ mod support;
 
 use support::{at, base, process::HostProcess, providers};
 
-/// What the requests have to end before. Much longer than it takes.
+/// Timeout of the requests, much longer than they need.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const BLOCK: usize = 128 * 1024;
 /// Requests that are waiting for their callbacks at a time.
@@ -59,7 +60,8 @@ fn until_the_end(ends: &Ends, mut request: impl FnMut() -> Result<(), RequestErr
     (1..).find(|_| !ends.count(&request())).unwrap()
 }
 
-/// Starts requests with callbacks, each of which starts the next; how many were started, when the last callback has run.
+/// Starts requests with callbacks, each of which starts the next request. Returns the number
+/// started after the last callback.
 fn callbacks_until_the_end(session: &Arc<Session>, base: RemoteAddr, ends: &Arc<Ends>) -> usize {
     fn next(
         session: &Arc<Session>,
@@ -139,7 +141,7 @@ fn every_request_ends_once_and_before_its_time_is_over() {
                     }),
                     scope.spawn(|| callbacks_until_the_end(session, base, called)),
                 ];
-                // In the middle: everybody has had an answer.
+                // Waits until every thread has had replies.
                 while ends.iter().any(|ends| ends.done.load(Ordering::SeqCst) <= 3 * round) {
                     thread::yield_now();
                 }

@@ -1,4 +1,5 @@
-//! A queue pair that fails takes its own requests with it and nothing else, and is replaced while the rest goes on.
+//! Tests that a failed queue pair fails only its own requests, and is replaced while others go
+//! on.
 
 use std::{
     sync::{
@@ -33,7 +34,7 @@ fn until_mended(session: &Session) {
     }
 }
 
-/// Ends what runs until it is set, also where the test fails meanwhile.
+/// Sets the flag that stops the other threads, also on a panic.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -187,8 +188,8 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
         (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
         let session = f.connect();
         let base = base(&session);
-        // In posting order: one alone, two that are merged, of which the second is outside, and one that must not
-        // overtake the first.
+        // In posting order: a lone write, two merged writes of which the second is out of range,
+        // and a write that must not overtake the first.
         let places = [at(base, 0), at(base, LEN - PART), at(base, LEN), at(base, 8)];
         let expected = [Ok(()), Err(REFUSED), Err(REFUSED), Err(RequestError::Flushed)];
 
@@ -300,7 +301,7 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
         let session = Session::connect(&other.address, &options).unwrap();
         let base = base(&session);
         other.stop();
-        // Memory that is mapped needs nobody's help.
+        // Requests on mapped memory need no help from the stopped host.
         let expected = match provider {
             // Nor does a device need the process.
             ProviderKind::Shm | ProviderKind::Rdma => Ok(()),
@@ -321,7 +322,7 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
             (expected.clone(), vec![2; 1000])
         );
         assert_eq!(session.read(at(base, 10_000), &mut [0; 1000]), expected);
-        // One that nobody waits for gets a queue pair when there is one again.
+        // A started request gets a queue pair as soon as there is one again.
         let (send, receive) = mpsc::channel();
         session
             .read_then(at(base, 50_000), vec![1; 1000], move |result, buf| send.send((result, buf)).unwrap());

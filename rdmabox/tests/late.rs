@@ -1,4 +1,4 @@
-//! Replies that come later than the service's `call` returns, on every provider.
+//! Tests of deferred replies, on every provider.
 
 mod support;
 
@@ -184,12 +184,12 @@ fn a_debt_that_is_dropped_ends_its_call_and_nothing_else() {
 }
 
 #[test]
-fn a_wait_is_cancelled_and_the_reply_that_comes_nevertheless_is_nobodys() {
+fn a_late_reply_to_a_cancelled_wait_is_dropped() {
     on_each_provider(|f| {
         let cancel = Cancel::new();
         std::thread::scope(|scope| {
             let callers = [(); 2].map(|()| scope.spawn(|| call_waiting(&f.session, b"x", &cancel)));
-            // Waits on, whoever of them it was that looked after the replies.
+            // The other call keeps waiting, no matter which of the two threads polled.
             let other = scope.spawn(|| call_waiting(&f.session, b"other", &Cancel::new()));
             let mut debts: Vec<_> = f.debts.iter().take(3).collect();
             cancel.cancel();
@@ -203,7 +203,7 @@ fn a_wait_is_cancelled_and_the_reply_that_comes_nevertheless_is_nobodys() {
             assert_eq!(other.join().unwrap(), Ok(b"other".into()));
         });
         let calls = f.session.stats().calls;
-        // What has been cancelled stays so, and such a call is not made.
+        // A cancelled handle stays cancelled, and further calls with it are not made.
         assert_eq!(call_waiting(&f.session, b"now z", &cancel), Err(RequestError::Cancelled));
         assert_eq!(f.session.stats().calls, calls);
         assert_eq!(call_waiting(&f.session, b"now z", &Cancel::new()), Ok(b"z".into()));
@@ -236,7 +236,7 @@ fn a_host_that_goes_ends_what_waits() {
         std::thread::scope(|scope| {
             let callers = [(); 3].map(|()| scope.spawn(|| call_waiting(&session, b"x", &Cancel::new())));
             let owed: Vec<_> = debts.iter().take(3).collect();
-            // Its service lives on in what it owes.
+            // The `Later` handles keep the service alive.
             drop(running);
             for caller in callers {
                 assert_eq!(caller.join().unwrap(), Err(RequestError::Disconnected));

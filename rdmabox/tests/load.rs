@@ -1,4 +1,5 @@
-//! Loads that are legal and heavy: more parts than there are places in a queue, more staging than the pool has.
+//! Tests of heavy but legal loads: more parts than queue entries, and more staging than the pool
+//! holds.
 
 mod support;
 
@@ -9,7 +10,7 @@ const THREADS: usize = 6;
 const PARTS: usize = 250;
 const AREA: usize = 1 << 19;
 
-/// Reads or writes many small pieces that do not touch, and checks what arrived.
+/// Reads or writes many small, disjoint pieces, and checks the contents.
 fn work(session: &Session, base: RemoteAddr, thread: usize, memory: &rdmabox::Memory) {
     let start = thread * AREA;
     for round in 0..60 {
@@ -123,7 +124,7 @@ fn one_submission_larger_than_the_pool_is_staged_all_the_same() {
             f.memory.read(group << 20, &mut back);
             assert!(back == data, "group {group}");
         }
-        // Merges of more than a block are not staged, whatever the threshold says.
+        // Merges longer than a pool block are never staged, independent of the threshold.
         let before = session.stats();
         session.write(base, &vec![1; (1 << 20) + 1]).unwrap();
         assert_eq!(session.stats().get("pre_mr_bytes"), before.get("pre_mr_bytes"));

@@ -1,4 +1,5 @@
-//! Requests on mapped memory that their caller carries out: no work request, the same effects and errors.
+//! Tests of requests on mapped memory that their caller executes: no work request, the same
+//! effects and errors.
 
 use std::sync::{Arc, mpsc};
 

@@ -1,5 +1,6 @@
-//! A request that a provider carries out takes nothing from the allocator: not the post, not the poll, and not the engine
-//! of the other side. A test of its own, because the allocator counts for the whole process.
+//! Tests that a request allocates nothing in a provider: not in the post, the poll, or the engine
+//! of the other side. A separate test program, because the allocator counts for the whole
+//! process.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -29,22 +30,22 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: everything is the system's allocator's doing; counting allocates nothing.
+// SAFETY: every call is forwarded to the system allocator. Counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.realloc(ptr, layout, size) }
     }
 }
@@ -52,7 +53,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Longer than anything takes that works.
+/// Longer than any successful step takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LEN: usize = 64 * 1024;
 const ROUNDS: usize = 2_000;
@@ -103,7 +104,7 @@ fn carry_out(side: &Side, list: &[SendWr<'_>]) {
     }
 }
 
-/// Allocations of many requests of each kind, when each kind has been carried out before.
+/// Counts the allocations of many requests of each kind, after a warm-up of each kind.
 fn allocations(
     device: impl Fn() -> Arc<dyn Device>,
     streams: (Rendezvous, Rendezvous),
@@ -137,7 +138,7 @@ fn allocations(
         ("compare-and-swap", &one(swap, &word)),
     ];
     let counted = |what: &'static str, run: &mut dyn FnMut()| {
-        // Queues reach the sizes that they keep.
+        // The queues grow to their final sizes.
         (0..ROUNDS).for_each(|_| run());
         let before = ALLOCATIONS.load(Ordering::SeqCst);
         (0..ROUNDS).for_each(|_| run());
@@ -161,7 +162,7 @@ fn tcp_streams() -> (Rendezvous, Rendezvous) {
     (Rendezvous::Tcp(a), Rendezvous::Tcp(b))
 }
 
-/// Held by the test that counts: all tests of this process share the count.
+/// Held by the counting test, because all tests of this process share the count.
 static COUNTING: Mutex<()> = Mutex::new(());
 
 #[test]

@@ -1,5 +1,5 @@
-//! Sessions end to end, on every provider: one-sided requests, ordered lists, calls, and what happens when one
-//! side goes away.
+//! End-to-end tests of sessions on every provider: one-sided requests, ordered lists, calls, and
+//! the loss of one side.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -123,7 +123,7 @@ fn ordered_lists_run_in_order_and_give_old_values() {
 }
 
 #[test]
-fn threads_share_a_session_whatever_the_switches() {
+fn threads_share_a_session_with_all_options() {
     for provider in providers() {
         for batch in BatchMode::ALL {
             for polling in PollingMode::ALL {
@@ -131,7 +131,7 @@ fn threads_share_a_session_whatever_the_switches() {
                 f.options.batch = batch;
                 f.options.polling = polling;
                 f.options.queue_pairs = 2;
-                // Small enough that the window is what requests wait for.
+                // A window so small that requests wait for it.
                 f.options.window_bytes = 64 * 1024;
                 let session = f.connect();
                 let base = base(&session);
@@ -322,7 +322,7 @@ fn addresses_in_use_and_stale_sockets() {
 }
 
 #[test]
-fn garbage_on_a_listener_harms_nobody() {
+fn garbage_on_a_listener_harms_no_session() {
     use std::io::Write;
     on_each_provider(|f| {
         let good = f.connect();
@@ -443,7 +443,7 @@ fn endless_timeouts_are_taken_for_long_ones() {
 }
 
 #[test]
-fn a_listener_that_accepts_nobody_is_given_up_in_time() {
+fn a_listener_that_accepts_no_connection_is_abandoned_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("full");
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();

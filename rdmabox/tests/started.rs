@@ -1,5 +1,5 @@
-//! Started requests, however they are waited for: the buffer always comes back, the effect is that of the blocking calls,
-//! and nothing waits for a caller who does something else.
+//! Tests of started requests, for every way to wait: the buffer always returns, the effect equals
+//! that of blocking calls, and no request depends on an unrelated caller.
 
 use std::{
     sync::{Arc, Weak, mpsc},
@@ -111,7 +111,7 @@ fn a_transfer_longer_than_the_longest_message_is_several_requests() {
         };
         let len = longest + 10_000;
         let mut f = Fixture::with_memory(provider, len + 4096);
-        // Whatever else the machine has to do.
+        // Long enough for a busy machine.
         f.options.operation_timeout = Duration::from_secs(600);
         let session = f.connect();
         let base = base(&session);
@@ -182,7 +182,7 @@ fn an_empty_transfer_is_done_and_a_wrapping_one_is_refused() {
 }
 
 #[test]
-fn what_is_dropped_unfinished_goes_on_and_its_buffer_is_dropped_when_it_is_done() {
+fn a_dropped_transfer_continues_and_drops_its_buffer_at_its_end() {
     on_each_provider(|mut f| {
         f.options.window_bytes = 64 * 1024;
         let session = f.connect();
@@ -217,7 +217,7 @@ fn what_is_dropped_unfinished_goes_on_and_its_buffer_is_dropped_when_it_is_done(
 }
 
 #[test]
-fn what_is_outstanding_at_the_end_of_the_session_gives_its_buffer_back() {
+fn outstanding_requests_return_their_buffers_at_the_end_of_the_session() {
     on_each_provider(|mut f| {
         // Some are posted, and some wait for the window.
         f.options.window_bytes = 1 << 20;
@@ -274,7 +274,7 @@ fn what_is_outstanding_at_the_end_of_the_session_gives_its_buffer_back() {
 }
 
 #[test]
-fn room_that_only_transfers_nobody_waits_for_hold_is_given_back() {
+fn room_held_by_unawaited_transfers_is_given_back() {
     on_each_provider(|mut f| {
         for (queue_pairs, window) in [(1, 4096), (1, 40_000), (4, 40_000)] {
             (f.options.queue_pairs, f.options.window_bytes) = (queue_pairs, window);
@@ -307,7 +307,7 @@ fn registered_buffers_are_neither_copied_nor_registered() {
         f.options.batch = BatchMode::Hybrid;
         let session = f.connect();
         let base = base(&session);
-        // Below and above the threshold, and above what travels inside a request.
+        // Below and above the threshold, and above the inline limit.
         for len in [300, 4096, 8192, 1 << 20] {
             let before = session.stats();
             let mut buffer = session.buffer(len).unwrap();
@@ -352,7 +352,7 @@ fn a_buffer_of_any_length_is_registered_once() {
         assert_eq!(since.registered_bytes, 5 * (len as u64 + 5000));
         assert_eq!((since.pre_mr_bytes, since.dyn_mr_bytes), (0, 0));
         drop(buffer);
-        // What is mapped at its address now has nothing to do with it.
+        // Unrelated memory is mapped at the old address now.
         let other = vec![9; len];
         session.write(base, &other).unwrap();
         assert_eq!(session.stats().since(&before).cache_hits, 10);
@@ -387,7 +387,7 @@ fn the_pool_gives_what_it_has_and_takes_it_back() {
     });
 }
 
-/// What the property test does.
+/// Steps of the property test.
 #[derive(Clone, Debug)]
 enum Step {
     Start { offset: usize, len: usize },
@@ -494,7 +494,7 @@ fn overlapping_started_writes_take_effect_in_the_order_of_their_start() {
 }
 
 #[test]
-fn what_is_started_together_is_one_list() {
+fn requests_started_together_are_one_list() {
     on_each_that_posts(|f| {
         let session = f.connect();
         let base = base(&session);
@@ -513,7 +513,7 @@ fn what_is_started_together_is_one_list() {
             assert_eq!(result, Ok(()));
             assert!(read == pattern(LEN, 3)[i * 8192..][..4096]);
         }
-        // What is waited for goes at once, with what was started before it.
+        // A request that is waited for is posted at once, with those started before it.
         session.together(|| {
             let started = session.start_read(at(base, 0), vec![0; 4096]);
             assert!(started.wait().unwrap().1 == pattern(LEN, 3)[..4096]);

@@ -1,5 +1,5 @@
-//! Calls that are started and not waited for, on every provider: each is carried out and reported once, they leave room
-//! for others, and a session does not end well without them.
+//! Tests of started calls on every provider: each is executed and reported once, they leave room
+//! for other calls, and the session ends if one is unanswered.
 
 mod support;
 
@@ -32,7 +32,8 @@ fn host() {
     support::process::serve();
 }
 
-/// Echoes what begins with `now`, once its `gate` is free if it is [`BUSY`], and owes the reply to anything else.
+/// Echoes requests that begin with `now`, after its `gate` opens if the request is [`BUSY`].
+/// Defers the reply to any other request.
 #[derive(Debug)]
 struct Owing {
     debts: Mutex<Sender<(Vec<u8>, Later)>>,
@@ -175,7 +176,8 @@ fn a_reply_may_come_late_and_a_later_call_finds_what_was_answered_before_it() {
         };
         let mut found = f.outcomes();
         if f.session.provider() == ProviderKind::Shm {
-            // A host that was rung for what it found by itself as it went to sleep says so when it gets to it.
+            // A host that was rung for a call that it had found itself reports that the answer is
+            // in memory.
             f.session.finish_calls().unwrap();
             found.extend(f.outcomes());
         }
@@ -186,7 +188,7 @@ fn a_reply_may_come_late_and_a_later_call_finds_what_was_answered_before_it() {
 }
 
 #[test]
-fn what_is_unanswered_leaves_room_for_others_and_a_further_one_waits() {
+fn unanswered_calls_leave_room_for_others_and_a_further_one_waits() {
     on_each_provider(|f| {
         thread::scope(|scope| {
             (0..PLACES).for_each(|i| f.session.start_call(&[i as u8]).unwrap());
@@ -350,7 +352,8 @@ fn a_host_that_does_not_answer_in_time_ends_the_session() {
             assert!(!f.session.is_connected());
             assert!(f.outcomes().into_iter().all(|outcome| outcome == Err(RequestError::Disconnected)));
         }
-        // Nobody looks until the next call, which may be answered; over shared memory that rings for it, and it has as long again.
+        // No thread polls until the next call, which may be answered. Over shared memory that call
+        // rings for the started one, which restarts its timeout.
         let f = Fixture::new(provider, SHORT, || {});
         f.session.start_call(b"x").unwrap();
         thread::sleep(2 * SHORT);
@@ -372,7 +375,7 @@ fn a_host_that_does_not_answer_in_time_ends_the_session() {
 }
 
 #[test]
-fn what_gets_the_outcomes_may_panic_and_must_not_wait() {
+fn the_outcome_callback_may_panic_and_must_not_wait() {
     for provider in providers() {
         let tried = Arc::new(OnceLock::<Weak<Session>>::new());
         let session = Arc::clone(&tried);
@@ -408,7 +411,8 @@ fn leave_one(session: &Session) {
     }
 }
 
-/// Has a session take the answer to a started call on one thread, which stays in what gets the outcomes, and runs `meanwhile`.
+/// Makes one thread collect the answer to a started call and block in the outcome callback. Runs
+/// `meanwhile` on this thread.
 fn while_an_answer_is_taken(
     session: &Session,
     (taken, gate): (&AtomicU64, &Mutex<()>),
@@ -430,7 +434,7 @@ fn while_an_answer_is_taken(
     });
 }
 
-/// A session over shared memory, with what counts the outcomes and what holds up whoever brings one.
+/// Returns a session over shared memory whose outcome callback counts, and blocks on a gate.
 fn with_slow_outcomes(timeout: Duration) -> (Fixture, Arc<AtomicU64>, Arc<Mutex<()>>) {
     let (taken, gate) = (Arc::<AtomicU64>::default(), Arc::<Mutex<()>>::default());
     let (counts, waits) = (Arc::clone(&taken), Arc::clone(&gate));
@@ -441,10 +445,10 @@ fn with_slow_outcomes(timeout: Duration) -> (Fixture, Arc<AtomicU64>, Arc<Mutex<
     (f, taken, gate)
 }
 
-/// Catches who sleeps until his time is over, as another thread found the answer that he waits for and unparked him, which ends no sleep on a completion
-/// queue.
+/// Another thread collects the awaited answer from memory. Catches a waiter that is only
+/// unparked, which does not end its sleep on the completion queue.
 #[test]
-fn who_sleeps_is_woken_for_an_answer_that_another_thread_finds_in_memory() {
+fn a_sleeping_waiter_is_woken_for_an_answer_that_another_thread_finds_in_memory() {
     let (f, taken, gate) = with_slow_outcomes(60 * LONG);
     leave_one(&f.session);
     let (finished, finishing) = mpsc::channel();
@@ -460,7 +464,8 @@ fn who_sleeps_is_woken_for_an_answer_that_another_thread_finds_in_memory() {
     assert_eq!(finishing.recv_timeout(LONG), Ok(Ok(())));
 }
 
-/// Catches a session that is ended because an answer, which came in time, is just being taken when another call looks.
+/// Catches a session that is ended because another thread is just collecting an answer that came
+/// in time.
 #[test]
 fn an_answer_that_is_being_taken_is_not_overdue() {
     const SHORT: Duration = Duration::from_secs(1);
@@ -475,9 +480,10 @@ fn an_answer_that_is_being_taken_is_not_overdue() {
     assert!(f.session.is_connected());
 }
 
-/// Catches a call that is left until a host that is busy looks at memory again, and a session that is ended for that.
+/// Catches a call that stays parked while a busy host does not poll memory, and a session that is
+/// ended for it.
 #[test]
-fn what_a_busy_host_does_not_see_in_memory_it_is_rung_for() {
+fn a_busy_host_is_rung_for_requests_in_memory() {
     const SHORT: Duration = Duration::from_secs(2);
     let f = Fixture::new(ProviderKind::Shm, SHORT, || {});
     let address = f.running.addresses().iter().find(|a| a.provider() == ProviderKind::Shm).unwrap().clone();

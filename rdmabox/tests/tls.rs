@@ -1,4 +1,5 @@
-//! Sessions over TCP with TLS: what works as without, who is refused and what he is told, and whom a stranger holds up.
+//! Tests of TLS sessions over TCP: the same requests work, bad certificates are refused with a
+//! clear error, and strangers delay no session.
 
 mod support;
 
@@ -155,7 +156,7 @@ fn a_session_with_tls_does_what_one_without_does() {
 }
 
 #[test]
-fn what_is_sent_cannot_be_read_on_the_way() {
+fn sent_bytes_cannot_be_read_on_the_way() {
     let secured = Secured::plain();
     let secret = b"only the two ends are to know of this";
     let seen = Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -176,7 +177,7 @@ fn what_is_sent_cannot_be_read_on_the_way() {
     );
 }
 
-/// Passes on what comes there, after a look at it.
+/// Relays connections to `to`, and passes the bytes to `look`.
 fn relayed(to: &Address, look: impl Fn(&[u8]) + Send + Sync + 'static) -> Address {
     let (to, look) = (to.clone(), Arc::new(look));
     standing_in(move |stream| {
@@ -200,7 +201,7 @@ fn relayed(to: &Address, look: impl Fn(&[u8]) + Send + Sync + 'static) -> Addres
     })
 }
 
-/// An address where somebody else listens; what he does with each stream.
+/// Returns the address of an impostor that handles each stream with `with`.
 fn standing_in(with: impl Fn(TcpStream) + Send + 'static) -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -232,7 +233,7 @@ fn a_server_has_to_be_believed() {
 }
 
 #[test]
-fn one_side_without_tls_is_told_so_and_nobody_goes_on_without() {
+fn a_side_without_tls_is_refused_with_a_clear_error() {
     let secured = Secured::plain();
     let said = refusal(connect(&secured.address(), None));
     assert!(said.starts_with("this server takes clients with TLS only"), "{said}");
@@ -241,7 +242,7 @@ fn one_side_without_tls_is_told_so_and_nobody_goes_on_without() {
     let said = refusal(connect(&plain.addresses()[0], Some(&secured.authority.client())));
     assert_eq!(said, "the server does not use TLS; remove --tls-ca, or start the server with --tls-cert");
     connect(&plain.addresses()[0], None).unwrap();
-    // Somebody who only hangs up.
+    // A peer that only hangs up.
     let address = standing_in(drop);
     assert!(connect(&address, Some(&secured.authority.client())).is_err());
 }
@@ -303,7 +304,7 @@ fn certificates_are_read_again() {
     assert!(secured.connect(&files).is_err(), "it has another name now");
     let named = TlsClientFiles { name: Some("files.example".into()), ..files.clone() };
     secured.connect(&named).unwrap();
-    // What is wrong changes nothing.
+    // Invalid files change nothing.
     let path = |end: &str| secured.authority.dir.path().join(format!("server.{end}"));
     let good = fs::read_to_string(path("key")).unwrap();
     let other = fs::read_to_string(secured.authority.sign("other", &NAMES).1).unwrap();
@@ -377,7 +378,7 @@ fn garbage_in_the_place_of_a_handshake_ends_one_connection() {
         b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n".to_vec(),
         vec![0; 70_000],
         vec![22; 70_000],
-        // A handshake record of the greatest length, and what is in it says that it has 16 MiB.
+        // A maximum-length handshake record that announces a 16 MiB message.
         [&[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff][..], &[0; 200_000]].concat(),
         // An alert, and data, before anything else.
         vec![21, 3, 3, 0, 2, 2, 0],
@@ -408,7 +409,7 @@ fn garbage_in_the_place_of_a_handshake_ends_one_connection() {
 }
 
 #[test]
-fn those_who_shake_hands_for_ever_hold_up_nobody() {
+fn endless_handshakes_delay_no_session() {
     let limits = Limits { introduction: Duration::from_secs(600), strangers: 16, ..Limits::default() };
     let secured = Secured::new(|authority| authority.sign("server", &NAMES), |host, _| host.limits(limits));
     let hello = client_hello(&secured.authority.client());
@@ -444,7 +445,7 @@ fn a_lease_is_renewed_through_it() {
     assert_eq!(reply, b"cba");
 }
 
-/// Passes on what is in the records of one connection in those of another one.
+/// Relays the contents of one TLS connection's records in another connection.
 fn pass_on(from: TlsStream, to: TlsStream) {
     for (from, to) in [(from.try_clone(), to.try_clone()), (Ok(to), Ok(from))] {
         let (mut from, mut to): (TlsStream, TlsStream) = (from.unwrap(), to.unwrap());
@@ -463,7 +464,7 @@ fn pass_on(from: TlsStream, to: TlsStream) {
     }
 }
 
-/// Somebody in between has a certificate that clients believe, one as an authority's owner would make for himself.
+/// A relay has a certificate that clients trust, as the owner of an authority could issue.
 #[test]
 fn a_proof_is_not_passed_on_from_one_connection_to_another() {
     let key = Key { id: "k".parse().unwrap(), secret: Secret::new(&[7; 32]).unwrap() };
@@ -488,7 +489,7 @@ fn a_proof_is_not_passed_on_from_one_connection_to_another() {
     Session::connect(&secured.address(), &with_key).unwrap();
     let said = refusal(Session::connect(&between(&secured), &with_key));
     assert_eq!(said, "the server does not take the key k");
-    // Where nothing is proved, he is not noticed.
+    // Without proofs the relay is not detected.
     let open = Secured::plain();
     let session = connect(&between(&open), Some(&open.authority.client())).unwrap();
     Lender::locate(&session).unwrap();

@@ -1,4 +1,4 @@
-//! Compare-and-swap and fetch-and-add.
+//! Tests of compare-and-swap and fetch-and-add.
 
 use std::{
     sync::{
@@ -142,7 +142,8 @@ fn shared(config: Config, clients: usize) -> Shared {
 }
 
 impl Shared {
-    /// Runs `client` on a thread for each client, with somebody polling on the host and `processor` beside them.
+    /// Runs `client` on one thread per client, and `processor` on another, while a thread polls the
+    /// host.
     fn run(&self, client: impl Fn(&crate::fixture::Side) + Sync, processor: impl FnOnce()) {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -163,7 +164,7 @@ impl Shared {
     }
 }
 
-/// Runs one atomic of a client whose peer is polled by somebody else.
+/// Runs one atomic of a client, whose peer another thread polls.
 fn alone(side: &crate::fixture::Side, op: SendOp, sges: &[Sge]) {
     side.post(&[signaled(1, op, sges)]);
     let wc = until("an atomic", || {

@@ -1,5 +1,5 @@
-//! Requests that are executed at once: like posted ones in what they do and how they fail, and in their turn or not at
-//! all.
+//! Tests of requests that are executed at once: same effects and failures as posted requests, and
+//! the same order.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -23,7 +23,7 @@ conformance! {
 
 const EVERYTHING: Access = Access::REMOTE_ANY;
 
-/// Memory of the peer whose handle has arrived.
+/// Returns memory of the peer whose handle has arrived.
 fn target(pair: &Pair, len: usize, access: Access) -> Buf {
     let buf = pair.b.guarded(len, access);
     until("the handle of the memory", || {
@@ -122,7 +122,7 @@ fn refusals_are_those_of_a_post(config: Config) {
     }
 }
 
-/// The request fails, moves both ends to Err, and flushes what waits there.
+/// Asserts that the request fails, moves both ends to Err, and flushes waiting requests.
 fn refused(pair: &Pair, buf: &Buf, mut op: DirectOp<'_>, status: WcStatus) {
     pair.a.recv(5, &[]);
     assert_eq!(pair.a.qp.execute_now(&mut op), Some(Err(status)));
@@ -148,7 +148,7 @@ fn none_before_what_was_posted(config: Config) {
     let pair = pair(config);
     let buf = target(&pair, 8, EVERYTHING);
     let other = pair.a.filled(&[2]);
-    // Nobody takes the message, and the WRITE is held behind it.
+    // The peer does not take the message, so the WRITE is held behind it.
     pair.a.post(&[unsignaled(1, SEND, &[]), signaled(2, write(buf.remote(1)), &[other.all()])]);
     let now = || pair.a.qp.execute_now(&mut DirectOp::Write { remote: buf.remote(0), data: &[3, 3] });
     for _ in 0..100 {

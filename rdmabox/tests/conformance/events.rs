@@ -1,4 +1,4 @@
-//! Completion events: arm, poll once more, wait; and wake.
+//! Tests of completion events: arm, poll once more, wait; and wake.
 
 use std::{sync::Barrier, thread, time::Duration};
 
@@ -165,7 +165,7 @@ fn arming_gives_one_event(config: Config) {
         });
         if config.progress == Progress::Engine {
             assert!(pair.a.cq.wait(Some(PATIENCE)).expect("wait"), "the event was not used up by polling");
-            // Nobody asked for another one.
+            // No further event was requested.
             pair.a.post(&[signaled(3, write(target.remote(0)), &sges)]);
             pair.until("the bytes", || (target.contents() == [1; 64]).then_some(()));
             assert!(!pair.a.cq.wait(Some(Duration::from_millis(50))).expect("wait"));
@@ -280,7 +280,7 @@ fn sleeping_threads_move_large_requests(config: Config) {
             assert_eq!((next_sent().0, next_sent().0), (2 * round, 2 * round + 1));
         }
         assert!(back.contents() == data);
-        // Whoever is ready first goes on driving this side until the peer is ready as well.
+        // The side that is ready first keeps progressing until its peer is ready.
         side.post(&[signaled(50, SEND, &[])]);
         let (id, arrived) = next_sent();
         assert_eq!(id, 50);

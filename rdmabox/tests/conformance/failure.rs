@@ -1,4 +1,4 @@
-//! The error state: what is flushed, in which order, how much of it, and what the peer sees.
+//! Tests of the error state: the flushed requests, their order, and the effect on the peer.
 
 use rdmabox::verbs::{Access, QpState, WcStatus, WorkCompletion};
 
@@ -36,7 +36,8 @@ fn flushed(ids: impl Iterator<Item = u64>) -> Vec<(u64, WcStatus)> {
     ids.map(|id| (id, WcStatus::WrFlushErr)).collect()
 }
 
-/// Sends that cannot complete, every second of them unsignaled, because the peer posts no receive.
+/// Posts sends that cannot complete, every second one unsignaled, because the peer posts no
+/// receive.
 fn post_stuck(side: &Side, ids: std::ops::Range<u64>) {
     for id in ids {
         let make = if id % 2 == 0 { signaled } else { unsignaled };
@@ -44,7 +45,7 @@ fn post_stuck(side: &Side, ids: std::ops::Range<u64>) {
     }
 }
 
-/// What a side whose peer has gone away reports for its outstanding requests.
+/// Asserts the completions of a side whose peer has gone away.
 fn assert_gone(completions: &[(u64, WcStatus)], ids: std::ops::Range<u64>) {
     assert_eq!(completions.iter().map(|c| c.0).collect::<Vec<_>>(), ids.collect::<Vec<_>>());
     for (index, (_, status)) in completions.iter().enumerate() {

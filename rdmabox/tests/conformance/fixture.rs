@@ -1,7 +1,8 @@
-//! Two queue pairs on two devices of one process, standing for two hosts, and what the subjects share.
+//! Two queue pairs on two devices of one process, which stand for two hosts, and shared helpers.
 //!
-//! A side may be driven by whoever polls it, so that waiting for anything polls both sides; what was polled is kept
-//! until it is asked for. Waiting ends after [`PATIENCE`] only, with a panic: no result depends on the clock.
+//! A side may progress only when it is polled, so every wait polls both sides. Polled completions
+//! are kept until a test asks for them. A wait ends with a panic after [`PATIENCE`]; no result
+//! depends on the clock.
 
 use std::{
     collections::VecDeque,
@@ -95,7 +96,7 @@ impl Config {
         matches!(self.provider, Provider::Tcp | Provider::Tls)
     }
 
-    /// True if one-sided requests complete without anybody polling on the peer's side.
+    /// Returns true if one-sided requests complete without polling on the peer's side.
     pub(crate) fn peer_may_sleep(self) -> bool {
         !self.is_tcp() || self.progress == Progress::Engine
     }
@@ -108,7 +109,7 @@ pub(crate) fn tcp_pair() -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-/// Two who have shaken hands over these.
+/// Performs a TLS handshake over a pair of streams.
 pub(crate) fn tls_pair((a, b): (TcpStream, TcpStream)) -> (TlsStream, TlsStream) {
     // Making certificates takes longer than most tests.
     static SIDES: LazyLock<(Arc<TlsServer>, TlsClient)> = LazyLock::new(|| tls::pair(&tls::Authority::new()));
@@ -264,7 +265,7 @@ fn drain(cq: &Arc<dyn CompletionQueue>, into: &Mutex<VecDeque<WorkCompletion>>) 
 }
 
 impl Side {
-    /// Polls what there is.
+    /// Polls all present completions.
     pub(crate) fn pump(&self) {
         drain(&self.cq, &self.sends);
         if !self.one_cq {
@@ -306,7 +307,7 @@ impl Side {
         buf
     }
 
-    /// A zeroed buffer in the middle of a memory whose other bytes are known.
+    /// Returns a zeroed buffer inside a memory whose other bytes are known.
     pub(crate) fn guarded(&self, len: usize, access: Access) -> Buf {
         let memory = Arc::new(Memory::shared("conformance", len + 2 * GUARD).expect("memory"));
         memory.write(0, &[GUARD_BYTE; GUARD]);

@@ -1,5 +1,5 @@
-//! More than the sockets hold, in both directions at once: what is honest gets through, and who takes no answers gets
-//! no further.
+//! Tests of traffic beyond the sockets' buffers in both directions: correct peers make progress,
+//! and a peer that reads no answers does not.
 
 use std::thread;
 
@@ -14,7 +14,7 @@ software_conformance! {
     large_reads_of_both_sides_pass_each_other,
     floods_of_both_sides_pass_each_other,
     full_queues_of_both_sides_pass_each_other,
-    who_reads_no_answers_gets_no_further,
+    a_peer_that_reads_no_answers_makes_no_progress,
 }
 
 #[track_caller]
@@ -130,8 +130,9 @@ fn full_queues_of_both_sides_pass_each_other(config: Config) {
     }
 }
 
-fn who_reads_no_answers_gets_no_further(config: Config) {
-    // Answers that may rightly wait, of the deepest queue there is, and what small sockets hold: 4 MiB and some.
+fn a_peer_that_reads_no_answers_makes_no_progress(config: Config) {
+    // Limit of the pending answers: those of the deepest queue, and the contents of small sockets
+    // (somewhat over 4 MiB).
     const BOUND: usize = 8 << 20;
     const BATCH: u32 = 256;
     for atomics in [false, true] {
@@ -143,7 +144,7 @@ fn who_reads_no_answers_gets_no_further(config: Config) {
         let mut waiting = Vec::new();
         let mut accepted = 0;
         let mut refusals = 0;
-        // Until nothing has been taken for long, though everybody had the chance.
+        // Stops when nothing has been taken for long, although all sides could run.
         while refusals < 2000 {
             if waiting.is_empty() {
                 for msn in next..next + BATCH {

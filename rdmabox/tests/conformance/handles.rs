@@ -1,4 +1,5 @@
-//! Memory handles of a peer of this host: no more are taken than are due, and none is kept by a connection that ended.
+//! Tests of memory handles from a peer on this host: no surplus handle is taken, and none is kept
+//! by an ended connection.
 
 use std::{
     io::{ErrorKind, Read},
@@ -41,7 +42,7 @@ inside_a_host! {
     requests_of_a_side_that_maps_nothing_are_carried_out_by_the_peer,
 }
 
-/// A descriptor whose copies can be waited for: the other end tells when the last one is closed.
+/// A descriptor and a stream that reports when the last copy of the descriptor is closed.
 fn witness() -> (UnixStream, UnixStream) {
     let (kept, given) = UnixStream::pair().expect("socketpair");
     kept.set_nonblocking(true).expect("O_NONBLOCK");
@@ -67,7 +68,7 @@ fn meet(config: Config) -> (Side, RawPeer) {
     (side, peer)
 }
 
-/// The connection has ended because of what `peer` said, which hung up in no way.
+/// Asserts that the connection ended because of the bytes from `peer`, which has not hung up.
 fn assert_ended(side: Side, peer: RawPeer) {
     ends(&side, "the end of a connection with surplus handles");
     let completions = recvs(&side, 1);
@@ -202,7 +203,7 @@ fn a_tether_is_held_until_the_queue_pair_is_in_err(config: Config) {
     let (kept, side, _peer) = held();
     side.qp.to_error();
     assert_eq!((&kept).read(&mut [0]).map_err(|e| e.kind()), Ok(0), "when it has returned, and not later");
-    // Whoever gave it may be gone.
+    // The peer that sent the handle may have gone.
     let (kept, side, peer) = held();
     drop(peer);
     ends(&side, "the end of a connection whose peer is gone");
@@ -246,7 +247,8 @@ fn a_side_that_maps_nothing_keeps_nothing(config: Config) {
     peer.say(&Frame::send(0).bytes());
     assert_eq!(recvs(&side, 1), [(1, WcStatus::Success)]);
     assert_all_closed(&kept);
-    // The kernel drops surplus descriptors too: this process never has them, and the connection goes on.
+    // The kernel drops surplus descriptors as well: this process never receives them, and the
+    // connection continues.
     side.recv(2, &[]);
     let (kept, given) = witness();
     peer.say_with(&Frame::memory(0, 4096).bytes(), &[given.as_fd(), given.as_fd()]);

@@ -1,7 +1,8 @@
-//! A peer that misbehaves: after an honest handshake the bytes of the connection are changed, invented or cut off.
+//! Tests of a misbehaving peer: after a correct handshake the bytes of the connection are
+//! changed, invented or cut off.
 //!
-//! Over TCP a relay stands between the two ends. Whatever it does, no end may panic, no byte outside registered memory
-//! may change, and in the end both have failed with everything flushed.
+//! Over TCP a relay stands between the two ends. For any change, neither end panics and no byte
+//! outside registered memory changes. Finally both ends have failed and flushed their requests.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -53,7 +54,7 @@ fn relayed(config: Config) -> (Pair, TcpStream, TcpStream) {
     (pair, to_a, to_b)
 }
 
-/// Moves what there is, after `change`. False at the end of the stream.
+/// Forwards the available bytes after `change`. Returns false at the end of the stream.
 fn forward(mut from: &TcpStream, mut to: &TcpStream, change: impl FnOnce(&mut [u8])) -> bool {
     let mut bytes = vec![0; 64 << 10];
     match from.read(&mut bytes) {

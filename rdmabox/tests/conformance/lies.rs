@@ -1,5 +1,5 @@
-//! A peer that answers what it was not asked, or before it can know, or places what it cannot place: nothing is
-//! believed, every request completes once and in its turn, and none of those that were lied about succeeds.
+//! Tests of a peer that sends unsolicited, premature or impossible answers: each request
+//! completes once and in order, and none with a false answer succeeds.
 
 use std::{hint::spin_loop, thread};
 
@@ -289,7 +289,7 @@ fn frames_that_cannot_be_true_end_the_connection(config: Config) {
     let write = Frame { imm: 7, flags: IMM, ..Frame::write(0) };
     let placed = Frame { flags: PLACED, ..Frame::write(0) };
     let lies = [
-        // The length of what was placed is said to the receiver.
+        // The receiver is told the length of the placed data.
         Frame { flags: IMM | PLACED, arg0: 16 << 20, ..write },
         Frame { flags: IMM | PLACED | ACK_WANTED, arg0: u64::MAX, ..write },
         Frame { flags: IMM | PLACED, ..write },
@@ -333,7 +333,7 @@ fn a_peer_that_shares_memory_cannot_place_everything(config: Config) {
     for lie in lies {
         assert_ends(config, lie, RawPeer::meet_sharing);
     }
-    // What can be true is believed.
+    // A plausible answer is accepted.
     let side = Setup::new(config).side();
     let peer = RawPeer::meet_sharing(config, &side);
     side.recv(7, &[]);

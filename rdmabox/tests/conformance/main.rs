@@ -1,12 +1,13 @@
-//! Conformance of the providers with the verbs model: every subject runs on the software device, over mapped memory and over
-//! TCP, with TLS and without, each driven by the device's engine and by the callers themselves.
+//! Conformance of the providers with the verbs model.
 //!
-//! Every subject runs on the machine's RDMA device, too. Those tests are ignored unless asked for (`--include-ignored`), so that
-//! a run without a device does not report them as passed. `ci/rdma-vm` runs them on a machine with a device.
+//! Every subject runs on the software device: over mapped memory, TCP, and TLS, each progressed
+//! by the engine and by the callers. Every subject also runs on the machine's RDMA device. Those
+//! tests are ignored by default (`--include-ignored`), so that a run without a device does not
+//! report them as passed. `ci/rdma-vm` runs them.
 //!
-//! A subject is a function of a [`Config`](fixture::Config) and says what any provider has to do; where the traits
-//! leave something open, the InfiniBand specification decides. Nothing here knows how a provider works, but for what a
-//! hostile peer can say: that is in `raw`.
+//! A subject is a function of a [`Config`](fixture::Config) and states the duty of any provider.
+//! Where the traits leave a choice, the InfiniBand specification decides. Only `raw` depends on a
+//! provider's wire format.
 
 /// Makes a test of every subject for every configuration.
 macro_rules! conformance {
@@ -18,7 +19,7 @@ macro_rules! conformance {
     };
 }
 
-/// The same for what only the software device can be asked.
+/// The same for subjects that apply to the software device only.
 macro_rules! software_conformance {
     ($($name:ident),+ $(,)?) => {
         mod shm_engine {

@@ -1,4 +1,4 @@
-//! SEND and RECV, immediate data, and WRITE with immediate data.
+//! Tests of SEND and RECV, immediate data, and WRITE with immediate data.
 
 use rdmabox::verbs::{Access, QpState, SendOp, Sge, WcOpcode, WcStatus};
 
@@ -149,7 +149,7 @@ fn a_message_longer_than_its_receive_is_an_error(config: Config) {
     let wc = pair.sent(&pair.a);
     assert_eq!(wc.wr_id, 1);
     match config.provider {
-        // Soft-RoCE (Linux 6.1) takes it for a receive whose memory is not registered.
+        // Soft-RoCE (Linux 6.1) reports it as a receive whose memory is not registered.
         Provider::Rdma if arrived != WcStatus::LocLenErr => {
             assert_eq!((arrived, wc.status), (WcStatus::LocProtErr, WcStatus::RemOpErr));
         }

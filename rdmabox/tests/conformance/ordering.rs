@@ -1,8 +1,9 @@
-//! Everything on one queue pair at once, against a model that runs one request after the other.
+//! Tests of mixed requests on one queue pair, against a model that executes one request after the
+//! other.
 //!
-//! Requests of every kind, signaled or not, inline or not, in lists of any length; receives that come late; and in
-//! half of the runs a request that the peer refuses. A request that follows a READ or an atomic is fenced, as the
-//! specification asks for where their order matters.
+//! Requests of every kind, signaled or not, inline or not, go in lists of any length, and
+//! receives come late. Half of the runs contain a request that the peer refuses. A request behind
+//! a READ or an atomic is fenced where the specification demands it.
 
 use std::time::{Duration, Instant};
 
@@ -28,11 +29,11 @@ struct Request {
     refused: bool,
 }
 
-/// Remote memory, and what each fetching request must bring.
+/// Remote memory, and the expected result of each fetching request.
 struct Model {
     memory: Vec<u8>,
     fetched: Vec<(usize, Vec<u8>)>,
-    /// Immediate data and length of what the receives bring.
+    /// Expected immediate data and length of each receive.
     messages: Vec<(Option<u32>, usize)>,
 }
 
@@ -105,12 +106,13 @@ fn make(random: &mut Random, base: RemoteAddr) -> Vec<Request> {
     requests
 }
 
-/// Posts everything in lists of any length, and a receive now and then, and polls both sides all the while.
+/// Posts all requests in lists of any length, posts receives in between, and polls both sides.
 fn drive(pair: &Pair, random: &mut Random, wrs: &[SendWr<'_>], mut receives: usize, into: Sge) {
     let mut posted = 0;
     let mut receive = 0;
     if pair.config.provider == Provider::Rdma {
-        // Soft-RoCE (Linux 6.1) stalls for good where a message that found no receive is followed by fenced requests.
+        // Soft-RoCE (Linux 6.1) stalls permanently if a message without a receive is followed by
+        // fenced requests.
         while receives > 0 {
             pair.b.recv(receive, &[into]);
             (receive, receives) = (receive + 1, receives - 1);
@@ -151,10 +153,12 @@ fn sent(pair: &Pair) -> Result<WorkCompletion, Stalled> {
     })
 }
 
-/// Soft-RoCE (Linux 6.1) stalls for good where it sends a fenced request again, for whatever reason, when READs or atomics
-/// behind it were sent already: it waits until none is outstanding, not even those behind it (`rxe_wqe_is_fenced` in
-/// `rxe_req.c`). It sends again what has no answer after a while, and on a busy machine that may be anything. So a list
-/// on which it stalls is tried again; a fault of ours would stall it again.
+/// Runs random lists, and repeats a list on which Soft-RoCE stalls.
+///
+/// Soft-RoCE (Linux 6.1) stalls permanently when it retransmits a fenced request after it has
+/// sent READs or atomics behind it. It waits until none is outstanding, including those behind it
+/// (`rxe_wqe_is_fenced` in `rxe_req.c`). On a busy machine any request may be retransmitted. A
+/// fault of the provider would stall the repetition as well.
 fn random_lists_behave_as_one_request_after_another(config: Config) {
     for seed in 0..80 {
         let stalls = (0..3).take_while(|_| random_list(config, seed).is_err()).count();

@@ -1,4 +1,4 @@
-//! A stream has no frames: what is said comes in pieces of any size, and means the same.
+//! Tests that a stream's bytes may arrive in pieces of any size.
 
 use rdmabox::verbs::{Access, QpState};
 
@@ -26,7 +26,7 @@ fn frames_that_come_in_pieces_of_any_size(config: Config) {
         let (mut said, mut answers) = (Vec::new(), Vec::new());
         let mut expected = memory.contents();
         for msn in 0..FRAMES {
-            // Lengths around what a header may bring along, and every other one.
+            // Lengths around the limit of a header's read-ahead, and others.
             let limit = [16, 200, 2000, 5000][random.below(4)];
             let len = random.below(limit);
             let at = random.below(LEN - len);

@@ -1,4 +1,4 @@
-//! Posting: lists, signaling, inline data, limits and states.
+//! Tests of posting: lists, signaling, inline data, limits and states.
 
 use rdmabox::verbs::{
     Access, PostErrorReason, QpCaps, QpState, RecvWr, SendOp, SendWr, Sge, WcOpcode, WcStatus,

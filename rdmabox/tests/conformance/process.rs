@@ -1,4 +1,4 @@
-//! The peer as a process of its own, which dies without a word.
+//! Tests of a peer in a separate process that dies without notice.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -50,7 +50,8 @@ fn child() {
         "rdma" => Config::RDMA,
         _ => Config::TCP_CALLER,
     };
-    // SAFETY: the parent made standard input a socket for this process, and nothing else here uses it.
+    // SAFETY: the parent passed a socket as standard input, and no other code of this process uses
+    // it.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
     let stream = match config.provider {
         Provider::Shm => Rendezvous::Unix(UnixStream::from(socket)),

@@ -1,4 +1,4 @@
-//! Full queues: how many requests fit, when a slot is free again, and completion queues that overflow.
+//! Tests of full queues: their capacity, the release of slots, and completion queue overflows.
 
 use rdmabox::verbs::{
     Access, CompletionQueue, PostErrorReason, QpState, RecvWr, SendWr, Sge, VerbsError, WcStatus,
@@ -93,7 +93,8 @@ fn unsignaled_requests_keep_their_slots_until_a_later_completion_is_polled(confi
         pair.a.post(&list);
         assert_full(pair.a.qp.post_send(&[silent]), 0, depth);
         assert_eq!(poll_one(&pair).wr_id, 2);
-        // The first half is free; what followed the signaled one is not.
+        // The first half of the queue is free; the requests behind the signaled one still occupy
+        // theirs.
         let mut rest = vec![silent; depth / 2 + 1];
         rest[depth / 2 - 1] = signaled(3, write(target.remote(0)), &sges);
         assert_full(pair.a.qp.post_send(&rest), depth / 2, depth);
@@ -178,7 +179,7 @@ fn an_overrun_completion_queue_says_so(config: Config) {
             pair.a.take_send()
         });
     }
-    // What it still holds may come first; then it is broken for good.
+    // Completions that the queue still holds may come first. It is broken afterwards.
     let mut held = 0;
     let error = loop {
         match cq.poll(&mut out[..1]) {

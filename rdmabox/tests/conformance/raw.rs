@@ -1,5 +1,5 @@
-//! A peer of plain bytes: it shakes hands and then says whatever a test wants it to. The frames are written down here
-//! a second time, so that a change of the wire is noticed.
+//! A peer of plain bytes: it performs the handshake, then sends the frames that a test chooses.
+//! The frames are defined here a second time, so that a change of the wire format is noticed.
 
 use std::{
     io::{ErrorKind, IoSlice, Read, Write},
@@ -111,7 +111,7 @@ impl Frame {
 #[derive(Debug)]
 pub(crate) struct RawPeer {
     socket: Socket,
-    /// What it says goes into its records.
+    /// With TLS, the stream that encrypts its bytes.
     tls: Option<Mutex<TlsStream>>,
 }
 
@@ -131,7 +131,7 @@ impl RawPeer {
         RawPeer::meet_with(config, side, true, None)
     }
 
-    /// A connection whose sockets hold little.
+    /// Connects with small socket buffers.
     pub(crate) fn meet_narrow(config: Config, side: &Side, buffer: usize) -> RawPeer {
         RawPeer::meet_with(config, side, false, Some(buffer))
     }
@@ -236,11 +236,12 @@ impl RawPeer {
         }
     }
 
-    /// Adds what has arrived to `into`, without waiting. False at the end of the stream.
+    /// Appends the received bytes to `into`, without blocking. Returns false at the end of the
+    /// stream.
     pub(crate) fn hear(&self, into: &mut Vec<u8>) -> bool {
         self.socket.set_nonblocking(true).expect("O_NONBLOCK");
         let mut bytes = [0; 64 << 10];
-        // What the socket would not take before goes first, if it goes.
+        // Retries bytes that the socket refused before.
         let read = self.with(|stream| {
             let _ = stream.flush();
             stream.read(&mut bytes)
@@ -259,7 +260,7 @@ impl RawPeer {
         }
     }
 
-    /// Goes without a farewell: what is still under way is lost, where the transport can lose anything.
+    /// Resets the connection: bytes in flight are lost where the transport can lose them.
     pub(crate) fn reset(self) {
         // Unix sockets know no such thing.
         let _ = self.socket.set_linger(Some(Duration::ZERO));

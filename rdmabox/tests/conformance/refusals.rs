@@ -1,6 +1,7 @@
-//! What a network card refuses: keys, ranges and rights, at the peer and at this side.
+//! Tests of requests that a network card refuses: keys, ranges and access flags, at the peer and
+//! locally.
 //!
-//! Every case: the right status, both ends in the state that follows, and not one byte changed.
+//! Each case checks the status, the state of both ends, and that no byte has changed.
 
 use std::sync::Arc;
 
@@ -140,7 +141,7 @@ fn the_key_of_a_successor(config: Config) {
 
 fn a_range_past_the_region(config: Config) {
     for at in [LEN - 7, LEN, LEN + 1, LEN + GUARD - 8, 1 << 40] {
-        // Aligned for the atomics where that is possible; they must be refused either way, but differently.
+        // Aligned for atomics where possible. They are refused either way, with different statuses.
         for (index, _) in operations(RemoteAddr { addr: 0, rkey: 0 }).iter().enumerate() {
             if index >= 3 && at % 8 != 0 {
                 continue;

@@ -1,4 +1,5 @@
-//! Connecting: who answers, who does not, and in which state that leaves the queue pair.
+//! Tests of connecting: peers that answer and peers that do not, and the resulting state of the
+//! queue pair.
 
 use std::{
     io::Write,

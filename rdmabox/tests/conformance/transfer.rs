@@ -1,4 +1,4 @@
-//! READ and WRITE: every byte where it belongs and none anywhere else.
+//! Tests of READ and WRITE: every byte arrives in its place, and no other byte changes.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ conformance! {
     random_requests_behave_as_on_an_array,
     both_directions_at_once,
     many_reads_at_once,
-    one_sided_requests_need_nobody_at_the_peer,
+    one_sided_requests_need_no_thread_of_the_peer,
     regions_may_be_registered_after_the_connection,
     a_region_is_a_window_on_its_memory,
     borrowed_memory_serves_the_local_side,
@@ -238,7 +238,7 @@ fn both_directions_at_once(config: Config) {
     let target_a = pair.a.buf(LEN, Access::REMOTE_ALL);
     let target_b = pair.b.buf(LEN, Access::REMOTE_ALL);
     let (back_a, back_b) = (pair.a.local(LEN), pair.b.local(LEN));
-    // Neither side looks at what arrives before it has posted everything: the streams fill up in both directions.
+    // Neither side reads its stream before it has posted everything, so both directions fill up.
     for round in 0..ROUNDS {
         pair.a.post(&[signaled(2 * round, write(target_b.remote(0)), &[source_a.all()])]);
         pair.b.post(&[signaled(2 * round, write(target_a.remote(0)), &[source_b.all()])]);
@@ -271,7 +271,7 @@ fn many_reads_at_once(config: Config) {
     assert!(target.contents() == source.contents());
 }
 
-fn one_sided_requests_need_nobody_at_the_peer(config: Config) {
+fn one_sided_requests_need_no_thread_of_the_peer(config: Config) {
     if !config.peer_may_sleep() {
         return eprintln!("not run: this provider needs the peer for its requests");
     }
@@ -370,7 +370,8 @@ impl Mapping {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: mapped and initialised (with zeroes) by the kernel; nobody else knows of it while this is borrowed.
+        // SAFETY: the kernel has mapped and zeroed the range, and no other reference exists during
+        // the borrow.
         unsafe { std::slice::from_raw_parts_mut(self.addr.cast(), self.len) }
     }
 }
@@ -493,7 +494,7 @@ fn mapped_memory_is_seen_in_place(config: Config) {
     let (memory, at) = pair.until("the mapping", || map(writable.remote(8), 8, Access::REMOTE_ALL));
     memory.write(at, &[9; 8]);
     assert_eq!(writable.get(8, 8), [9; 8]);
-    // What is taken back is not given out again.
+    // Invalidated memory is not handed out again.
     let remote = region.remote(0);
     drop(region);
     assert!(map(remote, 8, Access::REMOTE_READ).is_none());

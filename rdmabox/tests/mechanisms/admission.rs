@@ -1,4 +1,4 @@
-//! The window, and policies of one's own.
+//! Tests of the admission window and of custom policies.
 
 use std::{
     sync::{
@@ -55,7 +55,7 @@ fn the_window_is_never_exceeded() {
 }
 
 #[test]
-fn what_waits_for_the_window_can_still_be_merged() {
+fn requests_that_wait_for_the_window_can_still_be_merged() {
     on_each_that_posts(|mut f| {
         (f.options.window_bytes, f.options.queue_pairs) = (4096, 1);
         let session = f.connect();
@@ -83,7 +83,7 @@ fn what_waits_for_the_window_can_still_be_merged() {
     });
 }
 
-/// One at a time, and remembers what it was told.
+/// A policy that admits one request at a time and records its calls.
 #[derive(Debug, Default)]
 struct OneByOne {
     asked: AtomicU64,
@@ -120,7 +120,7 @@ fn a_policy_of_ones_own_decides() {
     });
 }
 
-/// A [`LatencyWindow`] that counts what it is told.
+/// A [`LatencyWindow`] that counts its calls.
 #[derive(Debug)]
 struct Counted {
     window: LatencyWindow,

@@ -1,4 +1,4 @@
-//! Merging and chaining.
+//! Tests of merging and chaining.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn a_request_alone_is_one_work_request_and_one_doorbell() {
 }
 
 #[test]
-fn what_each_mode_makes_of_adjacent_disjoint_and_mixed_requests() {
+fn each_mode_merges_and_chains_as_specified() {
     const N: u64 = 16;
     on_each_that_posts(|mut f| {
         for batch in BatchMode::ALL {
@@ -186,7 +186,7 @@ fn merges_and_chains_keep_to_the_limits_of_the_device() {
 }
 
 #[test]
-fn ordered_lists_are_one_chain_whatever_the_mode() {
+fn ordered_lists_are_one_chain_in_every_mode() {
     use rdmabox::Op;
     on_each_that_posts(|mut f| {
         for batch in BatchMode::ALL {
@@ -245,7 +245,8 @@ fn adjacent_requests_of_several_threads_are_one_work_request() {
 fn adjacent_requests_to_two_hosts_are_never_merged() {
     const PART: usize = 4096;
     on_each_that_posts(|mut f| {
-        // Both export the same memory: what goes to one is adjacent to what goes to the other.
+        // Both hosts export the same memory, so requests to one are adjacent to requests to the
+        // other.
         let mut g = Fixture::of(f.address.provider(), Arc::clone(&f.memory));
         (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
         g.options = f.options.clone();
@@ -253,7 +254,8 @@ fn adjacent_requests_to_two_hosts_are_never_merged() {
         let bases = [base(&sessions[0]), base(&sessions[1])];
         assert_eq!(bases[0].addr, bases[1].addr);
         for write in [true, false] {
-            // By turns, while both windows are full. A callback must not wait, so that the other one has a thread.
+            // The sessions alternate while both windows are full. A callback must not wait, so the
+            // other session has its own thread.
             let both = sessions.clone();
             let start_all = move || {
                 let start = |i: usize| {

@@ -1,4 +1,4 @@
-//! Signals, polling, and several queue pairs.
+//! Tests of signaling, polling, and several queue pairs.
 
 use std::sync::mpsc;
 

@@ -1,4 +1,4 @@
-//! What the RDMAbox paper promises of each mechanism, counted, on every provider.
+//! Counts the effects that the RDMAbox paper claims for each mechanism, on every provider.
 
 mod admission;
 mod batching;
@@ -10,7 +10,7 @@ mod support;
 use rdmabox::{BatchMode, PollingMode, RemoteAddr, Session, SessionOptions, stats::StatsSnapshot};
 use support::{at, pattern};
 
-/// Makes requests of `len` bytes at these places in one submission, and gives what that took.
+/// Submits requests of `len` bytes at `places` together. Returns the change of the counters.
 pub(crate) fn submit(session: &Session, write: bool, places: &[RemoteAddr], len: usize) -> StatsSnapshot {
     let before = session.stats();
     if write {

@@ -1,4 +1,4 @@
-//! preMR and dynMR, and inline data.
+//! Tests of preMR, dynMR and inline data.
 
 use rdmabox::{ProviderKind, Session, provider::rdma};
 
@@ -54,7 +54,7 @@ fn a_measured_threshold_is_the_one_in_force() {
         f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Auto;
         let session = f.connect();
         let base = base(&session);
-        // What it is depends on the machine. No more than a block of the pool is ever staged.
+        // The threshold depends on the machine, but never exceeds a block of the pool.
         let threshold = session.pre_mr_threshold();
         assert!(threshold <= 1 << 20, "{threshold}");
         for write in [true, false] {
@@ -71,7 +71,7 @@ fn a_measured_threshold_is_the_one_in_force() {
 #[test]
 fn inline_data_has_its_own_limit() {
     on_each_that_posts(|mut f| {
-        // What the device allows.
+        // The inline limit of the device.
         let most = match f.address.provider() {
             ProviderKind::Shm | ProviderKind::Tcp => 1024,
             ProviderKind::Rdma => rdma::open(&f.options.rdma).unwrap().attr().max_inline_data,

@@ -142,11 +142,12 @@ pub fn outside(base: RemoteAddr) -> RemoteAddr {
     at(base, LEN - 4)
 }
 
-/// What becomes of eight bytes there.
+/// The error of an eight-byte request that the peer refuses.
 pub const REFUSED: RequestError = RequestError::Completion(WcStatus::RemAccessErr);
 
-/// Runs `start` while a write of `len` zeros to `place` is under way, and gives the counters from before that write. With one
-/// queue pair and a window of `len` bytes, all that `start` starts, on any thread, has to wait until it has returned.
+/// Runs `start` during a write of `len` zeros to `place`. Returns the counters from before that
+/// write. With one queue pair and a window of `len` bytes, every request that `start` starts
+/// waits until `start` has returned.
 pub fn while_full<T: Send + 'static>(
     session: &Arc<Session>,
     place: RemoteAddr,
@@ -171,7 +172,8 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()
 }
 
-/// Where a host listens so that it can be reached over `provider`: also where it would be for the software providers.
+/// Returns the listening addresses for `provider`. RDMA hosts also listen for the software
+/// providers.
 pub fn addresses(provider: ProviderKind, dir: &std::path::Path) -> Vec<Address> {
     let host = || "127.0.0.1".to_owned();
     let mut addresses = vec![Address::Unix(dir.join("sock")), Address::Tcp { host: host(), port: 0 }];
@@ -181,8 +183,8 @@ pub fn addresses(provider: ProviderKind, dir: &std::path::Path) -> Vec<Address> 
     addresses
 }
 
-/// The providers to test: those that RDMABOX_TEST_PROVIDERS names (`shm,tcp,rdma`), which must then be there; without it
-/// all that this machine has.
+/// Returns the providers to test: those in RDMABOX_TEST_PROVIDERS (`shm,tcp,rdma`), which must
+/// exist, or all providers of this machine.
 pub fn providers() -> Vec<ProviderKind> {
     if let Ok(names) = std::env::var("RDMABOX_TEST_PROVIDERS") {
         return names.split(',').map(|name| name.trim().parse().unwrap()).collect();
@@ -195,7 +197,8 @@ pub fn providers() -> Vec<ProviderKind> {
     providers
 }
 
-/// Runs a test over each provider, over shared memory with requests carried out on the spot and with posted ones.
+/// Runs a test over each provider. Runs it twice over shared memory: with requests executed by
+/// the caller, and with posted requests.
 pub fn on_each_provider(test: impl Fn(Fixture)) {
     if providers().contains(&ProviderKind::Shm) {
         eprintln!("--- shm, on the spot");

@@ -1,4 +1,4 @@
-//! A host, or a client, in a process of its own, so that it can be stopped and killed.
+//! Runs a host or a client in a separate process that can be stopped and killed.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -12,7 +12,8 @@ use super::Fixture;
 
 const ROLE: &str = "RDMABOX_TEST_HOST";
 
-/// What the process does: the body of an ignored test with the name `host`, which each program that starts such processes has.
+/// Runs the role of this process. Each program that starts such processes calls it from an
+/// ignored test named `host`.
 pub fn serve() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let f = Fixture::new(role.parse().unwrap());
@@ -22,7 +23,8 @@ pub fn serve() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// What another process is to do: the name of an ignored test, of the same program, and what that reads from [`ROLE`].
+/// Returns the role of this process from [`ROLE`]: the name of an ignored test, and its
+/// arguments.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
@@ -30,7 +32,7 @@ pub fn role() -> Option<String> {
 /// A process, killed at the end if not before.
 pub struct Other {
     child: Child,
-    /// What it has said when it was ready.
+    /// The line that the process printed when it was ready.
     pub said: String,
 }
 

@@ -1,4 +1,4 @@
-//! Certificates for tests, made for each anew.
+//! Certificates for tests, made for each test.
 
 use std::{
     fs,
@@ -13,13 +13,13 @@ use std::{
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rdmabox::tls::{TlsClient, TlsClientFiles, TlsServer, TlsServerFiles};
 
-/// An authority, and the directory of the files with what it has signed.
+/// An authority, and the directory with the files that it has signed.
 pub struct Authority {
     pub dir: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// Who is at the other end, in every test.
+/// Names of the server in every test.
 pub const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// A certificate and its private key.
@@ -72,12 +72,12 @@ impl Authority {
         (at("pem"), at("key"))
     }
 
-    /// What a server needs that asks for no certificates.
+    /// Returns the files of a server that requests no client certificates.
     pub fn server(&self, (certificate, key): Pair) -> TlsServerFiles {
         TlsServerFiles { certificate, key, client_ca: None }
     }
 
-    /// What a client needs that has none.
+    /// Returns the files of a client without a certificate.
     pub fn client(&self) -> TlsClientFiles {
         TlsClientFiles { ca: self.ca(), name: None, own: None }
     }
@@ -89,7 +89,7 @@ pub fn private(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Two who believe each other: a host, and its client.
+/// Returns a host and a client that trust each other.
 pub fn pair(authority: &Authority) -> (Arc<TlsServer>, TlsClient) {
     let server = TlsServer::load(authority.server(authority.sign("server", &NAMES))).unwrap();
     (Arc::new(server), TlsClient::load(&authority.client()).unwrap())
