@@ -1,6 +1,12 @@
-//! One target, in this process: inputs until their number or the time is over, or something is wrong.
+//! Runs one target in this process until the input limit, the time limit or the first failure.
 //!
-//! Threading: inputs run on the thread that calls [`drive`]; another one looks every now and then whether they go on.
+//! [`drive`] gives the target the inputs of a [`Mutator`]. It reports a panic, growth of memory,
+//! and leftover threads or descriptors. A panic hook records the messages of panics while a target
+//! runs.
+//!
+//! # Concurrency
+//! Inputs run on the thread that calls [`drive`]. A watch thread detects an input that hangs. The
+//! panic hook locks `ELSEWHERE` for panics of other threads.
 
 use std::{
     cell::{Cell, RefCell},
@@ -16,82 +22,84 @@ use std::{
 
 use crate::{Target, mutate::Mutator, usage::Usage};
 
-/// An input that takes longer hangs.
-const HANGS: Duration = Duration::from_secs(20);
-/// Inputs before what is taken is looked at for the first time: what is made once is there then.
-const WARM: u64 = 200;
-/// Memory may grow by so much after that, in bytes.
+/// Time after which an input counts as hung.
+const HANG_TIMEOUT: Duration = Duration::from_secs(20);
+/// Number of inputs before the first measurement of usage. Lazy initialization is over by then.
+const WARM_UP_INPUTS: u64 = 200;
+/// Allowed growth of memory after the warm-up, in bytes.
 pub const MOST_GROWTH: u64 = 64 << 20;
-/// Time for threads and descriptors to be given back.
+/// Time for threads and descriptors to be released after the last input.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How much is to be done: whichever is over first.
+/// Limits of a run. The run ends at the first limit that it reaches.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Inputs.
+    /// Number of inputs.
     pub inputs: u64,
-    /// Time, and as long as there are seeds.
+    /// Time limit. It applies only after the target has been given all seeds.
     pub time: Duration,
 }
 
-/// What was done.
+/// The result of a run without failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Inputs.
+    /// Number of inputs.
     pub inputs: u64,
-    /// In this time.
+    /// Duration of the run.
     pub took: Duration,
-    /// Bytes of memory that are in use, more than after the first inputs.
+    /// Growth of memory in use since the warm-up, in bytes.
     pub growth: u64,
 }
 
-/// What went wrong.
+/// A failure of a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// An input made the target panic.
     #[error("input {number} panics: {message}")]
     Panic {
-        /// Its number.
+        /// The number of the input.
         number: u64,
-        /// What the target said.
+        /// The panic message.
         message: String,
     },
-    /// More memory is in use than before.
+    /// Memory in use grew by this number of bytes, more than `MOST_GROWTH`.
     #[error("{0} bytes of memory more are in use than after the first inputs")]
     Memory(u64),
-    /// Descriptors or threads are left.
+    /// Descriptors or threads were not released.
     #[error("{0}")]
     Left(String),
-    /// What is taken cannot be found out.
+    /// Usage could not be read from `/proc`.
     #[error("/proc: {0}")]
     Proc(String),
 }
 
 thread_local! {
-    /// What this thread's panic said, and where it was; `None` while it has no input.
-    static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// Message and place of the latest panic of this thread during an input.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// True while a target runs on this thread.
     static HAS_INPUT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The same of threads that targets have started.
+/// Message and place of the latest panic of a thread that a target started.
 static ELSEWHERE: Mutex<Option<String>> = Mutex::new(None);
 
 fn elsewhere() -> MutexGuard<'static, Option<String>> {
-    // A text is there or not.
+    // A panic cannot leave the text half written: it is replaced as a whole.
     ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Inputs that targets work on now, in all threads.
+/// Number of inputs that targets process now, in all threads.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps the messages of panics while a target runs. A panic at any other time is printed, as always.
-fn listen_to_panics() {
+/// Installs a panic hook that records messages while a target runs. Other panics are printed as
+/// usual.
+fn record_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if HAS_INPUT.get() {
-                SAID.set(Some(panic.to_string()));
+                PANIC.set(Some(panic.to_string()));
             } else if RUNNING.load(Ordering::SeqCst) > 0 {
                 *elsewhere() = Some(panic.to_string());
             } else {
@@ -101,31 +109,32 @@ fn listen_to_panics() {
     });
 }
 
-/// Gives `target` one input.
+/// Runs `target` on one input.
 ///
 /// # Errors
-/// What it said in its panic, or one of its threads, and where.
+/// Returns the message and place of a panic of the target or of its threads.
 pub fn attempt(target: &Target, input: &[u8]) -> Result<(), String> {
-    listen_to_panics();
+    record_panics();
     RUNNING.fetch_add(1, Ordering::SeqCst);
     HAS_INPUT.set(true);
-    // A target keeps nothing that a panic could leave half done, and after one it gets no more inputs.
+    // The target keeps no state that a panic could leave inconsistent, and gets no inputs after a
+    // panic.
     let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
     HAS_INPUT.set(false);
     RUNNING.fetch_sub(1, Ordering::SeqCst);
     match (outcome, elsewhere().take()) {
         (Ok(()), None) => Ok(()),
-        (Ok(()), Some(said)) => Err(said),
-        (Err(_), _) => Err(SAID.take().unwrap_or_default()),
+        (Ok(()), Some(message)) => Err(message),
+        (Err(_), _) => Err(PANIC.take().unwrap_or_default()),
     }
 }
 
-/// Gives `target` the inputs of run `run` from number `from` on.
+/// Runs `target` on the inputs of run `run`, beginning with number `from`.
 ///
-/// If one takes too long, `hung` is called with its number, on another thread.
+/// If an input takes too long, the watch thread calls `hung` with the number of the input.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// Returns the first failure.
 pub fn drive(
     target: &Target,
     run: u64,
@@ -141,7 +150,7 @@ pub fn drive(
     let watched = Arc::clone(&at);
     let watch = thread::Builder::new().name("watch".into()).spawn(move || {
         let mut before = None;
-        while ended.recv_timeout(HANGS) == Err(RecvTimeoutError::Timeout) {
+        while ended.recv_timeout(HANG_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             let now = watched.load(Ordering::Relaxed);
             if before.replace(now) == Some(now) {
                 return hung(now);
@@ -149,13 +158,13 @@ pub fn drive(
         }
     });
     let watch = watch.map_err(|e| Failure::Proc(e.to_string()))?;
-    let outcome = inputs(target, &mutator, &at, (from, least), extent);
+    let outcome = run_inputs(target, &mutator, &at, (from, least), extent);
     drop(end);
     let _ = watch.join();
     outcome
 }
 
-fn inputs(
+fn run_inputs(
     target: &Target,
     mutator: &Mutator,
     at: &AtomicU64,
@@ -167,25 +176,25 @@ fn inputs(
     let (mut input, mut number, mut warm) = (Vec::new(), from, usage()?);
     loop {
         let done = number - from;
-        // The clock costs as much as the quickest targets do.
-        let look = done >= least && done.is_multiple_of(16);
-        if done >= extent.inputs || (look && begun.elapsed() >= extent.time) {
+        // Reading the clock costs as much as the fastest targets, so it is read every 16 inputs.
+        let check_time = done >= least && done.is_multiple_of(16);
+        if done >= extent.inputs || (check_time && begun.elapsed() >= extent.time) {
             break;
         }
         at.store(number, Ordering::Relaxed);
         mutator.input(number, &mut input);
         attempt(target, &input).map_err(|message| Failure::Panic { number, message })?;
         number += 1;
-        if number - from == WARM {
+        if number - from == WARM_UP_INPUTS {
             warm = usage()?;
         }
     }
     let (inputs, took) = (number - from, begun.elapsed());
-    let growth = settled(warm, inputs >= WARM)?;
+    let growth = settled(warm, inputs >= WARM_UP_INPUTS)?;
     Ok(Done { inputs, took, growth })
 }
 
-/// Waits until nothing is left that was not there when it was `warm`, and tells how much more memory is in use.
+/// Waits until usage is back to `warm`, and returns the growth of memory. Fails after `GRACE`.
 fn settled(warm: Usage, is_warm: bool) -> Result<u64, Failure> {
     let give_up = Instant::now() + GRACE;
     loop {

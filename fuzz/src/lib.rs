@@ -1,12 +1,13 @@
-//! Bad input: what the programs take from peers, files and command lines, given bytes that nobody would send.
+//! Fuzzing of all inputs that the programs take from peers, files and command lines.
 //!
-//! A [`Target`] is a function of any bytes that panics if what it promises does not hold, with seeds, which are good input.
-//! [`mutate`] makes an input of a seed and a number, always the same one; [`drive`] gives a target so many of them, and finds what
-//! panics, hangs, or keeps memory, descriptors or threads; [`supervise`] runs targets in processes of their own, so that one
-//! that is killed is a failure like the others. `ci/fuzz` runs all of them.
+//! A [`Target`] is a function that takes any bytes and panics if the code under test breaks a
+//! promise. Its seeds are valid inputs. [`mutate`] derives an input from a seed and a number,
+//! reproducibly. [`drive`] runs a target and detects panics, hangs, and leaks of memory,
+//! descriptors and threads. [`supervise`] runs each target in its own process, so that a killed
+//! process is also a failure. `ci/fuzz` runs all targets.
 //!
-//! The targets know nothing of coverage: they are seeded with every message that there is, and mutations keep most of a message as it
-//! is, so that they get behind the first check.
+//! The targets do not use coverage feedback. Instead, the seeds contain every message, and
+//! mutations change only a small part of a message, so that inputs pass the first checks.
 #![forbid(unsafe_code)]
 
 pub mod drive;

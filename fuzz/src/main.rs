@@ -10,58 +10,59 @@ use rfs_fuzz::{
     supervise, targets,
 };
 
-/// Gives fuzz targets bad input, each in a process of its own, and says what panics, hangs, is killed, or keeps memory, descriptors or
-/// threads.
+/// Runs fuzz targets, each in its own process, and reports panics, hangs, killed processes and
+/// leaks of memory, descriptors and threads.
 #[derive(Debug, Parser)]
 #[command(name = "rfs-fuzz", version)]
 struct Args {
-    /// Targets; all of them, if none is named
+    /// Targets to run; all if none is named
     targets: Vec<String>,
 
     /// List the targets
     #[arg(long)]
     list: bool,
 
-    /// Time for each
+    /// Time limit of each target
     #[arg(long, value_name = "SECS", default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
 
-    /// Inputs of each, if that comes first
+    /// Input limit of each target
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
     inputs: u64,
 
-    /// Fail if all of them together had fewer inputs than this
+    /// Fail if all targets together ran fewer inputs than N
     #[arg(long, value_name = "N", default_value_t = 0)]
     least: u64,
 
-    /// Repeats a run [default: another one each time]
+    /// Seed of the run, to repeat it [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Targets at a time [default: one for each core]
+    /// Number of targets to run at the same time [default: number of cores]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
 
-    /// One target, in this process
+    /// Run only this target, in this process
     #[arg(long, value_name = "TARGET", conflicts_with = "targets")]
     one: Option<String>,
 
-    /// With --one: begins with this input of the run
+    /// With --one: begin with input N of the run
     #[arg(long, value_name = "N", default_value_t = 0, requires = "one")]
     from: u64,
 
-    /// With --one: prints the number of each input before the target gets it, to find the one that ends the process
+    /// With --one: print the number of each input before it runs, to find an input that kills the
+    /// process
     #[arg(long, requires = "one")]
     trace: bool,
 
-    /// With --one: this file is the only input
+    /// With --one: use this file as the only input
     #[arg(long, value_name = "FILE", requires = "one")]
     file: Option<PathBuf>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
-    // A year, so that any of them is a time.
+    // One year. Larger values could overflow the arithmetic of deadlines.
     if (0.0..=31_536_000.0).contains(&seconds) { Ok(seconds) } else { Err(format!("{text} seconds")) }
 }
 
@@ -149,7 +150,7 @@ fn show(target: &Target, seed: u64, number: u64) {
     let mut input = Vec::new();
     Mutator::new((target.seeds)(), seed).input(number, &mut input);
     let digits: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
-    println!("its {} bytes: {digits}", input.len());
+    println!("input of {} bytes: {digits}", input.len());
 }
 
 fn trace(target: &Target, seed: u64, from: u64, extent: Extent) -> Result<bool, String> {

@@ -1,17 +1,18 @@
-//! Inputs from seeds: pure, and always the same for the same number.
+//! Derives inputs from seeds, reproducibly: a run and a number determine the input. No I/O, no
+//! locks, no clock.
 
 use std::ops::Range;
 
 use fastrand::Rng;
 
-/// No input is longer, in bytes.
+/// Maximum length of an input, in bytes.
 pub const MAX_LEN: usize = 8192;
-/// Mutations of one input, at most.
-const MOST: usize = 6;
-/// Longest run of bytes that a mutation adds or takes away.
-const RUN: usize = 64;
+/// Maximum number of mutations of one input.
+const MAX_MUTATIONS: usize = 6;
+/// Maximum number of bytes that one mutation inserts, removes or copies from the input.
+const MAX_RUN: usize = 64;
 
-/// Numbers on either side of which something changes.
+/// Boundary values at which parsers often change behaviour.
 const EDGES: [u64; 18] = [
     0,
     1,
@@ -33,7 +34,7 @@ const EDGES: [u64; 18] = [
     u64::MAX,
 ];
 
-/// What inputs are made of.
+/// Generates the inputs of a run.
 #[derive(Clone, Debug)]
 pub struct Mutator {
     seeds: Vec<Vec<u8>>,
@@ -41,7 +42,7 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// From these seeds; `run` tells the inputs of one run from those of another.
+    /// Returns a mutator for these seeds. `run` selects a sequence of inputs.
     pub fn new(mut seeds: Vec<Vec<u8>>, run: u64) -> Mutator {
         if seeds.is_empty() {
             seeds.push(Vec::new());
@@ -49,7 +50,8 @@ impl Mutator {
         Mutator { seeds, run }
     }
 
-    /// Input `number` of the run: the first ones are the seeds themselves, one in sixteen of the others has nothing to do with them.
+    /// Writes input `number` of the run to `out`. The first inputs are the seeds. Of the others,
+    /// one in sixteen is random bytes and the rest are mutated seeds.
     pub fn input(&self, number: u64, out: &mut Vec<u8>) {
         out.clear();
         let mut random = Rng::with_seed(self.run ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -60,7 +62,7 @@ impl Mutator {
             out.extend((0..len).map(|_| random.u8(..)));
         } else {
             out.extend_from_slice(self.seed(&mut random));
-            for _ in 0..random.usize(1..=MOST) {
+            for _ in 0..random.usize(1..=MAX_MUTATIONS) {
                 self.mutate(out, &mut random);
             }
         }
@@ -88,13 +90,13 @@ impl Mutator {
                 drop(out.drain(run(out, at, random)));
             }
             9 => {
-                let len = random.usize(..RUN);
+                let len = random.usize(..MAX_RUN);
                 let bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
                 out.splice(at..at, bytes);
             }
             10 => {
-                let again = out[run(out, at, random)].to_vec();
-                out.splice(at..at, again);
+                let copy = out[run(out, at, random)].to_vec();
+                out.splice(at..at, copy);
             }
             11 => {
                 let other = self.seed(random);
@@ -112,14 +114,14 @@ impl Mutator {
                 overwrite(out, to, &moved);
             }
         }
-        // Insertions double it at worst.
+        // Inserting a seed may have made the input too long.
         out.truncate(MAX_LEN);
     }
 }
 
-/// Some bytes from `at` on, as far as there are any.
+/// Returns a random range of at most `MAX_RUN` bytes that begins at `at`.
 fn run(bytes: &[u8], at: usize, random: &mut Rng) -> Range<usize> {
-    at..(at + random.usize(1..=RUN)).min(bytes.len())
+    at..(at + random.usize(1..=MAX_RUN)).min(bytes.len())
 }
 
 fn change(bytes: &mut [u8], at: usize, to: impl FnOnce(u8) -> u8) {
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_come_first_and_a_number_says_all() {
+    fn the_seeds_come_first_and_the_number_determines_the_input() {
         let mutator = Mutator::new(seeds(), 7);
         assert_eq!(inputs(&mutator, 0..3), seeds());
         assert_eq!(inputs(&mutator, 3..1000), inputs(&Mutator::new(seeds(), 7), 3..1000));
@@ -162,18 +164,18 @@ mod tests {
     }
 
     #[test]
-    fn inputs_differ_and_none_is_too_long() {
+    fn inputs_differ_and_are_not_too_long() {
         let mutator = Mutator::new(seeds(), 1);
         let made = inputs(&mutator, 3..20_003);
         assert!(made.iter().all(|input| input.len() <= MAX_LEN));
         assert!(made.iter().collect::<HashSet<_>>().len() > 12_000, "the empty seed has few changes");
-        // What makes a parser go on: most of a message is as it was.
+        // Inputs pass the first checks of a parser only if most of a message is unchanged.
         let like = made.iter().filter(|input| input.starts_with(b"hello") || input.starts_with(&[0xaa; 8]));
         assert!(like.count() > 6000);
     }
 
     #[test]
-    fn without_seeds_there_are_inputs_all_the_same() {
+    fn there_are_inputs_without_seeds() {
         let made = inputs(&Mutator::new(Vec::new(), 1), 0..1000);
         assert!(made.iter().any(|input| input.len() > 100));
     }

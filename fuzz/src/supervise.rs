@@ -1,4 +1,5 @@
-//! Targets in processes of their own, several at a time: what one of them does to its process is its own failure.
+//! Runs targets in their own processes, several at a time. A target that kills its process does not
+//! affect the others.
 
 use std::{
     collections::VecDeque,
@@ -12,20 +13,21 @@ use std::{
 
 use crate::{Target, drive::Extent};
 
-/// Longer than any input may take, and than what is left may take to go.
-const BEYOND: Duration = Duration::from_secs(60);
+/// Time after the limit of a run before its process is killed. It exceeds the time for a hung input
+/// and for the release of resources.
+const EXTRA_TIME: Duration = Duration::from_secs(60);
 
-/// What became of a target.
+/// The result of a target.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Which.
+    /// The target.
     pub target: &'static Target,
-    /// What its process said at the end: a row of the table, or what went wrong.
+    /// The last output of the process: a row of the table, or the failure.
     pub outcome: Result<String, String>,
 }
 
 impl Report {
-    /// How many inputs it took, as its row says; 0 if it failed.
+    /// Returns the number of inputs, read from the row of the table; 0 if the target failed.
     pub fn inputs(&self) -> u64 {
         let row = self.outcome.as_deref().unwrap_or_default();
         row.split_whitespace().nth(1).and_then(|inputs| inputs.parse().ok()).unwrap_or(0)
@@ -38,10 +40,11 @@ struct Running {
     give_up: Instant,
 }
 
-/// Runs the targets, so many at a time, and calls `done` with each report.
+/// Runs the targets, at most `jobs` at a time, and calls `done` with each report. Returns true if
+/// all succeeded.
 ///
 /// # Errors
-/// A process cannot be started.
+/// If a process cannot be started.
 pub fn supervise(
     targets: &[&'static Target],
     run: u64,
@@ -83,7 +86,7 @@ fn start(program: &PathBuf, target: &'static Target, run: u64, extent: Extent) -
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
-    Ok(Running { target, child, give_up: Instant::now() + extent.time + BEYOND })
+    Ok(Running { target, child, give_up: Instant::now() + extent.time + EXTRA_TIME })
 }
 
 fn end(Running { target, mut child, .. }: Running) -> std::io::Result<Report> {
@@ -92,16 +95,16 @@ fn end(Running { target, mut child, .. }: Running) -> std::io::Result<Report> {
         child.kill()?;
     }
     let status = child.wait()?;
-    let mut said = String::new();
+    let mut output = String::new();
     if let Some(mut stdout) = child.stdout.take() {
-        stdout.read_to_string(&mut said)?;
+        stdout.read_to_string(&mut output)?;
     }
-    let said = said.trim().to_owned();
+    let output = output.trim().to_owned();
     let outcome = match (hung, status.success(), status.signal()) {
         (true, ..) => Err("it does not end".into()),
-        (_, true, _) => Ok(said),
-        (.., Some(signal)) => Err(format!("killed by signal {signal}: repeat it with --trace. {said}")),
-        _ => Err(said),
+        (_, true, _) => Ok(output),
+        (.., Some(signal)) => Err(format!("killed by signal {signal}: repeat it with --trace. {output}")),
+        _ => Err(output),
     };
     Ok(Report { target, outcome })
 }

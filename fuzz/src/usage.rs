@@ -1,25 +1,25 @@
-//! What this process has taken of the system, as `/proc/self` tells it.
+//! Resource usage of a process, read from `/proc`.
 
 use std::{fs, io};
 
-/// What a process has.
+/// Resource usage of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of memory in use.
+    /// Resident memory in bytes.
     pub memory: u64,
-    /// Open descriptors.
+    /// Number of open descriptors.
     pub descriptors: usize,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
 }
 
 impl Usage {
-    /// Of this process, now.
+    /// Returns the usage of this process.
     pub fn now() -> io::Result<Usage> {
         Usage::of("self")
     }
 
-    /// Of a process, by its number.
+    /// Returns the usage of a process, given its process ID or `self`.
     pub fn of(process: &str) -> io::Result<Usage> {
         let status = fs::read_to_string(format!("/proc/{process}/status"))?;
         let descriptors = fs::read_dir(format!("/proc/{process}/fd"))?.count();
@@ -27,7 +27,7 @@ impl Usage {
         Ok(Usage { memory, descriptors, threads })
     }
 
-    /// The most bytes of memory that a process has ever had in use at a time.
+    /// Returns the maximum resident memory of a process so far, in bytes.
     pub fn peak(process: &str) -> io::Result<u64> {
         let status = fs::read_to_string(format!("/proc/{process}/status"))?;
         Ok(field(&status, "VmHWM:") * 1024)
@@ -44,17 +44,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_seen() {
+    fn memory_and_descriptors_are_counted() {
         let before = Usage::now().unwrap();
         assert!(before.memory > 0 && before.descriptors > 0 && before.threads > 0);
         let files: Vec<_> = (0..50).map(|_| fs::File::open("/proc/self/status").unwrap()).collect();
         let memory = vec![1u8; 32 << 20];
         let after = Usage::now().unwrap();
-        // Other tests run in this process, too.
+        // Other tests run in this process at the same time.
         assert!(after.descriptors >= before.descriptors + 30, "{before:?} {after:?}");
         assert!(after.memory > before.memory + (16 << 20), "{before:?} {after:?}");
         drop((files, memory));
-        // The kernel counts each processor's pages for itself, and adds them up now and then.
+        // The kernel counts pages per processor and adds the counts up later, so the peak may lag.
         let peak = Usage::peak("self").unwrap();
         assert!(peak + (1 << 20) > after.memory, "{peak} {after:?}");
     }

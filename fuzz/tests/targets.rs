@@ -1,4 +1,5 @@
-//! Every target takes its seeds and some thousand inputs; what is wrong is found, and can be repeated.
+//! Runs the seeds and several hundred inputs of every target, and checks that failures are found
+//! and can be repeated.
 
 use std::{
     process::{Command, Output},
@@ -17,7 +18,7 @@ fn drive(target: &Target, inputs: u64) -> Result<drive::Done, Failure> {
 }
 
 #[test]
-fn every_target_takes_what_it_is_given() {
+fn every_target_passes_its_seeds_and_mutations() {
     for target in targets::ALL {
         let seeds = (target.seeds)();
         assert!(!seeds.is_empty(), "{}", target.name);
@@ -29,7 +30,7 @@ fn every_target_takes_what_it_is_given() {
 }
 
 #[test]
-fn names_are_names() {
+fn targets_are_found_by_their_names() {
     for target in targets::ALL {
         assert_eq!(targets::find(target.name).map(|found| found.about), Some(target.about));
     }
@@ -37,7 +38,7 @@ fn names_are_names() {
 }
 
 #[test]
-fn a_panic_is_found_with_its_input_and_place() {
+fn a_panic_is_reported_with_its_input_and_place() {
     fn picky(bytes: &[u8]) {
         assert!(bytes.len() != 3, "three bytes");
     }
@@ -49,7 +50,7 @@ fn a_panic_is_found_with_its_input_and_place() {
 }
 
 #[test]
-fn a_panic_of_a_thread_that_a_target_starts_is_one() {
+fn a_panic_in_a_thread_of_a_target_is_reported() {
     fn elsewhere(_: &[u8]) {
         let thread = std::thread::spawn(|| panic!("not here"));
         assert!(thread.join().is_err());
@@ -66,7 +67,7 @@ fn program(arguments: &[&str]) -> (Output, String) {
 }
 
 #[test]
-fn the_program_runs_targets_beside_each_other_and_repeats_a_run() {
+fn the_program_runs_targets_in_parallel_and_repeats_a_run() {
     let (output, text) = program(&["message", "preamble", "--inputs", "3000", "--seed", "7", "--jobs", "2"]);
     assert!(output.status.success(), "{text}");
     let inputs = |name: &str| {
@@ -82,7 +83,7 @@ fn the_program_runs_targets_beside_each_other_and_repeats_a_run() {
 }
 
 #[test]
-fn so_many_inputs_as_are_required_are_enough_and_fewer_are_not() {
+fn a_run_fails_if_it_has_fewer_inputs_than_required() {
     let run = |least| program(&["message", "preamble", "--inputs", "100", "--least", least]);
     let (output, text) = run("200");
     assert!(output.status.success(), "{text}");

@@ -1,7 +1,8 @@
-//! A client of a file system whose server says anything: every answer and every byte that it reads is taken from the input.
+//! Fuzzes the file system client with a server that sends arbitrary replies and data.
 //!
-//! The seed is what an honest server says to the same client. An answer is two bytes for its length, and what is said; when the input
-//! is over the server is gone.
+//! An input is a list of answers, each with a two-byte length. The server takes its replies and the
+//! data of RDMA reads from the list. When the list is exhausted, the server is disconnected. The
+//! seeds record the answers of an honest server to the same client.
 
 use std::{
     fmt,
@@ -17,22 +18,22 @@ use rfs_proto::{
 
 use super::dispatcher::Bench;
 
-/// The session of the honest server.
+/// Session number at the honest server.
 const SESSION: u64 = 5;
 
 type Result<T> = std::result::Result<T, RequestError>;
 
-/// Where answers come from.
+/// Supplies the answers of a server.
 trait Source: Send {
-    /// The answer to a request; `None` for no answer.
+    /// Writes the reply to a request. Returns `None` if the server is disconnected.
     fn reply(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<()>;
-    /// What is at that place.
+    /// Fills `out` from remote memory. Returns `None` if the server is disconnected.
     fn read(&mut self, from: RemoteAddr, out: &mut [u8]) -> Option<()>;
-    /// Bytes go there.
+    /// Writes to remote memory.
     fn write(&mut self, to: RemoteAddr, data: &[u8]);
 }
 
-/// A server that is known by what it says.
+/// A connection to a simulated server, which is defined by its answers.
 struct Server<S>(Mutex<S>);
 
 impl<S> fmt::Debug for Server<S> {
@@ -121,55 +122,56 @@ impl<S: Source> Remote for Server<S> {
     fn close(&self) {}
 }
 
-/// What it says is in the input.
+/// A server that takes its answers from the input.
 struct Liar {
-    said: Vec<u8>,
+    answers: Vec<u8>,
     at: usize,
 }
 
 impl Liar {
     fn next(&mut self) -> Option<&[u8]> {
-        let len = self.said.get(self.at..)?.first_chunk().map(|len| usize::from(u16::from_le_bytes(*len)))?;
+        let len =
+            self.answers.get(self.at..)?.first_chunk().map(|len| usize::from(u16::from_le_bytes(*len)))?;
         let from = self.at + 2;
-        self.at = from.saturating_add(len).min(self.said.len());
-        Some(&self.said[from..self.at])
+        self.at = from.saturating_add(len).min(self.answers.len());
+        Some(&self.answers[from..self.at])
     }
 }
 
 impl Source for Liar {
     fn reply(&mut self, _: &[u8], reply: &mut Vec<u8>) -> Option<()> {
-        let said = self.next()?;
+        let answer = self.next()?;
         reply.clear();
-        reply.extend_from_slice(said);
+        reply.extend_from_slice(answer);
         Some(())
     }
 
     fn read(&mut self, _: RemoteAddr, out: &mut [u8]) -> Option<()> {
-        let said = self.next()?;
-        let len = said.len().min(out.len());
-        out[..len].copy_from_slice(&said[..len]);
+        let answer = self.next()?;
+        let len = answer.len().min(out.len());
+        out[..len].copy_from_slice(&answer[..len]);
         Some(())
     }
 
     fn write(&mut self, _: RemoteAddr, _: &[u8]) {}
 }
 
-/// A server that keeps to the protocol, and remembers what it has said.
+/// A server that follows the protocol and records its answers.
 struct Honest {
     bench: Bench,
-    said: Vec<u8>,
+    answers: Vec<u8>,
 }
 
 impl Honest {
     fn new() -> Honest {
         let bench = Bench::new();
         bench.begin(SESSION);
-        Honest { bench, said: Vec::new() }
+        Honest { bench, answers: Vec::new() }
     }
 
-    fn remember(&mut self, said: &[u8]) {
-        self.said.extend((said.len() as u16).to_le_bytes());
-        self.said.extend_from_slice(said);
+    fn record(&mut self, answer: &[u8]) {
+        self.answers.extend((answer.len() as u16).to_le_bytes());
+        self.answers.extend_from_slice(answer);
     }
 
     fn place(&self, RemoteAddr { addr, rkey }: RemoteAddr) -> (&Memory, usize) {
@@ -182,14 +184,14 @@ impl Source for Honest {
     fn reply(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<()> {
         let answer = self.bench.ask(SESSION, decode_request(request).ok()?, |_| {})?;
         encode_reply(&answer, reply);
-        self.remember(reply);
+        self.record(reply);
         Some(())
     }
 
     fn read(&mut self, from: RemoteAddr, out: &mut [u8]) -> Option<()> {
         let (memory, at) = self.place(from);
         memory.read(at, out);
-        self.remember(out);
+        self.record(out);
         Some(())
     }
 
@@ -199,8 +201,8 @@ impl Source for Honest {
     }
 }
 
-/// What the client does, whatever it is told. What it is told may be nonsense: then it says so.
-fn use_it(client: &Client) {
+/// Calls most operations of the client. Errors are expected: the client may reject invalid answers.
+fn call_operations(client: &Client) {
     let by = Creator { uid: 1, gid: 1, umask: 0o022 };
     let inode = |attr: std::result::Result<Attr, ClientError>| attr.map_or(2, |attr| attr.ino);
     let file = inode(client.create(ROOT_INO, b"file", 0o644, by, true));
@@ -212,8 +214,8 @@ fn use_it(client: &Client) {
         let _ = client.read(file, offset, len, &mut buffer, |_| ());
     }
     let _ = client.getattr(file);
-    for what in [Seek::Data, Seek::Hole] {
-        let _ = client.seek(file, 10, what);
+    for target in [Seek::Data, Seek::Hole] {
+        let _ = client.seek(file, 10, target);
     }
     let _ = client.fallocate(file, 4096, 9000, FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE);
     let other = inode(client.mkdir(ROOT_INO, b"directory", 0o755, by));
@@ -261,23 +263,23 @@ fn use_it(client: &Client) {
 fn run(server: Arc<dyn Remote>, keeps: bool) {
     let options = AttachOptions { keeps, ..AttachOptions::default() };
     if let Ok(client) = Client::attach(server, &options) {
-        use_it(&client);
+        call_operations(&client);
     }
 }
 
-/// Takes an input: a byte that says whether the client keeps what it is told, and the answers.
+/// Runs an input: a byte that enables the client's caches, and the answers.
 pub(super) fn lies(input: &[u8]) {
-    let Some((how, said)) = input.split_first() else { return };
-    run(Arc::new(Server(Mutex::new(Liar { said: said.to_vec(), at: 0 }))), how & 1 != 0);
+    let Some((how, answers)) = input.split_first() else { return };
+    run(Arc::new(Server(Mutex::new(Liar { answers: answers.to_vec(), at: 0 }))), how & 1 != 0);
 }
 
-/// What an honest server says.
+/// Returns the answers of an honest server, without and with client caches.
 pub(super) fn lies_seeds() -> Vec<Vec<u8>> {
     let seed = |keeps: bool| {
         let server = Arc::new(Server(Mutex::new(Honest::new())));
         run(Arc::<Server<Honest>>::clone(&server), keeps);
-        let said = &server.0.lock().unwrap_or_else(PoisonError::into_inner).said;
-        [&[u8::from(keeps)], &said[..]].concat()
+        let answers = &server.0.lock().unwrap_or_else(PoisonError::into_inner).answers;
+        [&[u8::from(keeps)], &answers[..]].concat()
     };
     vec![seed(false), seed(true)]
 }

@@ -1,7 +1,8 @@
-//! The file system, and sessions that send it any requests.
+//! Fuzzes the server's dispatcher with the requests of three sessions.
 //!
-//! An input is a list of messages, each behind a byte for its session and two for its length. In the end all sessions are over,
-//! everything is removed, as much is free as in the beginning, and every block fits its checksum.
+//! An input is a list of messages. A message has a byte for its session and two bytes for its
+//! length. At the end all sessions end and all files are removed. Then the free space must equal
+//! the initial free space, and every block must match its checksum.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,30 +23,30 @@ use rfs_server::{
 
 pub(super) const MEMORY: usize = 1 << 20;
 pub(super) const INODES: usize = 64;
-/// The sessions of an input, of which the last one has not attached.
+/// Number of sessions of an input. The last session has not attached.
 const SESSIONS: u64 = 3;
-/// The one that tidies up.
+/// The session that removes all files at the end.
 const TIDY: u64 = 9;
 
 pub(super) fn memory(len: usize) -> Arc<Memory> {
     Memory::private(len).map(Arc::new).unwrap_or_else(|e| panic!("no memory: {e}"))
 }
 
-/// A file system of its own for an input.
+/// A dispatcher with its own memory, created for each input.
 pub(super) struct Bench {
     dispatcher: Dispatcher,
     pub(super) arena: Arc<Memory>,
     pub(super) table: Arc<Memory>,
 }
 
-/// The regions as sessions name them.
+/// Returns the regions with fixed keys: 1 for the arena, 2 for the table.
 pub(super) fn regions(arena: &Memory, table: &Memory) -> Regions {
     let region = |memory: &Memory, rkey| RegionRef { addr: memory.addr(), len: memory.len() as u64, rkey };
     Regions { arena: region(arena, 1), table: region(table, 2), sums: None }
 }
 
 impl Bench {
-    /// An empty one.
+    /// Creates an empty file system.
     pub(super) fn new() -> Bench {
         let arena = memory(MEMORY);
         Bench::over(Arc::clone(&arena).into(), arena)
@@ -61,22 +62,23 @@ impl Bench {
         Bench::of(dispatcher, arena, table)
     }
 
-    /// One that is there.
+    /// Wraps an existing dispatcher.
     pub(super) fn of(dispatcher: Dispatcher, arena: Arc<Memory>, table: Arc<Memory>) -> Bench {
         Bench { dispatcher, arena, table }
     }
 
-    /// The file system.
+    /// Returns the dispatcher.
     pub(super) fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
     }
 
-    /// A session that may attach.
+    /// Begins a session, which may then attach.
     pub(super) fn begin(&self, session: u64) {
         self.dispatcher.session_began(session, regions(&self.arena, &self.table));
     }
 
-    /// What a session is answered; what is answered later goes to `later`.
+    /// Returns the reply to a request. If the reply is deferred, returns `None` and calls `later`
+    /// with the reply.
     pub(super) fn ask(
         &self,
         session: u64,
@@ -92,7 +94,7 @@ impl Bench {
         }
     }
 
-    /// A session that has attached.
+    /// Begins a session and attaches it.
     pub(super) fn attach(&self, session: u64, keeps: bool) {
         self.begin(session);
         let attach = Request::Attach {
@@ -107,7 +109,7 @@ impl Bench {
         assert!(matches!(reply, Some(Reply::Attached(_))), "{reply:?}");
     }
 
-    /// Ends all sessions and removes everything; what is free then is `free`.
+    /// Ends all sessions and removes all files. Asserts that the statistics then equal `free`.
     fn tidy(&self, free: StatFs) {
         (1..=SESSIONS).for_each(|session| self.dispatcher.session_ended(session));
         self.attach(TIDY, false);
@@ -143,14 +145,14 @@ impl Bench {
     }
 }
 
-/// A reply can be sent, and says the same at the other end.
+/// Asserts that a reply fits into a message and decodes to itself.
 fn check(reply: &Reply, bytes: &mut Vec<u8>) {
     encode_reply(reply, bytes);
     assert!(bytes.len() <= MAX_MESSAGE, "{} bytes: {reply:?}", bytes.len());
     assert_eq!(decode_reply(bytes).as_ref(), Ok(reply));
 }
 
-/// Takes an input.
+/// Runs an input.
 pub(super) fn requests(mut bytes: &[u8]) {
     let arena = memory(MEMORY);
     let all = Bytes::new(Arc::clone(&arena), Some(memory(checksum::region_len(MEMORY as u64) as usize)));
@@ -164,7 +166,7 @@ pub(super) fn requests(mut bytes: &[u8]) {
         let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
         let (message, rest) = rest.split_at(len);
         bytes = rest;
-        // One that is no message ends its session: it is not asked again.
+        // A message that does not decode ends its session in the server, which then sends no more.
         let Ok(request) = decode_request(message) else { continue };
         let late = Arc::clone(&late);
         let later = move |reply| late.lock().unwrap_or_else(PoisonError::into_inner).push(reply);
@@ -179,7 +181,7 @@ pub(super) fn requests(mut bytes: &[u8]) {
     }
 }
 
-/// A message of an input.
+/// Encodes a message of an input.
 fn step(session: u8, request: Request<'_>) -> Vec<u8> {
     let mut message = Vec::new();
     encode_request(&request, &mut message);
@@ -187,7 +189,7 @@ fn step(session: u8, request: Request<'_>) -> Vec<u8> {
     [&[session][..], &len, &message].concat()
 }
 
-/// What honest sessions do. The first inode that is made is number 2.
+/// Returns inputs of honest sessions. The first created inode has number 2.
 pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
     let (uid, gid, umask, parent) = (0, 0, 0o022, ROOT_INO);
     let create = |name| Request::Create { parent, name, perm: 0o644, umask, uid, gid, exclusive: true };

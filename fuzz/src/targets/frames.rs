@@ -1,7 +1,8 @@
-//! A queue pair in software whose peer says anything.
+//! Fuzzes a software queue pair with a peer that sends arbitrary frames.
 //!
-//! The peer has shaken hands over a Unix socket and shares no memory: all goes over the stream, as it does over TCP. Where registered
-//! memory is, and its key, differ from run to run; inputs have words in their place that stand for them.
+//! The peer completes the handshake over a Unix socket but shares no memory. All data therefore
+//! uses the stream, as over TCP. The address and key of registered memory differ between runs, so
+//! inputs contain placeholders for them.
 
 use std::{
     cell::RefCell,
@@ -20,18 +21,19 @@ use rdmabox::{
     },
 };
 
-/// Stands for the first byte of the registered memory, with an offset in its lower 16 bits.
+/// Placeholder for the address of the registered memory. The lower 16 bits are an offset.
 const PLACE: u64 = 0x5eed_cafe_b0a7_0000;
-/// Stands for its key.
+/// Placeholder for the key of the registered memory.
 const KEY: u32 = 0x5eed_0b0e;
 
 const PAGE: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Requests that are under way when the peer speaks.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of requests that are posted before the peer sends.
 const SENDS: u64 = 4;
 const RECEIVES: u64 = 3;
 
-/// What is there for all inputs: pages of memory, of which the second one is registered for the peer.
+/// State that all inputs share: five pages of memory, the second of which is registered for the
+/// peer.
 struct Bench {
     pd: Arc<dyn ProtectionDomain>,
     sends: Arc<dyn CompletionQueue>,
@@ -52,7 +54,7 @@ impl Bench {
         Ok(Bench { pd, sends, receives, memory, exported, own })
     }
 
-    /// A queue pair whose peer has this end of a stream.
+    /// Connects a queue pair and returns it with the peer's end of its stream.
     fn connect(&self) -> Result<(Arc<dyn QueuePair>, UnixStream), Box<dyn std::error::Error>> {
         let (mine, mut theirs) = UnixStream::pair()?;
         let init = QpInit {
@@ -66,7 +68,7 @@ impl Bench {
         let mut hello = b"rdmabox\x01\x02\0\0\0\x09\0\0\0".to_vec();
         hello.extend([0; 8]);
         theirs.write_all(&hello)?;
-        qp.connect(Rendezvous::Unix(mine), PATIENCE)?;
+        qp.connect(Rendezvous::Unix(mine), TIMEOUT)?;
         Ok((qp, theirs))
     }
 
@@ -74,7 +76,7 @@ impl Bench {
         Sge { addr: self.own.addr() + offset, length, lkey: self.own.lkey() }
     }
 
-    /// Posts a request of each kind, and receives.
+    /// Posts one request of each kind, and `RECEIVES` receives.
     fn post(&self, qp: &dyn QueuePair) {
         let remote = RemoteAddr { addr: PLACE, rkey: 1 };
         let places = [self.sge(0, 64), self.sge(64, 64), self.sge(128, 8), self.sge(136, 16)];
@@ -87,7 +89,7 @@ impl Bench {
         for (at, (op, sge)) in ops.into_iter().zip(&places).enumerate() {
             let sges = std::slice::from_ref(sge);
             let list = [SendWr { wr_id: at as u64, op, sges, inline: None, flags: SendFlags::SIGNALED }];
-            // The peer may have hung up.
+            // The peer may have disconnected.
             let _ = qp.post_send(&list);
         }
         for wr_id in 0..RECEIVES {
@@ -96,22 +98,23 @@ impl Bench {
         }
     }
 
-    /// Where the peer must not get: all but the second page and what requests and receives were given.
+    /// Asserts that the peer has changed only the registered page and the buffers of reads and
+    /// receives.
     fn assert_untouched(&self) {
         let mut bytes = vec![0; self.memory.len()];
         self.memory.read(0, &mut bytes);
         for range in [0..PAGE, 2 * PAGE..3 * PAGE, 3 * PAGE + 152..3 * PAGE + 1024, 4 * PAGE..5 * PAGE] {
             assert!(bytes[range.clone()].iter().all(|byte| *byte == 0), "{range:?} was written to");
         }
-        // The WRITE and the SEND only read.
+        // The buffers of the WRITE and the SEND are only read.
         for range in [3 * PAGE..3 * PAGE + 64, 3 * PAGE + 136..3 * PAGE + 152] {
             assert!(bytes[range.clone()].iter().all(|byte| *byte == 0), "{range:?} was written to");
         }
     }
 }
 
-/// Words that stand for places and keys become those of this process.
-fn in_place(input: &[u8], exported: &MrHandle) -> Vec<u8> {
+/// Replaces the placeholders by the address and key of this process.
+fn substitute_placeholders(input: &[u8], exported: &MrHandle) -> Vec<u8> {
     let mut bytes = input.to_vec();
     let mut at = 0;
     while at < bytes.len() {
@@ -131,7 +134,8 @@ fn in_place(input: &[u8], exported: &MrHandle) -> Vec<u8> {
     bytes
 }
 
-/// Takes completions until none is left; each request completes once, in its turn, and none succeeds after one that failed.
+/// Polls all completions. Asserts that requests complete once and in order, and that no success
+/// follows a failure.
 fn drain(cq: &dyn CompletionQueue, next: &mut u64, failed: &mut bool) {
     let mut some = [WorkCompletion::EMPTY; 8];
     while let Ok(count @ 1..) = cq.poll(&mut some) {
@@ -144,54 +148,56 @@ fn drain(cq: &dyn CompletionQueue, next: &mut u64, failed: &mut bool) {
     }
 }
 
-/// Says `input` to a queue pair, the first byte of which tells in how many pieces. It stays within what it has registered and what it
-/// was told to fill, and everything posted completes once and in order.
+/// Sends `input` to a queue pair. The first byte is the number of pieces.
+///
+/// Asserts that the queue pair writes only to registered memory and posted buffers, and that every
+/// posted request completes once and in order.
 pub(super) fn stream(input: &[u8]) {
     thread_local!(static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) });
     BENCH.with_borrow_mut(|bench| {
         let bench = bench.get_or_insert_with(|| Bench::new().unwrap_or_else(|e| panic!("no device: {e}")));
         let (qp, mut theirs) = bench.connect().unwrap_or_else(|e| panic!("no connection: {e}"));
         bench.post(&*qp);
-        let (pieces, said) = input.split_first().map_or((1, input), |(first, rest)| (1 + first % 8, rest));
-        let said = in_place(said, &bench.exported);
+        let (pieces, frames) = input.split_first().map_or((1, input), |(first, rest)| (1 + first % 8, rest));
+        let frames = substitute_placeholders(frames, &bench.exported);
         let (mut sent, mut received, mut failed) = (0, 0, [false; 2]);
-        let mut look = || {
+        let mut poll = || {
             drain(&*bench.sends, &mut sent, &mut failed[0]);
             drain(&*bench.receives, &mut received, &mut failed[1]);
         };
-        for piece in said.chunks(said.len().div_ceil(usize::from(pieces)).max(1)) {
+        for piece in frames.chunks(frames.len().div_ceil(usize::from(pieces)).max(1)) {
             if theirs.write_all(piece).is_err() {
                 break;
             }
-            look();
+            poll();
         }
-        hear(&mut theirs);
+        discard_output(&mut theirs);
         drop(theirs);
-        look();
+        poll();
         qp.to_error();
-        look();
+        poll();
         assert_eq!(qp.state(), QpState::Err);
-        assert_eq!((sent, received), (SENDS, RECEIVES), "what was posted completes once");
+        assert_eq!((sent, received), (SENDS, RECEIVES), "each posted request completes once");
         bench.assert_untouched();
         wipe(bench);
     });
 }
 
-/// Takes what the queue pair says, so that it never waits for room.
-fn hear(stream: &mut UnixStream) {
+/// Reads and discards the output of the queue pair, so that it never blocks on a full socket.
+fn discard_output(stream: &mut UnixStream) {
     let mut bytes = [0; 16 << 10];
     if stream.set_nonblocking(true).is_ok() {
         while matches!(stream.read(&mut bytes), Ok(1..)) {}
     }
 }
 
-/// The next input finds memory as this one did.
+/// Zeroes the memory for the next input.
 fn wipe(bench: &Bench) {
     bench.memory.write(PAGE, &[0; PAGE]);
     bench.memory.write(3 * PAGE, &[0; PAGE]);
 }
 
-/// What honest peers say.
+/// Returns frames of honest peers.
 pub(super) fn stream_seeds() -> Vec<Vec<u8>> {
     let frame = |opcode: u8, flags: u8, msn: u32, payload: u32, (length, arg0): (u32, u64)| {
         let mut bytes = vec![opcode, flags, 0, 0];
@@ -222,13 +228,13 @@ pub(super) fn stream_seeds() -> Vec<Vec<u8>> {
     let old_value = |msn| frame(19, 0, msn, 0, (0, 9));
     let memory = || frame(32, 4, 0, 0, (0, 4096));
     let tether = || frame(33, 0, 0, 0, (0, 0));
-    let say = |frames: &[Vec<u8>]| [&[2][..], &frames.concat()].concat();
+    let seed = |frames: &[Vec<u8>]| [&[2][..], &frames.concat()].concat();
     vec![
-        say(&[send(0), send(1), write_with_imm(2), write(3)]),
-        say(&[write(0), read(1), swap(2), add(3), read(4)]),
-        say(&[acked(0), response(1), old_value(2), acked(3)]),
-        say(&[send(0), acked(0), read(1), response(1), add(2), old_value(2), write(3), acked(3)]),
-        say(&[acked(0), nak(1)]),
-        say(&[tether(), memory(), write(0)]),
+        seed(&[send(0), send(1), write_with_imm(2), write(3)]),
+        seed(&[write(0), read(1), swap(2), add(3), read(4)]),
+        seed(&[acked(0), response(1), old_value(2), acked(3)]),
+        seed(&[send(0), acked(0), read(1), response(1), add(2), old_value(2), write(3), acked(3)]),
+        seed(&[acked(0), nak(1)]),
+        seed(&[tether(), memory(), write(0)]),
     ]
 }

@@ -1,7 +1,7 @@
-//! A host that listens, with an honest session beside each stream that is not.
+//! Fuzzes a listening host with arbitrary streams, beside one honest session.
 //!
-//! The first byte of an input says what it is: the first words on a stream, what follows on the stream of a session, or what comes on
-//! a stream that has joined one as one of its queue pairs.
+//! The first byte of an input selects the stream: a new connection, the control stream of a
+//! session, or a stream that has joined a session as a queue pair.
 
 use std::{
     cell::RefCell,
@@ -17,11 +17,12 @@ use rdmabox::{
     Access, Address, Export, Host, Memory, Peer, Reply, Running, Service, Session, SessionOptions, fuzzing,
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a preamble, and of the fixed part of an answer behind its head.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Length of a preamble.
 const PREAMBLE: usize = 112;
+/// Length of the fixed part of an answer.
 const HEAD: usize = 16;
-/// Where a preamble says its kind, names the session, and says which queue pair.
+/// Offsets in a preamble: kind, session token, number of the queue pair, form of calls.
 const KIND: usize = 12;
 const TOKEN: usize = 16;
 const NUMBER: usize = 32;
@@ -65,12 +66,12 @@ impl Bench {
 
     fn stream(&self) -> io::Result<UnixStream> {
         let stream = UnixStream::connect(&self.path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(stream)
     }
 
-    /// A session whose queue pairs are still to join, and its name.
+    /// Opens a session without queue pairs. Returns its control stream and its token.
     fn session(&self, fetch: bool) -> io::Result<(UnixStream, Vec<u8>)> {
         let mut control = self.stream()?;
         control.write_all(&preamble(CONTROL, &[0; 16], 1, fetch))?;
@@ -78,13 +79,14 @@ impl Bench {
         Ok((control, token))
     }
 
-    /// All queue pairs of a session with so many for data. A host waits for the last one of them for seconds.
+    /// Joins all queue pairs of a session with `data` data queue pairs. If one were missing, the
+    /// host would wait several seconds for it.
     fn join_all(&self, token: &[u8], data: u32, fetch: bool) -> io::Result<Vec<UnixStream>> {
         let fetching = fetch.then_some(data + 2);
         (0..=data).chain(fetching).map(|index| self.join(token, index)).collect()
     }
 
-    /// A queue pair of it that has shaken hands.
+    /// Joins one queue pair of a session and completes its handshake.
     fn join(&self, token: &[u8], index: u32) -> io::Result<UnixStream> {
         let mut stream = self.stream()?;
         stream.write_all(&preamble(JOIN, token, index, false))?;
@@ -97,7 +99,7 @@ impl Bench {
 }
 
 fn preamble(kind: u32, token: &[u8], number: u32, fetch: bool) -> Vec<u8> {
-    // One of a session without a key, with other numbers in it.
+    // The preamble of a session without a key.
     let mut bytes = fuzzing::preamble_seeds().swap_remove(1);
     bytes[KIND..KIND + 4].copy_from_slice(&kind.to_le_bytes());
     bytes[TOKEN..TOKEN + 16].copy_from_slice(token);
@@ -106,7 +108,7 @@ fn preamble(kind: u32, token: &[u8], number: u32, fetch: bool) -> Vec<u8> {
     bytes
 }
 
-/// Reads an answer; the name of the session, if it is one that says that there is one.
+/// Reads an answer. Returns the session token if the host has accepted the session.
 fn welcome(control: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
     let mut head = [0; HEAD];
     control.read_exact(&mut head)?;
@@ -115,39 +117,40 @@ fn welcome(control: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
     Ok(body.get(..16).filter(|token| head[12] == 1 && **token != [0; 16]).map(<[u8]>::to_vec))
 }
 
-/// Says something, in so many pieces, and that there is no more.
-fn say(mut stream: &UnixStream, bytes: &[u8], pieces: usize) -> io::Result<()> {
+/// Sends `bytes` in `pieces` pieces, and closes the write side.
+fn send(mut stream: &UnixStream, bytes: &[u8], pieces: usize) -> io::Result<()> {
     bytes.chunks(bytes.len().div_ceil(pieces).max(1)).try_for_each(|piece| stream.write_all(piece))?;
     stream.shutdown(Shutdown::Write)
 }
 
-/// Hears all that is said, until the host hangs up.
-fn hear(mut stream: &UnixStream) -> io::Result<()> {
-    let mut heard = [0; 4096];
+/// Reads until the host closes the stream. Panics if it stays open without data.
+fn read_to_end(mut stream: &UnixStream) -> io::Result<()> {
+    let mut bytes = [0; 4096];
     loop {
-        match stream.read(&mut heard) {
+        match stream.read(&mut bytes) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => panic!("the host does not hang up"),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => panic!("the host does not close the stream"),
             Err(e) => return Err(e),
         }
     }
 }
 
-/// Sessions are left without a farewell: the host waits for the end of all their streams.
-fn speak(bench: &Bench, what: u8, said: &[u8]) -> io::Result<()> {
-    let pieces = 1 + usize::from(what >> 4) % 4;
-    match what % 8 {
+/// Sends `bytes` on the stream that `selector` selects. Sessions do not detach: the host notices
+/// the end of their streams.
+fn run_scenario(bench: &Bench, selector: u8, bytes: &[u8]) -> io::Result<()> {
+    let pieces = 1 + usize::from(selector >> 4) % 4;
+    match selector % 8 {
         0 | 1 => {
             let mut stream = bench.stream()?;
-            if said.len() < PREAMBLE || said[KIND..KIND + 4] != CONTROL.to_le_bytes() {
-                say(&stream, said, pieces)?;
-                return hear(&stream);
+            if bytes.len() < PREAMBLE || bytes[KIND..KIND + 4] != CONTROL.to_le_bytes() {
+                send(&stream, bytes, pieces)?;
+                return read_to_end(&stream);
             }
-            // It may be the beginning of a session.
-            stream.write_all(said)?;
+            // The host may accept this preamble as a session.
+            stream.write_all(bytes)?;
             let [number, calls] =
-                [NUMBER, CALLS].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|i| said[at + i])));
+                [NUMBER, CALLS].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i])));
             if let Some(token) = welcome(&mut stream)? {
                 bench.join_all(&token, number.min(16), calls == 1)?;
             }
@@ -156,40 +159,41 @@ fn speak(bench: &Bench, what: u8, said: &[u8]) -> io::Result<()> {
         2 => {
             let (control, token) = bench.session(false)?;
             let _others = bench.join_all(&token, 1, false)?;
-            say(&control, said, pieces)
+            send(&control, bytes, pieces)
         }
-        what => {
-            let (control, token) = bench.session(what == 7)?;
-            let mut streams = bench.join_all(&token, 1, what == 7)?;
-            if what == 5 {
+        queue_pair => {
+            let (control, token) = bench.session(queue_pair == 7)?;
+            let mut streams = bench.join_all(&token, 1, queue_pair == 7)?;
+            if queue_pair == 5 {
                 streams.push(bench.join(&token, 2)?);
             }
             // The session lasts as long as its control stream.
             let _control = control;
-            say(&streams[[0, 1, 2, 0, 2][usize::from(what) - 3]], said, pieces)
+            send(&streams[[0, 1, 2, 0, 2][usize::from(queue_pair) - 3]], bytes, pieces)
         }
     }
 }
 
-/// Takes an input. The host hangs up on who is no client, and the honest session is answered.
+/// Runs an input. Asserts that the host closes invalid streams and still answers the honest
+/// session.
 pub(super) fn streams(input: &[u8]) {
     thread_local!(static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) });
-    let Some((what, said)) = input.split_first() else { return };
+    let Some((selector, bytes)) = input.split_first() else { return };
     BENCH.with_borrow_mut(|bench| {
         let bench = bench.get_or_insert_with(|| Bench::new().unwrap_or_else(|e| panic!("no host: {e}")));
-        // A host may hang up before it has heard all.
-        let _ = speak(bench, *what, said);
+        // The host may close the stream before it has read all bytes.
+        let _ = run_scenario(bench, *selector, bytes);
         let mut reply = Vec::new();
         let called = bench.good.call(b"abc", &mut reply);
         assert!(called.is_ok() && reply == b"cba", "the honest session: {called:?}");
     });
 }
 
-/// What honest clients say.
+/// Returns inputs of honest clients.
 pub(super) fn streams_seeds() -> Vec<Vec<u8>> {
-    let say = |what: u8, said: &[u8]| [&[what], said].concat();
-    let mut seeds: Vec<_> = fuzzing::preamble_seeds().iter().map(|said| say(0, said)).collect();
-    seeds.extend(fuzzing::answer_seeds().iter().map(|said| say(2, said)));
+    let seed = |selector: u8, bytes: &[u8]| [&[selector], bytes].concat();
+    let mut seeds: Vec<_> = fuzzing::preamble_seeds().iter().map(|bytes| seed(0, bytes)).collect();
+    seeds.extend(fuzzing::answer_seeds().iter().map(|bytes| seed(2, bytes)));
     assert!(fuzzing::preamble_seeds().iter().all(|seed| seed.len() == PREAMBLE));
     let frame = |opcode: u8, payload: &[u8]| {
         let mut bytes = vec![0; 48];
@@ -200,11 +204,11 @@ pub(super) fn streams_seeds() -> Vec<Vec<u8>> {
     };
     for header in fuzzing::call_header_seeds() {
         let call = frame(1, &[&header[..], b"hello"].concat());
-        seeds.extend([3, 4, 5, 7].map(|what| say(what, &[&call[..], &call].concat())));
+        seeds.extend([3, 4, 5, 7].map(|selector| seed(selector, &[&call[..], &call].concat())));
     }
-    seeds.push(say(3, &frame(1, &[0, 0, 0, 0, 0, 0, 0, 0, 0xff])));
+    seeds.push(seed(3, &frame(1, &[0, 0, 0, 0, 0, 0, 0, 0, 0xff])));
     for opcode in [2, 3, 4, 5, 16, 17, 18, 19, 32, 33] {
-        seeds.extend([3, 4].map(|what| say(what, &frame(opcode, &[1; 8]))));
+        seeds.extend([3, 4].map(|selector| seed(selector, &frame(opcode, &[1; 8]))));
     }
     seeds
 }

@@ -1,31 +1,31 @@
-//! What is fuzzed.
+//! The list of fuzz targets.
 
-mod between;
 mod client;
 mod dispatcher;
 mod frames;
 mod host;
-mod kept;
+mod memory_object;
 mod proto;
 mod snapshot;
+mod tamper;
 mod text;
 
 use rdmabox::fuzzing;
 
-/// Something that takes any bytes.
+/// A fuzz target: a function that takes any bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name.
+    /// The name for the command line.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description of the input.
     pub about: &'static str,
-    /// Takes an input. It panics if what it promises does not hold.
+    /// Runs an input. Panics if the code under test breaks a promise.
     pub run: fn(&[u8]),
-    /// Good input.
+    /// Returns valid inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them, the quick ones first.
+/// All targets, the fastest first.
 pub const ALL: &[Target] = &[
     Target {
         name: "message",
@@ -35,13 +35,13 @@ pub const ALL: &[Target] = &[
     },
     Target {
         name: "record",
-        about: "attribute records with the right check",
+        about: "attribute records with valid checksums",
         run: proto::record,
         seeds: proto::record_seeds,
     },
     Target {
         name: "preamble",
-        about: "a client's first words",
+        about: "the first message of a client",
         run: fuzzing::preamble,
         seeds: fuzzing::preamble_seeds,
     },
@@ -54,94 +54,99 @@ pub const ALL: &[Target] = &[
     #[cfg(feature = "rdma")]
     Target {
         name: "endpoint",
-        about: "queue pairs on RDMA devices that meet",
+        about: "queue pairs on RDMA devices that connect",
         run: fuzzing::endpoint,
         seeds: fuzzing::endpoint_seeds,
     },
     Target {
         name: "call-header",
-        about: "headers of calls",
+        about: "call headers",
         run: fuzzing::call_header,
         seeds: fuzzing::call_header_seeds,
     },
     Target {
         name: "call-slots",
-        about: "calls that are written into memory",
+        about: "calls that are written to memory",
         run: fuzzing::call_slots,
         seeds: fuzzing::call_slots_seeds,
     },
     Target {
         name: "address",
-        about: "addresses, sizes and other values of options",
+        about: "addresses, sizes and other option values",
         run: text::values,
         seeds: text::values_seeds,
     },
-    Target { name: "keys", about: "files with keys", run: text::keys, seeds: text::keys_seeds },
+    Target { name: "keys", about: "key files", run: text::keys, seeds: text::keys_seeds },
     Target {
         name: "options",
-        about: "command lines, and those of mount(8)",
+        about: "command lines, also of mount(8)",
         run: text::command_lines,
         seeds: text::command_lines_seeds,
     },
     Target {
         name: "frames",
-        about: "the stream of a queue pair in software",
+        about: "the stream of a software queue pair",
         run: frames::stream,
         seeds: frames::stream_seeds,
     },
     Target {
         name: "dispatcher",
-        about: "requests of three sessions at the file system",
+        about: "requests of three sessions to the file system",
         run: dispatcher::requests,
         seeds: dispatcher::requests_seeds,
     },
     Target {
         name: "memory-header",
         about: "the first page of memory objects",
-        run: kept::header,
-        seeds: kept::header_seeds,
+        run: memory_object::header,
+        seeds: memory_object::header_seeds,
     },
-    Target { name: "memory-log", about: "logs of memory objects", run: kept::log, seeds: kept::log_seeds },
+    Target {
+        name: "memory-log",
+        about: "logs of memory objects",
+        run: memory_object::log,
+        seeds: memory_object::log_seeds,
+    },
     Target {
         name: "memory-transactions",
-        about: "logs with the right checks",
-        run: kept::transactions,
-        seeds: kept::transactions_seeds,
+        about: "logs with valid checksums",
+        run: memory_object::transactions,
+        seeds: memory_object::transactions_seeds,
     },
-    Target {
-        name: "snapshot",
-        about: "files of snapshots",
-        run: snapshot::file,
-        seeds: snapshot::file_seeds,
-    },
+    Target { name: "snapshot", about: "snapshot files", run: snapshot::file, seeds: snapshot::file_seeds },
     Target {
         name: "snapshot-frames",
-        about: "snapshots with the right checks",
+        about: "snapshots with valid checksums",
         run: snapshot::frames,
         seeds: snapshot::frames_seeds,
     },
     Target {
         name: "client",
-        about: "a client whose server lies",
+        about: "a client whose server sends anything",
         run: client::lies,
         seeds: client::lies_seeds,
     },
     Target {
         name: "host",
-        about: "streams to a host that listens",
+        about: "streams to a listening host",
         run: host::streams,
         seeds: host::streams_seeds,
     },
     Target {
         name: "between-keys",
-        about: "what a client with a key and its host say, changed on the way",
-        run: between::keys,
-        seeds: between::seeds,
+        about: "the TCP streams of a client with a key and its host, changed on the way",
+        run: tamper::keys,
+        seeds: tamper::seeds,
     },
-    Target { name: "between-tls", about: "the same with TLS", run: between::tls, seeds: between::seeds },
+    Target {
+        name: "between-tls",
+        about: "the TCP streams of a TLS client and its host, changed on the way",
+        run: tamper::tls,
+        seeds: tamper::seeds,
+    },
 ];
 
-/// The one of that name.
+/// Returns the target of a name.
 pub fn find(name: &str) -> Option<&'static Target> {
     ALL.iter().find(|target| target.name == name)
 }

@@ -1,4 +1,4 @@
-//! Messages and records between clients and servers.
+//! Fuzzes the messages and attribute records of the protocol.
 
 #[path = "../../../rfs-proto/fuzz/entry.rs"]
 mod entry;
@@ -7,12 +7,12 @@ use std::{fs, path::Path};
 
 use rfs_proto::{FileKind, record};
 
-/// As the target of cargo-fuzz.
+/// Runs an input, as the cargo-fuzz target does.
 pub(super) fn message(bytes: &[u8]) {
     entry::check(bytes);
 }
 
-/// One of each message: the corpus of cargo-fuzz.
+/// Returns one message of each kind, from the cargo-fuzz corpus, and records.
 pub(super) fn message_seeds() -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rfs-proto/fuzz/corpus/decode");
     let Ok(files) = fs::read_dir(&corpus) else { panic!("{} is not there", corpus.display()) };
@@ -23,8 +23,10 @@ pub(super) fn message_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A record that only its check tells from nonsense: what is read has the kind that its mode says, and space that does not grow when
-/// the file shrinks.
+/// Runs an input: an attribute record whose checksum is made valid.
+///
+/// Asserts that the decoded kind fits the mode, and that the space does not grow when the file
+/// shrinks.
 pub(super) fn record(bytes: &[u8]) {
     let Some(raw) = bytes.first_chunk::<{ record::LEN }>() else { return };
     let mut raw = *raw;
@@ -36,7 +38,7 @@ pub(super) fn record(bytes: &[u8]) {
     let Some(part) = raw[record::MTIME..].first_chunk::<{ record::SERVER_PART }>() else { return };
     let check = record::check(ino, version, part);
     raw[record::CHECK..][..8].copy_from_slice(&check.to_le_bytes());
-    assert!(record::decode(&raw, ino ^ 1, 0).is_none(), "it is another inode's");
+    assert!(record::decode(&raw, ino ^ 1, 0).is_none(), "a record of another inode was accepted");
     if let Some(attr) = record::decode(&raw, ino, 3) {
         let mode = word(&raw, record::MODE) as u32;
         assert_eq!(FileKind::from_mode(mode), Some(attr.kind));
@@ -48,7 +50,7 @@ pub(super) fn record(bytes: &[u8]) {
     }
 }
 
-/// Records of a file and of a directory.
+/// Returns records of a file and of a directory.
 pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     let seed = |kind: FileKind, size: u64, blocks: u64| {
         let mut raw = vec![0; record::LEN];

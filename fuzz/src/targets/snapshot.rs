@@ -1,7 +1,7 @@
-//! Snapshots that somebody else has written: as they are, and with checks that are right.
+//! Fuzzes the restore of snapshots: raw files, and frames with valid checksums.
 //!
-//! An input of the second kind is a list of frames, each behind a byte for its kind and two for its length. What is restored is a file
-//! system whose inodes can be asked for, or is refused.
+//! An input of the second kind is a list of frames, each with a byte for its kind and a two-byte
+//! length. A server must refuse a snapshot or restore a usable file system.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ const HEADER: Header = Header {
 };
 const KINDS: [Kind; 5] = [Kind::Ops, Kind::Written, Kind::WrittenLater, Kind::Bytes, Kind::Bad];
 
-/// A file as it is.
+/// Runs an input: a raw file.
 pub(super) fn file(bytes: &[u8]) {
     let Ok(contents) = Contents::read(bytes) else { return };
     let (arena, table) = (memory(dispatcher::MEMORY), memory(dispatcher::INODES * record::LEN));
@@ -51,7 +51,7 @@ pub(super) fn file(bytes: &[u8]) {
     }
 }
 
-/// The same with frames that are whole.
+/// Runs an input: frames that are written with valid checksums.
 pub(super) fn frames(mut bytes: &[u8]) {
     let whole = "a vector takes any number of bytes";
     let mut frames = Frames::begin(Vec::new(), &HEADER).expect(whole);
@@ -64,7 +64,7 @@ pub(super) fn frames(mut bytes: &[u8]) {
     file(&frames.end().expect(whole));
 }
 
-/// One that a server has made, of files without bytes.
+/// Returns a snapshot that a server has written, with files but without file data.
 fn made() -> Vec<u8> {
     let bench = Bench::new();
     bench.attach(1, false);
@@ -80,12 +80,12 @@ fn made() -> Vec<u8> {
     made.unwrap_or_else(|e| panic!("no snapshot: {e}"))
 }
 
-/// A whole file.
+/// Returns a whole snapshot file.
 pub(super) fn file_seeds() -> Vec<Vec<u8>> {
     vec![made()]
 }
 
-/// What it has.
+/// Returns the frames of that file.
 pub(super) fn frames_seeds() -> Vec<Vec<u8>> {
     let (file, mut seed) = (made(), Vec::new());
     let mut add = |kind: Kind, body: &[u8]| {

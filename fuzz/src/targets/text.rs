@@ -1,4 +1,4 @@
-//! What people write: options, command lines, files with keys.
+//! Fuzzes text from users: options, command lines, key files.
 
 use std::{
     ffi::OsString,
@@ -15,14 +15,14 @@ use rfs_server::{export::ExportArg, keys};
 
 const SECRET: &str = "00112233445566778899aabbccddeeff";
 
-/// Values of options. An address that is understood can be written down and understood again.
+/// Runs an input: an option value. An address that parses must survive formatting and parsing.
 pub(super) fn values(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(address) = text.parse::<Address>() {
         assert_eq!(address.to_string().parse(), Ok(address));
     }
     if let Ok(bytes) = size::parse(&text) {
-        // Shown with one decimal it may be another one.
+        // A size is shown with one decimal, so it cannot be compared.
         let _ = size::show(bytes);
     }
     let _ = text.parse::<BatchMode>();
@@ -31,11 +31,11 @@ pub(super) fn values(bytes: &[u8]) {
     let _ = text.parse::<ProviderKind>();
     let _ = ExportArg::parse(&text);
     if let Ok(key) = keys::NewKey::parse(&text) {
-        assert!(!key.export.contains(char::is_whitespace), "a line of a file has words");
+        assert!(!key.export.contains(char::is_whitespace), "an export name with white space");
     }
 }
 
-/// Good values.
+/// Returns valid values.
 pub(super) fn values_seeds() -> Vec<Vec<u8>> {
     let texts = [
         "unix:/run/rfs.sock",
@@ -55,7 +55,8 @@ pub(super) fn values_seeds() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// A file with keys, as client and server read it. The text of an error has no secret of the file in it.
+/// Runs an input: a key file, read as client and as server. Error messages must not contain the
+/// secret.
 pub(super) fn keys(bytes: &[u8]) {
     let file = own_file(bytes).unwrap_or_else(|e| panic!("no file for keys: {e}"));
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -66,7 +67,7 @@ pub(super) fn keys(bytes: &[u8]) {
     assert!(errors.iter().flatten().all(|text| !text.contains(SECRET)), "{errors:?}");
 }
 
-/// A file of mode 600 without a name.
+/// Creates an anonymous file of mode 600.
 fn own_file(bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("keys", rustix::fs::MemfdFlags::CLOEXEC)?);
     file.set_permissions(Permissions::from_mode(0o600))?;
@@ -74,7 +75,7 @@ fn own_file(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Good files.
+/// Returns valid files.
 pub(super) fn keys_seeds() -> Vec<Vec<u8>> {
     let other = "ffeeddccbbaa99887766554433221100".repeat(2);
     let texts = [
@@ -86,7 +87,8 @@ pub(super) fn keys_seeds() -> Vec<Vec<u8>> {
     texts.map(String::into_bytes).to_vec()
 }
 
-/// Command lines, a word a line. What mount(8) asks for is a command line of rfs-fuse, whether or not it makes sense.
+/// Runs an input: a command line, one word per line. Arguments of mount(8) must convert to a
+/// command line of rfs-fuse.
 pub(super) fn command_lines(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let words = || text.split('\n').map(OsString::from);
@@ -104,7 +106,7 @@ pub(super) fn command_lines(bytes: &[u8]) {
     }
 }
 
-/// Good ones.
+/// Returns valid command lines.
 pub(super) fn command_lines_seeds() -> Vec<Vec<u8>> {
     let lines = [
         "rfs-server --memory 4G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys --lease 20",

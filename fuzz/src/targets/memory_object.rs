@@ -1,8 +1,9 @@
-//! Memory objects that are damaged: their header, their log as it is, and logs whose transactions have the right checks.
+//! Fuzzes servers that start with a damaged memory object: its header, its raw log, and a log of
+//! transactions with valid checksums.
 //!
-//! An input of the last kind is a list of transactions, each behind a byte for how it is logged and two for its length. What a server makes of a log is
-//! a file system whose inodes and sessions can be asked for, or it is refused. Attribute records are as the log has them: a server
-//! that finds others refuses them.
+//! An input of the last kind is a list of transactions, each with a byte for the log operation and
+//! a two-byte length. A server must refuse a log or replay it to a usable file system. The
+//! attribute records match the log, because a server refuses to start with any other records.
 
 use std::sync::Arc;
 
@@ -30,54 +31,54 @@ use rfs_server::{
 
 use super::dispatcher::{self, Bench, memory, regions};
 
-/// Of which there are two; they are short, so that they become full.
+/// Length of each of the two log segments. They are short so that inputs fill them.
 const SEGMENT: usize = 32 << 10;
-/// What the bits of dirt take.
-const DIRT: usize = 4096;
+/// Length of the bitmap of nonzero memory, in front of the segments.
+const BITMAP: usize = 4096;
 
-/// The first page of an object.
+/// Runs an input: the first page of an object.
 pub(super) fn header(bytes: &[u8]) {
     let page = memory(PAGE);
     page.write(0, &bytes[..bytes.len().min(PAGE)]);
     let Ok((header, turn)) = Header::read(&page) else { return };
-    // What can be read can be written, and read again.
+    // A header that was read can be written and read again.
     let next = Header { starts: header.starts.wrapping_add(1), ..header };
     next.write(&page, Some(turn));
     assert_eq!(Header::read(&page).ok().map(|(header, _)| header), Some(next));
 }
 
-/// Both segments, the first one behind two bytes for its length.
+/// Runs an input: both segments, preceded by a two-byte length of the first segment.
 pub(super) fn log(bytes: &[u8]) {
-    log_of(bytes);
+    start_on_log(bytes);
 }
 
-fn log_of(bytes: &[u8]) -> u64 {
+fn start_on_log(bytes: &[u8]) -> u64 {
     let [low, high, bytes @ ..] = bytes else { return 0 };
     let (first, second) = bytes.split_at(usize::from(u16::from_le_bytes([*low, *high])).min(bytes.len()));
-    let log = memory(DIRT + 2 * SEGMENT);
+    let log = memory(BITMAP + 2 * SEGMENT);
     for (place, bytes) in [first, second].into_iter().enumerate() {
-        log.write(DIRT + place * SEGMENT, &bytes[..bytes.len().min(SEGMENT)]);
+        log.write(BITMAP + place * SEGMENT, &bytes[..bytes.len().min(SEGMENT)]);
     }
-    take_over(&log)
+    start_servers(&log)
 }
 
-/// Transactions that are whole.
+/// Runs an input: whole transactions.
 pub(super) fn transactions(bytes: &[u8]) {
-    transactions_of(bytes);
+    start_on_transactions(bytes);
 }
 
-fn transactions_of(bytes: &[u8]) -> u64 {
-    take_over(&written(bytes))
+fn start_on_transactions(bytes: &[u8]) -> u64 {
+    start_servers(&log_with(bytes))
 }
 
-/// A log of such transactions.
-fn written(mut bytes: &[u8]) -> Arc<Memory> {
-    let memory = memory(DIRT + 2 * SEGMENT);
-    let log = Log::new(Arc::clone(&memory), DIRT, SEGMENT);
+/// Writes the transactions to a log and returns its memory.
+fn log_with(mut bytes: &[u8]) -> Arc<Memory> {
+    let memory = memory(BITMAP + 2 * SEGMENT);
+    let log = Log::new(Arc::clone(&memory), BITMAP, SEGMENT);
     while let [how, low, high, rest @ ..] = bytes {
         let (ops, rest) = rest.split_at(usize::from(u16::from_le_bytes([*low, *high])).min(rest.len()));
         bytes = rest;
-        // One that does not fit is not logged.
+        // A transaction that does not fit is not logged.
         let _ = match how % 4 {
             0 => log.describe(ops),
             1 => log.append(ops),
@@ -91,17 +92,17 @@ fn written(mut bytes: &[u8]) -> Arc<Memory> {
     memory
 }
 
-/// A server begins, and others after it: how many can.
-fn take_over(log: &Arc<Memory>) -> u64 {
+/// Starts three servers after one another on a log. Returns the number of servers that start.
+fn start_servers(log: &Arc<Memory>) -> u64 {
     let (arena, table) = (memory(dispatcher::MEMORY), memory(dispatcher::INODES * record::LEN));
     let words = memory(checksum::region_len(dispatcher::MEMORY as u64) as usize);
     let all = Bytes::new(Arc::clone(&arena), Some(words));
-    let began = [(2, false), (3, false), (4, true)];
-    for (starts, clean) in began {
+    let servers = [(2, false), (3, false), (4, true)];
+    for (starts, clean) in servers {
         let mut state = State::default();
-        let opened = Log::open(Arc::clone(log), DIRT, SEGMENT, |op: Op<'_>| state.apply(op));
+        let opened = Log::open(Arc::clone(log), BITMAP, SEGMENT, |op: Op<'_>| state.apply(op));
         let Ok(opened) = opened else {
-            assert_eq!(starts, 2, "what one server has taken over the next one can read");
+            assert_eq!(starts, 2, "the next server must be able to read a log that a server has taken over");
             return 0;
         };
         let records = Table::new(Arc::clone(&table));
@@ -123,13 +124,14 @@ fn take_over(log: &Arc<Memory>) -> u64 {
             return starts - 2;
         };
         let bench = Bench::of(made, Arc::clone(&arena), Arc::clone(&table));
-        use_it(&bench);
+        send_requests(&bench);
     }
-    began.len() as u64
+    servers.len() as u64
 }
 
-/// Those of before come back or do not, and others find all that there is.
-fn use_it(bench: &Bench) {
+/// Reconnects every other session of the previous server and ends the rest. Then requests many
+/// inodes.
+fn send_requests(bench: &Bench) {
     let all = bench.dispatcher();
     for (at, awaited) in all.awaited().into_iter().enumerate() {
         match at % 2 {
@@ -139,7 +141,7 @@ fn use_it(bench: &Bench) {
     }
     let session = all.session_number(1);
     bench.begin(session);
-    // A log that is nearly full has no room for it.
+    // A nearly full log has no space for a new session.
     bench.ask(session, attach(None), |_| {});
     for ino in ROOT_INO..ROOT_INO + 20 {
         for request in [
@@ -147,12 +149,12 @@ fn use_it(bench: &Bench) {
             Request::Open { ino, write: true },
             Request::ReadDir { ino, cookie: 0, max_entries: 50 },
         ] {
-            // Now, or when those of before have let go of what they keep.
+            // The reply comes now, or after the previous sessions acknowledge their recalls.
             bench.ask(session, request, |_: Reply| {});
         }
     }
     all.before_is_over();
-    // There may be no room for it.
+    // The log may have no space to be rewritten.
     let _ = all.write_log_anew();
     all.session_ended(session);
     all.statfs();
@@ -162,12 +164,12 @@ fn attach(mount: Option<Identity>) -> Request<'static> {
     Request::Attach { version: VERSION, client: "", export: "", keeps: true, alone: false, mount }
 }
 
-/// An object that a server has worked with: names, and a mount that has files open and locked.
+/// Creates the log of a server that has worked: names, and a mount with an open and locked file.
 fn made() -> Arc<Memory> {
-    let (log, table) = (memory(DIRT + 2 * SEGMENT), memory(dispatcher::INODES * record::LEN));
+    let (log, table) = (memory(BITMAP + 2 * SEGMENT), memory(dispatcher::INODES * record::LEN));
     let arena = memory(dispatcher::MEMORY);
     let kept = Kept {
-        log: Some(Log::new(Arc::clone(&log), DIRT, SEGMENT)),
+        log: Some(Log::new(Arc::clone(&log), BITMAP, SEGMENT)),
         state: None,
         dirt: Some(Dirt::new(Arc::clone(&log), 0)),
         starts: 1,
@@ -213,18 +215,18 @@ fn made() -> Arc<Memory> {
     log
 }
 
-/// Both segments, as far as anything is in them.
+/// Returns both segments without their trailing zeros.
 fn segments(log: &Memory) -> [Vec<u8>; 2] {
     [0, 1].map(|place| {
         let mut bytes = vec![0; SEGMENT];
-        log.read(DIRT + place * SEGMENT, &mut bytes);
+        log.read(BITMAP + place * SEGMENT, &mut bytes);
         let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         bytes.truncate(used.next_multiple_of(8));
         bytes
     })
 }
 
-/// A whole page.
+/// Returns whole header pages.
 pub(super) fn header_seeds() -> Vec<Vec<u8>> {
     use rfs_server::durable::Shape;
     let page = memory(PAGE);
@@ -234,18 +236,18 @@ pub(super) fn header_seeds() -> Vec<Vec<u8>> {
     Header { clean: true, ..header }.write(&page, Some(turn));
     let mut bytes = vec![0; PAGE];
     page.read(0, &mut bytes);
-    // The second place begins in the middle.
+    // The second copy of the header begins in the middle of the page.
     vec![bytes[..128].to_vec(), bytes[..PAGE / 2 + 128].to_vec()]
 }
 
-/// A whole log.
+/// Returns a whole log.
 pub(super) fn log_seeds() -> Vec<Vec<u8>> {
-    let [first, second] = segments(&written(&transactions_seed()));
+    let [first, second] = segments(&log_with(&transactions_seed()));
     let len = (first.len() as u16).to_le_bytes();
     vec![[&len[..], &first, &second].concat()]
 }
 
-/// What it says.
+/// Returns the transactions of that log.
 pub(super) fn transactions_seeds() -> Vec<Vec<u8>> {
     vec![transactions_seed()]
 }
@@ -259,7 +261,7 @@ fn transactions_seed() -> Vec<u8> {
         let len = u64::from_le_bytes(std::array::from_fn(|at| front[8 + at])) as usize;
         let Some(ops) = behind.get(..len) else { break };
         rest = &behind[len.next_multiple_of(8).min(behind.len())..];
-        // Each part of the tables is described, those too in which there is nothing.
+        // Skip the empty descriptions that the log has for parts of tables without entries.
         if ops.is_empty() {
             continue;
         }
@@ -276,9 +278,13 @@ mod tests {
     use super::*;
 
     /// Or nothing that is made of them comes far.
+    /// Mutations of a bad seed would be refused early.
     #[test]
-    fn the_seeds_are_good() {
-        assert_eq!(log_seeds().iter().map(|seed| log_of(seed)).collect::<Vec<_>>(), [3]);
-        assert_eq!(transactions_seeds().iter().map(|seed| transactions_of(seed)).collect::<Vec<_>>(), [3]);
+    fn three_servers_start_with_each_seed() {
+        assert_eq!(log_seeds().iter().map(|seed| start_on_log(seed)).collect::<Vec<_>>(), [3]);
+        assert_eq!(
+            transactions_seeds().iter().map(|seed| start_on_transactions(seed)).collect::<Vec<_>>(),
+            [3]
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Somebody between a client and a host, who changes what they say to each other: both are honest, and have a key, or TLS.
+//! Fuzzes client and host through a proxy that changes their TCP streams. Both are honest, and use
+//! a key or TLS.
 //!
-//! An input is a list of changes: a stream and a direction, what is done, after how many bytes, and a length with the bytes that are put
-//! there. Nothing may hang or be left behind, and over TLS nothing that was changed may be taken for what was said.
+//! An input is a list of edits. An edit is a byte for stream and direction, a byte for the kind,
+//! two bytes for the position, and a length with the inserted bytes. Nothing may hang or leak. Over
+//! TLS, the client must never accept changed data.
 
 use std::{
     cell::RefCell,
@@ -26,83 +28,83 @@ use rdmabox::{
     tls::{TlsClient, TlsClientFiles, TlsServer, TlsServerFiles},
 };
 
-/// So long client and host wait for what has been taken away.
+/// Timeout of client and host in a run with edits. Lost bytes cost this much time.
 const SHORT: Duration = Duration::from_millis(20);
-/// And where nothing has.
+/// Timeout in a run without edits.
 const LONG: Duration = Duration::from_secs(20);
-/// Bytes of a change, without those that it puts there.
+/// Length of an edit in the input, without the bytes that it inserts.
 const HEAD: usize = 5;
 const STREAMS: u8 = 8;
 const BYTES: usize = 64;
 
-/// What is done to what passes.
+/// An edit of the bytes that pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
-    /// These take the place of as many.
+enum EditKind {
+    /// Replaces as many bytes by these bytes.
     Replace(Vec<u8>),
-    /// These come in front.
+    /// Inserts these bytes.
     Insert(Vec<u8>),
-    /// So many do not pass.
+    /// Removes this number of bytes.
     Drop(usize),
-    /// Nothing passes any more.
+    /// Closes the stream.
     Cut,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Change {
-    /// In the order in which streams are made.
+struct Edit {
+    /// Number of the stream, in the order of connection.
     stream: u8,
     from_host: bool,
     at: u64,
-    what: What,
+    kind: EditKind,
 }
 
-fn changes(mut input: &[u8]) -> Vec<Change> {
-    let mut changes = Vec::new();
-    while let Some((&[which, what, low, high, len], rest)) = input.split_first_chunk::<HEAD>() {
+fn parse_edits(mut input: &[u8]) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    while let Some((&[which, kind, low, high, len], rest)) = input.split_first_chunk::<HEAD>() {
         let (bytes, rest) = rest.split_at(rest.len().min(len.into()));
-        changes.push(Change {
+        edits.push(Edit {
             stream: which % STREAMS,
             from_host: which >= 0x80,
             at: u16::from_le_bytes([low, high]).into(),
-            what: match what % 4 {
-                0 => What::Replace(bytes.to_vec()),
-                1 => What::Insert(bytes.to_vec()),
-                2 => What::Drop(len.into()),
-                _ => What::Cut,
+            kind: match kind % 4 {
+                0 => EditKind::Replace(bytes.to_vec()),
+                1 => EditKind::Insert(bytes.to_vec()),
+                2 => EditKind::Drop(len.into()),
+                _ => EditKind::Cut,
             },
         });
-        // What is dropped or cut has no bytes.
-        input = if what % 4 < 2 { rest } else { &input[HEAD..] };
+        // Drop and Cut have a length, but no bytes.
+        input = if kind % 4 < 2 { rest } else { &input[HEAD..] };
     }
-    changes
+    edits
 }
 
-/// One direction of a stream.
-struct Passage {
-    changes: VecDeque<Change>,
+/// One direction of a proxied stream, with the state of its edits.
+struct Direction {
+    edits: VecDeque<Edit>,
     passed: u64,
     dropping: usize,
     replacing: VecDeque<u8>,
 }
 
-impl Passage {
-    fn new(all: &[Change], stream: u8, from_host: bool) -> Passage {
-        let own = all.iter().filter(|change| change.stream == stream && change.from_host == from_host);
-        let mut changes: Vec<_> = own.cloned().collect();
-        changes.sort_by_key(|change| change.at);
-        Passage { changes: changes.into(), passed: 0, dropping: 0, replacing: VecDeque::new() }
+impl Direction {
+    fn new(all: &[Edit], stream: u8, from_host: bool) -> Direction {
+        let own = all.iter().filter(|edit| edit.stream == stream && edit.from_host == from_host);
+        let mut edits: Vec<_> = own.cloned().collect();
+        edits.sort_by_key(|edit| edit.at);
+        Direction { edits: edits.into(), passed: 0, dropping: 0, replacing: VecDeque::new() }
     }
 
-    /// What becomes of these bytes. False if nothing passes any more.
+    /// Appends the edited bytes to `out`. Returns false if the stream must close.
     fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in bytes {
-            while self.changes.front().is_some_and(|change| change.at <= self.passed) {
-                match self.changes.pop_front().map(|change| change.what) {
-                    Some(What::Replace(bytes)) => self.replacing = bytes.into(),
-                    Some(What::Insert(bytes)) => out.extend(bytes),
-                    Some(What::Drop(count)) => self.dropping = count,
-                    Some(What::Cut) | None => return false,
+            while self.edits.front().is_some_and(|edit| edit.at <= self.passed) {
+                match self.edits.pop_front().map(|edit| edit.kind) {
+                    Some(EditKind::Replace(bytes)) => self.replacing = bytes.into(),
+                    Some(EditKind::Insert(bytes)) => out.extend(bytes),
+                    Some(EditKind::Drop(count)) => self.dropping = count,
+                    Some(EditKind::Cut) | None => return false,
                 }
             }
             self.passed += 1;
@@ -122,7 +124,7 @@ impl Passage {
             out.clear();
             let goes_on = self.pass(&bytes[..count], &mut out) && count > 0;
             if to.write_all(&out).is_err() || !goes_on {
-                // The other direction ends when it is heard of.
+                // Shutting down both streams also ends the other direction.
                 let _ = (to.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
                 return;
             }
@@ -131,7 +133,7 @@ impl Passage {
 }
 
 struct Bench {
-    between: TcpListener,
+    proxy: TcpListener,
     host: (String, u16),
     options: SessionOptions,
     good: Arc<Session>,
@@ -140,7 +142,7 @@ struct Bench {
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// A certificate that is its own authority, for both sides.
+/// Creates a self-signed certificate and returns the TLS configurations of both sides.
 fn certified(dir: &Path) -> Outcome<(Arc<TlsServer>, TlsClient)> {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
     let (certificate, key) = (dir.join("server.pem"), dir.join("server.key"));
@@ -184,7 +186,7 @@ impl Bench {
         let good = Session::connect(&address, &options)?;
         let Address::Tcp { host, port } = address else { return Err("no TCP".into()) };
         Ok(Bench {
-            between: TcpListener::bind("127.0.0.1:0")?,
+            proxy: TcpListener::bind("127.0.0.1:0")?,
             host: (host, port),
             options,
             good,
@@ -192,12 +194,12 @@ impl Bench {
         })
     }
 
-    /// A client's work, through whoever is between. What it reads, of what it wrote.
-    fn client(&self, changed: bool) -> Outcome<(Vec<u8>, Vec<u8>)> {
-        let timeout = if changed { SHORT } else { LONG };
+    /// Connects through the proxy, writes, and reads. Returns the written bytes and the bytes read.
+    fn run_client(&self, is_edited: bool) -> Outcome<(Vec<u8>, Vec<u8>)> {
+        let timeout = if is_edited { SHORT } else { LONG };
         let options =
             SessionOptions { connect_timeout: timeout, operation_timeout: timeout, ..self.options.clone() };
-        let port = self.between.local_addr()?.port();
+        let port = self.proxy.local_addr()?.port();
         let session = Session::connect(&Address::Tcp { host: "127.0.0.1".into(), port }, &options)?;
         let place = Lender::locate(&session)?.base;
         let written: Vec<u8> = (0..BYTES as u8).collect();
@@ -208,11 +210,11 @@ impl Bench {
         Ok((written, read))
     }
 
-    /// Connections that come, until one comes at the end.
-    fn be_between(&self, changes: &[Change], over: &AtomicBool) {
+    /// Proxies connections until one arrives after `over` is set.
+    fn run_proxy(&self, edits: &[Edit], over: &AtomicBool) {
         thread::scope(|scope| {
             for stream in 0.. {
-                let Ok((client, _)) = self.between.accept() else { return };
+                let Ok((client, _)) = self.proxy.accept() else { return };
                 if over.load(Ordering::Acquire) {
                     return;
                 }
@@ -220,7 +222,7 @@ impl Bench {
                 let client = Arc::new(client);
                 let host = Arc::new(host);
                 let (there, back) =
-                    [false, true].map(|back| Passage::new(changes, stream % STREAMS, back)).into();
+                    [false, true].map(|back| Direction::new(edits, stream % STREAMS, back)).into();
                 let ends = (Arc::clone(&client), Arc::clone(&host));
                 scope.spawn(move || there.run(&ends.0, &ends.1));
                 scope.spawn(move || back.run(&host, &client));
@@ -228,13 +230,13 @@ impl Bench {
         });
     }
 
-    fn meet(&self, changes: &[Change]) -> Outcome<(Vec<u8>, Vec<u8>)> {
+    fn exchange(&self, edits: &[Edit]) -> Outcome<(Vec<u8>, Vec<u8>)> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| self.be_between(changes, &over));
-            let outcome = self.client(!changes.is_empty());
+            scope.spawn(|| self.run_proxy(edits, &over));
+            let outcome = self.run_client(!edits.is_empty());
             over.store(true, Ordering::Release);
-            TcpStream::connect(self.between.local_addr()?)?;
+            TcpStream::connect(self.proxy.local_addr()?)?;
             outcome
         })
     }
@@ -242,12 +244,12 @@ impl Bench {
 
 fn run(bench: &mut Option<Bench>, with_tls: bool, input: &[u8]) {
     let bench = bench.get_or_insert_with(|| Bench::new(with_tls).unwrap_or_else(|e| panic!("no host: {e}")));
-    let changes = changes(input);
-    match bench.meet(&changes) {
+    let edits = parse_edits(input);
+    match bench.exchange(&edits) {
         Ok((written, read)) => {
-            assert!(!with_tls || written == read, "what was changed is taken for what was said")
+            assert!(!with_tls || written == read, "the client accepted changed data over TLS")
         }
-        Err(e) => assert!(!changes.is_empty(), "nobody changed anything: {e}"),
+        Err(e) => assert!(!edits.is_empty(), "failed without edits: {e}"),
     }
     let located = Lender::locate(&bench.good);
     assert!(located.is_ok(), "the honest session: {located:?}");
@@ -258,17 +260,17 @@ thread_local! {
     static TLS: RefCell<Option<Bench>> = const { RefCell::new(None) };
 }
 
-/// Takes an input, with keys.
+/// Runs an input with a key.
 pub(super) fn keys(input: &[u8]) {
     KEYS.with_borrow_mut(|bench| run(bench, false, input));
 }
 
-/// The same with TLS.
+/// Runs an input with TLS.
 pub(super) fn tls(input: &[u8]) {
     TLS.with_borrow_mut(|bench| run(bench, true, input));
 }
 
-/// Nothing, and one change of each kind in each stream and direction, early and late.
+/// Returns an empty input, and one edit of each kind for each stream, direction and position.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![Vec::new()];
     for stream in [0, 1, 2, 0x80, 0x81, 0x82] {
@@ -286,24 +288,24 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn pass(input: &[u8], pieces: usize) -> (Vec<u8>, bool) {
-        let mut passage = Passage::new(&changes(input), 1, false);
-        let (said, mut out) = (b"0123456789".as_slice(), Vec::new());
-        let goes_on = said.chunks(pieces).all(|piece| passage.pass(piece, &mut out));
+    fn pass(input: &[u8], chunk: usize) -> (Vec<u8>, bool) {
+        let mut direction = Direction::new(&parse_edits(input), 1, false);
+        let (bytes, mut out) = (b"0123456789".as_slice(), Vec::new());
+        let goes_on = bytes.chunks(chunk).all(|piece| direction.pass(piece, &mut out));
         (out, goes_on)
     }
 
     #[test]
-    fn changes_are_made_where_they_belong() {
+    fn edits_apply_at_their_position_of_their_stream_and_direction() {
         for pieces in [1, 3, 10] {
             assert_eq!(pass(b"", pieces), (b"0123456789".to_vec(), true));
             assert_eq!(pass(b"\x01\0\x02\0\x02ab", pieces), (b"01ab456789".to_vec(), true));
             assert_eq!(pass(b"\x01\x01\x02\0\x02ab", pieces), (b"01ab23456789".to_vec(), true));
             assert_eq!(pass(b"\x01\x02\x02\0\x03", pieces), (b"0156789".to_vec(), true));
             assert_eq!(pass(b"\x01\x03\x04\0\x00", pieces), (b"0123".to_vec(), false));
-            // Another stream, and the other direction.
+            // Edits of another stream and of the other direction have no effect.
             assert_eq!(pass(b"\x02\x03\x04\0\x00\x81\x03\x04\0\x00", pieces), (b"0123456789".to_vec(), true));
-            // One behind the other, in any order.
+            // Two edits, not in the order of their positions.
             assert_eq!(
                 pass(b"\x01\x02\x08\0\x01\x01\x01\x01\0\x01!", pieces),
                 (b"0!12345679".to_vec(), true)
