@@ -1,4 +1,5 @@
-//! Much that stays as it is while everything around it changes: files that are written once, and looked at again.
+//! Files that are written once and then stay unchanged, to detect corruption while everything
+//! around them changes.
 
 use std::{
     fs::{self, File},
@@ -8,20 +9,20 @@ use std::{
 
 use crate::{Error, Result, content};
 
-/// Bytes of a file; the last one may be shorter.
+/// Length of a file in bytes; the last file may be shorter.
 const FILE: u64 = 16 << 20;
-/// Bytes that are written or looked at together.
+/// Number of bytes that are written or checked at a time.
 const PIECE: u64 = 1 << 20;
-/// No user has such streams.
+/// Bit of the stream numbers of these files. No user has streams with this bit.
 const STREAM: u64 = 1 << 60;
 
-/// Files of a mount.
+/// The unchanging files of a mount.
 #[derive(Debug)]
 pub(crate) struct Bulk {
     bytes: u64,
 }
 
-/// The file that has a piece, and where.
+/// Returns the file of a piece, its stream, and the offset in the file.
 fn place(mount: &Path, piece: u64) -> (PathBuf, u64, u64) {
     let at = piece * PIECE;
     let number = at / FILE;
@@ -29,7 +30,7 @@ fn place(mount: &Path, piece: u64) -> (PathBuf, u64, u64) {
 }
 
 impl Bulk {
-    /// Writes so many bytes, in whole pieces.
+    /// Writes files of `bytes` in total, rounded down to whole pieces.
     pub(crate) fn write(mount: &Path, bytes: u64) -> Result<Bulk> {
         let bulk = Bulk { bytes: bytes / PIECE * PIECE };
         fs::create_dir(mount.join("bulk")).map_err(Error::io("mkdir"))?;
@@ -43,7 +44,7 @@ impl Bulk {
         Ok(bulk)
     }
 
-    /// How many there are.
+    /// Returns the total number of bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -52,21 +53,21 @@ impl Bulk {
         self.bytes / PIECE
     }
 
-    /// Looks at a piece somewhere.
-    pub(crate) fn look_somewhere(&self, mount: &Path, random: &mut fastrand::Rng) -> Result<()> {
+    /// Checks one random piece.
+    pub(crate) fn check_one(&self, mount: &Path, random: &mut fastrand::Rng) -> Result<()> {
         match self.pieces() {
             0 => Ok(()),
-            pieces => look(mount, random.u64(..pieces)),
+            pieces => check(mount, random.u64(..pieces)),
         }
     }
 
-    /// Looks at everything.
-    pub(crate) fn look_at_all(&self, mount: &Path) -> Result<()> {
-        (0..self.pieces()).try_for_each(|piece| look(mount, piece))
+    /// Checks all pieces.
+    pub(crate) fn check_all(&self, mount: &Path) -> Result<()> {
+        (0..self.pieces()).try_for_each(|piece| check(mount, piece))
     }
 }
 
-fn look(mount: &Path, piece: u64) -> Result<()> {
+fn check(mount: &Path, piece: u64) -> Result<()> {
     let (path, stream, at) = place(mount, piece);
     let mut data = vec![0; PIECE as usize];
     let file = File::open(&path).map_err(Error::io("open"))?;
@@ -82,20 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_changed_is_found() {
+    fn a_changed_byte_or_length_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let mut random = fastrand::Rng::new();
         let bulk = Bulk::write(dir.path(), FILE + 2 * PIECE + 5).unwrap();
         assert_eq!(bulk.bytes(), FILE + 2 * PIECE);
         assert_eq!(fs::metadata(dir.path().join("bulk/file1")).unwrap().len(), 2 * PIECE);
-        bulk.look_at_all(dir.path()).unwrap();
-        bulk.look_somewhere(dir.path(), &mut random).unwrap();
+        bulk.check_all(dir.path()).unwrap();
+        bulk.check_one(dir.path(), &mut random).unwrap();
         let last = File::options().write(true).open(dir.path().join("bulk/file1")).unwrap();
         last.write_all_at(&[0], 2 * PIECE - 1).unwrap();
-        let error = bulk.look_at_all(dir.path()).unwrap_err().to_string();
+        let error = bulk.check_all(dir.path()).unwrap_err().to_string();
         assert!(error.ends_with("bulk/file1: byte 2097151 is wrong"), "{error}");
         last.set_len(PIECE).unwrap();
-        assert!(matches!(bulk.look_at_all(dir.path()), Err(Error::Io { .. })));
-        Bulk::write(&dir.path().join("bulk"), 5).unwrap().look_somewhere(dir.path(), &mut random).unwrap();
+        assert!(matches!(bulk.check_all(dir.path()), Err(Error::Io { .. })));
+        Bulk::write(&dir.path().join("bulk"), 5).unwrap().check_one(dir.path(), &mut random).unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! Many mounts, each with a process and users of its own, for long: nothing goes wrong, nothing takes long, nothing grows.
+//! Runs one user on each of many mounts for a long time. Checks errors, the longest operation, and
+//! growth of memory.
 
 use std::{
     sync::{
@@ -13,30 +14,30 @@ use crate::{
     Result,
     memory::{Memory, growth},
     report::Report,
-    stand::{Mount, Plan, Stand},
+    testbed::{Mount, Plan, Testbed},
     user::{Tally, User, counted},
 };
 
-/// No operation may take longer.
+/// Limit for the longest operation.
 const LONGEST: Duration = Duration::from_secs(2);
-/// How much the memory of a process may grow in the second half of the time, in percent.
+/// Allowed growth of a process's memory in the second half of the run, in percent.
 const FLAT: f64 = 1.0;
-/// How often memory is looked at.
+/// Number of memory samples in a run.
 const SAMPLES: u32 = 20;
 
-/// The memory of the server and of all clients at a moment.
+/// Memory of the server and of all clients at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Duration,
     server: Memory,
-    /// What the clients have of their own, in all: the rest is the server's, which they have mapped.
+    /// Sum of the clients' private memory. Their other memory is the server's, which they map.
     clients: u64,
 }
 
-/// Has users in so many mounts for so long.
+/// Runs users on `clients` mounts for `time`.
 pub(crate) fn run(plan: &Plan, clients: u32, time: Duration) -> Result<Report> {
-    let mut stand = Stand::start(plan)?;
-    let mounts = (0..clients).map(|_| stand.mount()).collect::<Result<Vec<_>>>()?;
+    let mut testbed = Testbed::start(plan)?;
+    let mounts = (0..clients).map(|_| testbed.mount()).collect::<Result<Vec<_>>>()?;
     let users =
         (1..).zip(&mounts).map(|(id, mount)| User::new(&mount.point, id)).collect::<Result<Vec<_>>>()?;
     let stop = AtomicBool::new(false);
@@ -46,11 +47,11 @@ pub(crate) fn run(plan: &Plan, clients: u32, time: Duration) -> Result<Report> {
         for (user, seen) in users.into_iter().zip(&seen) {
             let stop = &stop;
             scope.spawn(move || {
-                let tally = user.use_it(stop, |tally| *lock(seen) = tally.clone());
+                let tally = user.run(stop, |tally| *lock(seen) = tally.clone());
                 *lock(seen) = tally;
             });
         }
-        let watched = watch(&mut stand, &mounts, (plan, time), &seen, &mut samples);
+        let watched = watch(&mut testbed, &mounts, (plan, time), &seen, &mut samples);
         stop.store(true, Ordering::Relaxed);
         watched
     });
@@ -60,7 +61,7 @@ pub(crate) fn run(plan: &Plan, clients: u32, time: Duration) -> Result<Report> {
     for mount in mounts {
         mount.unmount()?;
     }
-    stand.stop()?;
+    testbed.stop()?;
     Ok(report((clients, time, plan.short), &tally, count, &samples))
 }
 
@@ -74,9 +75,9 @@ fn sum(seen: &[Mutex<Tally>]) -> Tally {
     all
 }
 
-/// Looks at memory from time to time, and prints a line each time.
+/// Samples memory at regular intervals and prints a line for each sample.
 fn watch(
-    stand: &mut Stand<'_>,
+    testbed: &mut Testbed<'_>,
     mounts: &[Mount],
     (plan, time): (&Plan, Duration),
     seen: &[Mutex<Tally>],
@@ -94,7 +95,7 @@ fn watch(
         for mount in mounts {
             clients += Memory::of(mount.process())?.own;
         }
-        let sample = Sample { at: began.elapsed(), server: stand.memory()?, clients };
+        let sample = Sample { at: began.elapsed(), server: testbed.memory()?, clients };
         let tally = sum(seen);
         println!(
             "| {:>6.0} | {:>10} | {:>6} | {:>10} | {:>12} | {:>12} |",
@@ -141,7 +142,8 @@ fn report(
     report
 }
 
-/// The most in the third quarter, and the most in the last one: what goes up and down is not growth.
+/// Returns the maximum in the third quarter and the maximum in the last quarter. Fluctuations
+/// therefore do not count as growth.
 fn second_half(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> (u64, u64) {
     let half = &samples[samples.len() / 2..];
     let (third, last) = half.split_at(half.len() / 2);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_at_the_beginning_and_waves_are_none() {
+    fn initial_growth_and_fluctuations_are_not_growth() {
         let waves = samples([10, 500, 800, 990, 1000, 900, 1000, 950]);
         assert_eq!(second_half(&waves, |sample| sample.clients), (1000, 1000));
         let grows = samples(100..108);
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_is_said() {
+    fn a_missed_requirement_fails_the_report() {
         let all = samples([1000; 8]);
         let fine = Tally {
             operations: 5,

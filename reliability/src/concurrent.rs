@@ -24,7 +24,7 @@ use clap::Args;
 use crate::{
     Result,
     report::Report,
-    stand::{Plan, Stand},
+    testbed::{Plan, Testbed},
 };
 use field::{Caches, Failure, Field};
 use program::{Kind, Program, Shape, draw};
@@ -32,10 +32,10 @@ use program::{Kind, Program, Shape, draw};
 /// The longest sequence of operations that is shown.
 const MOST_SHOWN: usize = 60;
 
-/// How many, for how long, and which operations.
+/// Options of the trial.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Seconds that runs are begun in
+    /// Seconds in which new runs begin
     #[arg(long, value_name = "SECS", default_value_t = 30)]
     seconds: u64,
     /// Seed of the first run; the next run has the next number [default: a new one]
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     /// Workers of each mount
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3))]
     workers: u32,
-    /// What the kernel keeps for the mounts; mixed: auto and none in turn
+    /// Kernel caching of the mounts; mixed: auto and none in turn
     #[arg(long, value_parser = ["auto", "none", "mixed"], default_value = "auto")]
     cache: String,
     /// Kinds of operations
@@ -64,16 +64,16 @@ pub(crate) struct Options {
         default_value = "data,appends,direct,names,attributes,locks"
     )]
     operations: Vec<Kind>,
-    /// One of so many rounds kills a client; 0: none does
+    /// Kill a client in one of N rounds; 0: never
     #[arg(long, default_value_t = 0)]
     kill_every: u64,
     /// Reads of open files see each write that returned before, also with --cache auto
     #[arg(long)]
     coherent: bool,
-    /// Run in this directory instead, to see whether the model allows what a local file system does
+    /// Run in this directory instead, to check that the model accepts a local file system
     #[arg(long, value_name = "DIR", conflicts_with = "kill_every")]
     local: Option<PathBuf>,
-    /// Seconds to look for a shorter sequence that fails, too
+    /// Seconds to search for a shorter sequence that also fails
     #[arg(long, value_name = "SECS", default_value_t = 30)]
     shrink: u64,
 }
@@ -94,7 +94,7 @@ impl Options {
     }
 }
 
-/// What all runs did.
+/// Totals of all runs.
 #[derive(Debug, Default)]
 struct Total {
     runs: u64,
@@ -105,7 +105,7 @@ struct Total {
     failed: Option<String>,
 }
 
-/// Runs random programs until the time is over, or one fails.
+/// Runs random programs until the time is over or a program fails.
 pub(crate) fn run(plan: &Plan, options: &Options) -> Result<Report> {
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000_000));
     let (shape, caches) = (options.shape(), options.caches());
@@ -113,7 +113,7 @@ pub(crate) fn run(plan: &Plan, options: &Options) -> Result<Report> {
     println!("{about}: first seed {seed}");
     let mut field = match &options.local {
         Some(directory) => Field::local(directory, caches, shape.workers),
-        None => Field::start(Stand::start(plan)?, caches, shape.workers)?,
+        None => Field::start(Testbed::start(plan)?, caches, shape.workers)?,
     };
     let (began, mut total) = (Instant::now(), Total::default());
     while began.elapsed() < Duration::from_secs(options.seconds)
@@ -158,7 +158,7 @@ fn shorten(field: &mut Field<'_>, options: &Options, program: &Program, failure:
     let mut last = None;
     let (begin, limit) = (Instant::now(), Duration::from_secs(options.shrink));
     let mut fails = |candidate: &Program| -> Result<bool> {
-        // What happens at the same time does not always happen in the same order.
+        // Concurrent operations do not run in the same order every time.
         for _ in 0..8 {
             if begin.elapsed() >= limit {
                 return Ok(false);

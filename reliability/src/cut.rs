@@ -1,5 +1,7 @@
-//! A mount that is cut off for longer than its lease: whoever uses it is told in time, nothing hangs, what it had goes to others,
-//! nothing that it wrote arrives late, and it is of use again when the network is there.
+//! Cuts a mount off from the network for longer than its lease.
+//!
+//! Writers must get an error in time, and nothing may hang. The locks and files of the mount go to
+//! others, and no old write may arrive later. The mount must work again when the network is back.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,56 +20,56 @@ use crate::{
     network::{Host, Network},
     processes::stuck,
     report::Report,
-    stand::{Mount, Plan, Stand, time_until},
+    testbed::{Mount, Plan, Testbed, time_until},
 };
 
-/// A server's lease, unless it is told another one.
+/// Default lease of a server.
 const LEASE: Duration = Duration::from_secs(20);
-/// What nobody waits for longer than the lease.
+/// Allowed delay after the lease.
 const AFTER: Duration = Duration::from_secs(5);
-/// What asks no server has to come to an end within this.
+/// Limit for operations that need no reply from a server.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// Something that should come has not come at all after this.
+/// Time after which an awaited event counts as missing.
 const NEVER: Duration = Duration::from_secs(120);
-/// A mount has to be of use within this when the network is there again.
-const AGAIN: Duration = Duration::from_secs(5);
-/// Bytes of a file that several write to.
+/// Limit for the mount to work again after the network is back.
+const WORKS_WITHIN: Duration = Duration::from_secs(5);
+/// Length in bytes of a file that several threads write to.
 const LEN: u64 = 8 << 20;
-/// Bytes of a write.
+/// Length of a write in bytes.
 const PIECE: usize = 64 << 10;
-/// Who writes, on the mount that is cut off.
+/// Number of writers on the mount that is cut off.
 const WRITERS: u64 = 4;
-/// The bytes that he writes, and those of who comes after.
+/// Stream of these writers, and stream of the writers that come after them.
 const OLD: u64 = 1;
 const NEW: u64 = 2;
 
-/// What one cut has shown.
+/// Measurements of one cut.
 #[derive(Debug, Default)]
 struct Found {
-    /// From the cut until the last of the writers was told.
+    /// Time from the cut until the last writer got its error.
     told: Duration,
-    /// The longest `stat`.
+    /// Duration of the longest `stat`.
     stat: Duration,
-    /// From the beginning of `fusermount3 -u` until the mount's process had ended.
+    /// Time from the start of `fusermount3 -u` until the mount's process ended.
     unmounted: Duration,
-    /// From SIGKILL of a program that waits for a write until its end.
+    /// Time from SIGKILL of a program that is blocked in a write until its end.
     program_killed: Duration,
-    /// From SIGKILL of a mount until the program that waits for it was told.
+    /// Time from SIGKILL of a mount until its blocked program got an error.
     mount_killed: Duration,
-    /// From the cut until another mount got its lock.
+    /// Time from the cut until another mount got the lock of the mount that is cut off.
     lock: Duration,
-    /// From the end of the cut until the mount was of use.
-    again: Duration,
-    /// Bytes that are not those of who wrote last.
+    /// Time from the end of the cut until the mount worked again.
+    works_again: Duration,
+    /// Number of bytes that are not from the last writer.
     late: u64,
-    /// Bytes that were looked at.
-    looked_at: u64,
-    /// Threads that no signal reaches.
+    /// Number of bytes that were checked.
+    checked: u64,
+    /// Threads that are stuck in an uninterruptible wait.
     stuck: Vec<String>,
 }
 
 impl Found {
-    /// The worse of two.
+    /// Merges two measurements. Keeps the worse values.
     fn and(self, other: Found) -> Found {
         Found {
             told: self.told.max(other.told),
@@ -76,15 +78,15 @@ impl Found {
             program_killed: self.program_killed.max(other.program_killed),
             mount_killed: self.mount_killed.max(other.mount_killed),
             lock: self.lock.max(other.lock),
-            again: self.again.max(other.again),
+            works_again: self.works_again.max(other.works_again),
             late: self.late + other.late,
-            looked_at: self.looked_at + other.looked_at,
+            checked: self.checked + other.checked,
             stuck: self.stuck.into_iter().chain(other.stuck).collect(),
         }
     }
 }
 
-/// Cuts so many times, with a server that has this lease, or the one that servers have.
+/// Cuts `times` times, with the given lease or the default lease of the server.
 pub(crate) fn run(plan: &Plan, times: u32, lease: Option<Duration>) -> Result<Report> {
     let network = Network::make()?;
     let mut all = Found::default();
@@ -106,32 +108,32 @@ pub(crate) fn run(plan: &Plan, times: u32, lease: Option<Duration>) -> Result<Re
     check("another mount got the lock after", all.lock, &within, limit);
     check("fusermount3 -u took", all.unmounted, "within 2 s", AT_ONCE);
     check("programs of a killed mount were told after", all.mount_killed, "within 2 s", AT_ONCE);
-    check("of use again, when the network was, after", all.again, "within 5 s", AGAIN);
-    let found = format!("{} of {}", all.late, all.looked_at);
+    check("of use again, when the network was, after", all.works_again, "within 5 s", WORKS_WITHIN);
+    let found = format!("{} of {}", all.late, all.checked);
     report.check("bytes of before where others had written since", found, "none", all.late == 0);
     report.check("threads that no signal reaches", all.stuck.len(), "none", all.stuck.is_empty());
     all.stuck.iter().for_each(|thread| report.note("stuck", thread));
     Ok(report)
 }
 
-/// How long a cut lasts.
+/// Returns the duration of a cut.
 fn time(lease: Duration) -> Duration {
     lease + AFTER
 }
 
 fn cut(plan: &Plan, network: &Network, lease: Option<Duration>) -> Result<Found> {
-    // Whoever opens what the mount that is cut off keeps waits for its answer, and must be willing to wait for longer than the server is:
-    // that is so with what both have if nothing is said, too.
+    // An open that conflicts with the cache of the disconnected mount waits for a recall. The
+    // client's timeout must exceed the recall timeout of the server, as the defaults do.
     let server = lease.map_or_else(Vec::new, |lease| {
         [seconds("--lease", lease), seconds("--recall-timeout", lease / 4)].concat()
     });
     let fuse = lease.map_or_else(Vec::new, |lease| seconds("--timeout", lease / 2));
     let time = time(lease.unwrap_or(LEASE));
-    let mut stand = Stand::start_at(plan, network, &server)?;
-    let near = stand.mount_at(Host::Server, &fuse)?;
-    let far = stand.mount_at(Host::Client, &fuse)?;
-    let idle = stand.mount_at(Host::Client, &fuse)?;
-    let mut killed = stand.mount_at(Host::Client, &fuse)?;
+    let mut testbed = Testbed::start_at(plan, network, &server)?;
+    let near = testbed.mount_at(Host::Server, &fuse)?;
+    let far = testbed.mount_at(Host::Client, &fuse)?;
+    let idle = testbed.mount_at(Host::Client, &fuse)?;
+    let mut killed = testbed.mount_at(Host::Client, &fuse)?;
     let locked = make(&far.point, "locked")?;
     flock(&locked, FlockOperation::LockExclusive).map_err(|e| Error::io("lock")(e.into()))?;
     let unlinked = make(&far.point, "unlinked")?;
@@ -147,77 +149,78 @@ fn cut(plan: &Plan, network: &Network, lease: Option<Duration>) -> Result<Found>
             .collect();
         let waits = scope.spawn(|| write(&waits, begun));
         let busy = time_until(NEVER, || begun.load(Ordering::Relaxed) > 100);
-        let cut = stand.run(&network.losing(100)).map(|()| Instant::now());
-        let looks = scope.spawn(move || look(point, time));
+        let cut = testbed.run(&network.losing(100)).map(|()| Instant::now());
+        let stats = scope.spawn(move || stat_repeatedly(point, time));
         let outcome = cut.and_then(|cut| {
-            busy.ok_or_else(|| Error::Wrong("a mount does not get to write".into()))?;
-            let dead = while_cut(&mut stand, (&far, &near), (idle, &mut killed), cut, &mut found)?;
+            busy.ok_or_else(|| Error::Wrong("the writers made no progress before the cut".into()))?;
+            let dead = while_cut(&mut testbed, (&far, &near), (idle, &mut killed), cut, &mut found)?;
             thread::sleep((cut + time).saturating_duration_since(Instant::now()));
             Ok((cut, dead))
         });
-        stand.run(&network.healing())?;
+        testbed.run(&network.healing())?;
         let healed = Instant::now();
-        // It needs no space: there is none.
+        // mkdir works without free space, and there is none.
         let mut last = None;
-        let again = time_until(NEVER, || {
+        let works_again = time_until(NEVER, || {
             let made = fs::create_dir(far.point.join("again"));
             last = made.err().filter(|e| e.kind() != io::ErrorKind::AlreadyExists);
             last.is_none()
         });
-        found.again = again.ok_or_else(|| {
+        found.works_again = works_again.ok_or_else(|| {
             let last = last.map_or_else(String::new, |e| e.to_string());
-            Error::Wrong(format!("a mount is of no use any more: {last}; it says {}", far.last_words()))
+            Error::Wrong(format!("the mount does not work again: {last}; its output: {}", far.last_words()))
         })?;
         let ended = |writer: thread::ScopedJoinHandle<'_, Instant>| writer.join().unwrap_or(healed);
         let (cut, dead) = outcome?;
         found.told = writers.into_iter().map(ended).max().unwrap_or(healed).saturating_duration_since(cut);
         found.mount_killed = ended(waits).saturating_duration_since(dead);
-        found.stat = looks.join().unwrap_or(NEVER);
+        found.stat = stats.join().unwrap_or(NEVER);
         Ok::<_, Error>(())
     })?;
     drop((locked, unlinked, waits));
-    // Through mounts that have none of it yet: what is seen is the server's.
-    let last = stand.mount_at(Host::Server, &fuse)?;
+    // These mounts have not cached the files, so they read the server's bytes.
+    let last = testbed.mount_at(Host::Server, &fuse)?;
     for path in [last.point.join("locked"), last.point.join("filler"), far.point.join("locked")] {
         let bytes = fs::read(path).map_err(Error::io("reading what was written"))?;
-        found.looked_at += bytes.len() as u64;
+        found.checked += bytes.len() as u64;
         found.late += content::wrong(NEW, 0, &bytes);
     }
-    let processes = [far.process(), near.process(), last.process(), stand.server(), std::process::id()];
+    let processes = [far.process(), near.process(), last.process(), testbed.server(), std::process::id()];
     found.stuck = stuck(&processes);
     [far, near, last].into_iter().try_for_each(Mount::unmount)?;
     drop(killed);
-    stand.stop()?;
+    testbed.stop()?;
     Ok(found)
 }
 
-/// All that is tried while the network is cut. When a mount was killed.
+/// Runs all tests that need the cut. Returns the time at which a mount was killed.
 fn while_cut(
-    stand: &mut Stand<'_>,
+    testbed: &mut Testbed<'_>,
     (far, near): (&Mount, &Mount),
     (idle, killed): (Mount, &mut Mount),
     cut: Instant,
     found: &mut Found,
 ) -> Result<Instant> {
-    // A program that waits for its write, and is killed.
+    // This program is killed while it is blocked in a write.
     let written = far.point.join("program").display().to_string();
-    stand.run(&format!("dd if=/dev/zero of='{written}' bs=64k count=1000 2>dd.log & killed=$!"))?;
+    testbed.run(&format!("dd if=/dev/zero of='{written}' bs=64k count=1000 2>dd.log & killed=$!"))?;
     let began = Instant::now();
-    idle.unmount_by(stand)?;
+    idle.unmount_by(testbed)?;
     found.unmounted = began.elapsed();
     let began = Instant::now();
-    stand.run("kill -KILL $killed")?;
+    testbed.run("kill -KILL $killed")?;
     let dead = Instant::now();
     killed.kill()?;
-    stand.run("wait $killed || true")?;
+    testbed.run("wait $killed || true")?;
     found.program_killed = began.elapsed();
 
     let path = near.point.join("locked");
     let taken = OpenOptions::new().read(true).write(true).open(&path).map_err(Error::io("open"))?;
     let got = time_until(NEVER, || flock(&taken, FlockOperation::NonBlockingLockExclusive).is_ok());
-    got.ok_or_else(|| Error::Wrong("the lock of a mount that is cut off is never free".into()))?;
+    got.ok_or_else(|| Error::Wrong("the lock of the disconnected mount is never released".into()))?;
     found.lock = cut.elapsed();
-    // All that it had is written by others: the file that it had locked, and with all other space that of the one that it had open.
+    // Overwrite everything that the disconnected mount had: the locked file, and all free space,
+    // which includes the space of its unlinked file.
     fill(&taken, LEN).map_err(Error::io("writing what another mount had locked"))?;
     let filler = File::create_new(near.point.join("filler")).map_err(Error::io("create"))?;
     match fill(&filler, u64::MAX) {
@@ -226,7 +229,7 @@ fn while_cut(
     }
 }
 
-/// A file that has all its space.
+/// Creates a file with all of its space allocated.
 fn make(point: &Path, name: &str) -> Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(point.join(name));
     let file = file.map_err(Error::io("create"))?;
@@ -234,7 +237,7 @@ fn make(point: &Path, name: &str) -> Result<File> {
     Ok(file)
 }
 
-/// Writes all over a file until that fails. When it did.
+/// Writes random pieces of a file until a write fails. Returns the time of the failure.
 fn write(file: &File, begun: &AtomicU64) -> Instant {
     let mut bytes = vec![0; PIECE];
     loop {
@@ -247,7 +250,7 @@ fn write(file: &File, begun: &AtomicU64) -> Instant {
     }
 }
 
-/// Writes a file from its beginning, as long as it is to be, or until that fails.
+/// Writes a file from its beginning until it has `len` bytes or a write fails.
 fn fill(file: &File, len: u64) -> io::Result<()> {
     let mut bytes = vec![0; PIECE];
     let mut at = 0;
@@ -258,15 +261,15 @@ fn fill(file: &File, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for names that nobody has asked for, for so long. The longest that it took, whatever came of it.
-fn look(point: &Path, time: Duration) -> Duration {
+/// Calls `stat` with new names for `time`. Returns the longest duration of a call.
+fn stat_repeatedly(point: &Path, time: Duration) -> Duration {
     let began = Instant::now();
     let mut longest = Duration::ZERO;
     let mut number = 0;
     while began.elapsed() < time {
         number += 1;
         let asked = Instant::now();
-        // What is not there is an answer, too.
+        // Success and any error are both fine; only the duration counts.
         let _ = fs::symlink_metadata(point.join(format!("asked{number}")));
         longest = longest.max(asked.elapsed());
         thread::sleep(Duration::from_millis(20));

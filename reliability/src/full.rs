@@ -1,5 +1,5 @@
-//! A server without space: writers are told so and nothing else, what was written is as it was, and what is removed can be
-//! used again.
+//! Fills a server. Writers must get ENOSPC and no other error, written data must stay intact, and
+//! freed space must be usable again.
 
 use std::{
     fs::{self, File},
@@ -13,17 +13,17 @@ use std::{
 use crate::{
     Error, Result, content,
     report::Report,
-    stand::{Plan, Stand, time_until},
+    testbed::{Plan, Testbed, time_until},
 };
 
-/// Sizes of files: when one does not fit any more, smaller ones are tried.
+/// Sizes of the files. When a size no longer fits, the next smaller size is tried.
 const SIZES: [usize; 3] = [4 << 20, 64 << 10, 4 << 10];
-/// Bytes of a write.
+/// Length of a write in bytes.
 const PIECE: usize = 128 << 10;
-/// Part of the memory that has to be usable, in percent.
+/// Required usable part of the memory, in percent.
 const USABLE: f64 = 97.0;
 
-/// A file, as far as it was written.
+/// A file, with the length that was written.
 #[derive(Debug)]
 struct Written {
     name: PathBuf,
@@ -31,7 +31,7 @@ struct Written {
     len: u64,
 }
 
-/// What a writer has met with.
+/// The results of a writer.
 #[derive(Debug, Default)]
 struct Filled {
     files: Vec<Written>,
@@ -44,7 +44,7 @@ impl Filled {
         self.files.iter().map(|file| file.len).sum()
     }
 
-    /// Sorts an error: true if there is no space.
+    /// Records an error. Returns true if it is ENOSPC.
     fn note(&mut self, what: &str, e: &io::Error) -> bool {
         let full = e.kind() == io::ErrorKind::StorageFull;
         match full {
@@ -57,8 +57,8 @@ impl Filled {
 
 /// Fills a server through two mounts, twice.
 pub(crate) fn run(plan: &Plan) -> Result<Report> {
-    let mut stand = Stand::start(plan)?;
-    let mounts = [stand.mount()?, stand.mount()?];
+    let mut testbed = Testbed::start(plan)?;
+    let mounts = [testbed.mount()?, testbed.mount()?];
     let points = [0, 1].map(|at| mounts[at].point.clone());
     let mut report =
         Report::new(format!("a full server of {} MiB over {}", plan.memory >> 20, plan.provider));
@@ -77,7 +77,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     use_full(&points[0], &mut while_full);
     filled.push(while_full);
     note_errors(&mut report, &filled);
-    // Each mount looks at what the other one has written.
+    // Each mount reads the files of the other mount.
     let wrong: Vec<String> =
         filled[..2].iter().zip(points.iter().rev()).flat_map(|(f, p)| wrong(f, p)).collect();
     let count: usize = filled.iter().map(|filled| filled.files.len()).sum();
@@ -95,7 +95,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
             fs::remove_dir_all(path).map_err(Error::io("removing"))?;
         }
     }
-    // The kernel closes in the background.
+    // The kernel releases closed files in the background.
     time_until(Duration::from_secs(30), || free(&points[0]).is_ok_and(|free| free >= plan.memory / 100 * 98));
     let again = fill(&points[1], "again", 9);
     let percent = again.bytes() as f64 * 100.0 / plan.memory as f64;
@@ -106,7 +106,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     for mount in mounts {
         mount.unmount()?;
     }
-    stand.stop()?;
+    testbed.stop()?;
     Ok(report)
 }
 
@@ -118,7 +118,7 @@ fn note_errors(report: &mut Report, filled: &[Filled]) {
     others.iter().take(5).for_each(|text| report.note("error", text));
 }
 
-/// Writes files until not even the smallest fits.
+/// Writes files until not even the smallest size fits.
 fn fill(point: &Path, name: &str, stream: u64) -> Filled {
     let mut filled = Filled::default();
     let dir = PathBuf::from(name);
@@ -138,7 +138,8 @@ fn fill(point: &Path, name: &str, stream: u64) -> Filled {
     filled
 }
 
-/// Writes a file. An error if that went wrong, also for want of space; what was written counts all the same.
+/// Writes a file. Returns an error if any operation failed, ENOSPC included. The bytes written
+/// before the failure count.
 fn write(point: &Path, mut file: Written, size: usize, filled: &mut Filled) -> std::result::Result<(), ()> {
     let handle = match File::create_new(point.join(&file.name)) {
         Ok(handle) => handle,
@@ -168,8 +169,8 @@ fn write(point: &Path, mut file: Written, size: usize, filled: &mut Filled) -> s
     outcome
 }
 
-/// What needs no space works while there is none; what needs some is refused for that reason.
-fn use_full(point: &Path, met: &mut Filled) {
+/// Performs operations on a full file system. Those that need space may fail with ENOSPC.
+fn use_full(point: &Path, errors: &mut Filled) {
     let first = point.join("writer0/0");
     let moved = point.join("writer0/moved");
     let steps: [(&str, io::Result<()>); 7] = [
@@ -183,12 +184,12 @@ fn use_full(point: &Path, met: &mut Filled) {
     ];
     for (what, result) in steps {
         if let Err(e) = result {
-            met.note(what, &e);
+            errors.note(what, &e);
         }
     }
 }
 
-/// Bytes that are free, as statfs(2) tells.
+/// Returns the free bytes according to statvfs(3).
 fn free(point: &Path) -> io::Result<u64> {
     let totals = rustix::fs::statvfs(point)?;
     Ok(totals.f_bavail * totals.f_frsize)
@@ -198,7 +199,7 @@ fn wrong_in(filled: &Filled, point: &Path) -> usize {
     wrong(filled, point).len()
 }
 
-/// Files that are not as they were written, and why.
+/// Returns the files whose content differs from the written content, with the reason.
 fn wrong(filled: &Filled, point: &Path) -> Vec<String> {
     let wrong = |file: &Written| {
         let path = point.join(&file.name);
@@ -217,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_looked_at() {
+    fn a_file_with_other_content_is_found() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("d")).unwrap();
         let mut filled = Filled::default();
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn only_want_of_space_is_expected() {
+    fn only_enospc_is_expected() {
         let mut filled = Filled::default();
         assert!(filled.note("write", &io::ErrorKind::StorageFull.into()));
         assert!(!filled.note("write", &io::ErrorKind::NotConnected.into()));

@@ -1,7 +1,11 @@
-//! A server that is killed while its mounts are used, and started again with the memory that it had: all that was acknowledged is
-//! there, and the mounts go on, each seeing what the others have done. Some of those that are started are killed, too, while they take over or soon after. At the end everything is
-//! looked at once more, by a mount that has seen nothing of it. Where the server makes snapshots it is killed in the middle of them, too, and
-//! at last its memory is lost: what stayed as it was all the while has to come back, and of all else each file with bytes of its own.
+//! Kills the server while mounts are used, and starts it again with the same memory.
+//!
+//! All acknowledged changes must survive, and the mounts must continue, each with a current view of
+//! the others' changes. Some of the new servers are also killed, during or soon after their
+//! takeover. At the end a new mount, which has nothing cached, checks everything.
+//!
+//! A server with snapshots is also killed during a snapshot, and finally its memory is lost. The
+//! restored state must have all unchanged files, and no file may have another file's bytes.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -26,31 +30,33 @@ use crate::{
     Error, Result,
     bulk::Bulk,
     report::Report,
-    shelf::Shelf,
-    stand::{Besides, Mount, Plan, Stand, time_until},
+    shared_dir::SharedDir,
+    testbed::{Mount, Plan, ServerOptions, Testbed, time_until},
     user::{Tally, User, counted},
 };
 
-/// It has to serve again within this.
+/// Limit for the server to serve again.
 const AGAIN_WITHIN: Duration = Duration::from_secs(1);
-/// Something that should come soon has not come at all after this.
+/// Time after which an awaited event counts as missing.
 const NEVER: Duration = Duration::from_secs(60);
-/// Longest time between serving again and the next kill.
+/// Maximum random time between the start of service and the next kill.
 const LONGEST: Duration = Duration::from_millis(400);
-/// One in so many is followed by another one.
+/// One in this number of kills is followed by a kill of the new server.
 const AGAIN: u32 = 4;
-/// Longest time between the beginning of a server and its end then: most take over in less.
+/// Maximum random time from the start of the new server until that kill. Most takeovers are
+/// shorter.
 const SOON: Duration = Duration::from_millis(60);
-/// One in so many bytes of memory stays as it is all the while.
+/// One in this number of bytes of memory belongs to unchanging files.
 const BULK: u64 = 4;
-/// Before one in so many a snapshot is made as a whole; others may all be cut short.
-const WHOLE: u32 = 4;
-/// Losses that are told.
-const TOLD: usize = 5;
-/// Mounts, each with a user.
+/// Before one in this number of kills the server completes a snapshot. The other snapshots may all
+/// be interrupted.
+const COMPLETE_SNAPSHOT: u32 = 4;
+/// Maximum number of failures that the report lists.
+const MAX_LISTED: usize = 5;
+/// Number of mounts with a user.
 const MOUNTS: u32 = 3;
 
-/// What somebody has all the while who asks for nothing: a lock, and an open file without a name.
+/// State that a mount holds without sending requests: a lock, and an open file without a name.
 struct Holder {
     locked: File,
     nameless: File,
@@ -73,7 +79,7 @@ impl Holder {
         make().map_err(Error::io("a lock and a file without a name"))
     }
 
-    /// Whether it is all there, and `other` mounts see the lock.
+    /// Checks that the file has its bytes and that the mount `other` sees the lock.
     fn has_all(&self, other: &Path) -> Result<()> {
         let mut bytes = [0; Holder::BYTES.len()];
         let read = self.nameless.read_exact_at(&mut bytes, 5000);
@@ -91,16 +97,17 @@ impl Holder {
     }
 }
 
-/// Kills the server so many times.
-pub(crate) fn run(plan: &Plan, times: u32, does: Besides) -> Result<Report> {
-    let mut stand = Stand::start_kept(plan, does)?;
-    let mounts = (0..MOUNTS).map(|_| stand.mount()).collect::<Result<Vec<_>>>()?;
-    let shelves: Arc<[Shelf]> =
-        (1..).zip(&mounts).map(|(id, mount)| Shelf::new(&mount.point, id)).collect::<Result<_>>()?;
-    let user =
-        |(at, mount): (usize, &Mount)| Ok(User::new(&mount.point, at as u64 + 1)?.with_shelf(&shelves, at));
+/// Kills the server `times` times.
+pub(crate) fn run(plan: &Plan, times: u32, options: ServerOptions) -> Result<Report> {
+    let mut testbed = Testbed::start_kept(plan, options)?;
+    let mounts = (0..MOUNTS).map(|_| testbed.mount()).collect::<Result<Vec<_>>>()?;
+    let shared_dirs: Arc<[SharedDir]> =
+        (1..).zip(&mounts).map(|(id, mount)| SharedDir::new(&mount.point, id)).collect::<Result<_>>()?;
+    let user = |(at, mount): (usize, &Mount)| {
+        Ok(User::new(&mount.point, at as u64 + 1)?.with_shared_dirs(&shared_dirs, at))
+    };
     let users = mounts.iter().enumerate().map(user).collect::<Result<Vec<_>>>()?;
-    let (beside, holding) = (stand.mount()?, stand.mount()?);
+    let (beside, holding) = (testbed.mount()?, testbed.mount()?);
     let holder = Holder::new(&holding.point)?;
     let bulk = Bulk::write(&beside.point, plan.memory / BULK)?;
     let (mut lost, mut killed_soon, mut torn) = (Vec::new(), 0_u32, 0_u32);
@@ -108,7 +115,7 @@ pub(crate) fn run(plan: &Plan, times: u32, does: Besides) -> Result<Report> {
     let mut random = fastrand::Rng::new();
     let (killed, mut users) = thread::scope(|scope| {
         let running: Vec<_> =
-            users.into_iter().map(|user| scope.spawn(|| user.use_it_for_now(&stop, |_| {}))).collect();
+            users.into_iter().map(|user| scope.spawn(|| user.run_and_return(&stop, |_| {}))).collect();
         let probe = beside.point.join("probe");
         let mut kill_one = |number: u32, longest: Option<Duration>| -> Result<Option<Duration>> {
             plan.interrupt.check()?;
@@ -116,33 +123,33 @@ pub(crate) fn run(plan: &Plan, times: u32, does: Besides) -> Result<Report> {
                 |longest: Duration| random.u32(..=longest.as_micros() as u32) * Duration::from_micros(1);
             thread::sleep(up_to(LONGEST));
             let soon = up_to(SOON);
-            if does.persist {
-                if number.is_multiple_of(WHOLE) {
-                    await_snapshot(&stand)?;
+            if options.persist {
+                if number.is_multiple_of(COMPLETE_SNAPSHOT) {
+                    await_snapshot(&testbed)?;
                 }
-                // It is under way then, or nearly over.
-                stand.signal_server(Signal::USR1)?;
+                // A snapshot begins. The kill comes during it or shortly after it.
+                testbed.signal_server(Signal::USR1)?;
                 thread::sleep(up_to(SOON));
             }
             match random.u32(..AGAIN) {
                 0 => {
                     killed_soon += 1;
-                    stand.kill_two_servers(soon)?;
+                    testbed.kill_two_servers(soon)?;
                 }
-                _ => stand.kill_server()?,
+                _ => testbed.kill_server()?,
             }
-            torn += u32::from(does.persist && stand.snapshots()?.1);
+            torn += u32::from(options.persist && testbed.snapshots()?.1);
             let began = Instant::now();
-            stand.serve_again()?;
+            testbed.serve_again()?;
             let serves =
                 time_until(NEVER, || fs::write(&probe, b"x").is_ok() && fs::remove_file(&probe).is_ok());
             let found = holder.has_all(&beside.point);
-            let found = found.and_then(|()| bulk.look_somewhere(&beside.point, &mut random));
+            let found = found.and_then(|()| bulk.check_one(&beside.point, &mut random));
             lost.extend(found.err().map(|e| e.to_string()));
             Ok(longest.zip(serves).map(|(longest, _)| longest.max(began.elapsed())))
         };
         let killed = (0..times).try_fold(Some(Duration::ZERO), |longest, number| kill_one(number, longest));
-        // Each has to come to an end with what he is doing.
+        // Each user finishes its current operation.
         thread::sleep(LONGEST);
         stop.store(true, Ordering::Relaxed);
         let users: Vec<User> = running.into_iter().filter_map(|user| user.join().ok()).collect();
@@ -155,20 +162,22 @@ pub(crate) fn run(plan: &Plan, times: u32, does: Besides) -> Result<Report> {
     drop(holder);
     mounts.into_iter().chain([beside, holding]).try_for_each(Mount::unmount)?;
 
-    // Nobody is there who has anything in his own memory.
-    stand.kill_server()?;
-    stand.serve_again()?;
-    let fresh = stand.mount()?;
+    // After this, no client has cached state that could hide a loss.
+    testbed.kill_server()?;
+    testbed.serve_again()?;
+    let fresh = testbed.mount()?;
     let mut wrong: Vec<String> = users
         .iter_mut()
-        .filter_map(|user| user.look_again(&fresh.point).err())
+        .filter_map(|user| user.check_all(&fresh.point).err())
         .map(|e| e.to_string())
         .collect();
-    let mut nobody = Tally::default();
+    let mut unused = Tally::default();
     wrong.extend(
-        shelves.iter().filter_map(|shelf| Some(shelf.look(&fresh.point, &mut nobody).err()?.to_string())),
+        shared_dirs
+            .iter()
+            .filter_map(|shared| Some(shared.check(&fresh.point, &mut unused).err()?.to_string())),
     );
-    wrong.extend(bulk.look_at_all(&fresh.point).err().map(|e| e.to_string()));
+    wrong.extend(bulk.check_all(&fresh.point).err().map(|e| e.to_string()));
     match counted(&fresh.point)? {
         found if found == count => {}
         found => wrong.push(format!("counted is {found}, not {count}")),
@@ -186,19 +195,19 @@ pub(crate) fn run(plan: &Plan, times: u32, does: Besides) -> Result<Report> {
     let failed = tally.errors - tally.wrong;
     report.check("operations that failed", failed, "none", failed == 0);
     report.check("locks, open files, old bytes lost", lost.len(), "none", lost.is_empty());
-    lost.iter().take(TOLD).for_each(|text| report.note("lost", text));
+    lost.iter().take(MAX_LISTED).for_each(|text| report.note("lost", text));
     report.note("bytes that stay", size::show(bulk.bytes()));
     report.check("wrong at a mount made afterwards", wrong.len(), "none", wrong.is_empty());
-    wrong.iter().take(TOLD).for_each(|text| report.note("wrong afterwards", text));
+    wrong.iter().take(MAX_LISTED).for_each(|text| report.note("wrong afterwards", text));
     tally.wrong_texts.iter().for_each(|text| report.note("wrong", text));
     tally.texts.iter().for_each(|text| report.note("error", text));
     let found = format!("{count}, of {} to {}", tally.counted, tally.counted + tally.perhaps_counted);
     report.check("counted under a lock", found, "none lost", tally.fits(count));
     report.note("longest operation", format!("{} ms, {}", tally.longest.0.as_millis(), tally.longest.1));
     fresh.unmount()?;
-    if does.persist {
+    if options.persist {
         report.check("killed in the middle of a snapshot", torn, "some", torn > 0);
-        let restored = after_a_loss(&mut stand, &users, &bulk);
+        let restored = after_a_loss(&mut testbed, &users, &bulk);
         let found =
             restored.as_ref().map_or_else(ToString::to_string, |files| format!("{files} files of users"));
         report.check(
@@ -208,27 +217,28 @@ pub(crate) fn run(plan: &Plan, times: u32, does: Besides) -> Result<Report> {
             restored.is_ok_and(|files| files > 0),
         );
     }
-    stand.stop()?;
+    testbed.stop()?;
     Ok(report)
 }
 
-/// Waits until another snapshot is whole.
-fn await_snapshot(stand: &Stand<'_>) -> Result<()> {
-    let before = stand.snapshots()?.0;
-    stand.signal_server(Signal::USR1)?;
-    let whole = time_until(NEVER, || stand.snapshots().is_ok_and(|(newest, _)| newest != before));
-    whole.map(drop).ok_or_else(|| Error::Wrong("no snapshot is made".into()))
+/// Waits until the server has completed another snapshot.
+fn await_snapshot(testbed: &Testbed<'_>) -> Result<()> {
+    let before = testbed.snapshots()?.0;
+    testbed.signal_server(Signal::USR1)?;
+    let whole = time_until(NEVER, || testbed.snapshots().is_ok_and(|(newest, _)| newest != before));
+    whole.map(drop).ok_or_else(|| Error::Wrong("the server completes no snapshot".into()))
 }
 
-/// Kills the server while it makes a snapshot, loses the memory, and looks at what the next server begins with. How many files users have there.
-fn after_a_loss(stand: &mut Stand<'_>, users: &[User], bulk: &Bulk) -> Result<usize> {
-    stand.signal_server(Signal::USR1)?;
-    stand.kill_server()?;
-    stand.lose_memory()?;
-    stand.serve_again()?;
-    let mount = stand.mount()?;
-    bulk.look_at_all(&mount.point)?;
-    let files = users.iter().map(|user| user.look_at_some_moment(&mount.point)).sum::<Result<usize>>()?;
+/// Kills the server during a snapshot, removes its memory, and checks the state that the next
+/// server restores. Returns the number of users' files.
+fn after_a_loss(testbed: &mut Testbed<'_>, users: &[User], bulk: &Bulk) -> Result<usize> {
+    testbed.signal_server(Signal::USR1)?;
+    testbed.kill_server()?;
+    testbed.lose_memory()?;
+    testbed.serve_again()?;
+    let mount = testbed.mount()?;
+    bulk.check_all(&mount.point)?;
+    let files = users.iter().map(|user| user.check_earlier_state(&mount.point)).sum::<Result<usize>>()?;
     mount.unmount()?;
     Ok(files)
 }

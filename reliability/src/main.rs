@@ -1,10 +1,12 @@
-//! What happens to rfs when clients or servers are killed, servers are stopped, networks lose packets, when it is full, and when many
-//! use it for long: `rfs-reliability`.
+//! Reliability trials of rfs: killed clients and servers, stopped servers, lossy networks,
+//! exhausted space, and long use by many clients. The program is `rfs-reliability`.
 //!
-//! Every trial starts a server and mounts as programs of their own, uses them as programs would, checks each byte that it
-//! reads, and ends with a table of what was found and what is required. Status 1 if anything required does not hold, 77 if this
-//! machine or the user's rights lack what the trial needs.
-//! RELIABILITY.md of rfs-server says what each trial is for.
+//! Each trial starts a server and mounts as separate processes, uses them as programs would, and
+//! checks every byte that it reads. It ends with a table of results and requirements. The exit
+//! status is 1 if a requirement is not met. It is 77 if this machine or the user's rights do not
+//! permit the trial.
+//!
+//! RELIABILITY.md of rfs-server describes the purpose of each trial.
 #![forbid(unsafe_code)]
 
 mod bulk;
@@ -12,20 +14,20 @@ mod clients;
 mod concurrent;
 mod content;
 mod cut;
-mod disturbed;
 mod full;
-mod hand;
-mod killed;
+mod killed_clients;
 mod killed_server;
 mod memory;
 mod network;
 mod packets;
+mod prestarted;
 mod processes;
 mod report;
-mod shelf;
-mod stand;
+mod shared_dir;
 mod stopped;
+mod testbed;
 mod user;
+mod workload;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -34,22 +36,23 @@ use measure::interrupt::Interrupt;
 use rdmabox::size;
 
 use report::Report;
-use stand::{Besides, Plan};
+use testbed::{Plan, ServerOptions};
 
-/// Tries how reliable rfs is: kills and stops programs, loses packets, fills the server, has many use it for long.
+/// Tests the reliability of rfs: kills and stops programs, loses packets, fills the server, and
+/// runs many clients
 #[derive(Debug, Parser)]
 #[command(name = "rfs-reliability")]
 struct Cli {
-    /// Where rfs-server and rfs-fuse are [default: beside this program]
+    /// Directory of rfs-server and rfs-fuse [default: directory of this program]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// What mounts go over
+    /// Provider of the mounts
     #[arg(long, value_parser = ["shm", "tcp", "rdma"], default_value = "shm")]
     provider: String,
-    /// What the server lends
+    /// Memory of the server
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256m")]
     memory: u64,
-    /// Do not require memory to stay as it is: a trial of seconds says nothing about that
+    /// Do not check growth of memory, which means nothing in a trial of seconds
     #[arg(long)]
     short: bool,
     #[command(subcommand)]
@@ -58,100 +61,104 @@ struct Cli {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Trial {
-    /// Mounts that have locks, leases and unlinked files are killed, while another one is used
+    /// Kills mounts that have locks, open files and unlinked files, while another mount is used
     KilledClients {
-        /// How many
+        /// Number of mounts to kill
         #[arg(long, default_value_t = 200)]
         times: u32,
     },
-    /// The server is killed at any moment, and started again with the same memory, while mounts are used
+    /// Kills the server at random moments and starts it again with the same memory, while mounts
+    /// are used
     KilledServer {
-        /// How many times
+        /// Number of kills
         #[arg(long, default_value_t = 500)]
         times: u32,
-        /// It keeps checksums
+        /// Start the server with checksums
         #[arg(long)]
         checksum: bool,
-        /// It makes snapshots all the time; at last its memory is lost
+        /// Start the server with continuous snapshots; at the end its memory is lost
         #[arg(long)]
         persist: bool,
     },
-    /// The server is stopped for some seconds, again and again, while mounts are used
+    /// Stops the server repeatedly while mounts are used
     StoppedServer {
-        /// How many times
+        /// Number of stops
         #[arg(long, default_value_t = 20)]
         times: u32,
-        /// For how long each
+        /// Duration of each stop
         #[arg(long, value_name = "SECS", default_value_t = 5)]
         seconds: u64,
     },
-    /// A network loses packets for some seconds, again and again, while mounts at its other end are used. Needs root, over TCP only
+    /// Loses packets of a network repeatedly while mounts at its other end are used. Needs root;
+    /// TCP only
     Packets {
-        /// How many of a hundred
+        /// Percentage of packets to lose
         #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100))]
         lost: u32,
-        /// How many times
+        /// Number of faults
         #[arg(long, default_value_t = 20)]
         times: u32,
-        /// For how long each
+        /// Duration of each fault
         #[arg(long, value_name = "SECS", default_value_t = 5)]
         seconds: u64,
     },
-    /// A mount is cut off from the network for longer than its lease, and then no more. Needs root, over TCP only
+    /// Cuts a mount off from the network for longer than its lease, then reconnects it. Needs root;
+    /// TCP only
     Cut {
-        /// How many times
+        /// Number of cuts
         #[arg(long, default_value_t = 3)]
         times: u32,
-        /// The lease, 4 s or more. A server waits for a quarter of it to be answered by who keeps what has changed, a mount for half of it
-        /// to be answered by the server [default: what both have if nothing is said]
+        /// Lease, at least 4 s. Also sets the server's recall timeout to a quarter of it and the
+        /// mounts' request timeout to half of it [default: the programs' defaults]
         #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(4..))]
         lease: Option<u64>,
     },
-    /// Two mounts write until there is no space, then everything is read, removed, and written again
+    /// Two mounts write until space is exhausted; then all files are checked, removed, and written
+    /// again
     Full,
-    /// Many mounts are used at once
+    /// Uses many mounts at the same time
     Clients {
-        /// How many
+        /// Number of mounts
         #[arg(long, default_value_t = 16)]
         clients: u32,
-        /// For how long
+        /// Duration
         #[arg(long, value_name = "SECS", default_value_t = 3600)]
         seconds: u64,
     },
-    /// Several mounts perform random operations at the same time, and the answers are compared with a model
+    /// Several mounts perform random operations at the same time; a model checks the results
     Concurrent(concurrent::Options),
 }
 
-/// Why a trial could not be made, or did not come to its end.
+/// The reason why a trial could not run to its end.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    /// A program, or the end of the trial by a signal.
+    /// A program failed, or a signal ended the trial.
     #[error(transparent)]
     Program(#[from] measure::Error),
-    /// An operation that the trial itself needs.
+    /// An operation of the trial itself failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was done.
+        /// The operation.
         what: &'static str,
-        /// What came of it.
+        /// Its error.
         source: std::io::Error,
     },
-    /// Something that the trial cannot be made without.
+    /// The machine or the user's rights lack something that the trial needs.
     #[error("cannot be tried here: {0}")]
     Missing(String),
-    /// What is there is not what it has to be.
+    /// The state differs from the expected state.
     #[error("{0}")]
     Wrong(String),
 }
 
 impl Error {
-    /// Makes one of an operation's error.
+    /// Returns a closure for `map_err` that adds the failed operation to an I/O error.
     fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
         move |source| Error::Io { what, source }
     }
 }
 
-/// The status of a trial that cannot be made here.
+/// Exit status of a trial that this machine cannot run.
 const CANNOT_BE_TRIED: u8 = 77;
 
 type Result<T> = std::result::Result<T, Error>;
@@ -163,9 +170,9 @@ fn run(cli: Cli) -> Result<Report> {
     let bin_dir = cli.bin_dir.map_or_else(beside, Ok)?;
     let plan = Plan { bin_dir, provider: cli.provider, memory: cli.memory, short: cli.short, interrupt };
     match cli.trial {
-        Trial::KilledClients { times } => killed::run(&plan, times),
+        Trial::KilledClients { times } => killed_clients::run(&plan, times),
         Trial::KilledServer { times, checksum, persist } => {
-            killed_server::run(&plan, times, Besides { checksum, persist })
+            killed_server::run(&plan, times, ServerOptions { checksum, persist })
         }
         Trial::StoppedServer { times, seconds } => stopped::run(&plan, times, Duration::from_secs(seconds)),
         Trial::Packets { lost, times, seconds } => {

@@ -1,18 +1,19 @@
-//! Two hosts on this one: network namespaces with a link between them, on which packets get lost.
+//! Two simulated hosts: network namespaces with a link that can lose packets.
 //!
-//! Packets are lost where they arrive. A sender that is refused by its own interface would know of it, and try again sooner
-//! than one whose packets vanish. A program of the kernel's packet filter throws the dice: classic ones are in every
-//! kernel that has `cls_bpf`, and `tc` takes them as numbers.
+//! Packets are dropped on ingress. If the sender's own interface dropped them, the sender would
+//! notice and retransmit earlier than in a real loss. A classic BPF program selects the packets at
+//! random. Every kernel with `cls_bpf` supports classic BPF, and `tc` accepts the program as
+//! numbers.
 
 use std::path::Path;
 
 use measure::process::Invocation;
 
-use crate::{Error, Result, stand::succeed};
+use crate::{Error, Result, testbed::succeed};
 
-/// The interface of each host.
+/// Name of the link's interface in both namespaces.
 const LINK: &str = "eth0";
-/// Bytes of a packet, at most: what crosses most networks.
+/// Maximum packet size in bytes, as on most networks.
 const MTU: &str = "1500";
 /// `A = random`, of linux/filter.h: BPF_LD | BPF_W | BPF_ABS, SKF_AD_OFF + SKF_AD_RANDOM.
 const LOAD_RANDOM: &str = "32 0 0 4294963256";
@@ -23,19 +24,19 @@ const DROP: &str = "6 0 0 2";
 /// BPF_RET with TC_ACT_OK.
 const PASS: &str = "6 0 0 0";
 
-/// One of the two.
+/// One of the two simulated hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
-    /// Where the server is.
+    /// The host of the server.
     Server,
-    /// At the other end of the link.
+    /// The host at the other end of the link.
     Client,
 }
 
 const HOSTS: [Host; 2] = [Host::Server, Host::Client];
 
 impl Host {
-    /// Its address on the link.
+    /// Returns the address of the host on the link.
     pub(crate) fn address(self) -> &'static str {
         match self {
             Host::Server => "10.77.0.1",
@@ -44,17 +45,17 @@ impl Host {
     }
 }
 
-/// The two hosts. They go when it is dropped.
+/// The two namespaces. Drop deletes them.
 #[derive(Debug)]
 pub(crate) struct Network {
     names: [String; 2],
 }
 
 impl Network {
-    /// Makes them.
+    /// Creates the namespaces and their link.
     ///
     /// # Errors
-    /// [`Error::Missing`] if this machine, or the user's rights, lack something.
+    /// [`Error::Missing`] if the machine or the user's rights lack something.
     pub(crate) fn make() -> Result<Network> {
         let network =
             Network { names: ["server", "client"].map(|name| format!("rfs-{}-{name}", std::process::id())) };
@@ -78,11 +79,12 @@ impl Network {
             let address = format!("{}/24", host.address());
             ip(["-n", name, "link", "set", "lo", "up"])?;
             ip(["-n", name, "address", "add", &address, "dev", LINK])?;
-            // Or the kernel would hand over up to 64 KiB as one packet, and lose it as one.
+            // Without this limit, the kernel would pass, and drop, segments of up to 64 KiB as one
+            // packet.
             ip(["-n", name, "link", "set", LINK, "gso_max_segs", "1", "up"])?;
             succeed(&Invocation::new("tc").args(["-n", name, "qdisc", "add", "dev", LINK, "clsact"]))?;
         }
-        // What cannot be tried shows now, not in the middle of it.
+        // Try the filter now, so that a missing feature is reported before the trial begins.
         let tried = format!("{} && {}", self.losing(1), self.healing());
         succeed(&Invocation::new("sh").args(["-c", &tried]))
     }
@@ -91,7 +93,7 @@ impl Network {
         &self.names[host as usize]
     }
 
-    /// A program that sees the network of a host, and all else as it is here.
+    /// Returns a command that runs in the network namespace of a host and shares everything else.
     pub(crate) fn at(&self, host: Host, command: &Invocation) -> Invocation {
         let entered = Invocation::new("nsenter")
             .arg(format!("--net=/run/netns/{}", self.name(host)))
@@ -101,7 +103,7 @@ impl Network {
         Invocation { name: command.name.clone(), ..entered }
     }
 
-    /// What makes so many of a hundred packets get lost, each way.
+    /// Returns a shell command that makes both hosts lose `percent` percent of the packets.
     pub(crate) fn losing(&self, percent: u32) -> String {
         let program = program(percent);
         HOSTS
@@ -114,7 +116,7 @@ impl Network {
             .join(" && ")
     }
 
-    /// What ends that.
+    /// Returns a shell command that ends the loss.
     pub(crate) fn healing(&self) -> String {
         HOSTS.map(|host| format!("tc -n {} filter delete dev {LINK} ingress", self.name(host))).join(" && ")
     }
@@ -126,13 +128,13 @@ impl Drop for Network {
             if Path::new("/run/netns").join(name).exists()
                 && let Err(e) = ip(["netns", "delete", name])
             {
-                eprintln!("rfs-reliability: {name} is left behind: {e}");
+                eprintln!("rfs-reliability: cannot delete network namespace {name}: {e}");
             }
         }
     }
 }
 
-/// A program that drops so many of a hundred packets.
+/// Returns a BPF program that drops `percent` percent of the packets.
 fn program(percent: u32) -> String {
     if percent >= 100 {
         return format!("1,{DROP}");
@@ -149,7 +151,8 @@ fn ip<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What a program makes of a packet, if the kernel's random number is this: as the kernel runs the four kinds of instruction.
+    /// Interprets a program like the kernel and returns its verdict, given the kernel's random
+    /// number.
     fn run(program: &str, random: u32) -> u32 {
         let mut words = program.split(',');
         let count: usize = words.next().unwrap().parse().unwrap();
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_of_a_hundred_are_dropped() {
+    fn the_given_percentage_of_packets_is_dropped() {
         let (drop, pass) = (2, 0);
         assert_eq!([0, 1 << 31, u32::MAX].map(|random| run(&program(100), random)), [drop; 3]);
         let first_dropped = 4_080_218_931;

@@ -1,13 +1,14 @@
-//! Processes that wait where no signal reaches them.
+//! Detection of threads in an uninterruptible wait.
 
 use std::{fs, path::Path, time::Duration};
 
-use crate::stand::time_until;
+use crate::testbed::time_until;
 
-/// Waiting for so long is no short wait for a disk or a lock any more.
+/// Threshold for a stuck thread. Waits for a disk or a kernel lock are shorter.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// The threads of these processes that wait uninterruptibly, and go on doing so for a second. Processes that have ended have none.
+/// Returns the threads of these processes that stay in an uninterruptible wait for a second. Ended
+/// processes have no threads.
 pub(crate) fn stuck(processes: &[u32]) -> Vec<String> {
     let mut left = waiting(processes);
     time_until(STUCK, || {
@@ -25,11 +26,12 @@ fn waiting(processes: &[u32]) -> Vec<String> {
 }
 
 fn is_uninterruptible(thread: &Path) -> bool {
-    // It may have ended meanwhile.
+    // The thread may have ended.
     fs::read_to_string(thread.join("stat")).is_ok_and(|stat| state(&stat) == Some('D'))
 }
 
-/// The state in a line of `/proc/PID/stat`: behind the name, which may have any character in it.
+/// Extracts the state from `/proc/PID/stat`. The state follows the name, which may contain any
+/// character.
 fn state(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
@@ -39,14 +41,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_is_behind_the_name() {
+    fn the_state_is_read_after_the_name() {
         assert_eq!(state("12 (rfs) D fuse) S 1 12 12 0"), Some('S'));
         assert_eq!(state("13 (dd) D 1 12 12 0"), Some('D'));
         assert_eq!(state(""), None);
     }
 
     #[test]
-    fn a_process_that_sleeps_is_not_stuck() {
+    fn a_sleeping_process_is_not_stuck() {
         assert_eq!(stuck(&[std::process::id(), u32::MAX]), Vec::<String>::new());
     }
 }

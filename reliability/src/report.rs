@@ -1,4 +1,4 @@
-//! What a trial found beside what is required.
+//! The table of results and requirements of a trial.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ struct Line {
     holds: bool,
 }
 
-/// The table at the end of a trial.
+/// The table of a trial.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     title: String,
@@ -18,18 +18,19 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty one.
+    /// Returns an empty table.
     pub(crate) fn new(title: impl Into<String>) -> Report {
         Report { title: title.into(), lines: Vec::new() }
     }
 
-    /// Something that is required to be as it is.
+    /// Adds a result with a requirement.
     pub(crate) fn check(&mut self, what: &str, found: impl ToString, required: &str, holds: bool) {
         let (what, required) = (what.to_owned(), required.to_owned());
         self.lines.push(Line { what, found: found.to_string(), required, holds });
     }
 
-    /// Something that is required where `counts`, and only worth knowing elsewhere.
+    /// Adds a result with a requirement if `counts` is true. Otherwise adds it without a
+    /// requirement.
     pub(crate) fn check_if(
         &mut self,
         counts: bool,
@@ -44,12 +45,12 @@ impl Report {
         }
     }
 
-    /// Something that is only worth knowing.
+    /// Adds a result without a requirement.
     pub(crate) fn note(&mut self, what: &str, found: impl ToString) {
         self.check(what, found, "", true);
     }
 
-    /// True if all that is required holds.
+    /// Returns true if all requirements are met.
     pub(crate) fn holds(&self) -> bool {
         self.lines.iter().all(|line| line.holds)
     }
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_that_does_not_hold_is_enough() {
+    fn one_unmet_requirement_fails_the_report() {
         let mut report = Report::new("a trial");
         report.note("rounds", 3);
         report.check("errors", 0, "none", true);

@@ -1,4 +1,5 @@
-//! Somebody who uses a mount: makes, writes, reads, renames, lists, locks and removes files, and checks all that he sees.
+//! A simulated user of a mount. Creates, writes, reads, renames, lists, locks and removes files,
+//! and checks all results.
 
 use std::{
     collections::BTreeSet,
@@ -15,40 +16,40 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{Error, Result, content, shelf::Shelf};
+use crate::{Error, Result, content, shared_dir::SharedDir};
 
-/// Files that he has at a time.
+/// Maximum number of files of a user.
 const FILES: usize = 8;
-/// Most bytes of a file.
+/// Maximum length of a file in bytes.
 const LARGEST: usize = 256 << 10;
-/// Errors whose texts are kept.
-const TOLD: usize = 5;
+/// Maximum number of recorded error texts.
+const MAX_TEXTS: usize = 5;
 
-/// What he has met with.
+/// The results of a user.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    /// Operations that went well.
+    /// Number of successful operations.
     pub(crate) operations: u64,
-    /// Those that did not, and bytes or names that were wrong.
+    /// Number of failed operations, and of wrong bytes or names.
     pub(crate) errors: u64,
-    /// Bytes or names that were wrong, of those.
+    /// Number of wrong bytes or names. Also included in `errors`.
     pub(crate) wrong: u64,
-    /// What the first of these were.
+    /// Texts of the first of these.
     pub(crate) wrong_texts: Vec<String>,
-    /// What the first of them were.
+    /// Texts of the first errors.
     pub(crate) texts: Vec<String>,
-    /// The operation that took longest.
+    /// Duration and name of the longest operation.
     pub(crate) longest: (Duration, &'static str),
-    /// How often he has counted the shared counter up.
+    /// Number of successful increments of the shared counter.
     pub(crate) counted: u64,
-    /// How often that has failed when he may have done it.
+    /// Number of failed increments that may have taken effect.
     pub(crate) perhaps_counted: u64,
-    /// How often he has looked at what another one has put on his shelf.
+    /// Number of checks of other users' directories.
     pub(crate) looks: u64,
 }
 
 impl Tally {
-    /// Does something, and counts that.
+    /// Runs an operation and records its duration and success.
     pub(crate) fn timed<T>(
         &mut self,
         what: &'static str,
@@ -61,7 +62,7 @@ impl Tally {
         result.map_err(Error::io(what))
     }
 
-    /// Adds what another one has met with.
+    /// Adds the results of another user.
     pub(crate) fn add(&mut self, other: &Tally) {
         self.operations += other.operations;
         self.errors += other.errors;
@@ -70,11 +71,11 @@ impl Tally {
         self.perhaps_counted += other.perhaps_counted;
         self.looks += other.looks;
         self.longest = self.longest.max(other.longest);
-        self.texts.extend(other.texts.iter().take(TOLD - self.texts.len().min(TOLD)).cloned());
+        self.texts.extend(other.texts.iter().take(MAX_TEXTS - self.texts.len().min(MAX_TEXTS)).cloned());
         self.wrong_texts.extend(other.wrong_texts.iter().cloned());
     }
 
-    /// Whether all has been counted, and nothing twice.
+    /// Returns true if `count` fits the increments: none is lost, and none counted twice.
     pub(crate) fn fits(&self, count: u64) -> bool {
         (self.counted..=self.counted + self.perhaps_counted).contains(&count)
     }
@@ -83,36 +84,37 @@ impl Tally {
         self.errors += 1;
         if matches!(error, Error::Wrong(_)) {
             self.wrong += 1;
-            if self.wrong_texts.len() < TOLD {
+            if self.wrong_texts.len() < MAX_TEXTS {
                 self.wrong_texts.push(text.clone());
             }
         }
-        if self.texts.len() < TOLD {
+        if self.texts.len() < MAX_TEXTS {
             self.texts.push(text);
         }
     }
 }
 
 #[derive(Debug)]
-struct Kept {
+struct OwnFile {
     name: String,
     stream: u64,
     len: usize,
 }
 
-/// Somebody who uses a mount.
+/// A simulated user of a mount.
 #[derive(Debug)]
 pub(crate) struct User {
     dir: PathBuf,
-    /// A file that all users count up in.
+    /// File with the counter that all users increment.
     counter: PathBuf,
-    /// Where the mount is.
+    /// Mount point.
     mount: PathBuf,
-    /// Those of all users, and which is his; none where there are none.
-    shelves: (Arc<[Shelf]>, usize),
+    /// The shared directories of all users, and the index of this user's own directory. Empty if
+    /// the trial has none.
+    shared_dirs: (Arc<[SharedDir]>, usize),
     random: fastrand::Rng,
-    files: Vec<Kept>,
-    /// What the operation under way changes: if it fails, nobody knows what became of it.
+    files: Vec<OwnFile>,
+    /// Paths that the current operation changes. If it fails, their state is unknown.
     in_doubt: Vec<PathBuf>,
     next: u64,
     id: u64,
@@ -120,80 +122,83 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// One with a directory of his own in a mount.
+    /// Creates a user with its own directory in a mount.
     pub(crate) fn new(mount: &Path, id: u64) -> Result<User> {
         let dir = mount.join(format!("user{id}"));
         fs::create_dir(&dir).map_err(Error::io("a user's directory"))?;
         let random = fastrand::Rng::with_seed(id);
         let counter = mount.join("counter");
         let (files, in_doubt, tally) = (Vec::new(), Vec::new(), Tally::default());
-        let (mount, shelves) = (mount.to_owned(), (Arc::default(), 0));
-        Ok(User { dir, counter, mount, shelves, random, files, in_doubt, next: 0, id, tally })
+        let (mount, shared_dirs) = (mount.to_owned(), (Arc::default(), 0));
+        Ok(User { dir, counter, mount, shared_dirs, random, files, in_doubt, next: 0, id, tally })
     }
 
-    /// One who has one of these shelves, and looks at those of the others.
-    pub(crate) fn with_shelf(self, shelves: &Arc<[Shelf]>, own: usize) -> User {
-        User { shelves: (Arc::clone(shelves), own), ..self }
+    /// Adds shared directories: the user changes the directory `own` and checks the others.
+    pub(crate) fn with_shared_dirs(self, shared_dirs: &Arc<[SharedDir]>, own: usize) -> User {
+        User { shared_dirs: (Arc::clone(shared_dirs), own), ..self }
     }
 
-    /// Goes on until he is told to stop. What is seen of it meanwhile is given to `look`, now and then.
-    pub(crate) fn use_it(self, stop: &AtomicBool, look: impl Fn(&Tally)) -> Tally {
-        self.use_it_for_now(stop, look).tally
+    /// Works until `stop` is set. Calls `observe` with the results after each round. Returns the
+    /// results.
+    pub(crate) fn run(self, stop: &AtomicBool, observe: impl Fn(&Tally)) -> Tally {
+        self.run_and_return(stop, observe).tally
     }
 
-    /// The same, for one who is to look again later at what he leaves.
-    pub(crate) fn use_it_for_now(mut self, stop: &AtomicBool, look: impl Fn(&Tally)) -> User {
+    /// Works like [`run`](Self::run), but returns the user, which can check its files later.
+    pub(crate) fn run_and_return(mut self, stop: &AtomicBool, observe: impl Fn(&Tally)) -> User {
         while !stop.load(Ordering::Relaxed) {
             if let Err(error) = self.round() {
-                self.tell(&error);
-                self.settle(stop);
+                self.record(&error);
+                self.recover(stop);
             }
-            look(&self.tally);
+            observe(&self.tally);
         }
         self
     }
 
-    /// What he has met with so far.
+    /// Returns the results so far.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Looks at all that he has, at another mount.
-    pub(crate) fn look_again(&mut self, mount: &Path) -> Result<()> {
+    /// Checks all files of the user through another mount.
+    pub(crate) fn check_all(&mut self, mount: &Path) -> Result<()> {
         self.dir = mount.join(format!("user{}", self.id));
-        self.try_to_settle()
+        self.try_to_recover()
     }
 
-    /// Looks at what he had at some moment, at another mount: how many files have bytes of their own only, or none where he was writing.
-    pub(crate) fn look_at_some_moment(&self, mount: &Path) -> Result<usize> {
+    /// Checks the user's files in the state of an earlier moment, through another mount. Each file
+    /// must have only its own bytes, or holes. Returns the number of files.
+    pub(crate) fn check_earlier_state(&self, mount: &Path) -> Result<usize> {
         let dir = mount.join(format!("user{}", self.id));
-        let look = |name: &str| {
+        let check = |name: &str| {
             let path = dir.join(name);
             let bytes = fs::read(&path).map_err(Error::io("read"))?;
             let number = name.strip_prefix("file").and_then(|number| number.parse::<u64>().ok());
             match number.map(|number| content::first_foreign(self.id << 40 | number, 0, &bytes)) {
                 Some(None) if bytes.len() < LARGEST => Ok(true),
                 Some(wrong) => Err(Error::Wrong(format!("{}: {wrong:?} is wrong", path.display()))),
-                // What had no name of its own yet may be any file's.
+                // A file that had no final name yet may have any stream.
                 None => Ok(false),
             }
         };
         let names = fs::read_dir(&dir).and_then(|all| all.map(|entry| Ok(entry?.file_name())).collect());
         let names: Vec<_> = names.map_err(Error::io("readdir"))?;
-        let found = names.iter().filter_map(|name| name.to_str()).map(look);
+        let found = names.iter().filter_map(|name| name.to_str()).map(check);
         Ok(found.collect::<Result<Vec<bool>>>()?.into_iter().filter(|counts| *counts).count())
     }
 
-    fn tell(&mut self, error: &Error) {
+    fn record(&mut self, error: &Error) {
         self.tally.error(error, format!("user {}: {error}", self.id));
     }
 
-    /// After an error: what was in doubt goes, and all else has to be as it was.
-    fn settle(&mut self, stop: &AtomicBool) {
-        while let Err(error) = self.try_to_settle() {
-            self.tell(&error);
+    /// Recovers from an error: removes the files in doubt, and checks that all other files are
+    /// intact.
+    fn recover(&mut self, stop: &AtomicBool) {
+        while let Err(error) = self.try_to_recover() {
+            self.record(&error);
             if matches!(error, Error::Wrong(_)) {
-                self.begin_anew();
+                self.recreate_dir();
             }
             if stop.load(Ordering::Relaxed) {
                 return;
@@ -202,14 +207,14 @@ impl User {
         }
     }
 
-    fn try_to_settle(&mut self) -> Result<()> {
+    fn try_to_recover(&mut self) -> Result<()> {
         while let Some(path) = self.in_doubt.last() {
             match fs::remove_file(path) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io("unlink")(e)),
                 _ => self.in_doubt.pop(),
             };
         }
-        (0..self.files.len()).try_for_each(|at| self.look_at(at))?;
+        (0..self.files.len()).try_for_each(|at| self.check_file(at))?;
         self.list()
     }
 
@@ -220,11 +225,11 @@ impl User {
     fn round(&mut self) -> Result<()> {
         self.make()?;
         let at = self.random.usize(..self.files.len());
-        self.look_at(at)?;
+        self.check_file(at)?;
         self.change(at)?;
         self.list()?;
         self.count()?;
-        self.show_and_look()?;
+        self.change_and_check_shared()?;
         if self.files.len() >= FILES {
             let gone = self.files.swap_remove(self.random.usize(..FILES));
             let path = self.dir.join(gone.name);
@@ -255,12 +260,12 @@ impl User {
         let path = self.dir.join(&name);
         self.timed("rename", || fs::rename(&part, path))?;
         self.in_doubt.clear();
-        self.files.push(Kept { name, stream, len });
+        self.files.push(OwnFile { name, stream, len });
         Ok(())
     }
 
-    fn look_at(&mut self, at: usize) -> Result<()> {
-        let Kept { ref name, stream, len } = self.files[at];
+    fn check_file(&mut self, at: usize) -> Result<()> {
+        let OwnFile { ref name, stream, len } = self.files[at];
         let path = self.dir.join(name);
         let found = self.timed("stat", || fs::metadata(&path))?.len();
         let bytes = self.timed("read", || fs::read(&path))?;
@@ -274,9 +279,9 @@ impl User {
         }
     }
 
-    /// Makes a file shorter, and then as long as it was.
+    /// Truncates a file at a random length and writes the rest again.
     fn change(&mut self, at: usize) -> Result<()> {
-        let Kept { name, stream, len } = self.files.swap_remove(at);
+        let OwnFile { name, stream, len } = self.files.swap_remove(at);
         let path = self.dir.join(&name);
         self.in_doubt.push(path.clone());
         let from = self.random.usize(..len);
@@ -290,7 +295,7 @@ impl User {
             Ok(())
         })?;
         self.in_doubt.clear();
-        self.files.push(Kept { name, stream, len });
+        self.files.push(OwnFile { name, stream, len });
         Ok(())
     }
 
@@ -307,7 +312,7 @@ impl User {
         }
     }
 
-    /// Counts up under a lock, which no other user may have meanwhile.
+    /// Increments the shared counter under an exclusive lock.
     fn count(&mut self) -> Result<()> {
         let counter = self.counter.clone();
         let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(counter);
@@ -321,28 +326,30 @@ impl User {
         self.timed("unlock", || Ok(flock(&file, FlockOperation::Unlock)?))
     }
 
-    /// Changes what is on his shelf, and looks at that of another one.
-    fn show_and_look(&mut self) -> Result<()> {
-        let (shelves, own) = &self.shelves;
-        let Some(others) = shelves.len().checked_sub(1).filter(|others| *others > 0) else { return Ok(()) };
+    /// Changes the user's own shared directory and checks that of another user.
+    fn change_and_check_shared(&mut self) -> Result<()> {
+        let (shared_dirs, own) = &self.shared_dirs;
+        let Some(others) = shared_dirs.len().checked_sub(1).filter(|others| *others > 0) else {
+            return Ok(());
+        };
         self.next += 1;
         let stream = self.id << 40 | self.next;
-        shelves[*own].change(&self.mount, stream, &mut self.random, &mut self.tally)?;
-        let other = (own + 1 + self.random.usize(..others)) % shelves.len();
-        self.tally.looks += u64::from(shelves[other].look(&self.mount, &mut self.tally)?);
+        shared_dirs[*own].change(&self.mount, stream, &mut self.random, &mut self.tally)?;
+        let other = (own + 1 + self.random.usize(..others)) % shared_dirs.len();
+        self.tally.looks += u64::from(shared_dirs[other].check(&self.mount, &mut self.tally)?);
         Ok(())
     }
 
-    fn begin_anew(&mut self) {
+    fn recreate_dir(&mut self) {
         self.files.clear();
         let begun = fs::remove_dir_all(&self.dir).and_then(|()| fs::create_dir(&self.dir));
-        if let Err(error) = begun.map_err(Error::io("beginning anew")) {
-            self.tell(&error);
+        if let Err(error) = begun.map_err(Error::io("recreating a directory")) {
+            self.record(&error);
         }
     }
 }
 
-/// What the users of a mount have counted to; nothing if nobody has.
+/// Returns the value of the users' counter; 0 if no user has incremented it.
 pub(crate) fn counted(mount: &Path) -> Result<u64> {
     match File::open(mount.join("counter")) {
         Ok(file) => read_counter(&file).map_err(Error::io("the counter")),
@@ -364,73 +371,74 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_that_is_right_shows_no_error() {
+    fn a_correct_file_system_shows_no_error() {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let user = User::new(dir.path(), 1).unwrap();
-        let tally = user.use_it(&stop, |tally| stop.store(tally.counted >= 20, Ordering::Relaxed));
+        let tally = user.run(&stop, |tally| stop.store(tally.counted >= 20, Ordering::Relaxed));
         assert_eq!((tally.errors, tally.counted), (0, 20), "{:?}", tally.texts);
         assert_eq!(counted(dir.path()).unwrap(), 20);
         assert!(tally.operations > 200 && tally.longest.0 > Duration::ZERO);
     }
 
     #[test]
-    fn what_one_leaves_can_be_looked_at_elsewhere() {
+    fn the_files_of_a_user_can_be_checked_elsewhere() {
         let [dir, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let stop = AtomicBool::new(false);
         let user = User::new(dir.path(), 1).unwrap();
-        let mut user = user.use_it_for_now(&stop, |tally| stop.store(tally.counted >= 3, Ordering::Relaxed));
+        let mut user = user.run_and_return(&stop, |tally| stop.store(tally.counted >= 3, Ordering::Relaxed));
         assert_eq!((user.tally().errors, user.tally().counted, user.files.len()), (0, 3, 3));
-        assert!(user.look_again(other.path()).is_err());
+        assert!(user.check_all(other.path()).is_err());
         fs::create_dir(other.path().join("user1")).unwrap();
         for file in &user.files {
             let name = Path::new("user1").join(&file.name);
             fs::copy(dir.path().join(&name), other.path().join(&name)).unwrap();
         }
-        user.look_again(other.path()).unwrap();
+        user.check_all(other.path()).unwrap();
         fs::remove_file(other.path().join("user1/file2")).unwrap();
-        assert!(user.look_again(other.path()).is_err());
+        assert!(user.check_all(other.path()).is_err());
     }
 
     #[test]
-    fn users_look_at_what_each_other_has_put_on_his_shelf() {
+    fn users_check_the_shared_directories_of_other_users() {
         let dir = tempfile::tempdir().unwrap();
-        let shelves: Arc<[Shelf]> = (0..2).map(|id| Shelf::new(dir.path(), id).unwrap()).collect();
+        let shared_dirs: Arc<[SharedDir]> =
+            (0..2).map(|id| SharedDir::new(dir.path(), id).unwrap()).collect();
         let stop = AtomicBool::new(false);
-        let user = |id: u64| User::new(dir.path(), id).unwrap().with_shelf(&shelves, id as usize);
+        let user = |id: u64| User::new(dir.path(), id).unwrap().with_shared_dirs(&shared_dirs, id as usize);
         let mut other = user(1);
-        let look = |tally: &Tally| stop.store(tally.looks >= 20, Ordering::Relaxed);
-        let tally = user(0).use_it(&stop, look);
+        let observe = |tally: &Tally| stop.store(tally.looks >= 20, Ordering::Relaxed);
+        let tally = user(0).run(&stop, observe);
         assert_eq!((tally.errors, tally.looks), (0, 20), "{:?}", tally.texts);
-        other.show_and_look().unwrap();
-        fs::remove_dir_all(dir.path().join("shelf0")).unwrap();
-        assert!(matches!(other.show_and_look(), Err(Error::Wrong(_) | Error::Io { .. })));
+        other.change_and_check_shared().unwrap();
+        fs::remove_dir_all(dir.path().join("shared0")).unwrap();
+        assert!(matches!(other.change_and_check_shared(), Err(Error::Wrong(_) | Error::Io { .. })));
     }
 
     #[test]
-    fn of_some_moment_each_file_has_bytes_of_its_own_or_none() {
+    fn in_an_earlier_state_each_file_has_its_own_bytes_or_holes() {
         let dir = tempfile::tempdir().unwrap();
         let mut user = User::new(dir.path(), 1).unwrap();
         (0..3).for_each(|_| user.make().unwrap());
         let own = dir.path().join("user1");
         fs::write(own.join("part"), b"anything").unwrap();
         fs::write(own.join("file1"), [0; 10]).unwrap();
-        assert_eq!(user.look_at_some_moment(dir.path()).unwrap(), 3);
+        assert_eq!(user.check_earlier_state(dir.path()).unwrap(), 3);
         fs::copy(own.join("file2"), own.join("file3")).unwrap();
-        assert!(matches!(user.look_at_some_moment(dir.path()), Err(Error::Wrong(_))));
+        assert!(matches!(user.check_earlier_state(dir.path()), Err(Error::Wrong(_))));
     }
 
     #[test]
-    fn a_byte_or_a_name_that_is_wrong_is_an_error() {
+    fn a_wrong_byte_or_name_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let mut user = User::new(dir.path(), 1).unwrap();
         user.make().unwrap();
-        user.look_at(0).unwrap();
+        user.check_file(0).unwrap();
         let path = dir.path().join("user1/file1");
         let len = user.files[0].len as u64;
         OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[0], len - 1).unwrap();
         assert_eq!(
-            user.look_at(0).unwrap_err().to_string(),
+            user.check_file(0).unwrap_err().to_string(),
             format!("{}: byte {} is wrong", path.display(), len - 1)
         );
         user.list().unwrap();
@@ -439,19 +447,19 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_in_doubt_and_nothing_else_is() {
+    fn only_the_files_of_a_failed_operation_are_in_doubt() {
         let dir = tempfile::tempdir().unwrap();
         let mut user = User::new(dir.path(), 1).unwrap();
         user.make().unwrap();
-        // Half done, and then over.
+        // An operation that stops halfway and fails.
         fs::create_dir(dir.path().join("user1/part")).unwrap();
         assert!(user.make().is_err());
         fs::remove_dir(dir.path().join("user1/part")).unwrap();
         fs::write(dir.path().join("user1/file2"), b"half").unwrap();
-        user.try_to_settle().unwrap();
+        user.try_to_recover().unwrap();
         assert!(!dir.path().join("user1/file2").exists());
         fs::remove_file(dir.path().join("user1/file1")).unwrap();
-        assert!(user.try_to_settle().is_err());
+        assert!(user.try_to_recover().is_err());
     }
 
     #[test]
@@ -470,7 +478,7 @@ mod tests {
         };
         all.add(&tally);
         all.add(&tally);
-        assert_eq!((all.operations, all.errors, all.counted, all.texts.len()), (4, 18, 2, TOLD));
+        assert_eq!((all.operations, all.errors, all.counted, all.texts.len()), (4, 18, 2, MAX_TEXTS));
         assert_eq!((all.wrong, all.looks), (2, 6));
         assert_eq!([1, 2, 4, 5].map(|count| all.fits(count)), [false, true, true, false]);
         assert_eq!(all.longest, (Duration::from_secs(1), "read"));

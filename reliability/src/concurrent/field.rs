@@ -24,7 +24,7 @@ use super::{
 use crate::{
     Error, Result,
     network::Host,
-    stand::{Mount, Stand, unmount},
+    testbed::{Mount, Testbed, unmount},
 };
 
 /// Errors of operations on a client that was killed.
@@ -40,7 +40,7 @@ const KILLED: [i32; 8] = [
     libc::ECANCELED,
 ];
 
-/// What mounts keep, and whether all their reads have to be right.
+/// Kernel caching of the mounts, and the required correctness of their reads.
 #[derive(Clone, Debug)]
 pub(crate) struct Caches {
     /// The argument of `--cache` for each mount.
@@ -52,7 +52,7 @@ pub(crate) struct Caches {
 /// A server and its mounts.
 #[derive(Debug)]
 struct Mounted<'a> {
-    stand: Stand<'a>,
+    testbed: Testbed<'a>,
     mounts: Vec<Mount>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Field<'a> {
     clock: Instant,
 }
 
-/// Something that the model does not allow.
+/// A result that the model does not allow.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) round: usize,
@@ -76,7 +76,7 @@ pub(crate) struct Failure {
     pub(crate) start: State,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) operations: usize,
@@ -88,24 +88,24 @@ pub(crate) struct Run {
 
 impl<'a> Field<'a> {
     /// Mounts once for each entry of `caches`.
-    pub(crate) fn start(mut stand: Stand<'a>, caches: Caches, workers: usize) -> Result<Field<'a>> {
-        let mounts = caches.of.iter().map(|cache| mount(&mut stand, cache)).collect::<Result<Vec<_>>>()?;
+    pub(crate) fn start(mut testbed: Testbed<'a>, caches: Caches, workers: usize) -> Result<Field<'a>> {
+        let mounts = caches.of.iter().map(|cache| mount(&mut testbed, cache)).collect::<Result<Vec<_>>>()?;
         let points = mounts.iter().map(|mount| mount.point.clone()).collect();
-        let mounted = Some(Mounted { stand, mounts });
+        let mounted = Some(Mounted { testbed, mounts });
         Ok(Field { mounted, points, caches, workers, runs: 0, clock: Instant::now() })
     }
 
-    /// Has a directory of this host stand for all mounts: the model has to allow what it does.
+    /// Has a directory of this host testbed for all mounts: the model has to allow what it does.
     pub(crate) fn local(directory: &Path, caches: Caches, workers: usize) -> Field<'a> {
         let points = caches.of.iter().map(|_| directory.to_owned()).collect();
         Field { mounted: None, points, caches, workers, runs: 0, clock: Instant::now() }
     }
 
-    /// Ends all mounts and the server, which has to go well.
+    /// Ends all mounts and the server. Returns an error if one does not end cleanly.
     pub(crate) fn stop(self) -> Result<()> {
-        let Some(Mounted { stand, mounts }) = self.mounted else { return Ok(()) };
+        let Some(Mounted { testbed, mounts }) = self.mounted else { return Ok(()) };
         mounts.into_iter().try_for_each(Mount::unmount)?;
-        stand.stop()
+        testbed.stop()
     }
 
     /// Runs a program in a directory of its own, which is removed if all went well.
@@ -120,8 +120,8 @@ impl<'a> Field<'a> {
         let of_mount = |mount| (0..all).filter(move |worker| worker % count == mount);
         let (mut run, mut state) = (Run::default(), State::empty());
         for (number, round) in program.rounds.iter().enumerate() {
-            // Locks of a client that was killed are free soon, not at once: trial
-            // `killed-clients` has them.
+            // The locks of a killed client are freed soon, but not at once. The trial
+            // `killed-clients` tests them.
             let kill =
                 round.kill.filter(|&(mount, _)| !of_mount(mount).any(|worker| state.has_locks(worker)));
             let killed: Vec<_> = kill.into_iter().flat_map(|(mount, _)| of_mount(mount)).collect();
@@ -129,7 +129,7 @@ impl<'a> Field<'a> {
             match self.check(&state, &calls, &killed, (&name, &workers)) {
                 Ok(next) => state = next,
                 Err(Mismatch::Undecided) => {
-                    // The rest has no state to start from.
+                    // The following rounds have no state to start from.
                     run.undecided += 1;
                     break;
                 }
@@ -166,7 +166,7 @@ impl<'a> Field<'a> {
         let mut calls = Vec::new();
         for (number, stage) in stages.iter().enumerate() {
             let kill = kill.filter(|_| number + 1 == stages.len());
-            self.mounted.as_ref().map_or(Ok(()), |mounted| mounted.stand.interrupted())?;
+            self.mounted.as_ref().map_or(Ok(()), |mounted| mounted.testbed.interrupted())?;
             let (mut done, killed) = self.perform_stage(stage, workers, kill);
             if let Some((mount, _)) = kill {
                 killed?;
@@ -223,7 +223,7 @@ impl<'a> Field<'a> {
         workers.iter_mut().filter(|worker| worker.mount == mount).for_each(Worker::close_all);
         let Some(mounted) = &mut self.mounted else { return Ok(()) };
         unmount(&self.points[mount])?;
-        mounted.mounts[mount] = self::mount(&mut mounted.stand, &self.caches.of[mount])?;
+        mounted.mounts[mount] = self::mount(&mut mounted.testbed, &self.caches.of[mount])?;
         self.points[mount].clone_from(&mounted.mounts[mount].point);
         for worker in workers.iter_mut().filter(|worker| worker.mount == mount) {
             worker.root = self.points[mount].join(name);
@@ -231,7 +231,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    /// Looks at everything through all mounts, and compares it with the model.
+    /// Reads the whole tree through all mounts and compares it with the model.
     fn check(
         &self,
         start: &State,
@@ -250,11 +250,11 @@ impl<'a> Field<'a> {
     }
 }
 
-fn mount(stand: &mut Stand<'_>, cache: &str) -> Result<Mount> {
+fn mount(testbed: &mut Testbed<'_>, cache: &str) -> Result<Mount> {
     // A client that is killed leaves a mount that fails, not the directory below it. Emulated
     // processors of a busy machine take their time for a connection.
     let more = ["--cache", cache, "--leave-dead-mount", "--connect-timeout", "30"].map(str::to_owned);
-    stand.mount_at(Host::Server, &more)
+    testbed.mount_at(Host::Server, &more)
 }
 
 fn call(worker: &mut Worker, task: Task, clock: Instant) -> Call {
@@ -266,7 +266,7 @@ fn call(worker: &mut Worker, task: Task, clock: Instant) -> Call {
     Call { worker: number, mount: worker.mount, id, op, from, to: now(), outcome, checked, paged }
 }
 
-/// An operation on a client that was killed, which failed for that, may have taken effect at any
+/// Marks an operation that failed because its client was killed. It may take effect at any
 /// time.
 fn forget(call: &mut Call) {
     if matches!(call.outcome, Outcome::Failed(error) if KILLED.contains(&error)) {

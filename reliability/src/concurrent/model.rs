@@ -62,7 +62,7 @@ pub(crate) struct Place {
     pub(crate) target: Option<Id>,
 }
 
-/// What the walks of an operation found.
+/// The results of an operation's path walks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Resolved {
     /// The error of the walk.
@@ -71,7 +71,7 @@ pub(crate) struct Resolved {
     second: Option<Place>,
     /// The walk has made the file (O_CREAT).
     made: bool,
-    /// Where an append goes that another mount's write may overtake.
+    /// Offset of an append that another mount's write may overtake.
     end: Option<u64>,
     /// Bytes that the first step has written.
     written: u64,
@@ -83,11 +83,11 @@ pub(crate) struct Act<'a> {
     pub(crate) worker: usize,
     pub(crate) id: Id,
     pub(crate) op: &'a Op,
-    /// What the file system answered, for operations that may answer several things.
+    /// The file system's answer, for operations that have several correct answers.
     pub(crate) seen: &'a Outcome,
-    /// Other operations that change sizes were under way.
+    /// Other operations that change sizes ran at the same time.
     pub(crate) resized: bool,
-    /// It went through pages that the kernel keeps.
+    /// The operation used the kernel's page cache.
     pub(crate) paged: bool,
 }
 

@@ -6,9 +6,9 @@
 
 use std::{collections::BTreeSet, fmt};
 
-/// Names that stand for regular files only.
+/// Names that testbed for regular files only.
 pub(crate) const FILES: [&str; 6] = ["a", "b", "c", "d/x", "d/y", "e/x"];
-/// Names that stand for directories only. The first one always exists.
+/// Names that testbed for directories only. The first one always exists.
 pub(crate) const DIRS: [&str; 3] = [".", "d", "e"];
 /// Slots for open files of one worker.
 pub(crate) const SLOTS: u8 = 3;
@@ -29,7 +29,7 @@ pub(crate) struct How {
     pub(crate) truncate: bool,
 }
 
-/// What `fallocate` does.
+/// Mode of `fallocate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
     Allocate,
@@ -39,7 +39,7 @@ pub(crate) enum Space {
     ZeroKeep,
 }
 
-/// What a lock operation asks for.
+/// Requested lock mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     Free,
@@ -85,7 +85,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Returns true for an operation that changes which names there are.
+    /// Returns true for an operation that adds or removes names.
     pub(crate) fn changes_names(&self) -> bool {
         match self {
             Op::Open { how, .. } => how.create,
@@ -107,7 +107,7 @@ impl Op {
     }
 }
 
-/// What `stat` says of an object. `links` and `size` of a directory are zero here.
+/// Attributes of an object, from `stat`. `links` and `size` of a directory are zero here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attr {
     pub(crate) directory: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Attr {
     pub(crate) links: u64,
 }
 
-/// What came of an operation.
+/// The outcome of an operation.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The slot was empty.
@@ -130,7 +130,7 @@ pub(crate) enum Outcome {
     Value(u64),
     /// The error's number.
     Failed(i32),
-    /// The client was killed meanwhile: the operation took effect or not.
+    /// The client was killed during the operation, which may or may not have taken effect.
     Unknown,
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn bytes(id: u64, len: u64) -> Vec<u8> {
     (0..len).map(|index| byte(id, index)).collect()
 }
 
-/// Shows bytes as stretches of zeros and of what one write left.
+/// Shows bytes as runs of zeros and runs of bytes of one write.
 pub(crate) struct Runs<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Runs<'_> {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_shown_by_write() {
+    fn runs_are_shown_by_write() {
         let mut shown = vec![0; 10];
         shown.extend(bytes(4, 5));
         assert_eq!(Runs(&shown).to_string(), "15 bytes 0..10:zero 10..15:w4");

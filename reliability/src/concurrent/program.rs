@@ -39,14 +39,14 @@ impl FromStr for Kind {
     }
 }
 
-/// What programs are made of.
+/// Parameters of the programs.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     /// Workers of all mounts.
     pub(crate) workers: usize,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) rounds: usize,
-    /// One of so many rounds kills a client; 0: none does.
+    /// One of this number of rounds kills a client; 0: none.
     pub(crate) kill_every: u64,
     pub(crate) mounts: usize,
 }
@@ -59,12 +59,12 @@ pub(crate) struct Task {
     pub(crate) op: Op,
 }
 
-/// Stages come one after the other; the tasks of a stage run at the same time. Then all mounts
-/// are looked at.
+/// Stages run one after the other; the tasks of a stage run at the same time. Then all mounts
+/// are checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Round {
     pub(crate) stages: Vec<Vec<Task>>,
-    /// The mount whose client is killed while the last stage runs, so many microseconds after it
+    /// The mount whose client is killed during the last stage, and the microseconds after the stage
     /// has begun.
     pub(crate) kill: Option<(usize, u64)>,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Returns how many operations there are.
+    /// Returns the number of operations.
     pub(crate) fn operations(&self) -> usize {
         self.rounds.iter().flat_map(|round| &round.stages).map(Vec::len).sum()
     }
@@ -148,7 +148,7 @@ impl Pen<'_> {
         workers.truncate(self.random.usize(1..=self.shape.workers.min(4)));
         let mut tasks = Vec::new();
         for worker in workers {
-            // Now and then a second one, which meets those of others at another moment.
+            // A second operation overlaps with other workers' operations at another moment.
             for _ in 0..if self.chance(5) { 2 } else { 1 } {
                 let op = self.op(worker);
                 self.next += 1;

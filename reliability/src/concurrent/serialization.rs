@@ -31,9 +31,9 @@ pub(crate) struct Call {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) outcome: Outcome,
-    /// What it read has to be right: it did not come from pages that the kernel may keep.
+    /// The bytes read must be current, because they do not come from the kernel's page cache.
     pub(crate) checked: bool,
-    /// It went through pages that the kernel keeps.
+    /// The operation used the kernel's page cache.
     pub(crate) paged: bool,
 }
 
@@ -233,7 +233,7 @@ impl<'a> Search<'a> {
         explained
     }
 
-    /// Has one call do its next step, if it can, and goes on from there.
+    /// Performs the next step of one call, if it is possible, and explores from there.
     fn advance(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize) -> bool {
         let (call, phase) = (&self.calls[index], progress[index]);
         let act = Act {
@@ -297,7 +297,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Compares the state after all calls with what was seen then.
+    /// Compares the state after all calls with the views of the mounts.
     fn reach_end(&mut self, state: &State) -> bool {
         let mut state = state.clone();
         self.killed.iter().for_each(|&worker| state.close_all(worker));

@@ -1,4 +1,4 @@
-//! What one mount shows of the tree while no operation is under way.
+//! The tree as one mount shows it while no operation runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,7 +52,7 @@ fn optional<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl View {
-    /// Looks at everything through one mount, and through the open files of its workers.
+    /// Reads the tree through one mount and through the open files of its workers.
     pub(crate) fn take(mount: usize, root: &Path, workers: &[Worker]) -> View {
         let (objects, lists, errors) = (Vec::new(), BTreeMap::new(), Vec::new());
         let mut view = View { mount, objects, lists, errors };
@@ -82,7 +82,7 @@ impl View {
         view
     }
 
-    /// Says how the model differs from what was seen, if it does; bytes apart.
+    /// Returns the first difference between the model and this view. Does not compare bytes.
     pub(crate) fn difference(&self, state: &State) -> Option<String> {
         let mount = self.mount;
         if let Some(error) = self.errors.first() {
@@ -122,7 +122,7 @@ impl View {
         })
     }
 
-    /// Says what two mounts show differently.
+    /// Returns the first difference between the bytes that two mounts show.
     pub(crate) fn disagreement(&self, other: &View) -> Option<String> {
         for object in &self.objects {
             let Some(twin) = other.objects.iter().find(|twin| twin.number == object.number) else { continue };

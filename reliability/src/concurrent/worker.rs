@@ -28,7 +28,7 @@ const ATTRIBUTE: &str = "user.value";
 #[derive(Debug)]
 struct Opened {
     file: File,
-    /// Reads come from the server, not from pages that the kernel keeps.
+    /// Reads come from the server, not from the kernel's page cache.
     around: bool,
 }
 
@@ -38,14 +38,14 @@ pub(crate) struct Worker {
     pub(crate) mount: usize,
     /// The directory of the run.
     pub(crate) root: PathBuf,
-    /// Every read has to be right, also one from pages that the kernel keeps.
+    /// Every read must be current, including reads from the kernel's page cache.
     coherent: bool,
-    /// The kernel keeps pages for this mount.
+    /// The kernel caches pages for this mount.
     cached: bool,
     files: [Option<Opened>; SLOTS as usize],
 }
 
-/// Returns what `stat` says. Sizes and links of directories are not compared.
+/// Returns attributes from `stat`. Sizes and links of directories are not compared.
 pub(crate) fn attr(found: &fs::Metadata) -> Attr {
     let directory = found.is_dir();
     let of_file = |value: u64| if directory { 0 } else { value };
@@ -93,7 +93,7 @@ pub(crate) fn read_all(file: &File, size: u64) -> io::Result<Vec<u8>> {
 
 fn read_at(file: &File, at: u64, len: u64) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; len as usize];
-    // One system call: whether several see the same is not the question.
+    // One system call, because several calls could see different states.
     let count = file.read_at(&mut buffer, at)?;
     buffer.truncate(count);
     Ok(buffer)
@@ -158,7 +158,7 @@ impl Worker {
         self.files = Default::default();
     }
 
-    /// Returns open files, and whether what is read there has to be right.
+    /// Returns open files with their slots, and true for files whose reads must be current.
     pub(crate) fn open_files(&self) -> impl Iterator<Item = (u8, &File, bool)> {
         let files = (0..).zip(&self.files);
         files.filter_map(|(slot, open)| {
@@ -166,7 +166,7 @@ impl Worker {
         })
     }
 
-    /// Returns true if what an operation reads has to be right.
+    /// Returns true if the bytes that an operation reads must be current.
     pub(crate) fn is_checked(&self, op: &Op) -> bool {
         match *op {
             Op::Read { slot, .. } => self.open_files().any(|open| open.0 == slot && open.2),
@@ -174,7 +174,7 @@ impl Worker {
         }
     }
 
-    /// Returns true if an operation goes through pages that the kernel keeps.
+    /// Returns true if an operation uses the kernel's page cache.
     pub(crate) fn is_paged(&self, op: &Op) -> bool {
         match *op {
             Op::Read { slot, .. } | Op::Write { slot, .. } => {
@@ -194,7 +194,7 @@ impl Worker {
         if path == DIRS[0] { self.root.clone() } else { self.root.join(path) }
     }
 
-    /// Performs one operation. `id` says which bytes a write writes.
+    /// Performs one operation. `id` determines the bytes of a write.
     pub(crate) fn perform(&mut self, op: &Op, id: u64) -> Outcome {
         let done = match *op {
             Op::Open { slot, path, how } => self.open(slot, path, how),
@@ -221,7 +221,7 @@ impl Worker {
 
     fn copy(&self, from: u8, to: u8, (mut at, mut target, len): (u64, u64, u64)) -> io::Result<Outcome> {
         let (Some(from), Some(to)) = (self.file(from), self.file(to)) else { return Ok(Outcome::Nothing) };
-        // As programs that copy do: the kernel bounds a copy by the size that it knows, without
+        // Like copying programs: the kernel limits a copy to the size that it has cached, without
         // asking.
         from.metadata()?;
         let copied = copy_file_range(from, Some(&mut at), to, Some(&mut target), len as usize)?;

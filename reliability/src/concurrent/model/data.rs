@@ -33,10 +33,10 @@ impl State {
         content[at..end].copy_from_slice(bytes);
     }
 
-    /// Writes what belongs to the first page, if that is not all. Returns how many bytes.
+    /// Writes the part in the first page, if the write spans pages. Returns its length.
     ///
-    /// The kernel sends the head of a write that begins within a page by itself: what another mount
-    /// does may get between the two requests.
+    /// The kernel sends the unaligned head of a write as a separate request. An operation of another
+    /// mount may get between the two requests.
     pub(super) fn write_first_page(&mut self, inode: Id, id: Id, at: u64, len: u64) -> u64 {
         let head = (BLOCK - at % BLOCK) % BLOCK;
         if head == 0 || head >= len {
@@ -71,7 +71,7 @@ impl State {
         Ok(Outcome::Count(len))
     }
 
-    /// Reads what there is.
+    /// Reads up to the end of the file.
     pub(super) fn read(&self, inode: Id, at: u64, len: u64) -> Outcome {
         let content = &self.inodes[&inode].bytes;
         let end = content.len().min((at + len) as usize);

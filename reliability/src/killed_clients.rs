@@ -1,5 +1,5 @@
-//! Mounts that are killed while they have locks, wait for one, have an unlinked file open, and change names: what they had is free
-//! soon, and whoever uses another mount meanwhile sees nothing of it.
+//! Kills mounts that hold locks, wait for a lock, have an unlinked file open, and change names.
+//! Their resources must be freed soon, and users of another mount must see no errors.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,34 +16,34 @@ use crate::{
     Error, Result, content,
     memory::{Memory, growth},
     report::Report,
-    stand::{Mount, Plan, Stand, time_until},
+    testbed::{Mount, Plan, Testbed, time_until},
     user::{Tally, User, counted},
 };
 
-/// Locks have to be free within this.
+/// Limit for the release of the locks of a killed mount.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
-/// Something that should come at once has not come at all after this.
+/// Time after which an awaited event counts as missing.
 const NEVER: Duration = Duration::from_secs(60);
-/// Mounts that are killed before the server's memory counts: it has grown to what it needs by then.
+/// Number of mounts that are killed before the first memory sample. The server's memory has reached
+/// its normal size by then.
 const FIRST: u32 = 5;
-/// How much the server's memory may change, in percent.
+/// Allowed change of the server's memory, in percent.
 const SAME: f64 = 1.0;
-/// Bytes of a file that has no name any more.
+/// Length of the unlinked file in bytes.
 const UNLINKED: usize = 8 << 20;
 
-/// Kills so many mounts, one after the other.
+/// Kills `times` mounts, one after the other.
 pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
-    let mut stand = Stand::start(plan)?;
-    let beside = stand.mount()?;
+    let mut testbed = Testbed::start(plan)?;
+    let beside = testbed.mount()?;
     let before = free(&beside.point)?;
     let names = ["contested", "ranges", "queue"];
     names.iter().try_for_each(|name| fs::write(beside.point.join(name), b"")).map_err(Error::io("files"))?;
     let users = (1..=2).map(|id| User::new(&beside.point, id)).collect::<Result<Vec<_>>>()?;
     let stop = AtomicBool::new(false);
     let (killed, tally) = thread::scope(|scope| {
-        let running: Vec<_> =
-            users.into_iter().map(|user| scope.spawn(|| user.use_it(&stop, |_| {}))).collect();
-        let killed = kill_all(&mut stand, &beside, plan, times);
+        let running: Vec<_> = users.into_iter().map(|user| scope.spawn(|| user.run(&stop, |_| {}))).collect();
+        let killed = kill_all(&mut testbed, &beside, plan, times);
         stop.store(true, Ordering::Relaxed);
         let mut all = Tally::default();
         running.into_iter().filter_map(|user| user.join().ok()).for_each(|tally| all.add(&tally));
@@ -81,41 +81,42 @@ pub(crate) fn run(plan: &Plan, times: u32) -> Result<Report> {
         report.check(what, format!("{before}, {after}"), "the same", before == after);
     }
     beside.unmount()?;
-    stand.stop()?;
+    testbed.stop()?;
     Ok(report)
 }
 
-/// What came of all kills.
+/// The results of all kills.
 struct Killed {
-    /// The longest time until a lock was free; `None` if one never was.
+    /// The longest time until all locks were free; `None` if a lock was never freed.
     longest: Option<Duration>,
-    /// The server's memory after the first ones, and after each quarter of the rest.
+    /// The server's memory after the first `FIRST` kills, and after each quarter of the rest.
     memory: [Memory; 5],
 }
 
-fn kill_all(stand: &mut Stand<'_>, beside: &Mount, plan: &Plan, times: u32) -> Result<Killed> {
+fn kill_all(testbed: &mut Testbed<'_>, beside: &Mount, plan: &Plan, times: u32) -> Result<Killed> {
     let mut longest = Some(Duration::ZERO);
     let mut memory = [Memory::default(); 5];
     for (quarter, memory) in (0..).zip(&mut memory) {
         let count = if quarter == 0 { FIRST } else { times * quarter / 4 - times * (quarter - 1) / 4 };
         for _ in 0..count {
             plan.interrupt.check()?;
-            // Who waits once for ever is not asked again.
+            // If a lock was never freed, further kills would only wait for it.
             if let Some(before) = longest {
-                longest = kill_one(stand, beside)?.map(|time| before.max(time));
+                longest = kill_one(testbed, beside)?.map(|time| before.max(time));
             }
         }
-        *memory = stand.memory()?;
+        *memory = testbed.memory()?;
     }
     Ok(Killed { longest, memory })
 }
 
-/// Kills one: how long it took until all of its locks were free, `None` if one never was.
-fn kill_one(stand: &mut Stand<'_>, beside: &Mount) -> Result<Option<Duration>> {
-    let mut victim = stand.mount()?;
+/// Kills one mount. Returns the time until all of its locks were free, or `None` if a lock was
+/// never freed.
+fn kill_one(testbed: &mut Testbed<'_>, beside: &Mount) -> Result<Option<Duration>> {
+    let mut victim = testbed.mount()?;
     let (dir, point) = (beside.point.join("victim"), victim.point.clone());
     fs::create_dir(&dir).map_err(Error::io("mkdir"))?;
-    // Somebody of the victim's waits for this one.
+    // A thread of the victim waits for this lock.
     let queue = open(&beside.point, "queue").map_err(Error::io("open"))?;
     flock(&queue, FlockOperation::LockExclusive).map_err(|e| Error::io("lock")(e.into()))?;
     let changes = AtomicU32::new(0);
@@ -127,12 +128,12 @@ fn kill_one(stand: &mut Stand<'_>, beside: &Mount) -> Result<Option<Duration>> {
             waits.store(true, Ordering::SeqCst);
             open(point, "queue").and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive)?)).is_ok()
         });
-        // Until the mount is dead.
+        // This thread ends when the mount is dead.
         scope.spawn(move || while change(point, changes.fetch_add(1, Ordering::SeqCst)).is_ok() {});
         let busy = time_until(NEVER, || waits.load(Ordering::SeqCst) && changes.load(Ordering::SeqCst) > 10);
         let killed = victim.kill();
         drop(holder?);
-        busy.ok_or_else(|| Error::Wrong("a mount does not get to change anything".into()))?;
+        busy.ok_or_else(|| Error::Wrong("the mount made no changes before it was killed".into()))?;
         killed
     })?;
 
@@ -151,7 +152,7 @@ fn kill_one(stand: &mut Stand<'_>, beside: &Mount) -> Result<Option<Duration>> {
     Ok(free)
 }
 
-/// Takes locks and has an unlinked file open, until what it gives is dropped.
+/// Takes locks and opens an unlinked file. They are released when the returned files are dropped.
 fn hold(point: &Path) -> Result<[File; 3]> {
     let taken = || {
         let contested = open(point, "contested")?;
@@ -169,14 +170,15 @@ fn hold(point: &Path) -> Result<[File; 3]> {
     taken().map_err(Error::io("what a mount has when it is killed"))
 }
 
-/// Changes names and bytes, and looks at what others change, so that it is told of that.
+/// Changes names and bytes, and reads directories that others change, so that this mount gets
+/// recalls.
 fn change(point: &Path, number: u32) -> io::Result<()> {
     let path = point.join(format!("victim/{}", number % 16));
     fs::write(&path, vec![1; 10_000])?;
     fs::rename(&path, point.join("victim/renamed"))?;
     for user in ["user1", "user2"] {
         for entry in fs::read_dir(point.join(user))? {
-            // It may be gone by now.
+            // Its user may have removed the file.
             match fs::metadata(entry?.path()) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
                 _ => {}
@@ -190,7 +192,7 @@ fn open(point: &Path, name: &str) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(point.join(name))
 }
 
-/// What nobody has.
+/// Free resources of the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Free {
     blocks: u64,

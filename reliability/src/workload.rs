@@ -1,4 +1,5 @@
-//! Users of mounts while something goes wrong for some time: how long it holds them up, and what they see of it.
+//! Runs users on mounts during temporary faults. Measures the delay of their operations and counts
+//! their errors.
 
 use std::{
     fs,
@@ -11,38 +12,39 @@ use crate::{
     Error, Result,
     processes::stuck,
     report::Report,
-    stand::{Mount, Plan, time_until},
+    testbed::{Mount, Plan, time_until},
     user::{Tally, User, counted},
 };
 
-/// Users of each mount.
+/// Number of users per mount.
 const USERS: usize = 2;
-/// What nobody may be held up for longer than a fault.
+/// Allowed delay of an operation beyond the duration of the fault.
 const AFTER: Duration = Duration::from_secs(2);
-/// A fault begins at a random moment up to so long after its users.
+/// Maximum random delay between the start of the users and the fault.
 const LATEST: Duration = Duration::from_millis(500);
-/// Each user has to go on within this when the fault is over.
+/// Limit for each user to make progress after the fault.
 const GO_ON: Duration = Duration::from_secs(60);
 
-/// Mounts, and what became of their users.
+/// The users of some mounts, and their results so far.
 #[derive(Debug)]
-pub(crate) struct Disturbed<'a> {
+pub(crate) struct Workload<'a> {
     plan: &'a Plan,
     mounts: &'a [Mount],
     users: u64,
     tally: Tally,
-    /// The longest operation, less the fault.
+    /// The longest operation, minus the duration of its fault.
     longest: (Duration, &'static str),
 }
 
-impl<'a> Disturbed<'a> {
-    /// Of mounts that nobody uses yet.
-    pub(crate) fn new(plan: &'a Plan, mounts: &'a [Mount]) -> Disturbed<'a> {
-        Disturbed { plan, mounts, users: 0, tally: Tally::default(), longest: (Duration::ZERO, "") }
+impl<'a> Workload<'a> {
+    /// Returns a workload that has not run yet.
+    pub(crate) fn new(plan: &'a Plan, mounts: &'a [Mount]) -> Workload<'a> {
+        Workload { plan, mounts, users: 0, tally: Tally::default(), longest: (Duration::ZERO, "") }
     }
 
-    /// Has users on all mounts. When they are at work `fault` is called, which begins and ends what goes wrong and lasts as long as that.
-    pub(crate) fn through(&mut self, what: &str, fault: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Runs users on all mounts. When all users make progress, calls `fault`, which causes the
+    /// fault and returns when the fault is over.
+    pub(crate) fn run_through(&mut self, what: &str, fault: impl FnOnce() -> Result<()>) -> Result<()> {
         self.plan.interrupt.check()?;
         let mut users = Vec::new();
         let mut dirs = Vec::new();
@@ -58,12 +60,13 @@ impl<'a> Disturbed<'a> {
                 .into_iter()
                 .zip(&seen)
                 .map(|(user, seen)| {
-                    let look = |tally: &Tally| seen.store(tally.operations + tally.errors, Ordering::Relaxed);
+                    let observe =
+                        |tally: &Tally| seen.store(tally.operations + tally.errors, Ordering::Relaxed);
                     let stop = &stop;
-                    scope.spawn(move || user.use_it(stop, look))
+                    scope.spawn(move || user.run(stop, observe))
                 })
                 .collect();
-            let lasted = go_through(&seen, fault);
+            let lasted = time_fault(&seen, fault);
             stop.store(true, Ordering::Relaxed);
             let mut all = Tally::default();
             running.into_iter().filter_map(|user| user.join().ok()).for_each(|tally| all.add(&tally));
@@ -80,12 +83,12 @@ impl<'a> Disturbed<'a> {
             longest.as_millis()
         );
         self.tally.add(&tally);
-        dirs.iter().try_for_each(fs::remove_dir_all).map_err(Error::io("removing what users had"))
+        dirs.iter().try_for_each(fs::remove_dir_all).map_err(Error::io("removing the users' directories"))
     }
 
-    /// Says what became of all.
+    /// Adds the results of all runs to a report.
     pub(crate) fn report(self, report: &mut Report, server: u32) -> Result<()> {
-        let Disturbed { mounts, tally, longest: (longest, operation), .. } = self;
+        let Workload { mounts, tally, longest: (longest, operation), .. } = self;
         report.note("operations", tally.operations);
         report.check("errors", tally.errors, "none", tally.errors == 0);
         tally.texts.iter().for_each(|text| report.note("error", text));
@@ -108,18 +111,19 @@ impl<'a> Disturbed<'a> {
     }
 }
 
-/// Waits for users to be at work, calls `fault`, and waits until each of them goes on. How long the fault took.
-fn go_through(seen: &[AtomicU64], fault: impl FnOnce() -> Result<()>) -> Result<Duration> {
-    let looks = || seen.iter().map(|seen| seen.load(Ordering::Relaxed)).collect::<Vec<_>>();
+/// Waits until all users make progress, calls `fault`, and waits until all users make progress
+/// again. Returns the duration of the fault.
+fn time_fault(seen: &[AtomicU64], fault: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let progress = || seen.iter().map(|seen| seen.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let all_go_on = |from: &[u64]| {
-        let go_on = || looks().iter().zip(from).all(|(now, from)| now > from);
-        time_until(GO_ON, go_on).ok_or_else(|| Error::Wrong("a user does not go on".into()))
+        let go_on = || progress().iter().zip(from).all(|(now, from)| now > from);
+        time_until(GO_ON, go_on).ok_or_else(|| Error::Wrong("a user makes no progress".into()))
     };
     all_go_on(&vec![0; seen.len()])?;
     thread::sleep(fastrand::u32(..=LATEST.as_micros() as u32) * Duration::from_micros(1));
     let began = Instant::now();
     fault()?;
     let lasted = began.elapsed();
-    all_go_on(&looks())?;
+    all_go_on(&progress())?;
     Ok(lasted)
 }

@@ -1,6 +1,8 @@
-//! A server and mounts of it, as programs of their own in a directory that goes away.
+//! The processes of a trial: a server and mounts of it, in a temporary directory.
 //!
-//! Threading: the main thread starts programs, because they end with the thread that started them.
+//! # Concurrency
+//! Only the main thread starts processes, because the kernel kills them when the thread that
+//! started them ends.
 
 use std::{
     ffi::OsString,
@@ -19,66 +21,66 @@ use tempfile::TempDir;
 
 use crate::{
     Error, Result,
-    hand::{Hand, Waiting},
     memory::Memory,
     network::{Host, Network},
+    prestarted::{CommandShell, PrestartedProgram},
 };
 
-/// How long a program may take to become ready; there may be many at once.
+/// Time limit for a process to become ready. Many processes may start at the same time.
 const START: Duration = Duration::from_secs(60);
 
-/// What a trial is made with.
+/// Options of a trial.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Where the programs are.
+    /// Directory of the programs.
     pub(crate) bin_dir: PathBuf,
-    /// What mounts go over.
+    /// Provider of the mounts.
     pub(crate) provider: String,
-    /// Bytes that the server lends.
+    /// Memory of the server in bytes.
     pub(crate) memory: u64,
-    /// Whether it is too short for what memory does to say anything.
+    /// True if the trial is too short to check growth of memory.
     pub(crate) short: bool,
     /// Ends the trial early.
     pub(crate) interrupt: Interrupt,
 }
 
-/// What a server whose memory outlives it does besides.
+/// Options of a server whose memory outlives it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Besides {
-    /// Keeps checksums.
+pub(crate) struct ServerOptions {
+    /// Keep checksums.
     pub(crate) checksum: bool,
-    /// Makes snapshots.
+    /// Make snapshots.
     pub(crate) persist: bool,
 }
 
-/// A server.
+/// A running server.
 #[derive(Debug)]
-pub(crate) struct Stand<'a> {
+pub(crate) struct Testbed<'a> {
     plan: &'a Plan,
-    /// Where the server is, and mounts may be, if not on this host as it is.
+    /// Network of the server and its mounts; `None` if they use this host's network.
     network: Option<&'a Network>,
     server: Guarded,
-    /// Who waits to become the next one.
-    next: Option<Waiting>,
-    hand: Hand,
+    /// The process that will be the next server.
+    next: Option<PrestartedProgram>,
+    shell: CommandShell,
     address: String,
     mounts: u32,
-    /// More arguments of the server.
+    /// Additional arguments of the server.
     more: Vec<String>,
-    /// Where the server keeps its memory, if that outlives it.
+    /// Directory of the server's memory, if the memory outlives the server.
     kept: Option<TempDir>,
     dir: Option<TempDir>,
 }
 
-/// A mount. It is ended when dropped, but unmounted with [`Mount::unmount`].
+/// A mount. Drop kills its process; [`Mount::unmount`] unmounts it.
 #[derive(Debug)]
 pub(crate) struct Mount {
     fuse: Guarded,
-    /// Where it is.
+    /// Mount point.
     pub(crate) point: PathBuf,
 }
 
-/// What starts a server.
+/// Returns the command that starts a server.
 fn server(plan: &Plan, kept: Option<&TempDir>, listen: &str) -> Invocation {
     let (memory, program) = (plan.memory.to_string(), plan.bin_dir.join("rfs-server"));
     let command = Invocation::new(program).args(["--memory", &memory, "--listen", listen]);
@@ -89,25 +91,25 @@ fn server(plan: &Plan, kept: Option<&TempDir>, listen: &str) -> Invocation {
     }
 }
 
-/// Where snapshots are.
+/// Name of the directory of snapshots.
 const SNAPSHOTS: &str = "snapshots";
 
-/// The arguments for this.
-fn besides(besides: Besides, dir: &Path) -> Vec<String> {
+/// Returns the arguments for these options.
+fn option_arguments(options: ServerOptions, dir: &Path) -> Vec<String> {
     let mut more = Vec::new();
-    more.extend(besides.checksum.then(|| "--checksum".to_owned()));
-    if besides.persist {
+    more.extend(options.checksum.then(|| "--checksum".to_owned()));
+    if options.persist {
         let snapshots = dir.join(SNAPSHOTS).display().to_string();
         more.extend(["--persist".to_owned(), snapshots, "--persist-every".into(), "1".into()]);
     }
     more
 }
 
-/// Waits until a server is ready. Gives its address, with the port that it has got.
+/// Waits until a server is ready. Returns its address with the assigned port.
 fn address(plan: &Plan, server: &mut Guarded) -> Result<String> {
-    Ok(server.wait_output(&plan.interrupt, START, |said| {
-        said.lines().find(|line| line.starts_with("ready:"))?;
-        said.lines().find_map(|line| line.strip_prefix("listening on ")).map(str::to_owned)
+    Ok(server.wait_output(&plan.interrupt, START, |output| {
+        output.lines().find(|line| line.starts_with("ready:"))?;
+        output.lines().find_map(|line| line.strip_prefix("listening on ")).map(str::to_owned)
     })?)
 }
 
@@ -116,14 +118,14 @@ fn send(program: &Guarded, signal: Signal) -> Result<()> {
     kill_process(pid, signal).map_err(|e| Error::io("a signal")(e.into()))
 }
 
-/// Kills a program, and waits for its end.
+/// Kills a program and waits for its end.
 pub(crate) fn kill(program: &mut Guarded) -> Result<()> {
     send(program, Signal::KILL)?;
     program.wait_end(START)?;
     Ok(())
 }
 
-/// Where programs of a trial work and mounts are.
+/// Creates the working directory of a trial's programs, which also contains the mount points.
 fn directory() -> Result<TempDir> {
     let dir = tempfile::Builder::new().prefix("rfs-reliability-").tempdir();
     let dir = dir.map_err(Error::io("temporary directory"))?;
@@ -132,7 +134,7 @@ fn directory() -> Result<TempDir> {
     Ok(dir)
 }
 
-/// What a server listens on that is on this host as it is.
+/// Returns the listen address of a server in this host's network.
 fn listen(plan: &Plan, dir: &Path) -> String {
     match plan.provider.as_str() {
         "shm" => format!("unix:{}", dir.join("socket").display()),
@@ -140,92 +142,96 @@ fn listen(plan: &Plan, dir: &Path) -> String {
     }
 }
 
-impl Stand<'_> {
-    /// Starts a server that has taken all its memory, so that it grows by nothing but what it keeps.
-    pub(crate) fn start(plan: &Plan) -> Result<Stand<'_>> {
+impl Testbed<'_> {
+    /// Starts a server with prefaulted memory. Its resident memory then grows only by its own
+    /// state.
+    pub(crate) fn start(plan: &Plan) -> Result<Testbed<'_>> {
         let dir = directory()?;
         let listen = listen(plan, dir.path());
-        Stand::start_with(plan, dir, &server(plan, None, &listen))
+        Testbed::start_with(plan, dir, &server(plan, None, &listen))
     }
 
-    /// The same at one end of a network, for mounts over TCP. `more` are arguments of the server.
-    pub(crate) fn start_at<'a>(plan: &'a Plan, network: &'a Network, more: &[String]) -> Result<Stand<'a>> {
+    /// Starts a server at one end of a simulated network, for mounts over TCP. `more` are arguments
+    /// of the server.
+    pub(crate) fn start_at<'a>(plan: &'a Plan, network: &'a Network, more: &[String]) -> Result<Testbed<'a>> {
         let listen = format!("tcp:{}:0", Host::Server.address());
         let command = server(plan, None, &listen).args(more);
-        let mut stand = Stand::start_with(plan, directory()?, &network.at(Host::Server, &command))?;
-        stand.network = Some(network);
-        Ok(stand)
+        let mut testbed = Testbed::start_with(plan, directory()?, &network.at(Host::Server, &command))?;
+        testbed.network = Some(network);
+        Ok(testbed)
     }
 
     /// Starts a server whose memory outlives it.
-    pub(crate) fn start_kept(plan: &Plan, does: Besides) -> Result<Stand<'_>> {
+    pub(crate) fn start_kept(plan: &Plan, options: ServerOptions) -> Result<Testbed<'_>> {
         let kept = tempfile::Builder::new().prefix("rfs-reliability-").tempdir_in("/dev/shm");
         let kept = kept.map_err(Error::io("a directory in memory"))?;
         let dir = directory()?;
         let listen = listen(plan, dir.path());
-        let more = besides(does, dir.path());
-        let mut stand = Stand::start_with(plan, dir, &server(plan, Some(&kept), &listen).args(&more))?;
-        (stand.kept, stand.more) = (Some(kept), more);
-        Ok(stand)
+        let more = option_arguments(options, dir.path());
+        let mut testbed = Testbed::start_with(plan, dir, &server(plan, Some(&kept), &listen).args(&more))?;
+        (testbed.kept, testbed.more) = (Some(kept), more);
+        Ok(testbed)
     }
 
-    fn start_with<'a>(plan: &'a Plan, dir: TempDir, command: &Invocation) -> Result<Stand<'a>> {
+    fn start_with<'a>(plan: &'a Plan, dir: TempDir, command: &Invocation) -> Result<Testbed<'a>> {
         let mut server = Guarded::spawn(command, dir.path())?;
         let address = address(plan, &mut server)?;
-        let hand = Hand::start(dir.path())?;
+        let shell = CommandShell::start(dir.path())?;
         let dir = Some(dir);
         let (more, kept) = (Vec::new(), None);
-        Ok(Stand { plan, network: None, server, next: None, hand, address, mounts: 0, more, kept, dir })
+        Ok(Testbed { plan, network: None, server, next: None, shell, address, mounts: 0, more, kept, dir })
     }
 
-    /// The server's process.
+    /// Returns the process ID of the server.
     pub(crate) fn server(&self) -> u32 {
         self.server.id()
     }
 
-    /// Fails once the trial is to end early.
+    /// Returns an error if the trial is to end early.
     pub(crate) fn interrupted(&self) -> Result<()> {
         Ok(self.plan.interrupt.check()?)
     }
 
-    /// Sends the server a signal.
+    /// Sends a signal to the server.
     pub(crate) fn signal_server(&self, signal: Signal) -> Result<()> {
         send(&self.server, signal)
     }
 
-    /// Runs a command of the shell, also while mounts do not answer.
+    /// Runs a shell command. Works even while mounts do not respond.
     pub(crate) fn run(&mut self, line: &str) -> Result<()> {
-        self.hand.run(line)
+        self.shell.run(line)
     }
 
-    /// Kills the server. What is to become the next one is started before: later it would wait for mounts that wait for it.
+    /// Kills the server. Starts the next server's process before the kill: a process that is
+    /// started later would block on mounts that wait for the server.
     pub(crate) fn kill_server(&mut self) -> Result<()> {
-        self.next = Some(self.waiting("next")?);
+        self.next = Some(self.prestart("next")?);
         kill(&mut self.server)
     }
 
-    /// Kills the server, and the next one so long after it has begun, which may be while it takes over.
+    /// Kills the server, then starts the next server and kills it after `after`, possibly during
+    /// its takeover.
     pub(crate) fn kill_two_servers(&mut self, after: Duration) -> Result<()> {
-        let (second, third) = (self.waiting("second")?, self.waiting("next")?);
+        let (second, third) = (self.prestart("second")?, self.prestart("next")?);
         kill(&mut self.server)?;
         second.go_and_be_killed(after)?;
         self.next = Some(third);
         Ok(())
     }
 
-    fn waiting(&self, name: &str) -> Result<Waiting> {
+    fn prestart(&self, name: &str) -> Result<PrestartedProgram> {
         let command = server(self.plan, self.kept.as_ref(), &self.address).args(&self.more);
-        Waiting::start(self.directory()?, name, &command)
+        PrestartedProgram::start(self.directory()?, name, &command)
     }
 
-    /// Starts the next server where the one before was that was killed.
+    /// Starts the next server at the address of the killed server.
     pub(crate) fn serve_again(&mut self) -> Result<()> {
         let next = self.next.take().ok_or_else(|| Error::Wrong("no server was killed".into()))?;
         (self.server, self.address) = next.go(|server| address(self.plan, server))?;
         Ok(())
     }
 
-    /// After the server has been killed, its memory is lost, too.
+    /// Removes the memory of the killed server.
     pub(crate) fn lose_memory(&self) -> Result<()> {
         let kept = self.kept.as_ref().map_or_else(|| Path::new(""), TempDir::path);
         let lose = || {
@@ -237,27 +243,29 @@ impl Stand<'_> {
         lose().map_err(Error::io("losing the memory"))
     }
 
-    /// The newest snapshot that is whole, and whether one was begun and has not been finished.
+    /// Returns the name of the newest complete snapshot, and true if there is an incomplete
+    /// snapshot.
     pub(crate) fn snapshots(&self) -> Result<(Option<OsString>, bool)> {
         let dir = self.directory()?.join(SNAPSHOTS).join("rfs");
         let names = fs::read_dir(dir).and_then(|all| all.map(|entry| Ok(entry?.file_name())).collect());
         let names: Vec<_> = names.map_err(Error::io("snapshots"))?;
         let (begun, whole): (Vec<_>, Vec<_>) =
             names.into_iter().partition(|name| name.to_string_lossy().ends_with(".new"));
-        // Numbers have as many digits, or more.
+        // Numbers are not padded, so a longer name is a larger number.
         Ok((whole.into_iter().max_by_key(|name| (name.len(), name.clone())), !begun.is_empty()))
     }
 
     fn directory(&self) -> Result<&Path> {
-        self.dir.as_ref().map(TempDir::path).ok_or_else(|| Error::Wrong("the stand has ended".into()))
+        self.dir.as_ref().map(TempDir::path).ok_or_else(|| Error::Wrong("the testbed has ended".into()))
     }
 
-    /// Mounts it once more.
+    /// Creates a mount.
     pub(crate) fn mount(&mut self) -> Result<Mount> {
         self.mount_at(Host::Server, &[])
     }
 
-    /// Mounts it once more, at one end of the network if there is one. `more` are arguments of rfs-fuse.
+    /// Creates a mount at one end of the simulated network, if there is one. `more` are arguments
+    /// of rfs-fuse.
     pub(crate) fn mount_at(&mut self, host: Host, more: &[String]) -> Result<Mount> {
         self.mounts += 1;
         let dir = self.directory()?;
@@ -273,12 +281,12 @@ impl Stand<'_> {
             command = network.at(host, &command);
         }
         let mut fuse = Guarded::spawn(&command, dir)?;
-        let ready = |said: &str| said.contains(" is mounted on ").then_some(());
+        let ready = |output: &str| output.contains(" is mounted on ").then_some(());
         fuse.wait_output(&self.plan.interrupt, START, ready)?;
         Ok(Mount { fuse, point })
     }
 
-    /// The memory of the server. An error if it has ended.
+    /// Returns the memory usage of the server, or an error if it has ended.
     pub(crate) fn memory(&mut self) -> Result<Memory> {
         match self.server.ended()? {
             Some(_) => Err(self.server.failure("ended").into()),
@@ -286,52 +294,54 @@ impl Stand<'_> {
         }
     }
 
-    /// Ends the server, which has to go well.
+    /// Stops the server. Returns an error if it does not end cleanly.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.memory()?;
         Ok(self.server.stop()?)
     }
 }
 
-impl Drop for Stand<'_> {
+impl Drop for Testbed<'_> {
     fn drop(&mut self) {
         self.server.stop().ok();
         let Some(dir) = self.dir.take() else { return };
-        // Whatever a failed trial has left: a directory is not removed while something is mounted in it.
+        // A failed trial may have left mounts. The directory must not be removed while it contains
+        // mounts.
         for point in mounts_in(dir.path()) {
             unmount(&point).ok();
         }
         if !mounts_in(dir.path()).is_empty() {
-            eprintln!("rfs-reliability: {} is left behind: something is mounted there", dir.keep().display());
+            eprintln!("rfs-reliability: cannot remove {}: it contains mounts", dir.keep().display());
         }
     }
 }
 
 impl Mount {
-    /// The process behind it.
+    /// Returns the process ID of the mount's client.
     pub(crate) fn process(&self) -> u32 {
         self.fuse.id()
     }
 
-    /// The last that it has said.
+    /// Returns the last lines of the client's error output.
     pub(crate) fn last_words(&self) -> String {
         self.fuse.stderr.tail()
     }
 
-    /// Kills the process behind it, and waits for its end.
+    /// Kills the client and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         kill(&mut self.fuse)
     }
 
-    /// Unmounts it, which has to go well.
+    /// Unmounts, and checks that the client ends successfully.
     pub(crate) fn unmount(self) -> Result<()> {
         unmount(&self.point)?;
         self.ends()
     }
 
-    /// The same while mounts do not answer. It is not busy.
-    pub(crate) fn unmount_by(self, stand: &mut Stand<'_>) -> Result<()> {
-        stand.run(&format!("fusermount3 -u -- '{}'", self.point.display()))?;
+    /// Unmounts with the shell of `testbed`, which works even while mounts do not respond. The mount
+    /// must not be busy.
+    pub(crate) fn unmount_by(self, testbed: &mut Testbed<'_>) -> Result<()> {
+        testbed.run(&format!("fusermount3 -u -- '{}'", self.point.display()))?;
         self.ends()
     }
 
@@ -343,12 +353,12 @@ impl Mount {
     }
 }
 
-/// Detaches what is mounted at a point, also if its client was killed.
+/// Detaches a mount, even if its client was killed.
 pub(crate) fn unmount(point: &Path) -> Result<()> {
     succeed(&Invocation::new("fusermount3").args(["-u", "-z", "--"]).arg(point))
 }
 
-/// Runs a program that has to end with success.
+/// Runs a program. Returns an error if it fails.
 pub(crate) fn succeed(command: &Invocation) -> Result<()> {
     let mut child = Guarded::spawn(command, Path::new("/"))?;
     child.wait_success(&Interrupt::unset(), START, |_| {})?;
@@ -361,7 +371,7 @@ fn mounts_in(dir: &Path) -> Vec<PathBuf> {
     points.filter(|point| point.starts_with(dir)).collect()
 }
 
-/// Asks until it is so. How long that took; `None` if it is not so after `limit`.
+/// Polls `is_so` until it returns true. Returns the elapsed time, or `None` after `limit`.
 pub(crate) fn time_until(limit: Duration, mut is_so: impl FnMut() -> bool) -> Option<Duration> {
     let began = Instant::now();
     loop {
