@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built from.
+//! Passes the commit of the source tree to the program.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ fn main() {
     };
     let commit = git(&["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);
     println!("cargo::rustc-env=RDMABOX_BENCH_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
-    // Every commit and checkout is written down there; and what would make the tree differ from it here.
+    // The log of HEAD changes with every commit and checkout.
     if let Some(path) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={path}");
     }

@@ -11,12 +11,14 @@ use crate::{
     settings::{self, Settings},
 };
 
-/// Measures rdmabox in the shape of perftest: one-sided READs, WRITEs and compare-and-swaps, and calls.
+/// Measures rdmabox in the shape of perftest: one-sided READs, WRITEs and compare-and-swaps, and
+/// calls.
 ///
-/// Client and server run on this machine unless told otherwise: the server is a child process, so that processor time
-/// and context switches of the client are its own. Printed are throughput, latency percentiles, processor time, context
-/// switches and the counters of the runtime. shm and tcp are software: what is printed of them says nothing about an
-/// RDMA card; nor does what Soft-RoCE does, which is a device in software.
+/// Client and server run on this machine unless told otherwise: the server is a child process, so
+/// that processor time and context switches of the client are its own. Printed are throughput,
+/// latency percentiles, processor time, context switches and the counters of the runtime. shm and
+/// tcp are software: what is printed of them says nothing about an RDMA card; nor does what
+/// Soft-RoCE does, which is a device in software.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rdmabox-bench",
@@ -40,12 +42,12 @@ use crate::{
         2 for a command line that makes no sense, 128 and the signal after a signal."
 )]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What there is to do.
+/// The commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// One-sided READs
@@ -56,9 +58,9 @@ pub enum Command {
     Cas(Bench),
     /// Calls: a request that the server's code answers
     Send(Bench),
-    /// Be the server of clients elsewhere, until SIGTERM or Ctrl-C
+    /// Serve clients on other machines until SIGTERM or Ctrl-C
     Serve(Serve),
-    /// Repeat an experiment of the RDMAbox paper; "list" tells which
+    /// Repeat an experiment of the RDMAbox paper; "list" prints their names
     Experiment(Experiment),
 }
 
@@ -68,11 +70,11 @@ pub struct Bench {
     /// The load.
     #[command(flatten)]
     pub load: LoadArgs,
-    /// How it is run.
+    /// Options of the run.
     #[command(flatten)]
     pub run: RunArgs,
-    /// Run every combination, for example 'threads=1,2,4 mode=single,hybrid': a table, JSON and an SVG chart whose
-    /// x axis is the first option
+    /// Run every combination, for example 'threads=1,2,4 mode=single,hybrid': a table, JSON and an
+    /// SVG chart whose x axis is the first option
     #[arg(long, value_name = "OPTION=VALUES ...", help_heading = "Run")]
     pub sweep: Option<String>,
 }
@@ -82,22 +84,23 @@ pub struct Bench {
 pub struct Experiment {
     /// fig1, fig2, fig5, fig6, fig7, fig8, fig9, table1, or list
     pub name: String,
-    /// What the experiment leaves open, or sets otherwise.
+    /// Options that the experiment leaves open, or that override its own.
     #[command(flatten)]
     pub load: LoadArgs,
-    /// How it is run.
+    /// Options of the run.
     #[command(flatten)]
     pub run: RunArgs,
-    /// One short round: does it work here?
+    /// Run one short round, to check that the experiment works
     #[arg(long, help_heading = "Run")]
     pub quick: bool,
 }
 
-/// How a measurement is run and where its result goes.
+/// Options of a run and of its output.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Run")]
 pub struct RunArgs {
-    /// Repeat everything, combinations interleaved, and report medians [default: 1; for experiments 3]
+    /// Repeat everything, combinations interleaved, and report medians [default: 1; for experiments
+    /// 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
@@ -105,7 +108,8 @@ pub struct RunArgs {
     #[arg(long, conflicts_with_all = ["submit", "depth"])]
     pub blocking: bool,
 
-    /// Use the server at this address, unix:/path, tcp:host:port or rdma:host:port; once for every peer
+    /// Use the server at this address, unix:/path, tcp:host:port or rdma:host:port; repeat for
+    /// several peers
     #[arg(long, value_name = "ADDRESS")]
     pub connect: Vec<Address>,
 
@@ -117,7 +121,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Where JSON and chart of sweeps and experiments go [default: results]
+    /// Directory for the JSON and the chart of sweeps and experiments [default: results]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
@@ -137,14 +141,14 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub port: Option<u8>,
 
-    /// Entry of the port's GID table [default: that of the network address over which the peers find each other, else one
-    /// of RoCE v2]
+    /// Entry of the port's GID table [default: that of the network address over which the peers
+    /// find each other, else one of RoCE v2]
     #[arg(long, value_name = "N")]
     pub gid_index: Option<u8>,
 }
 
 impl RdmaArgs {
-    /// As the runtime takes it.
+    /// Returns the options of the runtime.
     pub fn options(&self) -> RdmaOptions {
         RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index }
     }
@@ -153,12 +157,13 @@ impl RdmaArgs {
 /// Options of a server.
 #[derive(Clone, Debug, Args)]
 pub struct Serve {
-    /// Where to listen: unix:/path for clients on this machine (shm), tcp:host:port or rdma:host:port; may be repeated.
-    /// Port 0 takes a free one [default: tcp:127.0.0.1:0 and a socket in the directory for temporary files]
+    /// Where to listen: unix:/path for clients on this machine (shm), tcp:host:port or
+    /// rdma:host:port; may be repeated. Port 0 takes a free one [default: tcp:127.0.0.1:0 and a
+    /// socket in the directory for temporary files]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
 
-    /// Memory to lend
+    /// Memory that the server exports
     #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = size::parse_nonzero)]
     pub memory: u64,
 
@@ -167,7 +172,7 @@ pub struct Serve {
     pub rdma: RdmaArgs,
 }
 
-/// What was asked for.
+/// A parsed command line.
 #[derive(Debug)]
 pub enum Request {
     /// A load or a sweep.
@@ -179,14 +184,14 @@ pub enum Request {
 }
 
 impl Request {
-    /// Reads a command line. Help and version come as `Err` with exit status 0.
+    /// Parses a command line. Help and version are returned as `Err` with exit status 0.
     pub fn parse(
         args: impl IntoIterator<Item = std::ffi::OsString>,
     ) -> std::result::Result<Request, clap::Error> {
         let matches = Cli::command().try_get_matches_from(args)?;
         let cli = Cli::from_arg_matches(&matches)?;
         let given = |run: &RunArgs| {
-            // There is always one: the parser insists.
+            // The parser guarantees that there is a subcommand.
             let settings = matches.subcommand().map_or_else(Settings::default, |(_, m)| Settings::given(m));
             let short = if run.blocking { &[("submit", "blocking"), ("depth", "1")][..] } else { &[] };
             settings.with(&Settings::from_pairs(short.iter().copied()))
@@ -201,17 +206,18 @@ impl Request {
         })
     }
 
-    /// As [`parse`](Self::parse); prints help where it was asked for, and turns a mistake into one line.
+    /// Calls [`parse`](Self::parse) with the process's arguments. Prints help if requested. Turns
+    /// an error into one line.
     pub fn from_command_line() -> Result<Option<Request>> {
         match Self::parse(std::env::args_os()) {
             Ok(request) => Ok(Some(request)),
             Err(err) if err.exit_code() == 0 => {
-                // Help or the version. Nobody reads it if it cannot be written.
+                // This is help or version output. A write error has no reader to report it to.
                 let _ = err.print();
                 Ok(None)
             }
             Err(err) if err.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                Err(Error::usage("say what to do: read, write, cas, send, serve or experiment; see --help"))
+                Err(Error::usage("no command given: read, write, cas, send, serve or experiment; see --help"))
             }
             Err(err) => Err(Error::usage(settings::one_line(&err))),
         }
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_given_is_a_setting() {
+    fn only_given_options_are_settings() {
         let Ok(Request::Bench(op, settings, bench)) = parse("x cas --threads 2 --rounds 3 --words=9") else {
             panic!("no load");
         };
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_options_are_refused() {
         for line in [
             "x",
             "x fly",

@@ -1,11 +1,11 @@
-//! What can go wrong, one line each.
+//! Errors of the program. Each prints as one line.
 
 use rdmabox::{ConnectError, HostError, MemoryError, RequestError};
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A reason why nothing, or nothing more, was measured. `Display` is the one line that the user sees.
+/// A reason why the measurement failed. `Display` is the one line that the user sees.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Options, children, files, signals.
@@ -14,30 +14,30 @@ pub enum Error {
     /// A server cannot be reached.
     #[error("cannot connect: {0}")]
     Connect(#[from] ConnectError),
-    /// A request of the load failed; the run is worth nothing.
+    /// A request of the load failed, so the run has no valid result.
     #[error("a request failed: {0}")]
     Request(#[from] RequestError),
-    /// This process cannot serve.
+    /// This process cannot run a server.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// No memory to lend.
+    /// The memory to export could not be allocated.
     #[error("no memory to lend: {0}")]
     Memory(#[from] MemoryError),
-    /// What answers is no server of this program.
-    #[error("{0} is no rdmabox-bench server of this version")]
+    /// The peer is not a server of this program and version.
+    #[error("{0} is not an rdmabox-bench server of this version")]
     Stranger(String),
-    /// The result contradicts itself.
+    /// The result is inconsistent.
     #[error("wrong result: {0}")]
     Wrong(String),
 }
 
 impl Error {
-    /// Options that make no sense.
+    /// Returns an error for invalid options.
     pub fn usage(text: impl Into<String>) -> Self {
         measure::Error::Usage(text.into()).into()
     }
 
-    /// Exit status of a program that ends with this error.
+    /// Returns the exit status of a program that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Measure(err) => err.exit_code(),

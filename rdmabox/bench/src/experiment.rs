@@ -1,8 +1,10 @@
-//! The experiments of the RDMAbox paper, as matrices with a comment: what the paper shows, in our words, and what was
-//! measured here. Its figures come from a ConnectX-3; here the same questions are put to a software provider, or to an RDMA device.
+//! The experiments of the RDMAbox paper, as matrices with a comment. The comment summarizes the
+//! result of the paper and the result of this run. The paper used a ConnectX-3; these runs use a
+//! software provider or an RDMA device.
 //!
-//! Most of them run over TCP unless told otherwise: a post is a system call there, which is dear as a doorbell is dear, and
-//! completions come later. With mapped memory a post executes the request: there is little to gather or to wait for.
+//! Most experiments use TCP by default: a post is an expensive system call there, as a doorbell is
+//! expensive on a card, and completions arrive later. With mapped memory the poster executes the
+//! request, so there is little to batch or to wait for.
 
 use rdmabox::Address;
 
@@ -23,13 +25,13 @@ type Options = &'static [(&'static str, &'static str)];
 pub struct Experiment {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it varies and looks at.
+    /// The parameters that it varies and its subject.
     pub what: &'static str,
-    /// What the paper shows.
+    /// The result of the paper.
     pub paper: &'static str,
-    /// What all runs have in common, unless the command line says otherwise.
+    /// Options of all runs, unless the command line overrides them.
     base: Options,
-    /// As `base`, for a quick run.
+    /// Options of a quick run, in addition to `base`.
     quick: Options,
     dimensions: fn() -> Vec<Dimension>,
     columns: &'static [Metric],
@@ -39,11 +41,11 @@ pub struct Experiment {
 
 const QUICK: Options = &[("duration", "200ms"), ("warmup", "50ms")];
 
-/// Merging needs neighbours from several threads; blocks are taken from one cursor.
+/// Merging needs adjacent requests of several threads, so all threads take blocks from one cursor.
 const BATCHING: Options =
     &[("provider", "tcp"), ("size", "4k"), ("threads", "8"), ("depth", "16"), ("duration", "1s")];
 
-/// All of them.
+/// All experiments.
 pub const ALL: [Experiment; 8] = [
     Experiment {
         name: "fig1",
@@ -284,7 +286,7 @@ fn batching() -> Vec<Dimension> {
     ]
 }
 
-/// The experiment of that name.
+/// Returns the experiment with the given name.
 pub fn find(name: &str) -> Result<Experiment> {
     ALL.into_iter().find(|experiment| experiment.name == name).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|experiment| experiment.name).collect();
@@ -292,13 +294,14 @@ pub fn find(name: &str) -> Result<Experiment> {
     })
 }
 
-/// All experiments, a line each.
+/// Returns a list of all experiments, one per line.
 pub fn list() -> String {
     ALL.iter().map(|experiment| format!("{:8} {}\n", experiment.name, experiment.what)).collect()
 }
 
 impl Experiment {
-    /// What it runs, with what the command line gives on top of its own options.
+    /// Returns the matrix of the experiment, with its options overridden by those of the command
+    /// line.
     pub fn matrix(&self, given: &Settings, quick: bool, connect: &[Address]) -> Result<Matrix> {
         let dimensions = (self.dimensions)();
         let varied =
@@ -306,7 +309,7 @@ impl Experiment {
         if let Some(name) = varied.into_iter().find(|name| given.has(name)) {
             return Err(Error::usage(format!("{} varies {name} itself: leave --{name} out", self.name)));
         }
-        // They ask about work requests: all are posted.
+        // The experiments are about work requests, so every request is posted.
         let posted = std::iter::once(("direct", "off"));
         let base = Settings::from_pairs(posted.chain(self.base.iter().copied()));
         if base.has("ops") && given.has("duration") {
@@ -316,12 +319,12 @@ impl Experiment {
         Matrix::new(OpKind::Write, &base.with(&quick).with(given), &dimensions, connect)
     }
 
-    /// Title of its report.
+    /// Returns the title of the report.
     pub fn title(&self, matrix: &Matrix) -> String {
         format!("{} on {}", self.name, matrix.carriers())
     }
 
-    /// Adds the comment, and chooses what is shown.
+    /// Adds the comment, and selects columns and panels.
     pub fn comment(&self, report: &mut Report) {
         report.columns = self.columns.into();
         report.panels = self.panels.into();
@@ -334,7 +337,7 @@ impl Experiment {
     }
 }
 
-/// Where the IOPS of a line have their peak, and what becomes of them and of the latency with more threads.
+/// Describes the peak IOPS of a line, and the IOPS and latency with more threads.
 fn peak(report: &Report, line: &[&str]) -> Option<String> {
     let entries = report.line(line);
     let iops = |entry: &Entry| entry.get(Metric::OpsPerSecond).unwrap_or(0.0);
@@ -356,7 +359,8 @@ fn peak(report: &Report, line: &[&str]) -> Option<String> {
     Some(text)
 }
 
-/// The peaks, and what the window changes at the best and at the largest number of threads.
+/// Describes the peaks, and the effect of the window at the best and at the largest number of
+/// threads.
 fn window(report: &Report) -> Vec<String> {
     let lines = report.labels_of_lines();
     let mut text: Vec<String> = lines.iter().filter_map(|line| peak(report, line)).collect();
@@ -381,7 +385,7 @@ fn window(report: &Report) -> Vec<String> {
     text
 }
 
-/// The smallest size from which on registering is not slower than copying.
+/// Returns the smallest size from which registering is at least as fast as copying.
 fn crossover(report: &Report) -> Vec<String> {
     let latency = |size: &str, reg: &str| report.at(&[size, reg]).and_then(|entry| entry.get(Metric::P50));
     let sizes = report.labels(0);
@@ -407,7 +411,7 @@ fn crossover(report: &Report) -> Vec<String> {
     text
 }
 
-/// One mode against another, on every line.
+/// Compares pairs of modes on every line.
 fn against(report: &Report, metric: Metric, pairs: &[(&str, &str)]) -> Vec<String> {
     let mut text = Vec::new();
     for line in report.labels_of_lines() {
@@ -424,7 +428,7 @@ fn against(report: &Report, metric: Metric, pairs: &[(&str, &str)]) -> Vec<Strin
     text
 }
 
-/// Adaptive polling beside the other modes, at each place of the x axis.
+/// Compares adaptive polling with the other modes at each value of the x axis.
 fn adaptive_beside_others(report: &Report) -> Vec<String> {
     let mut text = Vec::new();
     let name = report.dimensions.first().map_or("", String::as_str);
@@ -445,7 +449,7 @@ fn adaptive_beside_others(report: &Report) -> Vec<String> {
     text
 }
 
-/// The relations of Table I, which are counts and have to hold.
+/// Checks the relations of Table I. They are counts, so they must hold exactly.
 fn counts(report: &Report) -> Vec<String> {
     let mut text = Vec::new();
     for line in report.labels_of_lines() {
@@ -470,7 +474,7 @@ fn counts(report: &Report) -> Vec<String> {
     text
 }
 
-/// `a` compared with `b`.
+/// Returns the relative change from `b` to `a` as text.
 fn change(a: f64, b: f64) -> String {
     if b > 0.0 { format!("{:+.0} %", (a / b - 1.0) * 100.0) } else { "-".into() }
 }
@@ -492,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_goes_before_the_experiment_but_not_before_what_it_varies() {
+    fn the_command_line_overrides_an_experiment_except_its_dimensions() {
         let fig6 = find("fig6").unwrap();
         let given = |name, value| Settings::from_pairs([(name, value)]);
         let matrix = fig6.matrix(&given("size", "16k"), true, &[]).unwrap();

@@ -1,5 +1,5 @@
-//! As many servers as a run wants: children of this program, hosts in this process, or servers that run elsewhere.
-//! They stay from run to run; sessions are made anew.
+//! The servers of a run: child processes, hosts in this process, or external servers. Servers stay
+//! running between runs; each run makes new sessions.
 
 use std::{env, time::Duration};
 
@@ -11,10 +11,10 @@ use rdmabox::{Address, ProviderKind, RdmaOptions, Running};
 
 use crate::{Error, Result, server};
 
-/// How long a child may take to be ready; it takes all its memory from the system first.
+/// Time limit for a child to become ready. It allocates all its memory first.
 const READY: Duration = Duration::from_secs(60);
 
-/// How long after its connections a dying process may end.
+/// Time for a dying process to exit after its connections have closed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Where servers come from.
@@ -46,22 +46,22 @@ struct Server {
 }
 
 impl Fleet {
-    /// Servers of `memory` bytes each, started when they are asked for.
+    /// Returns a fleet that starts servers with `memory` bytes each when they are needed.
     pub fn new(source: Source, memory: u64, rdma: RdmaOptions) -> Fleet {
         Fleet { source, memory, rdma, servers: Vec::new() }
     }
 
-    /// The RDMA device to use, at either end.
+    /// Returns the options of the RDMA device, for both ends.
     pub fn rdma(&self) -> &RdmaOptions {
         &self.rdma
     }
 
-    /// True if servers run in this process.
+    /// Returns true if the servers run in this process.
     pub fn in_process(&self) -> bool {
         self.source == Source::InProcess
     }
 
-    /// Addresses of `peers` servers for a provider. Starts what is missing.
+    /// Returns the addresses of `peers` servers for a provider. Starts servers that are missing.
     pub fn addresses(
         &mut self,
         provider: ProviderKind,
@@ -73,7 +73,7 @@ impl Fleet {
             return Ok(addresses.iter().take(peers).cloned().collect());
         }
         let fits = |address: &&Address| address.provider() == provider;
-        // Those that were started for other providers may not listen there.
+        // Servers that were started for other providers may not listen on this one.
         self.servers.retain(|server| server.addresses.iter().any(|address| fits(&address)));
         while self.servers.len() < peers {
             let server = self.start(provider, interrupt)?;
@@ -86,7 +86,7 @@ impl Fleet {
             .collect()
     }
 
-    /// An error that a dead server explains better than its effect here.
+    /// Returns the error of a dead server instead of its effect on this process, if there is one.
     pub fn explain(&mut self, error: Error) -> Error {
         if matches!(error, Error::Connect(_) | Error::Request(_) | Error::Stranger(_)) {
             for server in &mut self.servers {
@@ -100,7 +100,7 @@ impl Fleet {
         error
     }
 
-    /// Ends all servers.
+    /// Stops all servers.
     pub fn stop(mut self) -> Result<()> {
         for server in &mut self.servers {
             if let Some(child) = &mut server.child {

@@ -1,22 +1,15 @@
-//! `rdmabox-bench`: measures the runtime in the shape of perftest, and repeats the experiments of the RDMAbox paper.
+//! `rdmabox-bench`: measures the runtime like perftest, and repeats the experiments of the RDMAbox
+//! paper.
 //!
-//! It runs on software providers and on RDMA devices, and every output says on which: of software, shapes are reported, and a
-//! figure of the paper's hardware is never claimed.
+//! Every output names the provider. Results of software providers show trends; they make no claim
+//! about RDMA hardware. The main modules are [`cli`], [`load`] (a checked load), [`run`] (one run),
+//! [`worker`] (a thread of the load), [`requests`] (submission), [`fleet`] (servers), [`matrix`] and
+//! [`runner`] (combinations and rounds), [`report`] (output), and [`experiment`] (the paper).
 //!
-//! * [`cli`]: the command line; [`load`]: what one run does, checked; [`settings`]: options as text, so that any of
-//!   them can be swept; [`value`]: how their values are written;
-//! * [`pattern`]: which addresses are used, pure; [`requests`]: how requests are kept outstanding, behind one trait;
-//!   [`worker`]: a thread of the load; [`record`]: what it records; [`clock`]: by which clock; [`run`]: one run, start to end;
-//! * [`server`] and [`protocol`]: the other end; [`fleet`]: as many of them as a run wants; [`usage`]: processor time
-//!   and context switches;
-//! * [`matrix`]: combinations of options; [`runner`]: their rounds, interleaved;
-//! * [`metric`]: what is computed from a sample; [`report`]: tables, JSON and charts;
-//! * [`program`]: from the command line to the output;
-//! * [`experiment`]: the figures and the table of the paper, as matrices with a comment.
-//!
-//! Threading: the main thread starts servers and workers, waits, and draws progress; its own processor time is
-//! left out of what is reported. Each worker owns its buffers, its random numbers and its histogram; they are merged
-//! at the end. A shared cursor is one atomic per peer.
+//! # Concurrency
+//! The main thread starts servers and workers, waits for them, and draws progress. Reported usage
+//! excludes its processor time. Each worker owns its buffers, random numbers and histogram, which
+//! are merged at the end. A shared cursor is one atomic per peer.
 #![forbid(unsafe_code)]
 
 pub mod cli;

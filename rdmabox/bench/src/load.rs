@@ -1,4 +1,4 @@
-//! What one run does: the options of a load, and the load that they amount to once they have been checked.
+//! The options of a load, and the checked load that they describe.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// Its name.
+    /// Returns the name of the operation.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -42,53 +42,54 @@ impl OpKind {
     }
 }
 
-/// How requests are handed to the runtime.
+/// How requests are submitted to the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Submit {
-    /// One at a time, by blocking calls.
+    /// One blocking call per request.
     Blocking,
-    /// As many as the depth says in one blocking call; the next when all of them are done. Each of them counts with
-    /// the latency of the call.
+    /// One blocking call for `depth` requests. The next call starts when all are done. Each request
+    /// is recorded with the latency of the call.
     Vectored,
-    /// Each is started by itself, and as many as the depth says go on at a time.
+    /// Each request is started separately, with up to `depth` outstanding.
     Started,
 }
 
-/// Whether a lone request on mapped memory is carried out by its caller.
+/// Whether the caller executes a single request on mapped memory itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direct {
-    /// It is.
+    /// The caller executes it.
     On,
-    /// It is posted, as over a network.
+    /// The caller posts it, as over a network.
     Off,
 }
 
-/// Who decides what may be in flight.
+/// Control of the amount of data in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Admission {
     /// A window of fixed size.
     Static,
-    /// A window that begins at --window and follows measured latency.
+    /// A window that starts at --window and follows the measured latency.
     Latency,
 }
 
-/// Distance of the words of compare-and-swap: a cache line each.
+/// Distance in bytes between the words of compare-and-swaps: one cache line.
 pub const WORD_STRIDE: u64 = 64;
-/// Least memory of a server, unless told otherwise.
+/// Default minimum memory of a server, in bytes.
 const LEAST_AREA: u64 = 64 << 20;
-/// Shortest call: what the server has to be told.
+/// Minimum length of a call, which holds its kind and the length of the reply.
 pub const LEAST_CALL: u64 = 8;
-/// Steps of an ordered list of the runtime.
+/// Maximum number of operations in an ordered list of the runtime.
 const MAX_LIST: u32 = 64;
 
-/// Options of a load. Every one has a value and can be swept.
+/// Options of a load. Each option has a value and can be swept.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Load (each of these can be swept)")]
 pub struct LoadArgs {
-    /// What carries the requests: shm or tcp, both software, or rdma [default: shm; with --connect what the address says]
+    /// Provider of the requests: shm or tcp, both software, or rdma [default: shm; with --connect
+    /// that of the address]
     #[arg(long, value_name = "P")]
     pub provider: Option<ProviderKind>,
 
@@ -108,12 +109,12 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub qps: u32,
 
-    /// Order of addresses; bursts are sequential, --burst requests and then nothing for --gap
+    /// Order of addresses; bursts are sequential: --burst requests, then an idle time of --gap
     #[arg(long, value_enum, default_value_t = Pattern::Seq)]
     pub pattern: Pattern,
 
-    /// Whether threads take sequential blocks from one cursor, so that neighbours come from different threads, or
-    /// each walks through a part of its own
+    /// Whether threads take sequential blocks from a shared cursor, so that adjacent requests come
+    /// from different threads, or each thread walks through its own part
     #[arg(long, value_enum, default_value_t = Cursor::Shared)]
     pub cursor: Cursor,
 
@@ -125,17 +126,18 @@ pub struct LoadArgs {
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = value::duration)]
     pub gap: Duration,
 
-    /// How requests that gather are combined: single, merge, doorbell or hybrid
+    /// How waiting requests are combined: single, merge, doorbell or hybrid
     #[arg(long, value_name = "MODE", default_value_t = BatchMode::Hybrid)]
     pub mode: BatchMode,
 
-    /// Memory of work requests: pre (copied through registered memory), dyn (registered on the fly), auto, a
-    /// threshold in bytes between the two, or registered (the load's buffers are registered memory)
+    /// Memory of work requests: pre (copied through registered memory), dyn (registered on the
+    /// fly), auto, a threshold in bytes between the two, or registered (the load's buffers are
+    /// registered memory)
     #[arg(long, value_name = "REG", default_value_t = Reg::Auto)]
     pub reg: Reg,
 
-    /// How completions are waited for: busy, event, event-batch, hybrid, adaptive, or shared-cq:M, M
-    /// queues that all queue pairs share with a polling thread each
+    /// How threads wait for completions: busy, event, event-batch, hybrid, adaptive, or
+    /// shared-cq:M, M queues that all queue pairs share, with a polling thread each
     #[arg(long, value_name = "MODE", default_value_t = PollingMode::Adaptive)]
     pub polling: PollingMode,
 
@@ -143,69 +145,71 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N")]
     pub max_retry: Option<u32>,
 
-    /// Bytes in flight that admission control allows, or none
+    /// Limit of admission control for bytes in flight, or none
     #[arg(long, value_name = "BYTES", default_value = "7m")]
     pub window: Window,
 
-    /// Who decides what may be in flight
+    /// Control of the window of admission control
     #[arg(long, value_enum, default_value_t = Admission::Static)]
     pub admission: Admission,
 
-    /// Every so many-th work request of a chain asks for a completion, as the last always does; 0: only that one
+    /// Distance of signaled work requests in a chain; the last is always signaled; 0: only the last
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub signal_interval: u32,
 
-    /// Bytes up to which a single WRITE travels in its work request; 0: none does [default: the runtime's]
+    /// Limit in bytes for inline data of a single WRITE; 0: never inline [default: the runtime's]
     #[arg(long, value_name = "BYTES")]
     pub max_inline: Option<u32>,
 
-    /// Whether requests that go alone are carried out on the spot where memory is mapped, or posted as over a network
+    /// Whether the caller executes single requests itself if the memory is mapped, or posts them as
+    /// over a network
     #[arg(long, value_enum, default_value_t = Direct::On)]
     pub direct: Direct,
 
-    /// Servers; a thread's submissions go to them in turn [default: 1; with --connect all that are given]
+    /// Number of servers; each thread submits to them in turn [default: 1; with --connect the
+    /// number given]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub peers: Option<u32>,
 
-    /// Memory that is used at each peer [default: 64m, or room for twice what is outstanding]
+    /// Memory used on each peer [default: 64m, or room for twice the outstanding requests]
     #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
     pub area: Option<u64>,
 
-    /// Words that compare-and-swaps go to, a cache line each
+    /// Number of words for compare-and-swaps, one per cache line
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub words: u32,
 
-    /// Bytes of the reply to a send [default: as many as the request has]
+    /// Bytes of the reply to a send [default: length of the request]
     #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
     pub reply: Option<u64>,
 
-    /// How requests are handed over [default: started; for cas vectored; blocking with a depth of 1]
+    /// How requests are submitted [default: started; for cas vectored; blocking with a depth of 1]
     #[arg(long, value_enum)]
     pub submit: Option<Submit>,
 
-    /// How long: a time such as 2s
+    /// Duration of the measurement, such as 2s
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = value::duration)]
     pub duration: Duration,
 
-    /// How long, as a number of requests of all threads together; goes before --duration
+    /// Number of requests of all threads together; overrides --duration
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub ops: Option<u64>,
 
-    /// Before anything is measured: a time or a number of requests
+    /// Duration or number of requests of the warm-up
     #[arg(long, value_name = "TIME|N", default_value = "200ms")]
     pub warmup: Extent,
 
-    /// Operation, where it is swept.
+    /// The operation, if it is swept.
     #[arg(long, value_enum, hide = true)]
     pub op: Option<OpKind>,
 }
 
-/// A load that can be run.
+/// A checked load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Load {
     /// Operation.
     pub op: OpKind,
-    /// What carries it.
+    /// Provider.
     #[serde(serialize_with = "as_text")]
     pub provider: ProviderKind,
     /// Bytes of a request.
@@ -220,7 +224,7 @@ pub struct Load {
     pub qps: u32,
     /// Order of addresses.
     pub pattern: Pattern,
-    /// Who shares the sequence.
+    /// Sharing of the sequential cursor.
     pub cursor: Cursor,
     /// Requests of a burst and the gap after it, for bursts.
     pub burst: Option<Burst>,
@@ -230,45 +234,45 @@ pub struct Load {
     /// Memory of work requests.
     #[serde(serialize_with = "as_text")]
     pub reg: Reg,
-    /// Waiting.
+    /// Polling mode.
     #[serde(serialize_with = "as_text")]
     pub polling: PollingMode,
-    /// Empty polls before adaptive polling sleeps; the runtime's own choice if there is none.
+    /// Empty polls before adaptive polling sleeps; `None` for the runtime's default.
     pub max_retry: Option<u32>,
     /// Admission window.
     #[serde(serialize_with = "as_text")]
     pub window: Window,
-    /// Who decides about the window.
+    /// Control of the window.
     pub admission: Admission,
     /// Distance of signaled work requests in a chain.
     pub signal_interval: u32,
-    /// Limit of inline data; the runtime's own if there is none.
+    /// Limit of inline data; `None` for the runtime's default.
     pub max_inline: Option<u32>,
-    /// Whether requests are carried out on the spot.
+    /// Whether the caller executes single requests itself.
     pub direct: Direct,
     /// Servers.
     pub peers: u32,
-    /// Bytes used at each.
+    /// Bytes used on each server.
     pub area: u64,
-    /// How requests are handed over.
+    /// How requests are submitted.
     pub submit: Submit,
-    /// How long.
+    /// Length of the measurement.
     pub extent: Extent,
-    /// What goes before.
+    /// Length of the warm-up.
     pub warmup: Extent,
 }
 
 /// The shape of bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Burst {
-    /// Requests, all of which are over before the gap.
+    /// Requests, all of which complete before the gap.
     pub requests: u32,
     /// Microseconds without a request.
     pub gap_us: u64,
 }
 
 impl Load {
-    /// Checks options against each other. `connect` are the servers given, if any.
+    /// Checks the options for consistency. `connect` are the given servers, if any.
     pub fn resolve(op: OpKind, args: &LoadArgs, connect: &[Address]) -> Result<Load> {
         let usage = |text: String| Err(Error::usage(text));
         let op = args.op.unwrap_or(op);
@@ -367,17 +371,17 @@ impl Load {
         })
     }
 
-    /// Distance between the places of neighbouring requests.
+    /// Returns the distance between the addresses of consecutive requests, in bytes.
     pub fn stride(&self) -> u64 {
         if self.op == OpKind::Cas { WORD_STRIDE } else { self.size }
     }
 
-    /// Bytes of buffers of this process, all threads together.
+    /// Returns the total size of this process's buffers, in bytes.
     pub fn buffers(&self) -> u64 {
         self.size.saturating_mul(u64::from(self.threads)).saturating_mul(u64::from(self.depth))
     }
 
-    /// The sessions that it wants.
+    /// Returns the options of the load's sessions.
     pub fn session_options(&self) -> SessionOptions {
         let defaults = SessionOptions::default();
         SessionOptions {
@@ -410,7 +414,7 @@ impl Load {
         Arc::new(LatencyWindow::new(LatencyWindowOptions { start, max: defaults.max.max(start), ..defaults }))
     }
 
-    /// One line for people.
+    /// Returns a one-line description.
     pub fn summary(&self) -> String {
         let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let mut parts = vec![match self.op {
@@ -476,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_grows_with_what_is_outstanding() {
+    fn memory_grows_with_the_outstanding_requests() {
         let load = load(OpKind::Read, &[("size", "1m"), ("threads", "8"), ("depth", "32")]).unwrap();
         assert_eq!((load.area, load.buffers()), (512 << 20, 256 << 20));
     }

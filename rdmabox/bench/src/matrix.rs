@@ -1,4 +1,4 @@
-//! Combinations of options. Pure.
+//! Combinations of options. No I/O, no locks, no clock.
 
 use rdmabox::{Address, ProviderKind};
 
@@ -8,29 +8,29 @@ use crate::{
     settings::{Settings, sweepable},
 };
 
-/// Most combinations of a matrix: a typing error should not run for a week.
+/// Maximum number of combinations, so that a typing error does not start an endless run.
 const MAX_CASES: usize = 10_000;
 
-/// One of the things that are varied.
+/// A varied parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dimension {
-    /// Its name.
+    /// Name of the parameter.
     pub name: String,
-    /// What it goes through.
+    /// Values of the parameter.
     pub values: Vec<Value>,
 }
 
 /// A value of a dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// As it is shown.
+    /// Label in the output.
     pub label: String,
-    /// The options that it stands for.
+    /// The options of this value.
     pub settings: Settings,
 }
 
 impl Dimension {
-    /// An option and its values.
+    /// Returns a dimension of one option and its values.
     pub fn of_option(name: &str, values: &[&str]) -> Dimension {
         let value = |text: &&str| Value {
             label: (*text).to_owned(),
@@ -39,7 +39,7 @@ impl Dimension {
         Dimension { name: name.to_owned(), values: values.iter().map(value).collect() }
     }
 
-    /// Labels, and the options that each stands for.
+    /// Returns a dimension of labels and their options.
     pub fn of_settings(name: &str, values: &[(&str, &[(&str, &str)])]) -> Dimension {
         let value = |(label, pairs): &(&str, &[(&str, &str)])| Value {
             label: (*label).to_owned(),
@@ -49,7 +49,7 @@ impl Dimension {
     }
 }
 
-/// Reads `threads=1,2,4 mode=single,hybrid`.
+/// Parses a sweep such as `threads=1,2,4 mode=single,hybrid`.
 pub fn parse_sweep(text: &str) -> Result<Vec<Dimension>> {
     let usage = |text: String| Err(Error::usage(format!("--sweep: {text}")));
     let mut dimensions: Vec<Dimension> = Vec::new();
@@ -77,7 +77,7 @@ pub fn parse_sweep(text: &str) -> Result<Vec<Dimension>> {
     Ok(dimensions)
 }
 
-/// Coordinates for people. A bare number says nothing: it gets the name of its dimension.
+/// Formats coordinates. A bare number is preceded by the name of its dimension.
 pub fn describe(dimensions: &[String], coordinates: &[String]) -> String {
     let describe = |(name, label): (&String, &String)| {
         let bare = label.starts_with(|c: char| c.is_ascii_digit()) && !label.contains(' ');
@@ -91,7 +91,7 @@ pub fn describe(dimensions: &[String], coordinates: &[String]) -> String {
 pub struct Case {
     /// Labels, one per dimension.
     pub coordinates: Vec<String>,
-    /// What is run.
+    /// The load of the combination.
     pub load: Load,
 }
 
@@ -100,12 +100,13 @@ pub struct Case {
 pub struct Matrix {
     /// Names of the dimensions.
     pub dimensions: Vec<String>,
-    /// The combinations; the first dimension changes fastest, so that what a line of a chart shows stands together.
+    /// The combinations. The first dimension changes fastest, so the points of a chart line are
+    /// adjacent.
     pub cases: Vec<Case>,
 }
 
 impl Matrix {
-    /// What carries the requests, in words that let no software provider pass for a card.
+    /// Returns the providers of the requests, and marks software providers as such.
     pub fn carriers(&self) -> String {
         let mut software: Vec<String> = Vec::new();
         let mut rdma = false;
@@ -125,8 +126,8 @@ impl Matrix {
         software.into_iter().chain(rdma.then(|| "RDMA".to_owned())).collect::<Vec<_>>().join(" and ")
     }
 
-    /// Combines the values of all dimensions on top of `base`, and checks every load. Without dimensions there is
-    /// one case.
+    /// Combines the values of all dimensions with `base`, and checks every load. Without dimensions
+    /// there is one case.
     pub fn new(op: OpKind, base: &Settings, dimensions: &[Dimension], connect: &[Address]) -> Result<Matrix> {
         let count = dimensions.iter().try_fold(1usize, |n, d| n.checked_mul(d.values.len()));
         if count.is_none_or(|count| count > MAX_CASES) {
@@ -154,12 +155,13 @@ impl Matrix {
         Ok(Matrix { dimensions: dimensions.iter().map(|d| d.name.clone()).collect(), cases })
     }
 
-    /// Memory that a server needs for any of the cases.
+    /// Returns the memory that a server needs for the largest case, in bytes.
     pub fn area(&self) -> u64 {
         self.cases.iter().map(|case| case.load.area).max().unwrap_or(0)
     }
 
-    /// Memory that the fullest case takes, of the servers and of this process. Servers that have been started stay.
+    /// Returns the memory of the largest case, of servers and this process together. Servers that
+    /// were started keep running.
     pub fn peak_memory(&self, servers_here: bool) -> u64 {
         let peers = self.cases.iter().map(|case| u64::from(case.load.peers)).max().unwrap_or(0);
         let buffers = self.cases.iter().map(|case| case.load.buffers()).max().unwrap_or(0);
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sweep_is_refused() {
+    fn invalid_sweeps_are_refused() {
         for (text, says) in [
             ("", "nothing to vary"),
             ("threads", "not of the form"),

@@ -1,10 +1,10 @@
-//! What is computed from a sample, and how it is shown. Pure.
+//! The metrics of a sample and their formatting. No I/O, no locks, no clock.
 
 use measure::statistics;
 
 use crate::{run::Sample, usage::Usage};
 
-/// A number that a sample gives.
+/// A metric of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Their titles say it.
 pub enum Metric {
@@ -32,7 +32,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: [Metric; 21] = [
         Metric::Ops,
         Metric::OpsPerSecond,
@@ -57,7 +57,7 @@ impl Metric {
         Metric::WindowWaits,
     ];
 
-    /// Name in JSON.
+    /// Returns the name in JSON.
     pub fn key(self) -> &'static str {
         match self {
             Self::Ops => "ops",
@@ -84,7 +84,7 @@ impl Metric {
         }
     }
 
-    /// Title of a column.
+    /// Returns the title of a column.
     pub fn title(self) -> &'static str {
         match self {
             Self::Ops => "requests",
@@ -111,7 +111,7 @@ impl Metric {
         }
     }
 
-    /// What it means, below a chart.
+    /// Returns the explanation below a chart.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Ops => "requests that completed",
@@ -138,7 +138,7 @@ impl Metric {
         }
     }
 
-    /// Its value. `None` where it does not apply.
+    /// Returns the value for a sample, or `None` if the metric does not apply.
     pub fn of(self, sample: &Sample) -> Option<f64> {
         let per_second = |value: f64| statistics::ratio(value, sample.seconds);
         let per_op = |value: f64| statistics::ratio(value, sample.ops as f64);
@@ -170,20 +170,20 @@ impl Metric {
         }
     }
 
-    /// The median over rounds.
+    /// Returns the median over rounds.
     pub fn median(self, samples: &[Sample]) -> Option<f64> {
         let values: Option<Vec<f64>> = samples.iter().map(|sample| self.of(sample)).collect();
         statistics::median(&values?)
     }
 
-    /// How far the rounds lie apart, relative to their median.
+    /// Returns the spread of the rounds relative to their median.
     pub fn spread(self, samples: &[Sample]) -> Option<f64> {
         let values: Option<Vec<f64>> = samples.iter().map(|sample| self.of(sample)).collect();
         statistics::spread(&values?)
     }
 }
 
-/// A number with three or four digits that count.
+/// Formats a number with three or four significant digits.
 pub fn show(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
@@ -201,7 +201,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::record::Latency;
 
-    /// 1000 requests in half a second.
+    /// A sample of `ops` requests in half a second.
     pub(crate) fn sample(ops: u64) -> Sample {
         Sample {
             ops,

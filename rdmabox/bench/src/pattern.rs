@@ -1,10 +1,10 @@
-//! Which places of the remote memory the requests of a thread go to. Pure.
+//! The remote addresses of a thread's requests. No I/O, no locks, no clock.
 //!
-//! The memory of a peer is a row of blocks, one request each. `seq` takes the next block from a cursor: with one cursor
-//! for all threads, the requests that are outstanding at a time are neighbours whichever thread makes them, so that
-//! merging across threads can happen; with a cursor for each thread, a thread's requests are neighbours of its own
-//! ones only. `rand` draws blocks, `mixed` tosses a coin between the two for every request. `bursts` takes blocks
-//! as `seq` does; what makes it one is the gap that the worker leaves between bursts.
+//! The memory of a peer is a sequence of blocks, one per request. `seq` takes the next block from a
+//! cursor. With a shared cursor, outstanding requests of all threads are adjacent, so they can be
+//! merged across threads. With own cursors, only a thread's own requests are adjacent. `rand` draws
+//! random blocks. `mixed` draws `seq` or `rand` for every request. `bursts` takes blocks like
+//! `seq`; the worker adds the gaps.
 
 use std::sync::{
     Arc,
@@ -18,53 +18,54 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// The next block after the one before.
+    /// Consecutive blocks.
     Seq,
-    /// Any block.
+    /// Random blocks.
     Rand,
-    /// For every request a coin decides between the two.
+    /// Either of the two, at random for every request.
     Mixed,
-    /// As seq, in bursts with idle gaps between them.
+    /// Consecutive blocks, in bursts with idle gaps.
     Bursts,
 }
 
-/// Who shares a place in the sequence.
+/// Sharing of the cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cursor {
-    /// All threads: neighbouring blocks are taken by whoever comes first.
+    /// All threads take blocks from one cursor.
     Shared,
-    /// Nobody: each thread walks through its own part of the memory.
+    /// Each thread walks through its own part of the memory.
     Own,
 }
 
-/// The blocks of one peer as one thread uses them.
+/// The blocks of one peer, as one thread uses them.
 #[derive(Debug)]
 pub struct Places {
     pattern: Pattern,
-    /// First block and number of blocks that the sequence walks through.
+    /// First block and number of blocks of the sequence.
     first: u64,
     walk: u64,
-    /// Blocks that random requests may use.
+    /// Number of blocks for random requests.
     all: u64,
     cursor: Position,
     random: fastrand::Rng,
 }
 
-/// How far a sequence has come.
+/// The position in a sequence.
 #[derive(Debug)]
 enum Position {
-    /// Of a thread's own: the place in its part.
+    /// The position in the thread's own part.
     Own(u64),
-    /// Of all: requests so far.
+    /// The number of blocks that all threads have taken.
     Shared(Arc<AtomicU64>),
 }
 
 impl Places {
-    /// For thread `thread` of `threads`; `shared` is the cursor of this peer.
+    /// Returns the blocks for thread `thread` of `threads`; `shared` is the cursor of this peer.
     ///
     /// # Panics
-    /// If there are no blocks, or fewer blocks than threads for a cursor of their own: options have been checked.
+    /// If there are no blocks, or fewer blocks than threads with own cursors. The options have been
+    /// checked for both.
     pub fn new(
         pattern: Pattern,
         cursor: Cursor,
@@ -81,12 +82,12 @@ impl Places {
             }
         };
         assert!(walk > 0, "options are checked before");
-        // A seed of the thread's own that is the same in every run: what is compared sees the same addresses.
+        // A fixed seed per thread: compared runs use the same addresses.
         let random = fastrand::Rng::with_seed(0x5eed ^ (thread << 32));
         Places { pattern, first, walk, all: blocks, cursor, random }
     }
 
-    /// The block of the next request.
+    /// Returns the block of the next request.
     pub fn next_block(&mut self) -> u64 {
         let sequential = match self.pattern {
             Pattern::Seq | Pattern::Bursts => true,
@@ -100,7 +101,7 @@ impl Places {
 impl Places {
     fn next_in_sequence(&mut self) -> u64 {
         match &mut self.cursor {
-            // No division: it would take longer than the shortest requests.
+            // A division would take longer than the shortest requests.
             Position::Own(next) => {
                 let this = *next;
                 *next = if this + 1 == self.walk { 0 } else { this + 1 };
@@ -111,9 +112,9 @@ impl Places {
     }
 }
 
-/// Where the part of `thread` begins when `total` is divided among `threads`.
+/// Returns the start of the part of `thread` when `total` is divided among `threads`.
 pub fn share(total: u64, thread: u64, threads: u64) -> u64 {
-    // Both are far below 2^64: blocks of a memory, threads of a process.
+    // Both are far below 2^64, so the product fits.
     (u128::from(total) * u128::from(thread) / u128::from(threads)) as u64
 }
 
@@ -129,7 +130,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the threads take turns, a shared cursor gives every block in order, without gap or repetition.
+        /// In any interleaving of the threads, a shared cursor gives every block in order, without
+        /// gap or repetition.
         #[test]
         fn a_shared_cursor_covers_everything_in_order(
             blocks in 1u64..500,
@@ -141,7 +143,7 @@ mod tests {
             }
         }
 
-        /// Cursors of their own: once around, all threads together have used every block once, each in order.
+        /// After one pass, all threads together have used every block once, each thread in order.
         #[test]
         fn own_cursors_share_out_the_blocks(threads in 1u64..20, more in 0u64..500) {
             let blocks = threads + more;
@@ -156,7 +158,7 @@ mod tests {
             prop_assert_eq!(used, (0..blocks).collect::<Vec<_>>());
         }
 
-        /// Whatever the pattern, no request leaves the memory.
+        /// With every pattern, no request leaves the memory.
         #[test]
         fn every_block_is_in_range(
             pattern in prop::sample::select(vec![Pattern::Seq, Pattern::Rand, Pattern::Mixed, Pattern::Bursts]),
@@ -186,7 +188,7 @@ mod tests {
     fn mixed_is_a_mixture() {
         let mut places = places(Pattern::Mixed, Cursor::Shared, 1 << 40, 1).remove(0);
         let drawn: Vec<u64> = (0..1000).map(|_| places.next_block()).collect();
-        // Random blocks of so many are large; sequential ones are small and complete.
+        // Large numbers are random blocks; small numbers are the complete sequence.
         let sequential: Vec<u64> = drawn.iter().copied().filter(|block| *block < 1000).collect();
         assert_eq!(sequential, (0..sequential.len() as u64).collect::<Vec<_>>());
         assert!((300..700).contains(&sequential.len()), "{}", sequential.len());

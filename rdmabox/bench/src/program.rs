@@ -1,4 +1,4 @@
-//! From a request of the command line to its output.
+//! Executes a parsed command line.
 
 use std::{
     env,
@@ -44,7 +44,7 @@ const COLUMNS: [Metric; 10] = [
 /// Panels of the chart of a sweep.
 const PANELS: [Metric; 3] = [Metric::OpsPerSecond, Metric::P99, Metric::CpuPerOp];
 
-/// Does what was asked for.
+/// Executes a command.
 pub fn carry_out(request: Request) -> Result<()> {
     match request {
         Request::Serve(serve) => self::serve(&serve),
@@ -79,7 +79,7 @@ pub fn carry_out(request: Request) -> Result<()> {
     }
 }
 
-/// Runs a matrix and leaves no server behind.
+/// Runs a matrix. Leaves no servers behind.
 fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result<Report> {
     check_outputs(&matrix, args)?;
     let source = match (args.connect.as_slice(), args.in_process) {
@@ -115,19 +115,19 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
     })
 }
 
-/// Finds out before anything is measured whether its results can be written.
+/// Checks before the measurement that the results can be written.
 fn check_outputs(matrix: &Matrix, args: &RunArgs) -> Result<()> {
     if let Some(dir) = directory(args, &matrix.dimensions) {
         fs::create_dir_all(dir).map_err(measure::Error::io(dir))?;
     }
     if let Some(path) = args.json.as_deref().filter(|path| *path != Path::new("-")) {
-        // What is there already stays until there is something to replace it.
+        // Appending keeps an existing file until the results replace it.
         OpenOptions::new().create(true).append(true).open(path).map_err(measure::Error::io(path))?;
     }
     Ok(())
 }
 
-/// Where files go, if there are any.
+/// Returns the directory for output files, if there are any.
 fn directory<'a>(args: &'a RunArgs, dimensions: &[String]) -> Option<&'a Path> {
     args.out.as_deref().or((!dimensions.is_empty()).then_some(Path::new("results")))
 }
@@ -147,14 +147,14 @@ fn publish(report: &Report, args: &RunArgs, stem: &str) -> Result<()> {
     if let Some(dir) = directory(args, &report.dimensions) {
         let when: String = report.began.chars().filter(char::is_ascii_digit).collect();
         for path in report::write(report, dir, &format!("bench-{stem}-{when}"))? {
-            // Standard output may be JSON.
+            // Not on standard output, which may carry JSON.
             eprintln!("wrote {}", path.display());
         }
     }
     Ok(())
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 fn serve(args: &Serve) -> Result<()> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(measure::Error::io("signal handler"))?;
@@ -177,7 +177,7 @@ fn serve(args: &Serve) -> Result<()> {
     Ok(())
 }
 
-/// Writes to standard output, whose reader may have gone.
+/// Writes to standard output. Ignores a closed pipe.
 fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

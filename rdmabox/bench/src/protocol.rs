@@ -17,33 +17,34 @@ const WHERE: u8 = 1;
 const USAGE: u8 = 2;
 const ECHO: u8 = 3;
 
-/// The memory that a server lends.
+/// The memory that a server exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
-    /// Its first byte.
+    /// Address of its first byte.
     pub base: RemoteAddr,
-    /// Its length.
+    /// Its length in bytes.
     pub len: u64,
 }
 
-/// Asks where the memory is.
+/// Encodes a request for the location of the memory.
 pub fn ask_where() -> [u8; 1] {
     [WHERE]
 }
 
-/// Asks what the server has used up.
+/// Encodes a request for the usage of the server.
 pub fn ask_usage() -> [u8; 1] {
     [USAGE]
 }
 
-/// Makes `request` an echo that wants `reply` bytes; it has at least [`LEAST_CALL`] bytes.
+/// Encodes an echo request with a reply of `reply` bytes. `request` has at least [`LEAST_CALL`]
+/// bytes.
 pub fn make_echo(request: &mut [u8], reply: u32) {
     debug_assert!(request.len() as u64 >= LEAST_CALL);
     request[0] = ECHO;
     request[4..8].copy_from_slice(&reply.to_le_bytes());
 }
 
-/// Answers a request into an empty `reply`.
+/// Writes the reply to a request into the empty `reply`.
 pub fn answer(
     request: &[u8],
     reply: &mut Vec<u8>,
@@ -75,14 +76,14 @@ pub fn answer(
     Ok(())
 }
 
-/// Reads the answer to [`ask_where`]; `None` if it is none.
+/// Decodes the reply to [`ask_where`]; `None` if it is malformed.
 pub fn read_where(reply: &[u8]) -> Option<Lent> {
     let rest = reply.strip_prefix(MAGIC)?;
     let (base, len) = rest.split_first_chunk()?;
     Some(Lent { base: RemoteAddr::from_le_bytes(*base), len: u64::from_le_bytes(len.try_into().ok()?) })
 }
 
-/// Reads the answer to [`ask_usage`]; `None` if it is none.
+/// Decodes the reply to [`ask_usage`]; `None` if it is malformed.
 pub fn read_usage(reply: &[u8]) -> Option<Usage> {
     let (numbers, []) = reply.as_chunks::<8>() else { return None };
     let [user_us, system_us, voluntary_switches, involuntary_switches] =

@@ -1,4 +1,4 @@
-//! What a thread of the load records. No allocation while it runs.
+//! The measurements of a worker. No allocation during the run.
 
 use std::time::Duration;
 
@@ -7,19 +7,20 @@ use serde::Serialize;
 
 use crate::clock::{Clock, Stamp};
 
-/// Longest latency that is told apart from longer ones: a minute, in nanoseconds.
+/// Maximum recorded latency in nanoseconds: one minute. Longer latencies count as this one.
 const MAX_NS: u64 = 60_000_000_000;
-/// Values keep three significant digits.
+/// Number of significant digits of a recorded latency.
 const DIGITS: u8 = 3;
 
-/// Latencies below are counted one by one.
+/// Latencies below this number of nanoseconds have a counter each.
 const SHORT: usize = 2048;
 
 /// Latencies and counts of one thread, or of several merged.
 #[derive(Clone, Debug)]
 pub struct Record {
     latency_ns: Histogram<u64>,
-    /// How many took a number of nanoseconds below [`SHORT`]: quicker to count than in the histogram, as exact.
+    /// Number of requests per latency below [`SHORT`] nanoseconds. Faster than the histogram, and
+    /// exact.
     short: Box<[u64; SHORT]>,
     clock: Clock,
     /// Requests that completed.
@@ -31,20 +32,20 @@ pub struct Record {
 }
 
 impl Record {
-    /// An empty one.
+    /// Returns an empty record.
     pub fn new() -> Record {
         let latency_ns =
             Histogram::new_with_bounds(1, MAX_NS, DIGITS).expect("these constants are valid bounds");
         Record { latency_ns, short: Box::new([0; SHORT]), clock: Clock::new(), ops: 0, swapped: 0, gaps: 0 }
     }
 
-    /// The time.
+    /// Returns the current time.
     #[inline]
     pub fn now(&self) -> Stamp {
         self.clock.now()
     }
 
-    /// `count` requests began together and were over together.
+    /// Records `count` requests that began and completed together.
     #[inline]
     pub fn completed(&mut self, count: u64, began: Stamp, over: Stamp) {
         self.took(count, self.clock.ns(began, over));
@@ -58,16 +59,16 @@ impl Record {
         }
     }
 
-    /// Forgets everything.
+    /// Clears the record.
     pub fn reset(&mut self) {
         self.latency_ns.reset();
         self.short.fill(0);
         (self.ops, self.swapped, self.gaps) = (0, 0, 0);
     }
 
-    /// With everything that `other` has recorded.
+    /// Adds the measurements of `other`.
     pub fn add(&mut self, other: &Record) {
-        // Both have the same bounds, so that nothing can be out of range.
+        // Both histograms have the same bounds, so no value is out of range.
         let added = self.latency_ns.add(&other.latency_ns);
         debug_assert!(added.is_ok());
         self.short.iter_mut().zip(other.short.iter()).for_each(|(own, more)| *own += more);
@@ -76,12 +77,12 @@ impl Record {
         self.gaps += other.gaps;
     }
 
-    /// The latencies.
+    /// Returns the latencies.
     pub fn latency(&self) -> Latency {
         let us = |ns: u64| ns as f64 / 1000.0;
         let mut all = self.latency_ns.clone();
         for (ns, count) in (0..).zip(self.short.iter()).filter(|(_, count)| **count > 0) {
-            // Zero is no value of the histogram.
+            // The histogram cannot record zero.
             all.saturating_record_n(u64::max(ns, 1), *count);
         }
         let at = |quantile| us(all.value_at_quantile(quantile));
@@ -101,7 +102,8 @@ impl Default for Record {
     }
 }
 
-/// Latencies in microseconds, exact to three digits. From before the submission until the submitter saw the completion.
+/// Latencies in microseconds, with three significant digits. Measured from before the submission
+/// until the submitter has seen the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// Arithmetic mean.
@@ -116,19 +118,19 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// Latencies in microseconds as the runtime has recorded them: from the submission of a request to its completion, at most
-/// 12.5 % above the true ones.
+/// Latencies in microseconds as the runtime records them, from submission to completion. They
+/// exceed the true values by at most 12.5 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RuntimeLatency {
-    /// How many: requests that are submitted together count once.
+    /// Number of recorded latencies. Requests that are submitted together count once.
     pub count: u64,
-    /// The same numbers as of the submitter.
+    /// The same statistics as of the submitter.
     #[serde(flatten)]
     pub latency: Latency,
 }
 
 impl RuntimeLatency {
-    /// What a histogram says; none if it is empty.
+    /// Summarizes a histogram; `None` if it is empty.
     pub fn of(histogram: &rdmabox::stats::Histogram) -> Option<RuntimeLatency> {
         let us = |latency: Duration| latency.as_nanos() as f64 / 1000.0;
         let at = |percent| us(histogram.percentile(percent));
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_recorded() {
+    fn latencies_of_the_runtime_are_summarized() {
         let recorder = rdmabox::stats::LatencyRecorder::default();
         assert_eq!(RuntimeLatency::of(&recorder.snapshot()), None);
         for _ in 0..99 {

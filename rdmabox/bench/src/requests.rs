@@ -1,6 +1,6 @@
-//! How requests are kept outstanding: one trait, and an implementation for each way of handing requests over.
+//! Submission of requests: one trait, and an implementation for each way of submission.
 //!
-//! Nothing here allocates once it has been made: lists of parts are made once and get new addresses each time.
+//! Constructors allocate all lists. Submissions reuse them with new addresses and do not allocate.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -8,47 +8,48 @@ use rdmabox::{Op, RecvBuf, RemoteAddr, RequestError, SendBuf, Session, Transfer}
 
 use crate::{clock::Stamp, protocol, record::Record};
 
-/// The session with a peer and the memory that it lends.
+/// A session with a peer and the memory of the peer.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The session.
     pub session: Arc<Session>,
-    /// Its memory.
+    /// Address of the peer's memory.
     pub base: RemoteAddr,
 }
 
 impl Target {
-    /// The place so many bytes into the memory.
+    /// Returns the address at an offset in bytes.
     pub fn at(&self, offset: u64) -> RemoteAddr {
         self.base.at(offset)
     }
 }
 
-/// A way of making the requests of one thread.
+/// Submits the requests of one thread.
 pub trait Requests {
-    /// Most requests that it takes at a time.
+    /// Returns the maximum number of requests per submission.
     fn takes(&self) -> usize;
 
-    /// Makes a request at each of `offsets` of peer number `peer`. Returns when more may come, which may be before
-    /// these have completed; what has completed meanwhile is recorded.
+    /// Submits a request for each of `offsets` at peer number `peer`. Returns when more requests
+    /// may be submitted, possibly before these complete. Records the requests that have completed.
     fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError>;
 
-    /// Waits until everything has completed; where [`submit`](Self::submit) does, there is nothing left to do.
+    /// Blocks until all requests have completed. The default does nothing, for implementations
+    /// whose [`submit`](Self::submit) blocks.
     fn finish(&mut self, record: &mut Record) -> Result<(), RequestError> {
         let _ = record;
         Ok(())
     }
 }
 
-/// A place that is filled in before it is used.
+/// Placeholder for an address that is set before use.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0, rkey: 0 };
 
-/// A buffer of blocking requests: the kind of borrow decides about the direction.
+/// A buffer for blocking requests. A mutable borrow is for READs, a shared borrow for WRITEs.
 pub trait Borrowed: Sized {
-    /// Makes one request.
+    /// Executes one request.
     fn one(session: &Session, remote: RemoteAddr, buffer: &mut Self) -> Result<(), RequestError>;
 
-    /// Makes all of them in one call.
+    /// Executes all requests in one call.
     fn all(session: &Session, parts: &mut [(RemoteAddr, Self)]) -> Result<(), RequestError>;
 }
 
@@ -72,7 +73,7 @@ impl Borrowed for &[u8] {
     }
 }
 
-/// READs or WRITEs in one blocking call, or one at a time.
+/// READs or WRITEs, by one blocking call for several or for one.
 #[derive(Debug)]
 pub struct Blocking<'a, B> {
     targets: &'a [Target],
@@ -80,7 +81,7 @@ pub struct Blocking<'a, B> {
 }
 
 impl<'a, B: Borrowed> Blocking<'a, B> {
-    /// One buffer for each request that can be outstanding.
+    /// Takes one buffer per outstanding request.
     pub fn new(targets: &'a [Target], buffers: impl Iterator<Item = B>) -> Self {
         Blocking { targets, parts: buffers.map(|buffer| (NOWHERE, buffer)).collect() }
     }
@@ -108,18 +109,20 @@ impl<B: Borrowed> Requests for Blocking<'_, B> {
     }
 }
 
-/// Compare-and-swaps, each of which adds one to a word if nobody else did meanwhile; several make an ordered list.
+/// Compare-and-swaps that increment a word unless it has changed meanwhile. Several form an ordered
+/// list.
 #[derive(Debug)]
 pub struct Swaps<'a> {
     targets: &'a [Target],
     ops: Vec<Op<'a>>,
-    /// What each word of each peer held when it was last seen.
+    /// Last observed value of each word of each peer.
     seen: Vec<Vec<u64>>,
     stride: u64,
 }
 
 impl<'a> Swaps<'a> {
-    /// One place for an old value for each request that can be outstanding; `words` per peer, `stride` bytes apart.
+    /// Takes one slot for an old value per outstanding request. Each peer has `words` words,
+    /// `stride` bytes apart.
     pub fn new(targets: &'a [Target], olds: &'a mut [u64], words: u64, stride: u64) -> Self {
         let ops = olds
             .iter_mut()
@@ -169,7 +172,7 @@ pub struct Calls<'a> {
 }
 
 impl<'a> Calls<'a> {
-    /// Calls of `size` bytes that get replies of `reply` bytes.
+    /// Returns calls of `size` bytes with replies of `reply` bytes.
     pub fn new(targets: &'a [Target], size: u64, reply: u64) -> Self {
         let mut request = vec![0x5a; size as usize];
         protocol::make_echo(&mut request, reply as u32);
@@ -196,7 +199,7 @@ impl Requests for Calls<'_> {
     }
 }
 
-/// Which way data goes.
+/// Direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// READ.
@@ -205,18 +208,19 @@ pub enum Direction {
     Write,
 }
 
-/// READs or WRITEs that are started one by one.
+/// READs or WRITEs that are started separately.
 ///
-/// With all buffers under way it waits for the oldest request and then takes every other that is done, so that a latency
-/// ends when this thread sees the completion, which is when it could use it.
+/// When all buffers are in use, it waits for the oldest request and then collects all other
+/// completed requests. A latency ends when this thread sees the completion, because the data is
+/// usable only then.
 #[derive(Debug)]
 pub struct Started<'a, B: Send + 'static> {
     targets: &'a [Target],
     direction: Direction,
-    /// Buffers that are not under way: of each peer, or of all of them.
+    /// Free buffers, per peer or shared by all peers.
     free: Vec<Vec<B>>,
     under_way: VecDeque<UnderWay<B>>,
-    /// Most that can be under way.
+    /// Maximum number of outstanding requests.
     depth: usize,
 }
 
@@ -228,20 +232,20 @@ struct UnderWay<B: Send + 'static> {
 }
 
 impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
-    /// As many requests go on at a time as there are buffers for a peer. `buffers` are lists for each peer, or one list for
-    /// all of them.
+    /// Takes the buffers, as a list per peer or one list for all peers. The number of buffers per
+    /// peer limits the outstanding requests.
     pub fn new(targets: &'a [Target], direction: Direction, buffers: Vec<Vec<B>>) -> Self {
         let depth = buffers.iter().map(Vec::len).min().unwrap_or(0);
         Started { targets, direction, free: buffers, under_way: VecDeque::with_capacity(depth), depth }
     }
 
-    /// Waits for the oldest request, and takes it and all others that are done.
+    /// Waits for the oldest request, then collects it and all other completed requests.
     fn collect(&mut self, record: &mut Record) -> Result<(), RequestError> {
         if let Some(oldest) = self.under_way.pop_front() {
             self.take(oldest, None, record)?;
         }
         let now = record.now();
-        // Once around: those that go on keep their order.
+        // One pass over the queue keeps the order of the remaining requests.
         for _ in 0..self.under_way.len() {
             match self.under_way.pop_front() {
                 Some(done) if done.transfer.is_done() => self.take(done, Some(now), record)?,
@@ -252,7 +256,7 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
         Ok(())
     }
 
-    /// One that was seen to be done at `seen`, or is to be waited for.
+    /// Collects a request that completed at `seen`. Without `seen`, waits for its completion.
     fn take(
         &mut self,
         UnderWay { transfer, pool, began }: UnderWay<B>,

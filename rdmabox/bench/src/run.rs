@@ -1,4 +1,4 @@
-//! One run: sessions, warm-up, the measured part, and what was used up meanwhile.
+//! One run: sessions, warm-up, measurement, and resource usage.
 
 use std::{
     collections::BTreeMap,
@@ -28,39 +28,42 @@ use crate::{
     worker::{self, Event, Shared},
 };
 
-/// How often the main thread looks at the interrupt flag and at the progress.
+/// Interval at which the main thread checks the interrupt flag and the progress.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What one run measured.
+/// The measurements of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
     /// Requests that completed in the measured part.
     pub ops: u64,
-    /// Bytes that they moved, requests and replies.
+    /// Bytes that these requests transferred, requests and replies.
     pub bytes: u64,
-    /// From the start until the last thread was done.
+    /// Seconds from the start until the last thread was done.
     pub seconds: f64,
-    /// Of single requests.
+    /// Latency of single requests.
     pub latency: Latency,
-    /// What this process used up without its main thread, which only waits; with the servers if they run in it.
+    /// Usage of this process without its main thread, which only waits. Includes servers that run
+    /// in this process.
     pub client: Usage,
-    /// What all servers used up; none if they run in this process.
+    /// Usage of all servers; `None` if they run in this process.
     pub server: Option<Usage>,
-    /// Compare-and-swaps that took place, for that operation.
+    /// Number of successful compare-and-swaps, for that operation.
     pub swapped: Option<u64>,
-    /// Idle gaps between bursts, for bursts: each of them is a voluntary context switch of the client.
+    /// Number of idle gaps, for bursts. Each gap is a voluntary context switch of the client.
     pub gaps: Option<u64>,
-    /// Counters of the runtime, all sessions together.
+    /// Counters of the runtime, summed over all sessions.
     pub counters: BTreeMap<String, u64>,
-    /// Lists that were posted, by the number of their work requests: 1, 2, 3 and 4, 5 to 8, and so on.
+    /// Lists that were posted, by the number of their work requests: 1, 2, 3 and 4, 5 to 8, and so
+    /// on.
     pub chain_lengths: [u64; CHAIN_CLASSES],
-    /// Latencies that the runtime recorded, by the kind of request: those that there were.
+    /// Latencies that the runtime recorded, per kind of request.
     pub runtime_latency: BTreeMap<&'static str, RuntimeLatency>,
-    /// Most bytes that a session ever had in flight, in whole pages, with the warm-up.
+    /// Maximum number of bytes that a session had in flight, in whole pages, including the warm-up.
     pub in_flight_peak: u64,
 }
 
-/// Runs a load. `progress` is told from time to time what part of the time, or of the requests, is over.
+/// Runs a load. Calls `progress` repeatedly with the completed fraction of the time or of the
+/// requests.
 pub fn run(
     load: &Load,
     fleet: &mut Fleet,
@@ -93,7 +96,7 @@ fn once(
         stop: AtomicBool::new(false),
     };
     let measured = thread::scope(|scope| {
-        // Each worker has at most two things to say, and takes one word of the gate.
+        // Each worker sends at most two events and receives one message from the gate.
         let threads = load.threads as usize;
         let ((events, inbox), (gate, go)) = (bounded(2 * threads), bounded(threads));
         for thread in 0..load.threads {
@@ -111,7 +114,7 @@ fn once(
             }
         }
         let outcome = conduct(&shared, &inbox, gate, in_process, interrupt, progress);
-        // Whatever it was, the workers have to end; those that wait at the gate saw it go.
+        // The workers must end in any case. Those that wait at the gate see it close.
         shared.stop.store(true, Ordering::Relaxed);
         outcome
     });
@@ -120,7 +123,7 @@ fn once(
     Ok(sample)
 }
 
-/// Takes the workers through warm-up and measurement. Also returns how many swaps took place in both.
+/// Takes the workers through warm-up and measurement. Also returns the number of swaps in both.
 fn conduct(
     shared: &Shared<'_>,
     inbox: &Receiver<Event>,
@@ -143,7 +146,8 @@ fn conduct(
     let client_before = client_usage();
     let began = Instant::now();
     for _ in 0..load.threads {
-        // There is room, and somebody: main holds a receiver, too. A worker that is gone has said why.
+        // The channel has room and a receiver, which main also holds. A worker that has ended has
+        // sent its reason.
         let _ = gate.send(());
     }
     let (mut record, mut ended) = (Record::new(), began);
@@ -191,7 +195,7 @@ fn runtime_latency(stats: &StatsSnapshot) -> BTreeMap<&'static str, RuntimeLaten
     kinds.into_iter().filter_map(|(kind, histogram)| Some((kind, RuntimeLatency::of(histogram)?))).collect()
 }
 
-/// Waits for one event of every worker, and raises the stop flag when the time of the phase is over.
+/// Waits for one event of every worker. Sets the stop flag at the end of the phase's time.
 fn collect(
     shared: &Shared<'_>,
     inbox: &Receiver<Event>,
@@ -228,7 +232,7 @@ fn collect(
                     take(event);
                     missing -= 1;
                 }
-                // Every worker sends before it ends.
+                // Every worker sends an event before it ends.
                 Err(_) => break,
             },
             recv(over) -> _ => shared.stop.store(true, Ordering::Relaxed),
@@ -241,7 +245,7 @@ fn collect(
     Ok(())
 }
 
-/// Asks a server what it lends.
+/// Asks a server for the location of its memory.
 fn connect(address: &Address, session: Arc<Session>, load: &Load) -> Result<Target> {
     let stranger = || Error::Stranger(address.to_string());
     let mut reply = Vec::new();
@@ -256,7 +260,7 @@ fn connect(address: &Address, session: Arc<Session>, load: &Load) -> Result<Targ
     Ok(Target { session, base: lent.base })
 }
 
-/// What this process has used up without the calling thread.
+/// Returns the usage of this process without the calling thread.
 fn client_usage() -> Usage {
     Usage::of_process().minus(Usage::of_thread())
 }
@@ -266,13 +270,13 @@ fn server_usage(targets: &[Target]) -> Result<Usage> {
     let mut reply = Vec::new();
     for target in targets {
         target.session.call(&protocol::ask_usage(), &mut reply)?;
-        let usage = protocol::read_usage(&reply).ok_or_else(|| Error::Stranger("what answered".into()))?;
+        let usage = protocol::read_usage(&reply).ok_or_else(|| Error::Stranger("the peer".into()))?;
         total = total.plus(usage);
     }
     Ok(total)
 }
 
-/// The words that compare-and-swaps go to, added up. Nothing for other operations.
+/// Returns the sum of the compare-and-swap words of each peer. Empty for other operations.
 fn words(load: &Load, targets: &[Target]) -> Result<Vec<u64>> {
     if load.op != OpKind::Cas {
         return Ok(Vec::new());
@@ -290,13 +294,13 @@ fn words(load: &Load, targets: &[Target]) -> Result<Vec<u64>> {
     Ok(sums)
 }
 
-/// Every compare-and-swap that took place has added one to a word, and nothing else has.
+/// Checks that the words were incremented exactly once per successful compare-and-swap.
 fn check_words(load: &Load, before: &[u64], after: &[u64], swapped: u64) -> Result<()> {
     let added = before.iter().zip(after).fold(0u64, |sum, (b, a)| sum.wrapping_add(a.wrapping_sub(*b)));
     if load.op == OpKind::Cas && added != swapped {
         return Err(Error::Wrong(format!(
             "{swapped} compare-and-swaps reported success, the words have grown by {added}; \
-             does somebody else use this server?"
+             another client may be using this server"
         )));
     }
     Ok(())

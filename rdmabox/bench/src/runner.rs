@@ -9,25 +9,25 @@ use crate::{
     run::{self, Sample},
 };
 
-/// A case and what it measured, round by round.
+/// A case and its samples.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// What was run.
+    /// The case.
     pub case: Case,
     /// One sample per round.
     pub samples: Vec<Sample>,
 }
 
-/// The order of the cases in a round: forwards and backwards in turn, so that slow drift of the machine hits all
-/// of them alike.
+/// Returns the order of the cases in a round, which alternates between forwards and backwards. Slow
+/// drift of the machine therefore affects all cases alike.
 pub fn order(round: u32, cases: usize) -> Vec<usize> {
     let forwards = 0..cases;
     if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
 }
 
-/// Runs every case once a round.
+/// Runs every case once per round.
 pub fn run(matrix: &Matrix, rounds: u32, fleet: &mut Fleet, interrupt: &Interrupt) -> Result<Vec<Measured>> {
-    /// Steps of the bar for one run.
+    /// Progress steps per run.
     const STEPS: u64 = 100;
     let mut measured: Vec<Measured> =
         matrix.cases.iter().map(|case| Measured { case: case.clone(), samples: Vec::new() }).collect();

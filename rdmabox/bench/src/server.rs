@@ -1,4 +1,4 @@
-//! The other end: a host that lends memory and answers calls.
+//! The server: a host that exports memory and answers calls.
 
 use std::{env, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     usage::Usage,
 };
 
-/// Lends memory and answers the calls of [`protocol`].
+/// Exports memory and answers the calls of [`protocol`].
 struct Lender {
     export: Export,
 }
@@ -22,14 +22,14 @@ impl Service for Lender {
     }
 }
 
-/// Where to listen unless told otherwise: a Unix socket of its own, and a free TCP port of the loopback. `number` tells
-/// servers of one process apart.
+/// Returns the default listen addresses: a Unix socket, and a free TCP port of the loopback
+/// interface. `number` distinguishes the servers of one process.
 pub fn default_addresses(number: usize) -> [Address; 2] {
     let name = format!("rdmabox-bench-{}-{number}.sock", std::process::id());
     [Address::Unix(env::temp_dir().join(name)), Address::Tcp { host: "127.0.0.1".into(), port: 0 }]
 }
 
-/// Starts a server of `len` bytes, all of which are taken from the system first, on threads of its own.
+/// Starts a server with `len` bytes of preallocated memory, on its own threads.
 pub fn start(addresses: &[Address], len: usize, rdma: RdmaOptions) -> Result<Running> {
     let memory = Arc::new(Memory::shared("rdmabox-bench", len)?);
     memory.populate(0, len);

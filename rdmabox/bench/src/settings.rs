@@ -1,5 +1,5 @@
-//! Options as text: what was given on a command line, so that a sweep or an experiment can vary any of it. Each
-//! combination goes through the same parser as the command line.
+//! Options as text. Sweeps and experiments can therefore vary any option of the command line. Each
+//! combination is parsed by the parser of the command line.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 
 use crate::{Error, Result, load::LoadArgs};
 
-/// Values of options by their long names.
+/// Option values by long option name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, String>);
 
 impl Settings {
-    /// From names and values; later ones replace earlier ones.
+    /// Returns settings from names and values. Later values replace earlier values.
     pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Settings {
         Settings(pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// What the command line sets of a load.
+    /// Returns the load options that the command line sets.
     pub fn given(matches: &ArgMatches) -> Settings {
         let mut settings = BTreeMap::new();
         for arg in parser().get_arguments() {
@@ -25,7 +25,7 @@ impl Settings {
             if matches.value_source(id) != Some(ValueSource::CommandLine) {
                 continue;
             }
-            // The last one counts, as in the parser.
+            // The last value counts, as in the parser.
             if let Some(value) = matches.get_raw(id).and_then(|mut values| values.next_back()) {
                 settings.insert(name.to_owned(), value.to_string_lossy().into_owned());
             }
@@ -33,24 +33,24 @@ impl Settings {
         Settings(settings)
     }
 
-    /// With others on top.
+    /// Returns these settings, overridden by `over`.
     #[must_use]
     pub fn with(mut self, over: &Settings) -> Settings {
         self.0.extend(over.0.iter().map(|(name, value)| (name.clone(), value.clone())));
         self
     }
 
-    /// Whether an option is set.
+    /// Returns true if an option is set.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The names of what is set.
+    /// Returns the names of the options that are set.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// The options that they amount to.
+    /// Parses the settings.
     pub fn parse(&self) -> Result<LoadArgs> {
         let args = self.0.iter().map(|(name, value)| format!("--{name}={value}"));
         parser()
@@ -60,7 +60,7 @@ impl Settings {
     }
 }
 
-/// What is wrong and the parser's tips, without the usage below it.
+/// Returns the error and the tips of the parser, without the usage text.
 pub fn one_line(err: &clap::Error) -> String {
     let text = err.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -70,13 +70,13 @@ pub fn one_line(err: &clap::Error) -> String {
     lines.chain(tips.map(|tip| format!("({tip})"))).collect::<Vec<_>>().join(" ")
 }
 
-/// Names of everything that can be swept.
+/// Returns the names of all options that can be swept.
 pub fn sweepable() -> Vec<String> {
     parser().get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned).collect()
 }
 
 fn parser() -> Command {
-    // Without --help and --version, which are no options of a load.
+    // --help and --version are not options of a load.
     LoadArgs::augment_args(Command::new("sweep")).disable_help_flag(true)
 }
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_one_line() {
+    fn an_invalid_option_is_reported_in_one_line() {
         for (name, value, says) in [
             ("threads", "x", "invalid value 'x' for '--threads <T>'"),
             ("threads", "0", "invalid value '0'"),

@@ -1,4 +1,4 @@
-//! Processor time and context switches of a process or a thread, as `getrusage` counts them.
+//! Processor time and context switches of a process or a thread, from `getrusage`.
 
 use std::time::Duration;
 
@@ -8,32 +8,32 @@ use nix::sys::{
 };
 use serde::Serialize;
 
-/// Resources used up to some moment, or between two.
+/// Resource usage up to a moment, or between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Microseconds in user mode.
     pub user_us: u64,
     /// Microseconds in the kernel.
     pub system_us: u64,
-    /// Times that a thread gave up the processor to wait.
+    /// Number of times that a thread yielded the processor to wait.
     pub voluntary_switches: u64,
-    /// Times that the processor was taken away from a thread.
+    /// Number of times that a thread was preempted.
     pub involuntary_switches: u64,
 }
 
 impl Usage {
-    /// Of this process, all threads that it has or had.
+    /// Returns the usage of this process, including ended threads.
     pub fn of_process() -> Usage {
         Self::of(UsageWho::RUSAGE_SELF)
     }
 
-    /// Of this thread.
+    /// Returns the usage of this thread.
     pub fn of_thread() -> Usage {
         Self::of(UsageWho::RUSAGE_THREAD)
     }
 
     fn of(who: UsageWho) -> Usage {
-        // It fails for a `who` that does not exist only.
+        // getrusage fails only for an invalid `who`.
         let Ok(usage) = getrusage(who) else { return Usage::default() };
         let number = |value: i64| u64::try_from(value).unwrap_or(0);
         Usage {
@@ -44,12 +44,12 @@ impl Usage {
         }
     }
 
-    /// Processor time.
+    /// Returns the processor time.
     pub fn cpu(&self) -> Duration {
         Duration::from_micros(self.user_us + self.system_us)
     }
 
-    /// Context switches of both kinds.
+    /// Returns the number of context switches of both kinds.
     pub fn switches(&self) -> u64 {
         self.voluntary_switches + self.involuntary_switches
     }
@@ -63,13 +63,13 @@ impl Usage {
         }
     }
 
-    /// Used since `earlier`, or by others than `earlier`.
+    /// Returns the difference to an earlier usage, or to the usage of a part.
     #[must_use]
     pub fn minus(self, earlier: Usage) -> Usage {
         self.with(earlier, u64::saturating_sub)
     }
 
-    /// Both together.
+    /// Returns the sum.
     #[must_use]
     pub fn plus(self, other: Usage) -> Usage {
         self.with(other, u64::saturating_add)
@@ -96,7 +96,7 @@ mod tests {
         let thread = std::thread::spawn(move || receiver.recv());
         sender.send(()).unwrap();
         thread.join().unwrap().unwrap();
-        // Its own counters never go backwards, and the process has used at least as much.
+        // The counters of a thread never decrease, and those of the process are at least as large.
         let after = Usage::of_thread();
         assert_eq!(before.minus(after), Usage::default());
         assert!(Usage::of_process().switches() >= after.switches());

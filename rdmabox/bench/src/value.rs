@@ -1,23 +1,23 @@
-//! How the values of options are written. Pure.
+//! Parsers and formatters of option values. No I/O, no locks, no clock.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use rdmabox::size;
 use serde::{Serialize, Serializer};
 
-/// How long something goes on: a number of requests, or a time.
+/// The length of a phase: a number of requests, or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many requests, all threads together.
+    /// Number of requests of all threads together.
     Ops(u64),
-    /// So long.
+    /// Duration.
     Time(Duration),
 }
 
 impl FromStr for Extent {
     type Err = String;
 
-    /// A bare number counts requests; anything with a unit is a time.
+    /// Parses a bare number as a count, and a number with a unit as a time.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             Ok(count) => Ok(Self::Ops(count)),
@@ -46,10 +46,10 @@ impl Serialize for Extent {
     }
 }
 
-/// Longest time that an option can name.
+/// Longest duration of an option.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A time: `100us`, `1.5ms`, `2s`, `1m`, `1h`.
+/// Parses a time: `100us`, `1.5ms`, `2s`, `1m`, `1h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time: write something like 100us, 20ms or 2s");
     if text == "0" {
@@ -60,7 +60,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if time > MAX_DURATION { Err(format!("{text:?} is more than a day")) } else { Ok(time) }
 }
 
-/// A number of requests: `500`, `20k`, `1m` (powers of 1000).
+/// Parses a number of requests: `500`, `20k`, `1m` (powers of 1000).
 pub fn count(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no number of requests: write something like 500, 20k or 1m");
     let (number, factor) = match text.to_ascii_lowercase() {
@@ -75,14 +75,14 @@ pub fn count(text: &str) -> Result<u64, String> {
 /// The admission window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// At most so many bytes in flight.
+    /// Maximum number of bytes in flight.
     Bytes(u64),
     /// No limit.
     None,
 }
 
 impl Window {
-    /// As a number of bytes.
+    /// Returns the limit in bytes.
     pub fn bytes(self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -111,18 +111,19 @@ impl fmt::Display for Window {
     }
 }
 
-/// Which memory a work request uses.
+/// The memory of work requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reg {
-    /// Always copied through pre-registered memory (preMR), as far as the pool's blocks reach.
+    /// Always copied through preregistered memory (preMR), up to the block size of the pool.
     Pre,
     /// The caller's buffer is always registered on the fly (dynMR).
     Dyn,
-    /// As the runtime sees fit.
+    /// The runtime decides.
     Auto,
-    /// The load's own buffers are registered memory: nothing is copied or registered. Started requests only.
+    /// The load's own buffers are registered memory: nothing is copied or registered. Started
+    /// requests only.
     Registered,
-    /// Copied up to so many bytes, registered above.
+    /// Copied up to this number of bytes, registered above.
     Threshold(u64),
 }
 
@@ -154,7 +155,7 @@ impl fmt::Display for Reg {
     }
 }
 
-/// Serializes what can be displayed as a string.
+/// Serializes a displayable value as a string.
 pub fn as_text<T: fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }

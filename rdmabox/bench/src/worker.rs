@@ -1,4 +1,4 @@
-//! One thread of a load.
+//! One worker thread of a load.
 
 use std::{
     sync::{
@@ -19,31 +19,32 @@ use crate::{
     value::{Extent, Reg},
 };
 
-/// What all workers of a run share.
+/// State that all workers of a run share.
 #[derive(Debug)]
 pub struct Shared<'a> {
-    /// What to do.
+    /// The load.
     pub load: &'a Load,
-    /// Where.
+    /// The peers.
     pub targets: &'a [Target],
     /// The shared cursor of each peer.
     pub cursors: Vec<Arc<AtomicU64>>,
-    /// Ends a phase early, or on time where its extent is a time.
+    /// Ends a phase early, or at the end of its time.
     pub stop: AtomicBool,
 }
 
-/// What a worker tells the main thread.
+/// Messages of a worker to the main thread.
 #[derive(Debug)]
 pub enum Event {
-    /// Its warm-up is over, with so many compare-and-swaps that took place; it waits for the word to go on.
+    /// The warm-up is done, with this number of successful compare-and-swaps. The worker waits for
+    /// the gate.
     Ready(u64),
-    /// It has done its part.
+    /// The measurement is done.
     Done(Box<Record>, Instant),
     /// A request failed.
     Failed(RequestError),
 }
 
-/// The whole life of worker number `thread`. Ends early without a word if `go` does.
+/// Runs worker number `thread`. Returns early without an event if the gate `go` closes.
 pub fn work(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Receiver<()>) {
     let load = shared.load;
     let event = match (load.submit, load.op) {
@@ -51,17 +52,17 @@ pub fn work(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Recei
         (Submit::Started, OpKind::Read) => started(shared, thread, Direction::Read, events, go),
         _ => blocking(shared, thread, events, go),
     };
-    // The main thread may have given up.
+    // The main thread may have ended the run.
     let _ = events.send(event);
 }
 
-/// The memory of blocking requests begins so many bytes behind the beginning of a page. Copies to a place that is not aligned
-/// take longer. So do those between places at the same offset in their pages (by 2 to 4 % for 1 MiB): the processor takes a
-/// load for one that an earlier store has to come before.
+/// Offset in bytes of the buffers of blocking requests from the beginning of a page. Copies to
+/// unaligned addresses are slower. Copies between equal page offsets are also slower, because the
+/// processor assumes that a load depends on an earlier store (4K aliasing).
 const ASIDE: usize = 512;
 const PAGE: usize = 4096;
 
-/// With requests that are started one by one.
+/// Runs with requests that are started separately.
 fn started(
     shared: &Shared<'_>,
     thread: u32,
@@ -71,11 +72,11 @@ fn started(
 ) -> Event {
     let (targets, depth, size) = (shared.targets, shared.load.depth as usize, shared.load.size as usize);
     if shared.load.reg != Reg::Registered {
-        // Not zero, so that pages of their own stand behind them. Any peer can use any of them.
+        // Nonzero bytes force separate pages for each buffer. All peers share the buffers.
         let buffers = vec![(0..depth).map(|_| vec![0x5a_u8; size]).collect()];
         return run(shared, thread, Started::new(targets, direction, buffers), events, go);
     }
-    // Each session has registered memory of its own.
+    // Each session has its own registered memory.
     let buffers: Option<Vec<Vec<Buffer>>> =
         targets.iter().map(|target| (0..depth).map(|_| target.session.buffer(size)).collect()).collect();
     match buffers {
@@ -86,11 +87,11 @@ fn started(
     }
 }
 
-/// With calls that return when what they ask for is done.
+/// Runs with blocking calls.
 fn blocking(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Receiver<()>) -> Event {
     let load = shared.load;
     let depth = load.depth as usize;
-    // Not zero, so that pages of its own stand behind it.
+    // Nonzero bytes force the allocation of pages.
     let bytes = if load.op == OpKind::Send { 0 } else { load.size as usize * depth };
     let mut memory = vec![0x5a_u8; bytes + PAGE + ASIDE];
     let start = memory.as_ptr().align_offset(PAGE).min(PAGE) + ASIDE;
@@ -165,7 +166,8 @@ impl<'a, R: Requests> Worker<'a, R> {
         Worker { shared, thread: threads.0, requests, places, peer, offsets, record: Record::new() }
     }
 
-    /// Makes requests until the extent is reached or the stop flag is up; all of them are over when it returns.
+    /// Submits requests until the phase or the stop flag ends it. All requests have completed when
+    /// it returns.
     fn phase(&mut self, extent: Extent) -> Result<(), RequestError> {
         let threads = u64::from(self.shared.load.threads);
         let mut left = match extent {

@@ -1,5 +1,5 @@
-//! The program from outside: what it counts, what it writes, what it says when something is wrong, and that it leaves
-//! nothing behind however it ends.
+//! Tests of the program as a process: its counts, its output files, its error messages, and that no
+//! sockets or processes remain after it ends.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use measure::testing::{files, other_processes, text, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A directory of its own for temporary files, by which everything that a test has started can be found.
+/// A temporary directory of a test. Processes that the test started are found by it.
 struct World(TempDir);
 
 impl World {
@@ -49,13 +49,13 @@ impl World {
         output
     }
 
-    /// Runs a load and gives its JSON form.
+    /// Runs a load and returns its JSON output.
     #[track_caller]
     fn json(&self, args: &str) -> Value {
         serde_json::from_slice(&self.run(&format!("{args} --json -"), 0).stdout).unwrap()
     }
 
-    /// No socket is left, and no process.
+    /// Asserts that no socket and no process is left.
     #[track_caller]
     fn assert_clean(&self) {
         assert_eq!(files(&self.tmp()), [] as [PathBuf; 0]);
@@ -77,7 +77,7 @@ impl World {
 const LOAD: &str = "--ops 301 --warmup 0 --threads 2";
 
 #[test]
-fn every_operation_does_exactly_what_was_asked() {
+fn every_operation_makes_exactly_the_given_number_of_requests() {
     every_operation(&["shm", "tcp"]);
 }
 
@@ -125,7 +125,8 @@ fn every_operation(providers: &[&str]) {
             assert!(sample["latency"]["p50_us"].as_f64().unwrap() > 0.0, "{what}");
             let kind = counter.trim_end_matches("_requests").trim_end_matches('s');
             let recorded = sample["runtime_latency"][kind]["count"].as_u64().unwrap();
-            // Requests that are submitted together have one latency; of those on the spot every 64th is timed.
+            // Requests that are submitted together have one latency. Of requests that the caller
+            // executes itself, every 64th is timed.
             let direct = sample["counters"]["direct"].as_u64().unwrap();
             let together = options.contains("vectored") || op == "cas" || direct > 0;
             assert!(recorded == 301 || together && (1..301).contains(&recorded), "{what}: {recorded}");
@@ -134,7 +135,7 @@ fn every_operation(providers: &[&str]) {
             let chains = sample["chain_lengths"].as_array().unwrap();
             let posts: u64 = chains.iter().map(|class| class.as_u64().unwrap()).sum();
             assert_eq!(sample["counters"]["doorbells"], posts, "{what}");
-            // Only what is posted and admitted is in flight.
+            // Only posted and admitted requests are in flight.
             if *provider != "shm" {
                 let peak = sample["in_flight_peak"].as_u64().unwrap();
                 assert!(peak.is_multiple_of(4096) && (peak > 0) == (op != "send"), "{what}: {peak}");
@@ -163,7 +164,7 @@ fn several_servers_share_the_requests_and_may_be_threads_of_the_client() {
 #[test]
 fn modes_differ_as_they_should() {
     let world = World::new();
-    // One thread, so that what merges with what does not depend on the scheduler.
+    // With one thread, merging does not depend on the scheduler.
     let counted = |mode: &str| {
         let report = world.json(&format!(
             "write --submit vectored --mode {mode} --depth 10 --threads 1 --ops 300 --warmup 0"
@@ -203,7 +204,7 @@ fn a_sweep_prints_a_table_and_writes_json_and_a_chart() {
 }
 
 #[test]
-fn an_experiment_tells_the_paper_from_what_was_measured() {
+fn an_experiment_reports_the_paper_and_the_run_separately() {
     let world = World::new();
     let output =
         world.run("experiment table1 --quick --submit vectored --ops 2000 --out out --json own.json", 0);
@@ -230,7 +231,7 @@ fn a_server_of_its_own_serves_many_runs_and_ends_on_a_signal() {
     for line in &announced[..2] {
         let address = line.strip_prefix("listening on ").unwrap();
         let provider = if address.starts_with("unix:") { "shm" } else { "tcp" };
-        // Twice, so that the second finds what the first has left in the words.
+        // The second run finds the words as the first run left them.
         for _ in 0..2 {
             let report = world.json(&format!("cas --words 5 --connect {address} {LOAD}"));
             assert_eq!(report["results"][0]["options"]["provider"], provider);
@@ -244,7 +245,7 @@ fn a_server_of_its_own_serves_many_runs_and_ends_on_a_signal() {
 }
 
 #[test]
-fn signals_end_it_and_nothing_is_left() {
+fn a_signal_ends_the_program_and_nothing_is_left() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let world = World::new();
         let mut child = world.command("write --duration 1h --peers 2 --threads 2 --out out").spawn().unwrap();
@@ -263,7 +264,7 @@ fn signals_end_it_and_nothing_is_left() {
 fn a_server_that_dies_is_named() {
     let world = World::new();
     let mut child = world.command("write --duration 1h").spawn().unwrap();
-    // The child of the program, which has the same environment.
+    // The child of the program has the same environment.
     let program = child.id();
     let server = || world.processes().into_iter().find(|pid| *pid != program);
     wait_until("a server", &mut child, || !files(&world.tmp()).is_empty() && server().is_some());
@@ -278,7 +279,7 @@ fn a_server_that_dies_is_named() {
 fn bad_input_gets_one_line_and_starts_nothing() {
     let world = World::new();
     for (args, says) in [
-        ("", "say what to do"),
+        ("", "no command given"),
         ("read --size x", "\"x\" is no size"),
         ("read --thread 3", "(tip: a similar argument exists: '--threads')"),
         ("experiment", "were not provided: <NAME>"),

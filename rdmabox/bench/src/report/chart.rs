@@ -1,6 +1,8 @@
-//! The chart: a panel per metric; the x axis is what was varied first, with a line per combination of the rest. Pure.
+//! Charts: one panel per metric. The first dimension is the x axis; every combination of the others
+//! is a line. No I/O, no locks, no clock.
 //!
-//! Values on the x axis stand at equal distances, as they were given. Every y axis begins at zero.
+//! The values of the x axis have equal distances and keep their given order. Every y axis begins at
+//! zero.
 
 use measure::colors::{self, Rgb};
 use plotters::{
@@ -24,7 +26,7 @@ const LEGEND_COLUMNS: u32 = 3;
 const PANEL: u32 = 260;
 const FONT: &str = "sans-serif";
 
-/// One for each line; then they repeat, with another marker.
+/// One colour per line. Further lines repeat the colours with another marker.
 const COLORS: [RGBColor; 7] = {
     let [a, b, c, d, e, f] = colors::STRONG;
     [rgb(a), rgb(b), rgb(c), rgb(d), rgb(e), rgb(f), rgb(colors::PALE[2])]
@@ -39,14 +41,14 @@ const fn rgb(Rgb(red, green, blue): Rgb) -> RGBColor {
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A line: its name, and a value for each place on the x axis where there is one.
+/// A line: its name, and its measured points.
 #[derive(Clone, Debug, PartialEq)]
 struct Series {
     name: String,
     points: Vec<(usize, f64)>,
 }
 
-/// The chart of a report that varies something.
+/// Returns the chart of a report with at least one dimension.
 pub fn svg(report: &Report) -> Result<String> {
     let mut text = String::new();
     draw(report, &mut text).map_err(|err| Error::Wrong(format!("the chart cannot be drawn: {err}")))?;
@@ -126,7 +128,7 @@ fn draw_panel(
         .bold_line_style(LINE)
         .light_line_style(TRANSPARENT)
         .axis_style(GREY)
-        // A label stands at whole numbers only.
+        // Labels belong to whole numbers only.
         .x_labels(0)
         .y_labels(6)
         .y_label_formatter(&|value| show(Some(*value)))
@@ -149,7 +151,7 @@ fn draw_panel(
     Ok(())
 }
 
-/// Drawing happens in coordinates of the area, charts tell those of the whole picture.
+/// Converts coordinates of the picture, as charts report them, to coordinates of a drawing area.
 fn area_relative(area: &Canvas<'_>, (x, y): (i32, i32)) -> (i32, i32) {
     let (left, top) = area.get_base_pixel();
     (x - left, y - top)
@@ -159,13 +161,13 @@ fn color(series: usize) -> RGBColor {
     COLORS[series % COLORS.len()]
 }
 
-/// Filled for the first round of colours, hollow for the second.
+/// Returns a marker, filled for the first cycle of colours and hollow for the second.
 fn marker(series: usize, at: (i32, i32)) -> Circle<(i32, i32), i32> {
     let filled = (series / COLORS.len()).is_multiple_of(2);
     Circle::new(at, 4, ShapeStyle { color: color(series).to_rgba(), filled, stroke_width: 2 })
 }
 
-/// The lines of a metric, in the order of the results.
+/// Returns the lines of a metric, in the order of the results.
 fn series(report: &Report, metric: Metric) -> Vec<Series> {
     let labels = report.labels(0);
     let mut lines: Vec<Series> = Vec::new();
@@ -197,12 +199,12 @@ mod tests {
         let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
         assert_eq!(names, ["single", "hybrid <b>"]);
         assert_eq!(lines[0].points, [(0, 2000.0), (1, 4000.0)]);
-        // Not measured anywhere: no point, no panel.
+        // A metric without values has no points and no panel.
         assert!(series(&report, Metric::ServerCpu).iter().all(|line| line.points.is_empty()));
     }
 
     #[test]
-    fn the_picture_is_well_formed_and_says_what_it_is() {
+    fn the_picture_is_well_formed_and_labelled() {
         let svg = svg(&example()).unwrap();
         measure::testing::assert_well_formed(&svg);
         // Two lines of two points each in two panels, and a marker each in the legend.

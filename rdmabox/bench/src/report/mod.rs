@@ -1,4 +1,4 @@
-//! Results as data, and their three forms. Pure but for [`write()`].
+//! Results as data and in three output formats. No I/O except [`write()`], no locks, no clock.
 
 pub mod chart;
 pub mod table;
@@ -14,25 +14,25 @@ use serde::Serialize;
 
 use crate::{Result, load::Load, metric::Metric, run::Sample, runner::Measured};
 
-/// Version of the JSON form.
+/// Version of the JSON format.
 pub const FORMAT: u32 = 1;
 
-/// What stands in the output of software providers.
+/// Note in the output of software providers.
 const SOFTWARE: &str = "software provider: shapes are reported, no figure of RDMA hardware is claimed";
-/// And in that of devices.
+/// Note in the output of devices.
 const DEVICE: &str =
     "an RDMA device; if it is Soft-RoCE, processors do its work, and no figure of hardware is claimed";
 
-/// A whole result. The JSON form is this, field by field.
+/// A complete result. The JSON output has the same fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// [`FORMAT`].
     pub format: u32,
-    /// What was measured, with the words "software provider" or "RDMA".
+    /// Title, with the words "software provider" or "RDMA".
     pub title: String,
-    /// True unless RDMA was among what was measured: no other provider is a network card.
+    /// True unless RDMA was measured: no other provider is a network card.
     pub software_provider: bool,
-    /// When it began, RFC 3339, UTC.
+    /// Start time, RFC 3339, UTC.
     pub began: String,
     /// Commit that the program was built from.
     pub commit: String,
@@ -42,9 +42,9 @@ pub struct Report {
     pub command: String,
     /// Rounds.
     pub rounds: u32,
-    /// What is varied; the first is the x axis of charts.
+    /// Names of the varied parameters; the first is the x axis of charts.
     pub dimensions: Vec<String>,
-    /// The experiment, if it is one.
+    /// The experiment, if the run is one.
     pub experiment: Option<About>,
     /// One per combination.
     pub results: Vec<Entry>,
@@ -61,31 +61,31 @@ pub struct Report {
 pub struct About {
     /// Its name.
     pub name: String,
-    /// What it varies and looks at.
+    /// The parameters that it varies and its subject.
     pub what: String,
-    /// What the paper shows.
+    /// The result of the paper.
     pub paper: String,
-    /// What this run shows.
+    /// The result of this run.
     pub measured: Vec<String>,
 }
 
-/// One combination.
+/// The result of one combination.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
     /// Labels, one per dimension.
     pub coordinates: Vec<String>,
-    /// Everything that was set.
+    /// All options.
     pub options: Load,
     /// Median of every metric over the rounds.
     pub median: BTreeMap<&'static str, f64>,
     /// `(largest - smallest) / median` of the requests per second.
     pub spread: Option<f64>,
-    /// What each round measured.
+    /// Samples of the rounds.
     pub rounds: Vec<Sample>,
 }
 
 impl Entry {
-    /// A metric, over all rounds.
+    /// Returns the median of a metric over all rounds.
     pub fn get(&self, metric: Metric) -> Option<f64> {
         self.median.get(metric.key()).copied()
     }
@@ -106,17 +106,17 @@ impl From<Measured> for Entry {
 }
 
 impl Report {
-    /// What the figures are worth.
+    /// Returns a note on the validity of the figures.
     pub fn caveat(&self) -> &'static str {
         if self.software_provider { SOFTWARE } else { DEVICE }
     }
 
-    /// The entry at a place.
+    /// Returns the entry at the given coordinates.
     pub fn at(&self, coordinates: &[&str]) -> Option<&Entry> {
         self.results.iter().find(|entry| entry.coordinates == coordinates)
     }
 
-    /// The labels of a dimension, in order.
+    /// Returns the labels of a dimension, in order.
     pub fn labels(&self, dimension: usize) -> Vec<&str> {
         let mut labels: Vec<&str> = Vec::new();
         for entry in &self.results {
@@ -129,7 +129,7 @@ impl Report {
         labels
     }
 
-    /// What stands for each line of a chart: the labels of all dimensions but the first.
+    /// Returns the labels of each chart line: those of all dimensions except the first.
     pub fn labels_of_lines(&self) -> Vec<Vec<&str>> {
         let mut lines: Vec<Vec<&str>> = Vec::new();
         for entry in &self.results {
@@ -141,19 +141,19 @@ impl Report {
         lines
     }
 
-    /// The entries of a line, in the order of the first dimension.
+    /// Returns the entries of a line, in the order of the first dimension.
     pub fn line(&self, labels: &[&str]) -> Vec<&Entry> {
         self.results.iter().filter(|entry| entry.coordinates.iter().skip(1).eq(labels)).collect()
     }
 
-    /// The JSON form.
+    /// Returns the JSON output.
     pub fn json(&self) -> String {
-        // Numbers, strings and maps with string keys: nothing that can fail.
+        // The data is numbers, strings and maps with string keys, so serialization cannot fail.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
 
-/// Writes JSON, and a chart where there is something to draw, into a directory, which is created.
+/// Creates a directory and writes JSON and, if there are dimensions, a chart into it.
 pub fn write(report: &Report, dir: &Path, stem: &str) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(dir).map_err(measure::Error::io(dir))?;
     let mut written = Vec::new();
@@ -175,7 +175,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{load::OpKind, matrix, metric::tests::sample, settings::Settings};
 
-    /// Two threads times two modes; a mode and the title need escaping.
+    /// A report of two threads times two modes. A mode and the title need escaping.
     pub(crate) fn example() -> Report {
         let sweep = matrix::parse_sweep("threads=1,2 mode=single,hybrid").unwrap();
         let mut matrix = matrix::Matrix::new(OpKind::Write, &Settings::default(), &sweep, &[]).unwrap();

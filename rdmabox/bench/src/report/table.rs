@@ -1,4 +1,4 @@
-//! Tables for a terminal that are Markdown at the same time. Pure.
+//! Tables for terminals, which are also Markdown. No I/O, no locks, no clock.
 
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
 use rdmabox::size;
@@ -11,7 +11,7 @@ use crate::{
     usage::Usage,
 };
 
-/// Everything that is printed at the end.
+/// Returns the complete output of a run.
 pub fn render(report: &Report) -> String {
     let mut text = format!(
         "{}\n{}\ncommit {}, {}\n",
@@ -46,7 +46,7 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-/// A row per combination.
+/// Returns a table with a row per combination.
 fn matrix(report: &Report) -> Table {
     let columns: Vec<Metric> = report
         .columns
@@ -66,7 +66,7 @@ fn matrix(report: &Report) -> Table {
     table
 }
 
-/// One combination at length.
+/// Returns the detailed output of one combination.
 fn single(entry: &Entry, rounds: u32) -> String {
     let mut numbers = new_table();
     let columns = [
@@ -85,7 +85,7 @@ fn single(entry: &Entry, rounds: u32) -> String {
     numbers.add_row(values.chain(spread.map(|_| percent(entry.spread))).map(right));
     let mut text = format!("{numbers}\n");
 
-    // The last round stands for all of them where numbers belong together.
+    // Values that belong together are shown from the last round only.
     let Some(sample) = entry.rounds.last() else { return text };
     let whose = if rounds > 1 { "last round: " } else { "" };
     text.push_str(&format!("\n{whose}processor time and context switches\n\n{}\n", processes(sample)));
@@ -136,7 +136,7 @@ fn processes(sample: &Sample) -> Table {
     table
 }
 
-/// What the runtime has recorded of each kind of request.
+/// Returns the runtime's latencies per kind of request.
 fn latencies(sample: &Sample) -> Table {
     let mut table = new_table();
     table.set_header(["", "requests", "mean us", "p50 us", "p99 us", "p99.9 us", "max us"].map(right));
@@ -148,7 +148,7 @@ fn latencies(sample: &Sample) -> Table {
     table
 }
 
-/// The counters that are not zero.
+/// Returns the counters that are not zero.
 fn counters(sample: &Sample) -> Table {
     let mut table = new_table();
     table.set_header(["counter", "value", "per request"].map(right));
@@ -195,7 +195,7 @@ mod tests {
         report.results.truncate(1);
         let text = render(&report);
         assert!(text.contains("|     1000 | 2000 |"), "{text}");
-        // The servers are not told apart where they run inside the client.
+        // Servers inside the client process are not shown separately.
         assert!(text.contains("| client and servers |  50.0 |  0.150 |    0.100 | 250.0 |"), "{text}");
         assert!(text.contains("| doorbells |   250 |       0.250 |"), "{text}");
     }
