@@ -1,4 +1,5 @@
-//! Command line options. Parsing only: what they mean for this machine is decided in `size` and `runner`.
+//! Command line options. This module only parses; `size` and `runner` check them against the
+//! machine.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -7,11 +8,11 @@ use crate::{
     size,
 };
 
-/// Measure rfs with IOzone, beside its ceilings.
+/// Measure rfs with IOzone, and compare it with its ceilings.
 ///
-/// Starts rfs-server and rfs-fuse, runs IOzone on the mount (write, rewrite, read, reread, random read, random
-/// write; flush time counts), prints one table per provider, writes JSON and an SVG chart, and leaves no
-/// process, mount or file behind.
+/// Starts rfs-server and rfs-fuse, runs IOzone on the mount (write, rewrite, read, reread, random
+/// read, random write; flush time counts), prints one table per provider, writes JSON and an SVG
+/// chart, and leaves no process, mount or file behind.
 #[derive(Debug, Parser)]
 #[command(
     name = "rfs-iozone",
@@ -28,7 +29,7 @@ pub struct Cli {
     pub bench: Bench,
 }
 
-/// Commands that the harness gives itself.
+/// Internal commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Internal {
     /// Run the access patterns on files and print a line per phase.
@@ -36,7 +37,7 @@ pub enum Internal {
     BuiltinWorker(crate::engine::builtin::Job),
 }
 
-/// What to measure.
+/// A target of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TargetKind {
     /// rfs over shared memory.
@@ -45,13 +46,13 @@ pub enum TargetKind {
     Tcp,
     /// rfs over RDMA, on a device of this machine.
     Rdma,
-    /// A FUSE file system that only copies into its own memory: the ceiling behind FUSE.
+    /// A FUSE file system that copies to and from its own memory: the ceiling for FUSE.
     Null,
     /// A directory in memory without FUSE: the ceiling of the machine.
     Tmpfs,
 }
 
-/// What measures.
+/// The measuring engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EngineKind {
     /// IOzone if it is installed, else the built-in engine.
@@ -65,7 +66,7 @@ pub enum EngineKind {
 /// Options of a benchmark run.
 #[derive(Clone, Debug, Args)]
 pub struct Bench {
-    /// What to measure, in this order.
+    /// Targets to measure, in this order.
     #[arg(
         long,
         value_enum,
@@ -75,8 +76,9 @@ pub struct Bench {
     )]
     pub providers: Vec<TargetKind>,
 
-    /// Mount the server at this address (unix:/path, tcp:host:port, rdma:host:port) instead of starting one; once for
-    /// each of shm, tcp and rdma in the list of providers. It needs twice the room of the files.
+    /// Mount the server at this address (unix:/path, tcp:host:port, rdma:host:port) instead of
+    /// starting one; once for each of shm, tcp and rdma in the list of providers. The server needs
+    /// twice the size of the files.
     #[arg(long, value_name = "ADDRESS")]
     pub connect: Vec<String>,
 
@@ -84,7 +86,8 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_parser = size::parse_nonzero, value_name = "LIST")]
     pub record_sizes: Vec<u64>,
 
-    /// File size [default: an eighth of the available memory, at most 1g, a power of two].
+    /// File size [default: an eighth of the available memory, at most 1g, rounded to a power of
+    /// two].
     #[arg(long, value_parser = size::parse_nonzero, value_name = "SIZE")]
     pub file_size: Option<u64>,
 
@@ -92,37 +95,37 @@ pub struct Bench {
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
-    /// Processes that run at once, each with a file of its own; throughput is their sum.
+    /// Number of concurrent processes, each with its own file; throughput is their sum.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: u32,
 
-    /// A short run that shows that everything works: 64 MiB files, records of 64 KiB and 1 MiB.
+    /// Run a short test of everything: 64 MiB files, records of 64 KiB and 1 MiB.
     #[arg(long)]
     pub quick: bool,
 
-    /// What measures.
+    /// Measuring engine.
     #[arg(long, value_enum, default_value_t = EngineKind::Auto)]
     pub engine: EngineKind,
 
-    /// Where results go.
+    /// Output options.
     #[command(flatten)]
     pub output: Output,
 
-    /// Where things are.
+    /// Locations of programs and files.
     #[command(flatten)]
     pub places: Places,
 
-    /// Longest time that one run of the engine may take, in seconds.
+    /// Time limit for one run of the engine, in seconds.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub timeout: u64,
 
-    /// Switches of the runtime and of the mount.
+    /// Options of the runtime and of the mount.
     #[command(flatten)]
     pub switches: Switches,
 }
 
 impl Bench {
-    /// The record sizes to run.
+    /// Returns the record sizes to run.
     pub fn records(&self) -> Vec<u64> {
         match (self.record_sizes.as_slice(), self.quick) {
             ([], false) => vec![4 * size::KIB, 64 * size::KIB, 128 * size::KIB, size::MIB],
@@ -131,7 +134,7 @@ impl Bench {
         }
     }
 
-    /// The file size to use where that much memory is available.
+    /// Returns the file size for a machine with `available` bytes of memory.
     pub fn file_size(&self, available: u64) -> u64 {
         match (self.file_size, self.quick) {
             (Some(given), _) => given,
@@ -141,11 +144,11 @@ impl Bench {
     }
 }
 
-/// Switches handed to rfs-fuse as they are; it checks the values.
+/// Options passed on to rfs-fuse, which checks their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Switches of the runtime (handed to rfs-fuse, which explains and checks them)")]
 pub struct Switches {
-    /// Merging and chaining of requests.
+    /// Combining of requests.
     #[arg(long, value_name = "MODE")]
     pub batch: Option<String>,
     /// Queue pairs per peer.
@@ -157,42 +160,42 @@ pub struct Switches {
     /// Requests up to this size are copied into registered memory.
     #[arg(long, value_name = "BYTES")]
     pub pre_mr_threshold: Option<String>,
-    /// How completions are waited for.
+    /// Polling mode for completions.
     #[arg(long, value_name = "MODE")]
     pub polling: Option<String>,
     /// Empty polls before an adaptive poller sleeps.
     #[arg(long, value_name = "N")]
     pub max_retry: Option<String>,
-    /// Largest FUSE write (also handed to the null file system).
+    /// Largest FUSE write (also passed to the null file system).
     #[arg(long, value_name = "BYTES")]
     pub max_write: Option<String>,
-    /// How far the kernel reads ahead (also handed to the null file system).
+    /// Read-ahead of the kernel in bytes (also passed to the null file system).
     #[arg(long, value_name = "BYTES")]
     pub max_readahead: Option<String>,
-    /// FUSE session threads: `--threads` of rfs-fuse (also handed to the null file system).
+    /// FUSE session threads: `--threads` of rfs-fuse (also passed to the null file system).
     #[arg(long, value_name = "N")]
     pub fuse_threads: Option<String>,
-    /// What the kernel keeps: auto, none or writeback (also handed to the null file system).
+    /// Kernel caching: auto, none or writeback (also passed to the null file system).
     #[arg(long, value_name = "MODE")]
     pub cache: Option<String>,
-    /// No page cache (also handed to the null file system).
+    /// Disable the page cache (also passed to the null file system).
     #[arg(long)]
     pub direct_io: bool,
-    /// The server takes all its memory at the start (handed to rfs-server).
+    /// Prefault all memory of the server (passed to rfs-server).
     #[arg(long)]
     pub prefault: bool,
-    /// Anything else for rfs-fuse: everything after `--`.
+    /// Other options of rfs-fuse: all arguments after `--`.
     #[arg(last = true, value_name = "RFS-FUSE OPTION")]
     pub extra: Vec<String>,
 }
 
 impl Switches {
-    /// Returns whether the kernel keeps pages of these mounts.
+    /// Returns true if the kernel caches pages of these mounts.
     pub fn keep_pages(&self) -> bool {
         !self.direct_io && self.cache.as_deref() != Some("none")
     }
 
-    /// Arguments for a mount of the null file system: those that concern FUSE.
+    /// Returns the arguments for a mount of the null file system: only those that concern FUSE.
     pub fn fuse_args(&self) -> Vec<String> {
         let mut args = pairs(&[
             ("--max-write", &self.max_write),
@@ -204,7 +207,7 @@ impl Switches {
         args
     }
 
-    /// Arguments for a mount of rfs: all of them.
+    /// Returns all arguments for a mount of rfs.
     pub fn all_args(&self) -> Vec<String> {
         let mut args = pairs(&[
             ("--batch", &self.batch),
@@ -220,7 +223,7 @@ impl Switches {
     }
 }
 
-/// The name of an option's value.
+/// Returns the command line name of an option value.
 pub fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_yields_to_what_is_given() {
+    fn given_options_override_quick() {
         assert_eq!(bench(&["--quick"]).records(), [65536, 1 << 20]);
         assert_eq!(bench(&["--quick"]).file_size(64 << 30), 64 << 20);
         let both = bench(&["--quick", "--record-sizes", "4k,16k", "--file-size", "32m"]);
@@ -305,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
-        // Whether each has a server is seen when the targets are made.
+    fn invalid_options_are_refused() {
+        // Missing servers are reported later, when the targets are made.
         assert_eq!(
             bench(&["--connect", "rdma:h:1", "--connect", "tcp:h:2"]).connect,
             ["rdma:h:1", "tcp:h:2"]

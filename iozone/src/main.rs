@@ -1,4 +1,5 @@
-//! `rfs-iozone`: measure rfs with IOzone. See `iozone/run`, which installs and builds what it needs first.
+//! `rfs-iozone`: measures rfs with IOzone. Run it through `iozone/run`, which installs and builds
+//! the required programs.
 
 use std::{env, io::stdout, process::ExitCode, time::Duration};
 

@@ -1,8 +1,8 @@
-//! Tables for a terminal that are Markdown at the same time. Pure.
+//! Tables for terminals, which are also Markdown. No I/O, no locks, no clock.
 
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
 
-/// A table with that heading.
+/// Returns a table with this heading.
 pub fn table<T: ToString>(heading: impl IntoIterator<Item = T>) -> Table {
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
@@ -10,12 +10,12 @@ pub fn table<T: ToString>(heading: impl IntoIterator<Item = T>) -> Table {
     table
 }
 
-/// A cell, aligned as numbers are.
+/// Returns a right-aligned cell, for numbers.
 pub fn right(text: impl ToString) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// A number of a few digits, or a dash.
+/// Formats a number with a few digits, or a dash.
 pub fn figure(value: Option<f64>) -> String {
     match value {
         Some(value) if value < 100.0 => format!("{value:.1}"),
@@ -24,7 +24,7 @@ pub fn figure(value: Option<f64>) -> String {
     }
 }
 
-/// A ratio, or a dash.
+/// Formats a ratio, or a dash.
 pub fn times(ratio: Option<f64>) -> String {
     match ratio {
         Some(ratio) if ratio < 100.0 => format!("{ratio:.2}x"),

@@ -1,31 +1,34 @@
-//! Memory that the machine has at hand.
+//! Prepares free memory before a measurement.
 //!
-//! A virtual machine may give free memory back to its host (Linux: free page reporting), and gets it from there again when somebody touches it:
-//! 4 KiB at a time, that can take five times as long as the rest of a page fault. Whoever is measured first, or touches most, would pay for
-//! that. So what a run is going to take is touched before, and freed: what was freed last is handed out first, and is not given back
-//! for a second or two. Where memory is the machine's own this takes a moment and changes nothing.
+//! A virtual machine may return free memory to its host (free page reporting in Linux). The host
+//! gives it back on the first touch, 4 KiB at a time, which can take five times as long as the rest
+//! of a page fault. The first or largest measurement would pay for this. Therefore the memory of a
+//! run is touched and freed before the run. The kernel hands out recently freed memory first, and
+//! does not report it for one to two seconds. On other machines this costs a moment and has no
+//! effect.
 
 use std::hint::black_box;
 
 use crate::{Result, interrupt::Interrupt, machine};
 
-/// What the kernel hands out at once, or less.
+/// Step of touching: at most the kernel's page size.
 const PAGE: usize = 4096;
-/// What is taken at once.
+/// Size of one allocation in bytes.
 const PIECE: usize = 64 << 20;
 
-/// Has the machine have so many bytes at hand, or half of what is available if that is less. For the moment before a run, when all that it
-/// is to measure has been started: what programs take meanwhile lasts longer than memory stays at hand.
+/// Touches and frees `bytes` of memory, or half of the available memory if that is less. Call this
+/// immediately before a run, after all programs have started, because the effect lasts only one to
+/// two seconds.
 pub fn have_at_hand(bytes: u64, interrupt: &Interrupt) -> Result<()> {
     let bytes = bytes.min(machine::memory_available() / 2);
     let piece = |_| interrupt.check().map(|()| touched(PIECE));
-    // All of it, before any of it is freed.
+    // All pieces are allocated before the first is freed.
     let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(PIECE as u64)).map(piece).collect::<Result<_>>()?;
     drop(black_box(pieces));
     Ok(())
 }
 
-/// Zeroes come without being touched: only a write has the kernel find memory for them.
+/// Zeroed memory is not allocated until it is written, so this writes to each page.
 fn touched(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
@@ -37,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_ends_it() {
+    fn a_signal_ends_the_preparation() {
         let interrupt = Interrupt::unset();
         have_at_hand(1, &interrupt).unwrap();
         interrupt.set(15);

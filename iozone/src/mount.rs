@@ -1,7 +1,8 @@
-//! Is it mounted, and how to unmount it.
+//! Detects and unmounts mounts.
 //!
-//! Reads `/proc/self/mountinfo`, never the mount itself: a file system whose server has died may block. The
-//! parser is pure; [`unmount`] runs `fusermount3`, or `umount` where that is missing.
+//! Reads `/proc/self/mountinfo` and never the mount itself, because a file system whose server has
+//! died may block. The parser is pure. [`unmount`] runs `fusermount3`, or `umount` if that is
+//! missing.
 
 use std::{
     fs,
@@ -16,10 +17,10 @@ use crate::{
     process::{Guarded, Invocation},
 };
 
-/// How long unmounting may take where the file system answers.
+/// Time limit for unmounting a file system that responds.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Mount points in a `mountinfo` text, with its octal escapes resolved.
+/// Returns the mount points in a `mountinfo` text. Decodes its octal escapes.
 fn mount_points(mountinfo: &[u8]) -> Vec<PathBuf> {
     mountinfo
         .split(|b| *b == b'\n')
@@ -47,7 +48,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Mount points at or below a directory, the deepest first.
+/// Returns the mount points at or below a directory, the deepest first.
 pub fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
     let path = "/proc/self/mountinfo";
     let mut below: Vec<PathBuf> = mount_points(&fs::read(path).map_err(Error::io(path))?)
@@ -58,13 +59,13 @@ pub fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(below)
 }
 
-/// Whether something is mounted at exactly this path.
+/// Returns true if this exact path is a mount point.
 pub fn is_mounted(point: &Path) -> Result<bool> {
     Ok(mounts_below(point)?.iter().any(|found| found == point))
 }
 
-/// Unmounts a FUSE mount point: gently, for as long as a file closing late may take, then lazily. Fine if
-/// nothing is mounted there. A file system that hangs is not waited for: it is unmounted lazily at once.
+/// Unmounts a FUSE mount point. Retries while files are still being closed, then unmounts lazily.
+/// Succeeds if nothing is mounted. A file system that hangs is unmounted lazily at once.
 pub fn unmount(point: &Path) -> Result<()> {
     let mut lazy = false;
     for attempt in 0..20 {
@@ -88,13 +89,13 @@ pub fn unmount(point: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The program waits for the file system, which does not answer.
+/// The unmount program blocks because the file system does not respond.
 struct Hangs;
 
-/// Whether the program succeeded.
+/// Runs the program. Returns true if it succeeded.
 fn run(program: &str, args: &[&str], point: &Path) -> std::result::Result<bool, Hangs> {
     let command = Invocation::new(program).args(args.iter().copied()).arg(point);
-    // Elsewhere: a working directory inside would keep the mount busy.
+    // A working directory below the mount would keep it busy.
     let Ok(mut child) = Guarded::spawn(&command, Path::new("/")) else { return Ok(false) };
     match child.wait_end(ANSWER) {
         Ok(Some(status)) => Ok(status.success()),
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_mounted_is_fine() {
+    fn unmounting_nothing_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         unmount(dir.path()).unwrap();
     }

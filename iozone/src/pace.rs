@@ -1,6 +1,6 @@
-//! How long the rest of a run takes. Pure.
+//! Estimates the remaining time of a run. No I/O, no locks, no clock.
 
-/// Work of which is known beforehand how much of it there is, in seconds of a machine like any other.
+/// Work with a known total cost, in seconds of a typical machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
     all: f64,
@@ -8,24 +8,25 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So much.
+    /// Returns work with this total cost.
     pub fn new(all: f64) -> Self {
         Self { all, spent: 0.0 }
     }
 
-    /// So much is done.
+    /// Records that work of this cost is done.
     pub fn spend(&mut self, cost: f64) {
         self.spent += cost;
     }
 
-    /// Seconds for the rest, after so many: at the pace of what is done, or as estimated if nothing is.
+    /// Returns the remaining seconds after `elapsed` seconds. Uses the pace of the completed work,
+    /// or the estimated cost if none is completed.
     pub fn left(&self, elapsed: f64) -> f64 {
         let pace = if self.spent > 0.0 { elapsed / self.spent } else { 1.0 };
         (self.all - self.spent).max(0.0) * pace
     }
 }
 
-/// Seconds as a user likes to read them.
+/// Formats seconds for the progress display.
 pub fn show_seconds(seconds: f64) -> String {
     if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
 }
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_goes_at_the_pace_of_what_is_done() {
+    fn the_estimate_follows_the_pace_of_completed_work() {
         let mut budget = Budget::new(100.0);
         assert_eq!(budget.left(3.0), 100.0);
         budget.spend(20.0);

@@ -1,4 +1,4 @@
-//! Options on which the benchmark programs agree: where programs are, and where results go.
+//! Options that all benchmark programs share: locations of programs and of results.
 
 use std::{
     fs,
@@ -10,20 +10,20 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// Where things are that are measured.
+/// Locations of programs and files.
 #[derive(Clone, Debug, Args)]
 pub struct Places {
-    /// Where rfs-server and rfs-fuse are [default: beside this program].
+    /// Directory of rfs-server and rfs-fuse [default: directory of this program].
     #[arg(long, value_name = "DIR")]
     pub bin_dir: Option<PathBuf>,
 
-    /// A directory on a tmpfs, for the files of all that is not rfs.
+    /// Directory on a tmpfs, for the files of all targets except rfs.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub tmpfs_dir: PathBuf,
 }
 
 impl Places {
-    /// The directory of rfs-server and rfs-fuse.
+    /// Returns the directory of rfs-server and rfs-fuse.
     pub fn bin_dir(&self) -> Result<PathBuf> {
         match &self.bin_dir {
             Some(dir) => Ok(dir.clone()),
@@ -35,10 +35,10 @@ impl Places {
     }
 }
 
-/// Where results go, and what they say of their origin.
+/// Output options.
 #[derive(Clone, Debug, Args)]
 pub struct Output {
-    /// Where results go [default: results/ in the source tree].
+    /// Directory for results [default: results/ in the source tree].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
@@ -48,20 +48,20 @@ pub struct Output {
 }
 
 impl Output {
-    /// The directory of results.
+    /// Returns the directory for results.
     pub fn dir(&self) -> PathBuf {
         self.out.clone().unwrap_or_else(|| self.source.join("results"))
     }
 }
 
-/// A report as it is written to a file.
+/// Returns the JSON text of a report.
 pub fn json(report: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(report);
     text.map(|text| text + "\n")
         .map_err(|err| Error::Parse { program: "this report".into(), what: err.to_string() })
 }
 
-/// Writes files, given as name and text, into a directory, which is created. Their paths.
+/// Writes files, given as name and text, into a directory, which is created. Returns their paths.
 pub fn write(dir: &Path, files: Vec<(String, String)>) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(dir).map_err(Error::io(dir))?;
     let write = |(name, text): (String, String)| {

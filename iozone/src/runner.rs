@@ -1,7 +1,7 @@
-//! The order of the runs, and what becomes of a failure.
+//! The order of the runs, and the handling of failures.
 //!
-//! Interleaved: for every round and record size all targets take their turn, forwards and backwards in
-//! alternation, so that slow drift of the machine hits them alike. Every run starts its target afresh.
+//! For every round and record size all targets take their turn, alternately forwards and backwards,
+//! so that slow drift of the machine affects all of them alike. Every run starts its target afresh.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::{
     target::Target,
 };
 
-/// What to run.
+/// The runs to make.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Record sizes.
     pub records: Vec<u64>,
     /// Bytes per file.
     pub file_size: u64,
-    /// Processes at once.
+    /// Number of concurrent processes.
     pub threads: u32,
     /// Repetitions.
     pub rounds: u32,
-    /// Longest time of one run.
+    /// Time limit of one run.
     pub limit: Duration,
 }
 
@@ -41,18 +41,18 @@ pub struct Cell {
     pub samples: Vec<Sample>,
 }
 
-/// Everything measured.
+/// All measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// One cell per target and record size.
     pub cells: Vec<Cell>,
-    /// Command lines of each target, from its last start, the engine's last.
+    /// Command lines of each target, from its last start; that of the engine is last.
     pub commands: Vec<Vec<String>>,
-    /// What the engine printed, run by run.
+    /// Output of the engine, per run.
     pub log: String,
 }
 
-/// `(record index, target index)` of each run of a round, in order.
+/// Returns the record index and the target index of each run of a round, in order.
 pub fn order(round: u32, records: usize, targets: usize) -> Vec<(usize, usize)> {
     let mut runs = Vec::with_capacity(records * targets);
     for record in 0..records {
@@ -62,7 +62,7 @@ pub fn order(round: u32, records: usize, targets: usize) -> Vec<(usize, usize)> 
     runs
 }
 
-/// Runs everything. On a failure or a signal the current target is stopped before this returns.
+/// Makes all runs. Stops the current target after a failure or a signal.
 pub fn run(
     plan: &Plan,
     targets: &[Box<dyn Target>],

@@ -1,32 +1,32 @@
-//! What is measured: phases of a run with their throughput, latencies of requests. Pure.
+//! The measured values: throughput of phases, latencies of requests. No I/O, no locks, no clock.
 
 pub use measure::statistics::{median, ratio, spread};
 use serde::{Deserialize, Serialize};
 
-/// What IOzone measures with `-i 0 -i 1 -i 2`, in its order.
+/// The phases that IOzone measures with `-i 0 -i 1 -i 2`, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// A new file, front to back.
+    /// Sequential write of a new file.
     Write,
-    /// The same file again, front to back.
+    /// Sequential write of the same file.
     Rewrite,
-    /// The file, front to back.
+    /// Sequential read.
     Read,
-    /// Once more.
+    /// Sequential read once more.
     Reread,
-    /// Every record once, in random order.
+    /// Read of every record once, in random order.
     RandomRead,
-    /// Every record once, in random order.
+    /// Write of every record once, in random order.
     RandomWrite,
 }
 
 impl Phase {
-    /// All of them, in order.
+    /// All phases, in order.
     pub const ALL: [Self; 6] =
         [Self::Write, Self::Rewrite, Self::Read, Self::Reread, Self::RandomRead, Self::RandomWrite];
 
-    /// The name in tables.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -38,19 +38,20 @@ impl Phase {
         }
     }
 
-    /// Returns whether the phase reads.
+    /// Returns true if the phase reads.
     pub fn reads(self) -> bool {
         matches!(self, Self::Read | Self::Reread | Self::RandomRead)
     }
 
-    /// Returns its name in tables, with the mark of [`PAGE_CACHE_NOTE`] if the kernel answers it from pages.
+    /// Returns the name in tables, with the mark of [`PAGE_CACHE_NOTE`] if the page cache answers
+    /// the reads.
     pub fn heading(self, keeps_pages: bool) -> String {
         let mark = if keeps_pages && self.reads() { "*" } else { "" };
         format!("{}{mark}", self.name())
     }
 }
 
-/// Explains the mark of columns whose figures are those of the kernel's page cache.
+/// Explanation of the mark of columns that measure the kernel's page cache.
 pub const PAGE_CACHE_NOTE: &str =
     "* page cache hits: the kernel answers from pages that it keeps; no file system is asked, but for sshfs";
 
@@ -59,7 +60,7 @@ pub const PAGE_CACHE_NOTE: &str =
 pub struct Sample(pub [f64; 6]);
 
 impl Sample {
-    /// Throughput of one phase in KiB/s.
+    /// Returns the throughput of one phase in KiB/s.
     pub fn kib_per_s(&self, phase: Phase) -> f64 {
         self.0[phase as usize]
     }
@@ -68,16 +69,16 @@ impl Sample {
 /// Latencies of requests, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half of them take no longer.
+    /// Median.
     pub p50: f64,
-    /// All but one of a hundred.
+    /// 99th percentile.
     pub p99: f64,
-    /// All but one of a thousand.
+    /// 99.9th percentile.
     pub p999: f64,
 }
 
 impl Latency {
-    /// Number by number; `None` without any.
+    /// Returns the median of each value; `None` for an empty slice.
     pub fn median(of: &[Self]) -> Option<Self> {
         let number = |number: fn(&Self) -> f64| median(&of.iter().map(number).collect::<Vec<_>>());
         Some(Self { p50: number(|l| l.p50)?, p99: number(|l| l.p99)?, p999: number(|l| l.p999)? })

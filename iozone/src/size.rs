@@ -1,4 +1,4 @@
-//! The file size that suits a machine. Pure.
+//! The file size for a machine. No I/O, no locks, no clock.
 
 pub use rdmabox::size::{GIB, KIB, MIB, parse_nonzero, show};
 
@@ -7,27 +7,28 @@ use crate::{Error, Result};
 /// IOzone's largest record.
 pub const MAX_RECORD: u64 = 16 * MIB;
 
-/// The file size for a machine with that much memory available: an eighth of it, at most 1 GiB so that the
-/// default run ends in minutes, at least 16 MiB, a power of two; divided among the threads.
+/// Returns the file size for a machine with `available` bytes of memory: an eighth of it, a power
+/// of two, divided among the threads. It is at least 16 MiB, and at most 1 GiB, so that the default
+/// run ends in minutes.
 pub fn default_file_size(available: u64, threads: u32) -> u64 {
     let total = (available / 8).clamp(16 * MIB, GIB);
     let share = total / u64::from(threads.max(1));
     (1 << share.max(4 * MIB).ilog2()).min(GIB)
 }
 
-/// Memory that one measurement holds at its fullest: the file in the server (or in the null file system),
-/// once more in the client's page cache, and room for the programs.
+/// Returns the peak memory of one measurement: the file in the server (or in the null file system)
+/// and in the client's page cache, and space for the programs.
 pub fn peak(file_size: u64, threads: u32) -> u64 {
     file_size.saturating_mul(2).saturating_mul(u64::from(threads)).saturating_add(256 * MIB)
 }
 
-/// Memory to ask the server for: the files, the slack that growing extents need, and metadata.
+/// Returns the memory for the server: the files, the slack of growing extents, and metadata.
 pub fn server_memory(file_size: u64, threads: u32) -> u64 {
     let files = file_size.saturating_mul(u64::from(threads));
     (files.saturating_add(files / 4).saturating_add(64 * MIB)).next_multiple_of(MIB)
 }
 
-/// Refuses sizes that IOzone cannot run or this machine cannot hold.
+/// Returns an error for sizes that IOzone cannot run or this machine cannot hold.
 pub fn check(file_size: u64, records: &[u64], threads: u32, available: u64) -> Result<()> {
     let usage = |text: String| Err(Error::Usage(text));
     if records.is_empty() {
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn sizes_that_do_not_fit_are_refused() {
         assert!(check(GIB, &[4 * KIB, MIB], 1, 8 * GIB).is_ok());
         let err = check(4 * GIB, &[MIB], 1, 8 * GIB).unwrap_err().to_string();
         assert_eq!(

@@ -1,11 +1,11 @@
-//! Threads that start together, and how long they take.
+//! Runs threads that start together, and measures their duration.
 
 use std::{sync::Barrier, thread, time::Instant};
 
 use crate::Result;
 
-/// Runs each of these in a thread of its own, all from the same moment on. Seconds from the first one's start to the last
-/// one's end, and what they have returned, in order.
+/// Runs each job in its own thread, all started together. Returns the seconds from the first start
+/// to the last end, and the results in order.
 pub fn run<T: Send>(jobs: Vec<impl FnOnce() -> Result<T> + Send>) -> Result<(f64, Vec<T>)> {
     let barrier = &Barrier::new(jobs.len());
     let done = thread::scope(|scope| {
@@ -14,7 +14,8 @@ pub fn run<T: Send>(jobs: Vec<impl FnOnce() -> Result<T> + Send>) -> Result<(f64
             .map(|job| {
                 scope.spawn(move || {
                     barrier.wait();
-                    // By the thread itself: another one may get to look at the clock only when this one is through.
+                    // The thread itself reads the clock, because another thread might run only
+                    // after this thread has ended.
                     let began = Instant::now();
                     let result = job()?;
                     Ok((began, Instant::now(), result))
@@ -38,7 +39,7 @@ mod tests {
     use crate::Error;
 
     #[test]
-    fn results_are_in_order_and_a_failure_ends_it() {
+    fn results_are_in_order_and_a_failure_ends_the_run() {
         let jobs = |bad: usize| {
             let job = move |n| move || if n == bad { Err(Error::Usage("no".into())) } else { Ok(n) };
             (0..5).map(job).collect::<Vec<_>>()

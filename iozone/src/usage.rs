@@ -1,7 +1,8 @@
-//! Processor time and memory of a target's programs, as `/proc` has them. The reading of its texts is pure.
+//! Processor time and memory of a target's processes, from `/proc`. The parsers are pure.
 //!
-//! A program's time is all that its threads spent, in user mode and in the kernel on their own behalf. What the kernel does on
-//! behalf of the caller (its half of FUSE, the page cache) or of nobody (interrupts that receive packets) is not in it.
+//! The processor time of a process is the time of its threads in user mode and in the kernel. It
+//! excludes kernel work for the caller (the kernel's part of FUSE, the page cache) and interrupts
+//! (such as packet reception).
 
 use std::{collections::BTreeSet, fs};
 
@@ -9,35 +10,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::target::Process;
 
-/// The processes of a target: those that it names, and what they have started.
+/// The processes of a target and their descendants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Programs {
     clients: BTreeSet<u32>,
     servers: BTreeSet<u32>,
 }
 
-/// Memory of programs, in bytes.
+/// Memory of processes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Resident and theirs alone: anonymous, or of files.
+    /// Resident private memory: anonymous or file-backed.
     pub own: u64,
-    /// Resident and shared: of rfs, the memory that is lent.
+    /// Resident shared memory; of rfs, the exported memory.
     pub shared: u64,
 }
 
-/// What programs do while nobody asks them for anything.
+/// Usage of idle processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
-    /// Of one processor, in percent.
+    /// Percentage of one processor.
     pub cpu_percent: f64,
-    /// Behind the mount.
+    /// Memory of the client processes.
     pub client: Memory,
-    /// Behind the client.
+    /// Memory of the server processes.
     pub servers: Memory,
 }
 
 impl Programs {
-    /// Those of now.
+    /// Finds the current processes of a target.
     pub fn of(processes: &[Process]) -> Self {
         let parents = parents();
         let mut programs = Self::default();
@@ -51,19 +52,19 @@ impl Programs {
         programs
     }
 
-    /// Whether there are any.
+    /// Returns true if there are any.
     pub fn exist(&self) -> bool {
         !self.clients.is_empty() || !self.servers.is_empty()
     }
 
-    /// Seconds of processor time that they have had so far. What has ended counts nothing.
+    /// Returns the processor seconds so far. Ended processes do not count.
     pub fn cpu_s(&self) -> f64 {
         let per_second = rustix::param::clock_ticks_per_second().max(1) as f64;
         let ticks = |pid: &u32| Stat::parse(&read(*pid, "stat")).map_or(0, |stat| stat.ticks);
         self.clients.iter().chain(&self.servers).map(ticks).sum::<u64>() as f64 / per_second
     }
 
-    /// Memory behind the mount, and behind the client.
+    /// Returns the memory of the clients, and of the servers.
     pub fn memory(&self) -> (Memory, Memory) {
         let sum = |pids: &BTreeSet<u32>| {
             let each = pids.iter().map(|pid| memory(&read(*pid, "status")));
@@ -73,12 +74,12 @@ impl Programs {
     }
 }
 
-/// Nothing of a process that is gone.
+/// Reads a file of a process. Returns an empty text if the process has ended.
 fn read(pid: u32, what: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default()
 }
 
-/// `(process, parent)` of all that run.
+/// Returns the process ID and the parent of all running processes.
 fn parents() -> Vec<(u32, u32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -104,13 +105,13 @@ fn with_descendants(root: u32, parents: &[(u32, u32)]) -> BTreeSet<u32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     parent: u32,
-    /// In user mode and in the kernel, all threads.
+    /// User and kernel time of all threads, in clock ticks.
     ticks: u64,
 }
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The name before may hold anything.
+        // The process name in front may contain any character.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let number = |n: usize| fields.get(n)?.parse::<u64>().ok();
@@ -118,7 +119,7 @@ impl Stat {
     }
 }
 
-/// From `/proc/PID/status`.
+/// Parses `/proc/PID/status`.
 fn memory(status: &str) -> Memory {
     let kib = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

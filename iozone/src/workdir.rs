@@ -1,7 +1,8 @@
-//! A private directory that goes away, but never together with the contents of a mount.
+//! A private directory that is removed on drop, but never with the contents of a mount.
 //!
-//! Holds mount points, sockets and benchmark files. On removal everything mounted below is unmounted first;
-//! if that fails the directory stays and the error says so: a recursive removal must not walk into a mount.
+//! It holds mount points, sockets and benchmark files. Removal first unmounts everything below it.
+//! If that fails, the directory stays and the error says so, because a recursive removal must not
+//! enter a mount.
 
 use std::{
     fs,
@@ -10,7 +11,7 @@ use std::{
 
 use crate::{Error, Result, mount};
 
-/// The directory. Removed on drop.
+/// A private directory. Removed on drop.
 #[derive(Debug)]
 pub struct WorkDir {
     path: PathBuf,
@@ -18,28 +19,28 @@ pub struct WorkDir {
 }
 
 impl WorkDir {
-    /// A new directory, for its owner only, inside `parent`.
+    /// Creates a directory in `parent`, accessible only to its owner.
     pub fn new(parent: &Path) -> Result<Self> {
-        // As the mount table will name it.
+        // The mount table has canonical paths.
         let parent = parent.canonicalize().map_err(Error::io(parent))?;
         let made = tempfile::Builder::new().prefix("rfs-iozone-").tempdir_in(&parent);
         let path = made.map_err(Error::io(parent))?.keep();
         Ok(Self { path, removed: false })
     }
 
-    /// Its path.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A new directory inside.
+    /// Creates a subdirectory.
     pub fn subdir(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         fs::create_dir(&path).map_err(Error::io(&path))?;
         Ok(path)
     }
 
-    /// Unmounts what is mounted below and removes everything.
+    /// Unmounts everything below and removes the directory.
     pub fn remove(&mut self) -> Result<()> {
         if self.removed {
             return Ok(());
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_away_with_its_contents() {
+    fn drop_removes_the_directory_and_its_contents() {
         let dir = WorkDir::new(&env::temp_dir()).unwrap();
         let path = dir.path().to_owned();
         let sub = dir.subdir("mnt").unwrap();

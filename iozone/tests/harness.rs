@@ -1,6 +1,6 @@
-//! The program from outside: what it writes, what it says when something is wrong, and that it leaves nothing
-//! behind however it ends. `rfs-server` and `rfs-fuse` are shell scripts here; with the real ones `ci/leftovers`
-//! does the same.
+//! Tests of the programs as processes: their output files, their error messages, and that nothing
+//! remains after they end. `rfs-server` and `rfs-fuse` are shell scripts here; `ci/leftovers`
+//! repeats this with the real programs.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use iozone::{
 use measure::testing::{files, other_processes, text, wait_until};
 use tempfile::TempDir;
 
-/// A private world: temporary directory, "tmpfs", binaries and results.
+/// The directories of a test: temporary files, "tmpfs", binaries and results.
 struct World(TempDir);
 
 impl World {
@@ -43,14 +43,14 @@ impl World {
         self.command_of(env!("CARGO_BIN_EXE_rfs-iozone"), args)
     }
 
-    /// Of the program that compares; no fio is found, nor any peer.
+    /// Returns a command of rfs-compare, for which neither fio nor peers are installed.
     fn compare(&self, args: &[&str]) -> Command {
         let mut command = self.command_of(env!("CARGO_BIN_EXE_rfs-compare"), args);
         command.env("PATH", self.path("bin"));
         command
     }
 
-    /// Of the program that shows how rfs scales.
+    /// Returns a command of rfs-scaling.
     fn scaling(&self, args: &[&str]) -> Command {
         self.plain_command_of(env!("CARGO_BIN_EXE_rfs-scaling"), args)
     }
@@ -84,7 +84,7 @@ impl World {
         files(&self.path(name))
     }
 
-    /// Nothing in the temporary directories, and no process that names them.
+    /// Asserts that the temporary directories are empty and that no process uses them.
     #[track_caller]
     fn assert_clean(&self) {
         assert_eq!(self.files("tmp"), [] as [PathBuf; 0]);
@@ -122,7 +122,8 @@ fn a_run_on_tmpfs_writes_everything() {
     world.assert_clean();
 }
 
-/// Starts a run, sends it a signal when a benchmark file of that name is there, and checks how it ends.
+/// Starts a run, sends it a signal when a benchmark file of this name exists, and checks its exit
+/// status.
 fn signal_ends(world: &World, command: &mut Command, (signal, status): (&str, i32), name: &str) {
     let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let shm = world.path("shm");
@@ -137,7 +138,7 @@ fn signal_ends(world: &World, command: &mut Command, (signal, status): (&str, i3
 }
 
 #[test]
-fn signals_end_it_and_nothing_is_left() {
+fn a_signal_ends_a_run_and_nothing_is_left() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let world = World::new();
         let args = ["--providers", "tmpfs", "--record-sizes", "4k", "--file-size", "16m", "--rounds", "1000"];
@@ -173,7 +174,7 @@ fn a_server_without_the_right_address_is_refused() {
 #[test]
 fn a_mount_that_fails_takes_the_server_with_it() {
     let world = World::new();
-    // The server's own child has to go as well.
+    // The child of the server must also end.
     world.program(
         "rfs-server",
         "echo \"listening on tcp:127.0.0.1:9\"; echo 'ready: now'; sleep 1000 & wait # $TMPDIR",
@@ -197,7 +198,7 @@ fn missing_programs_are_named() {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_starts() {
+fn invalid_options_are_refused_before_anything_starts() {
     let world = World::new();
     for (args, says) in [
         (["--file-size", "1m", "--record-sizes", "3000"], "whole KiB"),
@@ -214,7 +215,7 @@ fn nonsense_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn a_comparison_writes_everything_and_says_what_is_not_there() {
+fn a_comparison_writes_everything_and_names_missing_targets() {
     let world = World::new();
     // Directories stand in for the mounts: rfs itself is not started.
     let args = ["--compare=tmpfs,glusterfs,iozone,fio", "--quick", "--size", "1m", "--rounds", "2"];
@@ -260,7 +261,7 @@ fn a_comparison_without_rfs_compares_the_rest() {
 }
 
 #[test]
-fn signals_end_a_comparison_and_nothing_is_left() {
+fn a_signal_ends_a_comparison_and_nothing_is_left() {
     for (signal, status) in [("INT", 130), ("TERM", 143)] {
         let world = World::new();
         let args = ["--compare=tmpfs,iozone", "--providers", "none", "--record-sizes", "4k", "--size", "16m"];
@@ -273,7 +274,7 @@ fn signals_end_a_comparison_and_nothing_is_left() {
 const SERVER: &str = "echo \"listening on tcp:127.0.0.1:9\"; echo 'ready: now'; exec sleep 1000 # $TMPDIR";
 
 #[test]
-fn a_mount_that_is_none_ends_the_scaling_and_leaves_nothing() {
+fn a_failed_mount_ends_the_scaling_and_leaves_nothing() {
     let world = World::new();
     world.program("rfs-server", SERVER);
     world.program("rfs-fuse", "echo \"it is mounted on $2\"; exec sleep 1000");
@@ -287,7 +288,7 @@ fn a_mount_that_is_none_ends_the_scaling_and_leaves_nothing() {
 }
 
 #[test]
-fn points_that_do_not_fit_are_named_and_nothing_is_started_without_any() {
+fn points_that_do_not_fit_are_named_and_nothing_starts_without_points() {
     let world = World::new();
     let out = world.scaling(&["--scaling=size", "--sizes=900t,901t"]).output().unwrap();
     assert_eq!(out.status.code(), Some(2));
@@ -307,7 +308,7 @@ fn points_that_do_not_fit_are_named_and_nothing_is_started_without_any() {
 fn a_quick_scaling_writes_its_page_and_charts() {
     let world = World::new();
     let page = world.path("page");
-    // The page needs the commit of a tree without changes.
+    // The page requires a commit without changes.
     let source = world.path("source");
     fs::create_dir(&source).unwrap();
     let author = ["-c", "user.name=test", "-c", "user.email=test@localhost"];
@@ -335,13 +336,13 @@ fn a_quick_scaling_writes_its_page_and_charts() {
     let points: Vec<_> = scaling.curves.iter().flat_map(|curve| &curve.points).collect();
     assert_eq!(points.len(), 5 * 3 * 2);
     assert!(points.iter().all(|point| point.rounds.len() == 2 && point.median.rate > 0.0));
-    // A ceiling is not judged.
+    // Ceilings are not judged.
     assert!(scaling.verdicts.is_empty());
     world.assert_clean();
 }
 
 #[test]
-fn signals_end_the_scaling_and_nothing_is_left() {
+fn a_signal_ends_the_scaling_and_nothing_is_left() {
     for (signal, status) in [("INT", 130), ("TERM", 143)] {
         let world = World::new();
         let mut command = world.scaling(&["--scaling=threads", "--providers=tmpfs", "--rounds=1000"]);

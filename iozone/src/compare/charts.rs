@@ -1,4 +1,5 @@
-//! Charts of IOzone's columns: one with kept pages, one without. Pure.
+//! Charts of IOzone's columns: one for cached mounts, one for uncached mounts. No I/O, no locks, no
+//! clock.
 
 use super::{
     column::Pattern,
@@ -7,7 +8,7 @@ use super::{
 };
 use crate::report::{self, Entry, REFERENCE, Report, chart};
 
-/// `(name, SVG)` of each chart for which there is something to draw.
+/// Returns the name and the SVG of each chart that has data.
 pub fn all(comparison: &Comparison) -> Vec<(&'static str, String)> {
     let kept = |name: &str| (Keeps::of(name) == Keeps::Pages).then(|| name.to_owned());
     let uncached = |name: &str| {
@@ -20,7 +21,8 @@ pub fn all(comparison: &Comparison) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// Returns the targets to which `chosen` gives a name as a report of IOzone alone, or `None` if only ceilings have a name.
+/// Returns the targets that `chosen` renames, as a report of IOzone alone. Returns `None` if it
+/// renames only ceilings.
 fn as_report(
     comparison: &Comparison,
     reads_are_page_cache_hits: bool,
@@ -106,7 +108,7 @@ mod tests {
         assert_eq!(names(&comparison), ["kept", "uncached"]);
         for (_, svg) in all(&comparison) {
             measure::testing::assert_well_formed(&svg);
-            // Six phases of three targets; what was not measured is not there.
+            // Six phases of three targets. Targets without values have no bars.
             assert_eq!(svg.matches("<title>").count(), 18);
             assert!(svg.contains("<title>shm, write: 200 MiB/s, 0.50x of null</title>"), "{svg}");
         }

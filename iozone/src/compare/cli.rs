@@ -9,10 +9,12 @@ use crate::{
     size,
 };
 
-/// Measure rfs beside its ceilings, other file systems, and itself without its optimizations.
+/// Measure rfs, and compare it with its ceilings, other file systems, and rfs without its
+/// optimizations.
 ///
-/// Prints throughput, latency, processor time and memory, with ratios of medians over interleaved rounds; writes JSON with
-/// all rounds, charts and a log; and leaves no process, mount or file behind. What is not installed is left out, and said.
+/// Prints throughput, latency, processor time and memory, with ratios of medians over interleaved
+/// rounds; writes JSON with all rounds, charts and a log; and leaves no process, mount or file
+/// behind. Targets that are not installed are skipped and reported.
 #[derive(Debug, Parser)]
 #[command(name = "rfs-compare", bin_name = "iozone/run", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
@@ -24,7 +26,7 @@ pub struct Cli {
     pub options: Options,
 }
 
-/// Commands that the program gives itself.
+/// Internal commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Internal {
     /// Run the access patterns on files and print a line per phase.
@@ -37,48 +39,48 @@ pub enum Internal {
 pub enum Group {
     /// Everything.
     All,
-    /// Beside a FUSE file system that only copies: the ceiling behind FUSE.
+    /// With a FUSE file system that only copies: the ceiling for FUSE.
     Null,
-    /// Beside a directory in memory without FUSE.
+    /// With a directory in memory without FUSE.
     Tmpfs,
-    /// Beside GlusterFS, MooseFS and sshfs.
+    /// With GlusterFS, MooseFS and sshfs.
     Peers,
-    /// Beside GlusterFS.
+    /// With GlusterFS.
     Glusterfs,
-    /// Beside MooseFS.
+    /// With MooseFS.
     Moosefs,
-    /// Beside sshfs.
+    /// With sshfs.
     Sshfs,
-    /// Beside rfs without its optimizations (on TCP): one request at a time, one queue pair, preMR or dynMR, events or busy
-    /// polling, four targets in all.
+    /// With rfs without its optimizations (on TCP): one request at a time, one queue pair, preMR or
+    /// dynMR, events or busy polling; four targets in all.
     Plain,
-    /// Beside rfs with one optimization less, for each (on TCP).
+    /// With rfs without one optimization, for each optimization (on TCP).
     Ablation,
-    /// With IOzone, on mounts that keep pages as they do by default.
+    /// With IOzone, on mounts with the default caching.
     Iozone,
-    /// With IOzone, on mounts that keep nothing: `--cache none`.
+    /// With IOzone, on mounts without kernel caching: `--cache none`.
     Uncached,
-    /// With IOzone and its smallest records, on mounts that keep what is written, too: `--cache writeback`.
+    /// With IOzone and its smallest records, on mounts that also cache writes: `--cache writeback`.
     Writeback,
     /// With fio: O_DIRECT, latencies.
     Fio,
 }
 
-/// How rfs moves data.
+/// Provider of rfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Provider {
     /// Over shared memory.
     Shm,
     /// Over TCP on loopback.
     Tcp,
-    /// None: everything else only.
+    /// Without rfs: only the other targets.
     None,
 }
 
 /// Options.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What to compare with, and how; of neither: all of it.
+    /// Targets to compare with, and ways to measure; all if none is selected.
     #[arg(
         long,
         value_enum,
@@ -91,7 +93,7 @@ pub struct Options {
     )]
     pub compare: Vec<Group>,
 
-    /// Which rfs.
+    /// Providers of rfs.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,tcp", value_name = "LIST")]
     pub providers: Vec<Provider>,
 
@@ -111,36 +113,36 @@ pub struct Options {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000))]
     pub fio_ms: Option<u32>,
 
-    /// No round begins later than this.
+    /// Start no round after this number of minutes.
     #[arg(long, default_value_t = 60, value_name = "MINUTES")]
     pub minutes: u64,
 
-    /// One tiny round: does it work here?
+    /// Run one small round, to check that everything works.
     #[arg(long)]
     pub quick: bool,
 
-    /// Exit with status 1 if a ratio is below what it has to be.
+    /// Exit with status 1 if a ratio misses its requirement.
     #[arg(long)]
     pub check: bool,
 
-    /// What takes the part of IOzone.
+    /// Program in the role of IOzone.
     #[arg(long, value_enum, default_value_t = EngineKind::Auto)]
     pub engine: EngineKind,
 
-    /// Where results go.
+    /// Output options.
     #[command(flatten)]
     pub output: Output,
 
-    /// Where things are.
+    /// Locations of programs and files.
     #[command(flatten)]
     pub places: Places,
 
-    /// Longest time that one run of a program may take, in seconds.
+    /// Time limit for one run of a program, in seconds.
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub timeout: u64,
 }
 
-/// Options with their defaults.
+/// Extent of the measurement: options with their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Rounds.
@@ -149,16 +151,16 @@ pub struct Extent {
     pub size: u64,
     /// Records of IOzone.
     pub records: Vec<u64>,
-    /// Blocks of fio.
+    /// Block sizes of fio.
     pub blocks: Vec<u64>,
     /// Milliseconds of each access of fio.
     pub fio_ms: u32,
-    /// Milliseconds for which idle programs are watched.
+    /// Milliseconds for which idle programs are observed.
     pub idle_ms: u64,
 }
 
 impl Options {
-    /// How much is measured.
+    /// Returns the extent of the measurement.
     pub fn extent(&self) -> Extent {
         let quick = self.quick;
         let records = match (self.record_sizes.as_slice(), quick) {
@@ -176,7 +178,7 @@ impl Options {
         }
     }
 
-    /// Whether a part was asked for, itself or with what it belongs to.
+    /// Returns true if a part is selected, directly or through its group.
     pub fn wants(&self, group: Group) -> bool {
         let all = |groups: &[Group]| groups.iter().all(|group| !self.compare.contains(group));
         let beside = [
@@ -227,7 +229,7 @@ mod tests {
             wanted(&["--compare=null,peers,fio"]),
             [Group::Null, Group::Peers, Group::Glusterfs, Group::Moosefs, Group::Sshfs, Group::Fio]
         );
-        // Not how: in every way. Not with what: with everything.
+        // Without a way to measure, all ways are used. Without a target, all targets are used.
         assert_eq!(
             wanted(&["--compare=sshfs"]),
             [Group::Sshfs, Group::Iozone, Group::Uncached, Group::Writeback, Group::Fio]

@@ -1,4 +1,5 @@
-//! What is measured of a target: jobs, the columns of figures that they give, and what a figure consists of. Pure.
+//! Jobs of a target, the columns that they produce, and the values of a reading. No I/O, no locks,
+//! no clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,15 +12,16 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
-    /// IOzone's six phases with records of that many bytes.
+    /// IOzone's six phases with records of this many bytes.
     Iozone(u64),
-    /// fio with O_DIRECT, at random, in blocks of that many bytes: [`FIO`], one after the other.
+    /// fio with O_DIRECT, random access, in blocks of this many bytes: each access of [`FIO`] in
+    /// order.
     Fio(u64),
-    /// The same from several threads: [`CALLERS`].
+    /// fio as above, from several threads: each access of [`CALLERS`].
     Callers(u64),
 }
 
-/// What fio does with one file, in order.
+/// Accesses of fio to one file, in order.
 pub const FIO: [Access; 4] = [
     Access { write: false, depth: 1, callers: 1 },
     Access { write: false, depth: 16, callers: 1 },
@@ -27,37 +29,37 @@ pub const FIO: [Access; 4] = [
     Access { write: true, depth: 16, callers: 1 },
 ];
 
-/// Readers, then writers, in several threads: what there is to merge where each asks one thing at a time.
+/// Readers, then writers, in several threads with one request each. Shows merging across threads.
 pub const CALLERS: [Access; 2] =
     [Access { write: false, depth: 1, callers: 4 }, Access { write: true, depth: 1, callers: 4 }];
 
-/// Random access past the page cache.
+/// Random access that bypasses the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Access {
-    /// Writes; else reads.
+    /// True for writes, false for reads.
     pub write: bool,
-    /// Requests at a time, of each caller.
+    /// Outstanding requests of each thread.
     pub depth: u32,
-    /// Threads that make them.
+    /// Number of threads.
     #[serde(default = "one")]
     pub callers: u32,
 }
 
-/// In results from before there were more.
+/// Default for old results, which have no number of threads.
 fn one() -> u32 {
     1
 }
 
-/// A column of figures, one of each target.
+/// A column of the tables: one value per target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Column {
-    /// Who makes the requests, and which.
+    /// The access pattern.
     pub pattern: Pattern,
-    /// Bytes of each.
+    /// Bytes per request.
     pub size: u64,
 }
 
-/// A way to make requests.
+/// An access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
@@ -67,20 +69,21 @@ pub enum Pattern {
     Direct(Access),
 }
 
-/// What was measured in one column of one target in one round.
+/// The measurements of one column of one target in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// MiB a second.
+    /// Throughput in MiB/s.
     pub mib_per_s: f64,
-    /// Where requests are timed one by one.
+    /// Latency, if requests are timed individually.
     pub latency: Option<Latency>,
-    /// Processor seconds that the target's programs took for each GiB, user and system; `None` without programs.
+    /// Processor seconds of the target's programs per GiB, user and system; `None` without
+    /// programs.
     pub cpu_s_per_gib: Option<f64>,
-    /// Those of the program that measures, with what the kernel does for it in its system calls.
+    /// Processor seconds of the measuring program per GiB, including its system calls.
     pub caller_s_per_gib: Option<f64>,
 }
 
-/// One number of a [`Reading`].
+/// One value of a [`Reading`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// MiB/s.
@@ -92,7 +95,7 @@ pub enum Metric {
 }
 
 impl Job {
-    /// Its columns, in the order in which they are measured.
+    /// Returns the columns of the job, in the order of measurement.
     pub fn columns(self) -> Vec<Column> {
         let column = |pattern, size| Column { pattern, size };
         match self {
@@ -103,7 +106,7 @@ impl Job {
         }
     }
 
-    /// What fio does, if it is one of fio's.
+    /// Returns the accesses of a fio job.
     pub fn accesses(self) -> &'static [Access] {
         match self {
             Job::Iozone(_) => &[],
@@ -112,7 +115,7 @@ impl Job {
         }
     }
 
-    /// For progress.
+    /// Returns a description for the progress display.
     pub fn describe(self) -> String {
         match self {
             Job::Iozone(size) => format!("IOzone, {} records", size::show(size)),
@@ -123,8 +126,8 @@ impl Job {
 }
 
 impl Pattern {
-    /// Returns its name in tables, with the mark of [`PAGE_CACHE_NOTE`](crate::sample::PAGE_CACHE_NOTE) if the kernel answers
-    /// it from pages.
+    /// Returns the name in tables, with the mark of
+    /// [`PAGE_CACHE_NOTE`](crate::sample::PAGE_CACHE_NOTE) if the page cache answers the reads.
     pub fn heading(self, keeps_pages: bool) -> String {
         match self {
             Pattern::Iozone(phase) => phase.heading(keeps_pages),
@@ -132,7 +135,7 @@ impl Pattern {
         }
     }
 
-    /// Its name in tables.
+    /// Returns the name in tables.
     pub fn name(self) -> String {
         match self {
             Pattern::Iozone(phase) => phase.name().to_owned(),
@@ -148,7 +151,7 @@ impl Pattern {
 }
 
 impl Metric {
-    /// That number, if there is one.
+    /// Returns the value, if the reading has it.
     pub fn of(self, reading: &Reading) -> Option<f64> {
         match self {
             Metric::Throughput => Some(reading.mib_per_s),

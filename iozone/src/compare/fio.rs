@@ -1,4 +1,5 @@
-//! fio: random access with O_DIRECT, with latencies. What its JSON says is read by a pure function.
+//! Runs fio: random access with O_DIRECT, with latencies. Its JSON output is parsed by a pure
+//! function.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -19,14 +20,14 @@ pub struct Fio {
     version: String,
 }
 
-/// What one run has measured.
+/// The measurements of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// MiB a second.
+    /// Throughput in MiB/s.
     pub mib_per_s: f64,
     /// Bytes read or written.
     pub bytes: u64,
-    /// Of a request, from its submission to its completion.
+    /// Latency from submission to completion.
     pub latency: Latency,
     /// Processor seconds of fio itself.
     pub cpu_s: f64,
@@ -35,37 +36,37 @@ pub struct Measured {
 /// One run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// The file, which is there and as large.
+    /// An existing file of at least `size` bytes.
     pub file: &'a Path,
-    /// Its bytes.
+    /// Size of the accessed part, in bytes.
     pub size: u64,
     /// Bytes of a request.
     pub block: u64,
-    /// How.
+    /// The access pattern.
     pub access: Access,
-    /// For so long.
+    /// Duration in milliseconds.
     pub ms: u32,
 }
 
 impl Fio {
-    /// The one in `PATH`, if there is one.
+    /// Finds fio in `PATH`.
     pub fn find() -> Option<Self> {
         let out = Command::new("fio").arg("--version").output().ok().filter(|out| out.status.success())?;
         Some(Self { version: String::from_utf8_lossy(&out.stdout).trim().to_owned() })
     }
 
-    /// Name and version.
+    /// Returns name and version.
     pub fn describe(&self) -> &str {
         &self.version
     }
 
-    /// Writes a file for runs to come.
+    /// Writes a file for later runs.
     pub fn prepare(&self, file: &Path, bytes: u64, limit: Duration, interrupt: &Interrupt) -> Result<()> {
         let command = base(file, bytes, size::MIB).args(["--rw=write", "--ioengine=psync", "--end_fsync=1"]);
         spawn(&command)?.wait_success(interrupt, limit, |_| ()).map(|_| ())
     }
 
-    /// Measures. With what fio has printed.
+    /// Runs fio. Returns its measurements and its output.
     pub fn measure(
         &self,
         run: &Run<'_>,
@@ -79,7 +80,7 @@ impl Fio {
     }
 }
 
-/// Elsewhere than on what is measured, which it would keep busy.
+/// The working directory is outside of the measured mount, because it would keep the mount busy.
 fn spawn(command: &Invocation) -> Result<Guarded> {
     Guarded::spawn(command, &std::env::temp_dir())
 }
@@ -91,7 +92,7 @@ fn base(file: &Path, bytes: u64, block: u64) -> Invocation {
         .args([format!("--size={bytes}"), format!("--bs={block}")])
 }
 
-/// Requests one at a time are made by system calls that wait; several by the kernel's asynchronous I/O.
+/// A depth of one uses blocking system calls; a larger depth uses the kernel's asynchronous I/O.
 fn command(run: &Run<'_>) -> Invocation {
     let Access { write, depth, callers } = run.access;
     let threads: &[String] = &[format!("--numjobs={callers}"), "--group_reporting".into()];
@@ -103,9 +104,9 @@ fn command(run: &Run<'_>) -> Invocation {
         .args(["--time_based", "--randrepeat=1"])
 }
 
-/// The numbers of its one job, or of all its callers together.
+/// Returns the measurements of the job, or of all its threads together.
 fn parse(text: &str, access: Access) -> std::result::Result<Measured, String> {
-    // Warnings may come first.
+    // Warnings may precede the JSON.
     let json = text.find('{').map_or(text, |start| &text[start..]);
     let all: Value = serde_json::from_str(json).map_err(|err| err.to_string())?;
     let job = all["jobs"].get(0).ok_or("it has no job")?;
@@ -130,7 +131,7 @@ fn parse(text: &str, access: Access) -> std::result::Result<Measured, String> {
             p99: percentile("99.000000")?,
             p999: percentile("99.900000")?,
         },
-        // A mean share, of each caller.
+        // fio reports the mean share of a thread.
         cpu_s: busy / 100.0 * runtime_ms / 1000.0 * f64::from(access.callers),
     })
 }
@@ -143,7 +144,7 @@ mod tests {
     const READ: &str = include_str!("../../tests/captured/fio-read.json");
 
     #[test]
-    fn what_fio_printed_is_read() {
+    fn the_output_of_fio_is_read() {
         let measured = parse(READ, ONE).unwrap();
         assert_eq!(measured.bytes, 643_088_384);
         assert!((measured.mib_per_s - 2044.32).abs() < 0.01, "{measured:?}");
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_before_it_are_passed_over() {
+    fn warnings_before_the_output_are_skipped() {
         assert!(parse(&format!("fio: something to know\n{READ}"), ONE).is_ok());
     }
 

@@ -1,4 +1,4 @@
-//! Which targets a choice of parts means, under which names, and what is measured of each.
+//! Selects the targets of a comparison, their names and their jobs.
 
 use std::slice;
 
@@ -15,53 +15,53 @@ use crate::{
     target::{self, Gluster, Moosefs, Rfs, Setup, Sshfs, Target, Tmpfs},
 };
 
-/// What a target is for the others.
+/// The role of a target in the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// rfs as it is used.
+    /// rfs with its defaults.
     Ours,
-    /// rfs with something switched off.
+    /// rfs with an optimization disabled.
     Variant,
-    /// Nothing behind it can be faster.
+    /// A limit that rfs cannot exceed.
     Ceiling,
-    /// Another file system. It may be missing, or fail, and the rest goes on.
+    /// Another file system. If it is missing or fails, the comparison continues without it.
     Peer,
 }
 
 /// A target in a comparison.
 pub struct Entrant {
-    /// Short, and its own.
+    /// Short, unique name.
     pub name: String,
-    /// What it is.
+    /// Description.
     pub title: String,
-    /// For the others.
+    /// Role in the comparison.
     pub side: Side,
-    /// What is measured of it.
+    /// Jobs to measure.
     pub jobs: Vec<Job>,
-    /// The thing itself.
+    /// The target.
     pub target: Box<dyn Target>,
 }
 
-/// Behind the name of a mount that keeps nothing.
+/// Suffix of the names of mounts without kernel caching.
 pub const UNCACHED: &str = "-none";
 
-/// Behind the name of a mount that keeps what is written, too.
+/// Suffix of the names of mounts that also cache writes.
 pub const WRITEBACK: &str = "-writeback";
 
-/// What the kernel keeps of a target, by its name.
+/// Kernel caching of a target, derived from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// What was read and what was written through.
+    /// Caches reads, and writes that go through to the file system.
     Pages,
-    /// Nothing.
+    /// No caching.
     Nothing,
-    /// What was written, until it is asked for.
+    /// Caches writes and delays them.
     Writes,
 }
 
 impl Keeps {
-    /// Of the target with this name.
+    /// Returns the caching of the target with this name.
     pub fn of(name: &str) -> Keeps {
         match () {
             () if name.ends_with(UNCACHED) => Keeps::Nothing,
@@ -71,11 +71,12 @@ impl Keeps {
     }
 }
 
-/// Begins the names of rfs without any of its optimizations.
+/// Prefix of the names of rfs without its optimizations.
 pub const PLAIN: &str = "tcp-plain";
 
-/// rfs without its optimizations: each request is posted alone, on one queue pair, and nothing else is changed. The choices
-/// that the runtime makes by itself have two fixed values each: behind the name, the title, and the arguments of `rfs-fuse`.
+/// rfs without its optimizations: each request is posted separately, on one queue pair. Where the
+/// runtime adapts by itself, two fixed settings are compared. Each entry has a name suffix, a
+/// title, and the arguments of `rfs-fuse`.
 pub const PLAINS: [(&str, &str, &[&str]); 4] = [
     ("-dyn-event", "dynMR, completions by events", &["--pre-mr-threshold", "0", "--polling", "event"]),
     ("-dyn-busy", "dynMR, busy polling", &["--pre-mr-threshold", "0", "--polling", "busy"]),
@@ -83,10 +84,11 @@ pub const PLAINS: [(&str, &str, &[&str]); 4] = [
     ("-pre-busy", "preMR, busy polling", &["--pre-mr-threshold", "1m", "--polling", "busy"]),
 ];
 
-/// Arguments of all [`PLAINS`].
+/// Arguments of `rfs-fuse` for all of [`PLAINS`].
 const PLAIN_ARGS: [&str; 4] = ["--batch", "single", "--queue-pairs", "1"];
 
-/// One optimization off: behind `tcp-`, what it is, and the arguments of `rfs-fuse` that do it.
+/// rfs with one optimization disabled. Each entry has a name behind `tcp-`, a description, and the
+/// arguments of `rfs-fuse`.
 pub const ABLATIONS: [(&str, &str, &[&str]); 6] = [
     ("single", "no merging and no chaining of requests", &["--batch", "single"]),
     ("1qp", "one queue pair", &["--queue-pairs", "1"]),
@@ -96,10 +98,10 @@ pub const ABLATIONS: [(&str, &str, &[&str]); 6] = [
     ("nofollow", "threads stay on the core where they are", &["--no-follow"]),
 ];
 
-/// Records of IOzone for what is compared with rfs itself only.
+/// IOzone's record sizes for targets that are compared with rfs only.
 const LARGE: [u64; 2] = [128 * size::KIB, size::MIB];
 
-/// The targets for these options, in the order of tables.
+/// Returns the targets for these options, in the order of the tables.
 pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
     let extent = options.extent();
     let setup = Setup {
@@ -125,7 +127,7 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
     if options.providers.contains(&Provider::Shm) {
         mounts(target::Provider::Shm, "shm", Side::Ours, &jobs.uncached)?;
     }
-    // What is switched off is compared with what is not.
+    // Variants are compared with unmodified rfs on TCP.
     if options.providers.contains(&Provider::Tcp) || jobs.has_variants() {
         mounts(target::Provider::Tcp, "tcp", Side::Ours, &jobs.uncached_and_variants)?;
     }
@@ -168,7 +170,7 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
     Ok(all)
 }
 
-/// Leaves out what takes fio, and who is left with nothing to do.
+/// Removes jobs that need fio, and targets without remaining jobs.
 pub fn without_fio(entrants: &mut Vec<Entrant>) {
     for entrant in entrants.iter_mut() {
         entrant.jobs.retain(|job| job.accesses().is_empty());
@@ -176,7 +178,7 @@ pub fn without_fio(entrants: &mut Vec<Entrant>) {
     entrants.retain(|entrant| !entrant.jobs.is_empty());
 }
 
-/// What there is to do does without a target for which there is nothing to do.
+/// Adds a target if it has jobs.
 fn push(
     all: &mut Vec<Entrant>,
     name: String,
@@ -191,13 +193,13 @@ fn push(
     }
 }
 
-/// Jobs by the kind of target.
+/// Jobs per kind of target.
 struct Jobs {
     kept: Vec<Job>,
     uncached: Vec<Job>,
     writeback: Vec<Job>,
     peers: Vec<Job>,
-    /// Of targets that all mounts are compared with.
+    /// Jobs of targets that are compared with all mounts.
     besides: Vec<Job>,
     variants: Vec<Job>,
     uncached_and_variants: Vec<Job>,
@@ -219,7 +221,7 @@ impl Jobs {
         let callers: Vec<Job> = sizes.into_iter().map(Job::Callers).collect();
         let callers = when(options.wants(Group::Fio), &callers);
         let variants = when(variants, &[when(cached || uncached, &large), fio.clone(), callers].concat());
-        // What several of them have is there once.
+        // Merges lists of jobs without duplicates.
         let together = |jobs: &[&[Job]]| {
             let mut jobs = jobs.concat();
             jobs.sort_unstable();
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_changes_what_its_title_says_and_nothing_else() {
+    fn plain_changes_only_the_settings_in_its_title() {
         let changed: Vec<_> = PLAINS.iter().map(|(.., args)| [&PLAIN_ARGS, *args].concat()).collect();
         for args in changed {
             let options: Vec<_> = args.iter().step_by(2).copied().collect();
@@ -309,7 +311,7 @@ mod tests {
             lineup(&["--compare=null,glusterfs,writeback", "--providers=tcp"]),
             named(&[("tcp-writeback", 1), ("null-writeback", 1), ("glusterfs", 1)])
         );
-        // What is switched off is on TCP, beside TCP without pages.
+        // Variants are on TCP and are compared with TCP without caching.
         assert_eq!(
             lineup(&["--compare=plain,fio", "--providers=shm"]),
             [named(&[("shm", 2), ("tcp", 2), ("tcp-none", 5)]), plain(5)].concat()

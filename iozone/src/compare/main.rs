@@ -1,5 +1,5 @@
-//! `rfs-compare`: rfs beside its ceilings and other file systems. See `iozone/run --compare`, which installs and builds what
-//! it needs first.
+//! `rfs-compare`: compares rfs with its ceilings and other file systems. Run it through
+//! `iozone/run --compare`, which installs and builds the required programs.
 
 use std::{env, io::stdout, process::ExitCode, time::Duration};
 
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// False if something was to be checked and is below what is required.
+/// Returns false if the results are to be checked and miss a requirement.
 fn compare(options: &Options) -> Result<bool> {
     let interrupt = Interrupt::on_signals()?;
     let extent = options.extent();

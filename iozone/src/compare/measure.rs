@@ -1,7 +1,8 @@
-//! Rounds: start everything, take the turns, watch everything idle, stop everything.
+//! The rounds of a comparison: start all targets, measure them in turn, observe them idle, stop
+//! them.
 //!
-//! A peer that cannot be started, or that fails, is left out from then on, with the reason; anything else that fails ends the
-//! run. Whatever was started is stopped before this returns.
+//! A peer that does not start, or fails, is skipped from then on, and the reason is reported. Any
+//! other failure ends the run. All targets are stopped before [`run`] returns.
 
 use std::{
     thread,
@@ -27,41 +28,41 @@ use crate::{
 pub struct Cell {
     /// Index of the target.
     pub target: usize,
-    /// Of what.
+    /// The column.
     pub column: Column,
     /// One per round.
     pub rounds: Vec<Reading>,
 }
 
-/// Everything measured.
+/// All measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// In the order in which they were first measured.
+    /// Cells in the order of their first measurement.
     pub cells: Vec<Cell>,
-    /// Of each target, per round.
+    /// Idle usage per target and round.
     pub idle: Vec<Vec<Idle>>,
-    /// Of each target, from its last start.
+    /// Command lines per target, from its last start.
     pub commands: Vec<Vec<String>>,
-    /// Of each target that is not, or no longer, measured: why.
+    /// Per target: the reason why it was skipped, if it was.
     pub left_out: Vec<Option<String>>,
-    /// Rounds that are complete.
+    /// Number of complete rounds.
     pub rounds: u32,
-    /// What the programs printed.
+    /// Output of the programs.
     pub log: String,
 }
 
-/// How long it may and does take.
+/// Rounds and time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// Rounds.
     pub rounds: u32,
-    /// No round begins later than this.
+    /// Time after which no round begins.
     pub limit: Duration,
-    /// For so long idle programs are watched.
+    /// Duration of the observation of idle programs.
     pub idle: Duration,
 }
 
-/// Takes all rounds.
+/// Runs all rounds.
 pub fn run(entrants: &[Entrant], meter: &dyn Meter, times: Times, interrupt: &Interrupt) -> Result<Measured> {
     let began = Instant::now();
     let mut all = Rounds {
@@ -165,14 +166,14 @@ impl Rounds<'_> {
             }
             Err(error) => {
                 let error = running.explain(error);
-                // Stopped on drop, whatever state it is in.
+                // Drop stops the target in any state.
                 started[turn.target] = None;
                 self.leave_out(turn.target, error)
             }
         }
     }
 
-    /// All at the same time.
+    /// Observes all idle targets at the same time.
     fn watch_idle(&mut self, started: &Started, time: Duration) {
         let programs: Vec<Option<Programs>> = started
             .iter()
@@ -194,7 +195,8 @@ impl Rounds<'_> {
         }
     }
 
-    /// The failure of a peer is a result; any other, and a signal, ends the run.
+    /// Skips a peer that failed. Returns the error if the target is not a peer, or a signal caused
+    /// it.
     fn leave_out(&mut self, index: usize, error: Error) -> Result<()> {
         let optional = self.entrants[index].side == Side::Peer;
         if !optional || matches!(error, Error::Interrupted(_) | Error::LeftBehind(_)) {
@@ -224,7 +226,7 @@ mod tests {
 
     type Log = Rc<RefCell<Vec<String>>>;
 
-    /// What it does goes to a log.
+    /// A target that writes its events to a log.
     struct Fake {
         name: &'static str,
         log: Log,
@@ -276,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Fails on the target of that name.
+    /// A meter that fails on the target with this name.
     struct FakeMeter(Log, &'static str);
 
     impl Meter for FakeMeter {
@@ -339,7 +341,7 @@ mod tests {
         let entrants = entrants(&log, &peers);
         let meter = FakeMeter(Rc::clone(&log), "bad");
         let measured = run(&entrants, &meter, times(2), &Interrupt::unset()).unwrap();
-        // Each of them fails once.
+        // Each broken peer fails once.
         expect(&log, "start a, start broken, start bad, a, bad, stop bad, stop a, start a, a, stop a");
         assert_eq!(measured.left_out[0], None);
         let reasons: Vec<_> = measured.left_out[1..].iter().flatten().map(String::as_str).collect();
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_peer_must_not_fail() {
+    fn only_a_peer_may_fail() {
         let log = Log::default();
         let entrants = entrants(&log, &[("a", Side::Ours), ("b", Side::Ceiling)]);
         let meter = FakeMeter(Rc::clone(&log), "b");
@@ -367,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_it() {
+    fn a_signal_ends_the_run() {
         let log = Log::default();
         let entrants = entrants(&log, &[("a", Side::Peer)]);
         let interrupt = Interrupt::unset();

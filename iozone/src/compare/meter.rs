@@ -1,4 +1,4 @@
-//! Taking a turn: IOzone or fio on a target, with the processor time of the target's programs meanwhile.
+//! Measures one job with IOzone or fio, and the processor time of the target's programs.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::{
     usage::Programs,
 };
 
-/// Takes a turn: readings for the columns of a job, in their order, and what was printed.
+/// Measures a job. Returns a reading per column, in their order, and the output.
 pub trait Meter {
-    /// Measures.
+    /// Measures a job of a running target.
     fn measure(
         &self,
         job: Job,
@@ -23,15 +23,15 @@ pub trait Meter {
     ) -> Result<(Vec<Reading>, String)>;
 }
 
-/// IOzone, or what takes its part, and fio.
+/// The measuring programs: IOzone or its substitute, and fio.
 pub struct Instruments<'a> {
-    /// For IOzone's jobs.
+    /// Engine for IOzone's jobs.
     pub engine: &'a dyn Engine,
-    /// For its own jobs.
+    /// fio, for its jobs.
     pub fio: Option<&'a Fio>,
-    /// How much.
+    /// Extent of the measurement.
     pub extent: &'a Extent,
-    /// Longest time of one run of a program.
+    /// Time limit for one run of a program.
     pub limit: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Instruments<'_> {
             threads: 1,
             limit: self.limit,
         };
-        // Processor time when so many phases had ended.
+        // Processor time after each number of completed phases.
         let mut marks = vec![(0, programs.cpu_s())];
         let outcome = self.engine.run(&job, interrupt, &mut |done| {
             if marks.last().is_some_and(|(last, _)| done > *last) {
@@ -114,8 +114,9 @@ impl Instruments<'_> {
     }
 }
 
-/// What each phase took, from `(phases that had ended, time)` in order. Phases whose ends were seen together, as IOzone shows
-/// those of a pair, have equal shares.
+/// Returns the processor time per phase, given the number of completed phases and the time at each
+/// mark. Phases that completed at the same mark get equal shares; IOzone reports the phases of a
+/// pair together.
 fn by_phase(marks: &[(usize, f64)]) -> [f64; Phase::ALL.len()] {
     let mut taken = [0.0; Phase::ALL.len()];
     for pair in marks.windows(2) {
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_shared_by_what_ended_together() {
+    fn phases_that_end_together_share_the_time() {
         let marks = [(0, 10.0), (2, 14.0), (3, 15.0), (6, 18.0)];
         assert_eq!(by_phase(&marks), [2.0, 2.0, 1.0, 1.0, 1.0, 1.0]);
     }
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(by_phase(&[]), [0.0; 6]);
         assert_eq!(by_phase(&[(0, 1.0), (6, 7.0), (6, 9.0)]), [1.0; 6]);
         assert_eq!(by_phase(&[(0, 1.0), (7, 9.0)]), [0.0; 6]);
-        // A program that ended counts nothing any more.
+        // The time of an ended program disappears from the sum.
         assert_eq!(by_phase(&[(0, 5.0), (6, 1.0)]), [0.0; 6]);
     }
 }

@@ -1,15 +1,13 @@
-//! rfs beside everything else on one machine: the program `rfs-compare` behind `iozone/run --compare`.
+//! Compares rfs with other file systems on one machine: the program `rfs-compare` behind
+//! `iozone/run --compare`.
 //!
-//! In every round all targets run at the same time, idle but for the one whose turn it is, so that what is compared is
-//! measured seconds apart. A result is a ratio of medians over the rounds.
+//! In every round all targets are running, but only one of them is measured at a time. Compared
+//! measurements are therefore seconds apart. A result is a ratio of medians over the rounds.
 //!
-//! * [`cli`]: the options; [`lineup`]: which targets that means; [`mod@column`]: what is measured of them;
-//! * [`plan`]: the order of the turns and how long they take; [`measure`]: rounds of them; [`meter`]: taking one, with
-//!   [`fio`] or an [`Engine`](crate::engine::Engine);
-//! * [`ratios`]: medians and ratios of the rounds; [`requirements`]: how high they have to be;
-//! * [`report`]: all of it as data; [`table`]: as text; [`charts`]: as pictures.
-//!
-//! `column`, `plan`, `ratios`, `requirements`, `table`, `charts` and the reading of what fio and `/proc` say are pure.
+//! [`cli`] has the options, [`lineup`] the targets, [`mod@column`] their columns. [`plan`] orders
+//! the turns, [`measure`] runs the rounds, and [`meter`] takes one measurement with [`fio`] or an
+//! [`Engine`](crate::engine::Engine). [`ratios`] computes medians and ratios, [`requirements`]
+//! judges them, and [`report`], [`table`] and [`charts`] show them.
 
 pub mod charts;
 pub mod cli;

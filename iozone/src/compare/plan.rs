@@ -1,20 +1,20 @@
-//! The order of the turns, and how long they will take. Pure.
+//! The order of the turns, and an estimate of their duration. No I/O, no locks, no clock.
 //!
-//! In a round every job goes once through all targets that have it, forwards and backwards in alternation, so that slow drift
-//! of the machine hits them alike.
+//! In a round every job runs once on every target that has it. The order of the targets alternates
+//! between forwards and backwards, so that slow drift of the machine affects all of them alike.
 
 use super::column::Job;
 
-/// A job of a target: the index of the target.
+/// One measurement: a job of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// What is measured.
+    /// The job.
     pub job: Job,
-    /// Of which target.
+    /// Index of the target.
     pub target: usize,
 }
 
-/// The turns of a round, in order, for targets with these jobs.
+/// Returns the turns of a round, in order, for targets with these jobs.
 pub fn turns(round: u32, jobs: &[Vec<Job>]) -> Vec<Turn> {
     let mut all: Vec<Job> = jobs.iter().flatten().copied().collect();
     all.sort_unstable();
@@ -31,15 +31,15 @@ pub fn turns(round: u32, jobs: &[Vec<Job>]) -> Vec<Turn> {
     turns
 }
 
-/// Tells from the turns of earlier rounds how long the rest will take.
+/// Estimates the remaining time from the turns of earlier rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
-    /// Of each turn that was ever taken, how long it took last.
+    /// Last duration of each turn that has been taken.
     seconds: Vec<(Turn, f64)>,
 }
 
 impl Pace {
-    /// A turn took so long.
+    /// Records the duration of a turn.
     pub fn took(&mut self, turn: Turn, seconds: f64) {
         match self.seconds.iter_mut().find(|(known, _)| *known == turn) {
             Some((_, last)) => *last = seconds,
@@ -47,7 +47,8 @@ impl Pace {
         }
     }
 
-    /// Seconds for these turns. One that was never taken counts as the mean of those that were; `None` if none was.
+    /// Returns the estimated seconds for these turns. A turn without a record counts as the mean of
+    /// the others. Returns `None` without any record.
     pub fn left(&self, turns: impl IntoIterator<Item = Turn>) -> Option<f64> {
         if self.seconds.is_empty() {
             return None;
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_takes_as_long_as_it_did() {
+    fn the_estimate_is_the_last_duration_of_each_turn() {
         let turn = |target| Turn { job: A, target };
         let mut pace = Pace::default();
         assert_eq!(pace.left([turn(0)]), None);
@@ -97,7 +98,7 @@ mod tests {
         pace.took(turn(0), 1.0);
         pace.took(turn(1), 3.0);
         assert_eq!(pace.left([turn(0), turn(1), turn(0)]), Some(5.0));
-        // The mean of the others.
+        // The mean of the recorded turns.
         assert_eq!(pace.left([turn(7)]), Some(2.0));
         assert_eq!(pace.left([]), Some(0.0));
     }

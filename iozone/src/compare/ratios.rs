@@ -1,4 +1,4 @@
-//! Medians of the rounds, and ratios of medians. Pure.
+//! Medians of the rounds, and ratios of medians. No I/O, no locks, no clock.
 
 use measure::statistics::{median, ratio, spread};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::sample::Latency;
 
-/// Number by number: each median is of the rounds that have that number.
+/// Returns the median of each value, over the rounds that have the value.
 pub fn median_reading(rounds: &[Reading]) -> Reading {
     let of = |number: &dyn Fn(&Reading) -> Option<f64>| {
         median(&rounds.iter().filter_map(number).collect::<Vec<_>>())
@@ -21,24 +21,24 @@ pub fn median_reading(rounds: &[Reading]) -> Reading {
     }
 }
 
-/// How far the throughputs of the rounds lie apart.
+/// Returns the spread of the throughputs of the rounds.
 pub fn throughput_spread(rounds: &[Reading]) -> Option<f64> {
     spread(&rounds.iter().map(|reading| reading.mib_per_s).collect::<Vec<_>>())
 }
 
 impl Comparison {
-    /// A median; `None` if it was not measured.
+    /// Returns a median; `None` if it was not measured.
     pub fn median(&self, target: &str, column: Column, metric: Metric) -> Option<f64> {
         let series = self.results.iter().find(|s| s.target == target && s.column == column)?;
         metric.of(&series.median)
     }
 
-    /// The median of one target over that of another.
+    /// Returns the median of `of` divided by the median of `to`.
     pub fn ratio(&self, of: &str, to: &str, column: Column, metric: Metric) -> Option<f64> {
         ratio(self.median(of, column, metric)?, self.median(to, column, metric)?)
     }
 
-    /// All columns that some target has, in order.
+    /// Returns all columns that any target has, in order.
     pub fn columns(&self) -> Vec<Column> {
         let mut columns: Vec<Column> = self.results.iter().map(|series| series.column).collect();
         columns.sort_unstable_by_key(|column| (is_direct(column), column.size, column.pattern));

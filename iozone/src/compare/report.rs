@@ -1,4 +1,5 @@
-//! The result of a comparison as data: the JSON file is this, field by field. Pure but for [`write()`].
+//! The result of a comparison as data. The JSON file has the same fields. No I/O except
+//! [`write()`], no locks, no clock.
 
 use std::path::{Path, PathBuf};
 
@@ -14,21 +15,21 @@ use super::{
 };
 use crate::{Result, machine::Machine, places, usage::Idle};
 
-/// Version of the JSON form.
+/// Version of the JSON format.
 pub const FORMAT: u32 = 1;
 
-/// A whole comparison.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// [`FORMAT`].
     pub format: u32,
-    /// When it began, RFC 3339, UTC.
+    /// Start time, RFC 3339, UTC.
     pub began: String,
     /// Commit of the source tree.
     pub commit: String,
     /// The machine.
     pub machine: Machine,
-    /// What measured.
+    /// The measuring programs.
     pub programs: Vec<String>,
     /// The program's own command line.
     pub command: String,
@@ -36,11 +37,11 @@ pub struct Comparison {
     pub size: u64,
     /// Complete rounds.
     pub rounds: u32,
-    /// What was measured, in the order of tables.
+    /// The targets, in the order of tables.
     pub targets: Vec<TargetInfo>,
     /// A series per target and column.
     pub results: Vec<Series>,
-    /// Whether ratios are as they have to be.
+    /// Results of the checks against requirements.
     pub verdicts: Vec<Verdict>,
 }
 
@@ -49,15 +50,15 @@ pub struct Comparison {
 pub struct TargetInfo {
     /// Short name.
     pub name: String,
-    /// What it is.
+    /// Description.
     pub title: String,
-    /// What it is for the others.
+    /// Role in the comparison.
     pub side: Side,
     /// Command lines of its last start.
     pub commands: Vec<String>,
-    /// Why it was not, or not to the end, measured.
+    /// The reason why it was skipped, or skipped from some round on.
     pub left_out: Option<String>,
-    /// Its programs at the end of each round, while nobody asked for anything.
+    /// Usage of its programs while idle, at the end of each round.
     pub idle: Vec<Idle>,
 }
 
@@ -68,7 +69,7 @@ pub struct Series {
     pub target: String,
     /// The column.
     pub column: Column,
-    /// Of each round.
+    /// Readings of the rounds.
     pub rounds: Vec<Reading>,
     /// Medians of the rounds.
     pub median: Reading,
@@ -76,16 +77,16 @@ pub struct Series {
     pub spread: Option<f64>,
 }
 
-/// Where, when and with what.
+/// Circumstances of a run.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// RFC 3339, UTC.
     pub began: String,
-    /// Of the source tree.
+    /// Commit of the source tree.
     pub commit: String,
-    /// This one.
+    /// The machine.
     pub machine: Machine,
-    /// What measures.
+    /// The measuring programs.
     pub programs: Vec<String>,
     /// The command line.
     pub command: String,
@@ -94,7 +95,7 @@ pub struct Setting {
 }
 
 impl Comparison {
-    /// With medians, spreads and verdicts.
+    /// Computes medians, spreads and verdicts.
     pub fn new(setting: Setting, entrants: &[Entrant], measured: &Measured) -> Self {
         let targets = entrants.iter().enumerate().map(|(n, entrant)| TargetInfo {
             name: entrant.name.clone(),
@@ -131,13 +132,14 @@ impl Comparison {
         comparison
     }
 
-    /// Whether no ratio is below what it has to be.
+    /// Returns true if all requirements are met.
     pub fn passes(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.met)
     }
 }
 
-/// Writes JSON, charts and log into a directory, which is created; `stem` begins the file names, which are returned.
+/// Writes JSON, charts and log into a directory, which is created. The file names begin with
+/// `stem`. Returns the paths.
 pub fn write(comparison: &Comparison, log: &str, dir: &Path, stem: &str) -> Result<Vec<PathBuf>> {
     let mut files =
         vec![(format!("{stem}.json"), places::json(comparison)?), (format!("{stem}.log"), log.to_owned())];
@@ -152,8 +154,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::{compare::column::Job, sample::Latency, usage::Memory};
 
-    /// shm, null and tmpfs: IOzone in 4 KiB records and fio in 4 KiB blocks; a peer is not there. shm has half of null's
-    /// throughput and twice its latency.
+    /// A comparison of shm, null and tmpfs: IOzone with 4 KiB records and fio with 4 KiB blocks; a
+    /// peer is missing. shm has half of null's throughput and twice its latency.
     pub(crate) fn example() -> Comparison {
         let target = |name: &str, side, left_out: Option<&str>| TargetInfo {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! How high ratios have to be: one table, and who is below. Pure.
+//! The requirements for ratios, and their verdicts. No I/O, no locks, no clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,22 +11,22 @@ use crate::{
     size::{KIB, MIB},
 };
 
-/// What has to be true of some columns of one target beside another.
+/// A requirement for some columns of a target, relative to another target.
 struct Requirement {
     name: &'static str,
-    /// Names of targets, each of which has to.
+    /// Names of the targets; each must meet the requirement.
     of: &'static [&'static str],
-    /// Names of targets, with each of which they are compared.
+    /// Names of the reference targets; it applies to each.
     to: &'static [&'static str],
     metric: Metric,
     phases: &'static [Phase],
     direct: &'static [Access],
-    /// Bytes per request; none: all that are measured.
+    /// Request sizes in bytes; empty for all measured sizes.
     sizes: &'static [u64],
     bound: Bound,
 }
 
-/// Where the ratio has to be.
+/// Bound of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bound {
     AtLeast(f64),
@@ -34,24 +34,25 @@ enum Bound {
     AtMost(f64),
 }
 
-/// A requirement applied to one column.
+/// The verdict on a requirement in one column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Name of the requirement.
     pub name: String,
-    /// Target that has to.
+    /// Name of the judged target.
     pub of: String,
-    /// Target that it is compared with.
+    /// Name of the reference target.
     pub to: String,
     /// The column.
     pub column: Column,
-    /// Of medians.
+    /// Ratio of the medians.
     pub ratio: f64,
     /// Such as `>= 0.95`.
     pub needed: String,
-    /// The ratio over the bound, or the bound over the ratio where less is better: below one it is not met.
+    /// The ratio divided by the bound, or the bound divided by the ratio if less is better. Below
+    /// one the requirement is not met.
     pub margin: f64,
-    /// Whether the ratio is where it has to be.
+    /// True if the requirement is met.
     pub met: bool,
 }
 
@@ -62,7 +63,7 @@ const READ_MANY: Access = FIO[1];
 const READERS: Access = CALLERS[0];
 const WRITERS: Access = CALLERS[1];
 
-/// Of nothing in particular.
+/// An empty requirement, for struct update syntax.
 const ANY: Requirement = Requirement {
     name: "",
     of: &[],
@@ -78,7 +79,7 @@ const ANY: Requirement = Requirement {
 const PLAIN_NAMES: &[&str] =
     &["tcp-plain-dyn-event", "tcp-plain-dyn-busy", "tcp-plain-pre-event", "tcp-plain-pre-busy"];
 
-/// The table. `rfs-fuse/PERFORMANCE.md` has the same rows; a test compares them.
+/// The requirements. `rfs-fuse/PERFORMANCE.md` has the same rows; a test compares them.
 const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "shared memory: as fast as FUSE allows",
@@ -268,7 +269,7 @@ const REQUIREMENTS: &[Requirement] = &[
 ];
 
 impl Requirement {
-    /// Returns each target with each target that it is compared with.
+    /// Returns each target with each of its reference targets.
     fn pairs(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.of.iter().flat_map(|of| self.to.iter().map(|to| (*of, *to)))
     }
@@ -287,7 +288,7 @@ impl Requirement {
 }
 
 impl Bound {
-    /// As people write it.
+    /// Formats the bound.
     fn show(self) -> String {
         match self {
             Bound::AtLeast(bound) => format!(">= {bound:.2}"),
@@ -313,7 +314,7 @@ impl Bound {
     }
 }
 
-/// A verdict for every requirement, target and column that was measured on both sides.
+/// Returns a verdict for every requirement, target and column that both targets have.
 pub fn judge(comparison: &Comparison) -> Vec<Verdict> {
     judge_by(REQUIREMENTS, comparison)
 }
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_on_both_sides_is_judged_column_by_column() {
+    fn columns_of_both_targets_are_judged_separately() {
         let requirements = [
             Requirement {
                 name: "half",
@@ -408,7 +409,8 @@ mod tests {
         );
     }
 
-    /// The first four cells of each row of the document's table: requirement, target, what it is compared with, bound.
+    /// Returns the first four cells of each row of the document's table: requirement, target,
+    /// reference, bound.
     fn documented() -> Vec<String> {
         let text = include_str!("../../../rfs-fuse/PERFORMANCE.md");
         let rows = text.lines().skip_while(|line| !line.starts_with("| required | of | to |"));
@@ -438,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_each_requirement_once_and_asks_of_something() {
+    fn each_requirement_has_a_unique_name_and_a_target() {
         let mut names: Vec<_> = REQUIREMENTS.iter().map(|requirement| requirement.name).collect();
         names.sort_unstable();
         names.dedup();

@@ -1,4 +1,4 @@
-//! Tables for a terminal that are Markdown at the same time. Pure.
+//! Tables for terminals, which are also Markdown. No I/O, no locks, no clock.
 
 use comfy_table::{Cell, Table};
 use measure::statistics::median;
@@ -16,7 +16,7 @@ use crate::{
     usage::Idle,
 };
 
-/// Everything that is printed at the end.
+/// Returns the complete output of a comparison.
 pub fn render(comparison: &Comparison) -> String {
     let parts = [
         head(comparison),
@@ -48,19 +48,19 @@ fn head(comparison: &Comparison) -> String {
     ) + &note(comparison)
 }
 
-/// The explanation of marked columns, if there are any.
+/// Returns the explanation of marked columns, if there are any.
 fn note(comparison: &Comparison) -> String {
     let reads = |column: &Column| column.pattern.heading(true) != column.pattern.name();
     let marked = comparison.targets.iter().any(keeps_pages) && comparison.columns().iter().any(reads);
     if marked { format!("\n{PAGE_CACHE_NOTE}") } else { String::new() }
 }
 
-/// Whether the kernel keeps pages of a target, so that IOzone's reads are page cache hits.
+/// Returns true if the kernel caches pages of a target, so that IOzone's reads are page cache hits.
 fn keeps_pages(info: &TargetInfo) -> bool {
     info.side != Side::Variant && !is(info, Keeps::Nothing)
 }
 
-/// Columns of figures as rows, for the targets of some sides; those that have nothing are left out.
+/// Tables with a row per column, for targets of some sides. Rows without values are omitted.
 struct Rows<'a> {
     comparison: &'a Comparison,
     targets: Vec<&'a TargetInfo>,
@@ -90,7 +90,7 @@ impl<'a> Rows<'a> {
         self.targets.iter().map(|info| info.name.as_str()).collect()
     }
 
-    /// A row for each column; `cells` gives the rest of it.
+    /// Returns a table with a row per column; `cells` returns the other cells of the row.
     fn table(&self, heading: &[&str], cells: impl Fn(Column) -> Vec<String>) -> Table {
         let mut table = table([&["size", ""], heading].concat());
         let mut last = None;
@@ -114,12 +114,12 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Whether the kernel keeps this of a target.
+/// Returns true if a target has this kind of caching.
 fn is(info: &TargetInfo, keeps: Keeps) -> bool {
     Keeps::of(&info.name) == keeps
 }
 
-/// All targets but the variants; mounts that keep nothing, or more, apart.
+/// Returns the throughput of all targets except variants, in separate tables per kind of caching.
 fn throughput(comparison: &Comparison) -> String {
     let part = |title: &str, chosen: &dyn Fn(&TargetInfo) -> bool| {
         let rows = Rows::new(comparison, Metric::Throughput, chosen);
@@ -135,7 +135,7 @@ fn throughput(comparison: &Comparison) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-/// A table for each rfs: what it does, and its ratio to everything else.
+/// Returns a table for each rfs target: its values, and its ratios to all others.
 fn ours(comparison: &Comparison) -> String {
     let of_side = |side| move |info: &&TargetInfo| info.side == side;
     let tables = comparison.targets.iter().filter(of_side(Side::Ours)).filter_map(|info| {
@@ -217,7 +217,7 @@ fn processor(comparison: &Comparison) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-/// What is switched off, beside what is not.
+/// Returns a table of the variants and their ratios to unmodified rfs.
 fn variants(comparison: &Comparison) -> String {
     let full = format!("tcp{UNCACHED}");
     let rows = Rows::new(comparison, Metric::Throughput, |info| info.side == Side::Variant);
@@ -271,7 +271,8 @@ fn idle(comparison: &Comparison) -> String {
     }
 }
 
-/// A row for each requirement and target: how many columns, and the one that is nearest to it or farthest below.
+/// Returns a row per requirement and target: the number of columns, and the column with the
+/// smallest margin.
 fn verdicts(comparison: &Comparison) -> String {
     let mut table = table(["required", "of", "to", "ratio", "met in", "worst", "where", ""]);
     let mut rest = comparison.verdicts.as_slice();
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_there() {
+    fn missing_values_have_no_row() {
         let mut comparison = example();
         comparison.results.retain(|series| series.target == "tmpfs");
         comparison.targets.iter_mut().for_each(|info| info.idle.clear());
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_stand_beside_rfs_without_pages() {
+    fn variants_are_shown_with_uncached_rfs() {
         let mut comparison = example();
         for (name, side, from) in
             [("tcp-none", Side::Ours, "null"), ("tcp-plain-pre-busy", Side::Variant, "shm")]

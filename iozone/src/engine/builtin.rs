@@ -1,12 +1,16 @@
-//! A stand-in for IOzone where it cannot be installed: the same system calls in the same order.
+//! A substitute for IOzone: the same system calls in the same order.
 //!
-//! Per phase: open, fsync, (before sequential reads one record and back to the start, as IOzone does), then
-//! the timed part: every record once with `read` or `write`, preceded by `lseek` in random phases, and fsync;
-//! then close. Files are closed and opened again between phases, so the page cache matters as it does there.
+//! Each phase opens the file and calls fsync. A sequential read phase also reads one record and
+//! seeks back to the start, like IOzone. The timed part processes every record once with `read` or
+//! `write`, in random phases after `lseek`, and then calls fsync. Files are closed between phases,
+//! so the page cache has the same effect as with IOzone.
 //!
-//! The measuring runs in a child (`rfs-iozone builtin-worker`): [`Builtin`] starts it, [`work`] is its body.
-//! Threading: the worker has one thread per file; a barrier starts each phase together, and throughput is the
-//! sum of what the threads see.
+//! [`Builtin`] starts a child process (`rfs-iozone builtin-worker`), and [`work`] is the child's
+//! main function.
+//!
+//! # Concurrency
+//! The child has one thread per file. A barrier starts each phase. Throughput is the sum over the
+//! threads.
 
 use std::{
     env, fs,
@@ -35,7 +39,7 @@ pub struct Builtin {
 }
 
 impl Builtin {
-    /// The engine in this very program.
+    /// Returns the engine, which runs this program as its child.
     pub fn new() -> Result<Self> {
         Ok(Self { program: env::current_exe().map_err(Error::io("the path of this program"))? })
     }
@@ -81,14 +85,14 @@ pub struct Job {
     files: Vec<PathBuf>,
 }
 
-/// Runs all phases and prints a line for each. The files are removed at the end, whatever it was.
+/// Runs all phases and prints a line for each. Removes the files at the end in any case.
 pub fn work(job: &Job, out: &mut impl Write) -> Result<()> {
     if job.record == 0 || !job.file_size.is_multiple_of(job.record as u64) {
         return Err(Error::Usage("the file size must be a multiple of the record size".into()));
     }
     let result = phases(job, out);
     for file in &job.files {
-        // Already gone, or the reason of the failure that is being returned.
+        // A failure to remove is either a missing file or has the cause that is already returned.
         let _ = fs::remove_file(file);
     }
     result
@@ -114,10 +118,10 @@ fn phases(job: &Job, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// One phase on one file; throughput in KiB/s.
+/// Runs one phase on one file. Returns the throughput in KiB/s.
 fn one(phase: Phase, job: &Job, path: &Path, barrier: &Barrier) -> io::Result<f64> {
     let prepared = prepare(phase, job, path);
-    // Every thread reaches the barrier, also one that has failed: the others would wait for ever.
+    // A failed thread also waits at the barrier. Otherwise the other threads would block forever.
     barrier.wait();
     let (mut file, mut buffer, offsets) = prepared?;
     let start = Instant::now();

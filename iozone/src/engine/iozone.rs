@@ -1,4 +1,4 @@
-//! IOzone itself.
+//! Runs IOzone.
 
 use std::{path::PathBuf, process::Command};
 
@@ -17,7 +17,7 @@ pub struct Iozone {
 }
 
 impl Iozone {
-    /// Looks for `iozone` in `PATH` and asks for its version.
+    /// Finds `iozone` in `PATH` and reads its version.
     pub fn find() -> Result<Self> {
         let program = PathBuf::from("iozone");
         let out = Command::new(&program)
@@ -30,7 +30,7 @@ impl Iozone {
     }
 }
 
-/// `3.489` from `Version $Revision: 3.489 $`.
+/// Returns `3.489` for `Version $Revision: 3.489 $`.
 fn version(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("$Revision:")?;
     Some(rest.split_once('$')?.0.trim().to_owned())
@@ -67,7 +67,8 @@ impl Engine for Iozone {
     }
 }
 
-/// `-e`: flush time counts. One file with `-f`, or `-t` processes with a file each.
+/// Returns the command line. `-e` includes fsync in the times. One process uses `-f`; several use
+/// `-t` with a file each.
 fn command(program: &std::path::Path, job: &Job<'_>) -> Invocation {
     let kib = |bytes: u64| format!("{}k", bytes / 1024);
     let base = Invocation::new(program)

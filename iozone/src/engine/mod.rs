@@ -1,6 +1,6 @@
-//! What measures: a program that reads and writes files below a directory and says how fast it was.
+//! Measuring engines: programs that read and write files below a directory and report their speed.
 //!
-//! Both engines run as guarded children, so that a hanging file system can be left behind by killing them.
+//! Both engines run as guarded children. Killing the child ends a run on a file system that hangs.
 
 pub mod builtin;
 pub mod iozone;
@@ -13,7 +13,7 @@ use crate::{Result, cli::EngineKind, interrupt::Interrupt, memory, sample::Sampl
 /// One run of an engine.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
-    /// Where its files go. The engine's own files are gone afterwards if it succeeded.
+    /// Directory of the files. After a successful run the engine has removed its files.
     pub dir: &'a Path,
     /// Bytes per operation.
     pub record: u64,
@@ -21,12 +21,12 @@ pub struct Job<'a> {
     pub file_size: u64,
     /// Processes or threads, each with its own file.
     pub threads: u32,
-    /// Longest time that the run may take.
+    /// Time limit of the run.
     pub limit: Duration,
 }
 
 impl Job<'_> {
-    /// Has the machine have at hand what it will take.
+    /// Prepares the memory that the run will use.
     fn have_memory(&self, interrupt: &Interrupt) -> Result<()> {
         memory::have_at_hand(size::peak(self.file_size, self.threads), interrupt)
     }
@@ -36,23 +36,24 @@ impl Job<'_> {
     }
 }
 
-/// Result of a run: the numbers, and what the engine printed.
+/// Result of a run: measurements and output.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Throughput per phase.
     pub sample: Sample,
     /// The command line.
     pub command: String,
-    /// Standard output, whole.
+    /// Complete standard output.
     pub raw: String,
 }
 
-/// A program that measures.
+/// A measuring program.
 pub trait Engine {
-    /// Name and version, for reports.
+    /// Returns name and version, for reports.
     fn describe(&self) -> String;
 
-    /// Measures, with memory at hand. `phases_done` hears how many phases have ended, as they do.
+    /// Runs the job after preparing memory. Calls `phases_done` with the number of completed
+    /// phases.
     fn run(
         &self,
         job: &Job<'_>,
@@ -61,7 +62,8 @@ pub trait Engine {
     ) -> Result<Outcome>;
 }
 
-/// The engine that was asked for; for `auto` IOzone, or the built-in engine where IOzone is missing.
+/// Returns the selected engine. `auto` selects IOzone if it is installed, otherwise the built-in
+/// engine.
 pub fn choose(kind: EngineKind) -> Result<Box<dyn Engine>> {
     let found = iozone::Iozone::find();
     match (kind, found) {

@@ -1,18 +1,19 @@
-//! Reads what IOzone and the built-in engine print. Pure; tested on captured output.
+//! Parses the output of IOzone and of the built-in engine. No I/O, no locks, no clock. Tested on
+//! captured output.
 
 use crate::sample::{Phase, Sample};
 
-/// How many of the six phases a still growing output of a single-file run shows as done.
+/// Returns the number of completed phases in the partial output of a single-file run.
 pub fn phases_in_row(text: &str) -> usize {
     row(text).map_or(0, |fields| fields.len().saturating_sub(2).min(Phase::ALL.len()))
 }
 
-/// How many of the six phases a still growing output of a throughput run shows as done.
+/// Returns the number of completed phases in the partial output of a throughput run.
 pub fn phases_in_throughput(text: &str) -> usize {
     throughput_lines(text).count()
 }
 
-/// The six results of a single-file run (`-i 0 -i 1 -i 2`), in KiB/s.
+/// Returns the six results of a single-file run (`-i 0 -i 1 -i 2`), in KiB/s.
 pub fn single(text: &str, record: u64, file_size: u64) -> Result<Sample, String> {
     complete(text)?;
     let fields = row(text).ok_or("no result row under its heading")?;
@@ -30,7 +31,7 @@ pub fn single(text: &str, record: u64, file_size: u64) -> Result<Sample, String>
     sample(results)
 }
 
-/// The six results of a throughput run (`-t N`): what the children see, summed, in KiB/s.
+/// Returns the six results of a throughput run (`-t N`): the sums over the children, in KiB/s.
 pub fn throughput(text: &str) -> Result<Sample, String> {
     complete(text)?;
     let mut results = Vec::new();
@@ -51,7 +52,7 @@ pub fn throughput(text: &str) -> Result<Sample, String> {
     sample(&results)
 }
 
-/// The results of the built-in engine: a line `PHASE KIB_PER_S` each.
+/// Returns the results of the built-in engine, which prints a line `PHASE KIB_PER_S` per phase.
 pub fn builtin(text: &str) -> Result<Sample, String> {
     let mut results = Vec::new();
     for (phase, line) in Phase::ALL.iter().zip(text.lines()) {
@@ -80,7 +81,7 @@ fn complete(text: &str) -> Result<(), String> {
     }
 }
 
-/// Fields of the row below the heading `kB reclen write ...`.
+/// Returns the fields of the row below the heading `kB reclen write ...`.
 fn row(text: &str) -> Option<Vec<&str>> {
     let mut lines = text.lines();
     lines.find(|line| {
@@ -91,7 +92,7 @@ fn row(text: &str) -> Option<Vec<&str>> {
     (!fields.is_empty()).then_some(fields)
 }
 
-/// `(who, KiB/s)` of the lines `Children see throughput for N WHO = VALUE kB/sec`.
+/// Returns the phase and KiB/s of the lines `Children see throughput for N PHASE = VALUE kB/sec`.
 fn throughput_lines(text: &str) -> impl Iterator<Item = (String, Option<f64>)> {
     text.lines().filter_map(|line| {
         let rest = line.trim().strip_prefix("Children see throughput for")?;
@@ -139,14 +140,14 @@ mod tests {
         assert_eq!(phases_in_throughput(cut(THREADS, "re-readers", 30)), 4);
     }
 
-    /// The text up to `n` bytes after the start of `mark`.
+    /// Returns the text up to `n` bytes after the start of `mark`.
     fn cut<'a>(text: &'a str, mark: &str, n: usize) -> &'a str {
         let start = text.rfind(mark).unwrap();
         &text[..start + n]
     }
 
     #[test]
-    fn what_is_not_a_result_is_refused() {
+    fn output_without_results_is_refused() {
         assert!(single(NO_FILE, 64 * KIB, 16384 * KIB).unwrap_err().contains("complete"));
         assert!(single("", 1, 1).is_err());
         assert!(single(SINGLE, 4 * KIB, 65536 * KIB).unwrap_err().contains("result row is for"));

@@ -12,10 +12,12 @@ use crate::{
     size::{GIB, MIB, parse_nonzero, show},
 };
 
-/// Measure how soon a server of much memory can be used, and what the first use of its memory costs.
+/// Measure the start of a server with much memory, and the cost of the first use of its memory.
 ///
-/// Each round starts a server and a mount, and writes a file five times: first where nobody has written before, while the server is still taking its memory from the
-/// system, then the same again. Prints seconds and throughput, and whether they are what they have to be; leaves no process, mount or file behind.
+/// Each round starts a server and a mount, and writes a file five times: first to unused memory,
+/// while the server is still allocating in the background, then again to the same memory. Prints
+/// seconds and throughput and checks them against requirements; leaves no process, mount or file
+/// behind.
 #[derive(Debug, Parser)]
 #[command(name = "iozone/run", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
@@ -27,7 +29,7 @@ pub struct Cli {
     pub options: Options,
 }
 
-/// Commands that the program gives itself.
+/// Internal commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Internal {
     /// Write a file and print how long it took.
@@ -35,25 +37,26 @@ pub enum Internal {
     Data(Work),
 }
 
-/// What is measured.
+/// A target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Provider {
     /// rfs over shared memory.
     Shm,
     /// rfs over TCP on loopback.
     Tcp,
-    /// A FUSE file system in the memory of its own process: what the first use of memory costs on this machine in any case.
+    /// A FUSE file system in the memory of its own process: the cost of the first use of memory on
+    /// this machine.
     Null,
 }
 
 /// Options.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Measure servers that have just been started.
+    /// Measure servers that have just started.
     #[arg(long)]
     pub fresh: bool,
 
-    /// What to measure, in this order.
+    /// Targets to measure, in this order.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,tcp,null", value_name = "LIST")]
     pub providers: Vec<Provider>,
 
@@ -61,7 +64,7 @@ pub struct Options {
     #[arg(long, default_value = "16g", value_name = "SIZE", value_parser = parse_nonzero)]
     pub memory: u64,
 
-    /// Bytes of the file: whole mebibytes.
+    /// Size of the file, in whole MiB.
     #[arg(long, default_value = "1g", value_name = "SIZE", value_parser = parse_nonzero)]
     pub size: u64,
 
@@ -69,33 +72,34 @@ pub struct Options {
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
-    /// A short run that shows that everything works: one round, 256 MiB of memory, a file of 64 MiB.
+    /// Run a short test of everything: one round, 256 MiB of memory, a file of 64 MiB.
     #[arg(long)]
     pub quick: bool,
 
-    /// Exit with status 1 if something is not what it has to be.
+    /// Exit with status 1 if a requirement is not met.
     #[arg(long)]
     pub check: bool,
 
-    /// Where things are.
+    /// Locations of programs and files.
     #[command(flatten)]
     pub places: Places,
 
-    /// The source tree, for the commit in what is printed.
+    /// The source tree, for the commit in the output.
     #[arg(long, value_name = "DIR", hide = true, default_value = ".")]
     pub source: PathBuf,
 
-    /// Longest time that one pass may take, in seconds.
+    /// Time limit for one pass, in seconds.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub timeout: u64,
 
-    /// Switches of the runtime and of the mount.
+    /// Options of the runtime and of the mount.
     #[command(flatten)]
     pub switches: Switches,
 }
 
 impl Options {
-    /// With what `--quick` stands for, if it can be measured with so much memory available.
+    /// Applies `--quick`. Returns an error if the measurement needs more than `available` bytes of
+    /// memory.
     pub fn settled(self, available: u64) -> Result<Options> {
         let options = match self.quick {
             true => Options { memory: 256 * MIB, size: 64 * MIB, rounds: 1, ..self },
@@ -108,7 +112,7 @@ impl Options {
                 show(options.memory)
             )));
         }
-        // The file once more, in the client's page cache; and room for the programs.
+        // Includes a copy of the file in the page cache, and space for the programs.
         let peak = options.memory.saturating_add(options.size).saturating_add(GIB / 2);
         match peak <= available {
             true => Ok(options),
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_measured() {
+    fn measurements_that_exceed_the_memory_are_refused() {
         let all = settled(&[], 17 * GIB + GIB / 2).unwrap();
         assert_eq!((all.memory, all.size, all.rounds), (16 * GIB, GIB, 5));
         assert_eq!(all.providers, [Provider::Shm, Provider::Tcp, Provider::Null]);

@@ -1,4 +1,5 @@
-//! `rfs-fresh`: see `iozone/run --fresh`, which installs and builds what it needs first.
+//! `rfs-fresh`: run it through `iozone/run --fresh`, which installs and builds the required
+//! programs.
 
 use std::{io::stdout, process::ExitCode};
 
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// False if something was to be checked and is not what it has to be.
+/// Returns false if the results are to be checked and miss a requirement.
 fn fresh(options: Options) -> Result<bool> {
     let options = options.settled(machine::memory_available())?;
     let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();

@@ -1,7 +1,9 @@
-//! A server that has just been started: how soon it can be used, and what the first use of its memory costs.
+//! Measures a server that has just started: the time until it can be used, and the cost of the
+//! first use of its memory.
 //!
-//! In every round each provider gets a new server of the full size, a mount, and a file that is written twice, from the moment on in which the mount is there: memory is
-//! taken from the system in the background meanwhile. The first pass is over memory that nobody has used, the second over the same.
+//! In every round each provider gets a new server of the full size and a mount. A file is written
+//! twice, beginning when the mount is ready; the server meanwhile allocates memory in the
+//! background. The first pass writes to unused memory, the second to the same memory.
 
 pub mod cli;
 pub mod run;

@@ -1,4 +1,5 @@
-//! The order of the runs: in every round each provider takes its turn, forwards and backwards in alternation, through the kernel's pages and past them.
+//! The order of the runs. In every round each provider takes its turn, alternately forwards and
+//! backwards, with the page cache and without it.
 
 use std::{
     env,
@@ -18,33 +19,34 @@ use crate::{
     target::{self, Rfs, Running, Setup, Target},
 };
 
-/// So often the file is written: the first time, the second, and once what the first times have left for later has been done.
+/// Number of times that the file is written: the first time, the second time, and again after the
+/// work that the first passes deferred.
 pub const PASSES: usize = 5;
 
-/// One row of what is measured.
+/// A row of the table.
 #[derive(Debug)]
 pub struct Entrant {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: String,
-    /// It is there for comparison, and nothing is required of it.
+    /// True for a target without requirements, shown for comparison.
     pub is_ceiling: bool,
     target: Rfs,
 }
 
-/// What one round has shown of an entrant.
+/// The measurements of one target in one round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Round {
-    /// Seconds until a server is ready and mounted.
+    /// Seconds until the server is ready and mounted.
     pub start: f64,
-    /// MiB/s of each pass.
+    /// Throughput of each pass in MiB/s.
     pub passes: [f64; PASSES],
 }
 
-/// Those that were asked for.
+/// Returns the selected targets.
 pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
     let mut entrants = Vec::new();
     for provider in &options.providers {
-        // Unless one is given: then that.
+        // A given option selects its kind of caching only.
         let caches = if options.switches.cache.is_some() { &[None][..] } else { &[None, Some("none")][..] };
         for &cache in caches {
             let switches = options.switches.clone();
@@ -65,7 +67,8 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant>> {
     Ok(entrants)
 }
 
-/// Runs everything; rounds by entrant. On a failure or a signal what runs is stopped before this returns.
+/// Runs all rounds. Returns the rounds per target. Stops the running target after a failure or a
+/// signal.
 pub fn run(
     options: &Options,
     entrants: &[Entrant],
@@ -97,14 +100,15 @@ fn take(options: &Options, target: &Rfs, interrupt: &Interrupt) -> Result<Round>
     Ok(Round { start, passes })
 }
 
-/// Writes the file from its beginning to its end, in requests of 1 MiB, until it is at the server. Seconds.
+/// Writes the file sequentially in requests of 1 MiB, until the server has all data. Returns the
+/// seconds.
 fn write(options: &Options, running: &dyn Running, interrupt: &Interrupt) -> Result<f64> {
     let program = env::current_exe().map_err(Error::io("the path of this program"))?;
     let command = Invocation::new(program)
         .args(["data", "--pattern", "write", "--threads", "1", "--ms", "0"])
         .args(["--bytes".to_owned(), options.size.to_string()])
         .arg(running.mountpoint().join("data"));
-    // Elsewhere than on what is measured, which it would keep busy.
+    // The working directory is outside of the measured mount, because it would keep the mount busy.
     let mut child = Guarded::spawn(&command, Path::new("/"))?;
     let said = child.wait_success(interrupt, Duration::from_secs(options.timeout), |_| ())?;
     read::<Done>(said.trim()).map(|done| done.seconds)

@@ -1,4 +1,4 @@
-//! What is printed, and what is required. Pure.
+//! The output, and the requirements. No I/O, no locks, no clock.
 
 use measure::statistics::{median, ratio};
 
@@ -11,12 +11,12 @@ use crate::{
     size::show,
 };
 
-/// Seconds in which a server has to be ready and mounted.
+/// Limit in seconds for a server to be ready and mounted.
 const START: f64 = 1.0;
-/// What the first pass has to reach of the second.
+/// Required throughput of the first pass, relative to the second.
 const FIRST: f64 = 0.7;
 
-/// What was measured, where and when.
+/// Describes the measurement, the machine and the time.
 pub fn head(options: &Options, machine: &str, commit: &str, began: &str) -> String {
     let Options { memory, size, rounds, .. } = options;
     format!(
@@ -26,7 +26,7 @@ pub fn head(options: &Options, machine: &str, commit: &str, began: &str) -> Stri
     )
 }
 
-/// Everything, as Markdown; and whether all of it is what it has to be.
+/// Returns the results as Markdown, and true if all requirements are met.
 pub fn render(entrants: &[Entrant], rounds: &[Vec<Round>]) -> (String, bool) {
     let rounds = rounds.iter().map(Vec::as_slice);
     rows(entrants.iter().zip(rounds).map(|(entrant, rounds)| (&*entrant.name, entrant.is_ceiling, rounds)))
@@ -41,7 +41,7 @@ fn rows<'a>(measured: impl Iterator<Item = (&'a str, bool, &'a [Round])>) -> (St
         let start = of(|round| round.start);
         let passes =
             [of(|round| round.passes[0]), of(|round| round.passes[1]), of(|round| round.passes[PASSES - 1])];
-        // Of each round by itself: what differs between rounds is the machine's.
+        // The ratio is computed per round, so that differences between rounds do not affect it.
         let first = rounds.iter().filter_map(|round| ratio(round.passes[0], round.passes[1]));
         let first = median(&first.collect::<Vec<_>>());
         let soon = start.is_some_and(|start| start < START);

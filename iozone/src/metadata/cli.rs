@@ -7,10 +7,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::step::{Action, Shape};
 use crate::{cli::Switches, places::Places};
 
-/// Measure how fast files are created, looked at, listed and removed on rfs, beside its ceilings and GlusterFS.
+/// Measure how fast files are created, looked up, listed and removed on rfs, its ceilings and
+/// GlusterFS.
 ///
-/// Prints files per second, what the server was asked for each, and whether that is as fast as it has to be. Leaves no
-/// process, mount or file behind. GlusterFS has to be installed, and takes root.
+/// Prints files per second and the requests to the server per file, and checks the rates against
+/// requirements. Leaves no process, mount or file behind. GlusterFS must be installed and needs
+/// root.
 #[derive(Debug, Parser)]
 #[command(name = "iozone/run", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
@@ -22,42 +24,42 @@ pub struct Cli {
     pub bench: Bench,
 }
 
-/// Commands that the program gives itself.
+/// Internal commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Internal {
-    /// Do one thing to many files and print the seconds that it took.
+    /// Perform one action on many files and print the seconds that it took.
     #[command(hide = true)]
     Worker(Work),
 }
 
-/// What a worker does.
+/// The task of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct Work {
-    /// Below which directory.
+    /// Parent directory.
     #[arg(long)]
     pub dir: PathBuf,
-    /// How many files.
+    /// Number of files.
     #[arg(long)]
     pub files: usize,
-    /// Where they are.
+    /// Layout of the directories.
     #[arg(long, value_enum)]
     pub shape: Shape,
-    /// What is done.
+    /// Action.
     #[arg(long, value_enum)]
     pub action: Action,
-    /// By how many threads, each with its share.
+    /// Number of threads that share the files.
     #[arg(long)]
     pub threads: usize,
 }
 
-/// What is measured.
+/// A target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TargetKind {
     /// rfs over shared memory.
     Shm,
     /// rfs over TCP on loopback.
     Tcp,
-    /// A FUSE file system in the memory of its own process: the ceiling behind FUSE.
+    /// A FUSE file system in the memory of its own process: the ceiling for FUSE.
     Null,
     /// A directory in memory without FUSE: the ceiling of the machine.
     Tmpfs,
@@ -68,11 +70,11 @@ pub enum TargetKind {
 /// Options.
 #[derive(Clone, Debug, Args)]
 pub struct Bench {
-    /// Measure names: what is done to many small files.
+    /// Measure operations on names of many small files.
     #[arg(long)]
     pub names: bool,
 
-    /// What to measure.
+    /// Targets to measure.
     #[arg(
         long,
         value_enum,
@@ -82,11 +84,12 @@ pub struct Bench {
     )]
     pub targets: Vec<TargetKind>,
 
-    /// Files to create, look at and remove.
+    /// Files to create, look up and remove.
     #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = count)]
     pub files: usize,
 
-    /// Files in the directory that is listed; none at all for GlusterFS, which would take minutes to create them.
+    /// Files in the listed directory; skipped for GlusterFS, which would take minutes to create
+    /// them.
     #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = count)]
     pub listed: usize,
 
@@ -94,31 +97,31 @@ pub struct Bench {
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
-    /// Threads that share the files.
+    /// Number of threads that share the files.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: u16,
 
-    /// A short run that shows that everything works: one round of 1000 files, 5000 listed.
+    /// Run a short test of everything: one round of 1000 files, 5000 listed.
     #[arg(long)]
     pub quick: bool,
 
-    /// Exit with status 1 if a rate is below what it has to be.
+    /// Exit with status 1 if a rate misses its requirement.
     #[arg(long)]
     pub check: bool,
 
-    /// Where things are.
+    /// Locations of programs and files.
     #[command(flatten)]
     pub places: Places,
 
-    /// The source tree, for the commit in what is printed.
+    /// The source tree, for the commit in the output.
     #[arg(long, value_name = "DIR", hide = true, default_value = ".")]
     pub source: PathBuf,
 
-    /// Longest time that one step may take, in seconds.
+    /// Time limit for one step, in seconds.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub timeout: u64,
 
-    /// Switches of the runtime and of the mount.
+    /// Options of the runtime and of the mount.
     #[command(flatten)]
     pub switches: Switches,
 }
@@ -131,7 +134,7 @@ fn count(text: &str) -> Result<usize, String> {
 }
 
 impl Bench {
-    /// With what `--quick` stands for.
+    /// Applies `--quick`.
     #[must_use]
     pub fn settled(self) -> Bench {
         if self.quick { Bench { files: 1000, listed: 5000, rounds: 1, ..self } } else { self }

@@ -1,4 +1,4 @@
-//! What a server has been asked, by its own count.
+//! Request counters of a server.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use rfs_proto::{Reply, Request, VERSION, decode_reply, encode_request};
 
 use crate::{Error, Result};
 
-/// Requests by name.
+/// Number of requests by name.
 pub type Counts = BTreeMap<String, u64>;
 
-/// A session with a server that asks for nothing but its counters.
+/// A session that only reads the counters of a server.
 #[derive(Debug)]
 pub struct Counters(std::sync::Arc<Session>);
 
 impl Counters {
-    /// Of the server at that address.
+    /// Connects to the server at an address.
     pub fn of(address: &str) -> Result<Counters> {
         let parsed = address.parse().map_err(|e| Error::Usage(format!("{address}: {e}")))?;
         let options = SessionOptions { queue_pairs: 1, ..SessionOptions::default() };
@@ -33,7 +33,7 @@ impl Counters {
         }
     }
 
-    /// The counts now, without those of reading them.
+    /// Returns the counters, without the requests that read them.
     pub fn read(&self) -> Result<Counts> {
         match self.call(&Request::Stats)? {
             Reply::Stats(stats) => Ok(stats.calls.into_iter().filter(|(name, _)| name != "stats").collect()),
@@ -53,7 +53,7 @@ fn failed(what: impl ToString) -> Error {
     Error::Child { program: "rfs-server".into(), what: what.to_string() }
 }
 
-/// What came since `before`, without what did not.
+/// Returns the increase since `before`. Omits counters that did not change.
 pub fn since(after: &Counts, before: &Counts) -> Counts {
     let more = |(name, count): (&String, &u64)| {
         let more = count.saturating_sub(before.get(name).copied().unwrap_or(0));
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_came_counts() {
+    fn only_changed_counters_remain() {
         let counts = |pairs: &[(&str, u64)]| -> Counts {
             pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
         };

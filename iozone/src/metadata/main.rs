@@ -1,4 +1,5 @@
-//! `rfs-metadata`: see `iozone/run --names`, which installs and builds what it needs first.
+//! `rfs-metadata`: run it through `iozone/run --names`, which installs and builds the required
+//! programs.
 
 use std::{io::stdout, process::ExitCode};
 

@@ -1,11 +1,13 @@
-//! How fast names and attributes are: the program `rfs-metadata` behind `iozone/run --names`.
+//! Measures operations on names and attributes: the program `rfs-metadata` behind
+//! `iozone/run --names`.
 //!
-//! On each target files are created, looked at right after the mount and once more, and removed, in one directory and in
-//! a tree of a hundred; and a large directory is listed with `ls -l`. The system calls are made by a child (the
-//! [`worker`]), which can be killed if the file system hangs. Beside each rate stands what the server was asked for it.
+//! On each target, files are created, looked up on a fresh mount and once more, and removed, in one
+//! directory and in a tree of a hundred directories. A large directory is listed with `ls -l`. A
+//! child (the [`worker`]) makes the system calls, so that it can be killed if the file system
+//! hangs. The output shows the requests to the server for each rate.
 //!
-//! * [`cli`]: the options; [`step`]: what is measured, in order; [`worker`]: the system calls; [`counted`]: the server's
-//!   counters; [`run`]: the order of the runs; [`table`]: what is printed. `step` and `table` are pure.
+//! [`cli`] has the options, [`step`] the steps and their requirements, [`counted`] the counters of
+//! the server, [`run`] the order of the runs, and [`table`] the output.
 
 pub mod cli;
 pub mod counted;

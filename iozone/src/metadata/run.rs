@@ -1,4 +1,5 @@
-//! The order of the runs: in every round each target takes its turn, forwards and backwards in alternation.
+//! The order of the runs. In every round each target takes its turn, alternately forwards and
+//! backwards.
 
 use std::{env, path::Path, time::Duration};
 
@@ -17,25 +18,25 @@ use crate::{
     target::{Gluster, Provider, Rfs, Running, Setup, Target, Tmpfs},
 };
 
-/// What a target has done at one step.
+/// The measurements of a target in one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Index of the target.
     pub target: usize,
-    /// Which.
+    /// The step.
     pub step: Step,
-    /// Files of one round.
+    /// Number of files per round.
     pub files: usize,
     /// Seconds of each round.
     pub seconds: Vec<f64>,
-    /// What the server was asked in the last round, where there is one.
+    /// Requests to the server in the last round, if there is a server.
     pub asked: Option<Counts>,
 }
 
-/// Space for each file, of which only the inode is used.
+/// Space per file. Files are empty, so only the inode is used.
 const EACH: u64 = 16 * size::KIB;
 
-/// The targets that were asked for.
+/// Returns the selected targets.
 pub fn targets(bench: &Bench) -> Result<Vec<Box<dyn Target>>> {
     let setup = Setup {
         switches: bench.switches.clone(),
@@ -58,7 +59,7 @@ pub fn targets(bench: &Bench) -> Result<Vec<Box<dyn Target>>> {
         .collect()
 }
 
-/// Runs everything. On a failure or a signal the current target is stopped before this returns.
+/// Runs all rounds. Stops the running target after a failure or a signal.
 pub fn run(bench: &Bench, targets: &[Box<dyn Target>], interrupt: &Interrupt) -> Result<Vec<Cell>> {
     let mut cells: Vec<Cell> = Vec::new();
     for round in 0..bench.rounds {
@@ -66,7 +67,7 @@ pub fn run(bench: &Bench, targets: &[Box<dyn Target>], interrupt: &Interrupt) ->
             let target = &targets[index];
             let mut running = target.start(interrupt)?;
             for step in STEPS {
-                // GlusterFS creates some hundreds a second.
+                // GlusterFS creates only some hundred files per second.
                 if step.action == Action::List && target.name() == "glusterfs" {
                     continue;
                 }
@@ -107,7 +108,8 @@ struct Taken {
     asked: Option<Counts>,
 }
 
-/// One step; nothing if it needs a fresh mount and there can be none.
+/// Measures one step. Returns nothing if the step needs a fresh mount and the target cannot
+/// remount.
 fn take(
     bench: &Bench,
     step: Step,
@@ -139,7 +141,7 @@ fn take(
     Ok(Some(Taken { seconds, asked }))
 }
 
-/// Has this very program do it.
+/// Runs the work in a child process of this program.
 fn worker(work: &Work, limit: Duration, interrupt: &Interrupt) -> Result<f64> {
     let program = env::current_exe().map_err(Error::io("the path of this program"))?;
     let command = Invocation::new(program)

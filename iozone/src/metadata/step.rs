@@ -1,17 +1,17 @@
-//! What is measured, and what it has to reach. Pure.
+//! The steps and their requirements. No I/O, no locks, no clock.
 
 use clap::ValueEnum;
 
-/// Where the files are.
+/// Layout of the directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shape {
-    /// In one directory.
+    /// One directory.
     Flat,
-    /// In a hundred directories, ten in each of ten.
+    /// A hundred directories: ten in each of ten.
     Tree,
 }
 
-/// What is done with the files.
+/// An action on the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Action {
     /// `open` with `O_CREAT` and `O_EXCL`, and `close`.
@@ -24,18 +24,18 @@ pub enum Action {
     List,
 }
 
-/// One thing that is timed.
+/// A timed step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// Where.
+    /// Layout of the directories.
     pub shape: Shape,
-    /// On a mount that has just been made.
+    /// True for a fresh mount.
     pub fresh: bool,
 }
 
-/// Steps on the files that are created and removed, in order; then those on the large directory.
+/// Steps on files that are created and removed, in order; then steps on the large directory.
 pub const STEPS: [Step; 10] = {
     const fn of(action: Action, shape: Shape, fresh: bool) -> Step {
         Step { action, shape, fresh }
@@ -56,19 +56,19 @@ pub const STEPS: [Step; 10] = {
     ]
 };
 
-/// What is asked of a target at a step.
+/// A requirement of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Needed {
-    /// So many times the rate of GlusterFS.
+    /// At least this multiple of GlusterFS's rate.
     Times(f64),
-    /// No longer, in seconds.
+    /// At most this number of seconds.
     Within(f64),
-    /// At the speed of the kernel: without a call.
+    /// No requests to the server: answered by the kernel's cache.
     NoCall,
 }
 
 impl Step {
-    /// Its name in tables.
+    /// Returns the name in tables.
     pub fn name(self) -> String {
         let what = match (self.action, self.fresh) {
             (Action::Create, _) => "create",
@@ -84,7 +84,7 @@ impl Step {
         }
     }
 
-    /// What is asked of the target of that name.
+    /// Returns the requirement for a target.
     pub fn needed(self, target: &str) -> Option<Needed> {
         let times = match target {
             "shm" => 15.0,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_has_its_own_name_and_rfs_has_to_reach_something_in_each() {
+    fn every_step_has_a_unique_name_and_a_requirement_for_rfs() {
         let names: std::collections::BTreeSet<_> = STEPS.iter().map(|step| step.name()).collect();
         assert_eq!(names.len(), STEPS.len());
         assert!(STEPS.iter().all(|step| step.needed("shm").is_some() && step.needed("tmpfs").is_none()));

@@ -1,4 +1,4 @@
-//! What is printed. Pure.
+//! The output. No I/O, no locks, no clock.
 
 use comfy_table::Cell as Field;
 use measure::statistics::{median, ratio};
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::markdown::{right, table};
 
-/// The peer that rates are compared with.
+/// The reference peer.
 const PEER: &str = "glusterfs";
 
-/// One row: a step, and what the targets have done.
+/// A row: a step, and the cells of the targets.
 struct Row<'a> {
     step: Step,
-    /// By target.
+    /// Cells by target.
     cells: Vec<Option<&'a Cell>>,
 }
 
@@ -41,7 +41,8 @@ fn rate(cell: &Cell) -> Option<f64> {
     seconds(cell).and_then(|seconds| ratio(cell.files as f64, seconds))
 }
 
-/// How far a target is, and whether that is far enough. Nothing is asked where there is nothing to compare with.
+/// Returns the value of a requirement and its verdict. Returns `None` without a requirement or a
+/// reference.
 fn reached(row: &Row<'_>, names: &[&str], target: usize) -> Option<(String, bool)> {
     let cell = row.cells[target]?;
     match row.step.needed(names[target])? {
@@ -61,7 +62,7 @@ fn reached(row: &Row<'_>, names: &[&str], target: usize) -> Option<(String, bool
     }
 }
 
-/// What was measured, where and when.
+/// Describes the measurement, the machine and the time.
 pub fn head(bench: &Bench, machine: &str, commit: &str, began: &str) -> String {
     let Bench { files, listed, threads, rounds, .. } = bench;
     format!(
@@ -69,7 +70,7 @@ pub fn head(bench: &Bench, machine: &str, commit: &str, began: &str) -> String {
     )
 }
 
-/// Everything, as Markdown; and whether all that is asked for is reached.
+/// Returns the results as Markdown, and true if all requirements are met.
 pub fn render(cells: &[Cell], names: &[&str]) -> (String, bool) {
     let rows = rows(cells, names.len());
     let mut all = true;
@@ -116,7 +117,7 @@ fn calls(cell: &Cell) -> Option<String> {
     let mut by_count: Vec<_> = asked.iter().collect();
     by_count.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), *name));
     let each = |(name, count): &(&String, &u64)| format!("{name} {:.2}", **count as f64 / cell.files as f64);
-    // A call now and then, of the mount itself for instance, is none that a file costs.
+    // Rare requests, for example of the mount itself, do not count as requests of the files.
     let shown: Vec<String> =
         by_count.iter().filter(|(_, n)| **n * 200 >= cell.files as u64).map(each).collect();
     let total: u64 = asked.values().sum();
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_says_of_what_the_rates_are() {
+    fn the_head_describes_the_rates() {
         let bench = Cli::try_parse_from(["x", "--quick"]).unwrap().bench.settled();
         assert_eq!(
             head(&bench, "a machine", "0123456789ab", "2026-11-21T10:00:00Z"),
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(fields("create, one directory", 0), ["10000", "5000", "625"]);
         assert_eq!(fields("create, one directory", 1), ["16.0x of 15x", "8.0x of 8x", ""]);
         assert_eq!(fields("create, one directory", 2), ["create 1.00", "create 2.00", ""]);
-        // Calls that no file costs, but calls.
+        // These requests do not belong to the files, but they are requests.
         assert_eq!(fields("stat again, one directory", 0), ["2000", "-", "-"]);
         assert_eq!(fields("stat again, one directory", 1), ["3 calls: below", "", ""]);
         assert_eq!(fields("stat again, one directory", 2), ["3 in all", "", ""]);

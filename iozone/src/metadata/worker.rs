@@ -1,5 +1,5 @@
-//! The system calls, in a process of their own. Each thread has a share of the files, all of them start together, and
-//! the time is that until the last one is through.
+//! Makes the system calls, in a child process. Each thread has a share of the files. All threads
+//! start together; the measured time ends with the last thread.
 
 use std::{
     fs::{self, OpenOptions},
@@ -15,10 +15,11 @@ use super::{
 };
 use crate::{Error, Result, together};
 
-/// Directories of a tree at each of its two levels.
+/// Number of directories at each of the two levels of a tree.
 const FAN_OUT: usize = 10;
 
-/// Does it, and prints the seconds that it took. Directories of a tree are made before and removed after, untimed.
+/// Performs the work and prints the seconds. Directories of a tree are created before and removed
+/// after the measured time.
 pub fn work(work: &Work, out: &mut impl Write) -> Result<()> {
     if work.action == Action::Create {
         for dir in directories(work) {
@@ -37,7 +38,7 @@ pub fn work(work: &Work, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{seconds:.9}").and_then(|()| out.flush()).map_err(Error::io("output"))
 }
 
-/// Those that a tree has, parents first.
+/// Returns the directories of a tree, parents first.
 fn directories(work: &Work) -> Vec<PathBuf> {
     let upper = (0..FAN_OUT).map(|upper| work.dir.join(format!("u{upper}")));
     match work.shape {
@@ -51,7 +52,7 @@ fn directories(work: &Work) -> Vec<PathBuf> {
     }
 }
 
-/// The path of a file. In a tree one directory after the other is filled.
+/// Returns the path of a file. In a tree, the directories are filled one after the other.
 fn path(work: &Work, index: usize) -> PathBuf {
     let name = format!("f{index:07}");
     match work.shape {
@@ -65,7 +66,7 @@ fn path(work: &Work, index: usize) -> PathBuf {
 
 fn timed(work: &Work) -> Result<f64> {
     let threads = work.threads.clamp(1, work.files);
-    // Paths are made beforehand: what is timed is the file system.
+    // Paths are built before the measured time.
     let shares: Vec<Vec<PathBuf>> = (0..threads)
         .map(|thread| {
             let bounds = work.files * thread / threads..work.files * (thread + 1) / threads;
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_and_go_in_both_shapes_whatever_the_threads() {
+    fn files_come_and_go_in_both_layouts_with_any_number_of_threads() {
         for (shape, there) in [(Shape::Flat, 250), (Shape::Tree, 250 + 110)] {
             let dir = tempfile::tempdir().unwrap();
             let mut out = Vec::new();
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn a_missing_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let work_on = Work {
             dir: dir.path().to_owned(),

@@ -1,7 +1,8 @@
-//! The chart: one panel per record size, in each a group of bars per phase, a bar per target. Pure.
+//! Charts: one panel per record size, with a group of bars per phase and a bar per target. No I/O,
+//! no locks, no clock.
 //!
-//! Each panel has a scale of its own, from zero. Numbers above the bars are MiB/s. A ceiling that would dwarf
-//! everything else is cut off, visibly, with its number above it.
+//! Each panel has its own scale from zero. Numbers above the bars are MiB/s. A ceiling that would
+//! dwarf all other bars is cut off visibly.
 
 use measure::colors::{GREY, LINE, PALE, Rgb, STRONG};
 
@@ -23,7 +24,7 @@ const PANEL: f64 = 250.0;
 const PLOT: f64 = 168.0;
 const FOOT: f64 = 43.0;
 
-/// The chart of a report.
+/// Returns the chart of a report.
 pub fn svg(report: &Report) -> String {
     let panels = report.record_sizes.len() as f64;
     let head_height = HEAD + LEGEND_ROW * report.targets.len().div_ceil(2) as f64 + 8.0;
@@ -105,7 +106,7 @@ fn panel(out: &mut String, report: &Report, record: u64, top: f64, colors: &[Rgb
     }
 }
 
-/// Providers in strong colours, ceilings in greys.
+/// Returns strong colours for providers and greys for ceilings.
 fn colors(targets: &[TargetInfo]) -> Vec<Rgb> {
     let (mut providers, mut ceilings) = (STRONG.iter().cycle(), PALE.iter().cycle());
     targets
@@ -115,12 +116,13 @@ fn colors(targets: &[TargetInfo]) -> Vec<Rgb> {
         .collect()
 }
 
-/// The scale of a panel: to the largest value, unless that is a ceiling's and far above what matters.
+/// Returns the scale of a panel. It covers the largest value, unless that is a ceiling far above
+/// all other values.
 fn top_of(matters: f64, all: f64) -> (f64, f64) {
     if matters > 0.0 && all > 1.6 * matters { scale(1.15 * matters) } else { scale(all) }
 }
 
-/// A white zigzag across a bar.
+/// Draws a white zigzag across a bar.
 fn cut(out: &mut String, x: f64, y: f64, width: f64) {
     let step = width / 4.0;
     let points: Vec<_> = (0..=4).map(|n| (x + f64::from(n) * step, y - f64::from(n % 2) * 6.0)).collect();
@@ -159,7 +161,7 @@ mod tests {
         let (half, whole) = (height("null, read:"), height("tmpfs, read:"));
         assert!((half - 6000.0 / 15000.0 * PLOT).abs() < 0.1, "{half}");
         assert!((height("null, random write:") / half - 2.0).abs() < 0.01);
-        // Cut off, and marked.
+        // The bar is cut off and marked.
         assert_eq!(whole, PLOT);
         assert_eq!(svg.matches("<polyline").count(), 5);
     }

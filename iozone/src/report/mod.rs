@@ -1,4 +1,5 @@
-//! The result of a run as data, and its three forms. Pure but for [`write()`].
+//! The result of a run as data, and its three output formats. No I/O except [`write()`], no locks,
+//! no clock.
 
 pub mod chart;
 pub mod svg;
@@ -17,23 +18,23 @@ use crate::{
     size,
 };
 
-/// Version of the JSON form.
+/// Version of the JSON format.
 pub const FORMAT: u32 = 1;
-/// Name of the target that ratios refer to.
+/// Name of the reference target for ratios.
 pub const REFERENCE: &str = "null";
 
-/// A whole run. The JSON file is this, field by field.
+/// The result of a run. The JSON file has the same fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`FORMAT`].
     pub format: u32,
-    /// When it began, RFC 3339, UTC.
+    /// Start time, RFC 3339, UTC.
     pub began: String,
     /// Commit of the source tree.
     pub commit: String,
     /// The machine.
     pub machine: Machine,
-    /// What measured.
+    /// The measuring engine.
     pub engine: String,
     /// The harness's own command line.
     pub command: String,
@@ -41,13 +42,13 @@ pub struct Report {
     pub file_size: u64,
     /// Record sizes in bytes.
     pub record_sizes: Vec<u64>,
-    /// Processes at once.
+    /// Number of concurrent processes.
     pub threads: u32,
     /// Rounds.
     pub rounds: u32,
-    /// Whether reads are answered from pages that the kernel keeps, which no file system sees.
+    /// True if the page cache answers reads, so that the file system does not see them.
     pub reads_are_page_cache_hits: bool,
-    /// What was measured.
+    /// The targets.
     pub targets: Vec<TargetInfo>,
     /// One entry per target, record size and phase.
     pub results: Vec<Entry>,
@@ -58,9 +59,9 @@ pub struct Report {
 pub struct TargetInfo {
     /// Short name.
     pub name: String,
-    /// What it is.
+    /// Description.
     pub title: String,
-    /// Whether it stands beside the others only as a bound.
+    /// True for a target that is only an upper bound.
     pub ceiling: bool,
     /// Command lines of its last run.
     pub commands: Vec<String>,
@@ -75,33 +76,33 @@ pub struct Entry {
     pub record_size: u64,
     /// The phase.
     pub phase: Phase,
-    /// Of each round.
+    /// Throughput of the rounds.
     pub kib_per_s: Vec<f64>,
     /// Median of the rounds.
     pub median_kib_per_s: f64,
     /// `(largest - smallest) / median` of the rounds.
     pub spread: Option<f64>,
-    /// Median relative to that of [`REFERENCE`].
+    /// Median relative to the median of [`REFERENCE`].
     pub ratio_to_null: Option<f64>,
 }
 
 impl Report {
-    /// The median in MiB/s.
+    /// Returns the median in MiB/s.
     pub fn mib_per_s(&self, target: &str, record_size: u64, phase: Phase) -> Option<f64> {
         self.entry(target, record_size, phase).map(|entry| entry.median_kib_per_s / 1024.0)
     }
 
-    /// The ratio to the null file system.
+    /// Returns the ratio to the null file system.
     pub fn ratio(&self, target: &str, record_size: u64, phase: Phase) -> Option<f64> {
         self.entry(target, record_size, phase)?.ratio_to_null
     }
 
-    /// Whether that target was measured.
+    /// Returns true if the target was measured.
     pub fn has(&self, target: &str) -> bool {
         self.targets.iter().any(|info| info.name == target)
     }
 
-    /// One line on how it was measured.
+    /// Returns a one-line description of the setting.
     pub fn setting(&self) -> String {
         let threads = if self.threads > 1 { format!(" x {} processes", self.threads) } else { String::new() };
         let rounds =
@@ -114,7 +115,7 @@ impl Report {
     }
 }
 
-/// Entries of all cells, with medians, spreads and ratios.
+/// Returns the entries of all cells, with medians, spreads and ratios.
 pub fn entries(measured: &Measured, targets: &[TargetInfo]) -> Vec<Entry> {
     let median = |target: usize, record: u64, phase: Phase| {
         let cell = measured.cells.iter().find(|cell| cell.target == target && cell.record == record)?;
@@ -143,7 +144,8 @@ pub fn entries(measured: &Measured, targets: &[TargetInfo]) -> Vec<Entry> {
     entries
 }
 
-/// Writes JSON, chart and log into a directory, which is created; `stem` begins the file names. Their paths, in this order.
+/// Writes JSON, chart and log into a directory, which is created. The file names begin with `stem`.
+/// Returns the paths in this order.
 pub fn write(report: &Report, log: &str, dir: &Path, stem: &str) -> Result<Vec<PathBuf>> {
     let texts = [("json", places::json(report)?), ("svg", chart::svg(report)), ("log", log.to_owned())];
     places::write(dir, texts.map(|(extension, text)| (format!("{stem}.{extension}"), text)).into())
@@ -156,7 +158,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{runner::Cell, sample::Sample};
 
-    /// Three targets, one record size, two rounds; rfs has a name that needs escaping.
+    /// Three targets, one record size, two rounds. The name of rfs needs escaping.
     pub(crate) fn example() -> Report {
         let info = |name: &str, ceiling| TargetInfo {
             name: name.into(),

@@ -1,10 +1,10 @@
-//! Elements of pictures, and round scales. Pure.
+//! SVG elements, and round scales. No I/O, no locks, no clock.
 
 use std::fmt::{Display, Write};
 
 use measure::colors::{GREY, INK, Rgb};
 
-/// A picture of that size, white, up to its first element.
+/// Returns the beginning of a white picture of this size.
 pub fn begin(width: f64, height: f64) -> String {
     format!(
         concat!(
@@ -20,18 +20,18 @@ pub fn begin(width: f64, height: f64) -> String {
     )
 }
 
-/// The whole picture.
+/// Completes the picture.
 pub fn end(mut out: String) -> String {
     out.push_str("</svg>\n");
     out
 }
 
-/// The style of text that matters less.
+/// Returns the style of secondary text.
 pub fn small_grey() -> String {
     format!("fill=\"{GREY}\" font-size=\"11\"")
 }
 
-/// Text: `anchor` says what of it stands at `x`, `style` is more attributes.
+/// Adds text. `anchor` selects the part of the text at `x`, `y`; `style` has more attributes.
 pub fn text(out: &mut String, x: f64, y: f64, anchor: &str, style: &str, content: &str) {
     let content = escape(content);
     let space = if style.is_empty() { "" } else { " " };
@@ -40,7 +40,7 @@ pub fn text(out: &mut String, x: f64, y: f64, anchor: &str, style: &str, content
         writeln!(out, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{space}{style}>{content}</text>"#);
 }
 
-/// A filled rectangle, with what is shown when the pointer is on it.
+/// Adds a filled rectangle with a tooltip.
 pub fn rect(
     out: &mut String,
     x: f64,
@@ -60,12 +60,12 @@ pub fn rect(
     };
 }
 
-/// A thin straight line.
+/// Adds a thin straight line.
 pub fn line(out: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), stroke: Rgb) {
     let _ = writeln!(out, r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{stroke}"/>"#);
 }
 
-/// Lines from point to point.
+/// Adds a line through the points.
 pub fn polyline(out: &mut String, points: &[(f64, f64)], stroke: Rgb, width: f64) {
     let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(
@@ -75,7 +75,7 @@ pub fn polyline(out: &mut String, points: &[(f64, f64)], stroke: Rgb, width: f64
     );
 }
 
-/// A point of a line, with what is shown when the pointer is on it.
+/// Adds a point with a tooltip.
 pub fn dot(out: &mut String, (x, y): (f64, f64), fill: Rgb, tip: &str) {
     let tip = escape(tip);
     let _ = writeln!(
@@ -84,7 +84,8 @@ pub fn dot(out: &mut String, (x, y): (f64, f64), fill: Rgb, tip: &str) {
     );
 }
 
-/// Distance of grid lines (1, 2 or 5 times a power of ten, four to nine of them) and the top of the scale.
+/// Returns the distance of grid lines (1, 2 or 5 times a power of ten; four to nine lines) and the
+/// top of the scale.
 pub fn scale(largest: f64) -> (f64, f64) {
     if largest <= 0.0 || !largest.is_finite() {
         return (1.0, 1.0);
@@ -96,7 +97,7 @@ pub fn scale(largest: f64) -> (f64, f64) {
     (step, (largest / step).ceil() * step)
 }
 
-/// A number as axes have it.
+/// Formats a number for an axis.
 pub fn thousands(value: f64) -> String {
     if value < 10.0 && value.fract() > 0.0 {
         return format!("{value:.1}");
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_escaped_and_closed() {
+    fn text_is_escaped_and_elements_are_closed() {
         let mut out = begin(10.0, 20.0);
         text(&mut out, 1.0, 2.0, "end", "", "a < b & c");
         dot(&mut out, (1.0, 2.0), INK, "\"d\" > e");

@@ -1,4 +1,4 @@
-//! Tables for a terminal that are Markdown at the same time. Pure.
+//! Tables for terminals, which are also Markdown. No I/O, no locks, no clock.
 
 use comfy_table::Table;
 
@@ -9,8 +9,8 @@ use crate::{
     size,
 };
 
-/// Everything that is printed at the end of a run: how it was measured, then one table per provider with the
-/// ceilings beside it. Ceilings alone get one table.
+/// Returns the complete output of a run: the setting, then one table per provider with its
+/// ceilings. Ceilings alone get one table.
 pub fn render(report: &Report) -> String {
     let mut text = format!(
         "{}\n{}\ncommit {}, {}\nMiB/s; flush time counts{}\n",
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_a_dash() {
+    fn missing_values_are_dashes() {
         let mut report = example();
         report.record_sizes.push(4096);
         assert!(render(&report).contains("|  4 KiB |        shm |     - |"), "{}", render(&report));

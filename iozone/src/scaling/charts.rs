@@ -1,6 +1,7 @@
-//! A chart per series: a column of panels for each pattern, with its rate and its latencies; below, memory. Pure.
+//! A chart per series: a column of panels per pattern, with its rate and its latencies; memory
+//! below. No I/O, no locks, no clock.
 //!
-//! Loads stand at equal distances, as they were given. Every panel has a scale of its own, from zero.
+//! Loads have equal distances, in the given order. Every panel has its own scale from zero.
 
 use measure::colors::{GREY, LINE, PALE, Rgb, STRONG};
 
@@ -22,22 +23,22 @@ const MARGIN: f64 = 24.0;
 const HEAD: f64 = 96.0;
 const LEGEND_ROW: f64 = 18.0;
 const PANEL: (f64, f64) = ((WIDTH - 2.0 * MARGIN) / 3.0, 190.0);
-/// From the edges of a panel to its axes.
+/// Distance of the axes from the edges of a panel.
 const INSET: (f64, f64) = (62.0, 26.0);
 const PLOT: (f64, f64) = (PANEL.0 - INSET.0 - 16.0, 124.0);
 const FOOT: f64 = 28.0;
 
-/// How a number is read off a reading.
+/// Extracts the value of a panel from a reading.
 type Figure = fn(&Reading) -> f64;
 
-/// A panel: what it shows, of which pattern, and how a number is read off a reading.
+/// A panel: its title, its pattern, and the value that it shows.
 struct Panel {
     title: String,
     pattern: Pattern,
     of: Figure,
 }
 
-/// The chart of a series.
+/// Returns the chart of a series.
 pub fn svg(scaling: &Scaling, series: Series) -> String {
     let panels = panels(series);
     let top = HEAD + LEGEND_ROW * scaling.targets.len() as f64 + 10.0;
@@ -64,7 +65,7 @@ pub fn svg(scaling: &Scaling, series: Series) -> String {
     svg::end(out)
 }
 
-/// Row by row: rates, three latencies, memory.
+/// Returns the panels row by row: rates, three latencies, memory.
 fn panels(series: Series) -> Vec<Panel> {
     let patterns = series.patterns();
     let last = patterns[2];
@@ -133,7 +134,7 @@ fn draw(
     }
 }
 
-/// A load with as few characters as there is room for.
+/// Formats a load in few characters.
 fn short(series: Series, load: u64) -> String {
     match (series, load) {
         (Series::Count, 1_000_000..) if load.is_multiple_of(1_000_000) => format!("{}M", load / 1_000_000),
@@ -142,7 +143,7 @@ fn short(series: Series, load: u64) -> String {
     }
 }
 
-/// rfs in strong colours, ceilings in greys.
+/// Returns strong colours for rfs and greys for ceilings.
 fn colors(targets: &[TargetInfo]) -> Vec<Rgb> {
     let (mut ours, mut ceilings) = (STRONG.iter().cycle(), PALE.iter().cycle());
     let color = |info: &TargetInfo| if info.ceiling { ceilings.next() } else { ours.next() };
@@ -158,7 +159,7 @@ mod tests {
     fn a_point_per_target_and_load_in_every_panel() {
         let svg = svg(&example(), Series::Threads);
         measure::testing::assert_well_formed(&svg);
-        // Fifteen panels of two lines of three points.
+        // Fifteen panels, each with two lines of three points.
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (30, 90));
         for says in [
             "How rfs scales: threads on one file",

@@ -1,4 +1,4 @@
-//! Where more load gives less. Pure.
+//! Detects points where a larger load has a lower rate. No I/O, no locks, no clock.
 
 use measure::statistics::ratio;
 use serde::{Deserialize, Serialize};
@@ -9,35 +9,35 @@ use super::{
 };
 use crate::report::{REFERENCE, TargetInfo};
 
-/// What is left at least, however much the load grows.
+/// Required minimum of the rate, relative to the best rate at a smaller load.
 pub const LEAST: f64 = 0.8;
 
-/// The point of a curve that is farthest below what less load gave.
+/// The point of a curve with the lowest rate relative to the best rate at a smaller load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What grows.
+    /// The series.
     pub series: Series,
-    /// What is done.
+    /// The pattern.
     pub pattern: Pattern,
     /// Name of the target.
     pub target: String,
-    /// The load of that point.
+    /// The load of the point.
     pub load: u64,
-    /// Its rate.
+    /// The rate of the point.
     pub rate: f64,
-    /// The load, less than that, at which the rate was highest.
+    /// The smaller load with the highest rate.
     pub peak_load: u64,
-    /// That rate.
+    /// The rate at `peak_load`.
     pub peak: f64,
     /// `rate / peak`.
     pub ratio: f64,
-    /// Of the file system that only copies, at the same two loads.
+    /// The ratio of the null file system at the same two loads.
     pub null: Option<f64>,
-    /// Whether it is [`LEAST`] or more.
+    /// True if the ratio is at least [`LEAST`].
     pub met: bool,
 }
 
-/// A verdict for each curve that is not a ceiling's and has two points.
+/// Returns a verdict for each curve that has two points and is not of a ceiling.
 pub fn judge(curves: &[Curve], targets: &[TargetInfo]) -> Vec<Verdict> {
     let is_ceiling = |name: &str| targets.iter().any(|info| info.name == name && info.ceiling);
     let judged = curves.iter().filter(|curve| !is_ceiling(&curve.target));
@@ -108,20 +108,20 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_held_against_the_best_with_less_load() {
+    fn a_point_is_compared_with_the_best_smaller_load() {
         let worst = |rates: &[f64]| worst(&curve(rates)).map(|w| (w.load, w.peak_load, w.ratio, w.met));
         assert_eq!(worst(&[100.0, 200.0, 150.0, 190.0]), Some((4, 2, 0.75, false)));
         assert_eq!(worst(&[100.0, 90.0, 80.0]), Some((4, 1, 0.8, true)));
-        // Less load may give less.
+        // A smaller load may have a lower rate.
         assert_eq!(worst(&[10.0, 100.0]), Some((2, 1, 10.0, true)));
         assert_eq!(worst(&[10.0]), None);
         assert_eq!(worst(&[]), None);
-        // Nothing was measured.
+        // A rate of zero was not measured.
         assert_eq!(worst(&[0.0, 1.0]), None);
     }
 
     #[test]
-    fn ceilings_are_not_judged_but_stand_beside() {
+    fn ceilings_are_shown_but_not_judged() {
         let scaling = example();
         assert_eq!(scaling.verdicts.len(), 6);
         let below: Vec<_> = scaling.verdicts.iter().filter(|verdict| !verdict.met).collect();

@@ -14,10 +14,11 @@ use crate::{
     size::{self, GIB, MIB},
 };
 
-/// Measure how rfs scales: with threads, files, mounts, the size of a file, the number of files.
+/// Measure how rfs scales with threads, files, mounts, file size and number of files.
 ///
-/// Prints throughput, latencies and memory at every point, beside a file system that only copies; says where more load gives
-/// less; writes JSON with all rounds, a report and charts; and leaves no process, mount or file behind.
+/// Prints throughput, latencies and memory at every point, and those of a file system that only
+/// copies; reports points where a larger load has a lower rate; writes JSON with all rounds, a
+/// report and charts; and leaves no process, mount or file behind.
 #[derive(Debug, Parser)]
 #[command(name = "rfs-scaling", bin_name = "iozone/run", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
@@ -29,18 +30,18 @@ pub struct Cli {
     pub options: Options,
 }
 
-/// Commands that the program gives itself.
+/// Internal commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Internal {
-    /// Read or write files, and print what was done.
+    /// Read or write files, and print the results.
     #[command(hide = true)]
     Data(data::Work),
-    /// Create, look at and remove files, and print what was done.
+    /// Create, look up and remove files, and print the results.
     #[command(hide = true)]
     Names(names::Work),
 }
 
-/// What is measured.
+/// A target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Provider {
     /// rfs over shared memory.
@@ -49,16 +50,17 @@ pub enum Provider {
     Tcp,
     /// rfs over RDMA, on a device of this machine.
     Rdma,
-    /// A FUSE file system that only copies into its own memory: the ceiling behind FUSE.
+    /// A FUSE file system that copies to and from its own memory: the ceiling for FUSE.
     Null,
-    /// A directory in memory without FUSE: the ceiling of the machine. All its mounts are that directory.
+    /// A directory in memory without FUSE: the ceiling of the machine. All its mounts are this
+    /// directory.
     Tmpfs,
 }
 
 /// Options.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What grows; of none: all of it.
+    /// Series to measure; all if none is selected.
     #[arg(
         long,
         value_enum,
@@ -69,7 +71,7 @@ pub struct Options {
     )]
     pub scaling: Vec<Series>,
 
-    /// What to measure, in this order.
+    /// Targets to measure, in this order.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,tcp,null", value_name = "LIST")]
     pub providers: Vec<Provider>,
 
@@ -77,15 +79,15 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
-    /// Threads on one file [default: 1,2,4,8,16].
+    /// Numbers of threads on one file [default: 1,2,4,8,16].
     #[arg(long, value_delimiter = ',', value_parser = some, value_name = "LIST")]
     pub threads: Vec<u64>,
 
-    /// Files [default: 1,2,4,8].
+    /// Numbers of files [default: 1,2,4,8].
     #[arg(long, value_delimiter = ',', value_parser = some, value_name = "LIST")]
     pub files: Vec<u64>,
 
-    /// Mounts [default: 1,2,4,8].
+    /// Numbers of mounts [default: 1,2,4,8].
     #[arg(long, value_delimiter = ',', value_parser = some, value_name = "LIST")]
     pub mounts: Vec<u64>,
 
@@ -97,7 +99,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=9_999_999), value_name = "LIST")]
     pub counts: Vec<u64>,
 
-    /// Bytes of all files of a point together, where it is not their size that grows [default: 1g].
+    /// Bytes of all files of a point together, except in the series of file sizes [default: 1g].
     #[arg(long, value_parser = whole_mib, value_name = "SIZE")]
     pub size: Option<u64>,
 
@@ -105,35 +107,36 @@ pub struct Options {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=600_000))]
     pub random_ms: Option<u32>,
 
-    /// No round begins later than this.
+    /// Start no round after this number of minutes.
     #[arg(long, default_value_t = 60, value_name = "MINUTES")]
     pub minutes: u64,
 
-    /// One tiny round: does it work here?
+    /// Run one small round, to check that everything works.
     #[arg(long)]
     pub quick: bool,
 
-    /// Exit with status 1 if somewhere more load gives less than 0.8 of what less load gave.
+    /// Exit with status 1 if a rate is below 0.8 of the rate at a smaller load.
     #[arg(long)]
     pub check: bool,
 
-    /// Write the report there as well, as README.md with its charts. Refused if the source tree differs from its commit.
+    /// Also write the report to this directory, as README.md with its charts. Fails if the source
+    /// tree differs from its commit.
     #[arg(long, value_name = "DIR")]
     pub document: Option<PathBuf>,
 
-    /// Where results go.
+    /// Output options.
     #[command(flatten)]
     pub output: Output,
 
-    /// Where things are.
+    /// Locations of programs and files.
     #[command(flatten)]
     pub places: Places,
 
-    /// Longest time that one load may take, in seconds.
+    /// Time limit for one load, in seconds.
     #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
     pub timeout: u64,
 
-    /// Switches of the runtime and of the mount.
+    /// Options of the runtime and of the mount.
     #[command(flatten)]
     pub switches: Switches,
 }
@@ -151,7 +154,7 @@ fn whole_mib(text: &str) -> Result<u64, String> {
 }
 
 impl Options {
-    /// How much is measured. Loads of a series grow, whatever their order was.
+    /// Returns the extent of the measurement. Sorts the loads of each series.
     pub fn extent(&self) -> Extent {
         let quick = self.quick;
         let loads = |series: Series| {
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_yields_to_what_is_given() {
+    fn given_options_override_quick() {
         let extent = options(&["--quick", "--mounts=3", "--size=2m"]).extent();
         assert_eq!((extent.rounds, extent.bytes, extent.random_ms), (1, 2 * MIB, 50));
         assert_eq!(extent.series[2], (Series::Mounts, vec![3]));
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_options_are_refused() {
         for arg in
             ["--threads=0", "--sizes=100k", "--counts=0", "--scaling=speed", "--providers=nfs", "--rounds=0"]
         {

@@ -1,4 +1,4 @@
-//! The load on data, in a process of its own: threads on files, all from the same moment on.
+//! The load on data, in a child process: threads on files, all started together.
 
 use std::{
     fs::{File, OpenOptions},
@@ -23,22 +23,22 @@ use crate::{
 
 /// Bytes of a sequential request.
 const RECORD: u64 = MIB;
-/// Bytes of a random one; where a block begins in memory and in the file is a multiple of it.
+/// Bytes of a random request. Memory addresses and file offsets of blocks are multiples of it.
 const BLOCK: usize = 4 * KIB as usize;
 
-/// What is done.
+/// The task of a child.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct Work {
-    /// What.
+    /// Access pattern.
     #[arg(long, value_enum)]
     pub pattern: Pattern,
-    /// Bytes of each file: whole records for each thread.
+    /// Bytes of each file, a multiple of the record size for each thread.
     #[arg(long)]
     pub bytes: u64,
-    /// Threads on each file, with an equal part each of what is sequential.
+    /// Threads per file; sequential patterns divide the file among them.
     #[arg(long)]
     pub threads: u64,
-    /// For how long blocks are read at random.
+    /// Duration of random reads.
     #[arg(long)]
     pub ms: u64,
     /// The files.
@@ -46,7 +46,7 @@ pub struct Work {
     pub files: Vec<PathBuf>,
 }
 
-/// Does it, and prints what was done.
+/// Performs the work and prints the results.
 pub fn work(work: &Work, out: &mut impl Write) -> Result<()> {
     if work.threads == 0 || work.bytes == 0 || !work.bytes.is_multiple_of(work.threads * RECORD) {
         return Err(Error::Usage("the size of a file must be whole records for each thread".into()));
@@ -68,14 +68,15 @@ pub fn work(work: &Work, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{}", line(&done)?).and_then(|()| out.flush()).map_err(Error::io("output"))
 }
 
-/// Has the kernel drop what it keeps of a file.
+/// Drops the cached pages of a file.
 fn forget(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }
 
-/// To read past the kernel's pages. Where there is no such way there is nothing but pages: on a tmpfs of old kernels.
+/// Opens a file with O_DIRECT. Falls back to cached reads where O_DIRECT is not supported, such as
+/// on a tmpfs of an old kernel.
 fn direct(path: &Path) -> io::Result<File> {
     let opened = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path);
     opened.or_else(|err| match err.kind() {
@@ -84,13 +85,13 @@ fn direct(path: &Path) -> io::Result<File> {
     })
 }
 
-/// What one thread does.
+/// The work of one thread.
 struct Job {
     file: File,
     pattern: Pattern,
-    /// Of its sequential part.
+    /// Offset of the thread's sequential part.
     first: u64,
-    /// Bytes of that part; at random all of the file.
+    /// Length of the sequential part; for random reads, length of the file.
     bytes: u64,
     time: Duration,
     seed: u64,
@@ -145,7 +146,7 @@ impl Job {
         let start = Instant::now();
         let mut began = start;
         while began - start < self.time {
-            // A 64-bit xorshift: the same places in every run.
+            // A 64-bit xorshift gives the same offsets in every run.
             self.seed ^= self.seed << 13;
             self.seed ^= self.seed >> 7;
             self.seed ^= self.seed << 17;
@@ -158,7 +159,7 @@ impl Job {
     }
 }
 
-/// Memory that begins where O_DIRECT wants it.
+/// Memory aligned for O_DIRECT.
 struct Buffer {
     memory: Vec<u8>,
     start: usize,
@@ -167,7 +168,7 @@ struct Buffer {
 
 impl Buffer {
     fn new(len: usize) -> Self {
-        // Not zeroes: every page is there before anything is timed.
+        // Nonzero bytes force the allocation of all pages before the measured time.
         let memory = vec![0xa5; len + BLOCK];
         let start = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
         Self { memory, start, len }
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_read_until_the_time_is_over() {
+    fn random_reads_end_at_the_time_limit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::write(&path, vec![1; 1 << 20]).unwrap();
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_and_a_missing_file_is_named() {
+    fn invalid_work_is_refused_and_a_missing_file_is_named() {
         let on = |bytes, threads| Work {
             pattern: Pattern::Read,
             bytes,

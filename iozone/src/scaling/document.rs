@@ -1,8 +1,9 @@
-//! The report as a page, with its charts beside it. Pure.
+//! The report as a Markdown page with its charts. No I/O, no locks, no clock.
 
 use super::{charts, report::Scaling, table};
 
-/// The files of a report: its page, whose name is given, and a chart per series, whose names begin with `stem`.
+/// Returns the files of a report: the page, with the given name, and a chart per series, whose name
+/// begins with `stem`.
 pub fn files(scaling: &Scaling, page: String, stem: &str) -> Vec<(String, String)> {
     let chart = |series: super::plan::Series| format!("{stem}{}.svg", series.name());
     let mut text = format!("# How rfs scales\n\n{}\n\n", paragraphs(&table::head(scaling)));
@@ -22,7 +23,7 @@ pub fn files(scaling: &Scaling, page: String, stem: &str) -> Vec<(String, String
     files
 }
 
-/// Lines that stay lines.
+/// Keeps line breaks in Markdown.
 fn paragraphs(text: &str) -> String {
     text.replace('\n', "\n\n")
 }

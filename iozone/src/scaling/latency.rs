@@ -1,4 +1,4 @@
-//! How long requests took, and how a child tells its parent.
+//! Latencies of requests, and their transfer from a child to its parent.
 
 use std::time::Duration;
 
@@ -7,48 +7,48 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Error, Result, sample::Latency};
 
-/// Longer ones count as so long.
+/// Maximum recorded latency. Longer latencies count as this one.
 const LONGEST: Duration = Duration::from_secs(100);
 
-/// Times of requests, to three digits.
+/// Latencies of requests, with three significant digits.
 #[derive(Clone, Debug)]
 pub struct Times(Histogram<u64>);
 
-/// What a load has done.
+/// The results of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// From the start of its threads to the end of the last one.
+    /// Seconds from the start of the threads to the end of the last thread.
     pub seconds: f64,
-    /// Requests.
+    /// Number of requests.
     pub operations: u64,
-    /// Of each request.
+    /// Latency of the requests.
     pub latency: Latency,
 }
 
 impl Times {
-    /// None yet.
+    /// Returns an empty record.
     pub fn new() -> Result<Self> {
         let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
         let made = Histogram::new_with_bounds(1, longest, 3);
         made.map(Self).map_err(|err| Error::Usage(format!("times of requests: {err}")))
     }
 
-    /// One more.
+    /// Records one request.
     pub fn record(&mut self, time: Duration) {
         self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Those of all together.
+    /// Merges the records.
     pub fn sum(all: impl IntoIterator<Item = Self>) -> Result<Self> {
         let mut sum = Self::new()?;
         for times in all {
-            // They have the same bounds.
+            // All records have the same bounds.
             sum.0.add(times.0).map_err(|err| Error::Usage(format!("times of requests: {err}")))?;
         }
         Ok(sum)
     }
 
-    /// With the time that all of it took.
+    /// Returns the results, given the duration of the load.
     pub fn done(&self, seconds: f64) -> Done {
         let us = |quantile| self.0.value_at_quantile(quantile) as f64 / 1000.0;
         let latency = Latency { p50: us(0.5), p99: us(0.99), p999: us(0.999) };
@@ -56,12 +56,12 @@ impl Times {
     }
 }
 
-/// A line of a child's output.
+/// Encodes a value as one line of output.
 pub fn line(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|err| wrong(&err))
 }
 
-/// What such a line says.
+/// Decodes a line of output.
 pub fn read<T: DeserializeOwned>(line: &str) -> Result<T> {
     serde_json::from_str(line).map_err(|err| wrong(&err))
 }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_times_fit() {
+    fn latencies_above_the_maximum_are_recorded_as_the_maximum() {
         let mut times = Times::new().unwrap();
         times.record(Duration::ZERO);
         times.record(Duration::MAX);

@@ -1,4 +1,5 @@
-//! The targets. Each is made for a point: with as many mounts, and a server of the size that it takes.
+//! The targets. Each is made for a point, with its number of mounts and a server of the required
+//! size.
 
 use super::{
     cli::{Options, Provider},
@@ -11,31 +12,31 @@ use crate::{
     target::{self, Rfs, Setup, Target, Tmpfs},
 };
 
-/// Makes targets.
+/// Makes targets for points.
 pub trait Lineup {
-    /// How many there are.
+    /// Returns the number of targets.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns true if there are no targets.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One of them, for a point.
+    /// Returns the target with this index for a point.
     fn target(&self, index: usize, point: Point) -> Result<Box<dyn Target>>;
 }
 
-/// rfs over some providers, and its ceilings.
+/// Targets of rfs over some providers, and its ceilings.
 #[derive(Debug)]
 pub struct Mounts {
     providers: Vec<Provider>,
     setup: Setup,
-    /// Of all files of a point.
+    /// Bytes of all files of a point.
     bytes: u64,
 }
 
 impl Mounts {
-    /// Those that were asked for, once each. Servers take all their memory before anything is measured.
+    /// Selects the targets of the options, without duplicates. Servers prefault all memory.
     pub fn new(options: &Options) -> Result<Self> {
         let mut providers: Vec<Provider> = Vec::new();
         for provider in &options.providers {
@@ -66,7 +67,7 @@ impl Lineup for Mounts {
         };
         let (server_memory, inodes) = match point.series {
             Series::Count => (GIB / 2, Some(point.load + 1024)),
-            // Each mount and each thread has space of its own in hand.
+            // Each mount and each thread reserves space.
             _ => {
                 (size::server_memory(all, 1) + (shape.mounts + shape.threads * shape.files) * 32 * MIB, None)
             }

@@ -1,4 +1,5 @@
-//! `rfs-scaling`: how rfs scales. See `iozone/run --scaling`, which installs and builds what it needs first.
+//! `rfs-scaling`: run it through `iozone/run --scaling`, which installs and builds the required
+//! programs.
 
 use std::{env, io::stdout, process::ExitCode, time::Duration};
 
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// False if something was to be checked and more load gives less somewhere.
+/// Returns false if the results are to be checked and a larger load has a lower rate.
 fn scaling(options: &Options) -> Result<bool> {
     let interrupt = Interrupt::on_signals()?;
     if options.document.is_some() {

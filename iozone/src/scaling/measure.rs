@@ -1,4 +1,5 @@
-//! Taking a point: its loads on a target, one after the other, with the memory of the target's programs.
+//! Measures a point: its loads on a target one after the other, and the memory of the target's
+//! programs.
 
 use std::{
     env,
@@ -23,36 +24,36 @@ use crate::{
     usage::Programs,
 };
 
-/// Takes points.
+/// Measures points.
 pub trait Meter {
-    /// A reading for each pattern of the point's series, in their order.
+    /// Returns a reading for each pattern of the point's series, in their order.
     fn measure(&self, point: Point, running: &dyn Running, interrupt: &Interrupt) -> Result<Vec<Reading>>;
 }
 
-/// Has this very program make the load.
+/// Runs this program as a child to create the load.
 #[derive(Debug)]
 pub struct Loads<'a> {
-    /// This program.
+    /// Path of this program.
     program: PathBuf,
     extent: &'a Extent,
-    /// Longest time of a load.
+    /// Time limit of a load.
     limit: Duration,
 }
 
 impl<'a> Loads<'a> {
-    /// Loads of that extent.
+    /// Returns a meter for loads of this extent.
     pub fn new(extent: &'a Extent, limit: Duration) -> Result<Self> {
         let program = env::current_exe().map_err(Error::io("the path of this program"))?;
         Ok(Self { program, extent, limit })
     }
 
-    /// Files are written, read, and read at random.
+    /// Measures writing, reading, and random reading of files.
     fn data(&self, point: Point, running: &dyn Running, interrupt: &Interrupt) -> Result<Vec<Reading>> {
         let programs = Programs::of(&running.processes());
         let idle = Resident::of(&programs);
         let shape = point.shape(self.extent.bytes);
         let points = running.mountpoints();
-        // Where there are fewer mounts than asked for, they have the files of all.
+        // A target with fewer mounts has the files of all mounts.
         let files: Vec<PathBuf> = (0..shape.mounts as usize)
             .flat_map(|mount| (0..shape.files).map(move |file| (mount, file)))
             .map(|(mount, file)| points[mount % points.len()].join(format!("data-{mount}-{file}")))
@@ -77,7 +78,7 @@ impl<'a> Loads<'a> {
         point.series.patterns().into_iter().map(take).collect()
     }
 
-    /// Empty files are created, looked at and removed; few of them again and again.
+    /// Measures creating, looking up and removing empty files. Repeats small numbers of files.
     fn names(&self, point: Point, running: &dyn Running, interrupt: &Interrupt) -> Result<Vec<Reading>> {
         let programs = Programs::of(&running.processes());
         let idle = Resident::of(&programs);
@@ -121,7 +122,7 @@ impl Meter for Loads<'_> {
     }
 }
 
-/// Elsewhere than on what is measured, which it would keep busy.
+/// The working directory is outside of the measured mount, because it would keep the mount busy.
 fn spawn(command: &Invocation) -> Result<Guarded> {
     Guarded::spawn(command, Path::new("/"))
 }

@@ -1,14 +1,13 @@
-//! How rfs scales: the program `rfs-scaling` behind `iozone/run --scaling`.
+//! Measures how rfs scales: the program `rfs-scaling` behind `iozone/run --scaling`.
 //!
-//! A series makes one thing larger: threads on one file, files, mounts of one server, the size of a file, the number of
-//! files. At each of its points every target is started anew and does the same; a figure is the median of interleaved rounds.
+//! A series increases one load: threads on one file, files, mounts of one server, the size of a
+//! file, or the number of files. At each point every target is started afresh and performs the same
+//! work. A result is the median of interleaved rounds.
 //!
-//! * [`cli`]: the options; [`plan`]: series, points, what they cost and what does not fit this machine;
-//! * [`data`] and [`names`]: the load, in a child each; [`latency`]: what its requests took;
-//! * [`measure`]: taking a point; [`run`]: rounds of them; [`lineup`]: the targets;
-//! * [`report`]: all of it as data; [`check`]: where more load gives less; [`table`], [`charts`] and [`document`]: for readers.
-//!
-//! `plan`, `check`, `table`, `charts`, `document` and the medians of `report` are pure.
+//! [`cli`] has the options; [`plan`] the series, points and their costs. [`data`] and [`names`] are
+//! the loads, each in a child process, and [`latency`] records their requests. [`measure`] takes a
+//! point, [`run`] the rounds, and [`lineup`] makes the targets. [`report`] is the result as data,
+//! [`check`] judges it, and [`table`], [`charts`] and [`document`] show it.
 
 pub mod charts;
 pub mod check;

@@ -1,4 +1,5 @@
-//! The load on names, in a process of its own: empty files in one directory are created, looked at and removed.
+//! The load on names, in a child process: creates, looks up and removes empty files in one
+//! directory.
 
 use std::{
     fs::File,
@@ -18,29 +19,30 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// What the child prints while all files are there.
+/// Output of the child when all files exist.
 pub const THERE: &str = "all are there";
-/// For so long it leaves them then, so that its parent can look.
+/// Pause of the child at that time, in which its parent measures memory.
 const LEAVES: Duration = Duration::from_millis(100);
 
-/// What is done.
+/// The task of a child.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct Work {
-    /// In which directory.
+    /// The directory.
     #[arg(long)]
     pub dir: PathBuf,
-    /// How many files are there at a time.
+    /// Number of files that exist at a time.
     #[arg(long)]
     pub count: u64,
-    /// How often.
+    /// Number of repetitions.
     #[arg(long)]
     pub times: u64,
 }
 
-/// In the order in which they are done, and in which lines of the output tell of them.
+/// The actions in their order, which is also the order of their output lines.
 pub const ACTIONS: [Pattern; 3] = [Pattern::Create, Pattern::Stat, Pattern::Unlink];
 
-/// Does it. Prints [`THERE`] when all files are there for the last time, and then what was done, of each action.
+/// Performs the work. Prints [`THERE`] when all files exist for the last time, and then the results
+/// of each action.
 pub fn work(work: &Work, out: &mut impl Write) -> Result<()> {
     let dir = File::open(&work.dir).map_err(Error::io(&work.dir))?;
     let dir = rustix::fd::AsFd::as_fd(&dir);
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_in_the_way_is_named() {
+    fn an_existing_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f0000001"), b"").unwrap();
         let on = Work { dir: dir.path().into(), count: 2, times: 1 };

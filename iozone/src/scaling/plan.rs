@@ -1,4 +1,4 @@
-//! What is measured: series, their points, and what a point consists of. Pure.
+//! The series, their points, and the work of a point. No I/O, no locks, no clock.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -8,15 +8,15 @@ use crate::{
     size::{self, GIB, KIB, MIB},
 };
 
-/// One thing that grows.
+/// A growing load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Series {
-    /// Threads on one file, each on a part of it.
+    /// Threads on one file, each on its own part.
     Threads,
-    /// Files, with a thread each.
+    /// Files with one thread each.
     Files,
-    /// Mounts of one server, with a file and a thread each.
+    /// Mounts of one server, with one file and one thread each.
     Mounts,
     /// The size of one file, with one thread.
     Size,
@@ -24,19 +24,19 @@ pub enum Series {
     Count,
 }
 
-/// What is done at a point, in this order.
+/// The work at a point, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
-    /// Front to back in records of 1 MiB, and fsync.
+    /// Sequential writes in records of 1 MiB, and fsync.
     Write,
-    /// Front to back in records of 1 MiB, of which the kernel has kept nothing.
+    /// Sequential reads in records of 1 MiB, with nothing in the page cache.
     Read,
-    /// Blocks of 4 KiB at random places, with O_DIRECT.
+    /// Random reads of 4 KiB blocks, with O_DIRECT.
     RandomRead,
     /// `open` with `O_CREAT` and `O_EXCL`, and `close`.
     Create,
-    /// `statx` that the kernel may not answer itself (`AT_STATX_FORCE_SYNC`).
+    /// `statx` with `AT_STATX_FORCE_SYNC`, which the kernel's cache may not answer.
     Stat,
     /// `unlink`.
     Unlink,
@@ -45,45 +45,45 @@ pub enum Pattern {
 /// A point of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
-    /// Which.
+    /// The series.
     pub series: Series,
-    /// How much of what grows.
+    /// The load.
     pub load: u64,
 }
 
-/// The files of a point, and who works on them.
+/// The files and threads of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Mounts.
     pub mounts: u64,
-    /// Files on each mount.
+    /// Files per mount.
     pub files: u64,
-    /// Threads on each file.
+    /// Threads per file.
     pub threads: u64,
-    /// Bytes of each file.
+    /// Bytes per file.
     pub bytes: u64,
 }
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// What grows, and how far.
+    /// The series and their loads.
     pub series: Vec<(Series, Vec<u64>)>,
     /// Rounds.
     pub rounds: u32,
-    /// Bytes of all files of a point together, unless their size is what grows.
+    /// Bytes of all files of a point together, except in the series of file sizes.
     pub bytes: u64,
-    /// Milliseconds of random reads.
+    /// Duration of random reads in milliseconds.
     pub random_ms: u32,
-    /// A small number of files is created and removed again until so many were.
+    /// Small numbers of files are created and removed repeatedly, until this number is reached.
     pub least_files: u64,
 }
 
 impl Series {
-    /// All of them, in the order of reports.
+    /// All series, in the order of reports.
     pub const ALL: [Self; 5] = [Self::Threads, Self::Files, Self::Mounts, Self::Size, Self::Count];
 
-    /// Its name in options and file names.
+    /// Returns the name in options and file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Threads => "threads",
@@ -94,7 +94,7 @@ impl Series {
         }
     }
 
-    /// What it shows.
+    /// Returns the title.
     pub fn title(self) -> &'static str {
         match self {
             Self::Threads => "threads on one file",
@@ -105,7 +105,7 @@ impl Series {
         }
     }
 
-    /// What is done at its points.
+    /// Returns the patterns at the points of the series.
     pub fn patterns(self) -> [Pattern; 3] {
         match self {
             Self::Count => [Pattern::Create, Pattern::Stat, Pattern::Unlink],
@@ -113,7 +113,7 @@ impl Series {
         }
     }
 
-    /// A load, as axes and tables have it.
+    /// Formats a load for axes and tables.
     pub fn show(self, load: u64) -> String {
         match self {
             Self::Size => size::show(load),
@@ -123,7 +123,7 @@ impl Series {
 }
 
 impl Pattern {
-    /// Its name in tables.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Write => "sequential write",
@@ -135,7 +135,7 @@ impl Pattern {
         }
     }
 
-    /// What its rate counts.
+    /// Returns the unit of the rate.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Write | Self::Read | Self::RandomRead => "MiB/s",
@@ -145,12 +145,12 @@ impl Pattern {
 }
 
 impl Point {
-    /// For progress.
+    /// Returns a description for the progress display.
     pub fn describe(self) -> String {
         format!("{} {}", self.series.name(), self.series.show(self.load))
     }
 
-    /// Its files of data. A size is shared by those who work on it, in whole MiB.
+    /// Returns the files of the point. Files and threads share `bytes`, in whole MiB.
     pub fn shape(self, bytes: u64) -> Shape {
         let one = Shape { mounts: 1, files: 1, threads: 1, bytes };
         let share = |n: u64| (bytes / n.max(1) / MIB).max(1) * MIB;
@@ -163,8 +163,9 @@ impl Point {
         }
     }
 
-    /// Memory that it takes at its fullest: files in the server (or in the null file system) and once more in the client's
-    /// page cache; of empty files what server, client and kernel keep of each; and room for the programs.
+    /// Returns the peak memory of the point: the files in the server (or in the null file system)
+    /// and in the client's page cache; for empty files, the state of server, client and kernel per
+    /// file; and space for the programs.
     pub fn memory(self, bytes: u64) -> u64 {
         let Shape { mounts, files, bytes, .. } = self.shape(bytes);
         match self.series {
@@ -176,7 +177,8 @@ impl Point {
         }
     }
 
-    /// About how long it takes, in seconds of an ordinary machine. Only proportions matter.
+    /// Returns the approximate duration in seconds of a typical machine. Only the proportions
+    /// matter.
     pub fn cost(self, extent: &Extent) -> f64 {
         let Shape { mounts, files, bytes, .. } = self.shape(extent.bytes);
         let start = 1.0 + 0.2 * mounts as f64;
@@ -188,7 +190,8 @@ impl Point {
     }
 }
 
-/// The points that fit into that much memory, in order; and of those that do not, why.
+/// Returns the points that fit into `available` bytes of memory, in order, and the reasons why
+/// others do not fit.
 pub fn points(extent: &Extent, available: u64) -> (Vec<Point>, Vec<String>) {
     let (mut points, mut left_out) = (Vec::new(), Vec::new());
     for (series, loads) in &extent.series {
@@ -228,7 +231,7 @@ mod tests {
         let shape = |series, load| Point { series, load }.shape(GIB);
         let one = Shape { mounts: 1, files: 1, threads: 1, bytes: GIB };
         assert_eq!(shape(Series::Threads, 16), Shape { threads: 16, ..one });
-        // Whole records for each thread.
+        // Each thread has whole records.
         assert_eq!(shape(Series::Threads, 3), Shape { threads: 3, bytes: 341 * 3 * MIB, ..one });
         assert_eq!(shape(Series::Files, 8), Shape { files: 8, bytes: 128 * MIB, ..one });
         assert_eq!(shape(Series::Mounts, 4), Shape { mounts: 4, bytes: 256 * MIB, ..one });
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_and_said() {
+    fn points_that_do_not_fit_are_skipped_and_reported() {
         let point = |series, load| Point { series, load };
         let all = [
             point(Series::Mounts, 1),

@@ -1,4 +1,5 @@
-//! How it scales, as data: the JSON file is this, field by field. Pure.
+//! The result of a scaling run as data. The JSON file has the same fields. No I/O, no locks, no
+//! clock.
 
 use measure::statistics::{median, spread};
 use serde::{Deserialize, Serialize};
@@ -15,15 +16,15 @@ use crate::{
     usage::{Memory, Programs},
 };
 
-/// Version of the JSON form.
+/// Version of the JSON format.
 pub const FORMAT: u32 = 1;
 
-/// A whole run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scaling {
     /// [`FORMAT`].
     pub format: u32,
-    /// When it began, RFC 3339, UTC.
+    /// Start time, RFC 3339, UTC.
     pub began: String,
     /// Commit of the source tree.
     pub commit: String,
@@ -31,83 +32,83 @@ pub struct Scaling {
     pub machine: Machine,
     /// The program's own command line.
     pub command: String,
-    /// Bytes of all files of a point together, where it is not their size that grows.
+    /// Bytes of all files of a point together, except in the series of file sizes.
     pub bytes: u64,
     /// Complete rounds.
     pub rounds: u32,
-    /// What was measured, in the order of tables.
+    /// The targets, in the order of tables.
     pub targets: Vec<TargetInfo>,
     /// One per series, pattern and target.
     pub curves: Vec<Curve>,
-    /// Points that were not measured, and why.
+    /// Reasons why points were not measured.
     pub left_out: Vec<String>,
-    /// Where each curve is farthest below what less load gave.
+    /// The lowest point of each curve relative to smaller loads.
     pub verdicts: Vec<Verdict>,
 }
 
-/// What one target does in one pattern, as one thing grows.
+/// The measurements of one target and pattern over a growing load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// What grows.
+    /// The series.
     pub series: Series,
-    /// What is done.
+    /// The pattern.
     pub pattern: Pattern,
     /// Name of the target.
     pub target: String,
-    /// In the order of the load.
+    /// Points in the order of the load.
     pub points: Vec<Sample>,
 }
 
 /// A point of a curve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// How much of what grows.
+    /// The load.
     pub load: u64,
-    /// Of each round.
+    /// Readings of the rounds.
     pub rounds: Vec<Reading>,
-    /// Number by number, medians of the rounds.
+    /// Median of each value over the rounds.
     pub median: Reading,
     /// `(largest - smallest) / median` of the rates.
     pub spread: Option<f64>,
 }
 
-/// What was measured at one point in one round.
+/// The measurements of one point in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// MiB or files a second: [`Pattern::unit`].
+    /// Rate in [`Pattern::unit`] per second.
     pub rate: f64,
-    /// Of its requests.
+    /// Latency of the requests.
     pub latency: Latency,
-    /// Before any load.
+    /// Resident memory before the load.
     pub idle: Resident,
-    /// After it; of empty files, while all are there.
+    /// Resident memory after the load; for empty files, while all files exist.
     pub resident: Resident,
 }
 
 /// Resident memory of a target's programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resident {
-    /// Behind the mounts, all together.
+    /// Memory of all client processes together.
     pub client: Memory,
-    /// Behind the clients.
+    /// Memory of all server processes together.
     pub servers: Memory,
 }
 
-/// Where and when.
+/// Circumstances of a run.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// RFC 3339, UTC.
     pub began: String,
-    /// Of the source tree.
+    /// Commit of the source tree.
     pub commit: String,
-    /// This one.
+    /// The machine.
     pub machine: Machine,
     /// The command line.
     pub command: String,
 }
 
 impl Resident {
-    /// Of now.
+    /// Returns the current resident memory.
     pub fn of(programs: &Programs) -> Self {
         let (client, servers) = programs.memory();
         Self { client, servers }
@@ -126,7 +127,7 @@ impl Resident {
 }
 
 impl Reading {
-    /// Number by number.
+    /// Returns the median of each value.
     pub fn median(rounds: &[Self]) -> Self {
         let resident =
             |of: fn(&Self) -> Resident| Resident::median(&rounds.iter().map(of).collect::<Vec<_>>());
@@ -139,7 +140,7 @@ impl Reading {
         }
     }
 
-    /// Bytes that client and servers have taken for the load, those that are lent included.
+    /// Returns the growth of client and servers in bytes, including the server's exported memory.
     pub fn grown(&self) -> (u64, u64) {
         let all = |memory: Memory| memory.own + memory.shared;
         (
@@ -154,7 +155,7 @@ fn rates(rounds: &[Reading]) -> Vec<f64> {
 }
 
 impl Scaling {
-    /// With medians, spreads and verdicts.
+    /// Computes medians, spreads and verdicts.
     pub fn new(setting: Setting, extent: &Extent, left_out: Vec<String>, measured: &Measured) -> Self {
         let Setting { began, commit, machine, command } = setting;
         let curves = curves(measured);
@@ -173,13 +174,13 @@ impl Scaling {
         }
     }
 
-    /// The series that were measured, in order.
+    /// Returns the measured series, in order.
     pub fn series(&self) -> Vec<Series> {
         let there = |series: &Series| self.curves.iter().any(|curve| curve.series == *series);
         Series::ALL.into_iter().filter(there).collect()
     }
 
-    /// Loads of a series, in order.
+    /// Returns the loads of a series, in order.
     pub fn loads(&self, series: Series) -> Vec<u64> {
         let curves = self.curves.iter().filter(|curve| curve.series == series);
         let mut loads: Vec<u64> = curves.flat_map(|curve| &curve.points).map(|point| point.load).collect();
@@ -188,7 +189,7 @@ impl Scaling {
         loads
     }
 
-    /// The medians at a point.
+    /// Returns the medians at a point.
     pub fn median(&self, series: Series, pattern: Pattern, target: &str, load: u64) -> Option<&Reading> {
         let curve = self
             .curves
@@ -197,13 +198,13 @@ impl Scaling {
         Some(&curve.points.iter().find(|point| point.load == load)?.median)
     }
 
-    /// Whether nowhere more load gives less.
+    /// Returns true if no curve has a verdict below the minimum.
     pub fn passes(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.met)
     }
 }
 
-/// Cells as curves, in the order of series, patterns and targets.
+/// Returns the cells as curves, in the order of series, patterns and targets.
 fn curves(measured: &Measured) -> Vec<Curve> {
     let mut cells: Vec<_> = measured.cells.iter().collect();
     cells.sort_by_key(|cell| (cell.point.series, cell.pattern, cell.target, cell.point.load));
@@ -243,7 +244,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// All numbers are exact, so that they read back as they were. shm and null with threads and with numbers of files. shm loses more than a fifth of its writes at 4 threads.
+    /// shm and null with threads and with numbers of files. shm loses more than a fifth of its
+    /// writes at 4 threads. All numbers are exact in binary, so that JSON preserves them.
     pub(crate) fn example() -> Scaling {
         let told = |name: &str, ceiling| TargetInfo {
             name: name.into(),

@@ -1,5 +1,5 @@
-//! Rounds: in each, every point is taken on every target, forwards and backwards in alternation. Whatever was started is
-//! stopped before this returns.
+//! The rounds. Each round measures every point on every target, alternately forwards and backwards.
+//! All targets are stopped before [`run`] returns.
 
 use std::time::{Duration, Instant};
 
@@ -22,26 +22,26 @@ use crate::{
 pub struct Cell {
     /// Index of the target.
     pub target: usize,
-    /// Where.
+    /// The point.
     pub point: Point,
-    /// What was done.
+    /// The pattern.
     pub pattern: Pattern,
     /// One per round.
     pub rounds: Vec<Reading>,
 }
 
-/// Everything measured.
+/// All measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// In the order in which they were first measured.
+    /// Cells in the order of their first measurement.
     pub cells: Vec<Cell>,
-    /// The targets, as they were last started.
+    /// The targets, as last started.
     pub targets: Vec<TargetInfo>,
-    /// Rounds that are complete.
+    /// Number of complete rounds.
     pub rounds: u32,
 }
 
-/// Takes all rounds; none begins after `limit`. What is about to be done is told to `progress`.
+/// Runs all rounds; none begins after `limit`. Calls `progress` before each measurement.
 pub fn run(
     (extent, points): (&Extent, &[Point]),
     lineup: &dyn Lineup,
@@ -116,7 +116,7 @@ mod tests {
 
     type Log = Rc<RefCell<Vec<String>>>;
 
-    /// What happens goes to a log.
+    /// A target that writes its events to a log.
     struct Fake(&'static str, Log);
 
     impl Target for Fake {
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Its rate is the load; it fails at a load of 13.
+    /// A meter whose rate is the load. It fails at a load of 13.
     struct Rates;
 
     impl Meter for Rates {
@@ -197,7 +197,7 @@ mod tests {
         let told = measured.targets.iter().map(|info| (info.name.as_str(), info.ceiling)).collect::<Vec<_>>();
         assert_eq!(told, [("shm", false), ("null", true)]);
         assert_eq!(measured.targets[0].commands, ["run shm"]);
-        // As estimated: nothing is done yet.
+        // The estimate, because no work is completed yet.
         assert!(labels[0].starts_with("round 1/2, files 1, shm (") && labels[0].ends_with(" s left)"));
         assert!(labels[7].starts_with("round 2/2, files 2, null ("), "{labels:?}");
     }

@@ -1,4 +1,4 @@
-//! Tables for a terminal that are Markdown at the same time. Pure.
+//! Tables for terminals, which are also Markdown. No I/O, no locks, no clock.
 
 use comfy_table::Cell;
 
@@ -12,7 +12,7 @@ use crate::{
     size::{self, MIB},
 };
 
-/// What was measured, where and when.
+/// Describes the measurement, the machine and the time.
 pub fn head(scaling: &Scaling) -> String {
     let rounds = match scaling.rounds {
         1 => "1 round".to_owned(),
@@ -27,7 +27,7 @@ pub fn head(scaling: &Scaling) -> String {
     )
 }
 
-/// A series: rates, latencies and memory.
+/// Returns the tables of a series: rates, latencies and memory.
 pub fn series(scaling: &Scaling, series: Series) -> String {
     let mut parts = vec![rates(scaling, series)];
     parts.extend(series.patterns().into_iter().map(|pattern| latencies(scaling, series, pattern)));
@@ -35,7 +35,7 @@ pub fn series(scaling: &Scaling, series: Series) -> String {
     parts.join("\n\n")
 }
 
-/// What comes after all series: where more load gives less, and what was left out.
+/// Returns the text after all series: points with lower rates, and skipped points.
 pub fn foot(scaling: &Scaling) -> String {
     let mut parts = Vec::new();
     if !scaling.verdicts.is_empty() {
@@ -48,7 +48,7 @@ pub fn foot(scaling: &Scaling) -> String {
     parts.join("\n\n")
 }
 
-/// Everything that is printed at the end.
+/// Returns the complete output.
 pub fn render(scaling: &Scaling) -> String {
     let mut parts = vec![head(scaling)];
     for which in scaling.series() {
@@ -59,12 +59,12 @@ pub fn render(scaling: &Scaling) -> String {
     parts.join("\n\n") + "\n"
 }
 
-/// Names of the targets.
+/// Returns the names of the targets.
 fn names(scaling: &Scaling) -> Vec<&str> {
     scaling.targets.iter().map(|info| info.name.as_str()).collect()
 }
 
-/// A row per load; `cells` gives the rest of it.
+/// Returns a table with a row per load; `cells` returns the other cells of the row.
 fn rows(
     scaling: &Scaling,
     series: Series,
@@ -96,7 +96,7 @@ fn rates(scaling: &Scaling, series: Series) -> String {
     format!("{unit}\n\n{}", rows(scaling, series, heading, cells))
 }
 
-/// A name that leaves room for more columns.
+/// Returns a short name, which leaves space for more columns.
 fn short(pattern: Pattern) -> &'static str {
     match pattern {
         Pattern::Write => "write",
@@ -126,7 +126,7 @@ fn latencies(scaling: &Scaling, series: Series, pattern: Pattern) -> String {
     )
 }
 
-/// After the last pattern; of empty files also what each of them takes.
+/// Returns memory after the last pattern; for empty files, also the memory per file.
 fn memory(scaling: &Scaling, series: Series) -> String {
     let names = names(scaling);
     let pattern = series.patterns()[2];
@@ -153,7 +153,7 @@ fn resident(series: Series, load: u64, median: &Reading) -> String {
     let resident = median.resident;
     let all = [resident.client.own, resident.servers.own, resident.servers.shared].map(mib).join(" / ");
     let (client, server) = median.grown();
-    // Of few files the rest is larger.
+    // With few files, other memory would dominate the memory per file.
     match series == Series::Count && load >= 1000 {
         true => format!("{all}; {} / {}", client / load, server / load),
         false => all,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_a_dash() {
+    fn missing_values_are_dashes() {
         let mut scaling = example();
         scaling.curves.retain(|curve| curve.series == Series::Threads);
         scaling.curves.retain(|curve| curve.target != "null" || curve.pattern != Pattern::Write);

@@ -1,8 +1,10 @@
-//! GlusterFS as Debian has it, for comparison: a volume of one brick on a tmpfs, on loopback.
+//! GlusterFS, as packaged by Debian, for comparison: a volume with one brick on a tmpfs, on
+//! loopback.
 //!
-//! Its management daemon makes the volume, for the volume files with their default options, and ends. The brick and the
-//! mount are then ordinary children in the foreground, on those files, so that nothing outlives the harness. All their
-//! files are in private directories. It takes root, for the brick's trusted attributes.
+//! Its management daemon creates the volume and the volume files with their default options, and
+//! then ends. The brick and the mount are ordinary foreground children that use these files, so no
+//! process outlives the harness. All files are in private directories. The brick needs root for its
+//! trusted attributes.
 
 use std::{
     fs,
@@ -17,7 +19,7 @@ use super::{
 use crate::{Error, Result, interrupt::Interrupt, process::Guarded, workdir::WorkDir};
 
 const VOLUME: &str = "bench";
-/// An address of the loopback device that its command line does not refuse, as it does 127.0.0.1.
+/// A loopback address that its command line accepts, unlike 127.0.0.1.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// GlusterFS with a brick below `tmpfs_dir`.
@@ -27,7 +29,7 @@ pub struct Gluster {
 }
 
 impl Gluster {
-    /// With its brick below that directory, which should be on a tmpfs.
+    /// Returns a target with its brick below `tmpfs_dir`, which should be on a tmpfs.
     pub fn new(tmpfs_dir: PathBuf) -> Self {
         Self { tmpfs_dir }
     }
@@ -74,7 +76,7 @@ impl Target for Gluster {
     }
 }
 
-/// The volume files that its daemon has made.
+/// The volume files of the daemon.
 struct Volume {
     brick: PathBuf,
     client: PathBuf,
@@ -116,7 +118,7 @@ fn make_volume(work: &WorkDir, brick: &Path, interrupt: &Interrupt) -> Result<Vo
         .args(["volume", "create", VOLUME])
         .arg(format!("{ADDRESS}:{}", brick.display()))
         .arg("force");
-    // The daemon takes requests some time after its socket is there.
+    // The daemon accepts requests some time after it has created its socket.
     let mut last = None;
     let made = wait_for(&mut daemon, interrupt, "takes no requests", |_| {
         socket.exists()

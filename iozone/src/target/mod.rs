@@ -1,7 +1,7 @@
-//! What is measured: something that gives a directory for a while.
+//! Targets: systems that provide a directory to measure.
 //!
-//! A [`Target`] is a description that can be started; what it starts is a [`Running`] that stops on drop at
-//! the latest. Peers (other file systems) become measurable by one more implementation.
+//! A [`Target`] is a description that can be started. [`Target::start`] returns a [`Running`],
+//! which stops on drop at the latest. A further file system needs one more implementation.
 
 mod gluster;
 mod moosefs;
@@ -28,37 +28,37 @@ use crate::{
     size,
 };
 
-/// Something that can be measured.
+/// A system that can be measured.
 pub trait Target {
-    /// Short name: of a table row, of a bar, of a JSON entry.
+    /// Returns a short name for tables, charts and JSON.
     fn name(&self) -> &str;
 
-    /// What it is, in a few words.
+    /// Returns a short description.
     fn title(&self) -> &str;
 
-    /// Whether it stands beside the others only as a bound.
+    /// Returns true if the target is only an upper bound.
     fn is_ceiling(&self) -> bool;
 
-    /// Why it cannot be started on this machine, if that is known beforehand.
+    /// Returns the reason why it cannot start on this machine, if that is known in advance.
     fn missing(&self) -> Option<String> {
         None
     }
 
-    /// Starts it. The directory is empty and usable when this returns.
+    /// Starts the target. On return its directory is empty and usable.
     fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>>;
 }
 
-/// A program of a target, by its process number. What it starts belongs to it.
+/// A process of a target, by its process ID. Its descendants belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// It is behind the mount.
+    /// A client process, behind the mount.
     Client(u32),
-    /// It is behind the client.
+    /// A server process.
     Server(u32),
 }
 
 impl Process {
-    /// The number.
+    /// Returns the process ID.
     pub fn id(self) -> u32 {
         match self {
             Process::Client(id) | Process::Server(id) => id,
@@ -68,42 +68,42 @@ impl Process {
 
 /// A started target.
 pub trait Running {
-    /// The directory to measure in.
+    /// Returns the directory to measure in.
     fn mountpoint(&self) -> &Path;
 
-    /// All its directories, where it is mounted more than once on the same files.
+    /// Returns all directories, if the files are mounted more than once.
     fn mountpoints(&self) -> Vec<&Path> {
         vec![self.mountpoint()]
     }
 
-    /// Command lines that started it.
+    /// Returns the command lines that started the target.
     fn commands(&self) -> Vec<String>;
 
-    /// Its programs. None where the kernel does it all.
+    /// Returns its processes; none if the kernel does all work.
     fn processes(&self) -> Vec<Process> {
         Vec::new()
     }
 
-    /// Mounts it anew, so that nothing is cached but what the server has. False if it has no mount to end without its
-    /// files: nothing has changed then.
+    /// Remounts, so that only the server has cached state. Returns false without a change if
+    /// remounting would lose the files.
     fn remount(&mut self, interrupt: &Interrupt) -> Result<bool> {
         let _ = interrupt;
         Ok(false)
     }
 
-    /// The address of a server of rfs behind it.
+    /// Returns the address of its rfs server, if it has one.
     fn server(&self) -> Option<&str> {
         None
     }
 
-    /// Adds to an error what the target itself has to say, such as the end of one of its programs.
+    /// Adds information of the target to an error, such as the end of one of its processes.
     fn explain(&mut self, error: Error) -> Error;
 
-    /// Ends it, and returns what it printed about itself. Fails if a process, a mount or a file stays.
+    /// Stops the target and returns its output. Fails if a process, a mount or a file remains.
     fn stop(self: Box<Self>) -> Result<String>;
 }
 
-/// Adds to an error how those of a target's programs have failed that have ended.
+/// Adds to an error how the ended processes of a target failed.
 fn with_dead<'a>(error: Error, programs: impl IntoIterator<Item = &'a mut Guarded>) -> Error {
     let ended = |program: &mut Guarded| {
         matches!(program.ended(), Ok(Some(_))).then(|| format!("\n  {}", program.failure("ended")))
@@ -115,29 +115,29 @@ fn with_dead<'a>(error: Error, programs: impl IntoIterator<Item = &'a mut Guarde
     }
 }
 
-/// What the targets of one run have in common.
+/// Common options of the targets of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Directory of `rfs-server` and `rfs-fuse`.
     pub bin_dir: PathBuf,
-    /// Switches for the mounts.
+    /// Options of the mounts.
     pub switches: Switches,
     /// Memory for the server.
     pub server_memory: u64,
-    /// How many files, directories and links the server can have [default: its own].
+    /// Number of inodes of the server [default: the server's].
     pub inodes: Option<u64>,
-    /// Mounts on one server; without a server, each is a file system of its own.
+    /// Number of mounts of one server. Without a server, each is a separate file system.
     pub mounts: u32,
     /// A directory on a tmpfs.
     pub tmpfs_dir: PathBuf,
-    /// Bytes of files that a target must hold.
+    /// Total bytes of the files that a target must hold.
     pub files: u64,
-    /// Addresses of servers elsewhere. None: they are started here.
+    /// Addresses of external servers. If empty, servers are started here.
     pub connect: Vec<String>,
 }
 
 impl Setup {
-    /// From the options.
+    /// Returns the setup for these options.
     pub fn new(bench: &Bench, file_size: u64) -> Result<Self> {
         Ok(Self {
             switches: bench.switches.clone(),
@@ -148,7 +148,7 @@ impl Setup {
         })
     }
 
-    /// For nothing yet, where these things are: what is asked for is to be put in.
+    /// Returns a setup with these locations. The caller sets the other fields.
     pub fn at(places: &Places) -> Result<Self> {
         Ok(Self {
             bin_dir: places.bin_dir()?,
@@ -163,7 +163,8 @@ impl Setup {
     }
 }
 
-/// The targets that were asked for, once each. With servers elsewhere, each of rfs needs one.
+/// Returns the selected targets without duplicates. With external servers, each rfs target needs
+/// one.
 pub fn targets(kinds: &[TargetKind], setup: &Setup) -> Result<Vec<Box<dyn Target>>> {
     let rfs = |provider| -> Result<Box<dyn Target>> { Ok(Box::new(Rfs::new(provider, setup.clone())?)) };
     let mut seen = Vec::new();

@@ -1,6 +1,8 @@
-//! MooseFS as Debian has it, for comparison: a master and one chunk server on a tmpfs, on loopback.
+//! MooseFS, as packaged by Debian, for comparison: a master and one chunk server on a tmpfs, on
+//! loopback.
 //!
-//! Its chunk server refuses the addresses 127.x. It listens on the further address that `ci/with-network` gives to loopback.
+//! Its chunk server refuses addresses 127.x. It listens on the additional address that
+//! `ci/with-network` assigns to loopback.
 
 use std::{
     fs,
@@ -14,9 +16,9 @@ use super::{
 };
 use crate::{Error, Result, interrupt::Interrupt, process::Guarded};
 
-/// Further address of loopback, from a range that no host has (RFC 5737).
+/// Additional loopback address, from a documentation range (RFC 5737).
 const ADDRESS: &str = "192.0.2.1";
-/// What an empty file system begins with.
+/// Initial metadata of an empty file system.
 const EMPTY: &str = "MFSM NEW";
 
 /// MooseFS with its chunks below `tmpfs_dir`.
@@ -26,7 +28,7 @@ pub struct Moosefs {
 }
 
 impl Moosefs {
-    /// With its chunks below that directory, which should be on a tmpfs.
+    /// Returns a target with its chunks below `tmpfs_dir`, which should be on a tmpfs.
     pub fn new(tmpfs_dir: PathBuf) -> Self {
         Self { tmpfs_dir }
     }
@@ -71,7 +73,7 @@ impl Target for Moosefs {
         }
         let client = invocation("mfsmount").args(["-f", "-c"]).arg(of_mount).args(["-H", ADDRESS]);
         peer.mount(client, interrupt)?;
-        // By default what is removed stays for a day, and takes space.
+        // By default removed files keep their space for a day.
         let empty_trash = invocation("mfssettrashtime").args(["-r", "0"]).arg(peer.point());
         Guarded::spawn(&empty_trash, &work)?.wait_success(interrupt, START, |_| ())?;
         Ok(Box::new(peer))

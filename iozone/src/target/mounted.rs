@@ -1,4 +1,4 @@
-//! Programs of rfs that run: a server, or none, and the mounts on it.
+//! Running programs of rfs: at most one server, and its mounts.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,9 +14,9 @@ use crate::{
     workdir::WorkDir,
 };
 
-/// How long a server or a mount may take to become ready.
+/// Time limit for a server or a mount to become ready.
 pub(super) const START: Duration = Duration::from_secs(20);
-/// How long a mount may take to end by itself once it is unmounted, before it is told to.
+/// Time for a mount's process to end after the unmount, before it gets a signal.
 const UNMOUNTED: Duration = Duration::from_secs(3);
 
 /// One mount.
@@ -30,7 +30,7 @@ struct Mount {
 impl Mount {
     fn mount(&mut self, dir: &Path, interrupt: &Interrupt) -> Result<()> {
         let fuse = self.fuse.insert(Guarded::spawn(&self.command, dir)?);
-        // It says so only when the mount has answered and the read-ahead is set.
+        // rfs-fuse prints this line after the mount has responded and the read-ahead is set.
         fuse.wait_output(interrupt, START, |text| text.contains(" is mounted on ").then_some(()))?;
         match mount::is_mounted(&self.point)? {
             true => Ok(()),
@@ -38,8 +38,8 @@ impl Mount {
         }
     }
 
-    /// Unmounts and ends the program behind the mount; with what it has printed. Whether the mount is gone, and whether the
-    /// program has ended as it should.
+    /// Unmounts and ends the process of the mount. Returns the result of the unmount, the result of
+    /// the process, and its output.
     fn unmount(&mut self) -> (Result<()>, Result<()>, String) {
         let unmounted = mount::unmount(&self.point);
         let mut said = String::new();
@@ -53,29 +53,29 @@ impl Mount {
     }
 }
 
-/// Mounts and what is behind them. Fields are in the order in which they must go.
+/// Mounts and their server. Drop order is the order of the fields.
 #[derive(Debug)]
 pub(super) struct Started {
     mounts: Vec<Mount>,
     server: Option<Guarded>,
-    /// The server's. Without a server, files are in the processes behind the mounts.
+    /// Address of the server. Without a server, the client processes hold the files.
     address: Option<String>,
     work: WorkDir,
     commands: Vec<String>,
 }
 
 impl Started {
-    /// Nothing yet; with the address of a server elsewhere, if it is there.
+    /// Returns a value without mounts; `address` is the address of an external server, if given.
     pub(super) fn new(work: WorkDir, address: Option<String>) -> Self {
         Self { mounts: Vec::new(), server: None, address, work, commands: Vec::new() }
     }
 
-    /// Where everything of it is.
+    /// Returns the working directory.
     pub(super) fn work(&self) -> &WorkDir {
         &self.work
     }
 
-    /// Takes a server, by that command, that listens there.
+    /// Adds a server with its address and its command line.
     pub(super) fn serve(&mut self, server: Guarded, address: String, command: String) {
         self.server = Some(server);
         self.address = Some(address);
@@ -90,8 +90,9 @@ impl Started {
         mount.unwrap_or(Ok(()))
     }
 
-    /// Unmounts, then ends all programs, then removes the directory. Goes on after a failure; the first one is
-    /// the result. Otherwise the result is what each `rfs-fuse` has printed, with its counters.
+    /// Unmounts, ends all processes, and removes the directory. Continues after a failure and
+    /// returns the first error. Otherwise returns the output of all `rfs-fuse` processes, with
+    /// their counters.
     fn shut_down(&mut self) -> Result<String> {
         let (mut unmounted, mut ended, mut said) = (Ok(()), Ok(()), String::new());
         for mount in &mut self.mounts {
@@ -102,7 +103,7 @@ impl Started {
         }
         let server = self.server.take().map_or(Ok(()), |mut server| server.stop());
         let removed = self.work.remove();
-        // A mount that could not go while its program hung is gone with it: removal looks again.
+        // A mount of a process that hung disappears with the process, so the removal checks again.
         let unmounted = if removed.is_ok() { Ok(()) } else { unmounted };
         unmounted.and(ended).and(server).and(removed).map(|()| said)
     }

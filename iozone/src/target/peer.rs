@@ -1,4 +1,4 @@
-//! What file systems of others have in common here: servers and a mount, all in the foreground, in private directories.
+//! Common code for peers: servers and a mount, all in the foreground, in private directories.
 
 use std::{
     env, fs,
@@ -17,16 +17,16 @@ use crate::{
     workdir::WorkDir,
 };
 
-/// How long one of their programs may take to become ready.
+/// Time limit for a program to become ready.
 pub(super) const START: Duration = Duration::from_secs(30);
 
-/// A port that nobody listens on.
+/// Returns a free port.
 pub(super) fn free_port(address: Ipv4Addr) -> Result<u16> {
     let free = TcpListener::bind((address, 0)).and_then(|listener| listener.local_addr());
     free.map(|address| address.port()).map_err(Error::io("a free port"))
 }
 
-/// Waits until `ready`. The end of the program is an error.
+/// Waits until `ready`. Returns an error if the program ends.
 pub(super) fn wait_for(
     program: &mut Guarded,
     interrupt: &Interrupt,
@@ -42,14 +42,14 @@ pub(super) fn wait_for(
     found.ok_or_else(|| program.failure(what))
 }
 
-/// Where a program is: in `PATH`, or where only root looks.
+/// Finds a program in `PATH` or in the directories for root.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let also = ["/usr/sbin", "/sbin", "/usr/lib/openssh"].map(PathBuf::from);
     env::split_paths(&path).chain(also).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// Why a peer that needs these programs, and root, cannot be started here.
+/// Returns the reason why a peer that needs these programs and root cannot start here.
 pub(super) fn missing(programs: &[&str], package: &str) -> Option<String> {
     match programs.iter().find(|program| find(program).is_none()) {
         Some(program) => Some(format!("there is no {program} (packages: {package})")),
@@ -58,12 +58,12 @@ pub(super) fn missing(programs: &[&str], package: &str) -> Option<String> {
     }
 }
 
-/// An invocation of a program that [`find`] finds.
+/// Returns an invocation of a program, located with [`find`].
 pub(super) fn invocation(program: &str) -> Invocation {
     Invocation::new(find(program).unwrap_or_else(|| program.into()))
 }
 
-/// A mount and its servers. Fields are in the order in which they must go.
+/// A mount and its servers. Drop order is the order of the fields.
 pub(super) struct Peer {
     mount: Option<Guarded>,
     servers: Vec<Guarded>,
@@ -71,13 +71,14 @@ pub(super) struct Peer {
     point: PathBuf,
     work: WorkDir,
     store: WorkDir,
-    /// Elsewhere, empty, to be removed.
+    /// A directory elsewhere that this peer has created and must remove.
     made: Option<PathBuf>,
     commands: Vec<String>,
 }
 
 impl Peer {
-    /// Nothing yet but its directories: a private one, and one for its files below `tmpfs_dir`.
+    /// Creates the directories of a peer: a private directory, and a directory for its files below
+    /// `tmpfs_dir`.
     pub(super) fn new(tmpfs_dir: &Path) -> Result<Self> {
         let (work, store) = (WorkDir::new(&env::temp_dir())?, WorkDir::new(tmpfs_dir)?);
         let point = work.subdir("mnt")?;
@@ -93,17 +94,18 @@ impl Peer {
         })
     }
 
-    /// Where its own files go.
+    /// Returns the directory of its own files.
     pub(super) fn work(&self) -> &WorkDir {
         &self.work
     }
 
-    /// Where files of its users go: on the tmpfs.
+    /// Returns the directory for user files, on the tmpfs.
     pub(super) fn store(&self) -> &WorkDir {
         &self.store
     }
 
-    /// Makes an empty directory that its programs want where it is, unless it is there; it goes with the rest.
+    /// Creates an empty directory that its programs require at a fixed path, unless it exists. Drop
+    /// removes it.
     pub(super) fn make(&mut self, path: &Path) -> Result<()> {
         if !path.exists() {
             fs::DirBuilder::new().mode(0o755).create(path).map_err(Error::io(path))?;
@@ -112,7 +114,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Starts a server, and waits until it listens there.
+    /// Starts a server and waits until it listens on an address.
     pub(super) fn serve(
         &mut self,
         server: &Invocation,
@@ -123,7 +125,7 @@ impl Peer {
         self.start(server, interrupt, "does not listen", |_| TcpStream::connect(address).is_ok())
     }
 
-    /// Starts a server, and waits until it is `ready`; if it never is, that is `what` it does wrong.
+    /// Starts a server and waits until it is `ready`. `what` describes the failure if it never is.
     pub(super) fn start(
         &mut self,
         server: &Invocation,
@@ -138,7 +140,7 @@ impl Peer {
         waited
     }
 
-    /// Mounts, with a program that stays in the foreground and takes the mount point as its last argument.
+    /// Mounts with a program that stays in the foreground. The mount point is its last argument.
     pub(super) fn mount(&mut self, client: Invocation, interrupt: &Interrupt) -> Result<()> {
         let client = client.arg(&self.point);
         self.commands.push(client.line());
@@ -146,7 +148,7 @@ impl Peer {
         self.mount_again(interrupt)
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub(super) fn point(&self) -> &Path {
         &self.point
     }
@@ -155,7 +157,8 @@ impl Peer {
         let Some(client) = &self.client else { return Ok(()) };
         let mount = self.mount.insert(Guarded::spawn(client, self.work.path())?);
         let point = &self.point;
-        // Mounted before it is connected, and connected before it knows of any space.
+        // The mount appears before the client is connected, and the client connects before it knows
+        // the free space.
         wait_for(mount, interrupt, "does not mount", |_| {
             mount::is_mounted(point).unwrap_or(false)
                 && fs::symlink_metadata(point).is_ok()
@@ -166,7 +169,7 @@ impl Peer {
     fn unmount(&mut self) -> Result<()> {
         let unmounted = mount::unmount(&self.point);
         let stopped = self.mount.take().map_or(Ok(()), |mut mount| {
-            // It ends by itself.
+            // The client ends by itself after the unmount.
             let ended = mount.wait_end(Duration::from_secs(5));
             ended.map(|_| ()).and(mount.stop())
         });
@@ -175,7 +178,7 @@ impl Peer {
 
     fn shut_down(&mut self) -> Result<()> {
         let unmounted = self.unmount();
-        // The last one started is the first to go.
+        // Servers stop in reverse order of their start.
         let stopped = std::iter::from_fn(|| self.servers.pop()).map(|mut server| server.stop());
         let stopped = stopped.fold(Ok(()), Result::and);
         let made = self.made.take().map_or(Ok(()), |path| fs::remove_dir(&path).map_err(Error::io(path)));
@@ -224,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_programs_are_named() {
         assert_eq!(
             missing(&["sh", "no-such-program"], "some, more").as_deref(),
             Some("there is no no-such-program (packages: some, more)")

@@ -1,7 +1,8 @@
-//! rfs itself, and its null file system: `rfs-server` and `rfs-fuse` as a user would start them.
+//! rfs and its null file system: runs `rfs-server` and `rfs-fuse` as a user would.
 //!
-//! Both run in the foreground as guarded children. The socket and the mount point are in a private directory
-//! and the TCP port is one that the server picks, so several harnesses can run at once.
+//! Both are guarded children in the foreground. The socket and the mount point are in a private
+//! directory, and the server selects a free TCP port, so several harnesses can run at the same
+//! time.
 
 use std::{env, path::Path, time::Duration};
 
@@ -16,21 +17,21 @@ use crate::{
     workdir::WorkDir,
 };
 
-/// How file data travels.
+/// Transport of file data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provider {
-    /// Shared memory, agreed on over a Unix socket.
+    /// Shared memory, set up over a Unix socket.
     Shm,
     /// TCP over loopback.
     Tcp,
     /// RDMA, from a device to itself.
     Rdma,
-    /// Not at all: the FUSE process copies into and out of its own memory.
+    /// None: the FUSE process copies to and from its own memory.
     Null,
 }
 
 impl Provider {
-    /// What its addresses begin with.
+    /// Returns the prefix of its addresses.
     fn scheme(self) -> &'static str {
         match self {
             Provider::Shm | Provider::Null => "unix:",
@@ -39,7 +40,7 @@ impl Provider {
         }
     }
 
-    /// Its name in tables and for `rfs-fuse`.
+    /// Returns the name in tables and for `rfs-fuse`.
     fn name(self) -> &'static str {
         match self {
             Provider::Shm => "shm",
@@ -56,12 +57,13 @@ pub struct Rfs {
     provider: Provider,
     setup: Setup,
     title: String,
-    /// Of the server elsewhere.
+    /// Address of the external server.
     connect: Option<String>,
 }
 
 impl Rfs {
-    /// rfs over that provider. Fails if there are servers elsewhere and none of them is for it.
+    /// Returns rfs over this provider. Fails if there are external servers but none for this
+    /// provider.
     pub fn new(provider: Provider, setup: Setup) -> Result<Self> {
         let scheme = provider.scheme();
         let of_it = |address: &&String| provider != Provider::Null && address.starts_with(scheme);
@@ -82,7 +84,7 @@ impl Rfs {
         Ok(Self { provider, setup, title, connect })
     }
 
-    /// Returns true if the server refuses to listen for this provider without keys, unless it is told so.
+    /// Returns true if the server requires keys or an explicit option to listen for this provider.
     fn provider_needs_consent(&self) -> bool {
         matches!(self.provider, Provider::Tcp | Provider::Rdma)
     }
@@ -103,7 +105,7 @@ impl Rfs {
             .args(self.setup.switches.prefault.then_some("--prefault"))
             .args(self.setup.inodes.map(|inodes| format!("--inodes={inodes}")));
         let mut server = Guarded::spawn(&command, work.path())?;
-        // Memory that is taken ahead of its use takes its time: 256 MiB a second on the slowest machine.
+        // Prefaulting takes time: 256 MiB per second on the slowest machine.
         let limit = START + Duration::from_secs(self.setup.server_memory >> 28);
         let addresses = server.wait_output(interrupt, limit, ready)?;
         let scheme = self.provider.scheme();
@@ -130,7 +132,7 @@ impl Rfs {
     }
 }
 
-/// Addresses of `listening on ADDRESS` lines, once a line that starts with `ready:` has come.
+/// Returns the addresses of `listening on ADDRESS` lines, after a line that begins with `ready:`.
 fn ready(text: &str) -> Option<Vec<String>> {
     let end = text.lines().position(|line| line.starts_with("ready:"))?;
     Some(
@@ -157,7 +159,8 @@ impl Target for Rfs {
 
     fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>> {
         let work = WorkDir::new(&env::temp_dir())?;
-        // From here on an early return drops `started`, which ends and removes what exists already.
+        // From here on, an early return drops `started`, which ends and removes everything that
+        // exists.
         let mut started = Started::new(work, self.connect.clone());
         if self.provider != Provider::Null && self.connect.is_none() {
             let (server, address, line) = self.server(started.work(), interrupt)?;

@@ -1,5 +1,5 @@
-//! sshfs as Debian has it, for comparison: an ssh server of its own on loopback, with keys made for the run, and a directory
-//! on a tmpfs.
+//! sshfs, as packaged by Debian, for comparison: a private ssh server on loopback with keys made
+//! for the run, and a directory on a tmpfs.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use super::{
 use crate::{Error, Result, interrupt::Interrupt, process::Guarded};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// A directory that Debian's sshd wants and that its start script makes.
+/// Directory that Debian's sshd requires and its start script creates.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
 /// sshfs with its files below `tmpfs_dir`.
@@ -24,7 +24,7 @@ pub struct Sshfs {
 }
 
 impl Sshfs {
-    /// With its files below that directory, which should be on a tmpfs.
+    /// Returns a target with its files below `tmpfs_dir`, which should be on a tmpfs.
     pub fn new(tmpfs_dir: PathBuf) -> Self {
         Self { tmpfs_dir }
     }

@@ -1,4 +1,4 @@
-//! A directory in memory without FUSE: what this machine can do at most.
+//! A directory in memory without FUSE: the upper limit of this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub struct Tmpfs {
 }
 
 impl Tmpfs {
-    /// For files of that many bytes together, below `parent`.
+    /// Returns a target for `files` bytes of files, below `parent`.
     pub fn new(files: u64, parent: PathBuf) -> Self {
         Self { files, parent }
     }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn files_that_do_not_fit_are_refused() {
         let target = Tmpfs::new(u64::MAX, std::env::temp_dir());
         let err = target.start(&Interrupt::unset()).err().unwrap();
         assert_eq!(err.exit_code(), 2);
