@@ -338,8 +338,8 @@ impl Mount {
         self.ends()
     }
 
-    /// Unmounts with the shell of `testbed`, which works even while mounts do not respond. The mount
-    /// must not be busy.
+    /// Unmounts with the shell of `testbed`, which works even while mounts do not respond. The
+    /// mount must not be busy.
     pub(crate) fn unmount_by(self, testbed: &mut Testbed<'_>) -> Result<()> {
         testbed.run(&format!("fusermount3 -u -- '{}'", self.point.display()))?;
         self.ends()

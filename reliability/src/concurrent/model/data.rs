@@ -35,8 +35,8 @@ impl State {
 
     /// Writes the part in the first page, if the write spans pages. Returns its length.
     ///
-    /// The kernel sends the unaligned head of a write as a separate request. An operation of another
-    /// mount may get between the two requests.
+    /// The kernel sends the unaligned head of a write as a separate request. An operation of
+    /// another mount may get between the two requests.
     pub(super) fn write_first_page(&mut self, inode: Id, id: Id, at: u64, len: u64) -> u64 {
         let head = (BLOCK - at % BLOCK) % BLOCK;
         if head == 0 || head >= len {
