@@ -3,8 +3,8 @@
 //!
 //! Every output names the provider. Results of software providers show trends; they make no claim
 //! about RDMA hardware. The main modules are [`cli`], [`load`] (a checked load), [`run`] (one run),
-//! [`worker`] (a thread of the load), [`requests`] (submission), [`fleet`] (servers), [`matrix`] and
-//! [`runner`] (combinations and rounds), [`report`] (output), and [`experiment`] (the paper).
+//! [`worker`] (a thread of the load), [`requests`] (submission), [`fleet`] (servers), [`matrix`]
+//! and [`runner`] (combinations and rounds), [`report`] (output), and [`experiment`] (the paper).
 //!
 //! # Concurrency
 //! The main thread starts servers and workers, waits for them, and draws progress. Reported usage

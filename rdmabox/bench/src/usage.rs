@@ -33,7 +33,7 @@ impl Usage {
     }
 
     fn of(who: UsageWho) -> Usage {
-        // getrusage fails only for an invalid `who`.
+        // getrusage fails only for an invalid argument.
         let Ok(usage) = getrusage(who) else { return Usage::default() };
         let number = |value: i64| u64::try_from(value).unwrap_or(0);
         Usage {
