@@ -14,15 +14,15 @@ die() {
     exit 1
 }
 
-# What a script's first comment says is its help: prints it and ends if that is what the argument asks for.
+# Prints the script's first comment as its help and exits, if the argument is -h or --help.
 help_if_asked() {
     [[ $1 == -h || $1 == --help ]] || return 0
-    # shellcheck disable=SC2154  # whoever sources this says where the root is
+    # shellcheck disable=SC2154  # the sourcing script sets root
     sed -n '2,/^[^#]/{/^# shellcheck/d;/^[^#]/d;s/^# \{0,1\}//p}' "$root/ci/${0##*/}"
     exit
 }
 
-# Runs a command as root; says what it was about if that is not possible.
+# Runs a command as root. Prints the command if root is not available.
 as_root() {
     if [[ $(id -u) == 0 ]]; then
         "$@"
@@ -34,7 +34,7 @@ as_root() {
     fi
 }
 
-# Whether a Debian package is installed.
+# Returns success if a Debian package is installed.
 installed() {
     [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
 }
@@ -56,7 +56,7 @@ install_packages() {
         die "cannot install ${missing[*]}"
 }
 
-# The same, but no service that comes along is started: /usr/sbin/policy-rc.d says whether one may be.
+# Installs packages without starting their services: /usr/sbin/policy-rc.d refuses the start.
 install_without_starting() {
     local policy=/usr/sbin/policy-rc.d status=0
     if [[ -e $policy ]]; then
@@ -70,11 +70,12 @@ install_without_starting() {
     return "$status"
 }
 
-# What it takes to build the programs with RDMA: the bindings to libibverbs are generated from its C headers.
+# Packages for a build with RDMA. The bindings to libibverbs are generated from its C headers.
 # shellcheck disable=SC2034  # used by the scripts that read this
 rdma_build_packages=(pkg-config cmake make python3-minimal libclang-dev libibverbs-dev)
 
-# The mirror of the distribution, as this machine's apt is configured: the first URI that serves the suite.
+# The mirror of the distribution, as this machine's apt is configured: the first URI that serves the
+# suite.
 apt_mirror() {
     local suite=$1 files=()
     shopt -s nullglob
@@ -141,7 +142,7 @@ require_cargo() {
     command -v cargo >/dev/null || die "no cargo: install a Rust toolchain (1.88 or later) first"
 }
 
-# Where cargo puts what it builds in this tree.
+# Prints the directory of cargo's output for this tree.
 target_dir() {
     local dir=${CARGO_TARGET_DIR:-target}
     case $dir in
@@ -150,7 +151,7 @@ target_dir() {
     esac
 }
 
-# A tool that ci/setup builds: its own copy, else one in PATH, else only its name.
+# Prints the path of a tool that ci/setup builds: its own copy, or one in PATH, or only its name.
 tool_path() {
     local own
     own=$(target_dir "$1")/tools/bin/$2

@@ -1,16 +1,19 @@
-# What the guest of ci/rdma-vm is made of: Debian's stock kernel, an initramfs, and the programs that this machine has not.
-# Everything is fetched with apt and unpacked in the target directory; nothing of it is installed. Sourced, not run.
+# What the guest of ci/rdma-vm is made of: Debian's stock kernel, an initramfs, and the programs
+# that this machine has not. Everything is fetched with apt and unpacked in the target directory;
+# nothing of it is installed. Sourced, not run.
 # shellcheck shell=bash disable=SC2154  # root, fail: of ci/rdma-vm
 
 # What the host needs.
 guest_host_packages=(cpio kmod qemu-system-x86 util-linux xz-utils)
 guest_cache=$(target_dir "$root")/rdma-vm
-# What is in the guest beside this machine's files and the kernel. Not installed here: some of these start daemons.
+# What is in the guest beside this machine's files and the kernel. Not installed here: some of these
+# start daemons.
 guest_packages=(busybox-static ibverbs-providers ibverbs-utils iproute2 jq kmod nfs-common nfs-kernel-server perftest procps)
 # Needed before this machine's files are there; what comes later is loaded with modprobe.
 early_modules=(virtio_pci 9pnet_virtio 9p overlay)
 
-# Prints the package names, with versions, of the kernel and of all that the guest needs and this machine has not.
+# Prints the package names, with versions, of the kernel and of all that the guest needs and this
+# machine has not.
 wanted_packages() {
     local image
     image=$(apt-cache depends --important linux-image-amd64 2>/dev/null | awk '$1 == "Depends:" && $2 ~ /^linux-image-/ { print $2; exit }')
@@ -21,8 +24,9 @@ wanted_packages() {
         awk '$1 == "Inst" && $3 ~ /^\(/ { print $2 "=" substr($3, 2) }'
 }
 
-# Fetches and unpacks the packages into $guest_cache/files, of which the kernel and an initramfs are made.
-# Made in a directory of its own and put in place at the end: an interrupted run leaves no half of it.
+# Fetches and unpacks the packages into $guest_cache/files, of which the kernel and an initramfs are
+# made. Made in a directory of its own and put in place at the end: an interrupted run leaves no
+# half of it.
 build_guest() {
     local new=$guest_cache/files.new debs=$guest_cache/debs package version name
     command -v apt-get >/dev/null || fail "no apt-get here: there is no other source for the guest's kernel"
@@ -80,7 +84,8 @@ build_initramfs() {
     rm -rf "$tree"
 }
 
-# Changes when what is in the cache has to be made again: by another script, other modules or another system.
+# Changes when what is in the cache has to be made again: by another script, other modules or
+# another system.
 guest_key() {
     {
         cat "$root/ci/guest/files.sh" "$root/ci/guest/init"
@@ -89,7 +94,8 @@ guest_key() {
     } | sha256sum
 }
 
-# make_guest_files REFRESH: makes $guest_cache/files where it is missing or out of date; with REFRESH of the newest kernel.
+# make_guest_files REFRESH: makes $guest_cache/files where it is missing or out of date; with
+# REFRESH of the newest kernel.
 make_guest_files() {
     local lock program
     for program in qemu-system-x86_64 cpio depmod modprobe setpriv; do

@@ -11,8 +11,8 @@ die() {
 # A pipe that both ends of are open, to wait for nothing without a process.
 exec {never}<> <(:)
 
-# wait_listening PID PORT: waits until somebody in the network namespace of a process listens at a TCP port. Fails when the
-# process ends. No process is started for it: that takes long here.
+# wait_listening PID PORT: waits until a process in the network namespace of PID listens at a TCP
+# port. Fails if PID ends. Starts no processes, because starting a process is slow here.
 wait_listening() {
     local hex table
     printf -v hex ':%04X ' "$2"
