@@ -35,8 +35,9 @@ use super::{
 
 /// The handle of the root as this thread opens it. No other one is as large.
 const HANDLE: u64 = u64::MAX;
-/// Nobody is kept waiting longer for one answer.
-const LIMIT: Duration = Duration::from_secs(1);
+/// Upper bound of one wait. After it the barrier has no answer, and a try-lock of another mount may
+/// fail for a lock whose release is on its way.
+const LIMIT: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Default)]
 struct State {
