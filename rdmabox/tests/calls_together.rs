@@ -65,7 +65,7 @@ fn requests(name: &str, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn each_gets_its_reply_however_many_there_are() {
+fn each_of_many_calls_gets_its_own_reply() {
     on_each_provider(LONG, |session, _, _| {
         let mut replies = vec![b"old".to_vec(); 50];
         for count in [0, 1, 2, 16, 17, 100] {
@@ -107,7 +107,7 @@ fn many_threads_call_together_and_alone() {
 
 /// While the replies to many are owed, a call that is waited for finds a place.
 #[test]
-fn they_leave_room_for_a_call() {
+fn started_calls_leave_room_for_a_blocking_call() {
     on_each_provider(LONG, |session, debts, _| {
         thread::scope(|scope| {
             let many = scope.spawn(|| {

@@ -24,7 +24,7 @@ fn wrong_key(base: RemoteAddr) -> RemoteAddr {
 }
 
 /// Returns when every lane that failed has been replaced.
-fn until_mended(session: &Session) {
+fn wait_until_lanes_are_up(session: &Session) {
     loop {
         let stats = session.stats();
         if stats.lane_rebuilds == stats.lane_failures {
@@ -85,7 +85,7 @@ fn a_refused_request_fails_alone_and_others_are_at_most_flushed() {
                 assert_eq!(session.write(wrong_key(at(base, 3 << 20)), &[1; 8]), Err(REFUSED));
             }
         });
-        until_mended(&session);
+        wait_until_lanes_are_up(&session);
         assert_eq!(session.stats().lane_failures, 20);
         assert!(session.is_connected());
         assert_eq!(session.in_flight().0, 0);
@@ -101,7 +101,7 @@ fn alone_it_gets_its_own_status_and_the_next_lane_serves_the_next() {
         session.write(base, &[1; 8]).unwrap();
         assert_eq!(session.fetch_add(at(base, LEN), 1), Err(REFUSED));
         session.write(base, &[2; 8]).unwrap();
-        until_mended(&session);
+        wait_until_lanes_are_up(&session);
         let stats = session.stats();
         assert_eq!((stats.errors, stats.lane_failures, stats.lane_rebuilds), (2, 2, 2));
     });
@@ -118,7 +118,7 @@ fn failures_in_a_row_leave_nothing_behind() {
                 session.write(at(base, i * 8), &(i as u64).to_ne_bytes()).unwrap();
                 assert_eq!(f.memory.load_u64(i * 8), i as u64);
             }
-            until_mended(&session);
+            wait_until_lanes_are_up(&session);
         };
         fail(20);
         let before = descriptors();
@@ -154,7 +154,7 @@ fn with_one_queue_pair_requests_wait_until_it_is_back() {
             assert_eq!(started.wait().unwrap(), (Ok(()), data));
             assert_eq!(receive.recv(), Ok(Ok(())));
         }
-        until_mended(&session);
+        wait_until_lanes_are_up(&session);
         assert_eq!((session.stats().errors, session.stats().lane_failures), (50, 50));
     });
 }
@@ -177,7 +177,7 @@ fn a_merged_request_that_is_refused_fails_its_members_only() {
         assert!(found == data);
         f.memory.read(LEN - 4096, &mut found);
         assert!(found == [0; 4096], "a refused request has no effect");
-        until_mended(&session);
+        wait_until_lanes_are_up(&session);
     });
 }
 
@@ -199,7 +199,7 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
         });
         let outcomes: Vec<_> = writes.into_iter().map(|write| write.wait().unwrap().0).collect();
         assert_eq!(outcomes, expected);
-        until_mended(&session);
+        wait_until_lanes_are_up(&session);
         let took = session.stats().since(&before);
         assert_eq!((took.wqes, took.doorbells, took.merged), (4, 2, 1));
         assert_eq!((took.errors, took.bytes_written, took.lane_failures), (3, 5 * PART as u64, 1));
@@ -216,7 +216,7 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
             reads.into_iter().map(|read| read.wait().unwrap()).unzip();
         assert_eq!(outcomes, expected);
         assert!(found.remove(0) == pattern(PART, 1));
-        until_mended(&session);
+        wait_until_lanes_are_up(&session);
         let took = session.stats().since(&before);
         assert_eq!((took.wqes, took.doorbells, took.merged), (4, 2, 1));
         assert_eq!((took.errors, took.bytes_read, took.lane_failures), (3, PART as u64, 1));
@@ -242,7 +242,7 @@ fn a_write_that_was_flushed_can_be_repeated_and_later_ones_win() {
             while let Err(e) = session.write(base, &last) {
                 assert_eq!(e, RequestError::Flushed);
             }
-            until_mended(&session);
+            wait_until_lanes_are_up(&session);
             let mut found = vec![0; 60_100];
             f.memory.read(0, &mut found);
             assert!(found == last, "round {round}: an earlier write came late");
@@ -328,7 +328,7 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
             .read_then(at(base, 50_000), vec![1; 1000], move |result, buf| send.send((result, buf)).unwrap());
         other.go_on();
         assert_eq!(receive.recv().unwrap(), (Ok(()), vec![0; 1000]));
-        until_mended(&session);
+        wait_until_lanes_are_up(&session);
         session.write(at(base, 0), &[9; 1000]).unwrap();
         let mut back = [0; 1000];
         session.read(at(base, 0), &mut back).unwrap();

@@ -135,7 +135,7 @@ fn call(session: &Session, request: &[u8]) -> Outcome {
 }
 
 #[test]
-fn each_is_carried_out_and_reported_once_and_there_may_be_more_than_places() {
+fn each_started_call_is_executed_and_reported_once() {
     on_each_provider(|f| {
         let requests: Vec<Vec<u8>> = (0..20 * PLACES).map(|i| format!("now {i}").into_bytes()).collect();
         requests.iter().for_each(|request| f.session.start_call(request).unwrap());
@@ -249,7 +249,7 @@ fn many_threads_start_call_and_finish_side_by_side() {
 
 /// Catches a started call that goes as a message where memory would do.
 #[test]
-fn over_shared_memory_a_message_is_sent_only_to_ring() {
+fn over_shared_memory_started_calls_send_messages_only_to_ring() {
     let f = Fixture::new(ProviderKind::Shm, LONG, || {});
     for round in 0..500 {
         (0..=round % PLACES).for_each(|_| f.session.start_call(b"now").unwrap());
@@ -264,7 +264,7 @@ fn over_shared_memory_a_message_is_sent_only_to_ring() {
 }
 
 #[test]
-fn to_finish_is_to_wait_for_what_was_started_before_and_not_for_what_comes_then() {
+fn finish_calls_waits_only_for_calls_started_before() {
     on_each_provider(|f| {
         f.session.start_call(b"first").unwrap();
         let (_, first) = f.debts.recv().unwrap();
@@ -288,7 +288,7 @@ fn to_finish_is_to_wait_for_what_was_started_before_and_not_for_what_comes_then(
 }
 
 #[test]
-fn closing_waits_for_them() {
+fn closing_a_session_waits_for_its_started_calls() {
     on_each_provider(|f| {
         (0..2 * PLACES).for_each(|_| f.session.start_call(b"now").unwrap());
         f.session.close();
@@ -301,7 +301,7 @@ fn closing_waits_for_them() {
 }
 
 #[test]
-fn a_host_that_goes_leaves_them_unanswered() {
+fn a_stopped_host_leaves_started_calls_unanswered() {
     on_each_provider(|f| {
         let Fixture { debts, outcomes, running, session, .. } = f;
         (0..PLACES).for_each(|_| session.start_call(b"x").unwrap());
@@ -324,7 +324,7 @@ fn a_host_that_goes_leaves_them_unanswered() {
 }
 
 #[test]
-fn so_does_one_that_is_killed() {
+fn a_killed_host_leaves_started_calls_unanswered() {
     for provider in providers() {
         let host = HostProcess::start(provider);
         let (options, outcomes) = options(provider, LONG, || {});

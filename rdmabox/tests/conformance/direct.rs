@@ -11,11 +11,11 @@ use rdmabox::verbs::{Access, DirectOp, QpState, RemoteAddr, WcStatus};
 use crate::fixture::{Buf, Config, Pair, Provider, SEND, pair, pattern, signaled, unsignaled, until, write};
 
 conformance! {
-    one_at_a_time_as_if_posted,
+    lone_direct_requests_behave_like_posted_ones,
     refusals_are_those_of_a_post,
-    none_without_a_connection,
-    none_before_what_was_posted,
-    none_after_the_end,
+    no_direct_request_runs_without_a_connection,
+    no_direct_request_overtakes_posted_requests,
+    no_direct_request_runs_after_the_connection_ended,
     regions_that_are_gone_are_refused,
     threads_run_side_by_side,
     the_end_waits_for_what_is_under_way,
@@ -37,7 +37,7 @@ fn is_mapped(config: Config) -> bool {
     config.provider == Provider::Shm
 }
 
-fn one_at_a_time_as_if_posted(config: Config) {
+fn lone_direct_requests_behave_like_posted_ones(config: Config) {
     const LEN: usize = 300_000;
     let pair = pair(config);
     if !is_mapped(config) {
@@ -134,14 +134,14 @@ fn refused(pair: &Pair, buf: &Buf, mut op: DirectOp<'_>, status: WcStatus) {
     pair.assert_quiet();
 }
 
-fn none_without_a_connection(config: Config) {
+fn no_direct_request_runs_without_a_connection(config: Config) {
     let pair = crate::fixture::Setup::new(config).apart();
     let remote = RemoteAddr { addr: 0, rkey: 0 };
     assert_eq!(pair.a.qp.execute_now(&mut DirectOp::Write { remote, data: &[] }), None);
     assert_eq!(pair.a.qp.state(), QpState::Init);
 }
 
-fn none_before_what_was_posted(config: Config) {
+fn no_direct_request_overtakes_posted_requests(config: Config) {
     if !is_mapped(config) {
         return;
     }
@@ -167,7 +167,7 @@ fn none_before_what_was_posted(config: Config) {
     assert_eq!(buf.get(0, 2), [3, 3]);
 }
 
-fn none_after_the_end(config: Config) {
+fn no_direct_request_runs_after_the_connection_ended(config: Config) {
     if !is_mapped(config) {
         return;
     }

@@ -92,7 +92,7 @@ fn floods_of_both_sides_pass_each_other(config: Config) {
             for &(at, len) in ranges {
                 expected[at..at + len].copy_from_slice(&data[at..at + len]);
             }
-            assert!(buf.contents() == expected, "exactly what was asked for has moved");
+            assert!(buf.contents() == expected, "exactly the requested bytes have moved");
             buf.assert_guards();
         }
     }

@@ -52,7 +52,7 @@ fn witness() -> (UnixStream, UnixStream) {
 fn assert_all_closed(mut kept: &UnixStream) {
     until("all copies of a descriptor to be closed", || match kept.read(&mut [0]) {
         Ok(0) => Some(()),
-        Ok(_) => panic!("nobody writes"),
+        Ok(_) => panic!("no peer writes"),
         Err(e) => {
             assert_eq!(e.kind(), ErrorKind::WouldBlock);
             None

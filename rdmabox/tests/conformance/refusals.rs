@@ -235,8 +235,8 @@ fn a_refusal_in_the_middle_of_a_list(config: Config) {
         assert_eq!((wc.wr_id, wc.status), expected);
     }
     pair.assert_quiet();
-    assert!(region.get(0, 256) == source.get(0, 256), "what came before was executed");
-    assert!(region.get(256, LEN - 256) == [0; LEN - 256], "what came after was not");
+    assert!(region.get(0, 256) == source.get(0, 256), "earlier requests were executed");
+    assert!(region.get(256, LEN - 256) == [0; LEN - 256], "later requests were not executed");
     region.assert_guards();
 }
 

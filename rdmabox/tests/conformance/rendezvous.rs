@@ -94,7 +94,7 @@ fn a_peer_that_hangs_up_is_noticed(config: Config) {
         let (stream, mut raw) = Raw::pair(config);
         raw.write(greeting);
         drop(raw);
-        side.qp.connect(stream, PATIENCE).expect_err("nobody is there");
+        side.qp.connect(stream, PATIENCE).expect_err("no peer is there");
         assert_eq!(side.qp.state(), QpState::Err);
         side.pump();
         let wc = side.take_recv().expect("the receive is flushed");

@@ -1,13 +1,10 @@
 //! Started calls whose requests lie in mapped memory, where the host polls them without any
 //! message.
 //!
-//! A parked call costs no message. Threads that make further calls collect its answer. Before a
-//! thread blocks on parked calls it rings the host for each, so that the host answers by message
-//! and wakes it.
-//!
-//! Parking races with waiting. The waiter registers itself, then scans the slots. The parker
-//! records its slot, then checks for waiters. At least one of them sees the other, so no waiter
-//! sleeps over a parked call.
+//! Threads that make further calls collect the answers. Before a thread blocks on parked calls it
+//! rings the host for each, so that the host answers by message and wakes it. The waiter
+//! registers itself, then scans the slots. The parker records its slot, then checks for waiters.
+//! At least one of them sees the other, so no waiter sleeps over a parked call.
 //!
 //! A busy host may not poll memory, although it takes messages. If a call has been parked for
 //! half of its timeout, the next call rings for all parked calls and restarts their timeouts.

@@ -84,7 +84,7 @@ impl Host {
         }
     }
 
-    fn nothing_is_left(&self, slots: usize) {
+    fn assert_no_call_is_stranded(&self, slots: usize) {
         for slot in 0..slots {
             assert_eq!(*self.session.taken[slot].lock(), 1, "the call in slot {slot} waits forever");
         }
@@ -108,7 +108,7 @@ fn a_call_and_a_host_that_goes_to_sleep(fenced: bool) {
         });
         host.call(0, fenced);
         watcher.join().unwrap();
-        host.nothing_is_left(1);
+        host.assert_no_call_is_stranded(1);
     });
 }
 
@@ -133,6 +133,6 @@ fn two_clients_ring_and_none_is_left() {
         });
         host.call(0, true);
         other.join().unwrap();
-        host.nothing_is_left(2);
+        host.assert_no_call_is_stranded(2);
     });
 }
