@@ -1,42 +1,46 @@
-//! The choice of an RDMA device, whether or not this program can use one.
+//! Opens an RDMA device, also in programs that were built without RDMA support.
 //!
-//! [`open`] gives a device where the program was built with the feature `ibverbs` and the machine has one, and says what
-//! is missing everywhere else. Programs are the same on all machines.
+//! [`open`] returns a device if the program was built with the feature `ibverbs` and the machine
+//! has a device. Otherwise it returns an error that names the missing part. So callers need no
+//! conditional compilation.
 
 use std::sync::Arc;
 
 use crate::verbs::Device;
 
-/// Which device, port and address to use. What is `None` is found.
+/// Selection of device, port and address. Fields that are `None` are chosen automatically.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RdmaOptions {
-    /// The kernel's name of the device, such as `mlx5_0` or `rxe0`. `None`: the first one with an active port.
+    /// Kernel name of the device, such as `mlx5_0` or `rxe0`. `None` selects the first device with
+    /// an active port.
     pub device: Option<String>,
-    /// Its port, counted from 1. `None`: the first active one.
+    /// Port number, counted from 1. `None` selects the first active port.
     pub port: Option<u8>,
-    /// The entry of the port's GID table that connections use. `None`: the one of the address over which the peers have found
-    /// each other, else the first of RoCE v2 over IPv4, over IPv6, or any other.
+    /// Index in the port's GID table. `None` selects the GID of the address over which the peers
+    /// connect. If there is none, it selects the first RoCE v2 GID over IPv4, then over IPv6, then
+    /// any GID.
     pub gid_index: Option<u8>,
 }
 
-/// Why there is no RDMA device to use.
+/// Reason why no RDMA device is usable.
 #[derive(Debug, thiserror::Error)]
 pub enum RdmaError {
-    /// The program was built without it.
+    /// The program was built without RDMA support.
     #[error("RDMA is not available: this program was built without the feature `ibverbs`")]
     NotBuilt,
-    /// The machine has nothing that can be used.
+    /// The machine has no usable device or library.
     #[error("RDMA is not available: {0}")]
     NotThere(String),
-    /// What the options ask for does not exist, or does not work.
+    /// The selected device, port or GID does not exist or does not work.
     #[error("{0}")]
     NotUsable(String),
 }
 
-/// Opens the device that the options describe.
+/// Opens the device that the options select.
 ///
 /// # Errors
-/// A text for people: what is missing and how it can be had, or what the machine has instead of what was asked for.
+/// A message for users that names the missing part and how to install it, or the existing devices
+/// if the selected one does not exist.
 pub fn open(options: &RdmaOptions) -> Result<Arc<dyn Device>, RdmaError> {
     #[cfg(feature = "ibverbs")]
     return super::ibverbs::IbvDevice::open(options).map(|device| device as Arc<dyn Device>);

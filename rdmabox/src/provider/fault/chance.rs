@@ -1,21 +1,23 @@
-//! What decides by chance in tests: a seed, and numbers that follow from it. Pure, but for [`seeds`].
+//! Seeded random decisions for tests.
+//!
+//! No I/O, no locks, no clock, except for [`seeds`], which reads the environment.
 
 use std::{
     collections::hash_map::RandomState,
     hash::{BuildHasher, Hasher},
 };
 
-/// Numbers that follow from a seed (SplitMix64).
+/// Pseudo-random numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// The same numbers for the same seed.
+    /// Creates the sequence of `seed`. Equal seeds give equal sequences.
     pub fn new(seed: u64) -> Chance {
         Chance(seed)
     }
 
-    /// The next number, below `limit`, which is not zero.
+    /// Returns the next number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -24,14 +26,14 @@ impl Chance {
         (word ^ word >> 31) % limit
     }
 
-    /// The next place among so many, of which there is one at least.
+    /// Returns the next index into `len` elements; `len` must not be zero.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 }
 
-/// The seeds of a test: eight that are always the same, unless `RDMABOX_FAULT_SEED=N` asks for one or
-/// `RDMABOX_FAULT_SEEDS=COUNT` for so many that nobody has seen.
+/// Returns the seeds of a test: eight fixed seeds by default, one seed with `RDMABOX_FAULT_SEED=N`,
+/// or `COUNT` fresh seeds with `RDMABOX_FAULT_SEEDS=COUNT`.
 pub fn seeds() -> Vec<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match (number("RDMABOX_FAULT_SEED"), number("RDMABOX_FAULT_SEEDS")) {

@@ -1,7 +1,8 @@
-//! Completions that are late, lost, or say that a request failed.
+//! Completion queues that delay, lose or fail completions.
 //!
-//! Threading: as any completion queue. Its lock is held while the queue below is polled and while a queue pair is moved to Err; nothing
-//! below knows of it.
+//! # Concurrency
+//! As for any completion queue. The lock is held while the inner queue is polled and while a queue
+//! pair is moved to Err. The inner objects never call back.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,16 +15,17 @@ use parking_lot::Mutex;
 use super::plan::{Arrival, Plan};
 use crate::verbs::{CompletionQueue, QueuePair, VerbsError, WcStatus, WorkCompletion};
 
-/// For so long nobody sleeps while something is late: lateness is counted in polls.
+/// Maximum duration of a wait while a completion is late, because lateness is counted in polls.
 const NAP: Duration = Duration::from_micros(50);
-/// Completions taken from below at a time.
+/// Maximum number of completions per poll of the inner queue.
 const BATCH: usize = 32;
 
-/// A queue pair's completions that have not been polled.
+/// Unpolled completions of one queue pair.
 #[derive(Debug)]
 struct Line {
     qp_num: u32,
-    /// From which poll on, and what. Only the first one can be taken.
+    /// Completions with the number of the poll from which they can be taken. Only the first
+    /// completion can be taken.
     waiting: VecDeque<(u64, WorkCompletion)>,
 }
 
@@ -31,7 +33,7 @@ struct Line {
 struct State {
     polls: u64,
     lines: Vec<Line>,
-    /// Queue pairs with faults. One that has failed on purpose is `None`.
+    /// Queue pairs with faults; `None` after a deliberate failure.
     watched: HashMap<u32, Option<Weak<dyn QueuePair>>>,
 }
 
@@ -48,14 +50,15 @@ impl State {
         self.lines.iter().all(|line| line.waiting.is_empty())
     }
 
-    /// What becomes of a completion, and from which poll on it can be taken; `None` if it is lost.
+    /// Applies faults to a completion. Returns it with the number of the poll from which it can be
+    /// taken, or `None` if it is lost.
     fn arrives(&mut self, mut wc: WorkCompletion, plan: &Plan) -> Option<(u64, WorkCompletion)> {
         let Some(watched) = self.watched.get_mut(&wc.qp_num) else { return Some((0, wc)) };
         if wc.status != WcStatus::Success {
             return Some((0, wc));
         }
         let Some(qp) = watched else {
-            // Behind a request that failed.
+            // Follows a request that failed.
             wc.status = WcStatus::WrFlushErr;
             return Some((0, wc));
         };
@@ -86,7 +89,7 @@ impl State {
         line.waiting.push_back((ready, wc));
     }
 
-    /// Takes what can be taken, the queue pairs in turn from `first` on.
+    /// Takes available completions of the queue pairs in turn, starting at `first`.
     fn take(&mut self, out: &mut [WorkCompletion], first: usize) -> usize {
         let (mut count, lines) = (0, self.lines.len());
         for at in 0..lines {
@@ -109,12 +112,12 @@ impl FaultCq {
         FaultCq { inner, plan, state: Mutex::default() }
     }
 
-    /// The queue below.
+    /// Returns the inner queue.
     pub(super) fn inner(&self) -> Arc<dyn CompletionQueue> {
         Arc::clone(&self.inner)
     }
 
-    /// Completions of this queue pair have faults.
+    /// Enables faults for the completions of a queue pair.
     pub(super) fn watch(&self, qp: &Arc<dyn QueuePair>) {
         let mut state = self.state.lock();
         state.watched.retain(|_, qp| qp.as_ref().is_none_or(|qp| qp.strong_count() > 0));
@@ -141,7 +144,7 @@ impl CompletionQueue for FaultCq {
             }
         };
         let first = self.plan.first(state.lines.len());
-        // An overrun is told when all has been taken.
+        // An overrun is reported after all completions have been taken.
         match state.take(out, first) {
             0 if state.is_empty() => end,
             count => Ok(count),
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn lateness_holds_up_its_own_queue_pair_only() {
+    fn a_late_completion_delays_its_own_queue_pair_only() {
         let mut state = State::default();
         for (ready, wc) in [(3, wc(1, 10)), (0, wc(1, 11)), (0, wc(2, 20)), (0, wc(2, 21))] {
             state.add(ready, wc);
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_failure_nothing_succeeds_and_others_go_on() {
+    fn after_a_failure_only_other_queue_pairs_succeed() {
         let plan = Arc::new(Plan::new(Faults { failed: 1000, ..Faults::default() }));
         let device = SoftDevice::new().unwrap();
         let cq = FaultCq::new(device.create_cq(4).unwrap(), plan);

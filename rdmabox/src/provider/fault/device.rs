@@ -1,4 +1,4 @@
-//! Devices and protection domains whose objects fail now and then.
+//! Devices and protection domains whose objects inject faults.
 
 use std::{any::Any, io, sync::Arc};
 
@@ -19,7 +19,7 @@ pub struct FaultDevice {
 }
 
 impl FaultDevice {
-    /// On top of `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Device>, plan: Arc<Plan>) -> FaultDevice {
         FaultDevice { inner, plan }
     }
@@ -71,12 +71,12 @@ impl ProtectionDomain for FaultPd {
         if self.plan.refuses() {
             return Err(VerbsError::os("register (on purpose)", io::ErrorKind::OutOfMemory.into()));
         }
-        // SAFETY: the caller promises the same to this domain.
+        // SAFETY: the caller keeps the contract of the inner domain.
         unsafe { self.inner.register_borrowed(addr, length, access) }
     }
 
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
-        // Those for calls take messages.
+        // Queue pairs for calls receive messages.
         let has_faults = self.plan.faults().calls || init.caps.max_recv_wr <= 1;
         let (send_cq, recv_cq) = (own(init.send_cq)?, own(init.recv_cq)?);
         let inner = QpInit { send_cq: send_cq.inner(), recv_cq: recv_cq.inner(), ..init };

@@ -1,34 +1,38 @@
-//! What goes wrong next. Pure, but for the lock.
+//! Decides which fault happens next.
+//!
+//! # Concurrency
+//! Any thread may ask. One lock around the random numbers, held for each number.
 
 use parking_lot::Mutex;
 
 use super::Chance;
 
-/// How often what goes wrong, of a thousand times each.
+/// Frequency of each fault, per thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Makes other decisions.
+    /// Selects the sequence of decisions.
     pub seed: u64,
-    /// Completions that can be polled some polls later only; and as often, another queue pair's come first.
+    /// Completions that become available some polls later. With the same frequency another queue
+    /// pair's completions come first.
     pub late: u16,
-    /// Completions that do not come, although their request was carried out.
+    /// Completions that are lost although their request was executed.
     pub lost: u16,
-    /// Completions that say that their request failed, although it was carried out.
+    /// Completions that report a failure although their request was executed.
     pub failed: u16,
-    /// Posts that take a part of their list.
+    /// Posts that take part of their list.
     pub short: u16,
-    /// Posts behind which the queue pair breaks; and requests on the spot that break it.
+    /// Posts after which the queue pair breaks, and direct executions that break it.
     pub broken: u16,
     /// Registrations of callers' buffers that are refused.
     pub refused: u16,
     /// Network connections that end after some bytes, in either direction.
     pub cut: u16,
-    /// Queue pairs for calls have faults, too: as a rule they end the session.
+    /// Whether queue pairs for calls have faults too, which usually end the session.
     pub calls: bool,
 }
 
 impl Faults {
-    /// Some of each on queue pairs for data.
+    /// Returns a mix of all faults for queue pairs for data.
     pub fn some(seed: u64) -> Faults {
         Faults {
             seed,
@@ -43,7 +47,7 @@ impl Faults {
         }
     }
 
-    /// One kind of fault at a time, or all of them, as the seed says.
+    /// Returns one kind of fault, or all of them, depending on the seed.
     pub fn varied(seed: u64) -> Faults {
         let all = Faults::some(seed);
         let one = Faults { seed, ..Faults::default() };
@@ -59,41 +63,43 @@ impl Faults {
     }
 }
 
-/// What happens to a completion that says that all is well.
+/// Fate of a successful completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     Now,
-    /// After so many polls.
+    /// Available after this number of polls.
     Late(u32),
     Lost,
     Failed,
 }
 
-/// What happens to a post.
+/// Fate of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posting {
     Whole,
-    /// The first so many requests, fewer than all.
+    /// Takes the first requests only, fewer than all.
     Part(usize),
-    /// All of them, and the queue pair breaks.
+    /// Takes all requests, then the queue pair breaks.
     Broken,
 }
 
-/// Where a connection ends.
+/// Position at which a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// Bytes that pass before that.
+    /// Number of bytes that pass before the end.
     pub after: u64,
-    /// Of those that the peer sends, or of those that this side sends.
+    /// True to count bytes from the peer, false to count bytes to the peer.
     pub incoming: bool,
 }
 
-/// Most polls that a completion is late by.
+/// Maximum number of polls by which a completion is late.
 const LATEST: u64 = 40;
-/// Most bytes before a connection ends: the handshake of a queue pair, and some requests.
+/// Maximum number of bytes before a connection ends: the handshake of a queue pair and some
+/// requests.
 const LONGEST: u64 = 96 << 10;
 
-/// The decisions of devices. Those that share it go on with it, one after the other: sessions of one client do not all fail at the same point.
+/// The sequence of decisions of devices. Devices that share a plan continue its sequence, so that
+/// sessions of one client do not all fail at the same point.
 #[derive(Debug)]
 pub struct Plan {
     faults: Faults,
@@ -101,7 +107,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes those that the seed of `faults` says.
+    /// Creates the sequence that the seed of `faults` selects.
     pub fn new(faults: Faults) -> Plan {
         Plan { faults, chance: Mutex::new(Chance::new(faults.seed)) }
     }
@@ -110,7 +116,7 @@ impl Plan {
         &self.faults
     }
 
-    /// A number below `limit`, which is not zero.
+    /// Returns a number below `limit`, which must not be zero.
     fn below(&self, limit: u64) -> u64 {
         self.chance.lock().below(limit)
     }
@@ -128,7 +134,7 @@ impl Plan {
         }
     }
 
-    /// Which of `count` queue pairs comes first.
+    /// Returns which of `count` queue pairs comes first.
     pub(super) fn first(&self, count: usize) -> usize {
         if count > 1 && self.happens(self.faults.late) { self.below(count as u64) as usize } else { 0 }
     }
@@ -163,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_says_all() {
+    fn a_seed_determines_all_decisions() {
         let plan = |seed| Plan::new(Faults::some(seed));
         assert_eq!(decisions(&plan(1)), decisions(&plan(1)));
         assert_ne!(decisions(&plan(1)), decisions(&plan(2)));
     }
 
     #[test]
-    fn what_happens_happens_as_often_as_it_should_and_nothing_else() {
+    fn faults_happen_with_their_frequency_and_no_others_happen() {
         for seed in 0..200 {
             let quiet = Plan::new(Faults { seed, ..Faults::default() });
             assert!(decisions(&quiet).iter().all(|one| *one == (Arrival::Now, Posting::Whole, false, None)));

@@ -1,4 +1,4 @@
-//! Queue pairs that take a part of a list, break, or whose connection is cut.
+//! Queue pairs that take part of a list, break, or lose their connection.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A queue pair with faults, or without if there is no plan.
+/// A queue pair with faults; without a plan it has none.
 #[derive(Debug)]
 pub(super) struct FaultQp {
     inner: Arc<dyn QueuePair>,
@@ -51,7 +51,7 @@ impl QueuePair for FaultQp {
                 let relayed = stream.over(|below| relay::cut(below, cut));
                 Rendezvous::Tls(relayed.map_err(|e| VerbsError::os("relay", e))?)
             }
-            // Handles to memory cannot be relayed.
+            // Memory handles cannot be relayed.
             (stream, _) => stream,
         };
         self.inner.connect(stream, timeout)

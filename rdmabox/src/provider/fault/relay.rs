@@ -1,6 +1,7 @@
-//! A network connection that ends after so many bytes.
+//! A relayed network connection that ends after a given number of bytes.
 //!
-//! Threading: a thread for each direction, which ends with the connection.
+//! # Concurrency
+//! One thread per direction, which ends with the connection.
 
 use std::{
     io::{self, Read, Write},
@@ -10,13 +11,13 @@ use std::{
 
 use super::plan::Cut;
 
-/// Bytes moved at a time.
+/// Size of a read in bytes.
 const BUFFER: usize = 16 << 10;
 
-/// A connection in the place of `peer`, with what goes over that, until the cut.
+/// Returns a connection that replaces `peer` and relays its bytes until the cut.
 ///
 /// # Errors
-/// There are no sockets to be had, or no threads.
+/// The error of creating a socket or a thread.
 pub(super) fn cut(peer: TcpStream, Cut { after, incoming }: Cut) -> io::Result<TcpStream> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let outer = TcpStream::connect(listener.local_addr()?)?;
@@ -39,7 +40,7 @@ pub(super) fn cut(peer: TcpStream, Cut { after, incoming }: Cut) -> io::Result<T
 
 fn start(from: TcpStream, to: TcpStream, limit: u64) -> io::Result<()> {
     thread::Builder::new().name("fault-relay".into()).spawn(move || {
-        // The end of one is the end of the other.
+        // The end of one stream ends the other.
         let _ = forward(&from, &to, limit);
         for stream in [&from, &to] {
             let _ = stream.shutdown(Shutdown::Both);
@@ -67,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_bytes_pass_and_no_more() {
+    fn a_cut_connection_passes_exactly_the_given_bytes() {
         for (after, incoming) in [(0, true), (1, false), (30_000, true), (30_000, false)] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let mut there = listener.accept().unwrap().0;
             let mut here = cut(here, Cut { after, incoming }).unwrap();
             let (from, to) = if incoming { (&mut there, &mut here) } else { (&mut here, &mut there) };
-            // The end may be there before all is said.
+            // The connection may end before all bytes are written.
             let _ = from.write_all(&[7; 30_001]);
             let mut heard = Vec::new();
             let _ = to.read_to_end(&mut heard);

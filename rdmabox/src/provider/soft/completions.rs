@@ -1,8 +1,10 @@
-//! The completions that wait in a queue, and whether somebody is to be woken for the next one.
+//! The entries of a completion queue, and the flag that requests a wakeup.
 //!
-//! Most looks are at a queue in which there is nothing, and those take no lock. Who goes to sleep asks to be woken and looks
-//! once more. A completion that is added just then has to be seen by that look, or to see that it was asked for: so
-//! asking takes the lock that adding takes. Whichever comes second knows of the other.
+//! # Concurrency
+//! Any thread may call any method. `is_empty` lets most polls of an empty queue skip the lock. A
+//! poller arms the queue and polls once more before it sleeps. Arming and adding take the same
+//! lock, so either that poll finds a concurrent completion, or the completion finds the queue armed
+//! and wakes the poller.
 
 use std::{
     collections::VecDeque,
@@ -19,10 +21,11 @@ use crate::{
     verbs::{VerbsError, WorkCompletion},
 };
 
-/// Slots that a send queue has got back, ever. A completion gives slots back when it is polled, as on a device.
+/// Total number of slots that a send queue got back. A completion frees slots when it is polled, as
+/// on a device.
 pub(super) type FreedSlots = Arc<AtomicU32>;
 
-/// A completion with the slots that polling it frees, and the send queue whose they are.
+/// A completion, the number of slots that polling it frees, and the index of their send queue.
 #[derive(Debug)]
 pub(super) struct Cqe {
     pub(super) wc: WorkCompletion,
@@ -34,9 +37,9 @@ pub(super) struct Cqe {
 struct Ring {
     entries: VecDeque<Cqe>,
     overrun: bool,
-    /// Somebody is to be woken.
+    /// True if the next completion must wake a waiter.
     armed: bool,
-    /// The send queues that complete here: a reference in each completion would be counted up and down each time.
+    /// Send queues that complete here. An index in each completion avoids reference counting.
     queues: Slab<FreedSlots>,
 }
 
@@ -44,7 +47,7 @@ struct Ring {
 pub(super) struct Completions {
     depth: usize,
     ring: Mutex<Ring>,
-    /// There is nothing to take, not even bad news. Changed under `ring`.
+    /// True if there is neither an entry nor an overrun. Changes under `ring`.
     is_empty: AtomicBool,
 }
 
@@ -58,12 +61,12 @@ impl Completions {
         self.depth
     }
 
-    /// Makes a send queue known: the number to complete its requests with.
+    /// Registers a send queue and returns its index for [`Cqe::queue`].
     pub(super) fn enter(&self, freed: FreedSlots) -> usize {
         self.ring.lock().queues.insert(freed)
     }
 
-    /// Forgets a send queue. What it completed can still be taken.
+    /// Removes a send queue. Its completions can still be polled.
     pub(super) fn leave(&self, queue: usize) {
         let mut ring = self.ring.lock();
         for cqe in ring.entries.iter_mut().filter(|cqe| cqe.queue == queue) {
@@ -72,7 +75,7 @@ impl Completions {
         ring.queues.remove(queue);
     }
 
-    /// Adds a completion. True if somebody has asked to be woken for it.
+    /// Adds a completion. Returns true if the caller must wake a waiter.
     #[must_use]
     pub(super) fn add(&self, cqe: Cqe) -> bool {
         let mut ring = self.ring.lock();
@@ -85,15 +88,16 @@ impl Completions {
         std::mem::take(&mut ring.armed)
     }
 
-    /// Asks to be woken for what is added from now on. What was added before is found by a look after this.
+    /// Requests a wakeup for the next completion. A poll after this call finds earlier completions.
     pub(super) fn arm(&self) {
         self.ring.lock().armed = true;
     }
 
-    /// Takes what there is, at most as much as fits.
+    /// Takes up to `out.len()` completions.
     ///
     /// # Errors
-    /// [`VerbsError::CqOverrun`] when all that there was room for has been taken.
+    /// [`VerbsError::CqOverrun`] if completions were lost, after all stored completions have been
+    /// taken.
     pub(super) fn take(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         if self.is_empty.load(Ordering::Acquire) {
             return Ok(0);

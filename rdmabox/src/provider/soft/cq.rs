@@ -1,4 +1,4 @@
-//! Completion queues in software.
+//! Completion queues of the software device.
 
 use std::{
     sync::{
@@ -14,16 +14,17 @@ use super::{
 };
 use crate::verbs::{CompletionQueue, VerbsError, WorkCompletion};
 
-/// Of polls that find nothing, each so-many-th lets other threads run: who polls waits, maybe for an engine that has no
-/// core left.
+/// Number of empty polls after which a poller yields its core. The poller may be waiting for an
+/// engine thread that has no core.
 const YIELD_EVERY: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct SoftCq {
     completions: Completions,
-    /// Polls that found nothing.
-    in_vain: AtomicU32,
-    /// Queue pairs that make progress on whoever polls here, and the means to sleep.
+    /// Number of empty polls.
+    empty_polls: AtomicU32,
+    /// Queue pairs that make progress on the thread that polls or waits here, and the descriptors
+    /// to wait on.
     set: Arc<PollSet>,
 }
 
@@ -31,7 +32,7 @@ impl SoftCq {
     pub(crate) fn new(depth: usize) -> Result<SoftCq, VerbsError> {
         Ok(SoftCq {
             completions: Completions::new(depth),
-            in_vain: AtomicU32::new(0),
+            empty_polls: AtomicU32::new(0),
             set: Arc::new(PollSet::new()?),
         })
     }
@@ -40,22 +41,22 @@ impl SoftCq {
         &self.set
     }
 
-    /// Makes a send queue known: the number to complete its requests with.
+    /// Registers a send queue and returns its index for the completions of its requests.
     pub(super) fn enter(&self, freed: FreedSlots) -> usize {
         self.completions.enter(freed)
     }
 
-    /// Forgets a send queue. What it completed can still be polled.
+    /// Removes a send queue. Its completions can still be polled.
     pub(super) fn leave(&self, queue: usize) {
         self.completions.leave(queue);
     }
 
-    /// Adds the completion of a receive and fires the event if one was asked for.
+    /// Adds the completion of a receive and fires the event if the queue is armed.
     pub(crate) fn push_recv(&self, wc: WorkCompletion) {
         self.push(Cqe { wc, frees: 0, queue: 0 });
     }
 
-    /// Adds the completion of a send request, which gives `frees` slots back to `queue`.
+    /// Adds the completion of a send request, which returns `frees` slots to send queue `queue`.
     pub(crate) fn push_send(&self, wc: WorkCompletion, queue: usize, frees: u32) {
         self.push(Cqe { wc, frees, queue });
     }
@@ -73,7 +74,7 @@ impl CompletionQueue for SoftCq {
         if count == 0 && self.set.progress()? {
             count = self.completions.take(out)?;
         }
-        if count == 0 && self.in_vain.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
+        if count == 0 && self.empty_polls.fetch_add(1, Ordering::Relaxed) % YIELD_EVERY == YIELD_EVERY - 1 {
             std::thread::yield_now();
         }
         Ok(count)

@@ -33,29 +33,29 @@ use crate::{
     },
 };
 
-/// Longest message in bytes.
+/// Maximum message length in bytes.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 30;
-/// Most outstanding requests of a work queue.
+/// Maximum number of outstanding requests per work queue.
 pub(crate) const MAX_QP_WR: u32 = 1 << 16;
 const MAX_SGE: u32 = 256;
 const MAX_INLINE: u32 = 1024;
 const MAX_CQE: u32 = 1 << 20;
 
-/// A network card in software.
+/// A software network card.
 #[derive(Debug)]
 pub struct SoftDevice {
     attr: DeviceAttr,
     shared: Arc<Shared>,
 }
 
-/// What protection domains and queue pairs need of their device.
+/// State that protection domains and queue pairs share with their device.
 #[derive(Debug)]
 struct Shared {
     engine: OnceLock<Engine>,
-    /// Held by who starts it: for how long it is to look for work.
+    /// Maximum time that the engine polls before it sleeps. Locked while the engine starts.
     engine_look: Mutex<Duration>,
     next_qp: AtomicU32,
-    /// For peers of this host.
+    /// Descriptor that peers of this host hold; see [`SoftDevice::tether`].
     tether: OnceLock<OwnedFd>,
 }
 
@@ -67,14 +67,14 @@ impl Shared {
         }
         let engine = Engine::start(*look)?;
         let set = Arc::clone(engine.set());
-        // Only one thread can be here.
+        // `engine_look` is locked, so no other thread can set the engine.
         let _ = self.engine.set(engine);
         Ok(set)
     }
 }
 
 impl SoftDevice {
-    /// Makes a device. Its engine thread starts with the first queue pair that needs it.
+    /// Creates a device. Its engine thread starts with the first queue pair that needs it.
     pub fn new() -> Result<Arc<SoftDevice>, VerbsError> {
         let attr = DeviceAttr {
             name: "soft".into(),
@@ -97,13 +97,15 @@ impl SoftDevice {
         Ok(Arc::new(SoftDevice { attr, shared: Arc::new(shared) }))
     }
 
-    /// For how long the engine looks for work at most before it sleeps, if it has not started yet.
+    /// Sets the maximum time that the engine polls before it sleeps. Has no effect after the engine
+    /// has started.
     pub(crate) fn engine_look(&self, look: Duration) {
         *self.shared.engine_look.lock() = look;
     }
 
-    /// Has each peer that maps memory of this device hold a copy of `descriptor` until no request of it can touch that any more: its queue
-    /// pair is in Err, or its process has ended. The first one counts, for queue pairs that connect afterwards.
+    /// Passes a duplicate of `descriptor` to each peer that maps memory of this device. The peer
+    /// holds it until none of its requests can access the memory: its queue pair is in Err, or its
+    /// process has ended. The first call wins; it affects queue pairs that connect later.
     pub(crate) fn tether(&self, descriptor: OwnedFd) {
         let _ = self.shared.tether.set(descriptor);
     }
@@ -128,7 +130,7 @@ impl Device for SoftDevice {
     }
 }
 
-/// Memory that peers of this host have, or get, a handle to.
+/// Memory whose handle peers of this host have or will get.
 #[derive(Debug)]
 struct SharedMemory {
     id: u64,
@@ -173,7 +175,7 @@ impl SoftPd {
         &self.peer_mappings
     }
 
-    /// The descriptor of the region table and its length, for a peer that can map it.
+    /// Returns the descriptor and length of the region table, for a peer that can map it.
     pub(crate) fn table_for_peer(&self, unix: bool) -> Result<Option<(OwnedFd, usize)>, VerbsError> {
         if !unix {
             return Ok(None);
@@ -184,15 +186,16 @@ impl SoftPd {
         Ok(Some((fd, table.memory().len())))
     }
 
-    /// Gives a newly connected peer every handle there is, and those to come.
+    /// Sends a newly connected peer every existing memory handle, and registers it for later
+    /// handles.
     pub(crate) fn share_with(&self, qp: &Weak<SoftQp>) {
         let Some(strong) = qp.upgrade() else { return };
         if let Some(tether) = self.device.tether.get() {
-            // Before any memory, and the peer takes them in this order.
+            // The peer receives descriptors in order, so it has the tether before any memory.
             match tether.try_clone() {
-                Ok(fd) => strong.hand_over(&Header::new(Opcode::Tether, 0), fd),
+                Ok(fd) => strong.send_descriptor(&Header::new(Opcode::Tether, 0), fd),
                 Err(e) => {
-                    log::error!("no descriptor for the tether of a peer, which gets no memory: {e}");
+                    log::error!("duplicating the tether failed, the peer gets no memory: {e}");
                     return;
                 }
             }
@@ -243,7 +246,7 @@ impl SoftPd {
     }
 
     fn deregister(&self, region: &Region) {
-        // In this order: the index may be used again as soon as it is free.
+        // The table entry goes first, because the index may be reused as soon as it is free.
         if region.access.intersects(Access::REMOTE_ANY)
             && let Some(table) = &self.sharing.lock().table
         {
@@ -262,7 +265,8 @@ impl SoftPd {
         let limit = Regions::limit(access) as u64;
         let too_many = VerbsError::Limit { what: "number of memory regions", asked: limit + 1, limit };
         let region = self.regions.insert(addr, length, access, memory.cloned()).ok_or(too_many)?;
-        // A handle that deregisters, even when what follows fails. It cannot fail to upgrade: `self` is borrowed.
+        // This handle deregisters the region if a later step fails. The upgrade cannot fail,
+        // because `self` is borrowed.
         let Some(pd) = self.me.upgrade() else { return Err(VerbsError::Foreign("the protection domain")) };
         let handle = SoftMr { region, pd };
         if let Some(memory) = memory
@@ -297,8 +301,8 @@ fn announce(qp: &SoftQp, memory: &Memory, id: u64, writable: bool) {
     header.arg0 = (memory.len() as u64).into();
     header.arg1 = id.into();
     match memory.peer_fd(writable) {
-        Ok(fd) => qp.hand_over(&header, fd),
-        Err(e) => log::error!("cannot hand memory to a peer, its requests will fail: {e}"),
+        Ok(fd) => qp.send_descriptor(&header, fd),
+        Err(e) => log::error!("cannot pass memory to a peer, its requests will fail: {e}"),
     }
 }
 
@@ -367,7 +371,7 @@ impl SoftPd {
     }
 }
 
-/// A registered region; dropping it deregisters.
+/// A registered region. The drop deregisters it.
 #[derive(Debug)]
 struct SoftMr {
     region: Arc<Region>,
@@ -407,19 +411,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_that_is_told_is_the_one_that_was_met() {
+    fn the_reported_limit_is_the_exceeded_limit() {
         let pd = SoftDevice::new().unwrap().alloc_pd().unwrap();
         let memory = Arc::new(Memory::private(4096).unwrap());
         let register = |access| pd.register(&memory, 0, 8, access);
         let _regions: Vec<_> = (0..4096).map(|_| register(Access::REMOTE_READ).unwrap()).collect();
         assert!(matches!(register(Access::REMOTE_READ), Err(VerbsError::Limit { limit: 4096, .. })));
-        // Those for local use have a table of their own.
+        // Regions for local use have a separate table.
         register(Access::LOCAL_WRITE).unwrap();
     }
 
-    /// A peer that asks for much and reads nothing, as an attacker would.
+    /// A peer that sends many requests and reads no answers, as an attacker would.
     #[test]
-    fn a_peer_that_reads_no_answers_has_few_kept_for_it() {
+    fn few_answers_are_buffered_for_a_peer_that_reads_none() {
         use std::{io::Write, net::TcpStream, time::Instant};
 
         use zerocopy::FromZeros;
@@ -449,7 +453,7 @@ mod tests {
         peer.set_nonblocking(true).unwrap();
         let begin = Instant::now();
         let mut msn = 0;
-        // Until it is not read any more.
+        // Until the queue pair stops reading requests.
         while !qp.must_wait() && qp.tx().answers() <= most && begin.elapsed() < Duration::from_secs(60) {
             let mut read = Header::new(Opcode::Read, msn);
             (read.length, read.rkey, read.addr) = (LEN.into(), region.rkey().into(), region.addr().into());

@@ -1,12 +1,13 @@
-//! One-sided requests on a peer's mapped memory, executed by the poster.
+//! One-sided requests on a peer's mapped memory, executed by the thread that posts them.
 //!
-//! The poster makes the checks that a responder would make, against the peer's table of regions, and then copies
-//! or runs the atomic itself. What the table says is bounded by the mapping, so that a wrong table never makes
-//! this process touch anything but the memory that the peer handed over.
+//! The poster performs the checks of a responder against the peer's table of regions. Then it
+//! copies or runs the atomic itself. All values of the table are checked against the size of the
+//! mapping, so a corrupt table cannot make this process access other memory.
 //!
-//! Requests of one poster take effect in their order also for whoever looks from another processor: a WRITE comes with a fence before
-//! it, a READ with one behind it, and atomics are sequentially consistent. Where processors keep that order by themselves the
-//! fences cost nothing.
+//! # Concurrency
+//! Requests of one poster become visible to other processors in order: a WRITE follows a release
+//! fence, a READ precedes an acquire fence, and atomics are sequentially consistent. Executions
+//! hold `mapped` shared; new memory and the end of the queue pair hold it exclusively.
 
 use std::{
     fs::File,
@@ -26,15 +27,15 @@ use crate::{
     verbs::{Access, RemoteAddr, WcStatus},
 };
 
-/// Memory objects that a peer can hand over.
+/// Maximum number of memory objects that a peer may pass.
 const MAX_MEMORIES: usize = 4096;
 
-/// The mappings of peers' memory of a protection domain. Its queue pairs share them: each mapping has page tables of
-/// its own, to be filled fault by fault.
+/// Mappings of peers' memory in a protection domain. Its queue pairs share them, because each
+/// mapping has its own page tables and page faults.
 #[derive(Debug, Default)]
 pub(crate) struct PeerMappings(Mutex<Vec<(MemoryIdentity, Weak<Memory>)>>);
 
-/// Tells memory objects of this host apart: the identity of the file behind them, and how it is mapped.
+/// Identity of a memory object of this host: its file and how it is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemoryIdentity {
     device: u64,
@@ -59,31 +60,31 @@ impl PeerMappings {
     }
 }
 
-/// The peer's memory, as far as it is mapped here.
+/// The mapped part of the peer's memory.
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     table: Memory,
-    /// By the peer's number for it, in rising order. Held for reading over every execution, so that whoever gets it for
-    /// writing knows that none is under way.
+    /// Mappings in ascending order of the peer's memory number. Held shared during every execution,
+    /// so a writer knows that no execution is in progress.
     mapped: ReaderLock<Vec<(u64, Arc<Memory>)>>,
     mappings: Arc<PeerMappings>,
-    /// What the peer wants to be held until the last execution is over.
+    /// Descriptor that the peer wants held until the last execution has finished.
     tether: Mutex<Option<OwnedFd>>,
 }
 
-/// Requests are being executed on the peer's memory. None of them outlives this.
+/// Access for executing requests on the peer's memory. No execution outlives it.
 #[derive(Debug)]
 pub(crate) struct Executing<'a> {
     table: &'a Memory,
     mapped: ReaderGuard<'a, Vec<(u64, Arc<Memory>)>>,
 }
 
-/// Why a place in the peer's memory cannot be used.
+/// Reason why an address in the peer's memory cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The key, the range or the rights are wrong.
     Access,
-    /// The region is known but its memory has not arrived yet.
+    /// The region exists, but its memory has not arrived yet.
     NotMapped,
 }
 
@@ -96,18 +97,18 @@ impl PeerMemory {
         if len < shared_table::TABLE_LEN {
             return Err(MemoryError::BadHandle("region table is too short"));
         }
-        // However long it is said to be, no more of it is looked at.
+        // Maps only the part that is read, independent of the announced length.
         let table = Memory::from_peer(table, shared_table::TABLE_LEN, false)?;
         let (mapped, tether) = (ReaderLock::default(), Mutex::default());
         Ok(PeerMemory { table, mapped, mappings: Arc::clone(mappings), tether })
     }
 
-    /// True if no further memory is taken from this peer.
+    /// Returns true if no further memory is accepted from this peer.
     pub(crate) fn is_full(&self) -> bool {
         self.mapped.read().len() >= MAX_MEMORIES
     }
 
-    /// Maps memory that arrived; writable if the descriptor is.
+    /// Maps memory that arrived from the peer, for writing if `writable`.
     pub(crate) fn add(&self, id: u64, fd: OwnedFd, len: usize, writable: bool) -> Result<(), MemoryError> {
         let memory = self.mappings.map(fd, len, writable)?;
         let mut mapped = self.mapped.write();
@@ -118,38 +119,40 @@ impl PeerMemory {
         Ok(())
     }
 
-    /// Begins an execution. Blocks while handles arrive or the queue pair ends.
+    /// Starts an execution. Blocks while memory is added or the queue pair ends.
     pub(crate) fn execute(&self) -> Executing<'_> {
         Executing { table: &self.table, mapped: self.mapped.read() }
     }
 
-    /// As [`execute`](Self::execute), but `None` where that would block.
+    /// Like [`execute`](Self::execute), but returns `None` instead of blocking.
     #[inline]
     pub(crate) fn try_execute(&self) -> Option<Executing<'_>> {
         Some(Executing { table: &self.table, mapped: self.mapped.try_read()? })
     }
 
-    /// Holds a descriptor until [`let_go`](Self::let_go). False if there is one already.
-    pub(crate) fn tie(&self, tether: OwnedFd) -> bool {
+    /// Holds a descriptor until [`drop_tether`](Self::drop_tether). Returns false if another is
+    /// held already.
+    pub(crate) fn hold_tether(&self, tether: OwnedFd) -> bool {
         let mut held = self.tether.lock();
         let first = held.is_none();
         held.get_or_insert(tether);
         first
     }
 
-    /// Returns when every execution that was under way is over.
+    /// Blocks until every execution in progress has finished.
     pub(crate) fn await_executions(&self) {
         drop(self.mapped.write());
     }
 
-    /// No execution is under way, and none will be: whoever asks who has the tether need not wait for this one.
-    pub(crate) fn let_go(&self) {
+    /// Drops the tether. The caller guarantees that no execution is in progress or will start, so a
+    /// server that waits for the tether's holders need not wait for this client.
+    pub(crate) fn drop_tether(&self) {
         *self.tether.lock() = None;
     }
 }
 
 impl Executing<'_> {
-    /// Finds `len` bytes at `remote`: the mapping and the offset in it.
+    /// Returns the mapping and the offset of `len` bytes at `remote`.
     #[inline]
     pub(crate) fn locate(
         &self,
@@ -189,9 +192,10 @@ pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
         return;
     }
     for piece in from {
-        // SAFETY: the piece was checked against its region and keeps it mapped; the caller located the whole
-        // length in `memory`. A private mapping and a peer's never overlap; the same shared memory mapped twice
-        // may, at other addresses: then bytes mix, as two requests racing on the same memory would.
+        // SAFETY: the piece was checked against its region and keeps it mapped; the caller located
+        // the whole length in `memory`. A private mapping never overlaps a peer's. Shared memory
+        // that is mapped twice may overlap at other addresses; then bytes mix as with racing
+        // requests.
         unsafe { memory::copy(piece.ptr, memory.ptr(offset), piece.len) };
         offset += piece.len;
     }
@@ -200,12 +204,12 @@ pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
 /// Copies bytes of this process into the peer's memory.
 pub(crate) fn write_bytes(memory: &Memory, offset: usize, bytes: &[u8]) {
     fence(Ordering::Release);
-    // SAFETY: a slice.
+    // SAFETY: the piece is a slice.
     if unsafe { memory.prepare_write(offset, bytes.len(), [(bytes.as_ptr(), bytes.len())].into_iter()) } {
         return;
     }
     if let (Ok(word), true) = (<[u8; 8]>::try_from(bytes), offset.is_multiple_of(8)) {
-        // A word is stored as a whole, over every provider.
+        // An aligned word is stored atomically, as with every provider.
         memory.atomic_u64(offset).store(u64::from_ne_bytes(word), Ordering::Release);
         return;
     }
@@ -221,21 +225,21 @@ pub(crate) fn read_bytes(memory: &Memory, offset: usize, out: &mut [u8]) {
 /// Scatters the peer's memory to `to`.
 pub(crate) fn read(memory: &Memory, mut offset: usize, to: &[Piece]) {
     for piece in to {
-        // SAFETY: as in `write`, with the directions exchanged.
+        // SAFETY: as in `write`, with source and destination exchanged.
         unsafe { memory::copy(memory.ptr(offset), piece.ptr, piece.len) };
         offset += piece.len;
     }
     fence(Ordering::Acquire);
 }
 
-/// An atomic on the peer's memory.
+/// An atomic operation on the peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Atomic {
     CompareSwap { compare: u64, swap: u64 },
     FetchAdd { add: u64 },
 }
 
-/// Runs an atomic on an aligned word and gives its old value.
+/// Runs an atomic on an aligned word and returns its old value.
 pub(crate) fn atomic(memory: &Memory, offset: usize, op: Atomic) -> Result<u64, WcStatus> {
     if !offset.is_multiple_of(8) {
         return Err(WcStatus::RemInvReqErr);
@@ -243,7 +247,7 @@ pub(crate) fn atomic(memory: &Memory, offset: usize, op: Atomic) -> Result<u64, 
     Ok(apply(memory.atomic_u64(offset), op))
 }
 
-/// Runs an atomic.
+/// Runs an atomic and returns the old value.
 pub(crate) fn apply(word: &std::sync::atomic::AtomicU64, op: Atomic) -> u64 {
     match op {
         Atomic::CompareSwap { compare, swap } => {
@@ -267,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_of_a_table_is_mapped_than_is_looked_at() {
+    fn only_the_used_part_of_a_region_table_is_mapped() {
         let long = Memory::shared("table", 1 << 30).unwrap();
         let table = |len| PeerMemory::new(long.peer_fd(false).unwrap(), len, &Arc::default());
         assert_eq!(table(1 << 30).unwrap().table.len(), shared_table::TABLE_LEN);

@@ -1,6 +1,7 @@
-//! The device's own thread: moves the bytes of queue pairs whose processes do not ([`Progress::Engine`]).
+//! The device's thread, which moves the bytes of queue pairs with [`Progress::Engine`].
 //!
-//! It sleeps while nothing arrives, not without having looked for a moment where that pays, and ends with the device.
+//! The thread polls for a limited time after each piece of work, then sleeps in epoll. It ends with
+//! the device.
 //!
 //! [`Progress::Engine`]: crate::verbs::Progress::Engine
 
@@ -25,8 +26,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Looks for work for `look` at most before it sleeps.
-    pub(crate) fn start(look: Duration) -> Result<Engine, VerbsError> {
+    /// Starts the thread. It polls for at most `max_spin` before it sleeps.
+    pub(crate) fn start(max_spin: Duration) -> Result<Engine, VerbsError> {
         let set = Arc::new(PollSet::new()?);
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new()
@@ -34,7 +35,7 @@ impl Engine {
             .spawn({
                 let (set, stop) = (Arc::clone(&set), Arc::clone(&stop));
                 move || {
-                    if let Err(e) = run(&set, &stop, look) {
+                    if let Err(e) = run(&set, &stop, max_spin) {
                         set.fail_all();
                         failure::report(&format!("the thread that moves data stopped: {e}"));
                     }
@@ -49,30 +50,30 @@ impl Engine {
     }
 }
 
-fn run(set: &PollSet, stop: &AtomicBool, look: Duration) -> Result<(), VerbsError> {
-    let mut spin = Spin::new(look);
-    // When the last work was done, and when the last look began.
+fn run(set: &PollSet, stop: &AtomicBool, max_spin: Duration) -> Result<(), VerbsError> {
+    let mut spin = Spin::new(max_spin);
+    // Time of the last work, and time of the last poll.
     let mut worked = Instant::now();
-    let mut looked = worked;
-    // What comes after a pause is work, which may take longer than the pause.
+    let mut polled = worked;
+    // Idle time before the last event, without the time to handle that event, which may be longer.
     let mut idle = Duration::ZERO;
     while !stop.load(Ordering::Acquire) {
         if !spin.limit().is_zero() {
             if set.wait_and(Some(Duration::ZERO), || idle = worked.elapsed())? {
                 spin.found(idle);
                 worked = Instant::now();
-                looked = worked;
+                polled = worked;
                 continue;
             }
             if idle < spin.limit() {
                 std::thread::yield_now();
-                let before = mem::replace(&mut looked, Instant::now());
-                spin.yielded(looked - before);
-                let moved = set.progress_of_last();
-                let idle = mem::replace(&mut looked, Instant::now()) - worked;
+                let before = mem::replace(&mut polled, Instant::now());
+                spin.yielded(polled - before);
+                let moved = set.progress_last_ready();
+                let idle = mem::replace(&mut polled, Instant::now()) - worked;
                 if moved {
                     spin.found(idle);
-                    worked = looked;
+                    worked = polled;
                 }
                 continue;
             }
@@ -80,7 +81,7 @@ fn run(set: &PollSet, stop: &AtomicBool, look: Duration) -> Result<(), VerbsErro
         set.wait_and(None, || idle = worked.elapsed())?;
         spin.slept(idle);
         worked = Instant::now();
-        looked = worked;
+        polled = worked;
     }
     Ok(())
 }
@@ -90,7 +91,8 @@ impl Drop for Engine {
         self.stop.store(true, Ordering::Release);
         self.set.wake();
         if let Some(thread) = self.thread.take() {
-            // The engine itself may hold the last reference to a queue pair and with it to the device.
+            // The engine thread may hold the last reference to a queue pair, and through it to the
+            // device.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }

@@ -1,18 +1,17 @@
-//! A network card in software: the verbs model over stream sockets, and over mapped memory inside a host.
+//! A software network card: the verbs model over stream sockets, and over mapped memory within a
+//! host.
 //!
-//! A connected queue pair is a stream. Over TCP every request is a frame: a list of work requests leaves in one
-//! vectored send whose payload comes straight from registered memory, and the receiving side reads it from the
-//! socket straight into the target region. Over a Unix socket the peers also hand each other their memory
-//! (sealed memfds) and a shared table of regions; READ, WRITE and atomics are then executed by the post itself,
-//! after the checks that a responder would have made, and only messages travel as frames.
+//! A connected queue pair is a stream. Over TCP each request is a frame. A list of work requests
+//! leaves in one vectored send whose payload comes straight from registered memory. The receiver
+//! reads payloads from the socket straight into the target region. Over a Unix socket the peers
+//! also exchange their memory (sealed memfds) and a shared table of regions. Then the post itself
+//! checks and executes READ, WRITE and atomics, and only messages travel as frames.
 //!
-//! Threads: every object may be used from any thread. Bytes move on whichever thread makes progress: an
-//! engine thread of the device, or the thread that polls or waits on a completion queue
+//! # Concurrency
+//! Any thread may use any object. The thread that makes progress moves the bytes: an engine thread
+//! of the device, or a thread that polls or waits on a completion queue
 //! ([`Progress`](crate::verbs::Progress)).
-//!
-//! It knows nothing of the runtime above it, and nothing of files.
 
-mod ahead;
 mod completions;
 mod congestion;
 mod cq;
@@ -22,6 +21,7 @@ mod engine;
 mod poll_set;
 mod post;
 mod qp;
+mod recv_buffer;
 mod regions;
 mod requester;
 mod responder;

@@ -1,4 +1,9 @@
-//! A set of queue pairs whose sockets are waited for together: one per completion queue, one per engine.
+//! A set of queue pairs whose sockets are waited for together: one per completion queue and one per
+//! engine.
+//!
+//! # Concurrency
+//! Any thread may call any method. `members` and `requested` are never held while a member makes
+//! progress, because a member that fails removes itself.
 
 use std::{
     collections::HashMap,
@@ -17,15 +22,15 @@ use smallvec::SmallVec;
 use super::qp::SoftQp;
 use crate::verbs::{QueuePair, VerbsError};
 
-/// Token of the wake descriptor; queue pair numbers start above it.
+/// Token of the wake descriptor. Queue pair numbers are larger.
 const WAKE: u64 = 0;
 const MAX_EVENTS: usize = 32;
-/// The peer has closed its side.
+/// Events that report a closed connection.
 const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
-/// So many sockets are looked at one by one.
+/// Maximum number of members that are polled one by one without epoll.
 const FEW: usize = 2;
 
-/// What a queue pair wants to hear of.
+/// Events for which a queue pair waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Interest {
     pub read: bool,
@@ -38,10 +43,10 @@ pub(crate) struct PollSet {
     wake: OwnedFd,
     members: RwLock<HashMap<u32, Weak<SoftQp>>>,
     count: AtomicUsize,
-    /// Members to be looked at whatever the system says of their sockets, and how many.
-    again: Mutex<SmallVec<[u32; 8]>>,
-    again_count: AtomicUsize,
-    /// The member that had something the last time.
+    /// Members to poll even without a socket event, and their number.
+    requested: Mutex<SmallVec<[u32; 8]>>,
+    requested_count: AtomicUsize,
+    /// Number of the member that was ready last.
     last: AtomicU32,
 }
 
@@ -49,7 +54,7 @@ fn owned(raw: i32, what: &'static str) -> Result<OwnedFd, VerbsError> {
     if raw < 0 {
         return Err(VerbsError::last_os(what));
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor that no other object owns.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
@@ -67,8 +72,8 @@ impl PollSet {
             wake: owned(wake, "eventfd")?,
             members: RwLock::default(),
             count: AtomicUsize::new(0),
-            again: Mutex::default(),
-            again_count: AtomicUsize::new(0),
+            requested: Mutex::default(),
+            requested_count: AtomicUsize::new(0),
             last: AtomicU32::new(0),
         };
         set.control(libc::EPOLL_CTL_ADD, set.wake.as_raw_fd(), WAKE, Interest { read: true, write: false })?;
@@ -78,7 +83,7 @@ impl PollSet {
     fn control(&self, what: i32, fd: i32, token: u64, interest: Interest) -> Result<(), VerbsError> {
         let read = if interest.read { libc::EPOLLIN } else { 0 };
         let write = if interest.write { libc::EPOLLOUT } else { 0 };
-        // The end of the stream is heard of even while nothing is read.
+        // The end of the stream is reported even while nothing is read.
         let events = read | write | libc::EPOLLRDHUP;
         let mut event = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: both descriptors are open and the event outlives the call.
@@ -89,7 +94,7 @@ impl PollSet {
     }
 
     pub(crate) fn add(&self, qp_num: u32, fd: i32, qp: Weak<SoftQp>) -> Result<(), VerbsError> {
-        // An event that comes before its member is found again by the next wait.
+        // The next wait reports an event again that arrives before its member is inserted.
         self.control(libc::EPOLL_CTL_ADD, fd, u64::from(qp_num), Interest { read: true, write: false })?;
         self.members.write().insert(qp_num, qp);
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -105,58 +110,58 @@ impl PollSet {
     pub(crate) fn remove(&self, qp_num: u32, fd: i32) {
         if self.members.write().remove(&qp_num).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
-            // Nothing would be left to undo if it failed.
+            // A failure leaves nothing to undo.
             let _ = self.control(libc::EPOLL_CTL_DEL, fd, u64::from(qp_num), Interest::default());
         }
     }
 
-    /// Makes progress on the members without waiting; true if any byte moved.
+    /// Makes progress on the members without waiting. Returns true if any byte moved.
     pub(crate) fn progress(&self) -> Result<bool, VerbsError> {
         match self.count.load(Ordering::Relaxed) {
             0 => Ok(false),
             1..=FEW => {
-                // Taken out of the lock: one that ends removes itself.
+                // Collected first, because a member that fails removes itself from the map.
                 let members: SmallVec<[Arc<SoftQp>; FEW]> =
                     self.members.read().values().filter_map(Weak::upgrade).collect();
                 let moved = members.iter().fold(false, |moved, qp| qp.progress() | moved);
                 if members.iter().any(|qp| qp.must_wait()) {
-                    // It reads nothing now: only the system knows whether its peer is still there.
+                    // The member reads nothing now, so only epoll reports a disconnect of its peer.
                     return self.serve(0, false, || ());
                 }
                 Ok(moved)
             }
-            // One call tells which of many are worth a look.
+            // With many members, one call reports which are ready.
             _ => self.serve(0, false, || ()),
         }
     }
 
-    /// Makes progress on the member that had something the last time, without asking the system which has: a peer that asks one thing after the
-    /// other asks the next one there. True if any byte moved.
-    pub(crate) fn progress_of_last(&self) -> bool {
+    /// Makes progress on the member that was ready last, without a call to epoll. A peer that
+    /// issues one request after another issues the next one there. Returns true if any byte moved.
+    pub(crate) fn progress_last_ready(&self) -> bool {
         self.member(self.last.load(Ordering::Relaxed)).is_some_and(|qp| qp.progress())
     }
 
-    /// Has the current or next look at the sockets include that member's, whatever the system says of it.
-    pub(crate) fn look_again(&self, qp_num: u32) {
-        let mut again = self.again.lock();
-        if !again.contains(&qp_num) {
-            again.push(qp_num);
-            self.again_count.store(again.len(), Ordering::Release);
+    /// Makes the current or next wait poll this member, even without a socket event.
+    pub(crate) fn request_poll(&self, qp_num: u32) {
+        let mut requested = self.requested.lock();
+        if !requested.contains(&qp_num) {
+            requested.push(qp_num);
+            self.requested_count.store(requested.len(), Ordering::Release);
         }
-        drop(again);
+        drop(requested);
         self.wake();
     }
 
-    /// Those, each once.
-    fn take_again(&self) -> SmallVec<[u32; 8]> {
-        let mut again = self.again.lock();
-        self.again_count.store(0, Ordering::Release);
-        std::mem::take(&mut *again)
+    /// Takes the members to poll, each once.
+    fn take_requested(&self) -> SmallVec<[u32; 8]> {
+        let mut requested = self.requested.lock();
+        self.requested_count.store(0, Ordering::Release);
+        std::mem::take(&mut *requested)
     }
 
-    /// Fails the requests of all members: no thread makes progress on them any more.
+    /// Fails the requests of all members, because no thread makes progress on them any more.
     pub(crate) fn fail_all(&self) {
-        // Out of the lock: a member that ends removes itself.
+        // Collected first, because a member that fails removes itself from the map.
         let members: Vec<Arc<SoftQp>> = self.members.read().values().filter_map(Weak::upgrade).collect();
         members.iter().for_each(|qp| qp.to_error());
     }
@@ -164,16 +169,18 @@ impl PollSet {
     /// Makes the current or next wait return.
     pub(crate) fn wake(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: writes 8 bytes from a live array. It fails only when the counter is full: awake enough.
+        // SAFETY: writes 8 bytes from a live array. It fails only if the counter is full, when the
+        // waiter is awake anyway.
         unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Waits for a socket or a wake, and makes progress on the sockets that are ready. True if there was anything.
+    /// Waits for a socket or a wake, then makes progress on the ready sockets. Returns true if
+    /// there was an event.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, VerbsError> {
         self.wait_and(timeout, || ())
     }
 
-    /// The same, with something to do when the waiting is over, before any progress.
+    /// Like [`wait`](Self::wait), and calls `over` after the waiting and before any progress.
     pub(crate) fn wait_and(
         &self,
         timeout: Option<Duration>,
@@ -181,18 +188,19 @@ impl PollSet {
     ) -> Result<bool, VerbsError> {
         let millis = match timeout {
             None => -1,
-            // Rounded up, so that a wait never returns before its time without an event.
+            // Rounded up, so that a wait without an event never returns early.
             Some(t) => i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
         };
         self.serve(millis, true, over)
     }
 
-    /// Makes progress on the sockets that are ready within so many milliseconds, -1 for any time. A wake ends that, and is used
-    /// up by whoever `waits`; who only looks leaves it to the next wait. `over` is called when the waiting is, before any progress. True if
-    /// there was anything for the caller.
+    /// Makes progress on the sockets that become ready within `millis` milliseconds; -1 means no
+    /// limit. A wake ends the wait. Only a caller that `waits` consumes the wake; a caller that
+    /// polls leaves it to the next wait. Calls `over` after the waiting and before any progress.
+    /// Returns true if there was an event for the caller.
     fn serve(&self, millis: i32, waits: bool, over: impl FnOnce()) -> Result<bool, VerbsError> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
-        // SAFETY: the array outlives the call and has the length given.
+        // SAFETY: the array outlives the call and has the given length.
         let found = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), MAX_EVENTS as i32, millis)
         };
@@ -225,9 +233,9 @@ impl PollSet {
                 }
             }
         }
-        if self.again_count.load(Ordering::Acquire) > 0 {
+        if self.requested_count.load(Ordering::Acquire) > 0 {
             any = true;
-            for qp in self.take_again().into_iter().filter_map(|number| self.member(number)) {
+            for qp in self.take_requested().into_iter().filter_map(|number| self.member(number)) {
                 qp.progress();
             }
         }

@@ -1,8 +1,10 @@
-//! Posting send work requests: checked, then executed on the peer's mapped memory or framed for the wire.
+//! Posts send work requests: checks them, then executes them on mapped memory or frames them for
+//! the wire.
 //!
-//! A request that may not start yet is held, and everything behind it: a fenced one while READs or atomics are under
-//! way, and one on mapped memory while messages before it are, because the responder would not have got to it yet.
-//! Held requests start when the answers come in.
+//! A request that must not start yet is held, together with every request behind it. A fenced
+//! request waits for earlier READs and atomics. A request on mapped memory waits for earlier
+//! messages, because the responder would not have reached it yet. Held requests start when the
+//! answers arrive.
 
 use std::time::{Duration, Instant};
 
@@ -19,17 +21,17 @@ use crate::verbs::{
     WcStatus,
 };
 
-/// How long a post waits for a memory handle that must be on its way.
+/// Maximum time that a post waits for a memory handle that is in transit.
 pub(crate) const HANDLE_WAIT: Duration = Duration::from_secs(2);
 
-/// Payload that is taken at the post, or memory that is used until the completion.
+/// Payload that is copied at the post, or memory that is used until the completion.
 #[derive(Debug)]
 enum Payload<'a> {
     Pieces(Pieces),
     Inline(&'a [u8]),
 }
 
-/// A request whose local side has been checked.
+/// A request whose local elements have been checked.
 #[derive(Debug)]
 struct Checked<'a> {
     wr_id: u64,
@@ -37,11 +39,11 @@ struct Checked<'a> {
     flags: SendFlags,
     len: u64,
     payload: Payload<'a>,
-    /// It will fail with this when its turn comes.
+    /// Status with which the request fails when its turn comes.
     fault: Option<WcStatus>,
 }
 
-/// A request that waits for others.
+/// A request that waits for earlier requests.
 #[derive(Debug)]
 pub(crate) struct Held {
     wr_id: u64,
@@ -112,29 +114,30 @@ impl Checked<'_> {
     }
 }
 
-/// How a request was started.
+/// Result of starting a request.
 enum Started {
-    /// Frames wait to be sent.
+    /// The request's frames wait to be sent.
     Framed,
-    /// It is over, if nothing is before it: true if it failed and was reported.
+    /// The request is complete once all earlier requests are. `failed` if it failed and was
+    /// reported.
     Executed { failed: bool },
 }
 
-/// What a post came to.
+/// Result of a post.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    /// Requests that are on the queue.
+    /// Number of requests on the queue.
     pub count: usize,
-    /// Why the next one is not.
+    /// Reason why the next request was refused.
     pub refused: Option<PostErrorReason>,
-    /// There are frames to send.
+    /// True if there are frames to send.
     pub framed: bool,
-    /// One of them has failed already: the queue pair has to go to Err.
+    /// True if a request has failed, so that the queue pair must go to Err.
     pub failed: bool,
 }
 
 impl SoftQp {
-    /// Queues a list, as far as it goes. Sends nothing.
+    /// Queues the requests of a list up to the first refused one. Sends nothing.
     pub(crate) fn post_list(&self, list: &[SendWr<'_>]) -> Posted {
         let mut posted = Posted { count: 0, refused: None, framed: false, failed: false };
         let mut give_up: Option<Instant> = None;
@@ -154,7 +157,8 @@ impl SoftQp {
         posted
     }
 
-    /// As far as the peer's memory is mapped; true if a handle is missing. With `overdue` that is an error.
+    /// Queues requests while the peer's memory is mapped. Returns true if a memory handle is
+    /// missing. If `overdue`, a missing handle is an error instead.
     fn post_until_missing(&self, list: &[SendWr<'_>], posted: &mut Posted, overdue: bool) -> bool {
         let mut sq = self.sq();
         while let Some(wr) = list.get(posted.count) {
@@ -174,7 +178,7 @@ impl SoftQp {
             let mut checked = self.check_local(&mut sq, wr);
             sq.take_slot();
             let Some(link) = link.filter(|_| !sq.is_poisoned()) else {
-                // Behind whatever has not been reported yet.
+                // Reported behind all unreported requests.
                 checked.fault = Some(WcStatus::WrFlushErr);
                 if sq.holds() {
                     sq.hold(checked.hold());
@@ -206,9 +210,9 @@ impl SoftQp {
         false
     }
 
-    /// Starts what was held, as far as it may start now. True if one of them failed.
+    /// Starts held requests that may start now. Returns true if one of them failed.
     pub(crate) fn release_held(&self, link: &Link, sq: &mut SendQueue) -> bool {
-        // A frame goes out after this one has been dealt with; the receiver's loop sends it.
+        // The receiver's loop sends the frames after the current frame has been processed.
         while let Some(held) = sq.take_held(|sq, held| may_start(sq, link, &held.as_checked())) {
             match self.start(link, sq, held.as_checked()) {
                 Ok(Started::Framed | Started::Executed { failed: false }) => {}
@@ -221,7 +225,7 @@ impl SoftQp {
         false
     }
 
-    /// Checks the local elements.
+    /// Checks the local elements of a request.
     fn check_local<'a>(&self, sq: &mut SendQueue, wr: &SendWr<'a>) -> Checked<'a> {
         let needs = match wr.op {
             SendOp::Send { .. } | SendOp::Write { .. } => Access::empty(),
@@ -242,7 +246,7 @@ impl SoftQp {
         Checked { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, len: wr.byte_len(), payload, fault }
     }
 
-    /// Executes or frames one request. `Err` if the peer's memory is not mapped.
+    /// Executes or frames one request. Returns `Err` if the peer's memory is not mapped.
     fn start(&self, link: &Link, sq: &mut SendQueue, mut wr: Checked<'_>) -> Result<Started, Refused> {
         if let Some(status) = wr.fault {
             return Ok(Started::Executed { failed: sq.push(wr.failed(status)) });
@@ -258,7 +262,8 @@ impl SoftQp {
         }
         let msn = sq.take_msn();
         let mut tx = self.tx();
-        // A message on a Unix socket is always acknowledged: what is behind it may have to wait for that.
+        // A message on a Unix socket is always acknowledged, because later requests may wait for
+        // it.
         let wants_ack = wr.flags.contains(SendFlags::SIGNALED) || link.peer.is_some();
         tx.header(&request_header(&wr, msn, wants_ack));
         let sends = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. });
@@ -287,7 +292,7 @@ impl SoftQp {
             Err(Failed::NotMapped) => return Err(Refused::NotMapped),
         };
         if let (SendOp::Write { imm: Some(imm), .. }, WcStatus::Success) = (wr.op, status) {
-            // The bytes are in place; the peer still has to consume a receive.
+            // The bytes are in place, but the peer still has to consume a receive.
             let msn = sq.take_msn();
             let mut header = Header::new(Opcode::Write, msn);
             header.flags = FLAG_IMM | FLAG_PLACED | FLAG_ACK;
@@ -300,11 +305,13 @@ impl SoftQp {
         Ok(Started::Executed { failed: sq.push(wr.entry(0, Pieces::new(), Some(status))) })
     }
 
-    /// Executes a request that has no place on the queue. `None` if it would not come in its turn, or not at all.
+    /// Executes a request without a slot on the queue. Returns `None` if the request would overtake
+    /// others or cannot execute.
     #[inline]
     pub(crate) fn execute_direct(&self, op: &mut DirectOp<'_>) -> Option<WcStatus> {
         let peer = self.link()?.peer.as_ref()?;
-        // Before the look at the state: who ends the queue pair changes that first, and then waits for executions.
+        // Taken before the state is read. A thread that ends the queue pair changes the state
+        // first, then waits for executions.
         let executing = peer.try_execute()?;
         if self.state() != QpState::Rts || !self.is_idle() || op.byte_len() > MAX_MESSAGE {
             return None;
@@ -312,12 +319,12 @@ impl SoftQp {
         match execute_op(&executing, op) {
             Ok(()) => Some(WcStatus::Success),
             Err(Failed::Status(status)) => Some(status),
-            // Its handle is on the way: a post waits for that.
+            // The memory handle is in transit; a post waits for it.
             Err(Failed::NotMapped) => None,
         }
     }
 
-    /// What a device refuses at the post.
+    /// Returns the reason if a device would refuse the request at the post.
     fn refuses(&self, sq: &SendQueue, wr: &SendWr<'_>) -> Option<PostErrorReason> {
         let caps = self.caps();
         if sq.slots_in_use() >= caps.max_send_wr {
@@ -454,7 +461,7 @@ fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed> {
             atomic(&executing, remote, Atomic::CompareSwap { compare, swap })?
         }
         SendOp::FetchAdd { remote, add } => atomic(&executing, remote, Atomic::FetchAdd { add })?,
-        // Never direct.
+        // Sends are never executed directly.
         SendOp::Send { .. } => return Err(Failed::Status(WcStatus::LocQpOpErr)),
     };
     if let Some(piece) = pieces.first() {
@@ -463,7 +470,7 @@ fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Runs a one-sided request between memory of the caller and the peer's mapped memory.
+/// Runs a one-sided request between the caller's memory and the peer's mapped memory.
 #[inline(always)] // Called from one place.
 fn execute_op(executing: &Executing<'_>, op: &mut DirectOp<'_>) -> Result<(), Failed> {
     match op {
@@ -486,7 +493,7 @@ fn execute_op(executing: &Executing<'_>, op: &mut DirectOp<'_>) -> Result<(), Fa
     Ok(())
 }
 
-/// The old value.
+/// Runs an atomic on the peer's mapped memory and returns the old value.
 fn atomic(executing: &Executing<'_>, remote: RemoteAddr, op: Atomic) -> Result<u64, Failed> {
     if !remote.addr.is_multiple_of(8) {
         return Err(Failed::Status(WcStatus::RemInvReqErr));

@@ -1,9 +1,10 @@
-//! Reliable connected queue pairs in software.
+//! Reliable connected queue pairs of the software device.
 //!
-//! Locks, in the order in which they may be taken: `rx`, `sq`, `tx`; `rq`, `interest` and the peer's memory are leaves. A
-//! post holds `sq` while it queues frames, so that the wire has the order of the send queue, and `tx` while it sends.
-//! The peer's memory is locked for reading while requests are executed on it, and for writing, with `rx`, by handles that
-//! arrive and by the end of the queue pair.
+//! # Concurrency
+//! Any thread may call any method. Lock order: `rx`, `sq`, `tx`; `rq`, `interest` and the peer's
+//! memory are leaves. A post holds `sq` while it queues frames, so that frames are in the order of
+//! the send queue, and `tx` while it sends. Requests hold the peer's memory shared while they
+//! execute. Arriving handles and the end of the queue pair hold it exclusively, under `rx`.
 
 use std::{
     collections::VecDeque,
@@ -38,13 +39,14 @@ use crate::verbs::{
     SendWr, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// Rounds of reading what a peer said before it went.
-const LAST_WORDS: usize = 64;
-/// Returns the number of answers that may wait for the socket before no more requests are taken, at a side that has `own` requests under
-/// way at most.
+/// Maximum number of reads of data that the peer sent before it disconnected.
+const MAX_FINAL_READS: usize = 64;
+/// Returns the maximum number of answers that may wait for the socket before the queue pair stops
+/// taking requests. `own` is the maximum number of its own outstanding requests.
 ///
-/// Of two sides at least one has to read, or both would wait for ever. A side with few requests of its own may stop early: its
-/// peer has few answers for it, fewer than that one's limit, and goes on reading. So a peer that reads nothing costs a host little.
+/// At least one of two sides must keep reading, or both would wait forever. A side with few own
+/// requests may stop early: its peer owes it few answers, below the peer's limit, and keeps
+/// reading. So a peer that reads nothing costs a host little memory.
 pub(super) fn max_answers(own: u32) -> usize {
     match own {
         ..=1 => 128,
@@ -53,17 +55,17 @@ pub(super) fn max_answers(own: u32) -> usize {
     }
 }
 
-/// A connection.
+/// A connection to a peer.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub socket: Socket,
-    /// The peer's memory, inside a host, if it is wanted.
+    /// The peer's memory, if the peer is on this host and this side maps memory.
     pub peer: Option<PeerMemory>,
-    /// Inside a host the two sides hand each other their memory, whoever wants it.
+    /// True if the peers exchange memory handles, which both sides must do if one of them wants to.
     pub shares: bool,
 }
 
-/// The send queue, for the time of the lock.
+/// The locked send queue. Unlocking it updates `idle`.
 pub(crate) struct LockedSendQueue<'a> {
     queue: MutexGuard<'a, SendQueue>,
     idle: &'a AtomicBool,
@@ -85,7 +87,7 @@ impl DerefMut for LockedSendQueue<'_> {
 
 impl Drop for LockedSendQueue<'_> {
     fn drop(&mut self) {
-        // Still locked: what is true now, before anybody can see that a request is done.
+        // The lock is still held, so the flag is correct before a completion becomes visible.
         let idle = self.queue.is_idle();
         if self.idle.load(Ordering::Relaxed) != idle {
             self.idle.store(idle, Ordering::Release);
@@ -97,27 +99,28 @@ impl Drop for LockedSendQueue<'_> {
 pub(crate) struct SoftQp {
     num: u32,
     caps: QpCaps,
-    /// The peer's memory is wanted.
+    /// True if this side maps the peer's memory.
     maps: bool,
     me: Weak<SoftQp>,
     pd: Arc<SoftPd>,
     recv_cq: Arc<SoftCq>,
-    /// Where its socket is waited for.
+    /// Poll sets that wait for the socket.
     sets: SmallVec<[Arc<PollSet>; 2]>,
     state: AtomicU8,
     link: OnceLock<Link>,
     rx: Mutex<Rx>,
     sq: Mutex<SendQueue>,
-    /// Every request that was posted is done. As `sq` was left; its next owner may be changing that.
+    /// True if every posted request was complete when `sq` was last unlocked. The current owner of
+    /// `sq` may be changing that.
     idle: AtomicBool,
     tx: Mutex<Tx>,
     rq: Mutex<VecDeque<PostedRecv>>,
     interest: Mutex<Interest>,
-    /// A message waits for a receive. Changed under `rq`.
+    /// True if a message waits for a receive. Changes under `rq`.
     rnr: AtomicBool,
-    /// Requests wait for the socket to take the answers of earlier ones.
+    /// True if requests wait until the socket has taken earlier answers.
     throttled: AtomicBool,
-    /// The socket would not take everything.
+    /// True if the socket did not take all output.
     tx_waits: AtomicBool,
 }
 
@@ -179,10 +182,10 @@ impl SoftQp {
         self.pd.regions()
     }
 
-    /// Moves what can be moved without waiting. True if any byte moved.
+    /// Moves the bytes that can move without waiting. Returns true if any byte moved.
     pub(crate) fn progress(&self) -> bool {
         let Some(link) = self.link.get() else { return false };
-        // Another thread that holds the lock is making this progress.
+        // A thread that holds the lock makes the progress instead.
         let Some(mut rx) = self.rx.try_lock() else { return false };
         if self.tx_waits.load(Ordering::Acquire) {
             self.flush_tx();
@@ -190,30 +193,32 @@ impl SoftQp {
         let moved = rx.pump(self, link);
         let holds_input = rx.holds_input();
         drop(rx);
-        self.come_back(link, holds_input);
+        self.request_poll(link, holds_input);
         moved
     }
 
-    /// Has the sets look here again if there is something to act on that the system does not tell of. Called by whoever has read,
-    /// when others can: who finds the lock taken before that leaves it to this.
-    fn come_back(&self, link: &Link, holds_input: bool) {
+    /// Makes the poll sets check this queue pair again if it holds input that epoll does not
+    /// report. The caller has released `rx`, because a thread that found `rx` locked relies on this
+    /// check.
+    fn request_poll(&self, link: &Link, holds_input: bool) {
         if (holds_input || link.socket.holds_input()) && !self.must_wait() {
-            self.sets.iter().for_each(|set| set.look_again(self.num));
+            self.sets.iter().for_each(|set| set.request_poll(self.num));
         }
     }
 
-    /// Sends what waits, and adjusts what the sockets are watched for. The end of a broken connection is seen by
-    /// whoever reads next.
+    /// Sends pending output and updates the events that the poll sets watch. The next reader
+    /// detects a broken connection.
     pub(crate) fn flush_tx(&self) {
         let Some(link) = self.link.get() else { return };
         if !self.send_pending(link) {
-            // What the peer sent before it went can still be read; the end of the stream follows.
+            // Data that the peer sent before it disconnected can still be read, followed by the end
+            // of the stream.
             link.socket.shutdown();
         }
         self.update_interest();
     }
 
-    /// Sends what waits; false if the connection is broken.
+    /// Sends pending output. Returns false if the connection is broken.
     fn send_pending(&self, link: &Link) -> bool {
         let mut tx = self.tx.lock();
         if tx.is_empty() && !link.socket.holds_output() {
@@ -222,7 +227,8 @@ impl SoftQp {
         }
         match tx.flush(&link.socket) {
             Ok(done) => {
-                // Before the other: whoever looks between the two has to find that it waits for something.
+                // `throttled` changes before `tx_waits`, so that a reader between the two still
+                // sees a reason to wait.
                 if tx.answers() < max_answers(self.caps.max_send_wr) / 2 {
                     self.throttled.store(false, Ordering::Release);
                 }
@@ -239,7 +245,8 @@ impl SoftQp {
         }
     }
 
-    /// The peer has closed its side. What it had sent is read as usual; a request that cannot be acted on will never be.
+    /// Handles a disconnect of the peer. Data that it sent is read as usual. A request that waits
+    /// for a receive or for output fails, because it can never proceed.
     pub(crate) fn hung_up(&self) {
         let Some(mut rx) = self.rx.try_lock() else { return };
         if rx.is_waiting() {
@@ -247,24 +254,25 @@ impl SoftQp {
         }
     }
 
-    /// True if the socket would not take everything.
+    /// Returns true if the socket did not take all output.
     pub(crate) fn tx_waits(&self) -> bool {
         self.tx_waits.load(Ordering::Acquire)
     }
 
-    /// True while no further request is acted on.
+    /// Returns true while the queue pair takes no further requests.
     pub(crate) fn must_wait(&self) -> bool {
         self.rnr.load(Ordering::Acquire) || self.throttled.load(Ordering::Acquire)
     }
 
-    /// True if the payload of our request `msn`, and of those before it, has left: else an answer to it is a lie, and
-    /// believing it would free memory that is still to be sent. Called with the send queue locked.
+    /// Returns true if the payloads of own requests up to `msn` have been sent. An earlier answer
+    /// is invalid, and accepting it would free memory that is still to be sent. The caller holds
+    /// the send queue's lock.
     pub(crate) fn was_sent(&self, msn: u32) -> bool {
         let tx = self.tx.lock();
         tx.first_unsent().is_none_or(|first| msn.wrapping_sub(first) >= 1 << 31)
     }
 
-    /// Too many answers wait for the socket.
+    /// Returns true if too many answers wait for the socket, and then stops taking requests.
     pub(crate) fn must_wait_for_tx(&self) -> bool {
         let wait = self.tx.lock().answers() >= max_answers(self.caps.max_send_wr);
         if wait {
@@ -277,7 +285,7 @@ impl SoftQp {
     pub(crate) fn update_interest(&self) {
         let Some(link) = self.link.get() else { return };
         let mut current = self.interest.lock();
-        // Read under the lock: whoever comes last applies what is true then.
+        // Read under the lock, so that the last caller applies the current state.
         let wanted = Interest { read: !self.must_wait(), write: self.tx_waits() };
         if *current != wanted {
             *current = wanted;
@@ -295,7 +303,7 @@ impl SoftQp {
         }
     }
 
-    /// Takes the next posted receive; without one, the queue pair waits for the next post.
+    /// Takes the next posted receive. Without one, the queue pair waits for the next post.
     pub(crate) fn take_recv(&self) -> Option<PostedRecv> {
         let mut rq = self.rq.lock();
         let recv = rq.pop_front();
@@ -314,7 +322,7 @@ impl SoftQp {
         });
     }
 
-    /// Refuses a request of the peer: says so, and goes to Err.
+    /// Refuses a request of the peer: sends `nak` and moves to Err.
     pub(crate) fn refuse(&self, rx: &mut Rx, nak: &Header) {
         {
             let mut tx = self.tx.lock();
@@ -326,9 +334,9 @@ impl SoftQp {
         self.enter_error(rx, WcStatus::WrFlushErr, true);
     }
 
-    /// Goes to Err: the first outstanding send request completes with `first`, everything else is flushed, and no
-    /// local memory is touched any more. With `drain` the connection stays readable, so that the peer gets what
-    /// was sent last.
+    /// Moves to Err. The first outstanding send request completes with `first`, and every other
+    /// request is flushed. Local memory is no longer accessed afterwards. With `drain` the
+    /// connection stays readable, so that the peer receives the last output.
     pub(crate) fn enter_error(&self, rx: &mut Rx, first: WcStatus, drain: bool) {
         if self.state.swap(QpState::Err as u8, Ordering::AcqRel) == QpState::Err as u8 {
             return;
@@ -338,12 +346,13 @@ impl SoftQp {
             peer.await_executions();
         }
         let taken = rx.close(drain);
-        // Before any completion: nothing may be sent from memory that its owner has back.
+        // Before any completion, because memory must not be sent after its owner got it back.
         self.tx.lock().close();
         self.sq().fail(first);
         if let Some(peer) = peer {
-            // Not before: who posts has the send queue from his look at the state to the end of the execution.
-            peer.let_go();
+            // After `sq`: a poster holds the send queue from its check of the state to the end of
+            // the execution.
+            peer.drop_tether();
         }
         if let Some(recv) = taken {
             self.complete_recv(recv, WcStatus::WrFlushErr);
@@ -367,8 +376,8 @@ impl SoftQp {
         self.complete_recv(taken, WcStatus::WrFlushErr);
     }
 
-    /// Sends a descriptor to the peer, with the frame that says what it is.
-    pub(crate) fn hand_over(&self, header: &Header, fd: std::os::fd::OwnedFd) {
+    /// Sends a descriptor to the peer, with the frame that describes it.
+    pub(crate) fn send_descriptor(&self, header: &Header, fd: std::os::fd::OwnedFd) {
         let Some(link) = self.link.get() else { return };
         {
             let mut tx = self.tx.lock();
@@ -380,9 +389,9 @@ impl SoftQp {
     }
 
     fn handshake(&self, stream: Rendezvous, timeout: Duration) -> Result<Link, VerbsError> {
-        // Too far away to be told means no limit.
+        // A deadline beyond the clock's range means no limit.
         let deadline = Instant::now().checked_add(timeout);
-        // A side that maps nothing has no use for descriptors.
+        // A side that maps nothing refuses descriptors.
         let socket = Socket::new(stream, timeout, self.maps)?;
         let table = self.pd.table_for_peer(socket.is_unix())?;
         let hello = Hello {
@@ -468,7 +477,7 @@ impl QueuePair for SoftQp {
             }
         }
         if self.state() == QpState::Err {
-            // Broken before it was in the sets: nobody else takes it out.
+            // The queue pair failed before it joined the sets, so no other thread removes it.
             self.leave_sets();
             return Err(VerbsError::PeerGone);
         }
@@ -477,8 +486,8 @@ impl QueuePair for SoftQp {
         }
         self.update_interest();
         if let Some(link) = self.link.get() {
-            // What came with the last bytes of the handshake.
-            self.come_back(link, false);
+            // Handles bytes that arrived with the last bytes of the handshake.
+            self.request_poll(link, false);
         }
         Ok(())
     }
@@ -487,10 +496,10 @@ impl QueuePair for SoftQp {
         let Posted { count: posted, refused, framed, failed } = self.post_list(list);
         if framed && let Some(link) = self.link.get() {
             if !self.send_pending(link) {
-                // Read what the peer said before it went, then fail.
+                // Reads the data that the peer sent before it disconnected, then fails.
                 link.socket.shutdown();
                 let mut rx = self.rx.lock();
-                for _ in 0..LAST_WORDS {
+                for _ in 0..MAX_FINAL_READS {
                     if !rx.pump(self, link) {
                         break;
                     }
@@ -542,13 +551,14 @@ impl QueuePair for SoftQp {
             waiting |= self.rnr.swap(false, Ordering::AcqRel);
         }
         if waiting && let Some(link) = self.link.get() {
-            // A message was waiting for this. Whoever holds the lock may have looked before the receive was there.
+            // A message was waiting for this receive. A thread that holds the lock may have checked
+            // before the receive was posted.
             let mut rx = self.rx.lock();
             rx.pump(self, link);
             let holds_input = rx.holds_input();
             drop(rx);
             self.update_interest();
-            self.come_back(link, holds_input);
+            self.request_poll(link, holds_input);
         }
         result
     }
@@ -587,7 +597,7 @@ impl QueuePair for SoftQp {
             match found {
                 Ok(found) => return Some(found),
                 Err(Refused::Access) => return None,
-                // The region is there, so that the handle of its memory must be on its way.
+                // The region exists, so the handle of its memory must be in transit.
                 Err(Refused::NotMapped) if Instant::now() > give_up => return None,
                 Err(Refused::NotMapped) => {
                     if !self.progress() {

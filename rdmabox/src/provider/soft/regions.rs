@@ -1,10 +1,14 @@
-//! Regions of a protection domain, and the checks that guard them.
+//! Regions of a protection domain, and the access checks on them.
 //!
-//! A key is an index and a tag, so that a key of a region that is gone is never taken for that of its successor (until
-//! the tags of a slot have all been used). Regions with remote rights and purely local ones have separate indices: only
-//! the former take room in the table that peers see. Tags of the former have 19 bits, begin anywhere and are taken in an order
-//! that differs from slot to slot, so that a peer does not know keys of which it was not told: that is no wall, as
-//! protection domains are, but it keeps accidents and guesses out.
+//! A key consists of an index and a tag. So the key of a removed region is not valid for its
+//! successor until the tags of the slot are exhausted. Regions with remote rights and local regions
+//! have separate indices, because only the former occupy the table that peers see. Tags of remote
+//! regions have 19 bits, start at a random value and advance by a random step. A peer can therefore
+//! not easily guess other keys. This prevents accidents; protection domains are the security
+//! boundary.
+//!
+//! # Concurrency
+//! Any thread may call any method. Lookups hold a table's lock shared, changes exclusively.
 
 use std::sync::Arc;
 
@@ -16,17 +20,17 @@ use crate::{
     verbs::{Access, Sge},
 };
 
-/// Marks keys of regions without remote rights.
+/// Marks the keys of regions without remote rights.
 const LOCAL_KEY: u32 = 1 << 31;
-/// Most regions with remote rights at a time.
+/// Maximum number of regions with remote rights.
 pub(crate) const MAX_REMOTE_REGIONS: usize = 4096;
-/// Most regions without.
+/// Maximum number of regions without remote rights.
 pub(crate) const MAX_LOCAL_REGIONS: usize = 1 << 22;
-/// Bits of a tag.
+/// Number of bits of a tag.
 const REMOTE_TAG: u32 = 19;
 const LOCAL_TAG: u32 = 9;
 
-/// Where the region of a key is among those with remote rights; out of reach for keys of others.
+/// Returns the index of a key among the regions with remote rights; out of range for other keys.
 pub(crate) fn remote_index(key: u32) -> usize {
     (key >> REMOTE_TAG) as usize
 }
@@ -42,12 +46,12 @@ pub(crate) struct Region {
     pub length: u64,
     pub access: Access,
     pub key: u32,
-    /// Keeps the bytes mapped. `None` for borrowed memory, whose owner promised to.
+    /// Keeps the bytes mapped. `None` for borrowed memory, whose owner guarantees it.
     pub _memory: Option<Arc<Memory>>,
 }
 
 impl Region {
-    /// Pointer to `len` bytes at `addr`, if they lie inside.
+    /// Returns a pointer to `len` bytes at `addr` if they lie inside the region.
     pub(crate) fn resolve(&self, addr: u64, len: u64) -> Option<*mut u8> {
         let offset = addr.checked_sub(self.addr)?;
         let length = self.length + u64::from(seeded(Fault::RangeUnchecked));
@@ -59,19 +63,19 @@ impl Region {
     }
 }
 
-/// A piece of registered memory that was checked, with what keeps it mapped.
+/// A checked range of registered memory, with its region to keep it mapped.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub ptr: *mut u8,
     pub len: usize,
-    /// Never read: it keeps the bytes mapped.
+    /// Keeps the bytes mapped; never read.
     _region: Arc<Region>,
 }
 
-// SAFETY: a Piece is an address inside memory that `_region` keeps mapped; who may touch the bytes when is the
-// queue pair's business and does not depend on the thread.
+// SAFETY: a Piece is an address inside memory that `_region` keeps mapped. The queue pair controls
+// access to the bytes, independent of the thread.
 unsafe impl Send for Piece {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Piece {}
 
 impl Piece {
@@ -83,9 +87,9 @@ impl Piece {
 
 #[derive(Debug)]
 struct Slot {
-    /// Of the region that is or was here.
+    /// Tag of the current or last region of the slot.
     tag: u32,
-    /// From one tag to the next: odd, so that all are used before one comes again.
+    /// Difference between consecutive tags; odd, so that all tags are used before one repeats.
     step: u32,
     region: Option<Arc<Region>>,
 }
@@ -97,19 +101,19 @@ struct Slots {
 }
 
 impl Slot {
-    /// For keys that go to peers.
+    /// Creates a slot for keys that are sent to peers.
     fn random() -> Slot {
-        // Without randomness keys can be guessed, and are good otherwise.
+        // Without random numbers keys are guessable but otherwise valid.
         let (tag, step) = (getrandom::u32().unwrap_or(0), getrandom::u32().unwrap_or(0) | 1);
         Slot { tag, step, region: None }
     }
 
-    /// For keys that stay here.
+    /// Creates a slot for keys that are used locally only.
     fn counting() -> Slot {
         Slot { tag: 0, step: 1, region: None }
     }
 
-    /// Another tag of so many bits than those before. 0 is none, so that key 0 names nothing.
+    /// Returns the next tag of `bits` bits. A tag is never 0, so that key 0 is invalid.
     fn next_tag(&mut self, bits: u32) -> u32 {
         loop {
             self.tag = self.tag.wrapping_add(self.step) & ((1 << bits) - 1);
@@ -139,12 +143,12 @@ impl Regions {
         if key & LOCAL_KEY == 0 { &self.remote } else { &self.local }
     }
 
-    /// Most regions with such rights at a time.
+    /// Returns the maximum number of regions with such rights.
     pub(crate) fn limit(access: Access) -> usize {
         if access.intersects(Access::REMOTE_ANY) { MAX_REMOTE_REGIONS } else { MAX_LOCAL_REGIONS }
     }
 
-    /// Adds a region. `None` when there is no room.
+    /// Adds a region. Returns `None` if the table is full.
     pub(crate) fn insert(
         &self,
         addr: u64,
@@ -183,7 +187,7 @@ impl Regions {
         }
     }
 
-    /// Checks a peer's access.
+    /// Checks a peer's access and returns the range.
     pub(crate) fn remote(&self, key: u32, addr: u64, len: u64, needs: Access) -> Option<Piece> {
         let slots = self.remote.read();
         let region = slots.get(key)?;
@@ -191,7 +195,7 @@ impl Regions {
         allowed.then(|| Piece::new(region, addr, len))?
     }
 
-    /// Checks a scatter/gather element of this side.
+    /// Checks a local scatter/gather element and returns the range.
     pub(crate) fn local(&self, sge: &Sge, needs: Access) -> Option<Piece> {
         let slots = self.of(sge.lkey).read();
         let region = slots.get(sge.lkey)?;
@@ -206,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_removed_regions_name_nothing_even_when_the_slot_is_used_again() {
+    fn a_key_of_a_removed_region_stays_invalid_when_its_slot_is_reused() {
         let regions = Regions::default();
         let first = regions.insert(0x1000, 16, Access::REMOTE_READ, None).unwrap().key;
         regions.remove(first);
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_slot_come_again_when_all_have_been_used_and_begin_anywhere() {
+    fn keys_of_a_slot_repeat_only_after_all_tags_and_start_at_random() {
         let (remote, local) = (Access::REMOTE_READ, Access::LOCAL_WRITE);
         for (access, bits) in [(remote, REMOTE_TAG), (local, LOCAL_TAG)] {
             let regions = Regions::default();
@@ -237,12 +241,12 @@ mod tests {
         let firsts = (0..4).map(|_| Regions::default().insert(0x1000, 16, remote, None).unwrap().key);
         let firsts: Vec<u32> = firsts.collect();
         assert!(firsts.iter().any(|key| *key != firsts[0]), "{firsts:?}");
-        // The last of each kind fits beside the mark.
+        // The largest index of each kind does not reach the mark.
         assert_eq!((MAX_REMOTE_REGIONS as u32 - 1) << REMOTE_TAG & LOCAL_KEY, 0);
         assert_eq!((MAX_LOCAL_REGIONS as u32 - 1) << LOCAL_TAG & LOCAL_KEY, 0);
     }
 
-    /// What a peer names, and wants to do with it.
+    /// Key, range and access of a peer's request.
     #[derive(Clone, Copy, Debug)]
     struct Guess {
         key: u32,
@@ -251,14 +255,14 @@ mod tests {
         needs: Access,
     }
 
-    /// Regions that somebody guesses at who knows all of their keys, those of before, and where each is.
+    /// Regions for guesses with knowledge of all current and former keys and addresses.
     struct Guessed {
         regions: Regions,
-        /// One after the other, with all rights.
+        /// Adjacent regions with all rights.
         open: Vec<Arc<Region>>,
-        /// Each lacks a right.
+        /// Regions with the right that each lacks.
         closed: Vec<(Arc<Region>, Access)>,
-        /// Keys that were good once, and a range of their successor.
+        /// Former keys, each with the region that now has its slot.
         stale: Vec<(u32, Arc<Region>)>,
     }
 
@@ -275,7 +279,7 @@ mod tests {
             };
             let (mut open, mut stale) = (Vec::new(), Vec::new());
             for _ in 0..16 {
-                // A slot that is free is taken first: all of these are of one.
+                // A free slot is reused first, so all these keys belong to one slot.
                 let former: Vec<u32> = (0..16)
                     .map(|_| {
                         let key = insert(Access::REMOTE_ALL).key;
@@ -292,14 +296,14 @@ mod tests {
             Guessed { regions, open, closed: closed.into(), stale }
         }
 
-        /// What is right: 1 to 4096 bytes that lie inside, with the key of their region.
+        /// Returns a valid access: 1 to 4096 bytes inside the region, with its key.
         fn right(region: &Region, random: [u32; 4]) -> Guess {
             let len = 1 + u64::from(random[0] % 4096);
             let addr = region.addr + u64::from(random[1]) % (region.length - len + 1);
             Guess { key: region.key, addr, len, needs: Access::REMOTE_READ }
         }
 
-        /// One of them, of the `number`th kind, and the name of that.
+        /// Returns a guess of kind `number` and the name of the kind.
         fn guess(&self, number: usize, random: [u32; 4]) -> (&'static str, Guess) {
             let any = random[2] as usize;
             let region = &self.open[any % self.open.len()];
@@ -320,12 +324,12 @@ mod tests {
                     ("behind", Guess { addr: end + u64::from(random[1] % 4096), ..right })
                 }
                 5 => {
-                    // By one byte, up to so many as all but one.
+                    // Exceeds the end by one byte up to the whole length.
                     let over = 1 + u64::from(random[1]) % right.len;
                     ("over the end", Guess { addr: region.addr + region.length - right.len + over, ..right })
                 }
                 6 => {
-                    // What wraps ends inside.
+                    // A wrapping range ends inside the region.
                     let offset = right.addr - region.addr;
                     let len = u64::MAX - u64::from(random[3]) % (offset + 1);
                     ("too long", Guess { addr: right.addr + 1, len, ..right })
@@ -342,10 +346,10 @@ mod tests {
         }
     }
 
-    /// All but the first kind are right but for one thing, so that a check that is left out serves many of them. Only those with
-    /// any key are as the guesses of somebody who knows nothing but where the regions are, to within 4 GiB.
+    /// All kinds but "right" differ from a valid access in one respect, so a missing check accepts
+    /// many of them. "any key" guesses know only the address of the regions, to within 4 GiB.
     #[test]
-    fn a_million_guesses_hit_nothing() {
+    fn a_million_guessed_accesses_are_all_refused() {
         const KINDS: usize = 9;
         let guessed = Guessed::new();
         let mut bytes = vec![0; (16 * KINDS) << 17];
@@ -391,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_key_is_no_remote_key() {
+    fn a_local_key_is_not_a_remote_key() {
         let regions = Regions::default();
         let key = regions.insert(0x1000, 16, Access::LOCAL_WRITE, None).unwrap().key;
         assert!(regions.remote(key, 0x1000, 1, Access::empty()).is_none());

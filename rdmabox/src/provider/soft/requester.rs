@@ -1,4 +1,8 @@
 //! The requester's side of a queue pair: posted send work requests and their completion in order.
+//!
+//! # Concurrency
+//! [`SendQueue`] has no lock of its own; the queue pair locks it. It pushes completions under that
+//! lock.
 
 use std::collections::VecDeque;
 
@@ -8,13 +12,13 @@ use super::{completions::FreedSlots, cq::SoftCq, post::Held, regions::Piece};
 use crate::verbs::{WcOpcode, WcStatus, WorkCompletion};
 use std::sync::{Arc, atomic::Ordering};
 
-/// Vectors of pieces that are kept for use again.
+/// Maximum number of piece vectors that are kept for reuse.
 const MAX_SPARE: usize = 64;
 
 /// Local memory of a request.
 pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 
-/// A request that is not complete, or waits for one before it.
+/// A request that is incomplete or waits for an earlier request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub wr_id: u64,
@@ -22,43 +26,44 @@ pub(crate) struct Entry {
     pub opcode: WcOpcode,
     pub signaled: bool,
     pub byte_len: u32,
-    /// Where a response lands.
+    /// Destination of the response.
     pub landing: Pieces,
-    /// Set when it has been executed here and only waits for its turn.
+    /// Status of a request that was executed locally and waits for earlier requests.
     pub done: Option<WcStatus>,
 }
 
-/// What a response from the peer led to.
+/// Result of a response from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Ok,
-    /// A request failed: the queue pair has to go to Err.
+    /// A request failed; the queue pair must go to Err.
     Failed,
-    /// The peer answered something that was never asked.
-    Nonsense,
+    /// The response does not match any request.
+    ProtocolError,
 }
 
-/// The send queue. Completions are pushed while it is locked, so that they keep their order.
+/// The send queue. Completions are pushed while it is locked, so they keep their order.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     qp_num: u32,
     cq: Arc<SoftCq>,
-    /// What the completion queue knows it by.
+    /// Index of this queue in the completion queue.
     number: usize,
-    /// Slots taken, and slots given back, ever. Both wrap.
+    /// Total number of slots taken; wraps, as does `freed`.
     taken: u32,
     freed: FreedSlots,
     next_msn: u32,
     outstanding: VecDeque<Entry>,
-    /// READs and atomics among them.
+    /// Number of READs and atomics in `outstanding`.
     responses: usize,
-    /// Requests that may not start yet, in order.
+    /// Requests that must not start yet, in order.
     held: VecDeque<Held>,
-    /// Unsignaled requests that succeeded since the last completion; the next one frees their slots.
+    /// Unsignaled requests that succeeded since the last completion. The next completion frees
+    /// their slots.
     unreported: u32,
-    /// Room for the pieces of requests that have many, to be used again.
+    /// Piece vectors of requests with many pieces, for reuse.
     spare: Vec<Pieces>,
-    /// A request has failed: whatever is posted behind it is flushed.
+    /// True after a request failed: later requests are flushed.
     poisoned: bool,
 }
 
@@ -85,7 +90,7 @@ impl SendQueue {
         self.poisoned
     }
 
-    /// Room for `count` pieces.
+    /// Returns an empty vector for `count` pieces.
     pub(crate) fn room_for(&mut self, count: usize) -> Pieces {
         match count > Pieces::new().inline_size() {
             true => self.spare.pop().unwrap_or_else(|| Pieces::with_capacity(count)),
@@ -93,7 +98,7 @@ impl SendQueue {
         }
     }
 
-    /// Takes back what [`room_for`](Self::room_for) gave; the memory is let go.
+    /// Drops the pieces and keeps the vector for [`room_for`](Self::room_for).
     pub(crate) fn take_back(&mut self, mut pieces: Pieces) {
         if pieces.spilled() && self.spare.len() < MAX_SPARE {
             pieces.clear();
@@ -101,7 +106,7 @@ impl SendQueue {
         }
     }
 
-    /// Slots that are not free.
+    /// Returns the number of slots in use.
     pub(crate) fn slots_in_use(&self) -> u32 {
         self.taken.wrapping_sub(self.freed.load(Ordering::Acquire))
     }
@@ -120,7 +125,7 @@ impl SendQueue {
         msn
     }
 
-    /// Adds a request. True if it failed and was reported already.
+    /// Adds a request. Returns true if it failed and was reported.
     pub(crate) fn push(&mut self, entry: Entry) -> bool {
         match entry.done {
             Some(status) => {
@@ -139,22 +144,22 @@ impl SendQueue {
         false
     }
 
-    /// True while a request waits for the peer.
+    /// Returns true while a request waits for the peer.
     pub(crate) fn awaits_peer(&self) -> bool {
         !self.outstanding.is_empty()
     }
 
-    /// True while a READ or an atomic waits for its answer.
+    /// Returns true while a READ or an atomic waits for its response.
     pub(crate) fn awaits_response(&self) -> bool {
         self.responses > 0
     }
 
-    /// True if every request that was posted is done.
+    /// Returns true if every posted request is complete.
     pub(crate) fn is_idle(&self) -> bool {
         self.outstanding.is_empty() && self.held.is_empty()
     }
 
-    /// True if requests are held: whatever is posted is held, too.
+    /// Returns true if requests are held. New requests must then be held too.
     pub(crate) fn holds(&self) -> bool {
         !self.held.is_empty()
     }
@@ -163,7 +168,7 @@ impl SendQueue {
         self.held.push_back(held);
     }
 
-    /// The first request that is held, if it may start.
+    /// Takes the first held request if it may start.
     pub(crate) fn take_held(&mut self, may_start: impl Fn(&SendQueue, &Held) -> bool) -> Option<Held> {
         let held = self.held.pop_front()?;
         if may_start(self, &held) {
@@ -181,7 +186,7 @@ impl SendQueue {
         Some(entry)
     }
 
-    /// Flushes a request that was posted when it was too late, in its turn.
+    /// Flushes a request that was posted after a failure, behind all earlier requests.
     pub(crate) fn flush(&mut self, flushed: Entry) {
         if self.outstanding.is_empty() {
             self.report(&flushed, WcStatus::WrFlushErr);
@@ -190,7 +195,7 @@ impl SendQueue {
         }
     }
 
-    /// Reports a request that is flushed at once.
+    /// Reports a request as flushed immediately.
     fn flush_now(&mut self, wr_id: u64, opcode: WcOpcode) {
         let entry = Entry {
             wr_id,
@@ -221,8 +226,8 @@ impl SendQueue {
         self.cq.push_send(wc, self.number, freed);
     }
 
-    /// Completes what was executed here and is first in line now.
-    fn settle(&mut self) -> Outcome {
+    /// Completes requests at the front that were executed locally.
+    fn complete_executed(&mut self) -> Outcome {
         while let Some(status) = self.outstanding.front().and_then(|e| e.done) {
             if let Some(entry) = self.pop() {
                 self.report(&entry, status);
@@ -235,7 +240,7 @@ impl SendQueue {
     }
 
     fn front_is_up_to(&self, msn: u32) -> bool {
-        // Sequence numbers wrap; far fewer than half of them are ever outstanding.
+        // Sequence numbers wrap. Far fewer than half of them are outstanding at any time.
         self.outstanding.front().is_some_and(|e| msn.wrapping_sub(e.msn) < 1 << 31)
     }
 
@@ -243,15 +248,15 @@ impl SendQueue {
         self.next_msn.wrapping_sub(msn).wrapping_sub(1) < 1 << 31
     }
 
-    /// Everything up to and including `msn` is done at the peer. Requests that wait for a response of their own
-    /// cannot be acknowledged this way.
+    /// Completes every request up to and including `msn`. Requests with their own response cannot
+    /// be acknowledged this way.
     pub(crate) fn acked(&mut self, msn: u32) -> Outcome {
         if !self.was_posted(msn) {
-            return Outcome::Nonsense;
+            return Outcome::ProtocolError;
         }
         while self.front_is_up_to(msn) {
             if self.outstanding.front().is_some_and(|e| e.done.is_none() && expects_response(e.opcode)) {
-                return Outcome::Nonsense;
+                return Outcome::ProtocolError;
             }
             let Some(entry) = self.pop() else { break };
             let status = entry.done.unwrap_or(WcStatus::Success);
@@ -260,29 +265,30 @@ impl SendQueue {
                 return Outcome::Failed;
             }
         }
-        self.settle()
+        self.complete_executed()
     }
 
-    /// The peer refused `msn`; everything before it is done.
+    /// Handles the refusal of `msn`. Every earlier request is complete.
     pub(crate) fn refused(&mut self, msn: u32, status: WcStatus) -> Outcome {
         if !self.was_posted(msn) {
-            return Outcome::Nonsense;
+            return Outcome::ProtocolError;
         }
         match self.acked(msn.wrapping_sub(1)) {
             Outcome::Ok => {}
             other => return other,
         }
         if !self.outstanding.front().is_some_and(|e| e.msn == msn && e.done.is_none()) {
-            return Outcome::Nonsense;
+            return Outcome::ProtocolError;
         }
-        let Some(entry) = self.pop() else { return Outcome::Nonsense };
-        // A refusal is never a success, whatever the peer calls it.
+        let Some(entry) = self.pop() else { return Outcome::ProtocolError };
+        // A refusal is never a success, even if the peer sends that status.
         let status = if status == WcStatus::Success { WcStatus::GeneralErr } else { status };
         self.report(&entry, status);
         Outcome::Failed
     }
 
-    /// A response to `msn` of `len` bytes begins: where it lands. Asked once for each request.
+    /// Returns the destination of the response to `msn`, which has `len` bytes. Called once per
+    /// request.
     pub(crate) fn response(&mut self, msn: u32, len: u32, opcodes: &[WcOpcode]) -> Result<Pieces, Outcome> {
         if self.outstanding.front().is_some_and(|e| e.msn != msn) {
             match self.acked(msn.wrapping_sub(1)) {
@@ -296,27 +302,28 @@ impl SendQueue {
             {
                 Ok(std::mem::take(&mut e.landing))
             }
-            _ => Err(Outcome::Nonsense),
+            _ => Err(Outcome::ProtocolError),
         }
     }
 
-    /// The response to the first request in line has landed where [`response`](Self::response) said.
+    /// Completes the first request, whose response has been stored where
+    /// [`response`](Self::response) said.
     pub(crate) fn response_done(&mut self, landing: Pieces) -> Outcome {
         self.take_back(landing);
         if let Some(entry) = self.pop() {
             self.report(&entry, WcStatus::Success);
         }
-        self.settle()
+        self.complete_executed()
     }
 
-    /// Everything that is left fails: the first request with `first`, the others flushed.
+    /// Fails every remaining request: the first with `first`, the others flushed.
     pub(crate) fn fail(&mut self, first: WcStatus) {
         self.poisoned = true;
         let mut failed = false;
         while let Some(entry) = self.pop() {
             let status = match entry.done {
                 _ if failed => WcStatus::WrFlushErr,
-                // Executed, or found wrong, before the failure, and first in line.
+                // Executed or found invalid before the failure, and first in the queue.
                 Some(own) => own,
                 None => first,
             };

@@ -1,4 +1,4 @@
-//! What a frame from the peer leads to: the responder's side of requests, and answers to ours.
+//! Handles frames from the peer: executes its requests and processes the answers to own requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,25 +16,26 @@ use super::{
 use crate::verbs::{Access, WcOpcode, WcStatus};
 
 impl SoftQp {
-    /// Decides what a header means. Payload, if any, has not been read.
+    /// Decides how to handle a header. Its payload has not been read yet.
     pub(crate) fn dispatch(&self, rx: &mut Rx, link: &Link, header: &Header) -> Action {
         let Some(opcode) = Opcode::from_code(header.opcode) else {
-            return Action::Nonsense("unknown kind of frame");
+            return Action::ProtocolError("unknown kind of frame");
         };
         let payload = matches!(opcode, Opcode::Send | Opcode::Write | Opcode::ReadResponse);
         if !payload && header.payload_len.get() != 0 {
-            return Action::Nonsense("payload on a frame that has none");
+            return Action::ProtocolError("payload on a frame that has none");
         }
         if u64::from(header.payload_len.get()) > super::device::MAX_MESSAGE {
-            return Action::Nonsense("message longer than the limit");
+            return Action::ProtocolError("message longer than the limit");
         }
         match opcode {
             Opcode::Send | Opcode::Write | Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => {
                 let msn = header.msn.get();
                 if msn != rx.expected_msn {
-                    return Action::Nonsense("request out of sequence");
+                    return Action::ProtocolError("request out of sequence");
                 }
-                // Every request can lead to an answer; a peer that takes none gets no further.
+                // Every request may cause an answer, so a peer that reads no answers is not served
+                // further.
                 if self.must_wait_for_tx() {
                     return Action::NotReady;
                 }
@@ -58,9 +59,11 @@ impl SoftQp {
                 {
                     let _sq = self.sq();
                     if !self.was_sent(msn.wrapping_sub(1)) {
-                        return Action::Nonsense("refusal of a request before which others were not sent");
+                        return Action::ProtocolError(
+                            "refusal of a request before which others were not sent",
+                        );
                     }
-                    // Nothing is sent any more, before any completion lets memory go.
+                    // Stops sending before a completion releases memory.
                     self.tx().close();
                 }
                 let status = WcStatus::from_code(u32::from(header.status));
@@ -70,7 +73,7 @@ impl SoftQp {
                 let (msn, len) = (header.msn.get(), header.payload_len.get());
                 let mut sq = self.sq();
                 if !self.was_sent(msn) {
-                    return Action::Nonsense("answer to a request that was not sent");
+                    return Action::ProtocolError("answer to a request that was not sent");
                 }
                 match sq.response(msn, len, &[WcOpcode::RdmaRead]) {
                     Ok(pieces) => Action::Land(Landing::new(pieces, len as usize, Then::ReadDone(msn))),
@@ -93,7 +96,7 @@ impl SoftQp {
         }
     }
 
-    /// Takes an answer to request `msn` of ours, and starts what waited for it.
+    /// Processes an answer to own request `msn` and starts the requests that waited for it.
     pub(crate) fn answered(
         &self,
         link: &Link,
@@ -102,7 +105,7 @@ impl SoftQp {
     ) -> Outcome {
         let mut sq = self.sq();
         if !self.was_sent(msn) {
-            return Outcome::Nonsense;
+            return Outcome::ProtocolError;
         }
         match take(&mut sq) {
             Outcome::Ok if sq.holds() && self.release_held(link, &mut sq) => Outcome::Failed,
@@ -140,7 +143,7 @@ impl SoftQp {
         let len = header.payload_len.get();
         let placed = header.flags & FLAG_PLACED != 0;
         if placed && (!link.shares || len != 0 || header.arg0.get() > super::device::MAX_MESSAGE) {
-            return Action::Nonsense("payload placed by a peer that cannot have done so");
+            return Action::ProtocolError("payload placed by a peer that cannot have done so");
         }
         let mut pieces = Pieces::new();
         if len > 0 {
@@ -215,23 +218,23 @@ impl SoftQp {
 
     fn on_memory(&self, rx: &mut Rx, link: &Link, header: &Header) -> Action {
         if !link.shares {
-            return Action::Nonsense("memory handle on a connection that carries none");
+            return Action::ProtocolError("memory handle on a connection that carries none");
         }
-        // A side that maps nothing has not taken the handle.
+        // A side that maps nothing has refused the handle.
         let Some(peer) = &link.peer else { return Action::Next };
         if rx.descriptors.len() != 1 || peer.is_full() {
-            return Action::Nonsense("memory frame without its one handle, or one too many");
+            return Action::ProtocolError("memory frame without its one handle, or one too many");
         }
         let fd = rx.descriptors.remove(0);
         let Ok(len) = usize::try_from(header.arg0.get()) else {
-            return Action::Nonsense("memory too long to map");
+            return Action::ProtocolError("memory too long to map");
         };
         let writable = header.flags & FLAG_PLACED != 0;
         match peer.add(header.arg1.get(), fd, len, writable) {
             Ok(()) => Action::Next,
             Err(e) => {
                 log::warn!("queue pair {}: {e}", self.number());
-                Action::Nonsense("unusable memory handle")
+                Action::ProtocolError("unusable memory handle")
             }
         }
     }
@@ -239,18 +242,20 @@ impl SoftQp {
     fn on_tether(&self, rx: &mut Rx, link: &Link) -> Action {
         match (link.shares, &link.peer) {
             (true, None) => Action::Next,
-            (true, Some(peer)) if rx.descriptors.len() == 1 => match peer.tie(rx.descriptors.remove(0)) {
-                true => Action::Next,
-                false => Action::Nonsense("a second tether"),
-            },
-            _ => Action::Nonsense("a tether without its one descriptor"),
+            (true, Some(peer)) if rx.descriptors.len() == 1 => {
+                match peer.hold_tether(rx.descriptors.remove(0)) {
+                    true => Action::Next,
+                    false => Action::ProtocolError("a second tether"),
+                }
+            }
+            _ => Action::ProtocolError("a tether without its one descriptor"),
         }
     }
 }
 
 fn word(piece: &Piece) -> &AtomicU64 {
     debug_assert_eq!(piece.len, 8);
-    // SAFETY: 8 checked bytes of a region that the piece keeps mapped; the address was checked to be aligned;
+    // SAFETY: 8 checked bytes of a region that the piece keeps mapped, at an aligned address.
     // AtomicU64 allows concurrent modification.
     unsafe { AtomicU64::from_ptr(piece.ptr.cast()) }
 }
@@ -259,11 +264,11 @@ fn from_outcome(outcome: Outcome) -> Action {
     match outcome {
         Outcome::Ok => Action::Next,
         Outcome::Failed => Action::Fail,
-        Outcome::Nonsense => Action::Nonsense("answer to a request that was not made"),
+        Outcome::ProtocolError => Action::ProtocolError("answer to a request that was not made"),
     }
 }
 
-/// A receive as it was posted.
+/// A posted receive.
 #[derive(Debug)]
 pub(crate) struct PostedRecv {
     pub wr_id: u64,

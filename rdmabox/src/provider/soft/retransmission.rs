@@ -1,20 +1,20 @@
-//! How often a TCP stream tries again what is not acknowledged.
+//! Limits the retransmission interval of TCP streams.
 
 use std::{io, net::TcpStream, os::fd::AsRawFd};
 
-/// TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15.
+/// Option `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
-/// The least that Linux takes.
+/// Minimum value that Linux accepts.
 const LONGEST_PAUSE_MS: libc::c_int = 1000;
 
-/// Has a stream try again at least once a second. Without it each pause is twice as long as the one before: after a network has lost all
-/// packets for five seconds nothing is tried for up to five more.
+/// Limits the retransmission interval of a stream to one second. By default each interval is twice
+/// the previous one: after an outage of five seconds the stream stays silent for up to five more.
 ///
 /// # Errors
-/// The system does not know of that.
+/// The kernel does not support the option.
 pub(crate) fn try_often(stream: &TcpStream) -> io::Result<()> {
     let pause = LONGEST_PAUSE_MS;
-    // SAFETY: the option's value is an int that lives as long as the call, of the length that is said.
+    // SAFETY: the option's value is an int of the given length that outlives the call.
     let set = unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_system_takes_it_or_says_that_it_does_not_know_it() {
+    fn the_kernel_accepts_the_option_or_reports_it_as_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         if let Err(e) = try_often(&stream) {

@@ -1,8 +1,13 @@
-//! The receiving half of a connection: from the socket straight to where the bytes belong.
+//! The receiving half of a connection: reads from the socket straight into the destination.
 //!
-//! A small state machine, run by whichever thread makes progress. It reads a header, and what comes along ([`Ahead`]), decides where the payload
-//! goes, and reads payload and the next header with one system call. From a Unix socket nothing is read along: a handle comes with the first byte of its
-//! frame, and which one that is would be lost.
+//! [`Rx`] is a state machine. It reads a header and the bytes behind it ([`RecvBuffer`]),
+//! determines the destination of the payload, then reads the payload and the next header with one
+//! system call. On a Unix socket it reads no bytes behind a header: a descriptor arrives with the
+//! first byte of its frame, and the assignment would be lost.
+//!
+//! # Concurrency
+//! The thread that makes progress holds the queue pair's `rx` lock. `Rx` takes `sq`, `tx` and `rq`
+//! under it.
 
 use std::{
     io,
@@ -14,8 +19,8 @@ use seeded_faults::{Fault, seeded};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    ahead::Ahead,
     qp::{Link, SoftQp},
+    recv_buffer::RecvBuffer,
     requester::{Outcome, Pieces},
     socket::IoVec,
     wire::{HEADER_LEN, Header, Opcode},
@@ -25,12 +30,12 @@ use crate::{
     verbs::{WcOpcode, WcStatus},
 };
 
-/// Frames handled before other queue pairs get their turn.
+/// Maximum number of frames before other queue pairs get their turn.
 const BUDGET_FRAMES: usize = 64;
-/// Bytes to throw away in one go.
+/// Maximum number of bytes per discarding read.
 const DISCARD: usize = 16 * 1024;
 
-/// A receive that a message is using up.
+/// A posted receive that a message consumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TakenRecv {
     pub wr_id: u64,
@@ -39,33 +44,34 @@ pub(crate) struct TakenRecv {
     pub opcode: WcOpcode,
 }
 
-/// What follows when the payload has landed.
+/// Action after the payload has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// A request of the peer is executed.
+    /// Completes a request of the peer.
     Executed { msn: u32, ack: bool, recv: Option<TakenRecv> },
-    /// A READ of ours is complete.
+    /// Completes an own READ.
     ReadDone(u32),
 }
 
-/// Payload on its way to its place.
+/// Payload in transit to its destination.
 #[derive(Debug)]
 pub(crate) struct Landing {
     pieces: Pieces,
-    /// Pieces before this one are full.
+    /// Number of pieces that are full.
     next: usize,
-    /// Bytes of that one that are there.
+    /// Bytes of piece `next` that have arrived.
     filled: usize,
     remaining: usize,
-    /// An aligned word on its way, which is stored as a whole. `None` if bytes go to their places as they come.
+    /// Bytes of an aligned word, which is stored atomically when complete. `None` for other
+    /// payloads, whose bytes are stored as they arrive.
     word: Option<[u8; WORD]>,
     pub then: Then,
 }
 
-/// Bytes of a word that is stored as a whole.
+/// Size in bytes of a word that is stored atomically.
 const WORD: usize = 8;
 
-/// Vectors of one receiving call.
+/// Maximum number of vectors per receive call.
 const MAX_VECTORS: usize = 32;
 
 impl Landing {
@@ -76,17 +82,19 @@ impl Landing {
         Landing { pieces, next: 0, filled: 0, remaining: len, word: is_word.then_some([0; WORD]), then }
     }
 
-    /// All bytes are here: stores a word that was gathered. A connection that ends before leaves the old word.
+    /// Stores a gathered word after all its bytes have arrived. If the connection ends earlier, the
+    /// old word stays.
     fn store_word(&mut self) {
         if let (Some(word), Some(piece)) = (self.word.take(), self.pieces.first()) {
-            // SAFETY: the piece has 8 checked bytes or more of a region that it keeps mapped, and was found to be aligned;
-            // AtomicU64 allows concurrent modification.
+            // SAFETY: the piece has at least 8 checked bytes of a region that it keeps mapped, at
+            // an aligned address. AtomicU64 allows concurrent modification.
             let place = unsafe { AtomicU64::from_ptr(piece.ptr.cast()) };
             place.store(u64::from_ne_bytes(word), Ordering::Release);
         }
     }
 
-    /// Where the next bytes go: fills `vectors` from the front and tells how many. True if that is all the room there is.
+    /// Fills `vectors` with the destination of the next bytes. Returns the number of vectors, and
+    /// whether they cover the rest of the payload.
     fn vectors(&mut self, vectors: &mut [IoVec]) -> (usize, bool) {
         if let Some(word) = &mut self.word {
             let mut vector = IoVec::new(word.as_mut_ptr(), WORD);
@@ -108,15 +116,15 @@ impl Landing {
         (count, remaining == 0)
     }
 
-    /// Puts bytes that were read along where they belong, and tells how many of them are payload.
+    /// Copies buffered bytes to their destination. Returns how many of them were payload.
     fn put(&mut self, bytes: &[u8]) -> usize {
         let mut vectors = [IoVec::new(std::ptr::null_mut(), 0); MAX_VECTORS];
         let (used, _) = self.vectors(&mut vectors);
         let mut put = 0;
         for vector in &vectors[..used] {
             let len = vector.len().min(bytes.len() - put);
-            // SAFETY: the landing was checked against its regions and keeps them mapped; it belongs to a request under way. The
-            // bytes are in a buffer of our own.
+            // SAFETY: the destination was checked against its regions, which it keeps mapped, and
+            // belongs to an outstanding request. The source is a private buffer.
             unsafe { memory::copy(bytes[put..].as_ptr(), vector.ptr(), len) };
             put += len;
         }
@@ -124,7 +132,7 @@ impl Landing {
         put
     }
 
-    /// Takes note of `count` bytes more, and gives what is beyond the payload.
+    /// Records `count` received bytes. Returns the number of bytes beyond the payload.
     fn advance(&mut self, mut count: usize) -> usize {
         while count > 0 && self.remaining > 0 {
             let room = (self.pieces[self.next].len - self.filled).min(self.remaining);
@@ -144,45 +152,45 @@ impl Landing {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // One per queue pair; a box would be an allocation per message.
 enum State {
-    /// Before the connection, and between frames.
+    /// Between frames, and before the connection.
     Header,
     Payload(Landing),
-    /// A header is complete but cannot be acted on yet.
+    /// A header is complete but cannot be handled yet.
     Waiting,
-    /// This side has refused: what still comes is thrown away until the peer closes.
+    /// This side has refused a request. Further input is discarded until the peer disconnects.
     Draining,
     Closed,
 }
 
-/// What to do with a header.
+/// Action for a header.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Lives for one call; a box would be an allocation per message.
 pub(crate) enum Action {
-    /// Nothing more belongs to it.
+    /// The frame is complete.
     Next,
     /// Payload follows.
     Land(Landing),
-    /// No receive is posted: look again when one is.
+    /// No receive is posted, or too many answers wait; retry later.
     NotReady,
-    /// The peer asked for something that is refused with `status` (told to it).
+    /// Refuse the peer's request with `status`, which is sent to the peer.
     Refuse { msn: u32, status: WcStatus },
-    /// A request of ours failed.
+    /// An own request failed.
     Fail,
-    /// Not our protocol.
-    Nonsense(&'static str),
+    /// The peer violated the protocol.
+    ProtocolError(&'static str),
 }
 
 #[derive(Debug)]
 pub(crate) struct Rx {
     header: [u8; HEADER_LEN],
     have: usize,
-    ahead: Ahead,
+    buffer: RecvBuffer,
     state: State,
-    /// Request to acknowledge once the input is drained.
+    /// Request to acknowledge when the input is drained.
     ack_due: Option<u32>,
     /// Sequence number of the peer's next request.
     pub expected_msn: u32,
-    /// Descriptors that came with frames.
+    /// Descriptors that arrived with frames.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -191,7 +199,7 @@ impl Rx {
         Rx {
             header: [0; HEADER_LEN],
             have: 0,
-            ahead: Ahead::new(),
+            buffer: RecvBuffer::new(),
             state: State::Header,
             ack_due: None,
             expected_msn: 0,
@@ -199,10 +207,10 @@ impl Rx {
         }
     }
 
-    /// The receive that a half-arrived message had taken, if any; nothing lands any more.
+    /// Stops all input. Returns the receive that an incomplete message had taken, if any.
     pub(crate) fn close(&mut self, draining: bool) -> Option<TakenRecv> {
         self.descriptors.clear();
-        self.ahead.clear();
+        self.buffer.clear();
         let next = if draining { State::Draining } else { State::Closed };
         match std::mem::replace(&mut self.state, next) {
             State::Payload(Landing { then: Then::Executed { recv, .. }, .. }) => recv,
@@ -210,12 +218,13 @@ impl Rx {
         }
     }
 
-    /// Notes that `msn` is executed and is to be acknowledged before the thread goes on to something else.
+    /// Requests an acknowledgement of `msn` before the thread leaves this queue pair.
     pub(crate) fn ack(&mut self, msn: u32) {
         self.ack_due = Some(msn);
     }
 
-    /// Reads and acts until the socket is empty or the budget is used up. True if any byte moved.
+    /// Reads and handles frames until the socket is empty or the budget is used up. Returns true if
+    /// any byte moved.
     pub(crate) fn pump(&mut self, qp: &SoftQp, link: &Link) -> bool {
         let mut moved = false;
         loop {
@@ -228,7 +237,7 @@ impl Rx {
                     }
                     Step::Empty => break,
                     Step::Ended => {
-                        self.lost(qp);
+                        self.disconnected(qp);
                         return true;
                     }
                 }
@@ -242,25 +251,25 @@ impl Rx {
             } else {
                 qp.update_interest();
             }
-            // A request that waited for the socket goes on as soon as that has taken enough: its header has been
-            // read, so that no event would bring it back.
+            // A request that waited for the socket continues as soon as the socket has taken
+            // enough. Its header has been read, so no event would resume it.
             if !self.is_waiting() || qp.must_wait() {
                 return moved;
             }
         }
     }
 
-    /// True if bytes are here that no event tells of.
+    /// Returns true if buffered bytes exist that epoll does not report.
     pub(crate) fn holds_input(&self) -> bool {
-        !self.ahead.is_empty()
+        !self.buffer.is_empty()
     }
 
-    /// True while a complete header cannot be acted on.
+    /// Returns true while a complete header cannot be handled.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
     }
 
-    fn lost(&mut self, qp: &SoftQp) {
+    fn disconnected(&mut self, qp: &SoftQp) {
         self.ack_due = None;
         if matches!(self.state, State::Draining) {
             self.state = State::Closed;
@@ -281,31 +290,31 @@ impl Rx {
     }
 
     fn read_header(&mut self, qp: &SoftQp, link: &Link) -> Step {
-        if self.header_from_ahead() {
+        if self.header_from_buffer() {
             return self.act(qp, link);
         }
-        if self.ahead.was_last() {
+        if self.buffer.take_last() {
             return Step::Drained;
         }
         let missing = HEADER_LEN - self.have;
         let own = IoVec::new(self.header[self.have..].as_mut_ptr(), missing);
         let (vectors, asked) = match link.socket.is_unix() {
             true => ([own; 2], 1),
-            false => ([own, self.ahead.vector()], 2),
+            false => ([own, self.buffer.vector()], 2),
         };
-        // SAFETY: the vectors lie inside our own buffers, of which nobody is using these parts.
+        // SAFETY: the vectors lie inside private buffers, and no other code uses these parts.
         match unsafe { link.socket.receive(&vectors[..asked], &mut self.descriptors) } {
             Ok(0) => Step::Ended,
             Ok(count) => {
                 self.have += count.min(missing);
-                // Before they can pile up, byte by byte.
+                // Checked at once, so that a peer cannot accumulate descriptors byte by byte.
                 if self.descriptors.len() > 1 {
-                    return self.nonsense(qp, "more than one handle with a frame");
+                    return self.protocol_error(qp, "more than one handle with a frame");
                 }
                 if self.have < HEADER_LEN {
                     return Step::Drained;
                 }
-                self.came_along(count - missing, &vectors[1..asked]);
+                self.buffer_filled(count - missing, &vectors[1..asked]);
                 self.act(qp, link)
             }
             Err(e) => Step::from_error(&e),
@@ -314,14 +323,14 @@ impl Rx {
 
     fn read_payload(&mut self, qp: &SoftQp, link: &Link) -> Step {
         let State::Payload(landing) = &mut self.state else { return Step::Empty };
-        if !self.ahead.is_empty() {
-            let put = landing.put(self.ahead.bytes());
-            self.ahead.take(put);
+        if !self.buffer.is_empty() {
+            let put = landing.put(self.buffer.bytes());
+            self.buffer.take(put);
             let missing = landing.remaining > 0;
             if !missing {
-                self.whole(qp, link);
+                self.payload_complete(qp, link);
             }
-            let drained = missing && self.ahead.is_empty() && self.ahead.was_last();
+            let drained = missing && self.buffer.is_empty() && self.buffer.take_last();
             return if drained { Step::Drained } else { Step::Moved };
         }
         let mut vectors = [IoVec::new(std::ptr::null_mut(), 0); MAX_VECTORS];
@@ -331,61 +340,64 @@ impl Rx {
             vectors[used] = IoVec::new(self.header.as_mut_ptr(), HEADER_LEN);
             used += 1;
             if !link.socket.is_unix() {
-                vectors[used] = self.ahead.vector();
+                vectors[used] = self.buffer.vector();
                 used += 1;
             }
         }
-        // SAFETY: the landing was checked against its regions and keeps them mapped; it belongs to a request under way. The other
-        // vectors are our own buffers, empty between frames.
+        // SAFETY: the destination was checked against its regions, which it keeps mapped, and
+        // belongs to an outstanding request. The other vectors are private buffers, which are empty
+        // between frames.
         match unsafe { link.socket.receive(&vectors[..used], &mut self.descriptors) } {
             Ok(0) => Step::Ended,
             Ok(count) => {
                 let beyond = landing.advance(count);
                 self.have = beyond.min(HEADER_LEN);
-                // A handle comes with the first byte of its frame's header, which is behind the payload.
+                // A descriptor arrives with the first byte of its frame's header, which is behind
+                // the payload.
                 if !self.descriptors.is_empty() && self.have == 0 {
-                    return self.nonsense(qp, "a handle in a payload");
+                    return self.protocol_error(qp, "a handle in a payload");
                 }
                 if landing.remaining > 0 {
-                    // If less came than was asked for, nothing more is there now.
+                    // A short read means the socket is empty.
                     return if all { Step::Drained } else { Step::Moved };
                 }
-                self.whole(qp, link);
+                self.payload_complete(qp, link);
                 if self.have < HEADER_LEN || !matches!(self.state, State::Header) {
                     return Step::Drained;
                 }
-                self.came_along(beyond - HEADER_LEN, &vectors[pieces + 1..used]);
+                self.buffer_filled(beyond - HEADER_LEN, &vectors[pieces + 1..used]);
                 self.act(qp, link)
             }
             Err(e) => Step::from_error(&e),
         }
     }
 
-    /// Takes what there is of a header from what came along. True if that makes it complete.
-    fn header_from_ahead(&mut self) -> bool {
-        let (bytes, missing) = (self.ahead.bytes(), HEADER_LEN - self.have);
+    /// Takes available header bytes from the buffer. Returns true if they complete the header.
+    fn header_from_buffer(&mut self) -> bool {
+        let (bytes, missing) = (self.buffer.bytes(), HEADER_LEN - self.have);
         let count = bytes.len().min(missing);
         self.header[self.have..self.have + count].copy_from_slice(&bytes[..count]);
         self.have += count;
-        self.ahead.take(count);
+        self.buffer.take(count);
         count > 0 && count == missing
     }
 
-    /// So many bytes came along with a complete header, if they were asked for.
-    fn came_along(&mut self, count: usize, room: &[IoVec]) {
+    /// Records `count` bytes that were read behind a complete header, if the read had space for
+    /// them.
+    fn buffer_filled(&mut self, count: usize, room: &[IoVec]) {
         if let [room] = room {
-            self.ahead.filled(count, count < room.len());
+            self.buffer.filled(count, count < room.len());
         }
     }
 
-    /// All of a payload is there.
-    fn whole(&mut self, qp: &SoftQp, link: &Link) {
+    /// Handles a payload that has arrived completely.
+    fn payload_complete(&mut self, qp: &SoftQp, link: &Link) {
         if let State::Payload(landing) = std::mem::replace(&mut self.state, State::Header) {
             self.landed(qp, link, landing);
         }
     }
 
-    /// Acts on the complete header.
+    /// Handles the complete header.
     fn act(&mut self, qp: &SoftQp, link: &Link) -> Step {
         let Ok(header) = Header::read_from_bytes(self.header.as_bytes()) else {
             return Step::Empty;
@@ -394,13 +406,13 @@ impl Rx {
         let action = if self.descriptors.is_empty() || carries {
             qp.dispatch(self, link, &header)
         } else {
-            Action::Nonsense("a handle with a frame that has none")
+            Action::ProtocolError("a handle with a frame that has none")
         };
         match action {
             Action::Next => self.next_frame(),
             Action::Land(mut landing) => {
                 self.have = 0;
-                self.ahead.expect_like(landing.remaining);
+                self.buffer.adapt_to(landing.remaining);
                 if landing.remaining == 0 {
                     self.state = State::Header;
                     self.landed(qp, link, landing);
@@ -429,12 +441,12 @@ impl Rx {
                 qp.enter_error(self, WcStatus::WrFlushErr, false);
                 Step::Empty
             }
-            Action::Nonsense(why) => self.nonsense(qp, why),
+            Action::ProtocolError(why) => self.protocol_error(qp, why),
         }
     }
 
-    /// Ends the connection with a peer that does not keep to the protocol.
-    fn nonsense(&mut self, qp: &SoftQp, why: &str) -> Step {
+    /// Closes the connection to a peer that violates the protocol.
+    fn protocol_error(&mut self, qp: &SoftQp, why: &str) -> Step {
         log::warn!("queue pair {}: closing the connection: {why}", qp.number());
         qp.enter_error(self, WcStatus::GeneralErr, false);
         Step::Empty
@@ -469,7 +481,7 @@ impl Rx {
     fn discard(&mut self, link: &Link) -> Step {
         let mut scratch = [0u8; DISCARD];
         let vector = IoVec::new(scratch.as_mut_ptr(), scratch.len());
-        // SAFETY: the vector is our own buffer.
+        // SAFETY: the vector is a private buffer.
         match unsafe { link.socket.receive(&[vector], &mut self.descriptors) } {
             Ok(0) => Step::Ended,
             Ok(_) => {
@@ -483,10 +495,10 @@ impl Rx {
 
 enum Step {
     Moved,
-    /// Bytes moved, and the socket is empty now.
+    /// Bytes moved, and the socket is now empty.
     Drained,
     Empty,
-    /// The stream is over.
+    /// The stream has ended.
     Ended,
 }
 
@@ -520,9 +532,10 @@ mod tests {
         Landing::new(pieces, len as usize, Then::Executed { msn: 1, ack: false, recv: None })
     }
 
-    /// However the stream is cut: a reader, or a connection that ends, never finds a part of it.
+    /// For every split of the stream, a reader or a broken connection never sees a part of the
+    /// word.
     #[test]
-    fn an_aligned_word_lands_as_a_whole() {
+    fn an_aligned_word_is_stored_atomically() {
         let memory = Arc::new(Memory::private(4096).expect("memory"));
         for first in 1..8 {
             memory.write(24, &[0xaa; 8]);
@@ -532,7 +545,7 @@ mod tests {
             let mut vectors = [IoVec::new(std::ptr::null_mut(), 0); MAX_VECTORS];
             assert_eq!(landing.vectors(&mut vectors), (1, true));
             assert_eq!(vectors[0].len(), 8 - first);
-            // What follows belongs to the next frame.
+            // The following bytes belong to the next frame.
             assert_eq!(landing.put(&[[1, 2, 3, 4, 5, 6, 7, 8], [9; 8]].concat()[first..]), 8 - first);
             landing.store_word();
             assert_eq!(memory.load_u64(24).to_ne_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
@@ -541,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_land_as_they_come() {
+    fn other_payloads_are_stored_as_they_arrive() {
         let memory = Arc::new(Memory::private(4096).expect("memory"));
         for (offset, len) in [(25, 8), (24, 7), (24, 16)] {
             memory.write(0, &[0; 64]);

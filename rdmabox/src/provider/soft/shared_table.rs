@@ -1,9 +1,13 @@
-//! The table of a protection domain's remotely accessible regions, in memory that peers of the same host map
-//! read-only: what lets a poster make a responder's checks without asking.
+//! The table of remotely accessible regions of a protection domain, which peers of the host map
+//! read-only.
 //!
-//! The owner writes under a sequence number per entry; readers retry while it is odd or changes. Everything is
-//! read and written as whole words. What a reader finds is checked again against the memory it has mapped: a
-//! lying owner can only make requests fail, or hit its own memory.
+//! With the table a poster performs a responder's checks without a message. The owner changes an
+//! entry under its sequence number. A reader retries while the number is odd or changes. All
+//! accesses are whole words. A reader checks entries against the memory that it has mapped, so a
+//! malicious owner can only make requests fail or access its own memory.
+//!
+//! # Concurrency
+//! The owner serializes changes. Readers take no lock.
 
 use std::sync::{
     Arc,
@@ -18,17 +22,17 @@ use crate::{
 
 const ENTRY_LEN: usize = 64;
 const SEQUENCE: usize = 0;
-/// Key in the low half, rights in the high half; 0 for none.
+/// Key in the low half, rights in the high half; 0 marks a free entry.
 const KEY_ACCESS: usize = 8;
 const ADDR: usize = 16;
 const LENGTH: usize = 24;
 const MEMORY_ID: usize = 32;
 const MEMORY_OFFSET: usize = 40;
 
-/// Bytes of a table.
+/// Size of a table in bytes.
 pub(crate) const TABLE_LEN: usize = ENTRY_LEN * MAX_REMOTE_REGIONS;
 
-/// An entry, as a reader finds it.
+/// An entry as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub key: u32,
@@ -39,7 +43,7 @@ pub(crate) struct Entry {
     pub memory_offset: u64,
 }
 
-/// The owner's side. Changes are serialized by the caller.
+/// The owner's side. The caller serializes changes.
 #[derive(Debug)]
 pub(crate) struct OwnTable {
     memory: Arc<Memory>,
@@ -54,7 +58,7 @@ impl OwnTable {
         &self.memory
     }
 
-    /// Shows a region to the peers.
+    /// Makes a region visible to the peers.
     pub(crate) fn publish(&self, region: &Region, memory_id: u64, memory_offset: u64) {
         let Some(index) = region.remote_index() else { return };
         self.change(
@@ -69,7 +73,7 @@ impl OwnTable {
         );
     }
 
-    /// Takes it back.
+    /// Removes a region.
     pub(crate) fn revoke(&self, region: &Region) {
         if let Some(index) = region.remote_index() {
             self.change(index, &[(KEY_ACCESS, 0)]);
@@ -97,7 +101,8 @@ pub(crate) fn lookup(table: &Memory, rkey: u32) -> Option<Entry> {
         return None;
     }
     let base = index * ENTRY_LEN;
-    // The owner changes an entry in well under a microsecond; one that stays odd belongs to a dead owner.
+    // The owner changes an entry in well under a microsecond. An entry that stays odd belongs to a
+    // dead owner.
     for _ in 0..10_000 {
         let [before, key_access, addr, length, memory_id, memory_offset] = table.load_words(base);
         let entry = Entry {

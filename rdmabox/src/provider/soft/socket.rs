@@ -1,7 +1,11 @@
-//! A connected stream socket: vectored, non-blocking, with descriptors on the side over Unix sockets, and with TLS on it if it came
-//! with that.
+//! A connected stream socket with vectored non-blocking I/O, descriptor passing on Unix sockets,
+//! and optional TLS.
 //!
-//! Thin wrappers around system calls; who may use which memory is decided by the callers.
+//! The functions are thin wrappers around system calls. Callers guarantee that the memory may be
+//! accessed.
+//!
+//! # Concurrency
+//! No locks, except inside the TLS channel. The queue pair serializes sends and receives.
 
 use std::{
     io,
@@ -22,7 +26,8 @@ use crate::{
 #[repr(transparent)]
 pub(crate) struct IoVec(libc::iovec);
 
-// SAFETY: an IoVec is an address for the kernel; what makes the memory valid is stated where one is used.
+// SAFETY: an IoVec is an address for the kernel. The code that uses one states why the memory is
+// valid.
 unsafe impl Send for IoVec {}
 
 impl IoVec {
@@ -38,7 +43,7 @@ impl IoVec {
         self.0.iov_len
     }
 
-    /// Leaves out the first `count` bytes.
+    /// Removes the first `count` bytes.
     pub(crate) fn skip(&mut self, count: usize) {
         debug_assert!(count <= self.0.iov_len);
         self.0.iov_base = self.0.iov_base.wrapping_byte_add(count);
@@ -46,7 +51,8 @@ impl IoVec {
     }
 }
 
-/// Descriptors in flight in one message. One is all that is ever sent; room for two makes surplus visible.
+/// Control data of one message. A message carries at most one descriptor; space for more makes a
+/// surplus visible.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; 64]);
 
@@ -54,12 +60,13 @@ struct ControlBuffer([u8; 64]);
 pub(crate) struct Socket {
     fd: OwnedFd,
     kind: Kind,
-    /// Descriptors are expected. Otherwise the kernel drops those that come, and this process never has them: closing one could block,
-    /// as for a file of a FUSE mount that does not answer.
+    /// True if descriptors are expected. Otherwise the kernel drops them, and this process never
+    /// owns them. Closing a received descriptor could block, for example for a file of a FUSE mount
+    /// that does not respond.
     takes_descriptors: bool,
 }
 
-/// What bytes go through on their way to the socket.
+/// Transport of the bytes.
 #[derive(Debug)]
 enum Kind {
     Tcp,
@@ -68,7 +75,7 @@ enum Kind {
 }
 
 impl Socket {
-    /// Takes over a rendezvous stream, still blocking, with `timeout` on every call.
+    /// Takes over a rendezvous stream. It stays blocking, with `timeout` on every call.
     pub(crate) fn new(
         stream: Rendezvous,
         timeout: Duration,
@@ -88,7 +95,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Ends the handshake: no call blocks any more.
+    /// Ends the handshake and makes the socket non-blocking.
     pub(crate) fn into_nonblocking(self) -> Result<Socket, VerbsError> {
         let sock = socket2::SockRef::from(&self.fd);
         sock.set_nonblocking(true).map_err(|e| VerbsError::os("fcntl(O_NONBLOCK)", e))?;
@@ -107,7 +114,7 @@ impl Socket {
         matches!(self.kind, Kind::Unix)
     }
 
-    /// True if something has arrived that the system does not tell of.
+    /// Returns true if received bytes exist that epoll does not report.
     pub(crate) fn holds_input(&self) -> bool {
         match &self.kind {
             Kind::Tcp | Kind::Unix => false,
@@ -115,7 +122,7 @@ impl Socket {
         }
     }
 
-    /// True if something that was sent is still to go.
+    /// Returns true if accepted output has not been written to the socket.
     pub(crate) fn holds_output(&self) -> bool {
         match &self.kind {
             Kind::Tcp | Kind::Unix => false,
@@ -123,7 +130,7 @@ impl Socket {
         }
     }
 
-    /// Sends what was sent and is still to go. False if the system takes no more.
+    /// Writes accepted output to the socket. Returns false if the socket takes no more.
     pub(crate) fn flush(&self) -> io::Result<bool> {
         match &self.kind {
             Kind::Tcp | Kind::Unix => Ok(true),
@@ -135,7 +142,7 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
-    /// Sends what it can; with a descriptor, that travels with the first byte.
+    /// Sends as many bytes as possible. A descriptor travels with the first byte.
     ///
     /// # Safety
     /// Every vector is readable for its length.
@@ -145,7 +152,7 @@ impl Socket {
         descriptor: Option<BorrowedFd<'_>>,
     ) -> io::Result<usize> {
         if let Kind::Tls(channel) = &self.kind {
-            // SAFETY: the vectors are readable (the caller's promise).
+            // SAFETY: the caller guarantees that the vectors are readable.
             return unsafe { channel.send(&self.fd, vectors) };
         }
         let mut control = ControlBuffer([0; 64]);
@@ -156,7 +163,8 @@ impl Socket {
         if let Some(descriptor) = descriptor {
             let raw = descriptor.as_raw_fd();
             message.msg_control = control.0.as_mut_ptr().cast();
-            // SAFETY: the control buffer is aligned and larger than one descriptor's header and data.
+            // SAFETY: the control buffer is aligned and larger than the header and data of one
+            // descriptor.
             unsafe {
                 message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as usize;
                 let header = libc::CMSG_FIRSTHDR(&message);
@@ -166,22 +174,23 @@ impl Socket {
                 std::ptr::write_unaligned(libc::CMSG_DATA(header).cast::<RawFd>(), raw);
             }
         }
-        // SAFETY: the message refers to live buffers; the kernel only reads them.
+        // SAFETY: the message refers to live buffers, which the kernel only reads.
         let sent = unsafe { libc::sendmsg(self.raw_fd(), &message, libc::MSG_NOSIGNAL) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 
-    /// Receives what there is. `Ok(0)` is the end of the stream. Descriptors go to `descriptors`.
+    /// Receives the available bytes. `Ok(0)` means the end of the stream. Appends descriptors to
+    /// `descriptors`.
     ///
     /// # Safety
-    /// Every vector is writable for its length, and nobody else minds the bytes changing.
+    /// Every vector is writable for its length, and no other code depends on the bytes.
     pub(crate) unsafe fn receive(
         &self,
         vectors: &[IoVec],
         descriptors: &mut Vec<OwnedFd>,
     ) -> io::Result<usize> {
         if let Kind::Tls(channel) = &self.kind {
-            // SAFETY: the vectors are writable, and nobody minds (the caller's promise).
+            // SAFETY: the caller guarantees that the vectors are writable and may change.
             let received = unsafe { channel.receive(&self.fd, vectors) };
             return received.inspect_err(|e| {
                 if e.kind() == io::ErrorKind::InvalidData {
@@ -199,14 +208,14 @@ impl Socket {
             message.msg_control = control.0.as_mut_ptr().cast();
             message.msg_controllen = control.0.len();
         }
-        // SAFETY: the message refers to live, writable buffers (the caller's promise).
+        // SAFETY: the message refers to live buffers; the caller guarantees that they are writable.
         let received = unsafe { libc::recvmsg(self.raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
         if received < 0 {
             return Err(io::Error::last_os_error());
         }
         if takes {
-            // SAFETY: the kernel filled the control buffer and set its length; the macros walk inside it, and
-            // every descriptor found there is new and ours.
+            // SAFETY: the kernel filled the control buffer and set its length. The macros stay
+            // inside it, and every descriptor in it is new and owned by this process.
             unsafe {
                 let mut header = libc::CMSG_FIRSTHDR(&message);
                 while !header.is_null() {
@@ -224,7 +233,7 @@ impl Socket {
         Ok(received as usize)
     }
 
-    /// Sends all of `bytes`; for the handshake, while the socket blocks.
+    /// Sends all of `bytes` during the handshake, while the socket blocks.
     pub(crate) fn send_all(&self, bytes: &[u8], mut fd: Option<BorrowedFd<'_>>) -> Result<(), VerbsError> {
         let mut vector = IoVec::new(bytes.as_ptr().cast_mut(), bytes.len());
         while vector.len() > 0 {
@@ -241,7 +250,8 @@ impl Socket {
         }
     }
 
-    /// Receives exactly `bytes` by `deadline`, however slowly they trickle in; for the handshake.
+    /// Receives exactly `bytes.len()` bytes before `deadline`, however slowly they arrive, during
+    /// the handshake.
     pub(crate) fn receive_exact(
         &self,
         bytes: &mut [u8],
@@ -259,7 +269,7 @@ impl Socket {
                 self.set_timeouts(Some(left.max(Duration::from_millis(1))))?;
             }
             let received = match &self.kind {
-                // It waits once, so that the clock is looked at after each wait.
+                // Waits at most once, so that the deadline is checked after each wait.
                 Kind::Tls(channel) => channel.read(&self.fd, rest),
                 Kind::Tcp | Kind::Unix => {
                     let vector = IoVec::new(rest.as_mut_ptr(), rest.len());
@@ -280,19 +290,20 @@ impl Socket {
         Ok(())
     }
 
-    /// Ends both directions: the peer sees the end of the stream after what was sent.
+    /// Shuts down both directions. The peer sees the end of the stream after the sent bytes.
     pub(crate) fn shutdown(&self) {
-        // Fails only if the peer is gone already.
+        // Fails only if the peer has disconnected.
         let _ = socket2::SockRef::from(&self.fd).shutdown(std::net::Shutdown::Both);
     }
 
-    /// Ends the sending direction only, so that the peer can read the last frame whatever it still sends.
+    /// Shuts down the sending direction, so that the peer can read the last frame even while it
+    /// sends.
     pub(crate) fn shutdown_write(&self) {
         let _ = socket2::SockRef::from(&self.fd).shutdown(std::net::Shutdown::Write);
     }
 }
 
-/// A stream over the network as it should be.
+/// Configures a network stream for low latency.
 fn tuned(stream: TcpStream) -> Result<OwnedFd, VerbsError> {
     stream.set_nodelay(true).map_err(|e| VerbsError::os("setsockopt(TCP_NODELAY)", e))?;
     congestion::replace_bbr(&stream);
@@ -316,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handshake_ends_at_its_deadline_although_bytes_come_in() {
+    fn a_handshake_ends_at_its_deadline_even_if_bytes_arrive() {
         let (a, mut b) = UnixStream::pair().unwrap();
         let socket = Socket::new(Rendezvous::Unix(a), Duration::from_secs(60), true).unwrap();
         b.write_all(&[1, 2]).unwrap();
@@ -330,9 +341,9 @@ mod tests {
         assert_eq!(bytes, [1, 2, 3]);
     }
 
-    /// A descriptor that is not expected never becomes one of this process.
+    /// An unexpected descriptor is never installed in this process.
     #[test]
-    fn descriptors_that_nobody_takes_are_dropped_by_the_kernel() {
+    fn the_kernel_drops_unexpected_descriptors() {
         for takes in [false, true] {
             let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
             let (mut reader, passed) = std::io::pipe().unwrap();
@@ -344,7 +355,7 @@ mod tests {
             socket.receive_exact(&mut byte, &mut fds, None).unwrap();
             assert_eq!((byte, fds.len()), (*b"x", usize::from(takes)));
             if !takes {
-                // Nobody has the other end of the pipe any more.
+                // No other process holds the write end of the pipe any more.
                 assert_eq!(std::io::Read::read(&mut reader, &mut byte).unwrap(), 0);
             }
         }

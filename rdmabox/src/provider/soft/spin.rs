@@ -1,105 +1,119 @@
-//! How long to look for work before going to sleep: as long as that has been paying lately.
+//! Adapts how long the engine polls for work before it sleeps.
 //!
-//! To wake a thread on a core that has gone idle takes tens of microseconds, on a virtual machine in particular, and is
-//! paid by whoever waits for the answer. And a thread that sleeps leaves a core that looks free: whoever is woken next is put there, so
-//! that it and its peer chase each other from core to core. Looking instead costs nobody anything as long as nobody else wants the core:
-//! between two looks the thread yields, and when it gets the core back late, others do want it: then it sleeps at once for a while, and longer each
-//! time, until it has had a pause without anybody else on its core. The rule for the limit is
-//! that of the kernel's halt polling: it grows while work comes within the longest limit, and shrinks when it does not.
+//! Waking a thread on an idle core takes tens of microseconds, which the waiter of the answer pays.
+//! A sleeping thread also leaves its core free, so the scheduler moves its peers between cores.
+//! Polling costs nothing while no other thread needs the core. The engine yields between two polls.
+//! If it gets the core back late, it backs off: it sleeps without polling, for longer each time,
+//! until a pause passes without another thread on its core. The limit follows the rule of the
+//! kernel's halt polling: it grows while work arrives within the maximum, and shrinks otherwise.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock. The engine thread owns the state and passes measured times.
 
 use std::time::Duration;
 
-/// Longest time to look, unless it is told otherwise: a peer that reads or writes 1 MiB at a time through a file system takes 200 us between
-/// an answer and the next request.
+/// Default maximum polling time. A peer that reads or writes 1 MiB at a time through a file system
+/// takes 200 us between an answer and the next request.
 pub const ENGINE_LOOK: Duration = Duration::from_micros(400);
-/// The first step up; the step below it is not to look at all.
-const SHORTEST: Duration = Duration::from_micros(25);
-/// A yield that takes longer has let somebody else run: one that was waiting for it, it may be, on the same core.
-const SWITCHED: Duration = Duration::from_micros(3);
-/// So many pauses in a row in which that was so, and two threads are passing one core to and fro. Sleeping does that with fewer calls. It
-/// takes many: where there is a core for each they part, as the one that is woken is put on the other core.
-const TO_AND_FRO: u32 = 128;
-/// A yield that takes longer has let somebody run who has work of his own, and does not wait for this thread.
-const CROWDED: Duration = Duration::from_millis(1);
-/// Sleeps without a look after either: the first time, and at most.
-const MODEST: [u32; 2] = [128, 4096];
-/// A sleep that is over by then was none.
-const AT_ONCE: Duration = Duration::from_micros(5);
+/// Smallest non-zero limit; the next step down is no polling.
+const MIN_LIMIT: Duration = Duration::from_micros(25);
+/// Minimum duration of a yield in which another thread ran, possibly one that waited for the
+/// engine.
+const SWITCH: Duration = Duration::from_micros(3);
+/// Number of consecutive pauses with such a yield after which the engine backs off. Two threads
+/// then share one core, and sleeping switches between them with fewer calls. The number is large
+/// because threads with a core each separate: the scheduler places a woken thread on the other
+/// core.
+const MAX_SWITCHED_ROW: u32 = 128;
+/// Minimum duration of a yield in which a thread ran that has its own work and does not wait for
+/// the engine.
+const CONTENDED: Duration = Duration::from_millis(1);
+/// Number of sleeps without polling per back-off: first and maximum.
+const BACK_OFF_SLEEPS: [u32; 2] = [128, 4096];
+/// Maximum duration of a sleep that does not count.
+const SHORT_SLEEP: Duration = Duration::from_micros(5);
 
 /// The state of one thread.
 #[derive(Debug)]
 pub(crate) struct Spin {
-    /// The longest limit.
-    longest: Duration,
+    /// Maximum limit.
+    max_limit: Duration,
     limit: Duration,
     /// Sleeps until the limit may grow again.
-    modest: u32,
-    /// How many it will be the next time.
+    sleeps_left: u32,
+    /// Number of sleeps of the next back-off.
     next: u32,
-    /// Whether somebody else has run in this pause; not known as long as the thread has not yielded.
+    /// Whether another thread ran in this pause; `None` before the first yield.
     switched: Option<bool>,
-    /// Pauses in a row in which that was so, and that did not end in sleep.
-    row: u32,
+    /// Number of consecutive pauses in which another thread ran and that did not end in sleep.
+    switched_row: u32,
 }
 
 impl Spin {
-    /// Looks for `longest` at most; never if that is nothing.
-    pub(crate) fn new(longest: Duration) -> Spin {
-        Spin { longest, limit: Duration::ZERO, modest: 0, next: MODEST[0], switched: None, row: 0 }
+    /// Creates a state with the maximum limit `max_limit`. Zero disables polling.
+    pub(crate) fn new(max_limit: Duration) -> Spin {
+        Spin {
+            max_limit,
+            limit: Duration::ZERO,
+            sleeps_left: 0,
+            next: BACK_OFF_SLEEPS[0],
+            switched: None,
+            switched_row: 0,
+        }
     }
 
-    /// How long to look from the last work on.
+    /// Returns how long to poll after the last work.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Work was there when the thread looked for it, `idle` after the last.
+    /// Records that polling found work `idle` after the last work.
     pub(crate) fn found(&mut self, idle: Duration) {
-        if idle > self.longest {
+        if idle > self.max_limit {
             self.shrink();
         }
         match self.switched.take() {
             Some(true) => {
-                self.row += 1;
-                if self.row == TO_AND_FRO {
-                    self.hold_back();
+                self.switched_row += 1;
+                if self.switched_row == MAX_SWITCHED_ROW {
+                    self.back_off();
                 }
             }
-            Some(false) => *self = Spin { limit: self.limit, ..Spin::new(self.longest) },
+            Some(false) => *self = Spin { limit: self.limit, ..Spin::new(self.max_limit) },
             None => {}
         }
     }
 
-    /// Work came `idle` after the last, some of which was slept.
+    /// Records that work arrived `idle` after the last work, and that the thread slept.
     pub(crate) fn slept(&mut self, idle: Duration) {
         self.switched = None;
-        if self.modest > 0 {
-            self.modest -= u32::from(idle > AT_ONCE);
-        } else if idle <= self.longest {
-            self.limit = (self.limit * 2).max(SHORTEST).min(self.longest);
+        if self.sleeps_left > 0 {
+            self.sleeps_left -= u32::from(idle > SHORT_SLEEP);
+        } else if idle <= self.max_limit {
+            self.limit = (self.limit * 2).max(MIN_LIMIT).min(self.max_limit);
         } else {
             self.shrink();
         }
     }
 
-    /// It took so long to look in vain, and to yield.
+    /// Records an empty poll followed by a yield of `away`.
     pub(crate) fn yielded(&mut self, away: Duration) {
-        self.switched = Some(away > SWITCHED || self.switched == Some(true));
-        if away > CROWDED {
-            self.hold_back();
+        self.switched = Some(away > SWITCH || self.switched == Some(true));
+        if away > CONTENDED {
+            self.back_off();
         }
     }
 
     fn shrink(&mut self) {
         self.limit /= 2;
-        if self.limit < SHORTEST {
+        if self.limit < MIN_LIMIT {
             self.limit = Duration::ZERO;
         }
     }
 
-    fn hold_back(&mut self) {
-        let next = (2 * self.next).min(MODEST[1]);
-        *self = Spin { modest: self.next, next, ..Spin::new(self.longest) };
+    fn back_off(&mut self) {
+        let next = (2 * self.next).min(BACK_OFF_SLEEPS[1]);
+        *self = Spin { sleeps_left: self.next, next, ..Spin::new(self.max_limit) };
     }
 }
 
@@ -107,7 +121,7 @@ impl Spin {
 mod tests {
     use super::*;
 
-    const LONGEST: Duration = ENGINE_LOOK;
+    const MAX_LIMIT: Duration = ENGINE_LOOK;
     const MICRO: Duration = Duration::from_micros(1);
     const SOON: Duration = Duration::from_micros(60);
     const LATE: Duration = Duration::from_millis(1);
@@ -120,14 +134,14 @@ mod tests {
         (0..count).map(after).collect()
     }
 
-    /// One that looks as long as it may.
+    /// Returns a state with the maximum limit.
     fn eager() -> Spin {
-        let mut spin = Spin::new(LONGEST);
+        let mut spin = Spin::new(MAX_LIMIT);
         assert_eq!(limits(&mut spin, SOON, 5), [25, 50, 100, 200, 400]);
         spin
     }
 
-    /// Work is found, and on the way there somebody else had the core for as long.
+    /// Simulates a pause that finds work, with one yield of `away`.
     fn pause(spin: &mut Spin, away: Duration) {
         for away in [MICRO, away, MICRO] {
             spin.yielded(away);
@@ -135,7 +149,7 @@ mod tests {
         spin.found(SOON);
     }
 
-    /// How many sleeps it is until it looks again.
+    /// Returns the number of sleeps until polling resumes.
     fn sleeps(spin: &mut Spin) -> u32 {
         let mut sleeps = 0;
         while spin.limit().is_zero() {
@@ -146,18 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_while_work_comes_soon_and_shrinks_to_nothing() {
-        let mut spin = Spin::new(LONGEST);
+    fn the_limit_grows_while_work_arrives_soon_and_shrinks_to_zero() {
+        let mut spin = Spin::new(MAX_LIMIT);
         assert_eq!(spin.limit(), Duration::ZERO);
         assert_eq!(limits(&mut spin, LATE, 2), [0, 0]);
         assert_eq!(limits(&mut spin, SOON, 6), [25, 50, 100, 200, 400, 400]);
         assert_eq!(limits(&mut spin, LATE, 6), [200, 100, 50, 25, 0, 0]);
-        assert_eq!(limits(&mut spin, LONGEST, 1), [25]);
-        assert_eq!(limits(&mut spin, LONGEST + Duration::from_nanos(1), 1), [0]);
+        assert_eq!(limits(&mut spin, MAX_LIMIT, 1), [25]);
+        assert_eq!(limits(&mut spin, MAX_LIMIT + Duration::from_nanos(1), 1), [0]);
     }
 
     #[test]
-    fn it_looks_no_longer_than_it_is_told() {
+    fn the_limit_never_exceeds_its_maximum() {
         let mut spin = Spin::new(60 * MICRO);
         assert_eq!(limits(&mut spin, SOON, 4), [25, 50, 60, 60]);
         assert_eq!(limits(&mut spin, SOON + MICRO, 1), [30]);
@@ -167,71 +181,71 @@ mod tests {
     }
 
     #[test]
-    fn late_work_counts_as_late_however_it_is_found() {
+    fn late_work_shrinks_the_limit_even_if_polling_finds_it() {
         let mut spin = eager();
-        spin.found(LONGEST);
-        assert_eq!(spin.limit(), LONGEST);
-        spin.found(LONGEST + MICRO);
-        assert_eq!(spin.limit(), LONGEST / 2);
+        spin.found(MAX_LIMIT);
+        assert_eq!(spin.limit(), MAX_LIMIT);
+        spin.found(MAX_LIMIT + MICRO);
+        assert_eq!(spin.limit(), MAX_LIMIT / 2);
     }
 
     #[test]
-    fn while_it_holds_back_only_sleep_counts() {
+    fn only_real_sleeps_end_a_back_off() {
         let mut spin = eager();
-        spin.yielded(CROWDED + MICRO);
-        (0..10_000).for_each(|_| spin.slept(AT_ONCE));
+        spin.yielded(CONTENDED + MICRO);
+        (0..10_000).for_each(|_| spin.slept(SHORT_SLEEP));
         assert_eq!(sleeps(&mut spin), 129);
     }
 
     #[test]
-    fn where_others_have_work_of_their_own_it_sleeps_at_once() {
+    fn a_contended_core_starts_a_back_off() {
         let mut spin = eager();
-        spin.yielded(CROWDED);
-        assert_eq!(spin.limit(), LONGEST);
-        spin.yielded(CROWDED + MICRO);
+        spin.yielded(CONTENDED);
+        assert_eq!(spin.limit(), MAX_LIMIT);
+        spin.yielded(CONTENDED + MICRO);
         assert_eq!(spin.limit(), Duration::ZERO);
         assert_eq!(sleeps(&mut spin), 129);
     }
 
     #[test]
-    fn where_another_takes_the_core_in_each_pause_it_sleeps_at_once() {
+    fn many_switched_pauses_start_a_back_off() {
         let mut spin = eager();
         for _ in 0..3 {
-            (1..TO_AND_FRO).for_each(|_| pause(&mut spin, CROWDED));
-            // To find work without having yielded says nothing.
+            (1..MAX_SWITCHED_ROW).for_each(|_| pause(&mut spin, CONTENDED));
+            // Work found before the first yield does not count.
             spin.found(SOON);
-            // Once nobody did.
-            pause(&mut spin, SWITCHED);
+            // One pause without a switch resets the count.
+            pause(&mut spin, SWITCH);
         }
-        (1..TO_AND_FRO).for_each(|_| pause(&mut spin, CROWDED));
-        assert_eq!(spin.limit(), LONGEST);
-        pause(&mut spin, SWITCHED + MICRO);
+        (1..MAX_SWITCHED_ROW).for_each(|_| pause(&mut spin, CONTENDED));
+        assert_eq!(spin.limit(), MAX_LIMIT);
+        pause(&mut spin, SWITCH + MICRO);
         assert_eq!(spin.limit(), Duration::ZERO);
     }
 
     #[test]
-    fn pauses_that_end_in_sleep_say_nothing() {
+    fn pauses_that_end_in_sleep_do_not_count() {
         let mut spin = eager();
-        (1..TO_AND_FRO).for_each(|_| pause(&mut spin, CROWDED));
-        spin.yielded(CROWDED);
+        (1..MAX_SWITCHED_ROW).for_each(|_| pause(&mut spin, CONTENDED));
+        spin.yielded(CONTENDED);
         spin.slept(SOON);
         spin.found(SOON);
-        assert_eq!(spin.limit(), LONGEST);
-        pause(&mut spin, CROWDED);
+        assert_eq!(spin.limit(), MAX_LIMIT);
+        pause(&mut spin, CONTENDED);
         assert_eq!(spin.limit(), Duration::ZERO);
     }
 
     #[test]
-    fn each_time_it_holds_back_longer_until_it_has_the_core_to_itself() {
+    fn back_offs_double_until_a_pause_has_the_core_to_itself() {
         let mut spin = eager();
         let again = |spin: &mut Spin| {
             spin.yielded(LATE + MICRO);
             sleeps(spin)
         };
-        let held_back: Vec<u32> = (0..7).map(|_| again(&mut spin)).collect();
-        assert_eq!(held_back, [129, 257, 513, 1025, 2049, 4097, 4097]);
-        // To find work while others run, or before, says nothing.
-        pause(&mut spin, CROWDED);
+        let sleeps_per_back_off: Vec<u32> = (0..7).map(|_| again(&mut spin)).collect();
+        assert_eq!(sleeps_per_back_off, [129, 257, 513, 1025, 2049, 4097, 4097]);
+        // Work found with a switch or before a yield does not reset the back-off.
+        pause(&mut spin, CONTENDED);
         spin.found(SOON);
         assert_eq!(again(&mut spin), 4097);
         pause(&mut spin, MICRO);

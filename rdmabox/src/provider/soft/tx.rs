@@ -1,4 +1,7 @@
-//! The sending half of a connection: frames that wait for the socket, with payload left where it is.
+//! The sending half of a connection: queued frames whose payload stays in registered memory.
+//!
+//! # Concurrency
+//! [`Tx`] has no lock of its own; the queue pair locks it.
 
 use std::{
     collections::VecDeque,
@@ -14,22 +17,24 @@ use super::{
     wire::Header,
 };
 
-/// Vectors per system call.
+/// Maximum number of vectors per system call.
 const MAX_VECTORS: usize = 64;
 
-/// Bytes sent before other queue pairs get their turn.
+/// Maximum number of bytes sent before other queue pairs get their turn.
 const BUDGET_BYTES: usize = 16 << 20;
 
-/// Sent headers are forgotten at the latest when so many bytes of them have gathered.
+/// Size in bytes of `Tx::small` above which sent headers are removed.
 const COMPACT_AT: usize = 64 * 1024;
 
 #[derive(Debug)]
 enum Chunk {
-    /// Bytes of `Tx::small`: headers and inline payload, with so many headers of answers among them.
+    /// Bytes of `Tx::small` (headers and inline payload), and the number of answer headers among
+    /// them.
     Small { start: usize, len: usize, answers: usize },
-    /// Registered memory, with the sequence number of our request that it belongs to, if it is not an answer.
+    /// Registered memory, with the sequence number of the own request that it belongs to; `None`
+    /// for an answer.
     Memory(Piece, Option<u32>),
-    /// A descriptor that goes with the next byte.
+    /// A descriptor that travels with the next byte.
     Descriptor(OwnedFd),
 }
 
@@ -38,16 +43,16 @@ pub(crate) struct Tx {
     chunks: VecDeque<Chunk>,
     /// Bytes of the first chunk that have been sent.
     sent: usize,
-    /// Headers and inline payload of the chunks; emptied whenever everything was sent.
+    /// Headers and inline payload of the chunks; cleared when everything has been sent.
     small: Vec<u8>,
-    /// Answers whose headers wait.
+    /// Number of answers with unsent headers.
     answers: usize,
-    /// The peer is gone or this side has given up: nothing is sent any more.
+    /// True if the connection has failed or this side has closed it; nothing is sent any more.
     closed: bool,
 }
 
 impl Tx {
-    /// Adds the header of a request of ours, or of an announcement.
+    /// Adds the header of an own request or announcement.
     pub(crate) fn header(&mut self, header: &Header) {
         self.small(header.as_bytes(), 0);
     }
@@ -69,7 +74,7 @@ impl Tx {
         self.answers += answers;
         let start = self.small.len();
         self.small.extend_from_slice(bytes);
-        // Adjacent small chunks go out as one vector.
+        // Adjacent small chunks are sent as one vector.
         if let Some(Chunk::Small { start: first, len, answers: before }) = self.chunks.back_mut()
             && *first + *len == start
         {
@@ -80,14 +85,14 @@ impl Tx {
         self.chunks.push_back(Chunk::Small { start, len: bytes.len(), answers });
     }
 
-    /// Adds payload of request `msn`, or of an answer.
+    /// Adds payload of own request `msn`, or of an answer if `None`.
     pub(crate) fn memory(&mut self, piece: Piece, msn: Option<u32>) {
         if !self.closed && piece.len > 0 {
             self.chunks.push_back(Chunk::Memory(piece, msn));
         }
     }
 
-    /// The first request of ours whose payload has not all been sent.
+    /// Returns the first own request whose payload has not been sent completely.
     pub(crate) fn first_unsent(&self) -> Option<u32> {
         self.chunks.iter().find_map(|chunk| match chunk {
             Chunk::Memory(_, msn) => *msn,
@@ -105,12 +110,12 @@ impl Tx {
         self.chunks.is_empty()
     }
 
-    /// Answers that wait.
+    /// Returns the number of queued answers.
     pub(crate) fn answers(&self) -> usize {
         self.answers
     }
 
-    /// Drops everything that waits and takes no more.
+    /// Drops all queued output and accepts no more.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.chunks.clear();
@@ -119,8 +124,8 @@ impl Tx {
         self.answers = 0;
     }
 
-    /// Sends until the socket takes no more, or others should have their turn (`Ok(false)`), or nothing is left
-    /// (`Ok(true)`), in the socket's own buffers neither.
+    /// Sends queued output. Returns `Ok(false)` if the socket takes no more or the budget is used
+    /// up. Returns `Ok(true)` if nothing is left, including the TLS channel's buffers.
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
         let mut budget = BUDGET_BYTES;
         while !self.chunks.is_empty() {
@@ -145,7 +150,7 @@ impl Tx {
                         IoVec::new(self.small[*start..*start + *len].as_ptr().cast_mut(), *len)
                     }
                     Chunk::Memory(piece, _) => IoVec::new(piece.ptr, piece.len),
-                    // A descriptor starts a message of its own.
+                    // A descriptor starts a new message.
                     Chunk::Descriptor(_) => break,
                 };
                 if count == 0 {
@@ -154,8 +159,8 @@ impl Tx {
                 vectors[count] = vector;
                 count += 1;
             }
-            // SAFETY: small bytes live in `self.small`, which does not change during the call; pieces keep their
-            // memory mapped.
+            // SAFETY: small bytes are in `self.small`, which does not change during the call;
+            // pieces keep their memory mapped.
             match unsafe { socket.send(&vectors[..count], descriptor.as_ref().map(AsFd::as_fd)) } {
                 Ok(sent) => {
                     budget = budget.saturating_sub(sent);
@@ -182,7 +187,7 @@ impl Tx {
         socket.flush()
     }
 
-    /// Forgets the small bytes that were sent, when the queue never runs empty.
+    /// Removes sent bytes from `small`, in case the queue never runs empty.
     fn compact(&mut self) {
         if let Some(Chunk::Small { start, len, .. }) = self.chunks.front_mut() {
             *start += self.sent;

@@ -1,22 +1,23 @@
 //! Frames between two software queue pairs: a fixed header, then `payload_len` bytes.
 //!
-//! All integers are little-endian. Requests carry the sender's message sequence number; responses name the
-//! request that they answer. Both directions of a connection carry both kinds.
+//! All integers are little-endian. Requests carry the sender's message sequence number. Responses
+//! carry the number of the request that they answer. Both directions of a connection carry requests
+//! and responses.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
     byteorder::little_endian::{U32, U64},
 };
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub(crate) const HEADER_LEN: usize = size_of::<Header>();
 
-/// The requester wants to hear that this request and all before it are done.
+/// Requests an acknowledgement of this request and all earlier requests.
 pub(crate) const FLAG_ACK: u8 = 1;
 /// Immediate data is present.
 pub(crate) const FLAG_IMM: u8 = 2;
-/// WRITE: the payload has been placed already, by direct access; `arg0` has its length.
-/// MEMORY: the handle may be mapped writable.
+/// WRITE: the payload was written by direct access; `arg0` is its length. MEMORY: the memory may be
+/// mapped writable.
 pub(crate) const FLAG_PLACED: u8 = 4;
 
 /// Header of a frame.
@@ -27,22 +28,22 @@ pub(crate) struct Header {
     pub flags: u8,
     pub status: u8,
     pub reserved: u8,
-    /// Bytes that follow the header.
+    /// Number of payload bytes behind the header.
     pub payload_len: U32,
-    /// Sequence number of the request, or of the one answered.
+    /// Sequence number of the request, or of the answered request.
     pub msn: U32,
     pub rkey: U32,
     pub addr: U64,
     pub imm: U32,
-    /// READ: bytes wanted.
+    /// READ: requested bytes.
     pub length: U32,
-    /// CAS: compare. FAA: add. Atomic response: the old value. MEMORY: its length.
+    /// CAS: compare. FAA: addend. Atomic response: old value. MEMORY: length.
     pub arg0: U64,
-    /// CAS: swap. MEMORY: its id.
+    /// CAS: swap. MEMORY: id.
     pub arg1: U64,
 }
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Opcode {
@@ -51,17 +52,18 @@ pub(crate) enum Opcode {
     Read = 3,
     CompareSwap = 4,
     FetchAdd = 5,
-    /// Everything up to `msn` is done.
+    /// Acknowledges every request up to `msn`.
     Ack = 16,
-    /// `msn` was refused with `status`; nothing after it was executed.
+    /// Refuses `msn` with `status`; no later request was executed.
     Nak = 17,
     /// Payload of READ `msn`.
     ReadResponse = 18,
     /// Old value of atomic `msn`.
     AtomicResponse = 19,
-    /// A memory handle travels with this frame (Unix sockets only).
+    /// A memory handle (Unix sockets only).
     Memory = 32,
-    /// A descriptor to be held for as long as the sender's memory is touched travels with this frame (Unix sockets only).
+    /// A descriptor that the receiver holds while it can access the sender's memory (Unix sockets
+    /// only).
     Tether = 33,
 }
 
@@ -73,7 +75,7 @@ impl Opcode {
             .find(|op| *op as u8 == code)
     }
 
-    /// True if a descriptor travels with it.
+    /// Returns true if a descriptor travels with the frame.
     pub(crate) fn carries_descriptor(self) -> bool {
         matches!(self, Opcode::Memory | Opcode::Tether)
     }
@@ -85,20 +87,20 @@ impl Header {
     }
 }
 
-/// First bytes of each side of a connection.
+/// First bytes that each side of a connection sends.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Hello {
     pub magic: [u8; 8],
     pub version: U32,
     pub qp_num: U32,
-    /// Bytes of the shared region table that travels with this hello; 0 without one.
+    /// Size in bytes of the shared region table that travels with this hello; 0 without a table.
     pub table_len: U64,
 }
 
-/// Says that this is a queue pair of this provider.
+/// Identifies a queue pair of this provider.
 pub(crate) const MAGIC: [u8; 8] = *b"rdmabox\x01";
-/// Version of the frames.
+/// Version of the frame format.
 pub(crate) const VERSION: u32 = 2;
 
 #[cfg(test)]
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn opcodes_round_trip_and_unknown_ones_are_refused() {
+    fn opcodes_round_trip_and_unknown_opcodes_are_rejected() {
         let known: Vec<u8> = (0..=255).filter(|code| Opcode::from_code(*code).is_some()).collect();
         assert_eq!(known, [1, 2, 3, 4, 5, 16, 17, 18, 19, 32, 33]);
         for code in known {

@@ -1,35 +1,37 @@
-//! Models of a poller that goes to sleep while completions come.
+//! Loom models of a poller that goes to sleep while completions arrive.
 
 use loom::sync::Notify;
 
 use super::*;
 use crate::sync::model::{check, go};
 
-/// A queue, and the event that ends a sleep.
+/// A completion queue and the event that ends a sleep.
 struct Queue {
     completions: Completions,
     event: Notify,
-    /// In the place of the wish under the lock, if it is not to be there.
-    wish: Option<AtomicBool>,
+    /// Replaces the armed flag under the lock, to model a queue without it.
+    armed_flag: Option<AtomicBool>,
 }
 
 impl Queue {
     fn new(under_the_lock: bool) -> Arc<Queue> {
-        let wish = (!under_the_lock).then(|| AtomicBool::new(false));
-        Arc::new(Queue { completions: Completions::new(4), event: Notify::new(), wish })
+        let armed_flag = (!under_the_lock).then(|| AtomicBool::new(false));
+        Arc::new(Queue { completions: Completions::new(4), event: Notify::new(), armed_flag })
     }
 
     fn add(&self) {
         let asked = self.completions.add(Cqe { wc: WorkCompletion::EMPTY, frees: 0, queue: 0 });
-        let seen = |wish: &AtomicBool| wish.load(Ordering::SeqCst) && wish.swap(false, Ordering::SeqCst);
-        if asked || self.wish.as_ref().is_some_and(seen) {
+        let seen = |armed_flag: &AtomicBool| {
+            armed_flag.load(Ordering::SeqCst) && armed_flag.swap(false, Ordering::SeqCst)
+        };
+        if asked || self.armed_flag.as_ref().is_some_and(seen) {
             self.event.notify();
         }
     }
 
     fn arm(&self) {
-        match &self.wish {
-            Some(wish) => wish.store(true, Ordering::SeqCst),
+        match &self.armed_flag {
+            Some(armed_flag) => armed_flag.store(true, Ordering::SeqCst),
             None => self.completions.arm(),
         }
     }
@@ -38,7 +40,7 @@ impl Queue {
         self.completions.take(&mut [WorkCompletion::EMPTY]).expect("there is room") == 1
     }
 
-    /// As every poller does.
+    /// Waits for one completion, in the order that every poller uses.
     fn wait(&self) {
         while !self.look() {
             self.arm();
@@ -50,7 +52,7 @@ impl Queue {
     }
 }
 
-/// Each of `cards` completes a request, while one thread waits for all of them.
+/// Completes one request on each of `cards` threads while this thread waits for all completions.
 fn all_are_found(queue: &Arc<Queue>, cards: usize) {
     let cards: Vec<_> = (0..cards)
         .map(|_| {
@@ -63,21 +65,22 @@ fn all_are_found(queue: &Arc<Queue>, cards: usize) {
     assert!(!queue.look());
 }
 
-/// A completion that comes while the queue is armed is found by the look after that, or wakes. Catches a look that takes an
-/// old state for the present one, and a wish that is seen too late.
+/// The poll after arming finds a concurrent completion, or the completion wakes the poller. Fails
+/// if a poll sees an old state, or if a completion sees the armed flag too late.
 #[test]
-fn a_completion_is_found_or_wakes() {
+fn a_completion_is_polled_or_wakes_the_poller() {
     check(None, || all_are_found(&Queue::new(true), 1));
 }
 
 #[test]
 #[should_panic = "deadlock"]
-fn with_the_wish_outside_of_the_lock_it_may_do_neither() {
+fn arming_outside_of_the_lock_loses_a_wakeup() {
     check(None, || all_are_found(&Queue::new(false), 1));
 }
 
-/// Of two, one may be found and the other may have to wake. Catches a wish that is fulfilled too early.
+/// The first completion may be polled and the second may have to wake the poller. Fails if the
+/// first clears the armed flag too early.
 #[test]
-fn each_of_two_is_found_or_wakes() {
+fn each_of_two_completions_is_polled_or_wakes_the_poller() {
     check(Some(3), || all_are_found(&Queue::new(true), 2));
 }
