@@ -1,7 +1,9 @@
-//! The functions of libibverbs that make things on an open device, and work completions as C lays them out.
+//! The functions of libibverbs that create objects on an open device, and the C layout of work
+//! completions.
 //!
-//! Three functions are not exported by the library: posting and polling go straight to the driver, through the table in the
-//! context (`ibv_post_send` and its kin are inline functions of the C header).
+//! Posting and polling are not exported by the library. They call the driver through the function
+//! table in the context, as the inline functions `ibv_post_send` and `ibv_poll_cq` of the C
+//! header do.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -16,7 +18,7 @@ use libloading::os::unix;
 
 use super::{IbverbsError, api::loader_words};
 
-/// Addresses of the library's functions. They stay valid: the library is never unloaded.
+/// Addresses of the library's functions. They stay valid because the library is never unloaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls {
     pub(super) alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
@@ -44,17 +46,17 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Loads the library `name` for the rest of the program's life and finds its functions.
+    /// Loads the library `name` for the rest of the process's life and finds its functions.
     pub(super) fn load(name: &str) -> Result<Calls, IbverbsError> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-        // SAFETY: the initialisers of libibverbs may run on any thread at any time.
+        // SAFETY: the initializers of libibverbs may run on any thread at any time.
         let library = unsafe { unix::Library::open(Some(name), flags) }
             .map_err(|e| IbverbsError::LibraryMissing { name: name.to_owned(), reason: loader_words(&e) })?;
-        // Each call names a function of the C interface beside the field whose type is that function's.
+        // Each call names the C function whose type the field has.
         macro_rules! function {
             ($symbol:literal) => {
-                // SAFETY: the field that receives the address has the C function's type; dlsym gives the default
-                // version of the symbol, the one that the headers of today describe.
+                // SAFETY: the field has the type of the C function. dlsym returns the default
+                // version of the symbol, which current headers describe.
                 *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
                     .map_err(|_| IbverbsError::SymbolMissing { name: name.to_owned(), symbol: $symbol })?
             };
@@ -79,7 +81,8 @@ impl Calls {
     }
 }
 
-/// `struct ibv_wc` with plain numbers: a device may report a status that no enumeration here has.
+/// `struct ibv_wc` with plain integers, because a device may report a status that no enumeration
+/// has.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct RawWc {
@@ -88,7 +91,7 @@ pub(super) struct RawWc {
     pub(super) opcode: u32,
     pub(super) vendor_err: u32,
     pub(super) byte_len: u32,
-    /// In network order.
+    /// Immediate data in network order.
     pub(super) imm_data: u32,
     pub(super) qp_num: u32,
     pub(super) src_qp: u32,

@@ -1,12 +1,17 @@
-//! Completion queues with their channels.
+//! Completion queues with their completion channels.
 //!
-//! Completions that the device has not delivered through a poll of the owner are kept in a stash, in order: those that a
-//! queue pair on its way to the end takes out of the device's queue, and those of requests that never went to the device. A poll
-//! empties the stash first. Nothing is allocated unless a queue pair fails.
+//! A stash holds completions in order that left the device without a poll by the owner. They are
+//! completions that a failing queue pair takes from the device, and completions of requests that
+//! never reached the device. A poll empties the stash first. Nothing is allocated unless a queue
+//! pair fails.
 //!
-//! **Losses.** A device that has no room for a completion tells of that by an event, and may go on with later ones when there is
-//! room again. What comes after a loss is not delivered: a queue that has lost something holds as many completions as it
-//! can, so that so many can be taken after each look at the events, and no more without another look.
+//! A device reports a lost completion by an event and may later deliver further completions,
+//! which must not be polled. A queue that has lost a completion is full. So after each check of
+//! the events, `depth` completions can be taken safely.
+//!
+//! # Concurrency
+//! Any thread may poll. `inner` is held during a poll of the device, but not while events are
+//! read or queue pairs fail.
 
 use std::{
     collections::VecDeque,
@@ -32,19 +37,19 @@ use super::{
 };
 use crate::verbs::{CompletionQueue, VerbsError, WcStatus, WorkCompletion};
 
-/// Completions that are taken from the device at a time.
+/// Maximum number of completions per poll of the device.
 const BATCH: usize = 32;
-/// Room for the markers of queue pairs that end, beyond what was asked for.
-const MARKERS: usize = 8;
+/// Extra slots for the markers of failing queue pairs.
+const MARKER_SLOTS: usize = 8;
 
-/// Queue pairs with an error among the completions of a poll.
+/// Queue pairs with a failed request among the polled completions.
 type Failed = SmallVec<[Arc<IbvQp>; 2]>;
 
-/// A completion that waits to be polled. Only then its place is free.
+/// A completion that waits to be polled. The poll frees its slot.
 #[derive(Debug)]
 struct Stashed {
     name: Name,
-    /// `None`: a marker.
+    /// `None` for a marker.
     wc: Option<WorkCompletion>,
 }
 
@@ -61,10 +66,10 @@ struct Inner {
     stash: VecDeque<Stashed>,
     rows: Vec<Row>,
     free: Vec<u16>,
-    /// Completions taken from the device.
+    /// Number of completions taken from the device.
     taken: u64,
-    /// As many were, or will be, reported before any loss that is not known yet.
-    sure: u64,
+    /// Number of completions that are known to precede any unknown loss.
+    loss_free: u64,
 }
 
 impl Inner {
@@ -73,31 +78,33 @@ impl Inner {
         (row.generation == place.generation).then_some((row.ring.as_ref()?, &row.qp))
     }
 
-    /// How many completions, of up to `wanted`, can be taken without a look at the events.
+    /// Returns how many of `wanted` completions can be taken without a check of the events.
     fn room(&self, wanted: usize) -> usize {
-        let sure = usize::try_from(self.sure.saturating_sub(self.taken)).unwrap_or(usize::MAX);
-        sure.min(wanted).min(BATCH)
+        let loss_free = usize::try_from(self.loss_free.saturating_sub(self.taken)).unwrap_or(usize::MAX);
+        loss_free.min(wanted).min(BATCH)
     }
 
-    /// Gives back the places that a completion frees.
+    /// Frees the slots that a completion covers.
     fn free(&self, name: Name) {
         if let Some((ring, _)) = self.row(name.place) {
-            // A marker has no place of its own.
+            // A marker has no slot.
             ring.free_until(name.sequence.wrapping_add(u32::from(!name.is_marker)));
         }
     }
 
-    /// What the device reported. `None` if it concerns a queue pair that is gone.
+    /// Converts a completion of the device. Returns `None` if its queue pair no longer exists.
     fn digest(&self, raw: &RawWc, failed: &mut Failed) -> Option<Stashed> {
         let name = Name::decode(raw.wr_id);
         let (ring, qp) = self.row(name.place)?;
         if name.is_marker {
-            ring.set_quiet();
+            ring.set_drained();
             return Some(Stashed { name, wc: None });
         }
         let mut wc = status::completion(raw, ring.wr_id(name.sequence), ring.is_recv, ring.qp_num);
         if wc.status != WcStatus::Success {
-            if let Some(status) = ring.doom_of(name.sequence).filter(|_| wc.status != WcStatus::WrFlushErr) {
+            if let Some(status) =
+                ring.invalid_status(name.sequence).filter(|_| wc.status != WcStatus::WrFlushErr)
+            {
                 wc.status = status;
             }
             let known = failed.last().is_some_and(|last| std::ptr::eq(Arc::as_ptr(last), qp.as_ptr()));
@@ -115,11 +122,11 @@ pub(super) struct IbvCq {
     depth: usize,
     inner: Mutex<Inner>,
     wake: OwnedFd,
-    /// An event was asked for and has not come.
+    /// True if an event was requested and has not arrived.
     armed: AtomicBool,
-    /// The device has lost completions.
+    /// True if the device has lost completions.
     overrun: AtomicBool,
-    /// Whoever polls has been told that.
+    /// True if a poll has reported the loss.
     broken: AtomicBool,
     core: Arc<Core>,
 }
@@ -131,7 +138,7 @@ impl IbvCq {
             let what = "completion queue depth";
             return Err(VerbsError::Limit { what, asked: depth as u64, limit: limit as u64 });
         }
-        let asked = (depth.max(1) + MARKERS).min(limit);
+        let asked = (depth.max(1) + MARKER_SLOTS).min(limit);
         let raw = RawCq::new(core.opened(), i32::try_from(asked).unwrap_or(i32::MAX))
             .map_err(|e| VerbsError::os("ibv_create_cq", e))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -142,7 +149,7 @@ impl IbvCq {
             rows: Vec::new(),
             free: Vec::new(),
             taken: 0,
-            sure: raw.depth() as u64,
+            loss_free: raw.depth() as u64,
         };
         let cq = Arc::new(IbvCq {
             depth: raw.depth(),
@@ -166,7 +173,7 @@ impl IbvCq {
         &self.core
     }
 
-    /// Makes one direction of a queue pair known. `None` if there are too many.
+    /// Registers one direction of a queue pair. Returns `None` if the table is full.
     pub(super) fn enter(&self, ring: &Arc<Ring>, qp: &Weak<IbvQp>) -> Option<Place> {
         let mut inner = self.inner.lock();
         let index = match inner.free.pop() {
@@ -183,7 +190,8 @@ impl IbvCq {
         Some(Place { index, generation: row.generation })
     }
 
-    /// Forgets it. What it completed and nobody has polled is gone, but for what is in the stash.
+    /// Removes one direction of a queue pair. Its unpolled completions are dropped, except those in
+    /// the stash.
     pub(super) fn leave(&self, place: Place) {
         let mut inner = self.inner.lock();
         if inner.row(place).is_some() {
@@ -192,19 +200,19 @@ impl IbvCq {
         }
     }
 
-    /// Takes what the device has into the stash.
+    /// Moves all completions of the device to the stash.
     pub(super) fn stash_all(&self) -> Result<(), VerbsError> {
         loop {
             let mut guard = self.inner.lock();
             let inner = &mut *guard;
             let mut room = inner.room(BATCH);
-            // After a loss only the markers are of interest.
+            // After a loss only markers are used.
             let keep = room > 0;
             if room == 0 {
                 if !self.has_lost() {
                     let taken = inner.taken;
                     drop(guard);
-                    self.look_for_losses(taken);
+                    self.check_for_losses(taken);
                     continue;
                 }
                 room = BATCH;
@@ -213,7 +221,7 @@ impl IbvCq {
             if found == 0 {
                 return Ok(());
             }
-            // Whoever polls these hears of failures from their statuses.
+            // The poller learns of failures from the completion statuses.
             let mut failed = Failed::new();
             for index in 0..found {
                 if let Some(stashed) = inner.digest(&inner.raw[index], &mut failed).filter(|_| keep) {
@@ -228,8 +236,8 @@ impl IbvCq {
         let found = self.raw.poll(&mut inner.raw[..room]).map_err(|e| VerbsError::os("ibv_poll_cq", e))?;
         inner.taken += found as u64;
         if found == 0 {
-            // Before a loss there are as many as it holds.
-            inner.sure = inner.sure.max(inner.taken + self.depth as u64);
+            // The device's queue is empty, so a whole `depth` fits before a loss.
+            inner.loss_free = inner.loss_free.max(inner.taken + self.depth as u64);
         }
         Ok(found)
     }
@@ -238,17 +246,17 @@ impl IbvCq {
         self.overrun.load(Ordering::Acquire)
     }
 
-    /// Reads the device's events, after `taken` completions have been taken. It tells of a loss before it reports anything
-    /// that came after it.
-    fn look_for_losses(&self, taken: u64) {
+    /// Reads the device's events after `taken` completions have been taken. The device reports a
+    /// loss before it delivers any later completion.
+    fn check_for_losses(&self, taken: u64) {
         self.core.watch().read_events();
         if !self.has_lost() {
             let mut inner = self.inner.lock();
-            inner.sure = inner.sure.max(taken + self.depth as u64);
+            inner.loss_free = inner.loss_free.max(taken + self.depth as u64);
         }
     }
 
-    /// Reports a request that never went to the device.
+    /// Reports a request that never reached the device.
     pub(super) fn push(&self, name: Name, wc: WorkCompletion) {
         self.inner.lock().stash.push_back(Stashed { name, wc: Some(wc) });
         if self.armed.swap(false, Ordering::SeqCst) {
@@ -256,13 +264,14 @@ impl IbvCq {
         }
     }
 
-    /// The device has lost completions of it.
+    /// Records that the device has lost completions of this queue.
     pub(super) fn set_overrun(&self) {
         self.overrun.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Takes completions. `Err`: there may be more, but first somebody has to look for losses, after so many.
+    /// Takes completions. The inner `Err` holds the number of completions taken so far: the caller
+    /// must check for losses before it takes more.
     fn take(
         &self,
         out: &mut [WorkCompletion],
@@ -280,7 +289,8 @@ impl IbvCq {
             }
         }
         let stashed = count;
-        // Until something was found: those of queue pairs that are gone do not count.
+        // Repeats until a completion is found, because completions of removed queue pairs do not
+        // count.
         while count == stashed && count < out.len() {
             let room = inner.room(out.len() - count);
             if room == 0 {
@@ -313,7 +323,7 @@ impl CompletionQueue for IbvCq {
             match self.take(out, &mut failed)? {
                 Ok(count) => break count,
                 Err(_) if self.has_lost() => break 0,
-                Err(taken) => self.look_for_losses(taken),
+                Err(taken) => self.check_for_losses(taken),
             }
         };
         for qp in failed {
@@ -337,7 +347,7 @@ impl CompletionQueue for IbvCq {
             PollFd::from_borrowed_fd(channel, PollFlags::IN),
             PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
         ];
-        // One that is too long for the system is as good as none.
+        // A timeout that the system cannot represent means no timeout.
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => return Ok(false),
@@ -350,14 +360,14 @@ impl CompletionQueue for IbvCq {
             while self.raw.take_event() {}
         }
         if !fds[1].revents().is_empty() {
-            // It fails only if somebody else was faster.
+            // Fails only if another thread has read the counter.
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
         Ok(true)
     }
 
     fn wake(&self) {
-        // It fails only when the counter is full: awake enough.
+        // Fails only if the counter is full, when the waiter is awake anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 

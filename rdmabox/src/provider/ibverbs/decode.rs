@@ -1,12 +1,14 @@
-//! The numbers and names of the verbs interface as Rust values. Pure functions; unknown values are kept, not
-//! refused, since drivers and kernels grow new ones.
+//! Rust types for the numbers and names of the verbs interface.
+//!
+//! Unknown values are kept instead of refused, because drivers and kernels add new ones. No I/O,
+//! no locks, no clock.
 
 use std::{fmt, net::Ipv4Addr};
 
-/// What kind of node a device is.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeType {
-    /// InfiniBand channel adapter; RoCE devices and Soft-RoCE call themselves so too.
+    /// InfiniBand channel adapter. RoCE devices and Soft-RoCE also report this kind.
     ChannelAdapter,
     /// InfiniBand switch.
     Switch,
@@ -18,7 +20,7 @@ pub enum NodeType {
     Usnic,
     /// Cisco usNIC over UDP.
     UsnicUdp,
-    /// A device with a transport of its own, such as EFA.
+    /// A device with its own transport, such as EFA.
     Unspecified,
     /// Any other number.
     Unknown(i32),
@@ -56,7 +58,8 @@ impl fmt::Display for NodeType {
     }
 }
 
-/// The transport that a device speaks. RoCE counts as InfiniBand; the link layer of the port tells them apart.
+/// Transport of a device. RoCE counts as InfiniBand; the link layer of the port distinguishes
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// InfiniBand transport, over InfiniBand or Ethernet.
@@ -67,7 +70,7 @@ pub enum Transport {
     Usnic,
     /// Cisco usNIC over UDP.
     UsnicUdp,
-    /// One of the vendor's own.
+    /// A vendor-specific transport.
     Unspecified,
     /// Any other number.
     Unknown(i32),
@@ -101,14 +104,14 @@ impl fmt::Display for Transport {
     }
 }
 
-/// How atomic the atomics of a device are.
+/// Scope within which a device's atomics are atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicCap {
     /// No atomics.
     None,
     /// Atomic among the queue pairs of the device.
     Hca,
-    /// Atomic towards the processors and other devices as well.
+    /// Atomic with respect to processors and other devices too.
     Global,
     /// Any other number.
     Unknown(u32),
@@ -141,17 +144,17 @@ impl fmt::Display for AtomicCap {
 /// Logical state of a port. Only an active port carries data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// No state change (never a state that a port stays in).
+    /// No state change; never the state of a port.
     Nop,
     /// No link.
     Down,
-    /// Link there, not yet configured.
+    /// Link present, not yet configured.
     Init,
     /// Configured, not yet active.
     Armed,
     /// Carries data.
     Active,
-    /// Active, and the link has failed just now.
+    /// Active, but the link has just failed.
     ActiveDefer,
     /// Any other number.
     Unknown(u32),
@@ -187,10 +190,10 @@ impl fmt::Display for PortState {
     }
 }
 
-/// What lies under the transport at a port.
+/// Link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
-    /// The driver does not say; old ones mean InfiniBand.
+    /// The driver does not report it; old drivers mean InfiniBand.
     Unspecified,
     /// InfiniBand: peers are addressed by LID.
     InfiniBand,
@@ -224,13 +227,13 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// Bytes of `enum ibv_mtu`; `None` for a number that means nothing.
+/// Returns the number of bytes of `enum ibv_mtu`, or `None` for an invalid number.
 #[must_use]
 pub fn mtu_bytes(raw: u32) -> Option<u32> {
     matches!(raw, 1..=5).then(|| 128 << raw)
 }
 
-/// A 64-bit identifier of a device, such as the one that its maker gave it.
+/// A 64-bit GUID of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Guid(pub u64);
 
@@ -241,18 +244,19 @@ impl fmt::Display for Guid {
     }
 }
 
-/// A port's address: 128 bits, in network order, written as the kernel writes it (never abbreviated).
+/// A port's 128-bit address in network order. The text form is the kernel's, which is never
+/// abbreviated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// Whether the entry of the table is empty.
+    /// Returns true if the table entry is empty.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.0 == [0; 16]
     }
 
-    /// The IPv4 address that the GID was made of, if it was.
+    /// Returns the IPv4 address that the GID contains, if any.
     #[must_use]
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         std::net::Ipv6Addr::from(self.0).to_ipv4_mapped()
@@ -269,19 +273,19 @@ impl fmt::Display for Gid {
     }
 }
 
-/// The protocol that an entry of the GID table stands for.
+/// Protocol of an entry of the GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GidType {
-    /// InfiniBand, or RoCE v1 (Ethernet frames without IP): the kernel has one name for both.
+    /// InfiniBand, or RoCE v1 (Ethernet frames without IP). The kernel has one name for both.
     IbOrRoceV1,
-    /// RoCE v2: over UDP and IP.
+    /// RoCE v2 (UDP and IP).
     RoceV2,
-    /// Any other name that the kernel gives.
+    /// Any other name.
     Other(String),
 }
 
 impl GidType {
-    /// Decodes the text of a file in `gid_attrs/types`; `None` if it is empty.
+    /// Decodes the text of a file in `gid_attrs/types`. Returns `None` if it is empty.
     #[must_use]
     pub fn parse(text: &str) -> Option<GidType> {
         match text.trim() {
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_mapped_address_is_ipv4() {
+    fn only_an_ipv4_mapped_gid_has_an_ipv4_address() {
         let mapped = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7]);
         assert_eq!(mapped.ipv4(), Some(Ipv4Addr::new(192, 0, 2, 7)));
         assert_eq!(mapped.to_string(), "0000:0000:0000:0000:0000:ffff:c000:0207");

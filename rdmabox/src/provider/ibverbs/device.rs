@@ -1,4 +1,4 @@
-//! An opened device.
+//! An open RDMA device.
 
 use std::sync::{
     Arc,
@@ -22,13 +22,13 @@ use crate::{
     verbs::{AtomicScope, CompletionQueue, Device, DeviceAttr, ProtectionDomain, QpCaps, VerbsError},
 };
 
-/// What the objects of one opened device share.
+/// State that the objects of an open device share.
 #[derive(Debug)]
 pub(super) struct Core {
     attr: DeviceAttr,
     gid_index: Option<u8>,
     next_qp: AtomicU32,
-    /// Dropped before the device is closed.
+    /// Declared before `opened`, so that it is dropped before the device is closed.
     watcher: Watcher,
     opened: Arc<Opened>,
 }
@@ -46,31 +46,33 @@ impl Core {
         self.watcher.watch()
     }
 
-    /// The port that connections use, as it is now.
+    /// Returns the current state of the port that connections use.
     pub(super) fn port(&self) -> PortInfo {
         self.watch().port()
     }
 
-    /// The GID that was asked for.
+    /// Returns the GID index that the options select.
     pub(super) fn gid_index(&self) -> Option<u8> {
         self.gid_index
     }
 
-    /// A number that no other queue pair of this device gets. (The device's own numbers are used again.)
+    /// Returns a number that no other queue pair of this device has. The device reuses its own
+    /// numbers.
     pub(super) fn number(&self) -> u32 {
         self.next_qp.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// An RDMA device of this machine, with the port that connections use.
+/// An RDMA device of this machine, and the port that connections use.
 #[derive(Debug)]
 pub struct IbvDevice(Arc<Core>);
 
 impl IbvDevice {
-    /// Opens the device that the options describe.
+    /// Opens the device that the options select.
     ///
     /// # Errors
-    /// A text for people: what is missing and how it can be had, or what there is instead of what was asked for.
+    /// A message for users that names the missing part and how to install it, or the existing
+    /// devices if the selected one does not exist.
     pub fn open(options: &RdmaOptions) -> Result<Arc<IbvDevice>, RdmaError> {
         let library = Library::open().map_err(explain)?;
         let calls = Calls::load(SONAME).map_err(explain)?;
@@ -87,7 +89,7 @@ impl IbvDevice {
         let failed = |e: VerbsError| RdmaError::NotUsable(format!("{name}: {e}"));
         let mut attr = details.attr;
         attr.max_msg_sz = port.max_msg_sz.into();
-        // One place of each queue is kept for the marker by which its end is recognised.
+        // One slot of each queue is reserved for the marker that shows that the queue is drained.
         attr.max_qp_wr = attr.max_qp_wr.saturating_sub(1);
         attr.atomics = match details.atomics {
             AtomicCap::None => AtomicScope::None,
@@ -118,8 +120,9 @@ fn explain(error: IbverbsError) -> RdmaError {
     }
 }
 
-/// The most inline bytes, by trial: a device tells its limit in no other way. Beside as many elements as a session's
-/// requests have, since both take room in the same work request.
+/// Returns the maximum number of inline bytes, found by trial because devices do not report it.
+/// The trial includes the number of elements that sessions use, because both occupy the same work
+/// request.
 fn max_inline(opened: &Arc<Opened>, attr: &DeviceAttr) -> Result<u32, VerbsError> {
     let os = VerbsError::os;
     let pd = Arc::new(RawPd::new(opened).map_err(|e| os("ibv_alloc_pd", e))?);

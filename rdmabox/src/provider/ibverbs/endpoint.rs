@@ -1,5 +1,6 @@
-//! What two queue pairs tell each other before they are connected, and what follows from it. Pure, but for the random
-//! first packet number.
+//! The data that two queue pairs exchange before they connect, and the path derived from it.
+//!
+//! No I/O, no locks, no clock. The caller passes the random first packet number.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -11,7 +12,7 @@ use super::{Gid, GidEntry, GidType, LinkLayer, PortInfo};
 pub(super) const MAGIC: [u8; 8] = *b"rdmabxV\x01";
 const VERSION: u32 = 1;
 
-/// The first bytes on a stream, by which each side sees that the other speaks this.
+/// First bytes on a stream, by which each side recognizes the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Greeting {
@@ -25,7 +26,7 @@ impl Greeting {
         Greeting { magic: MAGIC, version: VERSION.into(), length: (size_of::<Endpoint>() as u32).into() }
     }
 
-    /// Whether an [`Endpoint`] follows.
+    /// Checks that an [`Endpoint`] follows.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.magic != MAGIC {
             return Err("no RDMA queue pair at the other end".into());
@@ -37,7 +38,7 @@ impl Greeting {
     }
 }
 
-/// One side's address, and what it can take.
+/// Address and limits of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Endpoint {
@@ -45,42 +46,42 @@ pub(super) struct Endpoint {
     first_psn: U32,
     gid: [u8; 16],
     lid: U16,
-    /// `enum ibv_mtu` of its port.
+    /// `enum ibv_mtu` of the port.
     mtu: u8,
     /// `IBV_LINK_LAYER_*`.
     link_layer: u8,
-    /// READs and atomics that it can answer at once.
+    /// Number of READs and atomics that this side can answer at once.
     max_dest_rd_atomic: u8,
-    /// Whether its GID stands for RoCE v2: 1 no, 2 yes, 0 unknown.
+    /// Whether the GID is RoCE v2: 1 no, 2 yes, 0 unknown.
     gid_kind: u8,
     reserved: U16,
 }
 
-/// How this side reaches the other.
+/// Path from this side to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) remote_qp_num: u32,
-    /// The first packet number of what the peer sends, and of what this side sends.
+    /// First packet numbers of the peer and of this side.
     pub(super) remote_psn: u32,
     pub(super) local_psn: u32,
-    /// `enum ibv_mtu`: the smaller of both.
+    /// `enum ibv_mtu`: the smaller of both sides.
     pub(super) mtu: u32,
     pub(super) dlid: u16,
-    /// Global routing: the peer's GID, and the index of this side's.
+    /// Global routing: the peer's GID and the index of the local GID.
     pub(super) global: Option<([u8; 16], u8)>,
-    /// READs and atomics that this side may have under way, and may have to answer.
+    /// READs and atomics that this side may have outstanding, and that it may have to answer.
     pub(super) max_rd_atomic: u8,
     pub(super) max_dest_rd_atomic: u8,
 }
 
-/// This side of a path.
+/// The local side of a path.
 #[derive(Clone, Debug)]
 pub(super) struct Local<'a> {
     pub(super) port: &'a PortInfo,
     pub(super) gid: Option<&'a GidEntry>,
-    /// The GID was asked for.
+    /// True if the options select the GID.
     pub(super) gid_is_chosen: bool,
-    /// The device's limit.
+    /// Limit of the device.
     pub(super) max_rd_atomic: u8,
 }
 
@@ -111,10 +112,10 @@ impl Endpoint {
         }
     }
 
-    /// The way from this side to `peer`.
+    /// Returns the path from this side to `peer`.
     ///
     /// # Errors
-    /// A text for people: what of the two does not fit together.
+    /// A message for users that describes the mismatch.
     pub(super) fn path_to(&self, local: &Local<'_>, peer: &Endpoint) -> Result<Path, String> {
         let kind = |link_layer: u8| LinkLayer::from_raw(link_layer);
         let is_ethernet = |endpoint: &Endpoint| kind(endpoint.link_layer) == LinkLayer::Ethernet;
@@ -151,7 +152,7 @@ impl Endpoint {
         if !is_ethernet(self) && peer.lid.get() == 0 && theirs.is_zero() {
             return Err("the peer's port has neither a LID nor a GID".into());
         }
-        // Inside an InfiniBand subnet the LID is enough; a router, and Ethernet, need the GID.
+        // Within an InfiniBand subnet the LID suffices; routers and Ethernet need the GID.
         let needs_global = is_ethernet(self) || local.gid_is_chosen || peer.lid.get() == 0;
         let global = match local.gid {
             Some(entry) if needs_global && !theirs.is_zero() => {
@@ -172,7 +173,7 @@ impl Endpoint {
     }
 }
 
-/// `enum ibv_mtu` for so many bytes; the smallest if the device tells none.
+/// Returns the `enum ibv_mtu` of a size in bytes, or the smallest if the device reports none.
 fn mtu_code(bytes: Option<u32>) -> u8 {
     match bytes {
         Some(4096..) => 5,
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn two_roce_ports_meet_at_the_smaller_of_everything() {
+    fn two_roce_ports_use_the_smaller_limits() {
         let (a_port, b_port) = (port(LinkLayer::Ethernet, 0, 4096), port(LinkLayer::Ethernet, 0, 1024));
         let (a_gid, b_gid) = (gid(7, GidType::RoceV2), gid(9, GidType::RoceV2));
         let (a, b) = (local(&a_port, Some(&a_gid), 16), local(&b_port, Some(&b_gid), 128));
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subnet_needs_no_gid_and_a_chosen_one_is_used() {
+    fn a_subnet_needs_no_gid_but_a_selected_gid_is_used() {
         let port = port(LinkLayer::InfiniBand, 3, 4096);
         let entry = gid(2, GidType::IbOrRoceV1);
         let side = local(&port, Some(&entry), 16);
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn a_mismatch_is_described() {
         let (ethernet, infiniband) =
             (port(LinkLayer::Ethernet, 0, 1024), port(LinkLayer::InfiniBand, 3, 4096));
         let (v2, v1) = (gid(7, GidType::RoceV2), gid(8, GidType::IbOrRoceV1));
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_protocol_is_taken() {
+    fn only_this_protocol_is_accepted() {
         assert_eq!(Greeting::new().check(), Ok(()));
         assert!(Greeting::new_zeroed().check().unwrap_err().contains("no RDMA queue pair"));
         let newer = Greeting { version: 2.into(), ..Greeting::new() };
@@ -283,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_endpoint_of_a_peer_is_too_strange(bytes: [u8; size_of::<Endpoint>()]) {
+        fn any_endpoint_of_a_peer_is_checked(bytes: [u8; size_of::<Endpoint>()]) {
             let peer = Endpoint::read_from_bytes(&bytes).unwrap();
             for port in [port(LinkLayer::Ethernet, 0, 1024), port(LinkLayer::InfiniBand, 3, 4096)] {
                 let entry = gid(7, GidType::RoceV2);

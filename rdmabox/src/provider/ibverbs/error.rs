@@ -1,11 +1,11 @@
-//! What can go wrong between the program, libibverbs and the kernel.
+//! Errors between the program, libibverbs and the kernel.
 
 use std::io;
 
-/// RDMA devices could not be found or read.
+/// Failure to find or query RDMA devices.
 ///
-/// Those for which [`is_absence`](Self::is_absence) holds say that this machine offers no RDMA; the others
-/// say that something which is there does not work.
+/// If [`is_absence`](Self::is_absence) returns true, this machine has no RDMA support. Otherwise
+/// an existing part does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum IbverbsError {
     /// The C library is not installed, or cannot be loaded.
@@ -14,20 +14,20 @@ pub enum IbverbsError {
          libibverbs1 and ibverbs-providers"
     )]
     LibraryMissing {
-        /// The file that was asked for.
+        /// Name of the file.
         name: String,
-        /// What the dynamic loader said.
+        /// Message of the dynamic loader.
         reason: String,
     },
-    /// The C library is there and lacks a function: it is another library, or far too old.
+    /// The C library lacks a function: it is another library, or too old.
     #[error(
         "{name} has no function {symbol}: it is no usable RDMA verbs library; on Debian, install the packages \
          libibverbs1 and ibverbs-providers"
     )]
     SymbolMissing {
-        /// The file that was loaded.
+        /// Name of the loaded file.
         name: String,
-        /// The function that it lacks.
+        /// Name of the missing function.
         symbol: &'static str,
     },
     /// The kernel offers no verbs to user space.
@@ -36,7 +36,7 @@ pub enum IbverbsError {
          module ib_uverbs is not loaded"
     )]
     NoKernelSupport,
-    /// The kernel has devices, and libibverbs can use none of them.
+    /// The kernel has devices, but libibverbs can use none of them.
     #[error(
         "the kernel has RDMA devices ({}) and libibverbs can use none of them: it has no driver for them (on Debian, \
          install the package ibverbs-providers), or there are no device files in /dev/infiniband (as in a container \
@@ -50,32 +50,32 @@ pub enum IbverbsError {
     /// The devices could not be listed.
     #[error("RDMA devices cannot be listed: {0}")]
     List(#[source] io::Error),
-    /// One device could not be opened. The library tries more than one way and gives the error of the last: a
-    /// file that may not be opened can read as one that does not exist.
+    /// A device could not be opened. The library tries several ways and returns the error of the
+    /// last: a file without access permission may be reported as missing.
     #[error(
         "{device} cannot be opened: {source}; the last attempt of several gave this error, so see first whether this \
          user may read and write the device's file in /dev/infiniband"
     )]
     Open {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// One device is open and does not answer.
+    /// An open device does not answer.
     #[error("{device}: {call}: {source}")]
     Query {
-        /// Its name.
+        /// Name of the device.
         device: String,
         /// The call that failed.
         call: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl IbverbsError {
-    /// Whether the machine simply offers no RDMA: no library, or no support in the kernel.
+    /// Returns true if the machine has no RDMA support: no library, or no support in the kernel.
     #[must_use]
     pub fn is_absence(&self) -> bool {
         matches!(self, IbverbsError::LibraryMissing { .. } | IbverbsError::NoKernelSupport)

@@ -1,25 +1,27 @@
-//! What asynchronous events of a device mean here. Pure.
+//! Classifies asynchronous events of a device.
+//!
+//! No I/O, no locks, no clock.
 
 use ibverbs_sys as c;
 
 use super::handles::Subject;
 
-/// What to do about an event.
+/// Consequence of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// A completion queue has lost completions.
     CqOverrun { cq: usize },
     /// A queue pair has failed.
     QpFailed { qp: usize },
-    /// What is known of a port may have changed; it carries data, does not any more, or neither is said.
+    /// The state of a port may have changed. `active` is the new state, if the event reports it.
     PortChanged { port: u8, active: Option<bool> },
-    /// Nothing works any more.
+    /// The device no longer works.
     DeviceFailed,
-    /// Good to know.
+    /// Informational only.
     Nothing,
 }
 
-/// The event's name in the C interface, and what it means.
+/// Returns the event's name in the C interface and its meaning.
 pub(super) fn meaning(kind: u32, subject: Subject) -> (&'static str, Meaning) {
     let port = |active| match subject {
         Subject::Port(port) => Meaning::PortChanged { port, active },
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_a_queue_pair_end_it_and_news_of_it_do_not() {
+    fn error_events_fail_a_queue_pair_and_other_events_do_not() {
         for kind in [
             c::IBV_EVENT_QP_FATAL,
             c::IBV_EVENT_QP_REQ_ERR,
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_completion_queues_and_the_device() {
+    fn events_of_ports_completion_queues_and_the_device_are_classified() {
         let port = Subject::Port(2);
         let changed = |active| Meaning::PortChanged { port: 2, active };
         assert_eq!(meaning(c::IBV_EVENT_PORT_ACTIVE, port), ("PORT_ACTIVE", changed(Some(true))));

@@ -1,4 +1,4 @@
-//! What two queue pairs on RDMA devices tell each other, for fuzz targets.
+//! Fuzz targets for the data that two queue pairs on RDMA devices exchange.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -17,10 +17,11 @@ fn gid() -> GidEntry {
     GidEntry { index: 7, gid, gid_type: Some(GidType::RoceV2) }
 }
 
-/// Takes `bytes` as greeting and endpoint of a peer. What becomes a path has numbers that a device takes.
+/// Decodes `bytes` as a peer's greeting and endpoint. A resulting path must be valid for a
+/// device.
 ///
 /// # Panics
-/// If it has not.
+/// If the path is invalid.
 pub fn endpoint(bytes: &[u8]) {
     let Ok((greeting, rest)) = Greeting::read_from_prefix(bytes) else { return };
     let Ok((peer, _)) = Endpoint::read_from_prefix(rest) else { return };
@@ -39,7 +40,7 @@ pub fn endpoint(bytes: &[u8]) {
     }
 }
 
-/// What peers on both kinds of network say.
+/// Returns the greetings and endpoints of peers on both kinds of network.
 pub fn endpoint_seeds() -> Vec<Vec<u8>> {
     let gid = gid();
     let said = |port: &PortInfo| {

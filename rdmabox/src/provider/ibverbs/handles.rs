@@ -1,5 +1,10 @@
-//! Objects on an open device: made, used and given back. Each keeps alive what it was made of, so that the order of
-//! destruction follows from the structure; none decides anything.
+//! Owned objects of the C library on an open device.
+//!
+//! Each object keeps its parents alive, so the ownership graph fixes the order of destruction.
+//! The drop releases the object.
+//!
+//! # Concurrency
+//! Any thread may use an object. The caller serializes posts to a queue pair.
 
 use std::{
     ffi::c_int,
@@ -19,14 +24,14 @@ use super::{
     calls::{Calls, RawWc},
 };
 
-/// An open device with the functions to make things on it.
+/// An open device and the functions that create objects on it.
 #[derive(Debug)]
 pub(super) struct Opened {
     calls: Calls,
     context: Context,
 }
 
-/// Something that happened to the device, or to an object on it, which is named by its address.
+/// Object of an asynchronous event, identified by its address or port number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     Cq(usize),
@@ -44,24 +49,25 @@ impl Opened {
         &self.context
     }
 
-    /// The descriptor that is readable while there are asynchronous events.
+    /// Returns the descriptor that is readable while asynchronous events are pending.
     pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open, and with it the descriptor, for as long as `self` is borrowed; the field is read
-        // without making a reference to the whole.
+        // SAFETY: the context and its descriptor stay open while `self` is borrowed. The field is
+        // read without a reference to the whole structure.
         unsafe { BorrowedFd::borrow_raw((*self.context.as_ptr()).async_fd) }
     }
 
-    /// Takes an asynchronous event, and gives `look` what it concerns before the event is acknowledged: until then the object
-    /// is not destroyed. `None` if there is none (the descriptor must not block).
+    /// Takes an asynchronous event and calls `look` with its subject before the event is
+    /// acknowledged. Until then the object is not destroyed. Returns `None` if no event is pending;
+    /// the descriptor must be non-blocking.
     pub(super) fn next_event<R>(&self, look: impl FnOnce(u32, Subject) -> R) -> Option<R> {
         let mut event = ibv_async_event::default();
-        // SAFETY: the context is open, `event` is valid for writes.
+        // SAFETY: the context is open; `event` is valid for writes.
         if unsafe { (self.calls.get_async_event)(self.context.as_ptr(), &raw mut event) } != 0 {
             return None;
         }
         let kind = event.event_type;
-        // SAFETY: which member of the union is set follows from the event's type (ibv_get_async_event(3)); the objects are
-        // named by their addresses and not looked at.
+        // SAFETY: the event type determines the active member of the union
+        // (ibv_get_async_event(3)). The objects are identified by their addresses and not accessed.
         let subject = unsafe {
             use ibverbs_sys as c;
             match kind {
@@ -93,9 +99,9 @@ impl Opened {
 
 macro_rules! owned_pointer {
     ($name:ident) => {
-        // SAFETY: verbs may be called on any thread, by several at once; the pointer is owned and stays valid.
+        // SAFETY: any thread may call verbs concurrently; the pointer is owned and stays valid.
         unsafe impl Send for $name {}
-        // SAFETY: as above.
+        // SAFETY: as for `Send`.
         unsafe impl Sync for $name {}
     };
 }
@@ -119,7 +125,8 @@ impl RawPd {
     /// Registers `length` bytes at `addr`.
     ///
     /// # Safety
-    /// The range stays mapped until the handle is dropped; whether requests that use it do harm is the caller's business.
+    /// The range stays mapped until the handle is dropped. The caller guarantees that requests on
+    /// the range do no harm.
     pub(super) unsafe fn register(
         self: &Arc<RawPd>,
         addr: u64,
@@ -127,15 +134,16 @@ impl RawPd {
         access: u32,
     ) -> io::Result<RawMr> {
         let addr = ptr::with_exposed_provenance_mut(addr as usize);
-        // SAFETY: the domain is alive; the kernel refuses a range that is not mapped, and the caller keeps it so.
+        // SAFETY: the domain is alive. The kernel refuses an unmapped range, and the caller keeps
+        // the range mapped.
         let mr = unsafe { (self.opened.calls.reg_mr)(self.ptr.as_ptr(), addr, length, access as c_int) };
-        Ok(RawMr { ptr: some(mr)?, pd: Arc::clone(self), given_back: false })
+        Ok(RawMr { ptr: some(mr)?, pd: Arc::clone(self), released: false })
     }
 }
 
 impl Drop for RawPd {
     fn drop(&mut self) {
-        // SAFETY: made by alloc_pd, given back once; what was made in it keeps it alive.
+        // SAFETY: created by alloc_pd and released once; objects in the domain keep it alive.
         report("ibv_dealloc_pd", unsafe { (self.opened.calls.dealloc_pd)(self.ptr.as_ptr()) });
     }
 }
@@ -145,24 +153,24 @@ impl Drop for RawPd {
 pub(super) struct RawMr {
     ptr: NonNull<ibv_mr>,
     pd: Arc<RawPd>,
-    given_back: bool,
+    released: bool,
 }
 
 owned_pointer!(RawMr);
 
 impl RawMr {
-    /// Local and remote key.
+    /// Returns the local and the remote key.
     pub(super) fn keys(&self) -> (u32, u32) {
         // SAFETY: the region is alive, and the library does not change the two fields.
         unsafe { ((*self.ptr.as_ptr()).lkey, (*self.ptr.as_ptr()).rkey) }
     }
 
-    /// Gives it back, once. False if the device does not let go of the memory.
+    /// Deregisters the region, once. Returns false if the device keeps the memory.
     pub(super) fn deregister(&mut self) -> bool {
-        if std::mem::replace(&mut self.given_back, true) {
+        if std::mem::replace(&mut self.released, true) {
             return true;
         }
-        // SAFETY: made by reg_mr, given back once.
+        // SAFETY: created by reg_mr and released once.
         let status = unsafe { (self.pd.opened.calls.dereg_mr)(self.ptr.as_ptr()) };
         report("ibv_dereg_mr", status);
         status == 0
@@ -199,14 +207,15 @@ impl RawChannel {
 
 impl Drop for RawChannel {
     fn drop(&mut self) {
-        // SAFETY: made by create_comp_channel, given back once, after the completion queue that uses it.
+        // SAFETY: created by create_comp_channel and released once, after the completion queue that
+        // uses it.
         report("ibv_destroy_comp_channel", unsafe {
             (self.opened.calls.destroy_comp_channel)(self.ptr.as_ptr())
         });
     }
 }
 
-/// A completion queue with a channel of its own.
+/// A completion queue with its own channel.
 #[derive(Debug)]
 pub(super) struct RawCq {
     ptr: NonNull<ibv_cq>,
@@ -216,29 +225,30 @@ pub(super) struct RawCq {
 owned_pointer!(RawCq);
 
 impl RawCq {
-    /// With room for at least `depth` completions.
+    /// Creates a queue for at least `depth` completions.
     pub(super) fn new(opened: &Arc<Opened>, depth: c_int) -> io::Result<RawCq> {
         let channel = RawChannel::new(opened)?;
         super::set_nonblocking(channel.fd())?;
-        // SAFETY: context and channel are alive; no queue context is given; vector 0 exists on every device.
+        // SAFETY: the context and the channel are alive; the queue context is null; vector 0 exists
+        // on every device.
         let cq = unsafe {
             (opened.calls.create_cq)(opened.context.as_ptr(), depth, ptr::null_mut(), channel.ptr.as_ptr(), 0)
         };
         Ok(RawCq { ptr: some(cq)?, channel })
     }
 
-    /// What asynchronous events call it.
+    /// Returns the address that identifies the queue in asynchronous events.
     pub(super) fn addr(&self) -> usize {
         self.ptr.as_ptr().addr()
     }
 
-    /// Completions that it has room for.
+    /// Returns the number of completions that the queue can hold.
     pub(super) fn depth(&self) -> usize {
-        // SAFETY: the queue is alive, and its size is never changed.
+        // SAFETY: the queue is alive, and its size never changes.
         usize::try_from(unsafe { (*self.ptr.as_ptr()).cqe }).unwrap_or(0)
     }
 
-    /// The channel's descriptor: readable when there is an event.
+    /// Returns the channel's descriptor, which is readable while an event is pending.
     pub(super) fn channel_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel and its descriptor live as long as `self`.
         unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
@@ -248,8 +258,8 @@ impl RawCq {
     pub(super) fn poll(&self, out: &mut [RawWc]) -> io::Result<usize> {
         let count = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         let cq = self.ptr.as_ptr();
-        // SAFETY: the queue and its context are alive; the driver's function takes the queue, and writes at most `count`
-        // structures of the layout that `calls` has checked.
+        // SAFETY: the queue and its context are alive. The driver writes at most `count` structures
+        // of the layout that `calls` has checked.
         let found = unsafe {
             match (*(*cq).context).ops.poll_cq {
                 Some(poll_cq) => poll_cq(cq, count, out.as_mut_ptr().cast()),
@@ -260,7 +270,7 @@ impl RawCq {
             .map_err(|_| io::Error::from_raw_os_error(if found == -1 { libc::EIO } else { -found }))
     }
 
-    /// Asks for one event, on the next completion of whatever kind.
+    /// Requests one event, for the next completion of any kind.
     pub(super) fn request_event(&self) -> io::Result<()> {
         let cq = self.ptr.as_ptr();
         // SAFETY: the queue and its context are alive.
@@ -273,15 +283,16 @@ impl RawCq {
         check(status)
     }
 
-    /// Takes an event off the channel and acknowledges it. False if there was none.
+    /// Takes and acknowledges an event of the channel. Returns false if none was pending.
     pub(super) fn take_event(&self) -> bool {
         let calls = &self.channel.opened.calls;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is alive, its descriptor does not block, and the two places are valid for writes.
+        // SAFETY: the channel is alive, its descriptor is non-blocking, and both pointers are valid
+        // for writes.
         if unsafe { (calls.get_cq_event)(self.channel.ptr.as_ptr(), &raw mut cq, &raw mut context) } != 0 {
             return false;
         }
-        // SAFETY: the channel has one queue, this one, and an event of it was just taken.
+        // SAFETY: the channel has only this queue, and one of its events was just taken.
         unsafe { (calls.ack_cq_events)(self.ptr.as_ptr(), 1) };
         true
     }
@@ -289,7 +300,8 @@ impl RawCq {
 
 impl Drop for RawCq {
     fn drop(&mut self) {
-        // SAFETY: made by create_cq, given back once; queue pairs keep it alive, and its events were acknowledged.
+        // SAFETY: created by create_cq and released once; queue pairs keep it alive, and its events
+        // were acknowledged.
         report("ibv_destroy_cq", unsafe { (self.channel.opened.calls.destroy_cq)(self.ptr.as_ptr()) });
     }
 }
@@ -305,16 +317,16 @@ pub(super) struct RawQp {
 
 owned_pointer!(RawQp);
 
-/// A list of work requests that the device did not take to its end.
+/// Failure in the middle of a posted list.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// Address of the first that was not taken; 0 if the driver does not say.
+    /// Address of the first request that was not posted; 0 if the driver does not report it.
     pub(super) at: usize,
     pub(super) error: io::Error,
 }
 
 impl RawQp {
-    /// Makes a queue pair of the type and with the sizes in `init`, in state Reset.
+    /// Creates a queue pair of the type and sizes in `init`, in state Reset.
     pub(super) fn new(
         pd: &Arc<RawPd>,
         send_cq: &Arc<RawCq>,
@@ -323,7 +335,7 @@ impl RawQp {
     ) -> io::Result<RawQp> {
         (init.send_cq, init.recv_cq) = (send_cq.ptr.as_ptr(), recv_cq.ptr.as_ptr());
         (init.qp_context, init.srq) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the domain and the queues are alive, and kept so by what is returned.
+        // SAFETY: the domain and the queues are alive, and the returned object keeps them alive.
         let qp = unsafe { (pd.opened.calls.create_qp)(pd.ptr.as_ptr(), &raw mut init) };
         Ok(RawQp {
             ptr: some(qp)?,
@@ -333,12 +345,12 @@ impl RawQp {
         })
     }
 
-    /// What asynchronous events call it.
+    /// Returns the address that identifies the queue pair in asynchronous events.
     pub(super) fn addr(&self) -> usize {
         self.ptr.as_ptr().addr()
     }
 
-    /// The device's number for it, which it may give to another one later.
+    /// Returns the device's number, which the device may reuse later.
     pub(super) fn number(&self) -> u32 {
         // SAFETY: the queue pair is alive, and its number never changes.
         unsafe { (*self.ptr.as_ptr()).qp_num }
@@ -346,15 +358,15 @@ impl RawQp {
 
     /// Changes the attributes in `mask`.
     pub(super) fn modify(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> io::Result<()> {
-        // SAFETY: the queue pair is alive, `attr` is valid; what makes no sense is refused.
+        // SAFETY: the queue pair is alive and `attr` is valid; the device refuses invalid values.
         check(unsafe { (self.pd.opened.calls.modify_qp)(self.ptr.as_ptr(), &raw mut attr, mask.0 as c_int) })
     }
 
-    /// Hands a linked list of send work requests to the device, with one doorbell.
+    /// Posts a linked list of send work requests with one doorbell.
     ///
     /// # Safety
-    /// `first` and what it links to are valid for the call, their elements and inline data as well; the caller serialises
-    /// posts. The memory that keys name is checked by the device.
+    /// `first` and the linked requests are valid for the call, including their elements and inline
+    /// data. The caller serializes posts. The device checks the memory that keys name.
     pub(super) unsafe fn post_send(&self, first: *mut ibv_send_wr) -> Result<(), Refused> {
         let mut bad = ptr::null_mut();
         let qp = self.ptr.as_ptr();
@@ -368,10 +380,10 @@ impl RawQp {
         check(status).map_err(|error| Refused { at: bad.addr(), error })
     }
 
-    /// Hands a linked list of receives to the device.
+    /// Posts a linked list of receives.
     ///
     /// # Safety
-    /// As [`post_send`](Self::post_send).
+    /// As for [`post_send`](Self::post_send).
     pub(super) unsafe fn post_recv(&self, first: *mut ibv_recv_wr) -> Result<(), Refused> {
         let mut bad = ptr::null_mut();
         let qp = self.ptr.as_ptr();
@@ -388,18 +400,19 @@ impl RawQp {
 
 impl Drop for RawQp {
     fn drop(&mut self) {
-        // SAFETY: made by create_qp, given back once. It waits until the events of it are acknowledged, which whoever
-        // takes one does without waiting for anything.
+        // SAFETY: created by create_qp and released once. The call waits until the queue pair's
+        // events are acknowledged. A thread that takes an event acknowledges it without waiting.
         report("ibv_destroy_qp", unsafe { (self.pd.opened.calls.destroy_qp)(self.ptr.as_ptr()) });
     }
 }
 
-/// What the library made; where it made nothing, `errno` says why.
+/// Returns a pointer from the library, or the error in `errno` if it is null.
 fn some<T>(made: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(made).ok_or_else(io::Error::last_os_error)
 }
 
-/// The library returns 0, an error number, or -1 (some drivers: the number, negative) with the number in `errno`.
+/// Converts a result of the library: 0, an error number, or -1 with the number in `errno`. Some
+/// drivers return the negative number.
 fn check(status: c_int) -> io::Result<()> {
     match status {
         0 => Ok(()),
@@ -409,7 +422,7 @@ fn check(status: c_int) -> io::Result<()> {
     }
 }
 
-/// A thing that cannot be given back leaks, and the log says so.
+/// Logs an object that cannot be released and therefore leaks.
 fn report(what: &str, status: c_int) {
     if let Err(e) = check(status) {
         log::error!("{what}: {e}");

@@ -1,5 +1,7 @@
-//! The exchange of endpoints on the stream over which two queue pairs find each other: greetings, endpoints, and a word
-//! when each side is ready. All of it has one deadline, however slowly it comes in.
+//! The exchange of endpoints over the rendezvous stream of two queue pairs.
+//!
+//! Each side sends a greeting and its endpoint, then a byte when it is ready to receive. One
+//! deadline covers the whole exchange.
 
 use std::{
     io::{self, Read, Write},
@@ -16,19 +18,19 @@ const READY: u8 = b'r';
 
 /// The stream of a rendezvous.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Exchange {
     stream: Rendezvous,
-    /// `None`: further away than can be told.
+    /// Deadline of the exchange; `None` for no limit.
     deadline: Option<Instant>,
 }
 
-impl Line {
-    pub(super) fn new(stream: Rendezvous, deadline: Option<Instant>) -> Line {
-        Line { stream, deadline }
+impl Exchange {
+    pub(super) fn new(stream: Rendezvous, deadline: Option<Instant>) -> Exchange {
+        Exchange { stream, deadline }
     }
 
-    /// Tells the peer this side's endpoint, and hears the peer's.
-    pub(super) fn exchange(&mut self, ours: &Endpoint) -> Result<Endpoint, VerbsError> {
+    /// Sends the local endpoint and receives the peer's.
+    pub(super) fn swap_endpoints(&mut self, ours: &Endpoint) -> Result<Endpoint, VerbsError> {
         self.send(Greeting::new().as_bytes())?;
         self.send(ours.as_bytes())?;
         let mut greeting = Greeting::new_zeroed();
@@ -39,8 +41,8 @@ impl Line {
         Ok(theirs)
     }
 
-    /// Tells the peer that this side can receive, and waits until it can.
-    pub(super) fn meet(&mut self) -> Result<(), VerbsError> {
+    /// Tells the peer that this side can receive, and blocks until the peer can.
+    pub(super) fn wait_ready(&mut self) -> Result<(), VerbsError> {
         self.send(&[READY])?;
         let mut word = [0];
         self.receive(&mut word)?;
@@ -50,7 +52,7 @@ impl Line {
         }
     }
 
-    /// The stream, on which nothing more is said.
+    /// Returns the stream; nothing more is sent on it.
     pub(super) fn into_stream(self) -> Rendezvous {
         self.stream
     }
@@ -63,7 +65,7 @@ impl Line {
         }
     }
 
-    /// Sets the time that is left as the limit of the next call.
+    /// Sets the remaining time as the limit of the next call.
     fn limit(&self) -> io::Result<()> {
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -95,7 +97,7 @@ impl Line {
                 Ok(0) => return Err(VerbsError::PeerGone),
                 Ok(count) => out = &mut out[count..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Time is up, then: the next look says so.
+                // The call timed out; the next check of the deadline reports it.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(failed(e)),
             }
@@ -120,9 +122,9 @@ mod tests {
 
     use super::*;
 
-    fn lines(deadline: Instant) -> (Line, UnixStream) {
+    fn exchanges(deadline: Instant) -> (Exchange, UnixStream) {
         let (a, b) = UnixStream::pair().unwrap();
-        (Line::new(Rendezvous::Unix(a), Some(deadline)), b)
+        (Exchange::new(Rendezvous::Unix(a), Some(deadline)), b)
     }
 
     fn soon() -> Instant {
@@ -130,39 +132,39 @@ mod tests {
     }
 
     #[test]
-    fn two_sides_tell_each_other_their_endpoints() {
-        let (mut a, b) = lines(soon());
-        let mut b = Line::new(Rendezvous::Unix(b), None);
+    fn two_sides_exchange_their_endpoints() {
+        let (mut a, b) = exchanges(soon());
+        let mut b = Exchange::new(Rendezvous::Unix(b), None);
         let (mut at_a, mut at_b) = (Endpoint::new_zeroed(), Endpoint::new_zeroed());
         at_a.as_mut_bytes().fill(1);
         at_b.as_mut_bytes().fill(2);
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                let theirs = b.exchange(&at_b).unwrap();
-                b.meet().unwrap();
+                let theirs = b.swap_endpoints(&at_b).unwrap();
+                b.wait_ready().unwrap();
                 theirs
             });
-            assert_eq!(a.exchange(&at_a).unwrap(), at_b);
-            a.meet().unwrap();
+            assert_eq!(a.swap_endpoints(&at_a).unwrap(), at_b);
+            a.wait_ready().unwrap();
             assert_eq!(other.join().unwrap(), at_a);
         });
     }
 
     #[test]
-    fn a_peer_that_is_silent_hangs_up_or_speaks_another_language() {
+    fn a_silent_closed_or_foreign_peer_is_an_error() {
         let endpoint = Endpoint::new_zeroed();
-        let (mut line, other) = lines(Instant::now());
-        assert!(matches!(line.exchange(&endpoint), Err(VerbsError::Os { source, .. })
+        let (mut exchange, other) = exchanges(Instant::now());
+        assert!(matches!(exchange.swap_endpoints(&endpoint), Err(VerbsError::Os { source, .. })
             if source.kind() == io::ErrorKind::TimedOut));
         drop(other);
-        let (mut line, other) = lines(soon());
+        let (mut exchange, other) = exchanges(soon());
         drop(other);
-        assert!(matches!(line.exchange(&endpoint), Err(VerbsError::PeerGone)));
-        let (mut line, mut other) = lines(soon());
+        assert!(matches!(exchange.swap_endpoints(&endpoint), Err(VerbsError::PeerGone)));
+        let (mut exchange, mut other) = exchanges(soon());
         other.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-        assert!(matches!(line.exchange(&endpoint), Err(VerbsError::Protocol(_))));
-        let (mut line, mut other) = lines(soon());
+        assert!(matches!(exchange.swap_endpoints(&endpoint), Err(VerbsError::Protocol(_))));
+        let (mut exchange, mut other) = exchanges(soon());
         other.write_all(b"x").unwrap();
-        assert!(matches!(line.meet(), Err(VerbsError::Protocol(_))));
+        assert!(matches!(exchange.wait_ready(), Err(VerbsError::Protocol(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of a device: plain data.
+//! Descriptions of devices and ports as plain data.
 
 use super::{AtomicCap, Gid, GidType, Guid, IbverbsError, LinkLayer, NodeType, PortState, Transport};
 use crate::verbs::DeviceAttr;
@@ -6,58 +6,59 @@ use crate::verbs::DeviceAttr;
 /// A device of this machine.
 #[derive(Debug)]
 pub struct DeviceInfo {
-    /// The kernel's name for it, such as `mlx5_0` or `rxe0`.
+    /// Kernel name of the device, such as `mlx5_0` or `rxe0`.
     pub name: String,
-    /// Its identifier.
+    /// GUID of the device.
     pub guid: Guid,
-    /// What kind of node it is.
+    /// Kind of node.
     pub node_type: NodeType,
-    /// What transport it speaks.
+    /// Transport of the device.
     pub transport: Transport,
-    /// What it said when it was opened; or why it could not be opened or did not answer (often a matter of
-    /// permissions), which does not keep other devices from being described.
+    /// Details of the open device, or the reason why it could not be opened or queried, often a
+    /// missing permission. An error of one device does not hide other devices.
     pub details: Result<DeviceDetails, IbverbsError>,
 }
 
-/// What an open device says of itself.
+/// Description of an open device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceDetails {
-    /// Version of its firmware.
+    /// Firmware version.
     pub fw_version: String,
-    /// Its limits. `max_msg_sz` is the smallest of its ports, and 0 without any port. `max_inline_data` is 0: a device
-    /// tells that limit only when a queue pair is made. The scope of its atomics is in `atomics` below.
+    /// Limits. `max_msg_sz` is the minimum over the ports, and 0 without ports. `max_inline_data`
+    /// is 0, because a device reports this limit only for a queue pair. `atomics` below has the
+    /// scope of atomics.
     pub attr: DeviceAttr,
-    /// Most queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qp: u32,
-    /// Most memory regions.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// How atomic its atomics are.
+    /// Scope of atomics.
     pub atomics: AtomicCap,
-    /// Its ports, in order.
+    /// Ports in ascending order.
     pub ports: Vec<PortInfo>,
 }
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
-    /// Its number; the first is 1.
+    /// Port number, counted from 1.
     pub number: u8,
-    /// Its state.
+    /// State of the port.
     pub state: PortState,
-    /// What lies under the transport.
+    /// Link layer of the port.
     pub link_layer: LinkLayer,
-    /// Bytes of payload per packet at present; `None` if the device gives a number that means nothing.
+    /// Current payload bytes per packet; `None` if the device reports an invalid number.
     pub active_mtu: Option<u32>,
-    /// Longest message in bytes.
+    /// Maximum message length in bytes.
     pub max_msg_sz: u32,
-    /// Its local identifier in an InfiniBand subnet; 0 where there is none, as on Ethernet.
+    /// Local identifier in an InfiniBand subnet; 0 if there is none, as on Ethernet.
     pub lid: u16,
-    /// The entries of its GID table that are not zero, in order.
+    /// Non-zero entries of the GID table, in order.
     pub gids: Vec<GidEntry>,
 }
 
 impl PortInfo {
-    /// The first GID that reaches peers by IPv4 over RoCE v2, if there is one.
+    /// Returns the first GID for IPv4 over RoCE v2, if any.
     #[must_use]
     pub fn ipv4_roce_v2(&self) -> Option<&GidEntry> {
         self.gids.iter().find(|entry| entry.is_ipv4_roce_v2())
@@ -67,16 +68,17 @@ impl PortInfo {
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its index in the table.
+    /// Index in the table.
     pub index: u32,
-    /// The address.
+    /// Address.
     pub gid: Gid,
-    /// The protocol that it stands for; `None` if the kernel does not say.
+    /// Protocol; `None` if the kernel does not report it.
     pub gid_type: Option<GidType>,
 }
 
 impl GidEntry {
-    /// Whether this entry is known to be IPv4 over RoCE v2. False if the kernel does not say.
+    /// Returns true if the entry is known to be IPv4 over RoCE v2, false if the kernel does not
+    /// report it.
     #[must_use]
     pub fn is_ipv4_roce_v2(&self) -> bool {
         self.gid_type == Some(GidType::RoceV2) && self.gid.ipv4().is_some()

@@ -1,4 +1,4 @@
-//! Finding the devices.
+//! Discovery of RDMA devices through libibverbs.
 
 use std::{
     ffi::c_char,
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::verbs::{AtomicScope, DeviceAttr};
 
-/// Name of the C library: what its interface of today is called on every Linux.
+/// Name of the C library's current interface on Linux.
 pub(super) const SONAME: &str = "libibverbs.so.1";
 
-/// The system's libibverbs, loaded. It stays loaded when this is dropped.
+/// The loaded libibverbs of the system. It stays loaded after the drop.
 #[derive(Debug)]
 pub struct Library {
     api: Api,
@@ -29,8 +29,8 @@ impl Library {
     /// Loads the library.
     ///
     /// # Errors
-    /// [`IbverbsError::LibraryMissing`] where it is not installed; [`IbverbsError::SymbolMissing`] if what was
-    /// found is no libibverbs.
+    /// [`IbverbsError::LibraryMissing`] if it is not installed; [`IbverbsError::SymbolMissing`] if
+    /// the file is not libibverbs.
     pub fn open() -> Result<Library, IbverbsError> {
         Library::open_named(SONAME)
     }
@@ -39,19 +39,20 @@ impl Library {
         Ok(Library::with(Api::load(name)?, Path::new(sysfs::CLASS)))
     }
 
-    /// A library whose functions and whose `/sys/class/infiniband` are given.
+    /// Creates a library from its functions and the path of `/sys/class/infiniband`.
     pub(super) fn with(api: Api, class: &Path) -> Library {
         Library { api, class: class.to_owned() }
     }
 
-    /// The devices of this machine, in the library's order. Opens each of them, asks it, and closes it again.
+    /// Returns the devices of this machine in the library's order. Opens, queries and closes each
+    /// device.
     ///
-    /// None at all is an empty list where the kernel could have some. A device that cannot be opened is in the
-    /// list, with the reason in [`DeviceInfo::details`].
+    /// The list is empty if the kernel supports devices but has none. A device that cannot be
+    /// opened is in the list, with the reason in [`DeviceInfo::details`].
     ///
     /// # Errors
-    /// [`IbverbsError::NoKernelSupport`]; [`IbverbsError::Unusable`] if the kernel has devices and libibverbs has
-    /// none; [`IbverbsError::List`] otherwise.
+    /// [`IbverbsError::NoKernelSupport`]; [`IbverbsError::Unusable`] if the kernel has devices but
+    /// libibverbs has none; [`IbverbsError::List`] otherwise.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, IbverbsError> {
         let list = self.api.device_list().map_err(|e| match e.raw_os_error() {
             Some(libc::ENOSYS) => IbverbsError::NoKernelSupport,
@@ -67,7 +68,7 @@ impl Library {
         Ok(devices)
     }
 
-    /// Opens the device `name`, for more than a description.
+    /// Opens the device `name` and returns its context and details.
     pub(super) fn open_device(&self, name: &str) -> Result<(Context, DeviceDetails), IbverbsError> {
         let list = self.api.device_list().map_err(IbverbsError::List)?;
         let open = |source| IbverbsError::Open { device: name.to_owned(), source };
@@ -96,7 +97,7 @@ impl Library {
         Ok(details(name, &device, ports))
     }
 
-    /// Asks about one port of the open device `name`.
+    /// Queries one port of the open device `name`.
     pub(super) fn ask_port(
         &self,
         context: &Context,
@@ -156,12 +157,12 @@ fn details(name: &str, device: &ibv_device_attr, ports: Vec<PortInfo>) -> Device
     }
 }
 
-/// A limit that C keeps in an `int`: a negative one is none.
+/// Converts a limit from the C type `int`; a negative limit becomes 0.
 fn count(limit: i32) -> u32 {
     u32::try_from(limit).unwrap_or(0)
 }
 
-/// The text in a fixed array, up to its first zero byte or its end.
+/// Returns the text in a fixed array, up to the first NUL byte or the end.
 fn text(chars: &[c_char]) -> String {
     let bytes: Vec<u8> = chars.iter().map(|&c| c.to_ne_bytes()[0]).take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).trim_end().to_owned()

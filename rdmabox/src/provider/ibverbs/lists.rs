@@ -1,6 +1,7 @@
-//! Lists of work requests in the form that a driver takes: linked, in arrays that are made once and used again.
+//! Linked lists of work requests for a driver, in arrays that are allocated once and reused.
 //!
-//! The arrays stay where they are while a list is built and handed over; links and elements point into them.
+//! The arrays do not move while a list is built and posted, because links and elements point into
+//! them.
 
 use std::{fmt, mem, ptr};
 
@@ -13,12 +14,12 @@ use ibverbs_sys::{
 use super::handles::{RawQp, Refused};
 use crate::verbs::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
-/// How far a list got.
+/// Result of posting a list.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// Requests that the device has.
+    /// Number of posted requests.
     pub(super) count: usize,
-    /// Why it has no more.
+    /// Reason why the remaining requests were not posted.
     pub(super) error: Option<std::io::Error>,
 }
 
@@ -57,7 +58,7 @@ impl Linked for ibv_recv_wr {
     }
 }
 
-/// Work requests with their elements, in order.
+/// Work requests and their elements, in order.
 struct List<W> {
     wrs: Vec<W>,
     sges: Vec<ibv_sge>,
@@ -69,8 +70,8 @@ impl<W> fmt::Debug for List<W> {
     }
 }
 
-// SAFETY: the pointers in a list are null, or were set for one post by whoever had the list to itself; they are set anew
-// before the next one.
+// SAFETY: the pointers in a list are null, or were set for one post by the exclusive owner of the
+// list. They are set again before the next post.
 unsafe impl<W> Send for List<W> {}
 
 impl<W: Linked> List<W> {
@@ -83,7 +84,8 @@ impl<W: Linked> List<W> {
         self.sges.clear();
     }
 
-    /// Adds elements; how many. Those of no bytes are left out: some devices take their length for 2 GiB.
+    /// Adds elements and returns their number. Empty elements are left out, because some devices
+    /// treat their length as 2 GiB.
     fn add_elements(&mut self, sges: &[Sge]) -> i32 {
         let before = self.sges.len();
         let some = sges.iter().filter(|sge| sge.length != 0);
@@ -91,7 +93,8 @@ impl<W: Linked> List<W> {
         (self.sges.len() - before) as i32
     }
 
-    /// Sets the pointers, now that nothing moves any more: the first request, or null.
+    /// Sets all pointers after the last change of the arrays. Returns the first request, or null
+    /// for an empty list.
     fn link(&mut self) -> *mut W {
         let sges = self.sges.as_mut_ptr();
         let mut at = 0;
@@ -112,7 +115,7 @@ impl<W: Linked> List<W> {
         match result {
             Ok(()) => Taken { count: self.wrs.len(), error: None },
             Err(Refused { at, error }) => {
-                // A driver that does not say which one it refused has taken none.
+                // A driver that does not report the refused request has posted none.
                 let offset = at.wrapping_sub(self.wrs.as_ptr().addr());
                 let count = if at == 0 { 0 } else { (offset / mem::size_of::<W>()).min(self.wrs.len()) };
                 Taken { count, error: Some(error) }
@@ -126,7 +129,8 @@ impl<W: Linked> List<W> {
 pub(super) struct SendList(List<ibv_send_wr>);
 
 impl SendList {
-    /// For lists of up to `wrs` requests; longer ones, or more elements than some, make it grow once.
+    /// Creates a list for up to `wrs` requests with two elements each. A larger list grows the
+    /// arrays.
     pub(super) fn new(wrs: usize) -> SendList {
         SendList(List::new(wrs, 2 * wrs))
     }
@@ -135,7 +139,7 @@ impl SendList {
         self.0.clear();
     }
 
-    /// Appends a request that the device knows as `name`.
+    /// Appends a request with the device's `wr_id` `name`.
     pub(super) fn add(&mut self, name: u64, wr: &SendWr<'_>) {
         let mut send_flags = 0;
         if wr.flags.contains(SendFlags::SIGNALED) {
@@ -149,7 +153,7 @@ impl SendList {
             Some([]) => 0,
             Some(bytes) => {
                 send_flags |= bits::IBV_SEND_INLINE.0;
-                // Read by the driver during the post; no key is needed.
+                // The driver reads the bytes during the post, so they need no key.
                 let addr = bytes.as_ptr().expose_provenance() as u64;
                 self.0.add_elements(&[Sge { addr, length: bytes.len() as u32, lkey: 0 }])
             }
@@ -196,37 +200,38 @@ impl SendList {
         self.0.wrs.push(raw);
     }
 
-    /// Appends a request that the device refuses when its turn comes, without a word to the peer: a WRITE of bytes at address
-    /// 0, which lie in no region, under key 0.
-    pub(super) fn add_doomed(&mut self, name: u64) {
+    /// Appends a request that the device refuses without contacting the peer: a WRITE from address
+    /// 0 under key 0, which no region contains.
+    pub(super) fn add_invalid(&mut self, name: u64) {
         let nowhere = crate::verbs::RemoteAddr { addr: 0, rkey: 0 };
         let sges = [Sge { addr: 0, length: 8, lkey: 0 }];
         let op = SendOp::Write { remote: nowhere, imm: None };
         self.add(name, &SendWr { wr_id: 0, op, sges: &sges, inline: None, flags: SendFlags::SIGNALED });
     }
 
-    /// Appends a WRITE of no bytes to nowhere, for a queue pair in Err: it is flushed after everything before it.
+    /// Appends an empty WRITE for a queue pair in Err. It is flushed after every earlier request.
     pub(super) fn add_marker(&mut self, name: u64) {
         let mut raw = empty(name);
         (raw.opcode, raw.send_flags) = (opcode::IBV_WR_RDMA_WRITE, bits::IBV_SEND_SIGNALED.0);
         self.0.wrs.push(raw);
     }
 
-    /// Hands it over with one doorbell.
+    /// Posts the list with one doorbell.
     pub(super) fn post(&mut self, qp: &RawQp) -> Taken {
         let first = self.0.link();
         if first.is_null() {
             return Taken { count: 0, error: None };
         }
-        // SAFETY: the list is linked inside of arrays that do not change during the call, and this has them to itself; inline
-        // data is borrowed by the caller's requests, which are still there.
+        // SAFETY: the list is linked inside arrays that do not change during the call and are
+        // borrowed exclusively. The caller's requests still borrow the inline data.
         let result = unsafe { qp.post_send(first) };
         self.0.taken(result)
     }
 }
 
 fn empty(name: u64) -> ibv_send_wr {
-    // SAFETY: the structure consists of integers, null pointers and unions of these, for all of which zero is valid.
+    // SAFETY: the structure consists of integers, pointers and unions of these, for which zero is
+    // valid.
     let mut raw: ibv_send_wr = unsafe { mem::zeroed() };
     raw.wr_id = name;
     raw
@@ -237,7 +242,8 @@ fn empty(name: u64) -> ibv_send_wr {
 pub(super) struct RecvList(List<ibv_recv_wr>);
 
 impl RecvList {
-    /// For lists of up to `wrs` receives; longer ones, or more elements than one each, make it grow once.
+    /// Creates a list for up to `wrs` receives with one element each. A larger list grows the
+    /// arrays.
     pub(super) fn new(wrs: usize) -> RecvList {
         RecvList(List::new(wrs, wrs))
     }
@@ -246,20 +252,21 @@ impl RecvList {
         self.0.clear();
     }
 
-    /// Appends a receive that the device knows as `name`.
+    /// Appends a receive with the device's `wr_id` `name`.
     pub(super) fn add(&mut self, name: u64, wr: &RecvWr<'_>) {
         let num_sge = self.0.add_elements(wr.sges);
         let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
         self.0.wrs.push(ibv_recv_wr { wr_id: name, next, sg_list, num_sge });
     }
 
-    /// Hands it over.
+    /// Posts the list.
     pub(super) fn post(&mut self, qp: &RawQp) -> Taken {
         let first = self.0.link();
         if first.is_null() {
             return Taken { count: 0, error: None };
         }
-        // SAFETY: the list is linked inside of arrays that do not change during the call, and this has them to itself.
+        // SAFETY: the list is linked inside arrays that do not change during the call and are
+        // borrowed exclusively.
         let result = unsafe { qp.post_recv(first) };
         self.0.taken(result)
     }
@@ -280,14 +287,14 @@ mod tests {
         SendWr { wr_id: 0, op, sges, inline, flags }
     }
 
-    /// Follows the links as a driver does.
+    /// Follows the links like a driver.
     fn follow(list: &mut List<ibv_send_wr>) -> Vec<(u64, Vec<u32>)> {
         let mut at = list.link();
         let mut found = Vec::new();
         while !at.is_null() {
             // SAFETY: the list is linked and unchanged.
             let wr = unsafe { &*at };
-            // SAFETY: as above; there are as many elements as it says.
+            // SAFETY: the list is linked and unchanged, and `num_sge` is the number of elements.
             let sges = unsafe { std::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize) };
             found.push((wr.wr_id, sges.iter().map(|sge| sge.length).collect()));
             at = wr.next;
@@ -299,7 +306,7 @@ mod tests {
     fn a_list_is_linked_in_order_with_its_own_elements() {
         let mut list = SendList::new(1);
         let write = SendOp::Write { remote: REMOTE, imm: None };
-        // Longer than it was made for, and twice.
+        // A list longer than its capacity, built twice.
         for _ in 0..2 {
             list.clear();
             list.add(10, &wr(write, &[sge(1), sge(0), sge(2)], None, SendFlags::empty()));
@@ -340,7 +347,7 @@ mod tests {
         assert_eq!(
             given,
             [signaled | fence, signaled | fence, 0, signaled, bits::IBV_SEND_INLINE.0, 0],
-            "inline data of no bytes is none"
+            "empty inline data is not inline"
         );
         // SAFETY: the members that these operations set.
         unsafe {
@@ -353,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_found_by_its_address() {
+    fn the_refused_request_is_found_by_its_address() {
         let mut list = SendList::new(4);
         for name in 0..4 {
             list.add(name, &wr(SendOp::Send { imm: None }, &[], None, SendFlags::empty()));

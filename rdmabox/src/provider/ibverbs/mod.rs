@@ -1,22 +1,18 @@
 //! RDMA devices of this machine, hardware and Soft-RoCE, through the system's libibverbs.
 //!
-//! [`Library::open`] loads `libibverbs.so.1`; [`Library::devices`] tells what devices there are, with their limits, their
-//! ports and the ports' GIDs. [`IbvDevice::open`] opens one as a [`Device`](crate::verbs::Device): reliable connected queue
-//! pairs, on whose memory nobody's processor works.
+//! [`Library::open`] loads `libibverbs.so.1`, and [`Library::devices`] lists the devices.
+//! [`IbvDevice::open`] opens one as a [`Device`](crate::verbs::Device) with reliable connected
+//! queue pairs. The C library is loaded at run time, so a program with this feature starts on
+//! machines without it and reports what is missing. Only types are used from `ibverbs-sys`.
 //!
-//! Finding devices: `api`, `library`, `sysfs`, `decode`, `info`; choosing one: `select`. Objects on an open device as the C
-//! library has them: `calls`, `handles`. The model on top of them: `device`, `pd` (with memory regions), `cq`, `qp`, and what
-//! these are made of: `lists` (work requests for the driver), `ring` (slots and names of requests), `status`
-//! (completions), `endpoint` and `handshake` (how queue pairs find each other), `watch` and `events` (what happens
-//! to the device and to peers).
+//! - Discovery: `api`, `library`, `sysfs`, `decode`, `info`; selection: `select`.
+//! - Objects of the C library: `calls`, `handles`. Objects of the model: `device`, `pd`, `cq`,
+//!   `qp`, built from `lists` (work requests), `ring` (queue slots), `status` (completions),
+//!   `endpoint` and `handshake` (connecting), `watch` and `events` (failures).
 //!
-//! The C library is loaded when it is asked for, not linked: a program with this feature starts on a machine
-//! without it, and is told then what is missing. The layout of the C structures comes from `ibverbs-sys`, of
-//! which only types are used. That crate also asks the linker for libibverbs, which is why the library's
-//! development package is needed to build; the linker drops the dependency again since no symbol is used.
-//!
-//! Threads: everything here may be used from any number of threads at once. Calls go to the kernel, and a device that hangs
-//! can hold them up; posting and polling do not, on hardware. Each open device has a thread of its own that watches it.
+//! # Concurrency
+//! Any thread may use any object. A hung device can block calls into the kernel, but not posts
+//! and polls on hardware. Each open device has one thread that watches it.
 
 mod api;
 mod calls;
@@ -50,11 +46,11 @@ pub use error::IbverbsError;
 pub use info::{DeviceDetails, DeviceInfo, GidEntry, PortInfo};
 pub use library::Library;
 
-/// Makes reads of a descriptor return at once.
+/// Makes reads of a descriptor non-blocking.
 fn set_nonblocking(fd: std::os::fd::RawFd) -> std::io::Result<()> {
-    // SAFETY: plain fcntl on a descriptor that the caller knows to be open.
+    // SAFETY: plain fcntl on a descriptor that the caller keeps open.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    // SAFETY: as above.
+    // SAFETY: plain fcntl on a descriptor that the caller keeps open.
     if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
         return Err(std::io::Error::last_os_error());
     }

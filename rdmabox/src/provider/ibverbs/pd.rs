@@ -30,9 +30,10 @@ use crate::{
 pub(super) struct IbvPd {
     me: Weak<IbvPd>,
     raw: Arc<RawPd>,
-    /// Regions that requests of this side may write to, by local key: first byte and length.
+    /// Regions that local requests may write to, by local key: first byte and length.
     writable: RwLock<HashMap<u32, (u64, u64)>>,
-    /// A queue pair of it could not be stopped: the device may still write to its regions.
+    /// True if a queue pair could not be stopped, so that the device may still write to regions of
+    /// this domain.
     is_stuck: AtomicBool,
     core: Arc<Core>,
 }
@@ -54,8 +55,9 @@ impl IbvPd {
         &self.raw
     }
 
-    /// Says that a queue pair could not be stopped. Memory of its regions is never given back then.
-    pub(super) fn gets_stuck(&self) {
+    /// Records that a queue pair could not be stopped. The memory of regions that are dropped from
+    /// then on is leaked.
+    pub(super) fn set_stuck(&self) {
         self.is_stuck.store(true, Ordering::Release);
     }
 
@@ -82,9 +84,10 @@ impl IbvPd {
             limit,
         })?;
         let raw = match bytes {
-            // Devices have no such regions, and requests no use for them: no element of no bytes is looked at.
+            // Devices do not support empty regions. Requests do not need them, because empty
+            // elements are not checked.
             0 => None,
-            // SAFETY: as this function's contract.
+            // SAFETY: the caller keeps this function's contract.
             _ => Some(unsafe { self.raw.register(addr, bytes, access_flags(access)) }.map_err(refused)?),
         };
         let pd = self.me.upgrade().ok_or(VerbsError::Foreign("the protection domain"))?;
@@ -95,8 +98,8 @@ impl IbvPd {
         Ok(Arc::new(region))
     }
 
-    /// Whether the device may write what a request fetches to this element. (It checks that itself, but an atomic has been
-    /// executed at the peer by then.)
+    /// Returns true if the device may write the result of a request to this element. The device
+    /// checks this too, but only after the peer has executed an atomic.
     pub(super) fn may_write(&self, sge: &Sge) -> bool {
         let writable = self.writable.read();
         let Some(&(addr, length)) = writable.get(&sge.lkey) else { return false };
@@ -105,7 +108,8 @@ impl IbvPd {
     }
 }
 
-/// The device's rights for these. It wants the right to write locally wherever a peer may write (spec 10.6.3.2).
+/// Returns the device's access flags. A device requires local write access for remote write
+/// access (specification 10.6.3.2).
 fn access_flags(access: Access) -> u32 {
     let pairs = [
         (Access::LOCAL_WRITE, bits::IBV_ACCESS_LOCAL_WRITE),
@@ -116,7 +120,8 @@ fn access_flags(access: Access) -> u32 {
     pairs.iter().filter(|(right, _)| access.contains(*right)).fold(0, |all, (_, flag)| all | flag.0)
 }
 
-/// Why memory could not be registered. It is pinned, and the most frequent reason by far is that it may not be.
+/// Returns the error for a failed registration. Memory is pinned, and the most frequent cause is
+/// the limit on pinned memory.
 fn refused(error: std::io::Error) -> VerbsError {
     match error.raw_os_error() {
         Some(libc::ENOMEM) => VerbsError::os(
@@ -160,7 +165,7 @@ impl ProtectionDomain for IbvPd {
         if access.intersects(Access::REMOTE_ANY) {
             return Err(VerbsError::NotShareable { access, why: "borrowed memory is for local use only" });
         }
-        // SAFETY: the caller keeps the range as it is until the handle is dropped.
+        // SAFETY: the caller keeps the range mapped until the handle is dropped.
         unsafe { self.add(addr, length, access, None) }
     }
 
@@ -179,7 +184,7 @@ impl ProtectionDomain for IbvPd {
     }
 }
 
-/// A registered region; dropping it deregisters, and only then lets go of the memory.
+/// A registered region. The drop deregisters it and then releases the memory.
 #[derive(Debug)]
 struct IbvMr {
     addr: u64,
@@ -193,14 +198,14 @@ struct IbvMr {
 impl Drop for IbvMr {
     fn drop(&mut self) {
         if self.access.contains(Access::LOCAL_WRITE) && self.length > 0 {
-            // Before the device can give the key to another region.
+            // Before the device can reuse the key for another region.
             self.pd.writable.write().remove(&self.lkey());
         }
         let let_go = self.raw.as_mut().is_none_or(RawMr::deregister);
         if (!let_go || self.pd.is_stuck.load(Ordering::Acquire))
             && let Some(pin) = self.pin.take()
         {
-            log::error!("{} bytes are leaked: the RDMA device may still write to them", self.length);
+            log::error!("{} bytes leaked: the RDMA device may still write to them", self.length);
             std::mem::forget(pin);
         }
     }
@@ -233,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peers_right_to_write_brings_the_local_one() {
+    fn remote_write_access_implies_local_write_access() {
         assert_eq!(access_flags(Access::empty()), 0);
         assert_eq!(access_flags(Access::LOCAL_WRITE), 1);
         assert_eq!(access_flags(Access::REMOTE_WRITE), 1 | 2);

@@ -1,17 +1,17 @@
-//! Reliable connected queue pairs.
+//! Reliable connected queue pairs on an RDMA device.
 //!
-//! The device has the queues; what is kept here is the state as the model has it, which places of the queues are taken (a
-//! device lets some places be used again before the completion was polled, and others not), and the stream over which the
-//! peer was found, whose end is the end of the peer.
+//! The device has the queues. This module tracks the state, the occupied queue slots, and the
+//! rendezvous stream, whose end reports the peer's disconnect. A queue pair fails once: after a
+//! device error, the end of the stream, or a local request. It then moves to Err and shuts the
+//! stream down, so that the peer notices. [`QueuePair::to_error`] also waits until the device has
+//! finished with the memory of posted requests. It posts a marker to each queue, which is flushed
+//! after every earlier request (as in Linux's `ib_drain_qp`), and moves completions to the stash
+//! of the completion queue. Requests posted in Err go directly to the stash, because some devices
+//! ignore flushed queues.
 //!
-//! **The end.** A queue pair fails once, for whatever reason: its device reports an error, the peer's stream ends, or
-//! somebody wants it to. The device's queue pair then goes to Err and the stream is shut, so that the peer hears of it. That
-//! alone does not mean that the device is done with the memory of what was posted. [`QueuePair::to_error`] waits for that: it
-//! posts a marker to each queue, which is flushed after everything before it (as `ib_drain_qp` of Linux does), and takes
-//! what completes meanwhile out of the device into the stash of the completion queue. Requests that are posted to a queue pair in
-//! Err go to the stash directly: not every device looks at a queue that it has flushed.
-//!
-//! Locks, in the order in which they may be taken: `drained`, `changing`, one of the lists, that of a completion queue.
+//! # Concurrency
+//! Any thread may call any method. Lock order: `drained`, `changing`, `sends` or `recvs`, a
+//! completion queue's lock.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -35,7 +35,7 @@ use super::{
     device::Core,
     endpoint::{Endpoint, Local, Path},
     handles::RawQp,
-    handshake::Line,
+    handshake::Exchange,
     lists::{RecvList, SendList},
     pd::IbvPd,
     ring::{Name, Place, Ring},
@@ -46,22 +46,22 @@ use crate::verbs::{
     WcStatus,
 };
 
-/// Time after which a packet without an answer is sent again: 4.096 microseconds times 2 to this, 268 ms.
+/// Retransmission timeout exponent: 4.096 us times 2 to the power of this value, 268 ms.
 const ACK_TIMEOUT: u8 = 16;
-/// How often that is done: the peer is given up after two seconds. (A peer that ends is heard of at once, by its stream.) 7
-/// would be the most; Soft-RoCE was seen to go on for ever with it.
+/// Number of retransmissions; the device gives up after two seconds. A peer that ends is noticed
+/// earlier by its stream. The maximum is 7, with which Soft-RoCE may retry forever.
 const RETRY_COUNT: u8 = 6;
-/// What a peer that finds no receive here is told to wait: code 0, 655 ms.
+/// Code of the delay that a peer waits if it finds no receive here: 655 ms.
 const RNR_TIMER: u8 = 0;
-/// How often this side does so: four seconds. 7 means for ever.
+/// Number of retries if the peer has no receive: four seconds in total. 7 means forever.
 const RNR_RETRY_COUNT: u8 = 6;
-/// Routers that a packet may pass.
+/// Maximum number of routers on the path.
 const HOP_LIMIT: u8 = 64;
 
-/// Time for a device to flush its queues. It takes microseconds, or is broken.
-const DRAIN: Duration = Duration::from_secs(5);
-/// Looks at the completion queues before the waiting thread sleeps in between.
-const LOOKS: u32 = 1000;
+/// Maximum time for a device to flush its queues. A working device needs microseconds.
+const MAX_DRAIN: Duration = Duration::from_secs(5);
+/// Number of polls of the completion queues before the draining thread sleeps between polls.
+const MAX_BUSY_POLLS: u32 = 1000;
 
 #[derive(Debug)]
 pub(super) struct IbvQp {
@@ -70,10 +70,10 @@ pub(super) struct IbvQp {
     max_msg_sz: u64,
     me: Weak<IbvQp>,
     state: AtomicU8,
-    /// Held over a change of the device's state, with the check of ours.
+    /// Held while the state changes here and on the device.
     changing: Mutex<()>,
     drained: Mutex<bool>,
-    /// The device did not stop.
+    /// True if the device did not stop.
     is_stuck: AtomicBool,
     sends: Mutex<SendList>,
     recvs: Mutex<RecvList>,
@@ -111,7 +111,7 @@ impl IbvQp {
         limit("receive scatter/gather elements", caps.max_recv_sge, attr.max_sge)?;
         limit("inline data", caps.max_inline_data, attr.max_inline_data)?;
         let cap = ibv_qp_cap {
-            // One place more each, for the marker.
+            // One more slot each, for the marker.
             max_send_wr: caps.max_send_wr + 1,
             max_recv_wr: caps.max_recv_wr + 1,
             max_send_sge: caps.max_send_sge.max(1),
@@ -128,7 +128,7 @@ impl IbvQp {
         let attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
             port_num: core.port().number,
-            // The regions say what a peer may do.
+            // The regions define the peer's access.
             qp_access_flags: access::IBV_ACCESS_LOCAL_WRITE.0 | remote,
             ..no_attr()
         };
@@ -145,7 +145,7 @@ impl IbvQp {
             let mut enter = |cq: &IbvCq, ring: &Arc<Ring>| {
                 let place = cq.enter(ring, me);
                 full |= place.is_none();
-                // Generation 0 with the last index: no place of this queue.
+                // Generation 0 with the last index matches no entry of the table.
                 place.unwrap_or(Place { index: u16::MAX, generation: 0 })
             };
             let send_place = enter(&send_cq, &send_ring);
@@ -185,7 +185,7 @@ impl IbvQp {
         Ok(qp)
     }
 
-    /// Goes to Err, once, and lets the peer know. Does not wait for anything.
+    /// Moves to Err, once, and notifies the peer. Does not block.
     pub(super) fn fail(&self, why: &str) {
         let _changing = self.changing.lock();
         if self.state.swap(QpState::Err as u8, Ordering::AcqRel) == QpState::Err as u8 {
@@ -195,7 +195,7 @@ impl IbvQp {
         self.to_err_on_device();
         if let Some(stream) = self.stream.get() {
             self.core.watch().remove_stream(fd_of(stream));
-            // It may be shut already.
+            // The stream may already be shut down.
             let _ = sock(stream).shutdown(std::net::Shutdown::Both);
         }
     }
@@ -207,41 +207,41 @@ impl IbvQp {
         }
     }
 
-    /// Waits until the device is done with everything that was posted; in state Err.
+    /// Blocks until the device has finished with every posted request. The state must be Err.
     fn drain(&self) {
         let mut drained = self.drained.lock();
         if std::mem::replace(&mut *drained, true) {
             return;
         }
         self.post_markers();
-        // Soft-RoCE looks at the receives of a queue pair in Err only when it is told again.
+        // Soft-RoCE flushes the receives of a queue pair in Err only after another transition.
         self.to_err_on_device();
         let start = Instant::now();
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         loop {
             for cq in [&self.send_cq, &self.recv_cq] {
                 if let Err(e) = cq.stash_all() {
                     log::error!("queue pair {}: {e}", self.num);
                 }
             }
-            if self.send_ring.is_quiet() && self.recv_ring.is_quiet() {
+            if self.send_ring.is_drained() && self.recv_ring.is_drained() {
                 return;
             }
-            looks = looks.saturating_add(1);
-            if looks < LOOKS {
+            polls = polls.saturating_add(1);
+            if polls < MAX_BUSY_POLLS {
                 std::thread::yield_now();
-            } else if start.elapsed() < DRAIN {
+            } else if start.elapsed() < MAX_DRAIN {
                 std::thread::sleep(Duration::from_micros(100));
             } else {
                 break;
             }
         }
         log::error!(
-            "queue pair {}: the device does not flush it; it is reset, and its memory is kept",
+            "queue pair {}: the device did not flush it; it is reset, and its memory is leaked",
             self.num
         );
         self.is_stuck.store(true, Ordering::Release);
-        self.pd.gets_stuck();
+        self.pd.set_stuck();
         let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..no_attr() };
         if let Err(e) = self.raw.modify(attr, mask::IBV_QP_STATE) {
             log::error!("queue pair {}: ibv_modify_qp to Reset: {e}", self.num);
@@ -251,28 +251,28 @@ impl IbvQp {
     fn post_markers(&self) {
         let marker = |place, ring: &Ring| Name { place, is_marker: true, sequence: ring.next() }.encode();
         if self.send_ring.is_fresh() {
-            self.send_ring.set_quiet();
+            self.send_ring.set_drained();
         } else {
             let mut sends = self.sends.lock();
             sends.clear();
             sends.add_marker(marker(self.send_place, &self.send_ring));
             if let Some(e) = sends.post(&self.raw).error {
-                log::error!("queue pair {}: no marker behind its sends: {e}", self.num);
+                log::error!("queue pair {}: posting the send marker failed: {e}", self.num);
             }
         }
         if self.recv_ring.is_fresh() {
-            self.recv_ring.set_quiet();
+            self.recv_ring.set_drained();
         } else {
             let mut recvs = self.recvs.lock();
             recvs.clear();
             recvs.add(marker(self.recv_place, &self.recv_ring), &RecvWr { wr_id: 0, sges: &[] });
             if let Some(e) = recvs.post(&self.raw).error {
-                log::error!("queue pair {}: no marker behind its receives: {e}", self.num);
+                log::error!("queue pair {}: posting the receive marker failed: {e}", self.num);
             }
         }
     }
 
-    /// Takes the step from `from` to `to`, here and on the device, unless the queue pair has failed meanwhile.
+    /// Moves from state `from` to `to`, here and on the device, unless the queue pair has failed.
     fn step(
         &self,
         from: QpState,
@@ -291,7 +291,7 @@ impl IbvQp {
         Ok(())
     }
 
-    fn find_peer(&self, line: &mut Line, near: Option<std::net::IpAddr>) -> Result<(), VerbsError> {
+    fn find_peer(&self, exchange: &mut Exchange, near: Option<std::net::IpAddr>) -> Result<(), VerbsError> {
         let port = self.core.port();
         let chosen = self.core.gid_index();
         let gid = select::gid(&port, chosen, near).map_err(VerbsError::NoPath)?;
@@ -301,7 +301,7 @@ impl IbvQp {
         getrandom::fill(&mut random)
             .map_err(|e| VerbsError::os("getrandom", std::io::Error::other(e.to_string())))?;
         let ours = Endpoint::new(&local, self.raw.number(), u32::from_ne_bytes(random));
-        let theirs = line.exchange(&ours)?;
+        let theirs = exchange.swap_endpoints(&ours)?;
         let path = ours.path_to(&local, &theirs).map_err(VerbsError::NoPath)?;
         let device = &self.core.attr().name;
         let explain = |e: std::io::Error| {
@@ -321,8 +321,8 @@ impl IbvQp {
         self.step(QpState::Init, QpState::Rtr, attr, which, explain)?;
         let (attr, which) = send_attr(&path);
         self.step(QpState::Rtr, QpState::Rts, attr, which, |e| VerbsError::os("ibv_modify_qp to Rts", e))?;
-        // Nobody sends before both can receive.
-        line.meet()
+        // Neither side sends before both can receive.
+        exchange.wait_ready()
     }
 
     fn refuses(&self, room: u32, wr: &SendWr<'_>) -> Option<PostErrorReason> {
@@ -350,9 +350,10 @@ impl IbvQp {
         (atomic && (wr.sges.len() != 1 || asked != 8)).then_some(PostErrorReason::AtomicShape)
     }
 
-    /// How a request fails that the device cannot be given as it is: an atomic would be executed at the peer before the device
-    /// finds that its result has no place here, and some drivers refuse one that is not aligned with no word of why.
-    fn doom(&self, wr: &SendWr<'_>) -> Option<WcStatus> {
+    /// Returns the status with which a request must fail that the device cannot receive unchanged.
+    /// A device executes an atomic at the peer before it checks the local element. Some drivers
+    /// refuse an unaligned atomic without a reason.
+    fn local_error(&self, wr: &SendWr<'_>) -> Option<WcStatus> {
         let (SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. }) = wr.op else {
             return None;
         };
@@ -372,7 +373,7 @@ impl IbvQp {
         (asked > limit as usize).then_some(PostErrorReason::TooManySges { asked, limit })
     }
 
-    /// How far a list got: what the device took, or why less than what was asked for.
+    /// Returns the result of a post from the device's result and the reason for a refusal.
     fn outcome(
         taken: super::lists::Taken,
         refused: Option<PostErrorReason>,
@@ -413,10 +414,10 @@ impl IbvQp {
     }
 }
 
-/// Reports a request as flushed that the device never sees.
+/// Reports a request that the device never receives as flushed.
 fn flush(cq: &IbvCq, place: Place, ring: &Ring, wr_id: u64) {
     let sequence = ring.next();
-    ring.note(sequence, wr_id);
+    ring.record(sequence, wr_id);
     ring.advance(1);
     cq.push(Name { place, is_marker: false, sequence }, status::flushed(wr_id, ring.is_recv, ring.qp_num));
 }
@@ -438,11 +439,11 @@ fn fd_of(stream: &Rendezvous) -> BorrowedFd<'_> {
 }
 
 fn no_attr() -> ibv_qp_attr {
-    // SAFETY: the structure consists of integers and of unions of these, for all of which zero is valid.
+    // SAFETY: the structure consists of integers and unions of integers, for which zero is valid.
     unsafe { std::mem::zeroed() }
 }
 
-/// What a queue pair needs in order to receive from the other end of `path`.
+/// Returns the attributes for receiving over `path`.
 fn receive_attr(path: &Path, port: u8) -> (ibv_qp_attr, mask) {
     let mut ah_attr = ibv_ah_attr { dlid: path.dlid, port_num: port, ..no_attr().ah_attr };
     if let Some((gid, index)) = path.global {
@@ -474,7 +475,7 @@ fn receive_attr(path: &Path, port: u8) -> (ibv_qp_attr, mask) {
     (attr, which)
 }
 
-/// What it needs in order to send there as well.
+/// Returns the additional attributes for sending over `path`.
 fn send_attr(path: &Path) -> (ibv_qp_attr, mask) {
     let attr = ibv_qp_attr {
         qp_state: ibv_qp_state::IBV_QPS_RTS,
@@ -520,21 +521,20 @@ impl QueuePair for IbvQp {
         }
         let near = match &stream {
             Rendezvous::Tcp(stream) => {
-                // A word at a time is said.
+                // Each message is sent alone.
                 let _ = stream.set_nodelay(true);
                 stream.local_addr().ok().map(|addr| addr.ip())
             }
             Rendezvous::Tls(_) => {
                 self.to_error();
-                let why =
-                    "the peers have met over TLS, and what an RDMA device carries cannot be sealed by that";
+                let why = "the peers connected over TLS, which cannot encrypt the data of an RDMA device";
                 return Err(VerbsError::Protocol(why.into()));
             }
             Rendezvous::Unix(_) => None,
         };
-        let mut line = Line::new(stream, Instant::now().checked_add(timeout));
-        let connected = self.find_peer(&mut line, near).and_then(|()| {
-            if self.stream.set(line.into_stream()).is_err() {
+        let mut exchange = Exchange::new(stream, Instant::now().checked_add(timeout));
+        let connected = self.find_peer(&mut exchange, near).and_then(|()| {
+            if self.stream.set(exchange.into_stream()).is_err() {
                 return Err(VerbsError::State { is: self.state(), needs: QpState::Init });
             }
             match self.stream.get() {
@@ -547,7 +547,7 @@ impl QueuePair for IbvQp {
             return Err(e);
         }
         if self.state() == QpState::Err {
-            // It failed before the stream was known to whoever failed it.
+            // The queue pair failed before its stream was stored.
             if let Some(stream) = self.stream.get() {
                 self.core.watch().remove_stream(fd_of(stream));
                 let _ = sock(stream).shutdown(std::net::Shutdown::Both);
@@ -579,13 +579,13 @@ impl QueuePair for IbvQp {
                 break;
             }
             let sequence = first.wrapping_add(index);
-            self.send_ring.note(sequence, wr.wr_id);
+            self.send_ring.record(sequence, wr.wr_id);
             let name = Name { place: self.send_place, is_marker: false, sequence }.encode();
-            match self.doom(wr) {
+            match self.local_error(wr) {
                 None => sends.add(name, wr),
                 Some(status) => {
-                    self.send_ring.doom(sequence, status);
-                    sends.add_doomed(name);
+                    self.send_ring.mark_invalid(sequence, status);
+                    sends.add_invalid(name);
                 }
             }
         }
@@ -618,7 +618,7 @@ impl QueuePair for IbvQp {
                 break;
             }
             let sequence = first.wrapping_add(index);
-            self.recv_ring.note(sequence, wr.wr_id);
+            self.recv_ring.record(sequence, wr.wr_id);
             recvs.add(Name { place: self.recv_place, is_marker: false, sequence }.encode(), wr);
         }
         let taken = recvs.post(&self.raw);

@@ -1,31 +1,35 @@
-//! One direction of a queue pair: which of its places are taken, and what its requests are called.
+//! The slots and sequence numbers of one direction of a queue pair.
 //!
-//! A request is known to the device by its sequence number, which goes into the device's `wr_id` beside the place of the
-//! ring in its completion queue. So a completion says by itself how many places it frees, whose it is, and whether
-//! that queue pair is still there, without a search. Pure, but for the atomics.
+//! The device's `wr_id` of a request holds its sequence number and the index of its ring in the
+//! completion queue. So a completion identifies its queue pair and the slots that it frees
+//! without a search.
+//!
+//! # Concurrency
+//! Atomics only. The holder of the queue's lock changes `next`; the holder of the completion
+//! queue's lock changes `first`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::verbs::WcStatus;
 
-/// The device's `wr_id`.
+/// The device's `wr_id`, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
-    /// Of the ring in its completion queue.
+    /// Index of the ring in its completion queue.
     pub(super) place: Place,
-    /// The request says only that everything before it is over.
+    /// True for a marker, whose completion shows that every earlier request is complete.
     pub(super) is_marker: bool,
     pub(super) sequence: u32,
 }
 
-/// A place in a completion queue's table of rings. Places are used again, under another generation.
+/// Index in a completion queue's table of rings. Reused indices have another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) index: u16,
     pub(super) generation: u16,
 }
 
-/// Most rings of a completion queue.
+/// Maximum number of rings of a completion queue.
 pub(super) const MAX_PLACES: usize = 1 << 15;
 
 impl Name {
@@ -42,24 +46,25 @@ impl Name {
     }
 }
 
-/// The places of one direction.
+/// The slots of one direction.
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) qp_num: u32,
     pub(super) is_recv: bool,
     depth: u32,
-    /// What callers call their requests, by sequence number.
+    /// The callers' `wr_id` by sequence number.
     ids: Box<[AtomicU64]>,
-    /// Sequence number of the next request. Changed by whoever holds the queue's lock.
+    /// Sequence number of the next request. Changed under the queue's lock.
     next: AtomicU32,
-    /// Sequence number of the first request that takes a place. Changed by whoever holds the completion queue's lock.
+    /// Sequence number of the first request that occupies a slot. Changed under the completion
+    /// queue's lock.
     first: AtomicU32,
-    /// A request that was posted in order to fail, and how: [`doom`](Ring::doom).
-    doomed: AtomicU64,
-    /// Something was posted.
+    /// Request that was posted to fail, and its status; see [`mark_invalid`](Ring::mark_invalid).
+    invalid: AtomicU64,
+    /// True if a request was posted.
     used: AtomicBool,
-    /// The marker has come back: the device is done with everything that was posted before it.
-    quiet: AtomicBool,
+    /// True if the marker has completed: the device has finished with every earlier request.
+    drained: AtomicBool,
 }
 
 impl Ring {
@@ -72,71 +77,71 @@ impl Ring {
             ids: (0..size).map(|_| AtomicU64::new(0)).collect(),
             next: AtomicU32::new(0),
             first: AtomicU32::new(0),
-            doomed: AtomicU64::new(0),
+            invalid: AtomicU64::new(0),
             used: AtomicBool::new(false),
-            quiet: AtomicBool::new(false),
+            drained: AtomicBool::new(false),
         }
     }
 
-    /// Places that are free.
+    /// Returns the number of free slots.
     pub(super) fn room(&self) -> u32 {
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(self.first.load(Ordering::Acquire));
         self.depth.saturating_sub(used)
     }
 
-    /// Sequence number of the next request.
+    /// Returns the sequence number of the next request.
     pub(super) fn next(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// True if nothing was ever posted.
+    /// Returns true if no request was ever posted.
     pub(super) fn is_fresh(&self) -> bool {
         !self.used.load(Ordering::Relaxed)
     }
 
-    /// Notes what the caller calls request `sequence`, for which there is room. It is not posted yet.
-    pub(super) fn note(&self, sequence: u32, wr_id: u64) {
+    /// Records the caller's `wr_id` of request `sequence` before it is posted.
+    pub(super) fn record(&self, sequence: u32, wr_id: u64) {
         self.id(sequence).store(wr_id, Ordering::Release);
     }
 
-    /// Takes places for `count` requests that have been posted.
+    /// Occupies slots for `count` posted requests.
     pub(super) fn advance(&self, count: u32) {
         self.used.store(true, Ordering::Relaxed);
         self.next.store(self.next().wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// What the caller calls a request.
+    /// Returns the caller's `wr_id` of a request.
     pub(super) fn wr_id(&self, sequence: u32) -> u64 {
         self.id(sequence).load(Ordering::Acquire)
     }
 
-    /// Gives back the places up to `end`, which is not included. One that has been given back is not taken again.
+    /// Frees the slots before sequence number `end`. Slots that are free already stay free.
     pub(super) fn free_until(&self, end: u32) {
         if end.wrapping_sub(self.first.load(Ordering::Relaxed)) <= self.depth {
             self.first.store(end, Ordering::Release);
         }
     }
 
-    /// Notes that request `sequence` cannot be carried out, and is posted as one that the device refuses in its turn: it ends
-    /// with `status`. Only the first such request ever gets so far.
-    pub(super) fn doom(&self, sequence: u32, status: WcStatus) {
-        let doomed = 1 << 63 | u64::from(status.code()) << 32 | u64::from(sequence);
-        let _ = self.doomed.compare_exchange(0, doomed, Ordering::AcqRel, Ordering::Acquire);
+    /// Records that request `sequence` is invalid and posted as a request that the device refuses.
+    /// It completes with `status`. Only the first invalid request of a queue pair gets this far.
+    pub(super) fn mark_invalid(&self, sequence: u32, status: WcStatus) {
+        let invalid = 1 << 63 | u64::from(status.code()) << 32 | u64::from(sequence);
+        let _ = self.invalid.compare_exchange(0, invalid, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// How a doomed request ends.
-    pub(super) fn doom_of(&self, sequence: u32) -> Option<WcStatus> {
-        let doomed = self.doomed.load(Ordering::Acquire);
-        (doomed >> 63 == 1 && doomed as u32 == sequence)
-            .then(|| WcStatus::from_code((doomed >> 32) as u32 & 0xff))
+    /// Returns the status of an invalid request.
+    pub(super) fn invalid_status(&self, sequence: u32) -> Option<WcStatus> {
+        let invalid = self.invalid.load(Ordering::Acquire);
+        (invalid >> 63 == 1 && invalid as u32 == sequence)
+            .then(|| WcStatus::from_code((invalid >> 32) as u32 & 0xff))
     }
 
-    pub(super) fn is_quiet(&self) -> bool {
-        self.quiet.load(Ordering::Acquire)
+    pub(super) fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_quiet(&self) {
-        self.quiet.store(true, Ordering::Release);
+    pub(super) fn set_drained(&self) {
+        self.drained.store(true, Ordering::Release);
     }
 
     fn id(&self, sequence: u32) -> &AtomicU64 {
@@ -153,37 +158,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_round_trip(index in 0..MAX_PLACES as u16, generation: u16, is_marker: bool, sequence: u32) {
+        fn request_names_round_trip(index in 0..MAX_PLACES as u16, generation: u16, is_marker: bool, sequence: u32) {
             let name = Name { place: Place { index, generation }, is_marker, sequence };
             prop_assert_eq!(Name::decode(name.encode()), name);
         }
     }
 
     #[test]
-    fn the_first_doomed_request_is_remembered() {
+    fn the_first_invalid_request_is_recorded() {
         let ring = Ring::new(1, false, 8);
-        assert_eq!(ring.doom_of(0), None);
-        ring.doom(0, WcStatus::RemInvReqErr);
-        ring.doom(1, WcStatus::LocProtErr);
-        assert_eq!((ring.doom_of(0), ring.doom_of(1)), (Some(WcStatus::RemInvReqErr), None));
+        assert_eq!(ring.invalid_status(0), None);
+        ring.mark_invalid(0, WcStatus::RemInvReqErr);
+        ring.mark_invalid(1, WcStatus::LocProtErr);
+        assert_eq!((ring.invalid_status(0), ring.invalid_status(1)), (Some(WcStatus::RemInvReqErr), None));
     }
 
     #[test]
-    fn places_come_back_with_the_completion_behind_them() {
+    fn a_completion_frees_all_earlier_slots() {
         let ring = Ring::new(1, false, 5);
         ring.next.store(u32::MAX - 1, Ordering::Relaxed);
         ring.first.store(u32::MAX - 1, Ordering::Relaxed);
         for (i, id) in (10..15).enumerate() {
-            ring.note(ring.next().wrapping_add(i as u32), id);
+            ring.record(ring.next().wrapping_add(i as u32), id);
         }
         ring.advance(5);
         assert_eq!(ring.room(), 0);
         assert_eq!(ring.wr_id(u32::MAX), 11);
         assert_eq!(ring.wr_id(0), 12);
-        // The third of them: sequence number 0, after the wrap.
+        // Frees three slots, up to sequence number 0 after the wrap.
         ring.free_until(1);
         assert_eq!(ring.room(), 3);
-        // Late news of what is free already changes nothing.
+        // An outdated completion changes nothing.
         ring.free_until(u32::MAX);
         assert_eq!(ring.room(), 3);
         ring.free_until(ring.next());

@@ -1,11 +1,14 @@
-//! Which device, port and GID are used. Pure: the machine's devices in, a choice or a text for people out.
+//! Selects the device, port and GID.
+//!
+//! Takes the machine's devices and returns a choice or a message for users. No I/O, no locks, no
+//! clock.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::{DeviceDetails, DeviceInfo, Gid, GidEntry, GidType, LinkLayer, PortInfo, PortState, Transport};
 use crate::provider::rdma::{RdmaError, RdmaOptions};
 
-/// A device and a port of it.
+/// Returns the device and port that the options select.
 pub(super) fn device_and_port<'a>(
     devices: &'a [DeviceInfo],
     options: &RdmaOptions,
@@ -73,8 +76,8 @@ fn port<'a>(
     Ok((details, port))
 }
 
-/// The GID that a connection uses: the one asked for, that of the address `near` of this machine, or the best there is. `None`
-/// on an InfiniBand port whose table is empty: there LIDs are enough.
+/// Returns the GID of a connection: the selected one, else that of the local address `near`, else
+/// the best. Returns `None` on an InfiniBand port with an empty table, where LIDs suffice.
 pub(super) fn gid(
     port: &PortInfo,
     index: Option<u8>,
@@ -107,7 +110,7 @@ fn entry_at(port: &PortInfo, index: u8) -> Result<&GidEntry, String> {
     })
 }
 
-/// Less is better.
+/// Ranks a GID; lower is better.
 fn rank(entry: &GidEntry) -> u8 {
     let is_v2 = entry.gid_type == Some(GidType::RoceV2);
     let link_local = entry.gid.0[..2] == [0xfe, 0x80];
@@ -119,7 +122,7 @@ fn rank(entry: &GidEntry) -> u8 {
     }
 }
 
-/// The IP address that a GID was made of, as far as that can be told.
+/// Returns the IP address that a GID contains, if any.
 fn ip_of(gid: &Gid) -> Option<IpAddr> {
     (!gid.is_zero()).then(|| IpAddr::V6(Ipv6Addr::from(gid.0)).to_canonical())
 }
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_active_port_is_taken_unless_another_is_asked_for() {
+    fn the_first_active_port_is_used_unless_another_is_selected() {
         let devices = [
             device("down", vec![roce(PortState::Down, 1)]),
             device("a", vec![roce(PortState::Down, 1), roce(PortState::Active, 2)]),
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_named_with_what_there_is() {
+    fn an_error_names_the_missing_and_the_existing_objects() {
         let devices =
             [device("a", vec![roce(PortState::Down, 1)]), device("b", vec![roce(PortState::Active, 1)])];
         let no = |options: &RdmaOptions| chosen(&devices, options).unwrap_err();
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_asked_says_why() {
+    fn a_device_that_cannot_be_queried_reports_the_reason() {
         let failed = IbverbsError::Open {
             device: "a".into(),
             source: std::io::Error::from_raw_os_error(libc::EACCES),
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gid_of_the_peers_address_is_best() {
+    fn the_gid_of_the_local_address_is_preferred() {
         let port = roce(PortState::Active, 1);
         let index = |wanted, near: Option<&str>| {
             gid(&port, wanted, near.map(|ip| ip.parse().unwrap())).unwrap().unwrap().index
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_a_gid_is_of_use_on_infiniband_only() {
+    fn a_port_without_a_gid_is_usable_on_infiniband_only() {
         let bare = PortInfo { gids: vec![], ..roce(PortState::Active, 1) };
         assert!(gid(&bare, None, None).unwrap_err().contains("no address"));
         let infiniband = PortInfo { link_layer: LinkLayer::InfiniBand, lid: 4, ..bare };

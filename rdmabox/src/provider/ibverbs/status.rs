@@ -1,18 +1,22 @@
-//! What a device's completions mean in the terms of the model. Pure.
+//! Converts a device's completions to the model.
+//!
+//! No I/O, no locks, no clock.
 
 use ibverbs_sys::{ibv_wc_flags, ibv_wc_opcode as opcode, ibv_wc_status as status};
 
 use super::calls::RawWc;
 use crate::verbs::{WcOpcode, WcStatus, WorkCompletion};
 
-/// Status of a completed work request, of a receive or of a send.
+/// Returns the status of a completed receive or send.
 ///
-/// Soft-RoCE (Linux 6.1, `rxe_req.c` and `rxe_resp.c`) tells some local errors by names that the specification (11.6.2) has for
-/// others: a local key that it does not know is `IBV_WC_LOC_QP_OP_ERR`. A message longer than its receive is
-/// `IBV_WC_REM_INV_REQ_ERR` at the receiver, too, in some versions, and in others no different from a wrong local key.
+/// Soft-RoCE (Linux 6.1, `rxe_req.c` and `rxe_resp.c`) reports some local errors with other codes
+/// than the specification (11.6.2). An unknown local key is `IBV_WC_LOC_QP_OP_ERR`. A message
+/// longer than its receive is `IBV_WC_REM_INV_REQ_ERR` at the receiver in some versions, and
+/// cannot be distinguished from a wrong local key in others.
 ///
-/// A receive that was to take the immediate data of a WRITE which was refused is consumed by some devices
-/// (`IBV_WC_LOC_ACCESS_ERR` in the specification) and flushed by others: here it always counts as flushed.
+/// If a WRITE with immediate data is refused, some devices consume its receive
+/// (`IBV_WC_LOC_ACCESS_ERR` in the specification) and others flush it. Here it always counts as
+/// flushed.
 pub(super) fn status_of(raw: u32, is_recv: bool) -> WcStatus {
     match raw {
         status::IBV_WC_LOC_QP_OP_ERR => WcStatus::LocProtErr,
@@ -24,7 +28,8 @@ pub(super) fn status_of(raw: u32, is_recv: bool) -> WcStatus {
     }
 }
 
-/// What kind of work request completed. On an error devices do not say: then it only has the right direction.
+/// Returns the kind of a completed work request. Devices do not report it on an error; then only
+/// the direction is right.
 fn opcode_of(raw: u32, is_recv: bool) -> WcOpcode {
     match (raw, is_recv) {
         (opcode::IBV_WC_RECV_RDMA_WITH_IMM, true) => WcOpcode::RecvRdmaWithImm,
@@ -37,7 +42,7 @@ fn opcode_of(raw: u32, is_recv: bool) -> WcOpcode {
     }
 }
 
-/// A completion of queue pair `qp_num`, whose poster called the request `wr_id`.
+/// Returns the completion of a request of queue pair `qp_num` with the caller's `wr_id`.
 pub(super) fn completion(raw: &RawWc, wr_id: u64, is_recv: bool, qp_num: u32) -> WorkCompletion {
     let with_imm = is_recv && raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
     WorkCompletion {
@@ -50,7 +55,7 @@ pub(super) fn completion(raw: &RawWc, wr_id: u64, is_recv: bool, qp_num: u32) ->
     }
 }
 
-/// A request that never reached the device, or was flushed there.
+/// Returns the completion of a flushed request.
 pub(super) fn flushed(wr_id: u64, is_recv: bool, qp_num: u32) -> WorkCompletion {
     let opcode = if is_recv { WcOpcode::Recv } else { WcOpcode::Send };
     WorkCompletion { wr_id, status: WcStatus::WrFlushErr, opcode, byte_len: 0, imm: None, qp_num }
@@ -61,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_of_the_specification_keep_their_meaning() {
+    fn status_codes_of_the_specification_are_kept() {
         for code in [0, 1, 4, 5, 21] {
             assert_eq!(status_of(code, true).code(), code);
         }
@@ -72,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn local_errors_are_told_by_the_names_of_the_specification() {
+    fn local_errors_are_mapped_to_the_specification() {
         assert_eq!(status_of(status::IBV_WC_LOC_QP_OP_ERR, false), WcStatus::LocProtErr);
         assert_eq!(status_of(status::IBV_WC_LOC_QP_OP_ERR, true), WcStatus::LocProtErr);
         assert_eq!(status_of(status::IBV_WC_REM_INV_REQ_ERR, true), WcStatus::LocLenErr);
@@ -86,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_receives_bring_immediate_data() {
+    fn only_receives_have_immediate_data() {
         let raw = RawWc {
             opcode: opcode::IBV_WC_RECV_RDMA_WITH_IMM,
             byte_len: 7,

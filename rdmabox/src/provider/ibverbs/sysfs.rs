@@ -1,14 +1,16 @@
-//! What the kernel says of RDMA devices in `/sys/class/infiniband`, where libibverbs does not pass it on.
-//! Reads small files; what cannot be read is unknown, never an error.
+//! Reads information about RDMA devices from `/sys/class/infiniband` that libibverbs does not
+//! provide.
+//!
+//! A file that cannot be read counts as unknown, never as an error.
 
 use std::{fs, path::Path};
 
 use super::GidType;
 
-/// Where the kernel lists its RDMA devices.
+/// Directory in which the kernel lists its RDMA devices.
 pub(super) const CLASS: &str = "/sys/class/infiniband";
 
-/// The names of the kernel's devices, sorted; none where there is no such directory.
+/// Returns the sorted names of the kernel's devices; empty if the directory does not exist.
 pub(super) fn device_names(class: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(class) else { return Vec::new() };
     let mut names: Vec<String> =
@@ -17,7 +19,7 @@ pub(super) fn device_names(class: &Path) -> Vec<String> {
     names
 }
 
-/// The protocol of one entry of a GID table.
+/// Returns the protocol of an entry of a GID table.
 pub(super) fn gid_type(class: &Path, device: &str, port: u8, index: u32) -> Option<GidType> {
     let path = class.join(format!("{device}/ports/{port}/gid_attrs/types/{index}"));
     GidType::parse(&fs::read_to_string(path).ok()?)
@@ -28,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_unknown() {
+    fn a_missing_file_is_unknown() {
         let class = tempfile::tempdir().expect("temporary directory");
         assert_eq!(gid_type(class.path(), "rxe0", 1, 0), None);
         assert_eq!(device_names(class.path()), Vec::<String>::new());

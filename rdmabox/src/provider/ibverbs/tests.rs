@@ -1,5 +1,5 @@
-//! The whole of discovery against a library made of functions of ours; the real one, whatever it answers; and
-//! the layout of the C structures.
+//! Tests of device discovery against a fake library and the real library, and of the layout of C
+//! structures.
 
 use std::{
     cell::RefCell,
@@ -18,16 +18,17 @@ use super::{
     *,
 };
 
-/// What the library of this thread has, and what was done with it.
+/// State of this thread's fake library, and its calls.
 #[derive(Default)]
 struct Fake {
-    /// Error number for listing; 0: it works.
+    /// Error number of listing; 0 for success.
     list_error: c_int,
-    /// Error number for opening `name`.
+    /// Error number of opening the named device.
     open_error: Option<(&'static CStr, c_int)>,
     /// Port that does not answer.
     port_error: Option<u8>,
-    /// Devices (none is added later, so that they stay where they are), and the array that the caller sees.
+    /// Devices, and the array that the caller sees. No device is added later, so that they do not
+    /// move.
     devices: Vec<ibv_device>,
     array: Vec<*mut ibv_device>,
     calls: Vec<&'static str>,
@@ -88,7 +89,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
             return ptr::null_mut();
         }
         fake.calls.push("open");
-        // Nobody looks into a context: any address does.
+        // No code reads the context, so any address is valid.
         device.cast()
     })
 }
@@ -116,7 +117,7 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, attr: *mut ibv_device_att
     0
 }
 
-/// Writes as much as the exported function of libibverbs does, and not a byte more.
+/// Writes exactly as many bytes as the exported function of libibverbs.
 unsafe extern "C" fn query_port(_: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
     if with(|fake| fake.port_error == Some(port)) {
         return libc::EIO;
@@ -243,7 +244,7 @@ fn a_device_is_described_in_full() {
 }
 
 #[test]
-fn a_device_that_cannot_be_opened_hides_no_other() {
+fn a_device_that_cannot_be_opened_does_not_hide_others() {
     let class = class_with_types();
     let library = library(class.path(), &[c"mlx5_0", c"rxe0"]);
     with(|fake| fake.open_error = Some((c"mlx5_0", libc::EACCES)));
@@ -291,7 +292,7 @@ fn no_device_is_an_empty_list_unless_the_kernel_has_some() {
 }
 
 #[test]
-fn a_kernel_without_verbs_is_told_from_a_failure() {
+fn a_kernel_without_verbs_is_distinguished_from_a_failure() {
     let class = tempfile::tempdir().unwrap();
     let library = library(class.path(), &[]);
     with(|fake| fake.list_error = libc::ENOSYS);
@@ -309,7 +310,7 @@ fn a_kernel_without_verbs_is_told_from_a_failure() {
 }
 
 #[test]
-fn a_missing_library_is_named_with_its_packages() {
+fn the_error_for_a_missing_library_names_its_packages() {
     let e = Library::open_named("libibverbs-that-is-not-there.so.1").unwrap_err();
     assert!(e.is_absence());
     assert_eq!(
@@ -321,7 +322,7 @@ fn a_missing_library_is_named_with_its_packages() {
 }
 
 #[test]
-fn another_library_is_refused() {
+fn a_library_without_verbs_is_rejected() {
     match Library::open_named("libc.so.6").unwrap_err() {
         IbverbsError::SymbolMissing { name, symbol } => {
             assert_eq!((name.as_str(), symbol), ("libc.so.6", "ibv_get_device_list"));
@@ -349,10 +350,11 @@ fn the_systems_library_opens_or_is_missing() {
     }
 }
 
-/// The numbers are those of the C headers of rdma-core 44 on a 64-bit machine; the types come from a later one.
+/// The numbers come from the C headers of rdma-core 44 on a 64-bit machine; the types come from a
+/// later version.
 #[test]
 #[cfg(target_pointer_width = "64")]
-fn structures_are_laid_out_as_in_c() {
+fn structures_have_the_layout_of_the_c_headers() {
     assert_eq!(size_of::<ibv_device_attr>(), 232);
     assert_eq!(offset_of!(ibv_device_attr, node_guid), 64);
     assert_eq!(offset_of!(ibv_device_attr, max_mr_size), 80);
@@ -362,7 +364,7 @@ fn structures_are_laid_out_as_in_c() {
     assert_eq!(offset_of!(ibv_device_attr, max_qp_rd_atom), 144);
     assert_eq!(offset_of!(ibv_device_attr, atomic_cap), 164);
     assert_eq!(offset_of!(ibv_device_attr, phys_port_cnt), 227);
-    // The structure grows at its end.
+    // Later versions append fields to the structure.
     assert!(size_of::<ibv_port_attr>() >= 52);
     assert_eq!(offset_of!(ibv_port_attr, active_mtu), 8);
     assert_eq!(offset_of!(ibv_port_attr, gid_tbl_len), 12);

@@ -1,8 +1,13 @@
-//! The thread that watches a device: its asynchronous events, and the streams over which queue pairs were connected, whose
-//! end is the end of the peer.
+//! The thread that watches a device: its asynchronous events, and the rendezvous streams of its
+//! queue pairs.
 //!
-//! A device's event names an object by its address. The object is looked up before the event is acknowledged, as until then
-//! it is not destroyed, and acted on afterwards, as its destruction waits for the acknowledgement.
+//! The end of a stream fails its queue pair. A device's event names an object by address. The
+//! object is looked up before the event is acknowledged, because it cannot be destroyed until
+//! then. It is processed afterwards, because its destruction waits for the acknowledgement.
+//!
+//! # Concurrency
+//! Any thread may read events. `members` is held for lookups only, never while a queue pair
+//! fails.
 
 use std::{
     collections::HashMap,
@@ -31,7 +36,7 @@ use super::{
 };
 use crate::{failure, verbs::VerbsError};
 
-/// Tokens of the descriptors that belong to no queue pair; queue pairs have numbers of 32 bits.
+/// Tokens of the descriptors without a queue pair. Queue pair numbers have 32 bits.
 const WAKE: u64 = u64::MAX;
 const EVENTS: u64 = u64::MAX - 1;
 
@@ -42,7 +47,7 @@ struct Members {
     cqs: HashMap<usize, Weak<IbvCq>>,
 }
 
-/// A device and what is made on it.
+/// An open device and the objects on it.
 #[derive(Debug)]
 pub(super) struct Watch {
     opened: Arc<Opened>,
@@ -55,7 +60,7 @@ pub(super) struct Watch {
     stop: AtomicBool,
 }
 
-/// Its thread, which ends when this is dropped.
+/// The watching thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Watcher {
     watch: Arc<Watch>,
@@ -95,7 +100,7 @@ impl Watch {
             .map_err(|e| VerbsError::os("epoll_ctl", e.into()))
     }
 
-    /// What is known of the port that connections use.
+    /// Returns the last known state of the port that connections use.
     pub(super) fn port(&self) -> PortInfo {
         self.port.read().clone()
     }
@@ -120,19 +125,19 @@ impl Watch {
         members.qps_by_addr.remove(&addr);
     }
 
-    /// Fails the queue pair when its stream ends.
+    /// Fails queue pair `num` when its stream ends.
     pub(super) fn add_stream(&self, num: u32, stream: BorrowedFd<'_>) -> Result<(), VerbsError> {
         use epoll::EventFlags;
-        // Anything that is said on it is as good as its end.
+        // Data on the stream also counts as its end.
         self.add(stream, u64::from(num), EventFlags::IN | EventFlags::RDHUP)
     }
 
-    /// Does not look at the stream any more. It may not have been watched at all.
+    /// Stops watching a stream, which may not have been watched.
     pub(super) fn remove_stream(&self, stream: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, stream);
     }
 
-    /// Acts on the device's events, as far as there are any. Any thread may do so.
+    /// Processes all pending events of the device.
     pub(super) fn read_events(&self) {
         enum Object {
             Cq(Option<Arc<IbvCq>>),
@@ -255,7 +260,7 @@ impl Drop for Watcher {
         self.watch.stop.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.watch.wake, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // The thread itself may hold the last reference to a queue pair, and with it to the device.
+            // The thread may hold the last reference to a queue pair, and through it to the device.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
