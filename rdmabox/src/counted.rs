@@ -1,4 +1,4 @@
-//! Parts of the request path that are not public, made to be run by `benches/iai.rs`, which counts their instructions.
+//! Internal parts of the request path for `benches/iai.rs`, which counts their instructions.
 
 use std::hint::black_box;
 
@@ -9,7 +9,8 @@ use crate::{
     runtime::MergeQueue,
 };
 
-/// Sixteen times a request is left at the merge queue and, as nobody else is there, taken at once. Gives their sum.
+/// Pushes sixteen requests one by one; each is taken at once because no other thread uses the
+/// queue. Returns their sum.
 pub fn merge_queue_16_alone() -> u64 {
     let queue: MergeQueue<u64, Vec<u64>> = MergeQueue::default();
     let mut sum = 0;
@@ -23,7 +24,7 @@ pub fn merge_queue_16_alone() -> u64 {
     sum
 }
 
-/// Sixteen requests that came together are taken. Gives their sum.
+/// Pushes sixteen requests together and takes them in one batch. Returns their sum.
 pub fn merge_queue_16_at_once() -> u64 {
     let queue: MergeQueue<u64, Vec<u64>> = MergeQueue::default();
     let mut sum = 0;
@@ -35,7 +36,7 @@ pub fn merge_queue_16_at_once() -> u64 {
     sum
 }
 
-/// Sixteen headers of WRITEs are made, and understood from their bytes. Gives the sum of their addresses.
+/// Encodes and decodes sixteen WRITE headers. Returns the sum of their addresses and lengths.
 pub fn wire_16_headers() -> u64 {
     let mut sum = 0;
     for msn in 0..16_u32 {
@@ -55,7 +56,7 @@ pub fn wire_16_headers() -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     #[test]
-    fn they_do_what_is_counted() {
+    fn the_counted_functions_process_all_requests() {
         assert_eq!(super::merge_queue_16_alone(), (0..16).sum());
         assert_eq!(super::merge_queue_16_at_once(), (0..16).sum());
         assert_eq!(super::wire_16_headers(), (0..16).map(|msn| (msn << 12) + 4096).sum());

@@ -1,11 +1,12 @@
-//! Failures of threads that a process cannot do without.
+//! Failures of threads that the process needs.
 //!
-//! A thread that dies leaves other threads waiting for work that it never does. [`watch`] installs a
-//! handler that learns of every panic, except of panics inside [`contain`], whose caller goes on
-//! without a result. A thread that ends by an error calls [`report`].
+//! A thread that dies leaves other threads waiting for work that it never does. [`watch`]
+//! installs a handler that receives every panic, except panics inside [`contain`], whose caller
+//! continues without a result. A thread that ends with an error calls [`report`].
 //!
 //! # Concurrency
-//! Any thread. The handler runs on the failing thread, and must not wait for another thread.
+//! Any thread may call it. The handler runs on the failing thread and must not wait for another
+//! thread.
 
 use std::{
     any::Any,
@@ -20,13 +21,15 @@ type Handler = Box<dyn Fn(&str) + Send + Sync>;
 static HANDLER: OnceLock<Handler> = OnceLock::new();
 
 thread_local! {
-    /// True while this thread runs code that may panic without harm to the process.
+    /// True while this thread runs code whose panic does not harm the process.
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `handler` with a description of each failure from now on. The first call of a process counts.
+/// Calls `handler` with a description of each later failure. Only the first call of a process has
+/// an effect.
 ///
-/// Without a handler, a failure is an error in the log, and the process goes on without the thread.
+/// Without a handler, a failure is logged as an error, and the process continues without the
+/// thread.
 pub fn watch(handler: impl Fn(&str) + Send + Sync + 'static) {
     if HANDLER.set(Box::new(handler)).is_err() {
         return;
@@ -34,14 +37,14 @@ pub fn watch(handler: impl Fn(&str) + Send + Sync + 'static) {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         print(info);
-        // A thread that ends has no mark any more, and contains nothing.
+        // The flag of an ending thread is gone; such a thread contains no panic.
         if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
             report(&describe(info));
         }
     }));
 }
 
-/// Reports that a part of the process has failed for good.
+/// Reports that a part of the process has failed permanently.
 pub fn report(failure: &str) {
     match HANDLER.get() {
         Some(handler) => handler(failure),
@@ -49,9 +52,9 @@ pub fn report(failure: &str) {
     }
 }
 
-/// Runs code whose panic ends no more than this call.
+/// Runs code whose panic ends only this call.
 ///
-/// The caller guarantees that the state that `run` shares with others stays usable.
+/// The caller guarantees that the state that `run` shares with other code stays usable.
 ///
 /// # Errors
 /// The message of the panic.
@@ -80,12 +83,12 @@ mod tests {
 
     use super::*;
 
-    /// The handler is one for the process, so that one test has it.
+    /// The process has only one handler, so a single test covers all cases.
     #[test]
     fn failures_are_reported_and_contained_panics_are_not() {
         let (send, failures) = mpsc::channel();
         watch(move |failure| {
-            // Other tests of this process panic, too.
+            // Other tests of this process also panic.
             if failure.contains("on purpose") {
                 send.send(failure.to_owned()).unwrap();
             }
@@ -93,7 +96,7 @@ mod tests {
         watch(|_| unreachable!("the first handler counts"));
         assert_eq!(contain(|| 7), Ok(7));
         assert_eq!(contain(|| panic!("on purpose, {}", 1)), Err::<(), _>("on purpose, 1".into()));
-        // The mark of an outer call stays.
+        // The flag of an outer call is restored.
         let nested = contain(|| {
             contain(|| panic!("on purpose")).unwrap_err();
             panic!("on purpose, 2")

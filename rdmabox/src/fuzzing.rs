@@ -1,7 +1,8 @@
-//! Ways in for fuzz targets: decoders of what a peer sends that are otherwise nobody's business outside of this crate.
+//! Entry points for fuzz targets: decoders of a peer's data that are otherwise private (feature
+//! `fuzzing`).
 //!
-//! Each takes any bytes and panics if what it promises does not hold; each has seeds, which are what an honest peer sends. Only
-//! in builds with the feature `fuzzing`.
+//! Each decoder accepts any bytes and panics if a guarantee does not hold. Each has seeds, which
+//! are the data of a correct peer.
 
 #[cfg(feature = "ibverbs")]
 pub use crate::provider::ibverbs::fuzz::{endpoint, endpoint_seeds};

@@ -1,13 +1,15 @@
 //! A userspace RDMA optimization runtime.
 //!
-//! A service that moves bytes between machines gets here what the RDMAbox paper found to matter at the network card:
-//! requests of all threads meet in one merge queue, where adjacent ones become one work request and the others share
-//! a doorbell; what is in flight is bounded by a window; small requests are copied through registered memory, large ones
-//! registered as they are; several queue pairs share the load; and whoever waits polls as long as that pays, then
-//! sleeps. It runs on a model of RDMA verbs ([`verbs`]) with [`provider`]s for RDMA devices (feature `ibverbs`), and in software over
-//! shared memory inside a host and over TCP between hosts, with the same semantics on all.
+//! The runtime applies the techniques of the RDMAbox paper to services that transfer bytes
+//! between machines. One merge queue takes the requests of all threads; adjacent requests become
+//! one work request, and others share a doorbell. A window limits the bytes in flight. Small
+//! requests are copied through registered memory, and large buffers are registered. Several queue
+//! pairs share the load. Waiters poll while polling succeeds, then sleep. The runtime uses a
+//! model of RDMA verbs ([`verbs`]). Its [`provider`]s run on RDMA devices (feature `ibverbs`),
+//! over shared memory within a host, and over TCP, with the same semantics.
 //!
-//! A [`Host`] exports memory and answers calls, a [`Session`] reads and writes that memory one-sidedly:
+//! A [`Host`] exports memory and answers calls. A [`Session`] reads and writes that memory with
+//! one-sided operations:
 //!
 //! ```
 //! use rdmabox::{Lender, Session, SessionOptions};
@@ -30,9 +32,9 @@
 //! # }
 //! ```
 //!
-//! `GUIDE.md` beside this crate tells how to use it: the three ways of making requests, what each option does, how to read the
-//! counters, what is promised. `DESIGN.md` tells how it is built, what an operation costs, and why. `examples/` has programs to
-//! start from.
+//! `GUIDE.md` next to this crate explains how to issue requests, each option, the counters, and
+//! the guarantees. `DESIGN.md` explains the structure, the cost of each operation, and the
+//! reasons. `examples/` has programs to start from.
 
 pub mod admission;
 pub mod batch;

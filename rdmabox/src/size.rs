@@ -1,4 +1,6 @@
-//! Byte sizes as people write and read them: one rule for every command line on top of this crate. Pure.
+//! Byte sizes in text form, for every command line on top of this crate.
+//!
+//! No I/O, no locks, no clock.
 
 use parse_size::Config;
 
@@ -9,31 +11,32 @@ pub const MIB: u64 = 1 << 20;
 /// One GiB.
 pub const GIB: u64 = 1 << 30;
 
-/// A text that is no size.
+/// Error for a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no size: write a number of bytes, or one with a power of 1024 such as 64k, 1.5m or 4g")]
+#[error("{0:?} is not a size: expected bytes, or a unit of 1024 such as 64k, 1.5m or 4g")]
 pub struct SizeError(String);
 
-/// Digits of a number that is not written in full: more of them are beyond what it is computed with.
-const MOST_DIGITS: usize = 18;
+/// Maximum number of digits with a fraction or unit; more digits exceed the precision of the
+/// conversion.
+const MAX_DIGITS: usize = 18;
 
-/// Reads `4096`, `4k`, `64K`, `1.5m`, `1MiB`, `2 GB`. Units are powers of 1024, however they are written.
+/// Parses `4096`, `4k`, `64K`, `1.5m`, `1MiB`, `2 GB`. All units are powers of 1024.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let digits = text.bytes().filter(u8::is_ascii_digit).count();
-    if digits > MOST_DIGITS {
-        // Written in full it may still fit.
-        let in_full = if digits == text.len() { text.parse().ok() } else { None };
-        return in_full.ok_or_else(|| SizeError(text.to_owned()));
+    if digits > MAX_DIGITS {
+        // A plain integer may still fit.
+        let whole = if digits == text.len() { text.parse().ok() } else { None };
+        return whole.ok_or_else(|| SizeError(text.to_owned()));
     }
     Config::new().with_binary().parse_size(text).map_err(|_| SizeError(text.to_owned()))
 }
 
-/// As [`parse`], for what cannot be zero.
+/// Like [`parse`], but rejects zero.
 pub fn parse_nonzero(text: &str) -> Result<u64, SizeError> {
     parse(text).and_then(|size| if size == 0 { Err(SizeError(text.to_owned())) } else { Ok(size) })
 }
 
-/// `4096` as `4 KiB`, `1 << 30` as `1 GiB`, anything uneven with one decimal.
+/// Formats `4096` as `4 KiB`, `1 << 30` as `1 GiB`, and other values with one decimal.
 pub fn show(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let power = (bytes.max(1).ilog2() / 10) as usize; // At most 6.
@@ -52,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_are_too_long_are_none() {
+    fn numbers_that_are_too_long_are_rejected() {
         for text in ["18446744073709551616", "18446744073709551615.5", "1844674407370955161518446744"] {
             assert!(parse(text).is_err(), "{text}");
         }
@@ -82,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_size_is_refused() {
+    fn a_text_that_is_not_a_size_is_rejected() {
         for text in [
             "",
             " ",
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown() {
+    fn sizes_are_formatted() {
         for (bytes, text) in [
             (0, "0 B"),
             (512, "512 B"),
@@ -121,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_in_whole_units_is_read_back(size in 1..1024u64, power in 0..6u32) {
+        fn whole_units_round_trip(size in 1..1024u64, power in 0..6u32) {
             let size = size << (10 * power);
             prop_assert_eq!(parse(&show(size)), Ok(size));
         }

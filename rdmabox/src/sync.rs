@@ -1,8 +1,9 @@
-//! What the hand-overs between threads are made of, so that a model checker can take its place.
+//! Synchronization primitives that a model checker can replace.
 //!
-//! Modules whose correctness depends on the order of atomics, locks, parking and threads take them from here. As a rule
-//! these are the ordinary ones. Built with `--cfg loom` they are loom's, which runs every interleaving of a small program
-//! that a bound on preemptions leaves, with every value that a load may see (`ci/test models`).
+//! Modules whose correctness depends on the order of atomics, locks, parking and threads import
+//! them from here. Normally these are the std and parking_lot types. With `--cfg loom` they are
+//! loom's types. Loom runs every interleaving of a small program within a bound on preemptions,
+//! with every value that a load may return (`ci/test models`).
 
 #[cfg(not(loom))]
 mod real;

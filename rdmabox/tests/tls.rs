@@ -236,7 +236,7 @@ fn a_server_has_to_be_believed() {
 fn a_side_without_tls_is_refused_with_a_clear_error() {
     let secured = Secured::plain();
     let said = refusal(connect(&secured.address(), None));
-    assert!(said.starts_with("this server takes clients with TLS only"), "{said}");
+    assert!(said.starts_with("this server accepts clients with TLS only"), "{said}");
     secured.serves();
     let plain = lend(Host::new().unwrap(), &["127.0.0.1:0"]).unwrap();
     let said = refusal(connect(&plain.addresses()[0], Some(&secured.authority.client())));
@@ -329,7 +329,7 @@ fn files_that_make_no_sense_are_named() {
     load("server.pem", "server.key").unwrap();
     assert!(matches!(load("none", "server.key"), Err(TlsError::Io { .. })));
     let said = load("server.key", "server.key").unwrap_err().to_string();
-    assert!(said.ends_with("server.key: there is no certificate in it"), "{said}");
+    assert!(said.ends_with("server.key: it has no certificate"), "{said}");
     let said = load("server.pem", "server.pem").unwrap_err().to_string();
     assert!(said.contains("server.pem"), "{said}");
     let text = fs::read_to_string(&key).unwrap();

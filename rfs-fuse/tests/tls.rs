@@ -92,7 +92,7 @@ fn who_is_not_believed_and_who_wants_none_is_told() {
     let said = refusal(&address, &["--tls-ca", &ca, "--tls-name", "files.example"], 1);
     assert!(said.contains("certificate not valid for name"), "{said}");
     let said = refusal(&address, &["--provider", "tcp"], 1);
-    assert!(said.contains(": this server takes clients with TLS only"), "{said}");
+    assert!(said.contains(": this server accepts clients with TLS only"), "{said}");
     let expired = Secured::new(|authority| authority.sign_expired("server"), None);
     let said = refusal(&expired.lender.address(Over::Tcp), &["--tls-ca", &expired.ca()], 1);
     assert!(said.contains("certificate expired"), "{said}");

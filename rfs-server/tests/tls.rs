@@ -110,7 +110,7 @@ fn a_signal_has_certificates_read_again() {
     let good = fs::read_to_string(&key).unwrap();
     private(&key, "broken");
     let said = server.hang_up();
-    assert!(said.contains("ERROR") && said.contains("server.key: there is no private key in it"), "{said}");
+    assert!(said.contains("ERROR") && said.contains("server.key: it has no private key"), "{said}");
     assert!(server.takes(&named("localhost")));
     private(&key, &good);
     authority.sign("server", &["files.example"]);

@@ -280,7 +280,7 @@ fn bad_input_gets_one_line_and_starts_nothing() {
     let world = World::new();
     for (args, says) in [
         ("", "no command given"),
-        ("read --size x", "\"x\" is no size"),
+        ("read --size x", "\"x\" is not a size"),
         ("read --thread 3", "(tip: a similar argument exists: '--threads')"),
         ("experiment", "were not provided: <NAME>"),
         ("experiment fig3", "there is no experiment \"fig3\""),

@@ -4,8 +4,8 @@
 //! (SIGCOMM 2020).
 //!
 //! # Concurrency
-//! Any thread may call it. `admit` reads atomics only. `on_complete` takes `state` with `try_lock`
-//! and drops its sample if the lock is taken.
+//! Any thread may call it. `admit` reads atomics only. `on_complete` takes `state` with
+//! `try_lock` and drops its sample if the lock is taken.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -64,37 +64,38 @@ impl Default for LatencyWindowOptions {
     }
 }
 
-/// Number of windows of slow completions at the minimum size after which the minimum latencies are
-/// forgotten.
+/// Number of windows of slow completions at the minimum size after which the minimum latencies
+/// are forgotten.
 const STALE_AFTER: u64 = 16;
 
 /// Number of consecutive increases after which the increases grow, and the factor by which they
 /// grow.
 const HYPERACTIVE: u64 = 5;
 
-/// A window that adapts to measured latency, after TIMELY (SIGCOMM 2015) and Swift (SIGCOMM 2020).
+/// A window that adapts to measured latency, after TIMELY (SIGCOMM 2015) and Swift (SIGCOMM
+/// 2020).
 ///
 /// A path holds the product of its bandwidth and its unloaded latency. Further bytes wait in a
 /// queue of the card, a socket or the peer, which increases latency but not throughput. So the
 /// window is controlled by a target latency `T`. For a completion of latency `L`:
 ///
-/// - `L <= T`: its bytes count towards growth. Each full window of such bytes increases the window
-///   by a fixed step, provided that requests were waiting for the window. After five consecutive
-///   steps the path has become wider, and the steps are five times as large (TIMELY's hyperactive
-///   increase).
+/// - `L <= T`: its bytes count towards growth. Each full window of such bytes increases the
+///   window by a fixed step, provided that requests were waiting for the window. After five
+///   consecutive steps the path has become wider, and the steps are five times as large (TIMELY's
+///   hyperactive increase).
 /// - `L > T`: the window `W` shrinks by `W * 4/5 * (L - T) / L`, by half at most. It does not
 ///   shrink again before `W` more bytes have completed, because requests posted before the cut
 ///   measure the old window.
 ///
-/// This is the window form of both papers' rule in integers: `4/5` is TIMELY's beta; the bound and
-/// the single cut per round trip are Swift's. Latency gradients are left out, as in Swift.
+/// This is the window form of both papers' rule in integers: `4/5` is TIMELY's beta; the bound
+/// and the single cut per round trip are Swift's. Latency gradients are left out, as in Swift.
 ///
-/// Longer requests take longer, so the target depends on the size. [`LatencyTarget::Learned`] uses
-/// the minimum latency per size as the latency of the unloaded path. This value is too small after
-/// the path becomes permanently slower: every completion is then late, and the window shrinks to
-/// its minimum. At the minimum the session causes almost no queueing, so it measures the path
-/// itself. If completions are still late after 16 windows, the minimum latencies are measured
-/// again.
+/// Longer requests take longer, so the target depends on the size. [`LatencyTarget::Learned`]
+/// uses the minimum latency per size as the latency of the unloaded path. This value is too small
+/// after the path becomes permanently slower: every completion is then late, and the window
+/// shrinks to its minimum. At the minimum the session causes almost no queueing, so it measures
+/// the path itself. If completions are still late after 16 windows, the minimum latencies are
+/// measured again.
 ///
 /// On a mapped peer the post itself copies the memory, so the window has little effect.
 #[derive(Debug)]

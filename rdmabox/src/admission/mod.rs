@@ -43,8 +43,8 @@ pub fn charge(bytes: u64) -> u64 {
     bytes.div_ceil(ADMISSION_PAGE).saturating_mul(ADMISSION_PAGE)
 }
 
-/// Counter of the bytes in flight. Each successful [`try_admit`](Self::try_admit) needs exactly one
-/// [`release`](Self::release) or [`complete`](Self::complete) with the same number of bytes.
+/// Counter of the bytes in flight. Each successful [`try_admit`](Self::try_admit) needs exactly
+/// one [`release`](Self::release) or [`complete`](Self::complete) with the same number of bytes.
 #[derive(Debug)]
 pub struct Admission {
     policy: Arc<dyn AdmissionPolicy>,

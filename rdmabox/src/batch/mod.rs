@@ -4,8 +4,8 @@
 //! outstanding requests. Nothing here posts, copies, waits, or allocates in steady state.
 //!
 //! # Concurrency
-//! No I/O, no locks, no clock. The thread that drains a merge queue owns its state and passes it as
-//! `&mut`.
+//! No I/O, no locks, no clock. The thread that drains a merge queue owns its state and passes it
+//! as `&mut`.
 
 mod overlap;
 mod plan;

@@ -1,15 +1,15 @@
 //! Tracks outstanding remote ranges, so that no request overtakes an overlapping request.
 //!
-//! [`InFlight`] is a set of ranges. The insertion returns a handle, which the removal consumes, so
-//! no range is removed twice. The set does not decide which request waits.
+//! [`InFlight`] is a set of ranges. The insertion returns a handle, which the removal consumes,
+//! so no range is removed twice. The set does not decide which request waits.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock. One owner.
 
 use crate::verbs::RemoteAddr;
 
-/// First and last byte of a non-empty range. A range beyond the end of the address space is clamped
-/// there: the peer will refuse the request, but until then it is ordered like any other.
+/// First and last byte of a non-empty range. A range beyond the end of the address space is
+/// clamped there: the peer will refuse the request, but until then it is ordered like any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) first: u64,

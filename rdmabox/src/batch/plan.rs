@@ -2,8 +2,8 @@
 //!
 //! [`plan`] is a pure function of its arguments. [`Plan`] keeps its buffers between calls, so a
 //! reused plan does not allocate after its largest batch. The planner does not split requests: a
-//! request that exceeds a limit is planned alone and refused by the post, so callers split requests
-//! first.
+//! request that exceeds a limit is planned alone and refused by the post, so callers split
+//! requests first.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock.

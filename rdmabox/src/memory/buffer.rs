@@ -10,9 +10,9 @@ use super::{PreMrBuf, own_buf::OwnBuf};
 /// A buffer to send from.
 ///
 /// # Safety
-/// [`bytes`](Self::bytes) must return the same bytes at the same address on every call, also after
-/// a move of the value, until the value is dropped or borrowed mutably. A move of the value must
-/// not assert unique access to the bytes, as the move of a `Box` does.
+/// [`bytes`](Self::bytes) must return the same bytes at the same address on every call, also
+/// after a move of the value, until the value is dropped or borrowed mutably. A move of the value
+/// must not assert unique access to the bytes, as the move of a `Box` does.
 pub unsafe trait SendBuf: Send + 'static {
     /// Returns the bytes to send.
     fn bytes(&self) -> &[u8];
@@ -99,14 +99,16 @@ impl DerefMut for Buffer {
     }
 }
 
-// SAFETY: the buffer owns its pool block or its memory, which stays mapped in place until the drop.
+// SAFETY: the buffer owns its pool block or its memory, which stays mapped in place until the
+// drop.
 unsafe impl SendBuf for Buffer {
     fn bytes(&self) -> &[u8] {
         self
     }
 }
 
-// SAFETY: the buffer owns its pool block or its memory, which stays mapped in place until the drop.
+// SAFETY: the buffer owns its pool block or its memory, which stays mapped in place until the
+// drop.
 unsafe impl RecvBuf for Buffer {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self

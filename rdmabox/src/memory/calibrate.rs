@@ -1,12 +1,12 @@
 //! Finds the request size above which registering the caller's memory costs less than copying it.
 //!
-//! RDMAbox describes the trade-off (section IV-A and Fig. 5) and measures 928 KiB in user space on
-//! its card. [`measure`] performs both operations on a domain and a pool. [`threshold_of`] computes
-//! the threshold from the resulting table without I/O, locks or clock.
+//! RDMAbox describes the trade-off (section IV-A and Fig. 5) and measures 928 KiB in user space
+//! on its card. [`measure`] performs both operations on a domain and a pool. [`threshold_of`]
+//! computes the threshold from the resulting table without I/O, locks or clock.
 //!
-//! The measurement covers the best case of both ways: the memory is present and, if it fits, in the
-//! processor's caches. Worse cases slow down copying more, so the threshold is too large rather
-//! than too small.
+//! The measurement covers the best case of both ways: the memory is present and, if it fits, in
+//! the processor's caches. Worse cases slow down copying more, so the threshold is too large
+//! rather than too small.
 
 use std::{
     sync::Arc,
@@ -20,8 +20,8 @@ use crate::verbs::{Access, ProtectionDomain};
 const SMALLEST: usize = 512;
 /// Maximum number of repetitions; the shortest duration counts.
 const ROUNDS: usize = 5;
-/// Time after which no further repetition begins. The first repetition always runs and also faults
-/// the memory in. With a largest block of 1 MiB it costs about as much as copying 4 MiB.
+/// Time after which no further repetition begins. The first repetition always runs and also
+/// faults the memory in. With a largest block of 1 MiB it costs about as much as copying 4 MiB.
 const BUDGET: Duration = Duration::from_millis(2);
 
 /// Durations of moving `bytes` through local memory by copy and by registration.
@@ -38,9 +38,9 @@ pub struct Measured {
 /// Returns the largest size for which a copy is cheaper: 0 if registering is always cheaper,
 /// `u64::MAX` if it never is.
 ///
-/// `table` is in ascending order of size. Registering is cheaper for every size in the table above
-/// the result. Smaller sizes for which registering happens to be cheaper do not count. The result
-/// is interpolated linearly between the two neighbouring sizes.
+/// `table` is in ascending order of size. Registering is cheaper for every size in the table
+/// above the result. Smaller sizes for which registering happens to be cheaper do not count. The
+/// result is interpolated linearly between the two neighbouring sizes.
 pub fn threshold_of(table: &[Measured]) -> u64 {
     let Some(last) = table.iter().rposition(|m| m.copy <= m.register) else { return 0 };
     let (Some(below), Some(above)) = (table.get(last), table.get(last + 1)) else { return u64::MAX };
@@ -54,8 +54,8 @@ pub fn threshold_of(table: &[Measured]) -> u64 {
 }
 
 /// Measures powers of two from 512 bytes to the pool's largest block. Allocates a buffer of the
-/// largest size and takes one pool block at a time. Sizes for which the pool has no block are left
-/// out.
+/// largest size and takes one pool block at a time. Sizes for which the pool has no block are
+/// left out.
 pub fn measure(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> Vec<Measured> {
     let started = Instant::now();
     // Written, so that the process has a private page for every part of the buffer.

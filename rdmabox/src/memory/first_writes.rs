@@ -1,9 +1,9 @@
 //! Reduces page faults at the first writes to a peer's mapped memory.
 //!
-//! A new mapping has no pages; each page appears with a fault. The cheapest way to write depends on
-//! whether the file behind the mapping has the page:
-//! - If the file has the page, a read fault also maps the pages around it, while a write fault maps
-//!   a single page. So this module reads one byte of each [`UNIT`] before the copy.
+//! A new mapping has no pages; each page appears with a fault. The cheapest way to write depends
+//! on whether the file behind the mapping has the page:
+//! - If the file has the page, a read fault also maps the pages around it, while a write fault
+//!   maps a single page. So this module reads one byte of each [`UNIT`] before the copy.
 //! - If the file lacks the page, a fault zeroes it before the copy overwrites it. `pwritev` does
 //!   not zero. So long writes go through the file, which has the pages afterwards.
 //!
@@ -26,7 +26,8 @@ use super::{
     mapping::{RESIDENCY, page_size},
 };
 
-/// Bytes tracked together, and mapped by one read fault: the kernel's default `fault_around_bytes`.
+/// Bytes tracked together, and mapped by one read fault: the kernel's default
+/// `fault_around_bytes`.
 const UNIT: usize = 64 * 1024;
 /// Kernel setting that says which mappings of shared memory get huge pages.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
@@ -214,8 +215,8 @@ impl Memory {
     }
 }
 
-/// Returns true if writes to a file of `len` bytes are allowed by the process's file size limit and
-/// keep huge pages possible.
+/// Returns true if writes to a file of `len` bytes are allowed by the process's file size limit
+/// and keep huge pages possible.
 fn may_be_written(len: usize, longest: Option<u64>, huge: &str) -> bool {
     // A write beyond the limit raises SIGXFSZ and ends the process; a mapping has no such limit. If
     // huge pages are for mappings that request them, a write to the file would allocate small pages

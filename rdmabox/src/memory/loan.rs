@@ -2,9 +2,9 @@
 //!
 //! A [`Loan`] is a caller's slice without its lifetime, so that one queue can hold requests of
 //! several threads. For a blocking call, [`scope`] makes this sound: it does not return, not even
-//! by unwinding, before every loan made in it is dropped. For a request that outlives the call, the
-//! caller moves its buffer into a [`Lent`], which returns the buffer only after every loan of it is
-//! dropped. Requests drop their loans only after the device has stopped using the memory.
+//! by unwinding, before every loan made in it is dropped. For a request that outlives the call,
+//! the caller moves its buffer into a [`Lent`], which returns the buffer only after every loan of
+//! it is dropped. Requests drop their loans only after the device has stopped using the memory.
 
 use std::{cell::RefCell, marker::PhantomData, sync::Arc};
 
@@ -17,8 +17,8 @@ use crate::{
     verbs::{Access, MrHandle, ProtectionDomain, Sge, VerbsError},
 };
 
-/// A slice on loan. At most one request writes to an exclusive loan, because it comes from a `&mut`
-/// slice.
+/// A slice on loan. At most one request writes to an exclusive loan, because it comes from a
+/// `&mut` slice.
 #[derive(Debug)]
 pub(crate) struct Loan {
     ptr: *mut u8,
@@ -27,7 +27,8 @@ pub(crate) struct Loan {
     count: Arc<AtomicUsize>,
 }
 
-// SAFETY: the scope keeps the memory valid while a Loan exists, and a Loan has no thread affinity.
+// SAFETY: the scope keeps the memory valid while a Loan exists, and a Loan has no thread
+// affinity.
 unsafe impl Send for Loan {}
 // SAFETY: shared access only reads, through `bytes` on loans of shared slices.
 unsafe impl Sync for Loan {}
@@ -71,8 +72,8 @@ impl Loan {
     /// Registers the memory for one request (dynMR).
     pub(crate) fn register(&self, pd: &dyn ProtectionDomain) -> Result<MrHandle, VerbsError> {
         let access = if self.writable { Access::LOCAL_WRITE } else { Access::empty() };
-        // SAFETY: the scope keeps the memory valid while this loan exists, and a request drops its registration
-        // before its loan; exclusive loans have one request.
+        // SAFETY: the scope keeps the memory valid while this loan exists, and a request drops its
+        // registration before its loan. An exclusive loan has one request.
         unsafe { pd.register_borrowed(self.ptr as u64, self.len as u64, access) }
     }
 
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_inside_a_scope_counts_for_itself() {
+    fn a_nested_scope_waits_for_its_own_loans_only() {
         let data = [1u8; 8];
         scope(|outer| {
             let kept = outer.lend(&data);

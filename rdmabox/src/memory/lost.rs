@@ -1,13 +1,13 @@
 //! Keeps the process alive when pages of shared memory are lost (SIGBUS).
 //!
 //! An access to a page of a shared mapping fails with SIGBUS if the file was truncated, or if the
-//! kernel cannot provide the page. The handler that [`survive`] installs maps a page of zeros over
-//! the lost page, so that the access continues. It also reports a failure: the process must stop
-//! using the memory.
+//! kernel cannot provide the page. The handler that [`survive`] installs maps a page of zeros
+//! over the lost page, so that the access continues. It also reports a failure: the process must
+//! stop using the memory.
 //!
 //! # Concurrency
-//! The handler runs on the thread that accessed the page. It makes only async-signal-safe calls and
-//! reads the list of mappings without a lock.
+//! The handler runs on the thread that accessed the page. It makes only async-signal-safe calls
+//! and reads the list of mappings without a lock.
 
 use std::{
     io, mem, ptr,
@@ -49,8 +49,8 @@ pub fn is_lost() -> bool {
     LOST.load(Ordering::Acquire)
 }
 
-/// Keeps this process alive when a page of shared memory is lost, and reports the loss as a failure
-/// ([`failure::watch`]). SIGBUS keeps its previous disposition until the first call.
+/// Keeps this process alive when a page of shared memory is lost, and reports the loss as a
+/// failure ([`failure::watch`]). SIGBUS keeps its previous disposition until the first call.
 ///
 /// # Errors
 /// The error of creating the reporting thread or its descriptor, or of installing the handler.

@@ -1,12 +1,12 @@
 //! An owned mapping of memory, private or shareable.
 //!
-//! Threads, processes and devices may access the bytes concurrently. So the bytes are accessed only
-//! by volatile-like copies and by atomics, never as a slice. Racing copies may mix old and new
-//! bytes, as with any remote memory, but do no other harm.
+//! Threads, processes and devices may access the bytes concurrently. So the bytes are accessed
+//! only by volatile-like copies and by atomics, never as a slice. Racing copies may mix old and
+//! new bytes, as with any remote memory, but do no other harm.
 //!
 //! # Concurrency
-//! Any thread may call any method. `pins` is held shared while pages are discarded and exclusively
-//! while a pin is added or removed.
+//! Any thread may call any method. `pins` is held shared while pages are discarded and
+//! exclusively while a pin is added or removed.
 
 use std::{
     ffi::CString,
@@ -79,8 +79,8 @@ pub struct Memory {
     pub(super) first_writes: Option<FirstWrites>,
 }
 
-// SAFETY: the mapping is plain bytes without thread affinity. Access uses copies and atomics on raw
-// pointers, so sharing it creates no Rust reference to mutable memory.
+// SAFETY: the mapping is plain bytes without thread affinity. Access uses copies and atomics on
+// raw pointers, so sharing it creates no Rust reference to mutable memory.
 unsafe impl Send for Memory {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Memory {}
@@ -523,8 +523,8 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
     Ok(Memory { base, len, fd, for_peers: None, writable, pins: RwLock::new(0), first_writes: None })
 }
 
-/// Returns true for a file of a tmpfs, which includes a memfd. For a file on disk, huge pages would
-/// also increase read-ahead.
+/// Returns true for a file of a tmpfs, which includes a memfd. For a file on disk, huge pages
+/// would also increase read-ahead.
 fn is_memory(fd: &OwnedFd) -> bool {
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == TMPFS_MAGIC)

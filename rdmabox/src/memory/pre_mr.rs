@@ -2,8 +2,8 @@
 //!
 //! [`PreMrPool`] is a buddy allocator over blocks of at least 4 KiB. It allocates its tables when
 //! it is created, so acquiring and releasing a buffer allocate nothing. It does not register the
-//! memory and knows no keys: the code that registers the memory uses the addresses of the buffers.
-//! If the pool is exhausted, `acquire` returns `None` and never waits.
+//! memory and knows no keys: the code that registers the memory uses the addresses of the
+//! buffers. If the pool is exhausted, `acquire` returns `None` and never waits.
 //!
 //! # Concurrency
 //! Any thread may acquire and release buffers. Both hold one lock briefly.
@@ -70,8 +70,8 @@ impl PreMrPool {
     }
 }
 
-/// A buffer of the pool. The drop returns it to the pool, which must not happen before the request
-/// that uses it has completed.
+/// A buffer of the pool. The drop returns it to the pool, which must not happen before the
+/// request that uses it has completed.
 #[derive(Debug)]
 pub struct PreMrBuf {
     pool: Arc<PreMrPool>,

@@ -1,16 +1,16 @@
 //! A readers-writer lock whose readers execute no locked instruction and write to no shared cache
 //! line.
 //!
-//! A request that its caller executes holds two locks: one keeps its queue pair in entry, the other
-//! keeps the peer's memory mapped. Both change once in the life of a queue pair. Ordinary locks
-//! would cost four atomic changes of a shared word, which take longer than an 8-byte READ.
+//! A request that its caller executes holds two locks: one keeps its queue pair in entry, the
+//! other keeps the peer's memory mapped. Both change once in the life of a queue pair. Ordinary
+//! locks would cost four atomic changes of a shared word, which take longer than an 8-byte READ.
 //!
 //! # Concurrency
 //! A reader stores the lock's address in its thread's slot, then reads `writing`. A writer sets
 //! `writing`, then scans all slots. At least one of them sees the other, which requires a full
 //! barrier between store and load on both sides. The writer issues it for all threads
-//! (`membarrier(2)`); the reader needs only a compiler fence. Without `membarrier`, and for threads
-//! without a slot, this is an ordinary lock.
+//! (`membarrier(2)`); the reader needs only a compiler fence. Without `membarrier`, and for
+//! threads without a slot, this is an ordinary lock.
 
 use std::{
     cell::UnsafeCell,
@@ -30,8 +30,8 @@ use crate::sync::{
     sleep, yield_now,
 };
 
-/// Locks that a thread can hold for reading through its slot. Further locks are taken as if it had
-/// no slot.
+/// Locks that a thread can hold for reading through its slot. Further locks are taken as if it
+/// had no slot.
 const DEPTH: usize = 4;
 
 /// Number of polls of a reader's entry before the writer sleeps between polls.
@@ -52,7 +52,7 @@ static SLOTS: [Slot; thread_slot::COUNT] =
 impl Slot {
     /// Returns the calling thread's slot, or `None` if it has none or `membarrier` does not work.
     fn current() -> Option<&'static Slot> {
-        if membarrier::works() { thread_slot::mine().map(|mine| &SLOTS[mine]) } else { None }
+        if membarrier::works() { thread_slot::current().map(|slot| &SLOTS[slot]) } else { None }
     }
 }
 

@@ -1,15 +1,15 @@
 //! A cache of registrations for memory that the cache co-owns.
 //!
 //! A registration costs a system call and, on a hardware card, the pinning of every page.
-//! [`Memory`] that is used again keeps its registration here. Registrations of callers' slices are
-//! not cached: a cache that is given an address cannot detect that its pages were unmapped and
-//! replaced (by `free`, `munmap`, `mremap`, `madvise`, or copy-on-write after `fork`). The card
-//! would then access stale pinned pages. The `Arc<Memory>` of an entry excludes this, because the
-//! address range stays mapped while the entry exists.
+//! [`Memory`] that is used again keeps its registration here. Registrations of callers' slices
+//! are not cached: a cache that is given an address cannot detect that its pages were unmapped
+//! and replaced (by `free`, `munmap`, `mremap`, `madvise`, or copy-on-write after `fork`). The
+//! card would then access stale pinned pages. The `Arc<Memory>` of an entry excludes this,
+//! because the address range stays mapped while the entry exists.
 //!
 //! # Concurrency
-//! Any thread may use the cache. A lookup holds `entries` shared, a change exclusively. Registering
-//! and deregistering happen without the lock.
+//! Any thread may use the cache. A lookup holds `entries` shared, a change exclusively.
+//! Registering and deregistering happen without the lock.
 
 use std::{
     fmt,
@@ -44,9 +44,9 @@ impl Default for RegistrationLimits {
 /// Registrations of whole [`Memory`] objects in one protection domain, kept after use. Any thread
 /// may use the cache.
 ///
-/// An entry keeps its memory mapped. The cache removes the least recently used entry when it needs
-/// space, or when the memory is [forgotten](Self::forget). It never removes an entry whose handle
-/// is held elsewhere.
+/// An entry keeps its memory mapped. The cache removes the least recently used entry when it
+/// needs space, or when the memory is [forgotten](Self::forget). It never removes an entry whose
+/// handle is held elsewhere.
 pub struct RegistrationCache {
     pd: Arc<dyn ProtectionDomain>,
     limits: RegistrationLimits,

@@ -1,9 +1,9 @@
 //! Opens descriptors of a file that can read and write, but not truncate it, for peers.
 //!
-//! A memfd is sealed against truncation, but a file on a tmpfs cannot be sealed. A process that may
-//! write to a file may truncate it, and every access beyond the new end raises SIGBUS. Landlock
-//! (Linux 6.2) checks truncation when a file is opened. The restriction belongs to the open file,
-//! also in another process that received its descriptor.
+//! A memfd is sealed against truncation, but a file on a tmpfs cannot be sealed. A process that
+//! may write to a file may truncate it, and every access beyond the new end raises SIGBUS.
+//! Landlock (Linux 6.2) checks truncation when a file is opened. The restriction belongs to the
+//! open file, also in another process that received its descriptor.
 //!
 //! # Concurrency
 //! Any thread may call it. The restriction applies to a temporary thread that ends immediately.

@@ -1,8 +1,8 @@
 //! Stores secrets in memory that core dumps and, if the system allows, swap exclude.
 //!
-//! [`Hidden`] holds a fixed number of bytes in a mapping that the kernel leaves out of core dumps.
-//! Short secrets occupy slots of shared chunks; longer secrets have their own mapping. The drop
-//! erases the bytes.
+//! [`Hidden`] holds a fixed number of bytes in a mapping that the kernel leaves out of core
+//! dumps. Short secrets occupy slots of shared chunks; longer secrets have their own mapping. The
+//! drop erases the bytes.
 //!
 //! # Concurrency
 //! Any thread may use it. Creating and dropping a short secret locks the list of free slots.

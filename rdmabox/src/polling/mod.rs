@@ -1,8 +1,8 @@
 //! Polling: decides when to poll a completion queue again, when to arm it, and when to sleep.
 //!
 //! [`Poller`] is a state machine. The polling loop passes it the result of each poll and executes
-//! the step that it returns. The order arm, poll once more, sleep is built in, so no mode can lose
-//! a completion.
+//! the step that it returns. The order arm, poll once more, sleep is built in, so no mode can
+//! lose a completion.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock. The thread that polls a queue owns its poller.

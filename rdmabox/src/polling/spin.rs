@@ -1,7 +1,8 @@
 //! Decides whether an idle thread polls for work for a short time before it sleeps.
 //!
-//! A wakeup costs tens of microseconds if the core has to leave an idle state. Futile polling costs
-//! CPU time and delays other threads of the core. Each polling phase ends in one of three ways:
+//! A wakeup costs tens of microseconds if the core has to leave an idle state. Futile polling
+//! costs CPU time and delays other threads of the core. Each polling phase ends in one of three
+//! ways:
 //! - It found work: the next pause also begins with polling.
 //! - It found none: the next 2 pauses begin with sleep, then 4, up to 128 while polling keeps
 //!   failing.

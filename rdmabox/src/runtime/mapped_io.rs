@@ -59,7 +59,7 @@ impl Runtime {
         if kind != Kind::Read && self.queued.load(Ordering::SeqCst) != 0 {
             return ExecuteAttempt::NotPossible;
         }
-        let counts = self.stats.on_the_spot.of(thread_slot::mine());
+        let counts = self.stats.direct_counts.of(thread_slot::current());
         let timed = counts.is_timed(direction);
         // All callers take the first usable lane: they share no mutable state there.
         for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| !lane.is_down()) {

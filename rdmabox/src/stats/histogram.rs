@@ -1,12 +1,12 @@
-//! Latencies: recorded from any thread without a lock, read as percentiles.
+//! Lock-free latency histograms.
 //!
-//! Buckets are log-linear: each power of two of nanoseconds is cut into eight of equal width, so that a bucket is never wider
-//! than an eighth of the values in it. What a [`Histogram`] reports is the upper end of a bucket: never below the
-//! true value, and at most 12.5 % above it. Below 16 ns it is exact. From 73 minutes on everything is one bucket.
+//! Buckets are log-linear: eight buckets of equal width per power of two nanoseconds. A reported
+//! value is the upper bound of a bucket, so it is at most 12.5 % above the true value and never
+//! below it. Values below 16 ns are exact; values above 73 minutes share one bucket.
 //!
-//! Own code, because the data path needs `record(&self)` on one shared object: `hdrhistogram` records through
-//! `&mut self`, and its synchronised variant needs a recorder per thread and a rendezvous with every one of them before
-//! anything can be read.
+//! # Concurrency
+//! Any thread may record and read through `&self`. `hdrhistogram` would need `&mut self`, or a
+//! recorder per thread and a rendezvous with all of them per read.
 
 use std::{
     fmt,
@@ -17,11 +17,11 @@ use std::{
 /// Buckets per power of two.
 const SUB: u64 = 8;
 const SUB_BITS: u32 = SUB.trailing_zeros();
-/// Nanoseconds that the last bucket still tells apart: values of so many bits.
+/// Number of bits of the largest value with its own bucket, in nanoseconds.
 const MAX_BITS: u32 = 42;
 const BUCKETS: usize = bucket_of(u64::MAX) + 1;
 
-/// The bucket of a value.
+/// Returns the bucket of a value.
 const fn bucket_of(nanos: u64) -> usize {
     if nanos < SUB {
         return nanos as usize;
@@ -30,11 +30,11 @@ const fn bucket_of(nanos: u64) -> usize {
         return bucket_of((1 << MAX_BITS) - 1);
     }
     let shift = nanos.ilog2() - SUB_BITS;
-    // The leading bit of `nanos >> shift` stands for eight buckets; those of the powers below come first.
+    // The leading bit of `nanos >> shift` adds eight, which skips the buckets of lower powers.
     (shift as u64 * SUB + (nanos >> shift)) as usize
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 const fn upper_bound(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < SUB {
@@ -44,21 +44,22 @@ const fn upper_bound(bucket: usize) -> u64 {
     ((bucket - shift * SUB + 1) << shift) - 1
 }
 
-/// Durations, recorded from any thread.
+/// Recorder of durations for any thread.
 pub struct LatencyRecorder {
     buckets: [AtomicU64; BUCKETS],
     sum: AtomicU64,
 }
 
 impl LatencyRecorder {
-    /// Adds one. Two relaxed atomic additions; nothing is allocated.
+    /// Records a duration with two relaxed atomic additions and no allocation.
     pub fn record(&self, latency: Duration) {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// What was recorded up to now. One that is being recorded may be in the count and not yet in the mean.
+    /// Returns the durations recorded so far. A concurrent recording may already be in the count
+    /// but not in the mean.
     pub fn snapshot(&self) -> Histogram {
         let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         Histogram::new(buckets, self.sum.load(Ordering::Relaxed))
@@ -77,14 +78,14 @@ impl fmt::Debug for LatencyRecorder {
     }
 }
 
-/// Durations that were recorded. Where it gives one, that is at most 12.5 % above the true one and never below it,
-/// unless said otherwise.
+/// Recorded durations. Reported durations are at most 12.5 % above the true values and never
+/// below, unless a method says otherwise.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Up to the last that is not empty.
+    /// Counts per bucket, up to the last non-empty bucket.
     buckets: Vec<u64>,
     count: u64,
-    /// In nanoseconds.
+    /// Sum in nanoseconds.
     sum: u64,
 }
 
@@ -97,15 +98,16 @@ impl Histogram {
         Histogram { buckets, count, sum }
     }
 
-    /// How many there are.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The duration that `percent` percent of them do not exceed: 50.0 is the median, 99.9 leaves one in a thousand
-    /// above. Zero if there are none; the smallest for 0 and below, the largest for 100 and above.
+    /// Returns the duration that `percent` percent of the durations do not exceed: 50.0 is the
+    /// median, 99.9 excludes one in a thousand. Returns zero without durations, the minimum for 0
+    /// or less, and the maximum for 100 or more.
     pub fn percentile(&self, percent: f64) -> Duration {
-        // One step down, lest rounding lift an exact rank to the next.
+        // `next_down` prevents rounding from lifting an exact rank to the next.
         let rank = (percent * self.count as f64 / 100.0).next_down().ceil();
         let rank = (rank as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
@@ -116,17 +118,17 @@ impl Histogram {
         Duration::from_nanos(bucket.map_or(0, upper_bound))
     }
 
-    /// The longest; zero if there are none.
+    /// Returns the maximum; zero without durations.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.buckets.len().checked_sub(1).map_or(0, upper_bound))
     }
 
-    /// The mean, to the nanosecond below; zero if there are none.
+    /// Returns the mean, rounded down to nanoseconds; zero without durations.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.sum.checked_div(self.count).unwrap_or(0))
     }
 
-    /// What was recorded here and there.
+    /// Returns the union of both histograms.
     #[must_use]
     pub fn plus(&self, other: &Histogram) -> Histogram {
         let at = |histogram: &Histogram, bucket| histogram.buckets.get(bucket).copied().unwrap_or(0);
@@ -135,7 +137,7 @@ impl Histogram {
         Histogram::new(buckets, self.sum.wrapping_add(other.sum))
     }
 
-    /// What was recorded since `earlier`, a snapshot of the same recorder.
+    /// Returns the durations recorded since `earlier`, a snapshot of the same recorder.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let before = earlier.buckets.iter().chain(std::iter::repeat(&0));
         let buckets = self.buckets.iter().zip(before).map(|(now, before)| now.saturating_sub(*before));
@@ -168,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn buckets_follow_each_other_without_a_gap() {
+    fn buckets_are_adjacent() {
         let mut lower = 0;
         for bucket in 0..BUCKETS {
             let upper = upper_bound(bucket);
             assert_eq!((bucket_of(lower), bucket_of(upper)), (bucket, bucket));
-            // Its width against the least value in it: the error bound.
+            // The error bound: the bucket's width relative to its smallest value.
             assert!((upper - lower) * SUB <= lower, "{lower}..={upper}");
             lower = upper + 1;
         }
@@ -183,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn two_together_are_what_one_would_have_recorded(
+        fn a_sum_equals_one_recording_of_both(
             here in prop::collection::vec(0..1u64 << 40, 0..20),
             there in prop::collection::vec(0..1u64 << 20, 0..20),
         ) {
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing() {
+    fn an_empty_histogram_reports_zeros() {
         let empty = histogram(&[]);
         assert_eq!((empty.count(), empty.max(), empty.mean()), (0, Duration::ZERO, Duration::ZERO));
         assert_eq!(empty.percentile(99.0), Duration::ZERO);
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn ranks_are_not_rounded_up() {
-        // A thousand values of which the last is the only long one: 99.9 % is the 999th.
+        // A thousand values, of which only the last is long: 99.9 % is the 999th.
         let mut nanos = vec![5; 999];
         nanos.push(15);
         let histogram = histogram(&nanos);
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_durations_fit() {
+    fn extreme_durations_are_recorded() {
         let recorder = LatencyRecorder::default();
         recorder.record(Duration::MAX);
         recorder.record(Duration::ZERO);
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_lose_nothing() {
+    fn concurrent_recordings_are_all_counted() {
         let recorder = LatencyRecorder::default();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
@@ -238,14 +240,14 @@ mod tests {
         assert_eq!(histogram.mean().as_nanos(), 1502);
     }
 
-    /// From nanoseconds to an hour, every magnitude as likely as the others.
+    /// From nanoseconds to an hour, each magnitude equally likely.
     fn nanos() -> impl Strategy<Value = u64> {
         (0..MAX_BITS, any::<u64>()).prop_map(|(bits, random)| random & ((1 << bits) - 1) | 1 << bits >> 1)
     }
 
     proptest! {
         #[test]
-        fn percentiles_are_those_of_a_sorted_list_and_an_eighth_at_most(
+        fn percentiles_exceed_those_of_a_sorted_list_by_at_most_an_eighth(
             mut values in prop::collection::vec(nanos(), 1..400),
             percents in prop::collection::vec(0.0..=100.0f64, 1..20),
         ) {
@@ -256,7 +258,7 @@ mod tests {
                 exact <= reported && reported <= exact + exact / SUB
             };
             for percent in percents {
-                // The least rank that covers the share, by its definition.
+                // The smallest rank that covers the share, by definition.
                 let covers = |rank: &usize| *rank as f64 * 100.0 >= percent * values.len() as f64;
                 let rank = (1..=values.len()).find(covers).unwrap();
                 prop_assert!(near(histogram.percentile(percent), values[rank - 1]), "{percent} %");
@@ -269,7 +271,7 @@ mod tests {
         }
 
         #[test]
-        fn a_difference_is_what_came_in_between(
+        fn a_difference_has_the_recordings_in_between(
             before in prop::collection::vec(nanos(), 0..100),
             after in prop::collection::vec(nanos(), 0..100),
         ) {

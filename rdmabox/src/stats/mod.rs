@@ -1,16 +1,19 @@
-//! What a session counts and measures, in one place.
+//! Counters and latencies of a session.
 //!
-//! Counters only grow, are added to from any thread with relaxed atomics, and order nothing: a snapshot taken while
-//! requests run may show one counter ahead of another. No rates, no clock, no output: durations are measured by those
-//! who record them.
+//! Counters only grow. Durations are measured by the code that records them; this module has no
+//! clock and no output.
+//!
+//! # Concurrency
+//! Any thread adds with relaxed atomics, which order nothing: in a snapshot during requests, one
+//! counter may be ahead of another.
 
 mod histogram;
-mod on_the_spot;
+mod sharded;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use histogram::{Histogram, LatencyRecorder};
-pub(crate) use on_the_spot::{Direction, OnTheSpot};
+pub(crate) use sharded::{DirectCounts, Direction};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -22,7 +25,7 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds `n` where no other thread adds: without an atomic change.
+    /// Adds `n` without an atomic read-modify-write, for counters with a single writer.
     pub(crate) fn add_alone(&self, n: u64) {
         self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
     }
@@ -32,16 +35,16 @@ impl Counter {
         self.add(1);
     }
 
-    /// Its value.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Classes of [`StatsSnapshot::chain_lengths`].
+/// Number of classes of [`StatsSnapshot::chain_lengths`].
 pub const CHAIN_CLASSES: usize = 12;
 
-/// The class of a list of `wqes` work requests: 1, 2, 3 and 4, 5 to 8, and so on.
+/// Returns the class of a list of `wqes` work requests: 1, 2, 3 to 4, 5 to 8, and so on.
 fn chain_class(wqes: usize) -> usize {
     let class = wqes.max(1).next_power_of_two().trailing_zeros() as usize;
     class.min(CHAIN_CLASSES - 1)
@@ -49,26 +52,26 @@ fn chain_class(wqes: usize) -> usize {
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// The counters.
+        /// Counters and latencies of a session.
         #[derive(Debug, Default)]
         pub struct Stats {
             $($(#[doc = $doc])+ pub $name: Counter,)+
-            /// Lists posted, by the number of their work requests.
+            /// Posted lists, by number of work requests.
             chain_lengths: [Counter; CHAIN_CLASSES],
-            /// Requests that their caller carried out.
-            pub(crate) on_the_spot: OnTheSpot,
-            /// From submitting a READ to its completion.
+            /// Requests that their caller executed.
+            pub(crate) direct_counts: DirectCounts,
+            /// Time from the submission of a READ to its completion.
             pub read_latency: LatencyRecorder,
-            /// From submitting a WRITE to its completion.
+            /// Time from the submission of a WRITE to its completion.
             pub write_latency: LatencyRecorder,
-            /// From submitting an atomic to its completion.
+            /// Time from the submission of an atomic to its completion.
             pub atomic_latency: LatencyRecorder,
-            /// From sending a call to its reply.
+            /// Time from the request of a call to its reply.
             pub call_latency: LatencyRecorder,
         }
 
         impl Stats {
-            /// The values now.
+            /// Returns the current values.
             pub fn snapshot(&self) -> StatsSnapshot {
                 let mut snapshot = StatsSnapshot {
                     $($name: self.$name.get(),)+
@@ -78,35 +81,35 @@ macro_rules! counters {
                     atomic_latency: self.atomic_latency.snapshot(),
                     call_latency: self.call_latency.snapshot(),
                 };
-                self.on_the_spot.add_to(&mut snapshot);
+                self.direct_counts.add_to(&mut snapshot);
                 snapshot
             }
         }
 
-        /// The values of a session's counters at some moment, and the latencies up to then.
+        /// Values of a session's counters and latencies at one time.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct StatsSnapshot {
             $($(#[doc = $doc])+ pub $name: u64,)+
-            /// Lists posted, by the number of their work requests: of 1, of 2, of 3 and 4, of 5 to 8, and so on; the last
-            /// is of 1025 and more. Together they are the doorbells.
+            /// Posted lists, by number of work requests: 1, 2, 3 to 4, 5 to 8, and so on; the last
+            /// class is 1025 and more. The sum equals `doorbells`.
             pub chain_lengths: [u64; CHAIN_CLASSES],
-            /// From submitting a READ to its completion.
+            /// Time from the submission of a READ to its completion.
             pub read_latency: Histogram,
-            /// From submitting a WRITE to its completion.
+            /// Time from the submission of a WRITE to its completion.
             pub write_latency: Histogram,
-            /// From submitting an atomic to its completion.
+            /// Time from the submission of an atomic to its completion.
             pub atomic_latency: Histogram,
-            /// From sending a call to its reply.
+            /// Time from the request of a call to its reply.
             pub call_latency: Histogram,
         }
 
         impl StatsSnapshot {
-            /// Name and value of every counter, in the order of the definition.
+            /// Returns name and value of each counter, in the order of definition.
             pub fn counters(&self) -> impl ExactSizeIterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name),)+].into_iter()
             }
 
-            /// What two sessions have counted and measured together.
+            /// Returns the sum of two sessions.
             #[must_use]
             pub fn plus(&self, other: &StatsSnapshot) -> StatsSnapshot {
                 StatsSnapshot {
@@ -121,7 +124,7 @@ macro_rules! counters {
                 }
             }
 
-            /// What was counted and measured since `earlier`, a snapshot of the same session.
+            /// Returns the difference to `earlier`, a snapshot of the same session.
             pub fn since(&self, earlier: &StatsSnapshot) -> StatsSnapshot {
                 StatsSnapshot {
                     $($name: self.$name.saturating_sub(earlier.$name),)+
@@ -149,35 +152,36 @@ counters! {
     bytes_read,
     /// Bytes of WRITEs that completed.
     bytes_written,
-    /// Requests that travelled in another one's work request.
+    /// Requests that were merged into another request's work request.
     merged,
     /// Work requests posted.
     wqes,
     /// Posts of a list of work requests.
     doorbells,
-    /// Doorbells that stood for more than one work request.
+    /// Doorbells for more than one work request.
     chains,
     /// Work requests in those chains.
     chain_length_sum,
-    /// Work requests posted without a completion of their own on success.
+    /// Work requests posted without a completion on success.
     unsignaled,
-    /// Requests carried out by their caller, without a work request; of their latencies every 64th is recorded.
+    /// Requests executed by their caller without a work request; the latency of every 64th is
+    /// recorded.
     direct,
-    /// Bytes that travelled inside their work request.
+    /// Bytes sent inline in their work request.
     inline_bytes,
     /// Bytes copied through the pre-registered pool.
     pre_mr_bytes,
-    /// Bytes moved from or to memory that was registered for them.
+    /// Bytes transferred from or to memory that was registered for the request.
     dyn_mr_bytes,
-    /// Bytes moved from or to memory that its owner had registered.
+    /// Bytes transferred from or to memory that its owner had registered.
     registered_bytes,
-    /// Memory registrations made on the way.
+    /// Memory registrations for requests.
     registrations,
-    /// Registrations that were not needed because the cache had one.
+    /// Registrations that the cache saved.
     cache_hits,
-    /// Times that a request had to wait for the admission window.
+    /// Number of times that a request waited for the admission window.
     window_waits,
-    /// Times that a request had to wait for one in flight that it overlaps.
+    /// Number of times that a request waited for an outstanding request that it overlaps.
     overlap_waits,
     /// Polls of a completion queue.
     polls,
@@ -189,27 +193,28 @@ counters! {
     sleeps,
     /// Sleeps that an event ended.
     events,
-    /// Threads woken because another thread polled their completion.
+    /// Wakeups of threads whose completion another thread polled.
     wakeups,
     /// Completions that ran a caller's callback.
     callbacks,
-    /// Lanes that went to Err.
+    /// Lanes that moved to Err.
     lane_failures,
-    /// Lanes that were connected anew after that.
+    /// Lanes that were reconnected after a failure.
     lane_rebuilds,
     /// Remote procedure calls.
     calls,
-    /// Of these, calls that were started and not waited for.
+    /// Calls that were started without waiting for the reply.
     calls_started,
-    /// Messages that calls have sent: their requests, and rings for those that are fetched.
+    /// Messages sent for calls: requests, and doorbells for calls by fetching.
     call_messages,
-    /// Posts of such messages: those that several threads send at the same time leave together.
+    /// Posts of such messages. Messages of several threads may share a post.
     call_doorbells,
-    /// Calls whose answer was fetched from the host's memory.
+    /// Calls whose reply the client fetched from the host's memory.
     calls_fetched,
-    /// Calls by fetching for which the host had to be rung, because it slept or took its time.
+    /// Calls by fetching that needed a doorbell, because the host slept or was slow.
     calls_rung,
-    /// Fetches of answers: READs, those that came too early included; in mapped memory answers that were taken.
+    /// Fetches of replies: READs including those that came too early, or replies taken from mapped
+    /// memory.
     fetches,
     /// Requests and calls that failed.
     errors,
@@ -227,7 +232,7 @@ impl Stats {
         }
     }
 
-    /// Counts one poll of a completion queue.
+    /// Counts one poll of a completion queue that found `found` completions.
     pub fn count_poll(&self, found: usize) {
         self.polls.inc();
         if found == 0 {
@@ -239,7 +244,7 @@ impl Stats {
 }
 
 impl StatsSnapshot {
-    /// The value of a counter; zero if there is none of that name.
+    /// Returns the value of a counter, or zero if no counter has this name.
     pub fn get(&self, name: &str) -> u64 {
         self.counters().find(|(counter, _)| *counter == name).map_or(0, |(_, value)| value)
     }
@@ -252,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_fields() {
+    fn counter_names_are_the_field_names() {
         let stats = Stats::default();
         stats.wqes.add(3);
         stats.errors.inc();
@@ -266,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn differences() {
+    fn a_difference_has_the_changes_in_between() {
         let stats = Stats::default();
         stats.calls.add(2);
         stats.count_post(2);
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn sums() {
+    fn a_sum_adds_all_counters() {
         let (one, two) = (Stats::default(), Stats::default());
         for stats in [&one, &two, &two] {
             stats.calls.add(2);
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn polls() {
+    fn polls_are_counted_by_result() {
         let stats = Stats::default();
         for found in [0, 3, 0, 1] {
             stats.count_poll(found);
@@ -319,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn posts() {
+    fn posts_are_counted_by_chain_length() {
         let stats = Stats::default();
         for wqes in [1, 1, 2, 3, 4, 5, 8, 9, 1024, 1025, 100_000] {
             stats.count_post(wqes);

@@ -1,17 +1,22 @@
-//! Counts of requests that their caller carries out.
+//! Sharded counters of requests that their caller executes.
 //!
-//! Such a request takes less time than a counter that is on its way from another processor, and not much more than one
-//! atomic addition: threads count apart, each with plain additions in a shard that it alone writes to, and a snapshot
-//! adds it up.
+//! Such a request takes less time than the transfer of a contended cache line, and little more
+//! than one atomic addition. So each thread counts with plain additions in its own shard, and a
+//! snapshot adds the shards up.
+//!
+//! # Concurrency
+//! Each of the first shards has a single writer, the thread with its slot. All other threads
+//! share the last shard and use atomic additions.
 
 use super::{Counter, StatsSnapshot};
 
-/// Threads with a slot below this have a shard for themselves; the others share one more.
+/// Number of shards with a single writer. Threads with a higher slot share one more shard.
 const OWN_SHARDS: usize = 16;
-/// Every so many-th request of a shard and kind is timed: two looks at the clock cost more than a short request.
-const TIMED: u64 = 64;
+/// Interval of timed requests per shard and kind, because reading the clock twice costs more than
+/// a short request.
+const TIMING_INTERVAL: u64 = 64;
 
-/// What a request does.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
@@ -19,7 +24,7 @@ pub(crate) enum Direction {
     Atomic,
 }
 
-/// Alone in its cache lines: processors fetch them in pairs.
+/// Counters of one thread. Aligned to two cache lines, because processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
@@ -27,23 +32,23 @@ struct Shard {
     bytes: [Counter; 3],
 }
 
-/// The counts of all threads.
+/// Counts of all threads.
 #[derive(Debug, Default)]
-pub(crate) struct OnTheSpot {
+pub(crate) struct DirectCounts {
     own: [Shard; OWN_SHARDS],
     shared: Shard,
 }
 
-/// Where the calling thread counts.
+/// Shard in which the calling thread counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts<'a> {
     shard: &'a Shard,
-    /// Nobody else counts there.
+    /// True if no other thread counts in the shard.
     own: bool,
 }
 
-impl OnTheSpot {
-    /// For the thread that has a slot, and for any that has none.
+impl DirectCounts {
+    /// Returns the shard of the thread with this slot, or the common shard for `None`.
     pub(crate) fn of(&self, slot: Option<usize>) -> Counts<'_> {
         match slot.and_then(|slot| self.own.get(slot)) {
             Some(shard) => Counts { shard, own: true },
@@ -51,7 +56,7 @@ impl OnTheSpot {
         }
     }
 
-    /// Adds what was counted.
+    /// Adds the counts to a snapshot.
     pub(super) fn add_to(&self, snapshot: &mut StatsSnapshot) {
         for shard in self.own.iter().chain([&self.shared]) {
             let [reads, writes, atomics] = &shard.requests;
@@ -67,12 +72,12 @@ impl OnTheSpot {
 }
 
 impl Counts<'_> {
-    /// True if the next request is to be timed.
+    /// Returns true if the next request must be timed.
     pub(crate) fn is_timed(self, direction: Direction) -> bool {
-        self.shard.requests[direction as usize].get().is_multiple_of(TIMED)
+        self.shard.requests[direction as usize].get().is_multiple_of(TIMING_INTERVAL)
     }
 
-    /// Counts a request that moved `bytes`.
+    /// Counts a request that transferred `bytes`.
     pub(crate) fn count(self, direction: Direction, bytes: u64) {
         let (requests, moved) =
             (&self.shard.requests[direction as usize], &self.shard.bytes[direction as usize]);
@@ -91,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_add_up() {
-        let counts = OnTheSpot::default();
+    fn a_snapshot_adds_the_counts_of_all_threads() {
+        let counts = DirectCounts::default();
         for thread in 0..40 {
             let slot = (thread % 2 == 0).then_some(thread);
             counts.of(slot).count(Direction::Read, 10);
@@ -107,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn the_first_is_timed_and_then_every_sixty_fourth() {
-        let counts = OnTheSpot::default();
+    fn the_first_and_then_every_64th_request_is_timed() {
+        let counts = DirectCounts::default();
         let timed: Vec<usize> = (0..150)
             .filter(|_| {
                 let timed = counts.of(Some(1)).is_timed(Direction::Read);

@@ -1,4 +1,4 @@
-//! How models are run.
+//! Runs loom models.
 
 use std::sync::{
     Arc,
@@ -7,8 +7,9 @@ use std::sync::{
 
 pub(crate) use loom::thread::JoinHandle;
 
-/// Runs a model with every interleaving that `preemptions` allow; with all if there is no bound. `LOOM_MAX_PREEMPTIONS`
-/// overrides it. A switch where a thread has to wait is none. Says how many there were.
+/// Runs a model with every interleaving of at most `preemptions` preemptions, or with all
+/// interleavings for `None`. `LOOM_MAX_PREEMPTIONS` overrides the bound. A switch at a blocked
+/// thread is not a preemption. Prints the number of executions.
 pub(crate) fn check(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(preemptions);
@@ -23,7 +24,8 @@ pub(crate) fn check(preemptions: Option<usize>, model: impl Fn() + Send + Sync +
     println!("{}: {} executions", thread.name().unwrap_or_default(), executions.load(Ordering::Relaxed));
 }
 
-/// Starts a thread of a model. It may share what is not `Sync`, such as a cell that only the model checker protects.
+/// Starts a thread of a model. It may share values that are not `Sync`, such as a cell that only
+/// the model checker protects.
 #[track_caller]
 pub(crate) fn go<T: 'static>(run: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
     loom::thread::spawn(run)

@@ -1,14 +1,13 @@
-//! Loom's means, with the interface of the ordinary ones.
+//! Loom's primitives with the interface of the normal primitives.
 //!
-//! Where they differ from the ordinary ones, they promise less, or the same:
-//!
-//! - Time does not pass. What only a timeout could end is a bug, and shows as a deadlock.
-//! - Loom takes sequentially consistent accesses for acquire and release. Here each comes behind a fence, which orders
-//!   them among themselves. It also keeps them behind earlier accesses of other kinds, which the language does not: a bug
-//!   that needs such an overtaking is not found.
-//! - Whoever only tries a mutex may see an old state of it, as on a processor.
-//! - Parking is loom's `Notify`, which also wakes for no reason. `loom::thread::park` forgets what it was told when its
-//!   thread waits for a mutex meanwhile.
+//! Where they differ, they guarantee less or the same:
+//! - Time does not pass. A wait that only a timeout could end is a bug and shows as a deadlock.
+//! - Loom treats sequentially consistent accesses as acquire and release. Here a fence precedes
+//!   each of them, which orders them among themselves. The fence also orders them behind earlier
+//!   accesses of other kinds, so a bug that needs this reordering is not found.
+//! - `try_lock` may see an old state of a mutex, as on a processor.
+//! - Parking uses loom's `Notify`, which also wakes spuriously. `loom::thread::park` loses its
+//!   token if the thread waits for a mutex before it parks.
 
 use std::{
     cell::RefCell,
@@ -21,10 +20,10 @@ use std::{
 use loom::sync::MutexGuard;
 pub(crate) use loom::thread::{yield_now, yield_now as spin_loop};
 
-/// Words on the stack of a thread.
+/// Stack size of a model's thread in words.
 const STACK: usize = 32 << 10;
 
-/// With the interface of the ordinary one: each thread of a model has its own.
+/// Replacement of `std::thread_local`: each thread of a model has its own value.
 macro_rules! local {
     ($(#[$attribute:meta])* static $name:ident: $kind:ty = const { $value:expr };) => {
         loom::thread_local! { $(#[$attribute])* static $name: $kind = $value; }
@@ -32,7 +31,7 @@ macro_rules! local {
 }
 pub(crate) use local as thread_local;
 
-/// Atomics whose sequentially consistent accesses are in one order.
+/// Atomics whose sequentially consistent accesses have one total order.
 pub(crate) mod atomic {
     pub(crate) use loom::sync::atomic::{Ordering, fence};
 
@@ -137,7 +136,7 @@ pub(crate) mod atomic {
     numbers! { AtomicU32 u32; AtomicU64 u64; AtomicUsize usize; }
 }
 
-/// With the interface of `parking_lot`: nothing is poisoned.
+/// Mutex with the interface of `parking_lot`, without poisoning.
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
@@ -163,18 +162,20 @@ impl<T> fmt::Debug for Mutex<T> {
     }
 }
 
-/// A mutex that some only try. Its bit is as `parking_lot`'s: looked at without any order, and then taken.
+/// A mutex for `try_lock`. Like `parking_lot`'s, it reads its bit without any order before it
+/// takes it.
 ///
-/// Loom's own makes whoever tries it wait, if it is taken between the decision to try and the attempt.
+/// Loom's `try_lock` blocks if another thread takes the mutex between the decision and the
+/// attempt.
 pub(crate) struct TryMutex<T> {
     held: loom::sync::atomic::AtomicBool,
-    /// Never waited for: it is locked by whoever has set the bit.
+    /// Protected value. Locking it never blocks, because only the thread that set the bit locks it.
     value: parking_lot::Mutex<T>,
 }
 
 pub(crate) struct TryMutexGuard<'a, T> {
     held: &'a loom::sync::atomic::AtomicBool,
-    /// None only while it is dropped: the bit goes last.
+    /// `None` only during the drop, which clears the bit last.
     value: Option<parking_lot::MutexGuard<'a, T>>,
 }
 
@@ -216,7 +217,7 @@ impl<T> TryMutex<T> {
 impl<T> Drop for TryMutexGuard<'_, T> {
     fn drop(&mut self) {
         self.value = None;
-        // A model that has failed is over: nothing of it may be touched.
+        // A failed model has ended; its objects must not be accessed.
         if !std::thread::panicking() {
             self.held.store(false, atomic::Ordering::Release);
         }
@@ -251,16 +252,16 @@ impl<T> fmt::Debug for TryMutex<T> {
 
 pub(crate) use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// With the interface of `parking_lot`.
+/// RwLock with the interface of `parking_lot`.
 pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
 
-/// Has a model of its own.
+/// The reader lock has its own model.
 pub(crate) use RwLock as ReaderLock;
 pub(crate) use RwLockReadGuard as ReaderGuard;
 
-/// Threads without numbers.
+/// Replacement without slots: no thread has one.
 pub(crate) mod thread_slot {
-    pub(crate) fn mine() -> Option<usize> {
+    pub(crate) fn current() -> Option<usize> {
         None
     }
 }
@@ -295,7 +296,7 @@ impl<T> fmt::Debug for RwLock<T> {
     }
 }
 
-/// With the interface of the ordinary one. Who sets it second returns when it is set.
+/// OnceLock with the normal interface. A second `set` returns after the value is visible.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T> {
     is_set: loom::sync::atomic::AtomicBool,
@@ -320,7 +321,7 @@ impl<T> OnceLock<T> {
     }
 }
 
-/// The time: always the same.
+/// Returns a constant time.
 pub(crate) fn now() -> Instant {
     static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
     *NOW
@@ -335,7 +336,7 @@ pub(crate) struct Thread {
 
 impl Thread {
     fn new() -> Thread {
-        // Not of the model: it only has to be different.
+        // A std atomic outside of the model, because the number only has to be unique.
         use std::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -362,12 +363,12 @@ loom::thread_local! {
     static CURRENT: RefCell<Option<Thread>> = RefCell::new(None);
 }
 
-/// The calling thread.
+/// Returns the calling thread's handle.
 pub(crate) fn current() -> Thread {
     CURRENT.with(|current| current.borrow_mut().get_or_insert_with(Thread::new).clone())
 }
 
-/// Says which thread this is. Never zero.
+/// Returns the calling thread's number, which is never zero.
 pub(crate) fn thread_number() -> u64 {
     current().number
 }
@@ -382,7 +383,7 @@ pub(crate) fn park_timeout(_: Duration) {
     park();
 }
 
-/// Between two attempts of something that somebody else brings about.
+/// Yields between two polls of a condition that another thread changes.
 pub(crate) fn sleep(_: Duration) {
     yield_now();
 }

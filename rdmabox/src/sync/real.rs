@@ -1,4 +1,4 @@
-//! The ordinary means.
+//! The normal primitives.
 
 pub(crate) use std::{
     hint::spin_loop,
@@ -8,13 +8,13 @@ pub(crate) use std::{
 };
 use std::{io, time::Instant};
 
-/// A mutex that some only try.
+/// A mutex that some threads only try to lock.
 pub(crate) use parking_lot::Mutex as TryMutex;
 pub(crate) use parking_lot::{Mutex, MutexGuard as TryMutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(crate) use crate::memory::{ReaderGuard, ReaderLock};
 
-/// The time.
+/// Returns the current time.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
@@ -24,7 +24,7 @@ pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Re
     std::thread::Builder::new().name(name).spawn(run)
 }
 
-/// Says which thread this is, more cheaply than a handle to it. Never zero.
+/// Returns the calling thread's number, at lower cost than a handle. It is never zero.
 pub(crate) fn thread_number() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -1,16 +1,22 @@
-//! Small numbers for threads: at any time each belongs to one living thread. What is kept per slot has a single writer.
+//! Small thread numbers, each owned by one living thread at a time.
+//!
+//! Data that is stored per slot therefore has a single writer.
+//!
+//! # Concurrency
+//! Any thread may call [`current`]. The first call of a thread and its end take a lock; other
+//! calls read a thread-local.
 
 use std::cell::Cell;
 
 use parking_lot::Mutex;
 
-/// Numbers that there are.
+/// Number of slots.
 pub(crate) const COUNT: usize = 64;
 
-/// A bit for each number that is free.
+/// One bit per free slot.
 static FREE: Mutex<u64> = Mutex::new(u64::MAX);
 
-/// Gives the number of a thread back when that ends.
+/// Returns the slot of a thread when the thread ends.
 struct Taken(usize);
 
 impl Taken {
@@ -18,46 +24,47 @@ impl Taken {
         let mut free = FREE.lock();
         let lowest = free.trailing_zeros() as usize;
         *free &= free.wrapping_sub(1);
-        // COUNT if there is none.
+        // COUNT if no slot is free.
         Taken(lowest)
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        MINE.set(COUNT);
+        SLOT.set(COUNT);
         if self.0 < COUNT {
-            // Whoever takes it next sees under this lock what was done with it.
+            // The lock makes this thread's accesses to per-slot data visible to the next owner.
             *FREE.lock() |= 1 << self.0;
         }
     }
 }
 
-/// Not asked for yet.
+/// The thread has not requested a slot yet.
 const UNKNOWN: usize = usize::MAX;
 
 thread_local! {
-    /// The number, or COUNT for none. Apart from what gives it back, so that a look at it is no more than that.
-    static MINE: Cell<usize> = const { Cell::new(UNKNOWN) };
+    /// Slot number, or COUNT for none. Separate from `TAKEN`, so that reading it needs no
+    /// destructor check.
+    static SLOT: Cell<usize> = const { Cell::new(UNKNOWN) };
     static TAKEN: Taken = Taken::new();
 }
 
 #[cold]
 fn take() -> usize {
     let number = TAKEN.try_with(|taken| taken.0).unwrap_or(COUNT);
-    MINE.set(number);
+    SLOT.set(number);
     number
 }
 
-/// The calling thread's number, below [`COUNT`]. `None` if there are more threads than numbers, for as long as it lives,
-/// and while it ends.
+/// Returns the calling thread's slot, below [`COUNT`]. Returns `None` for the life of the thread
+/// if no slot was free at its first call, and while the thread ends.
 #[inline]
-pub(crate) fn mine() -> Option<usize> {
-    let mut mine = MINE.get();
-    if mine == UNKNOWN {
-        mine = take();
+pub(crate) fn current() -> Option<usize> {
+    let mut slot = SLOT.get();
+    if slot == UNKNOWN {
+        slot = take();
     }
-    (mine < COUNT).then_some(mine)
+    (slot < COUNT).then_some(slot)
 }
 
 #[cfg(test)]
@@ -67,16 +74,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_living_threads_have_the_same_and_those_that_end_give_theirs_back() {
-        // More than there are numbers, twice: the second lot finds those of the first.
+    fn living_threads_have_distinct_slots_and_ended_threads_free_theirs() {
+        // More threads than slots, twice: the second group reuses the slots of the first.
         for _ in 0..2 {
             let threads = COUNT + 10;
             let together = Barrier::new(threads);
             let slots: Vec<Option<usize>> = thread::scope(|scope| {
                 let run = || {
-                    let first = mine();
+                    let first = current();
                     together.wait();
-                    assert_eq!(mine(), first);
+                    assert_eq!(current(), first);
                     first
                 };
                 let all: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
@@ -85,7 +92,7 @@ mod tests {
             let given: Vec<usize> = slots.iter().copied().flatten().collect();
             assert!(given.iter().all(|slot| *slot < COUNT));
             assert_eq!(given.iter().collect::<HashSet<_>>().len(), given.len());
-            // Other tests of this process may hold some.
+            // Other tests of this process may hold slots.
             assert!(slots.contains(&None));
             assert!(!given.is_empty());
         }

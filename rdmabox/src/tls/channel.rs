@@ -1,12 +1,16 @@
-//! The record layer of a connection: bytes of the stream in and out, and the socket below.
+//! The TLS record layer of a connection, between the stream's bytes and the socket.
 //!
-//! rustls does the work; here is what it takes to have it under a queue pair, which gathers from memory that others write to and
-//! scatters to such, on a socket that does not block. Bytes can be in here that the socket does not show: read and not taken
-//! ([`Channel::holds_input`]), or taken and not sent ([`Channel::holds_output`]). Whoever waits for the socket has to ask for both
-//! first. Both are bounded: [`WIDE`] bytes and one record of the one, [`MOST_AT_ONCE`] and what they grow by of the other.
+//! rustls encrypts and decrypts. This module connects it to queue pairs, which gather from and
+//! scatter to memory that other threads may change, on a non-blocking socket. The channel may
+//! hold bytes that the socket does not show: received but not taken ([`Channel::holds_input`]),
+//! or accepted but not sent ([`Channel::holds_output`]). A thread must check both before it waits
+//! for the socket. Both are bounded: input by [`DATA_READ`] and one record, output by
+//! [`MAX_SEAL`] and the record overhead.
 //!
-//! Threading: one lock for both directions, a leaf, held while records are sealed and opened, and during the calls of the socket,
-//! but not while a reader waits on a socket that blocks.
+//! # Concurrency
+//! Any thread may call any method. `state` is a leaf lock for both directions. It is held during
+//! encryption, decryption and calls on the socket, but not while a reader waits on a blocking
+//! socket.
 
 use std::{
     io::{self, BufRead, IoSlice, Read, Write},
@@ -22,20 +26,20 @@ use socket2::SockRef;
 use super::error::protocol;
 use crate::{memory, provider::soft::IoVec};
 
-/// Bytes read from the socket at once, in a handshake and for messages.
-const NARROW: usize = 4 << 10;
-/// The same for data.
-const WIDE: usize = 64 << 10;
-/// Bytes that are sealed before the socket is asked to take them.
-const MOST_AT_ONCE: usize = 128 << 10;
-/// Bytes of a record.
+/// Bytes per socket read, for handshakes and messages.
+const MESSAGE_READ: usize = 4 << 10;
+/// Bytes per socket read for data.
+const DATA_READ: usize = 64 << 10;
+/// Maximum number of bytes that are encrypted before the socket takes them.
+const MAX_SEAL: usize = 128 << 10;
+/// Size of a record in bytes.
 const RECORD: usize = 16 << 10;
-/// Bytes read from the socket before others should have their turn.
+/// Maximum number of bytes read from the socket before other queue pairs get their turn.
 const READ_BUDGET: usize = 1 << 20;
-/// RFC 9266.
+/// Exporter label of RFC 9266.
 const LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// A connection's socket.
+/// Adapter from a socket to rustls.
 struct Wire<'a> {
     socket: SockRef<'a>,
     flags: libc::c_int,
@@ -61,40 +65,41 @@ impl Write for Wire<'_> {
     }
 }
 
-/// What the lock is for.
+/// State under the lock.
 pub(super) struct State {
     connection: Connection,
-    /// From the socket, and not yet seen by the connection: those from `start` to `end`.
+    /// Bytes from the socket. Those from `start` to `end` have not been passed to the connection.
     raw: Vec<u8>,
     start: usize,
     end: usize,
-    /// A record before it is sealed: others may write to the memory that it comes from.
+    /// Plaintext of a record before encryption. It is a copy, because other threads may change its
+    /// source.
     clear: Vec<u8>,
-    /// What came is nothing that can be believed.
+    /// Error of an invalid input; final.
     broken: Option<rustls::Error>,
 }
 
-/// How much of what was opened has been taken.
+/// How much decrypted input was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     All,
     Some,
-    /// There will be no more.
+    /// The stream has ended.
     Ended,
 }
 
 impl State {
-    pub(super) fn new(connection: Connection, heard: &[u8]) -> State {
-        let mut raw = vec![0; NARROW];
-        raw[..heard.len()].copy_from_slice(heard);
-        State { connection, raw, start: 0, end: heard.len(), clear: Vec::new(), broken: None }
+    pub(super) fn new(connection: Connection, received: &[u8]) -> State {
+        let mut raw = vec![0; MESSAGE_READ];
+        raw[..received.len()].copy_from_slice(received);
+        State { connection, raw, start: 0, end: received.len(), clear: Vec::new(), broken: None }
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// Sends what is sealed. False if the socket takes no more.
+    /// Sends encrypted output. Returns false if the socket takes no more.
     pub(super) fn flush(&mut self, socket: &impl AsFd, flags: libc::c_int) -> io::Result<bool> {
         let mut wire = Wire::new(socket, flags);
         while self.connection.wants_write() {
@@ -108,7 +113,8 @@ impl State {
         Ok(true)
     }
 
-    /// Opens what has been read, or reads once and opens the first of that. How many bytes; 0 at the end.
+    /// Decrypts buffered bytes, or reads once and decrypts the first of the new bytes. Returns the
+    /// number of bytes processed; 0 at the end of the stream.
     pub(super) fn advance(&mut self, socket: &impl AsFd) -> io::Result<usize> {
         if let Some(error) = &self.broken {
             return Err(protocol(error));
@@ -134,14 +140,14 @@ impl State {
         }
     }
 
-    /// Gives away what is opened; `put` tells how much of it is taken.
+    /// Passes decrypted bytes to `put`, which returns how many it takes.
     fn take(&mut self, mut put: impl FnMut(&[u8]) -> usize) -> Taken {
         let mut reader = self.connection.reader();
         loop {
             let (all, taken) = match reader.fill_buf() {
                 Ok([]) => return Taken::Ended,
                 Ok(bytes) => (bytes.len(), put(bytes)),
-                // Nothing is there; an end without a word is the socket's to tell.
+                // Nothing is available. The socket reports an end without a close alert.
                 Err(_) => return Taken::All,
             };
             reader.consume(taken);
@@ -151,7 +157,7 @@ impl State {
         }
     }
 
-    /// The same, as far as `buf` goes, and how far that is.
+    /// Copies decrypted bytes to `buf`. Returns how much was taken and the number of bytes copied.
     fn copy(&mut self, buf: &mut [u8]) -> (Taken, usize) {
         let mut filled = 0;
         let taken = self.take(|bytes| {
@@ -163,7 +169,7 @@ impl State {
         (taken, filled)
     }
 
-    /// True if something can be heard without the socket: bytes, the end, or what is wrong.
+    /// Returns true if the next read needs no socket: bytes, the end or an error are available.
     fn holds_input(&mut self) -> bool {
         self.start < self.end || self.broken.is_some() || self.connection.reader().fill_buf().is_ok()
     }
@@ -185,7 +191,7 @@ impl std::fmt::Debug for Channel {
 
 impl Channel {
     pub(super) fn new(mut state: State) -> io::Result<Channel> {
-        // What is in here is bounded by those who fill it.
+        // The callers bound the buffered bytes.
         state.connection.set_buffer_limit(None);
         let binding =
             state.connection.export_keying_material([0; 32], LABEL, None).map_err(|e| protocol(&e))?;
@@ -197,27 +203,27 @@ impl Channel {
         &self.binding
     }
 
-    /// Makes room for data.
+    /// Enlarges the read buffer for data.
     pub(crate) fn widen(&self) {
         let mut state = self.state.lock();
-        state.raw.resize(WIDE, 0);
+        state.raw.resize(DATA_READ, 0);
     }
 
-    /// True if something can be received that the socket does not show.
+    /// Returns true if input is available that the socket does not show.
     pub(crate) fn holds_input(&self) -> bool {
         self.holds_input.load(Ordering::Acquire)
     }
 
-    /// True if something waits for the socket that was sent.
+    /// Returns true if accepted output waits for the socket.
     pub(crate) fn holds_output(&self) -> bool {
         self.holds_output.load(Ordering::Acquire)
     }
 
-    /// Reads what there is; waits for the socket once at most, and is interrupted if that was not enough. For one reader at a time,
-    /// whom no writer waits for.
+    /// Reads available bytes. Waits for the socket at most once and returns `Interrupted` if that
+    /// yielded no bytes. Only one thread may read at a time, and no writer waits for it.
     pub(crate) fn read(&self, socket: &impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
         if !self.holds_input() {
-            // Without the lock.
+            // Waits without the lock.
             SockRef::from(socket).peek(&mut [MaybeUninit::uninit()])?;
         }
         let mut state = self.state.lock();
@@ -226,7 +232,8 @@ impl Channel {
         if taken == Taken::All && filled == 0 {
             outcome = state.advance(socket);
             (taken, filled) = state.copy(buf);
-            // An answer to what came, such as an alert: the socket has room for it, or it goes with the next bytes.
+            // Sends a response such as an alert. If the socket takes no more, it leaves with the
+            // next output.
             let sent = state.flush(socket, libc::MSG_DONTWAIT);
             self.holds_output.store(matches!(sent, Ok(false)), Ordering::Release);
         }
@@ -240,15 +247,16 @@ impl Channel {
         }
     }
 
-    /// Writes as [`send`](Self::send) does.
+    /// Writes bytes; see [`send`](Self::send).
     pub(crate) fn write(&self, socket: &impl AsFd, buf: &[u8], flags: libc::c_int) -> io::Result<usize> {
         self.seal(socket, flags, |state| {
-            let buf = &buf[..buf.len().min(MOST_AT_ONCE)];
+            let buf = &buf[..buf.len().min(MAX_SEAL)];
             state.connection.writer().write(buf)
         })
     }
 
-    /// Sends what was taken before, then takes what `fill` writes and sends of that what it can.
+    /// Sends earlier output, then accepts the bytes that `fill` writes and sends as many as
+    /// possible.
     fn seal(
         &self,
         socket: &impl AsFd,
@@ -266,7 +274,7 @@ impl Channel {
         outcome
     }
 
-    /// Sends what waits in here. False if the socket takes no more.
+    /// Sends accepted output. Returns false if the socket takes no more.
     pub(crate) fn flush(&self, socket: &impl AsFd) -> io::Result<bool> {
         if !self.holds_output() {
             return Ok(true);
@@ -276,11 +284,12 @@ impl Channel {
         outcome
     }
 
-    /// Takes bytes to send, at most [`MOST_AT_ONCE`], and sends what the socket takes. With
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) nothing was taken, as what was taken before still waits.
+    /// Accepts at most [`MAX_SEAL`] bytes and sends as many as the socket takes.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) means that nothing was accepted, because earlier
+    /// output still waits.
     ///
     /// # Safety
-    /// Every vector is readable for its length. Others may write there meanwhile.
+    /// Every vector is readable for its length. Other threads may write to it concurrently.
     pub(crate) unsafe fn send(&self, socket: &impl AsFd, vectors: &[IoVec]) -> io::Result<usize> {
         self.seal(socket, 0, |state| {
             state.clear.resize(RECORD, 0);
@@ -288,20 +297,21 @@ impl Channel {
             let mut vectors = vectors.iter().copied();
             let mut next = vectors.next();
             while let Some(mut vector) = next.take() {
-                let room = (state.clear.len() - filled).min(MOST_AT_ONCE - count);
+                let room = (state.clear.len() - filled).min(MAX_SEAL - count);
                 let len = vector.len().min(room);
-                // SAFETY: the vector is readable (the caller's promise), and `clear` has that much room there.
+                // SAFETY: the caller guarantees that the vector is readable, and `clear` has space
+                // for `len` bytes.
                 unsafe { memory::copy(vector.ptr(), state.clear.as_mut_ptr().add(filled), len) };
                 filled += len;
                 count += len;
                 vector.skip(len);
                 next = if vector.len() > 0 { Some(vector) } else { vectors.next() };
-                let full = filled == state.clear.len() || count == MOST_AT_ONCE;
+                let full = filled == state.clear.len() || count == MAX_SEAL;
                 if full || next.is_none() {
                     state.connection.writer().write_all(&state.clear[..filled])?;
                     filled = 0;
                 }
-                if count == MOST_AT_ONCE {
+                if count == MAX_SEAL {
                     break;
                 }
             }
@@ -309,11 +319,11 @@ impl Channel {
         })
     }
 
-    /// Receives what there is, until the vectors are full, the socket is empty or others should have their turn. `Ok(0)` is the
-    /// end of the stream.
+    /// Receives available bytes until the vectors are full, the socket is empty or the budget is
+    /// used up. `Ok(0)` means the end of the stream.
     ///
     /// # Safety
-    /// Every vector is writable for its length, and nobody else minds the bytes changing.
+    /// Every vector is writable for its length, and no other code depends on the bytes.
     pub(crate) unsafe fn receive(&self, socket: &impl AsFd, vectors: &[IoVec]) -> io::Result<usize> {
         let mut state = self.state.lock();
         let mut vectors = vectors.iter().copied();
@@ -326,8 +336,8 @@ impl Channel {
                     && used < bytes.len()
                 {
                     let len = vector.len().min(bytes.len() - used);
-                    // SAFETY: the vector is writable (the caller's promise), and the bytes are in a buffer of the
-                    // connection's own.
+                    // SAFETY: the caller guarantees that the vector is writable, and the source is
+                    // a buffer of the connection.
                     unsafe { memory::copy(bytes[used..].as_ptr(), vector.ptr(), len) };
                     vector.skip(len);
                     used += len;
@@ -347,7 +357,7 @@ impl Channel {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) if received > 0 => break Ok(received),
                 Err(e) => {
-                    // The other side hears why, if it still listens.
+                    // Sends an alert with the reason to the peer.
                     let _ = state.flush(socket, libc::MSG_DONTWAIT);
                     break Err(e);
                 }
@@ -355,7 +365,7 @@ impl Channel {
         };
         self.holds_input.store(state.holds_input(), Ordering::Release);
         match outcome {
-            // Nothing but records without bytes: there is more to look at.
+            // Only empty records arrived; more input may follow.
             Ok(0) if budget == 0 => Err(io::ErrorKind::WouldBlock.into()),
             outcome => outcome,
         }

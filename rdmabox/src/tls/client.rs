@@ -1,20 +1,20 @@
-//! The client's end: whom it believes, and who it is.
+//! The client side of TLS: trusted authorities and the client's certificate.
 
 use std::{fmt, net::TcpStream, path::PathBuf, sync::Arc, time::Instant};
 
 use parking_lot::RwLock;
 use rustls::{ClientConfig, ClientConnection, client::Resumption, pki_types::ServerName};
 
-use super::{TlsError, TlsStream, files, provider, stream::shake_hands, version};
+use super::{TlsError, TlsStream, files, provider, stream::handshake, version};
 
-/// Where a client's certificates are.
+/// Paths of a client's certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsClientFiles {
-    /// The authorities that sign the servers' certificates. No others are believed, those of the system neither.
+    /// Certificate authorities of the servers. No others are trusted, not even those of the system.
     pub ca: PathBuf,
-    /// The name that the server's certificate has to have; `None`: that of the address.
+    /// Name in the server's certificate; `None` for the host of the address.
     pub name: Option<String>,
-    /// A certificate of the client's own, and its private key, for servers that ask for one.
+    /// The client's certificate and private key, for servers that require them.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -32,7 +32,7 @@ impl TlsClientFiles {
         Ok(Arc::new(config))
     }
 
-    /// The same, wherever the process works by then.
+    /// Returns the absolute paths, which stay valid if the process changes its directory.
     fn absolute(&self) -> TlsClientFiles {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let own = self.own.as_ref().map(|(certificate, key)| (absolute(certificate), absolute(key)));
@@ -40,7 +40,8 @@ impl TlsClientFiles {
     }
 }
 
-/// What a client needs for TLS: with it, it speaks TLS over TCP or not at all. Clones have the same certificates.
+/// TLS configuration of a client. A client with it connects over TCP with TLS only. Clones share
+/// the certificates.
 #[derive(Clone)]
 pub struct TlsClient {
     files: TlsClientFiles,
@@ -62,21 +63,22 @@ impl TlsClient {
         Ok(TlsClient { files: files.absolute(), config, name })
     }
 
-    /// Reads the files again, for connections that are made from now on; those that there are go on.
+    /// Reads the files again for new connections. Existing connections continue.
     ///
     /// # Errors
-    /// The certificates are those of before.
+    /// The error of reading the files. The certificates then stay unchanged.
     pub fn reload(&self) -> Result<(), TlsError> {
         let config = self.files.read()?;
         *self.config.write() = config;
         Ok(())
     }
 
-    /// Shakes hands with a server that was looked for at `host`.
+    /// Performs the handshake with a server at `host`.
     ///
     /// # Errors
-    /// [`InvalidData`](std::io::ErrorKind::InvalidData) for one that is not believed or speaks something else, and with
-    /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) for one that hangs up.
+    /// [`InvalidData`](std::io::ErrorKind::InvalidData) if the server is not trusted or does not
+    /// use TLS. [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if the server closes the
+    /// connection.
     pub fn connect(&self, stream: TcpStream, host: &str, deadline: Instant) -> std::io::Result<TlsStream> {
         let invalid = |text: String| std::io::Error::new(std::io::ErrorKind::InvalidData, text);
         let name = match &self.name {
@@ -85,7 +87,7 @@ impl TlsClient {
         };
         let config = Arc::clone(&*self.config.read());
         let connection = ClientConnection::new(config, name).map_err(|e| super::error::protocol(&e))?;
-        let channel = shake_hands(&stream, connection.into(), &[], deadline)
+        let channel = handshake(&stream, connection.into(), &[], deadline)
             .map_err(|e| super::error::of_client(e, &self.files.ca))?;
         Ok(TlsStream::new(stream, channel))
     }

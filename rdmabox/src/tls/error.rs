@@ -1,4 +1,4 @@
-//! Why there are no certificates to work with, and what goes wrong in a handshake, in words.
+//! Errors of certificate files and of handshakes.
 
 use std::{
     io,
@@ -9,54 +9,54 @@ use rustls::{AlertDescription, CertificateError, Error};
 
 use crate::session::KeyFileError;
 
-/// Why certificates cannot be used.
+/// Reason why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It is no PEM, or has not the section that is looked for.
+    /// A file is not PEM, or lacks the required section.
     #[error("{}: {why}", path.display())]
     Pem {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         why: String,
     },
-    /// Others may have read the private key.
+    /// Other users may have read the private key.
     #[error(transparent)]
     Key(#[from] KeyFileError),
-    /// What the files say cannot be used together, or at all.
+    /// The contents of the files cannot be used, alone or together.
     #[error("{what}: {source}")]
     Unusable {
-        /// What was to be made of it.
+        /// Object that the contents were needed for.
         what: String,
-        /// Why not.
+        /// Error of the TLS library.
         source: Error,
     },
-    /// Two files that do not belong together.
+    /// The certificate and the private key do not match.
     #[error("the private key {} does not belong to the certificate {}", key.display(), certificate.display())]
     Pair {
-        /// The file with the certificate.
+        /// Path of the certificate.
         certificate: PathBuf,
-        /// The file with the private key.
+        /// Path of the private key.
         key: PathBuf,
     },
-    /// Not the name of a host.
-    #[error("{0:?} is no name of a server: give that of its certificate, a host name or an IP address")]
+    /// The text is not a host name or IP address.
+    #[error("{0:?} is not a server name: expected the host name or IP address in its certificate")]
     Name(String),
-    /// One half of a certificate of the client's own.
-    #[error("a certificate and its private key go together, and one of the two is missing")]
+    /// A certificate without its private key, or a key without its certificate.
+    #[error("a certificate and its private key must be given together")]
     Half,
 }
 
 impl TlsError {
-    /// The error of a certificate and a private key that cannot be used together.
+    /// Returns the error of a certificate and a private key that cannot be used together.
     pub(super) fn of_pair(certificate: &Path, key: &Path) -> impl FnOnce(Error) -> TlsError {
         let (certificate, key) = (certificate.to_owned(), key.to_owned());
         move |source| match source {
@@ -70,12 +70,12 @@ impl TlsError {
     }
 }
 
-/// An error of the protocol, as the streams of sessions report what is none of theirs.
+/// Converts a protocol error to the error kind that session streams use for foreign data.
 pub(super) fn protocol(error: &Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {}", in_words(error)))
+    io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {}", describe(error)))
 }
 
-/// The error of a handshake that `error` ended, for a client that trusts the authorities in `ca`.
+/// Returns the error of a failed handshake for a client that trusts the authorities in `ca`.
 pub(super) fn of_client(error: io::Error, ca: &Path) -> io::Error {
     let inner = error.get_ref().map(ToString::to_string).unwrap_or_default();
     let text = match inner.strip_prefix("TLS: ") {
@@ -90,7 +90,7 @@ pub(super) fn of_client(error: io::Error, ca: &Path) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-fn in_words(error: &Error) -> String {
+fn describe(error: &Error) -> String {
     match error {
         Error::InvalidMessage(_) => "the peer does not use TLS".into(),
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {

@@ -1,4 +1,4 @@
-//! Reading certificates and private keys, in PEM.
+//! Reads certificates and private keys in PEM format.
 
 use std::path::Path;
 
@@ -18,36 +18,36 @@ fn pem_error(path: &Path) -> impl Fn(pem::Error) -> TlsError {
         let path = path.to_owned();
         match error {
             pem::Error::Io(source) => TlsError::Io { path, source },
-            pem::Error::NoItemsFound => TlsError::Pem { path, why: "there is none in it".into() },
-            // The text of the others has pieces of the file in it.
-            _ => TlsError::Pem { path, why: "it is no PEM".into() },
+            pem::Error::NoItemsFound => TlsError::Pem { path, why: "it has no PEM section".into() },
+            // The texts of other errors contain parts of the file.
+            _ => TlsError::Pem { path, why: "it is not PEM".into() },
         }
     }
 }
 
-/// The certificates of a file, in its order; at least one.
+/// Returns the certificates of a file in order, at least one.
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = pem_error(path);
     let read = CertificateDer::pem_file_iter(path).map_err(&failed)?;
     let all = read.collect::<Result<Vec<_>, _>>().map_err(&failed)?;
     match all.is_empty() {
-        true => Err(TlsError::Pem { path: path.to_owned(), why: "there is no certificate in it".into() }),
+        true => Err(TlsError::Pem { path: path.to_owned(), why: "it has no certificate".into() }),
         false => Ok(all),
     }
 }
 
-/// The private key of a file that is its owner's alone.
+/// Returns the private key of a file that only its owner can read.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let file = KeyFile::read(path)?;
     PrivateKeyDer::from_pem_slice(file.text().as_bytes()).map_err(|error| match error {
         pem::Error::NoItemsFound => {
-            TlsError::Pem { path: path.to_owned(), why: "there is no private key in it".into() }
+            TlsError::Pem { path: path.to_owned(), why: "it has no private key".into() }
         }
         other => pem_error(path)(other),
     })
 }
 
-/// The authorities of a file, who are believed.
+/// Returns the trusted authorities of a file.
 pub(super) fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {

@@ -1,11 +1,13 @@
-//! TLS 1.3 under the streams of sessions over TCP, in user space.
+//! TLS 1.3 in user space for session streams over TCP.
 //!
-//! A [`TlsServer`] has a host's certificate, a [`TlsClient`] what a client believes and, if the host asks for one, its own
-//! certificate. Both make a [`TlsStream`] of a TCP connection, in one handshake with a time limit; it then carries what the
-//! connection would have carried. There is no resumption, no early data, and no version before 1.3.
+//! A [`TlsServer`] holds a host's certificate. A [`TlsClient`] holds the authorities that a
+//! client trusts and optionally its certificate. Both turn a TCP connection into a [`TlsStream`]
+//! by a handshake with a deadline. Resumption, early data and versions before 1.3 are not
+//! supported.
 //!
-//! Threading: certificates may be replaced while other threads shake hands. A stream may be used by any number of threads; see
-//! `channel` for what they share.
+//! # Concurrency
+//! Certificates may be replaced while other threads perform handshakes. Any thread may use a
+//! stream; see `channel` for its lock.
 
 mod channel;
 mod client;
@@ -25,12 +27,12 @@ pub(crate) use server::HANDSHAKE_RECORD;
 pub use server::{TlsServer, TlsServerFiles};
 pub use stream::TlsStream;
 
-/// What both sides compute with.
+/// Returns the cryptography of both sides.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The one version that is spoken.
+/// Selects the only supported version.
 fn version<S: ConfigSide>(
     builder: ConfigBuilder<S, WantsVersions>,
 ) -> Result<ConfigBuilder<S, WantsVerifier>, TlsError> {

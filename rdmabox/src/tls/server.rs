@@ -1,4 +1,4 @@
-//! The host's end: its certificate, which can be replaced while it runs.
+//! The host side of TLS, whose certificate can be replaced at run time.
 
 use std::{
     fmt,
@@ -17,18 +17,18 @@ use rustls::{
 
 use super::{
     Channel, TlsError, files, provider,
-    stream::{limit, shake_hands},
+    stream::{handshake, limit},
     version,
 };
 
-/// Where a host's certificates are.
+/// Paths of a host's certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsServerFiles {
-    /// Its certificate, with those between it and the authority behind it.
+    /// The host's certificate, followed by the intermediate certificates.
     pub certificate: PathBuf,
-    /// The private key of that.
+    /// Private key of the certificate.
     pub key: PathBuf,
-    /// The authorities that sign the clients' certificates: with it, every client has to have one.
+    /// Certificate authorities of the clients. If set, every client needs a certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -48,14 +48,14 @@ impl TlsServerFiles {
         let mut config = builder
             .with_single_cert(files::certificates(&self.certificate)?, files::private_key(&self.key)?)
             .map_err(TlsError::of_pair(&self.certificate, &self.key))?;
-        // Nobody resumes anything.
+        // Resumption is not supported.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Arc::new(config))
     }
 }
 
-/// The certificates of a host: with them, it takes clients over TCP with TLS only.
+/// Certificates of a host. A host with them accepts TCP clients with TLS only.
 pub struct TlsServer {
     files: TlsServerFiles,
     config: RwLock<Arc<ServerConfig>>,
@@ -67,7 +67,7 @@ impl fmt::Debug for TlsServer {
     }
 }
 
-/// The first byte of every handshake.
+/// First byte of every TLS handshake.
 pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
 impl TlsServer {
@@ -77,22 +77,22 @@ impl TlsServer {
         Ok(TlsServer { files, config })
     }
 
-    /// Reads the files again, for connections that come from now on; those that are there go on.
+    /// Reads the files again for new connections. Existing connections continue.
     ///
     /// # Errors
-    /// The certificates are those of before.
+    /// The error of reading the files. The certificates then stay unchanged.
     pub fn reload(&self) -> Result<(), TlsError> {
         let config = self.files.read()?;
         *self.config.write() = config;
         Ok(())
     }
 
-    /// Shakes hands with a client. What it says is read in pieces, and no more than a handshake is kept of it.
+    /// Performs the handshake with a client. It buffers no more than a handshake message.
     ///
     /// # Errors
-    /// [`Unsupported`](io::ErrorKind::Unsupported) for one that does not begin with TLS, of which a byte was read then;
-    /// [`InvalidData`](io::ErrorKind::InvalidData) for one that begins and does not keep to it, or has not the certificate that it
-    /// needs: it has been told.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if the client does not start with TLS; its first
+    /// byte has been read. [`InvalidData`](io::ErrorKind::InvalidData) if the client violates TLS
+    /// or lacks the required certificate; it has received an alert.
     pub(crate) fn accept(&self, stream: &TcpStream, deadline: Instant) -> io::Result<Arc<Channel>> {
         let mut first = [0];
         let mut from = stream;
@@ -101,25 +101,24 @@ impl TlsServer {
             match from.read(&mut first) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => break,
-                // Time is up, then: the next look says so.
+                // The call timed out; the next check of the deadline reports it.
                 Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
                 Err(e) => return Err(e),
             }
         }
         if first != [HANDSHAKE_RECORD] {
-            let text =
-                "this server takes clients with TLS only: give the authority of its certificate (--tls-ca)";
+            let text = "this server accepts clients with TLS only: pass the CA of its certificate (--tls-ca)";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         let config = Arc::clone(&*self.config.read());
         let connection = ServerConnection::new(config).map_err(|e| super::error::protocol(&e))?;
-        shake_hands(stream, connection.into(), &first, deadline)
+        handshake(stream, connection.into(), &first, deadline)
     }
 
-    /// Shakes hands with the client of a stream.
+    /// Performs the handshake with the client of a stream.
     ///
     /// # Errors
-    /// As for a client that is refused; nothing is said to one that does not begin with TLS.
+    /// The errors of `accept`. A client that does not start with TLS gets no answer.
     pub fn accept_stream(&self, stream: TcpStream, deadline: Instant) -> io::Result<super::TlsStream> {
         let channel = self.accept(&stream, deadline)?;
         Ok(super::TlsStream::new(stream, channel))

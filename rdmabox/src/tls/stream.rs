@@ -1,4 +1,4 @@
-//! A TCP connection with TLS on it, from the handshake on.
+//! A TCP connection with TLS, and its handshake.
 
 use std::{
     io::{self, Read, Write},
@@ -11,7 +11,7 @@ use rustls::Connection;
 
 use super::Channel;
 
-/// A TCP connection on which both sides have shaken hands. Clones are the same connection.
+/// A TCP connection after its TLS handshake. Clones share the connection.
 #[derive(Debug)]
 pub struct TlsStream {
     stream: TcpStream,
@@ -23,7 +23,7 @@ impl TlsStream {
         TlsStream { stream, channel }
     }
 
-    /// The connection below. What is said there directly is the end of the stream for both sides.
+    /// Returns the TCP connection. Bytes written to it directly break the TLS stream.
     pub fn tcp(&self) -> &TcpStream {
         &self.stream
     }
@@ -32,12 +32,12 @@ impl TlsStream {
         (self.stream, self.channel)
     }
 
-    /// The same connection once more.
+    /// Returns a second handle to the connection.
     pub fn try_clone(&self) -> io::Result<TlsStream> {
         Ok(TlsStream { stream: self.stream.try_clone()?, channel: Arc::clone(&self.channel) })
     }
 
-    /// The same stream over another connection to the same place.
+    /// Moves the stream to another connection to the same peer.
     #[cfg(feature = "faults")]
     pub(crate) fn over(
         self,
@@ -46,20 +46,20 @@ impl TlsStream {
         Ok(TlsStream { stream: other(self.stream)?, channel: self.channel })
     }
 
-    /// What only the two ends of this connection know of it (RFC 9266, `tls-exporter`).
+    /// Returns a value that only the two ends of the connection know (RFC 9266, `tls-exporter`).
     pub(crate) fn binding(&self) -> &[u8; 32] {
         self.channel.binding()
     }
 
-    /// Sends what the socket takes without waiting.
+    /// Sends as many bytes as the socket takes without blocking.
     pub(crate) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
         self.channel.write(&self.stream, bytes, libc::MSG_DONTWAIT)
     }
 }
 
 impl Read for TlsStream {
-    /// Waits for the socket once at most: [`Interrupted`](io::ErrorKind::Interrupted) if what came is not enough for a byte,
-    /// so that nobody waits longer than he has set as the limit of a call and then looks at the clock.
+    /// Waits for the socket at most once, and returns [`Interrupted`](io::ErrorKind::Interrupted)
+    /// if that yielded no byte. So a caller can check its deadline after each read timeout.
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.channel.read(&self.stream, buf)
     }
@@ -70,7 +70,7 @@ impl Write for TlsStream {
         self.channel.write(&self.stream, buf, 0)
     }
 
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket does not take all that was written.
+    /// Returns [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket does not take all output.
     fn flush(&mut self) -> io::Result<()> {
         match self.channel.flush(&self.stream)? {
             true => Ok(()),
@@ -79,27 +79,27 @@ impl Write for TlsStream {
     }
 }
 
-/// Limits every later call to the time that is left.
+/// Limits every later call to the time until `deadline`.
 pub(super) fn limit(stream: &TcpStream, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    // Less would mean no limit.
+    // Zero would mean no limit.
     let left = left.max(Duration::from_millis(1));
     stream.set_read_timeout(Some(left))?;
     stream.set_write_timeout(Some(left))
 }
 
-/// Shakes hands by `deadline`, however slowly the other side talks. `heard` has been read already. The time limits of the
-/// connection are those of before or less.
-pub(super) fn shake_hands(
+/// Performs the handshake before `deadline`, however slowly the peer sends. `received` has been
+/// read from the stream already. Leaves shorter timeouts on the stream.
+pub(super) fn handshake(
     stream: &TcpStream,
     connection: Connection,
-    heard: &[u8],
+    received: &[u8],
     deadline: Instant,
 ) -> io::Result<Arc<Channel>> {
-    let mut state = super::channel::State::new(connection, heard);
+    let mut state = super::channel::State::new(connection, received);
     let wait = |e: io::Error| match e.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
         _ => e,
@@ -118,7 +118,7 @@ pub(super) fn shake_hands(
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => {
                 if e.kind() == io::ErrorKind::InvalidData {
-                    // The other side hears why, if it still listens.
+                    // Sends an alert with the reason to the peer.
                     let _ = state.flush(stream, 0);
                 }
                 return Err(wait(e));

@@ -1,4 +1,5 @@
-//! Errors of verbs calls. Errors of a single work request are [`WcStatus`](super::WcStatus) values.
+//! Errors of verbs calls. Errors of a single work request are [`WcStatus`](super::WcStatus)
+//! values.
 
 use super::{Access, QpState};
 

@@ -27,8 +27,8 @@ impl Access {
         Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 }
 
-/// Registered memory. Dropping the last handle deregisters the region; later requests that name its
-/// keys are refused. The bytes stay mapped until every request that uses them has completed.
+/// Registered memory. Dropping the last handle deregisters the region; later requests that name
+/// its keys are refused. The bytes stay mapped until every request that uses them has completed.
 pub trait MemoryRegion: Send + Sync + std::fmt::Debug {
     /// Returns the virtual address of the first byte in this process.
     fn addr(&self) -> u64;

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{memory::Memory, tls::TlsStream};
 
-/// State of a queue pair (InfiniBand specification 10.3.1). Reliable connections do not use SQD and
-/// SQE here.
+/// State of a queue pair (InfiniBand specification 10.3.1). Reliable connections do not use SQD
+/// and SQE here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpState {
     /// Created; accepts no requests.
@@ -63,7 +63,8 @@ impl QpCaps {
     }
 }
 
-/// Thread that moves the bytes of a queue pair on a software device. Hardware providers ignore it.
+/// Thread that moves the bytes of a queue pair on a software device. Hardware providers ignore
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A thread of the device. The peer's one-sided operations run without the participation of
@@ -108,7 +109,8 @@ pub enum Rendezvous {
 /// A reliable connected queue pair. Any thread may call any method.
 ///
 /// The specification leaves these failures open; here they are:
-/// - A message longer than its receive: `LocLenErr` at the receiver, `RemInvReqErr` at the sender.
+/// - A message longer than its receive: `LocLenErr` at the receiver, `RemInvReqErr` at the
+///   sender.
 /// - A receive whose memory is not registered: `LocProtErr` at the receiver, `RemOpErr` at the
 ///   sender.
 /// - A peer that disconnects: `RetryExcErr` or `WrFlushErr` for the first outstanding request,

@@ -5,8 +5,8 @@ use loom::cell::UnsafeCell;
 use super::*;
 use crate::sync::model::{check, go};
 
-/// One cell per block of the pool, changed without protection. The model checker reports a race if
-/// two threads use a block, or if the next user does not see the accesses of the last.
+/// One cell per block of the pool, changed without protection. The model checker reports a race
+/// if two threads use a block, or if the next user does not see the accesses of the last.
 struct Uses([UnsafeCell<()>; 2]);
 
 impl Uses {
@@ -28,8 +28,9 @@ fn pool() -> Arc<PreMrPool> {
     PreMrPool::new(Arc::clone(&MEMORY), 2 * MIN_BLOCK)
 }
 
-/// Threads acquire one or both blocks, and one thread releases a block that another acquired. Fails
-/// if a block has two owners, gets lost, or returns twice, or if a table changes outside the lock.
+/// Threads acquire one or both blocks, and one thread releases a block that another acquired.
+/// Fails if a block has two owners, gets lost, or returns twice, or if a table changes outside
+/// the lock.
 #[test]
 fn a_block_has_one_owner_and_comes_back() {
     check(Some(3), || {

@@ -154,8 +154,9 @@ enum End {
     Stranded(usize),
 }
 
-/// Runs the documented loop with arrivals before and after every action. Without `polls_after_arm`
-/// the loop has the classic lost wakeup, to show that the simulation detects it.
+/// Runs the documented loop with arrivals before and after every action. Without
+/// `polls_after_arm` the loop has the classic lost wakeup, to show that the simulation detects
+/// it.
 fn run(poller: &mut Poller, arrivals: &[usize], polls_after_arm: bool) -> End {
     let mut cq = Cq::default();
     let mut arrivals = arrivals.iter().copied();

@@ -32,8 +32,8 @@ impl Chance {
     }
 }
 
-/// Returns the seeds of a test: eight fixed seeds by default, one seed with `RDMABOX_FAULT_SEED=N`,
-/// or `COUNT` fresh seeds with `RDMABOX_FAULT_SEEDS=COUNT`.
+/// Returns the seeds of a test: eight fixed seeds by default, one seed with
+/// `RDMABOX_FAULT_SEED=N`, or `COUNT` fresh seeds with `RDMABOX_FAULT_SEEDS=COUNT`.
 pub fn seeds() -> Vec<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match (number("RDMABOX_FAULT_SEED"), number("RDMABOX_FAULT_SEEDS")) {

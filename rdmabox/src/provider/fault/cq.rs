@@ -1,8 +1,8 @@
 //! Completion queues that delay, lose or fail completions.
 //!
 //! # Concurrency
-//! As for any completion queue. The lock is held while the inner queue is polled and while a queue
-//! pair is moved to Err. The inner objects never call back.
+//! As for any completion queue. The lock is held while the inner queue is polled and while a
+//! queue pair is moved to Err. The inner objects never call back.
 
 use std::{
     collections::{HashMap, VecDeque},

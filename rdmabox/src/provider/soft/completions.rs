@@ -3,8 +3,8 @@
 //! # Concurrency
 //! Any thread may call any method. `is_empty` lets most polls of an empty queue skip the lock. A
 //! poller arms the queue and polls once more before it sleeps. Arming and adding take the same
-//! lock, so either that poll finds a concurrent completion, or the completion finds the queue armed
-//! and wakes the poller.
+//! lock, so either that poll finds a concurrent completion, or the completion finds the queue
+//! armed and wakes the poller.
 
 use std::{
     collections::VecDeque,
@@ -21,8 +21,8 @@ use crate::{
     verbs::{VerbsError, WorkCompletion},
 };
 
-/// Total number of slots that a send queue got back. A completion frees slots when it is polled, as
-/// on a device.
+/// Total number of slots that a send queue got back. A completion frees slots when it is polled,
+/// as on a device.
 pub(super) type FreedSlots = Arc<AtomicU32>;
 
 /// A completion, the number of slots that polling it frees, and the index of their send queue.

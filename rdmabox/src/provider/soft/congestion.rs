@@ -14,8 +14,8 @@ const BBR: &[u8] = b"bbr";
 
 /// Switches a socket from BBR to Reno.
 ///
-/// The caller does this before the socket connects, or on a listener, whose streams inherit it. The
-/// kernel keeps pacing a stream that has used BBR once, also under another algorithm
+/// The caller does this before the socket connects, or on a listener, whose streams inherit it.
+/// The kernel keeps pacing a stream that has used BBR once, also under another algorithm
 /// (`sk_pacing_status`).
 pub(crate) fn replace_bbr(socket: &impl AsFd) {
     let socket = SockRef::from(socket);

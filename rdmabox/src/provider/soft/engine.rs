@@ -1,7 +1,7 @@
 //! The device's thread, which moves the bytes of queue pairs with [`Progress::Engine`].
 //!
-//! The thread polls for a limited time after each piece of work, then sleeps in epoll. It ends with
-//! the device.
+//! The thread polls for a limited time after each piece of work, then sleeps in epoll. It ends
+//! with the device.
 //!
 //! [`Progress::Engine`]: crate::verbs::Progress::Engine
 

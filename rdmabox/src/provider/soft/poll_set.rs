@@ -1,5 +1,5 @@
-//! A set of queue pairs whose sockets are waited for together: one per completion queue and one per
-//! engine.
+//! A set of queue pairs whose sockets are waited for together: one per completion queue and one
+//! per engine.
 //!
 //! # Concurrency
 //! Any thread may call any method. `members` and `requested` are never held while a member makes

@@ -2,8 +2,8 @@
 //!
 //! # Concurrency
 //! Any thread may call any method. Lock order: `rx`, `sq`, `tx`; `rq`, `interest` and the peer's
-//! memory are leaves. A post holds `sq` while it queues frames, so that frames are in the order of
-//! the send queue, and `tx` while it sends. Requests hold the peer's memory shared while they
+//! memory are leaves. A post holds `sq` while it queues frames, so that frames are in the order
+//! of the send queue, and `tx` while it sends. Requests hold the peer's memory shared while they
 //! execute. Arriving handles and the end of the queue pair hold it exclusively, under `rx`.
 
 use std::{

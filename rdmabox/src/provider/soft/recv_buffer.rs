@@ -1,4 +1,5 @@
-//! Buffer for bytes received together with a header: further headers and payloads of small frames.
+//! Buffer for bytes received together with a header: further headers and payloads of small
+//! frames.
 //!
 //! A reader of a header also asks for the following bytes. So a burst of small frames takes one
 //! system call instead of one or two per frame. A short read means the socket is drained, which
@@ -17,8 +18,8 @@ const SMALL_BUFFER: usize = 1024;
 /// Buffer size in bytes for small payloads, which holds the frames of a burst. A queue pair that
 /// has received small payloads keeps a buffer of this size.
 const LARGE_BUFFER: usize = 32 * 1024;
-/// Maximum length in bytes of a small payload. Copying it takes a fraction of the microsecond that
-/// a system call takes.
+/// Maximum length in bytes of a small payload. Copying it takes a fraction of the microsecond
+/// that a system call takes.
 const SMALL_PAYLOAD: usize = 8 * 1024;
 /// Number of consecutive small payloads after which more small payloads are expected.
 const MIN_SMALL_ROW: u32 = 4;

@@ -1,11 +1,11 @@
 //! Regions of a protection domain, and the access checks on them.
 //!
 //! A key consists of an index and a tag. So the key of a removed region is not valid for its
-//! successor until the tags of the slot are exhausted. Regions with remote rights and local regions
-//! have separate indices, because only the former occupy the table that peers see. Tags of remote
-//! regions have 19 bits, start at a random value and advance by a random step. A peer can therefore
-//! not easily guess other keys. This prevents accidents; protection domains are the security
-//! boundary.
+//! successor until the tags of the slot are exhausted. Regions with remote rights and local
+//! regions have separate indices, because only the former occupy the table that peers see. Tags
+//! of remote regions have 19 bits, start at a random value and advance by a random step. A peer
+//! can therefore not easily guess other keys. This prevents accidents; protection domains are the
+//! security boundary.
 //!
 //! # Concurrency
 //! Any thread may call any method. Lookups hold a table's lock shared, changes exclusively.
@@ -72,8 +72,8 @@ pub(crate) struct Piece {
     _region: Arc<Region>,
 }
 
-// SAFETY: a Piece is an address inside memory that `_region` keeps mapped. The queue pair controls
-// access to the bytes, independent of the thread.
+// SAFETY: a Piece is an address inside memory that `_region` keeps mapped. The queue pair
+// controls access to the bytes, independent of the thread.
 unsafe impl Send for Piece {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Piece {}

@@ -1,8 +1,8 @@
 //! The requester's side of a queue pair: posted send work requests and their completion in order.
 //!
 //! # Concurrency
-//! [`SendQueue`] has no lock of its own; the queue pair locks it. It pushes completions under that
-//! lock.
+//! [`SendQueue`] has no lock of its own; the queue pair locks it. It pushes completions under
+//! that lock.
 
 use std::collections::VecDeque;
 

@@ -7,8 +7,9 @@ const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Minimum value that Linux accepts.
 const LONGEST_PAUSE_MS: libc::c_int = 1000;
 
-/// Limits the retransmission interval of a stream to one second. By default each interval is twice
-/// the previous one: after an outage of five seconds the stream stays silent for up to five more.
+/// Limits the retransmission interval of a stream to one second. By default each interval is
+/// twice the previous one: after an outage of five seconds the stream stays silent for up to five
+/// more.
 ///
 /// # Errors
 /// The kernel does not support the option.

@@ -6,8 +6,8 @@
 //! first byte of its frame, and the assignment would be lost.
 //!
 //! # Concurrency
-//! The thread that makes progress holds the queue pair's `rx` lock. `Rx` takes `sq`, `tx` and `rq`
-//! under it.
+//! The thread that makes progress holds the queue pair's `rx` lock. `Rx` takes `sq`, `tx` and
+//! `rq` under it.
 
 use std::{
     io,

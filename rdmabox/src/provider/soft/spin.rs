@@ -1,19 +1,20 @@
 //! Adapts how long the engine polls for work before it sleeps.
 //!
-//! Waking a thread on an idle core takes tens of microseconds, which the waiter of the answer pays.
-//! A sleeping thread also leaves its core free, so the scheduler moves its peers between cores.
-//! Polling costs nothing while no other thread needs the core. The engine yields between two polls.
-//! If it gets the core back late, it backs off: it sleeps without polling, for longer each time,
-//! until a pause passes without another thread on its core. The limit follows the rule of the
-//! kernel's halt polling: it grows while work arrives within the maximum, and shrinks otherwise.
+//! Waking a thread on an idle core takes tens of microseconds, which the waiter of the answer
+//! pays. A sleeping thread also leaves its core free, so the scheduler moves its peers between
+//! cores. Polling costs nothing while no other thread needs the core. The engine yields between
+//! two polls. If it gets the core back late, it backs off: it sleeps without polling, for longer
+//! each time, until a pause passes without another thread on its core. The limit follows the rule
+//! of the kernel's halt polling: it grows while work arrives within the maximum, and shrinks
+//! otherwise.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock. The engine thread owns the state and passes measured times.
 
 use std::time::Duration;
 
-/// Default maximum polling time. A peer that reads or writes 1 MiB at a time through a file system
-/// takes 200 us between an answer and the next request.
+/// Default maximum polling time. A peer that reads or writes 1 MiB at a time through a file
+/// system takes 200 us between an answer and the next request.
 pub const ENGINE_LOOK: Duration = Duration::from_micros(400);
 /// Smallest non-zero limit; the next step down is no polling.
 const MIN_LIMIT: Duration = Duration::from_micros(25);

@@ -1,8 +1,8 @@
 //! Frames between two software queue pairs: a fixed header, then `payload_len` bytes.
 //!
 //! All integers are little-endian. Requests carry the sender's message sequence number. Responses
-//! carry the number of the request that they answer. Both directions of a connection carry requests
-//! and responses.
+//! carry the number of the request that they answer. Both directions of a connection carry
+//! requests and responses.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -16,8 +16,8 @@ pub(crate) const HEADER_LEN: usize = size_of::<Header>();
 pub(crate) const FLAG_ACK: u8 = 1;
 /// Immediate data is present.
 pub(crate) const FLAG_IMM: u8 = 2;
-/// WRITE: the payload was written by direct access; `arg0` is its length. MEMORY: the memory may be
-/// mapped writable.
+/// WRITE: the payload was written by direct access; `arg0` is its length. MEMORY: the memory may
+/// be mapped writable.
 pub(crate) const FLAG_PLACED: u8 = 4;
 
 /// Header of a frame.
