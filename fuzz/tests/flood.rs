@@ -1,7 +1,12 @@
 //! A small flood: the server is here, and so is its process.
 
-use rdmabox::{Address, ProviderKind};
-use rfs_fuzz::flood::{AT_A_TIME, Flood};
+use std::{collections::HashMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+
+use rdmabox::{
+    Address, Domain, Grant, Host, Key, KeyId, Limits, Peer, ProviderKind, Reply, Secret, Service,
+    fuzzing::Intruder,
+};
+use rfs_fuzz::flood::{AT_A_TIME, ATTACKS, Flood};
 use rfs_server::{Config, ExportConfig, Server, dispatch::Root};
 
 fn export(name: &str) -> ExportConfig {
@@ -18,6 +23,7 @@ fn a_server_is_there_for_the_good_whatever_the_bad_send() {
     let address = server.addresses().iter().find(|address| address.provider() == ProviderKind::Tcp).unwrap();
     let flood = Flood {
         address: address.clone(),
+        unix: None,
         process: None,
         exports: ["flooded", "good"].map(String::from),
         keys: [None, None],
@@ -33,4 +39,75 @@ fn a_server_is_there_for_the_good_whatever_the_bad_send() {
     // Each begins with the seeds, which can be decoded; of what follows it is more than half that cannot.
     assert!(report.members.refused > 500 && report.members.unreadable > 1900, "{:?}", report.members);
     assert!(report.good.checked > 1 << 20, "{:?}", report.good);
+}
+
+fn key(name: &str, secret: u8) -> Key {
+    Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() }
+}
+
+/// How long each attack lasts.
+const ATTACK: Duration = Duration::from_millis(1500);
+/// How long a client with another key may take to connect, attach and get an answer.
+const SERVED: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_server_withstands_the_attacks_of_one_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let key =
+        |name: &str, secret| Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() };
+    let keys = [key("flooded", 1), key("good", 2)];
+    let lines = keys.each_ref().map(|key| format!("{} {} {} rw\n", key.id, *key.secret.to_hex(), key.id));
+    let file = directory.path().join("keys");
+    fs::write(&file, lines.concat()).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let unix = Address::Unix(directory.path().join("socket"));
+    let server = Server::start(Config {
+        listen: vec![Address::Tcp { host: "127.0.0.1".into(), port: 0 }, unix.clone()],
+        exports: vec![export("flooded"), export("good")],
+        keys: Some(file),
+        ..Config::new(0)
+    });
+    let server = server.unwrap();
+    let address = server.addresses().iter().find(|address| address.provider() == ProviderKind::Tcp).unwrap();
+    let flood = Flood {
+        address: address.clone(),
+        unix: Some(unix),
+        process: None,
+        exports: ["flooded", "good"].map(String::from),
+        keys: keys.map(Some),
+        connections: 0,
+        messages: 0,
+        seed: 1,
+    };
+    for attack in ATTACKS {
+        let withstood = flood.attack(attack, ATTACK).unwrap();
+        assert!(withstood.taken > 0 && withstood.slowest < SERVED, "{withstood:?}");
+    }
+}
+
+/// A service that answers nothing.
+struct Mute;
+
+impl Service for Mute {
+    fn call(&self, _: &Peer, _: &[u8], _: &mut Reply<'_>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn one_key_leaves_room_for_sessions_of_others_in_making() {
+    let keys = [key("bad", 1), key("good", 2)];
+    let grant = |key: &Key| Grant { secret: key.secret.clone(), domain: Domain::default() };
+    let ring: HashMap<KeyId, Grant> = keys.iter().map(|key| (key.id, grant(key))).collect();
+    // Half of the strangers can be in making, and a quarter of these for one key.
+    let limits = Limits { strangers: 16, ..Limits::default() };
+    let listen = [Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
+    let host = Host::new().unwrap().keys(Arc::new(ring)).limits(limits);
+    let running = host.listen(&listen, Arc::new(Mute)).unwrap();
+    let open = |key| Intruder::open(&running.addresses()[0], Some(key), 1);
+    let _unmade: Vec<_> = (0..2).map(|_| open(&keys[0]).unwrap()).collect();
+    let refusal = open(&keys[0]).unwrap_err().to_string();
+    assert_eq!(refusal, "too many clients are connecting with the key bad: try again");
+    let mut other = open(&keys[1]).unwrap();
+    other.complete(1).unwrap();
 }

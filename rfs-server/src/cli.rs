@@ -8,6 +8,7 @@ use clap::Parser;
 use rdmabox::{Address, Fencing, RdmaOptions, size, tls::TlsServerFiles};
 
 use crate::{
+    config::DEFAULT_SESSIONS_PER_KEY,
     config::{Config, Persist},
     dispatch::Root,
     export::{ExportArg, ExportConfig, parse_mode, parse_name},
@@ -157,6 +158,11 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
 
+    /// Sessions at a time of one key: a mount has one, and two for a moment when it connects again. A client can make the server use
+    /// up to 5 MiB for each
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SESSIONS_PER_KEY)]
+    pub sessions_per_key: usize,
+
     /// Make a new key, print the lines for the server's and the client's file, and end
     #[arg(long, value_name = "NAME[,export=NAME][,ro][,squash=root|all][,uid=N][,gid=N]", value_parser = NewKey::parse)]
     pub new_key: Option<NewKey>,
@@ -229,6 +235,7 @@ impl Cli {
         let client_ca = self.tls_client_ca;
         let files = |(certificate, key)| TlsServerFiles { certificate, key, client_ca };
         config.tls = self.tls_cert.zip(self.tls_key).map(files);
+        config.sessions_per_key = self.sessions_per_key;
         config.allow_without_keys = self.allow_without_keys;
         config.allow_mixed_atomics = self.allow_mixed_atomics;
         config

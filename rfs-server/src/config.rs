@@ -15,6 +15,9 @@ use crate::{
     space::Zeroing,
 };
 
+/// Sessions at a time of one key, by default: together they make the server use less than 64 MiB.
+pub const DEFAULT_SESSIONS_PER_KEY: usize = 12;
+
 /// How long a client that is not heard of keeps its session.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 
@@ -72,6 +75,8 @@ pub struct Config {
     /// The file of the keys that clients are asked for; [`keys`](crate::keys) has its form. Without one the server takes root and its
     /// own user through Unix sockets, and no other client.
     pub keys: Option<PathBuf>,
+    /// Sessions at a time of one key. Each can make the server use up to 5 MiB for its messages.
+    pub sessions_per_key: usize,
     /// The certificates for TLS over TCP. Without them nothing is encrypted.
     pub tls: Option<TlsServerFiles>,
     /// Take every client that reaches a listener, without a key: any user of this machine or of another one.
@@ -122,6 +127,7 @@ impl Config {
             listen: default_listen(),
             rdma: RdmaOptions::default(),
             keys: None,
+            sessions_per_key: DEFAULT_SESSIONS_PER_KEY,
             tls: None,
             allow_without_keys: false,
             allow_mixed_atomics: false,

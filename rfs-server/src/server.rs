@@ -18,7 +18,7 @@ use std::{
 };
 
 use rdmabox::{
-    Address, Domain, Host, KeyFileError, Running,
+    Address, Domain, Host, KeyFileError, Limits, Running,
     tls::{TlsError, TlsServer},
 };
 use rfs_proto::{ServerStats, StatFs};
@@ -106,6 +106,7 @@ impl Server {
         let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
         let host =
             host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
+        let host = host.limits(Limits { sessions_per_key: config.sessions_per_key, ..Limits::default() });
         let (host, former) = match &store {
             Some(store) => (host.tether(store.tether()?), Arc::clone(store.former())),
             None => (host, Arc::default()),

@@ -4,7 +4,7 @@ use std::{error::Error, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use rdmabox::{Address, Key};
-use rfs_fuzz::flood::{Flood, Report};
+use rfs_fuzz::flood::{ATTACKS, Flood, Report, Withstood};
 
 /// The good client may wait for so long for an operation.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,6 +19,14 @@ struct Args {
     /// The server's process
     #[arg(long, value_name = "PID")]
     process: u32,
+
+    /// The server's Unix socket, for the attack with descriptors
+    #[arg(long, value_name = "ADDRESS")]
+    unix: Option<Address>,
+
+    /// Seconds for each attack of a peer with a key [default: no such attack]
+    #[arg(long, value_name = "SECONDS", requires = "key", default_value_t = 0)]
+    attack_seconds: u64,
 
     /// The export that is flooded
     #[arg(long, value_name = "NAME", default_value = "flooded")]
@@ -51,23 +59,19 @@ struct Args {
 
 fn main() -> ExitCode {
     match run(Args::parse()) {
-        Ok(report) => {
-            show(&report);
-            let slowest = report.good.slowest;
-            if slowest < PATIENCE {
-                return ExitCode::SUCCESS;
-            }
-            println!("FAILED: an operation of the good client took {slowest:?}");
-        }
+        Ok(slowest) if slowest < PATIENCE => return ExitCode::SUCCESS,
+        Ok(slowest) => println!("FAILED: a client that does nothing wrong waited for {slowest:?}"),
         Err(e) => println!("FAILED: {e}"),
     }
     ExitCode::FAILURE
 }
 
-fn run(args: Args) -> Result<Report, Box<dyn Error>> {
+/// Returns the longest time that a client had to wait which does nothing wrong.
+fn run(args: Args) -> Result<Duration, Box<dyn Error>> {
     let load = |file: &Option<PathBuf>| file.as_deref().map(Key::load).transpose();
     let flood = Flood {
         address: args.address,
+        unix: args.unix,
         process: Some(args.process),
         keys: [load(&args.key)?, load(&args.good_key)?],
         exports: [args.export, args.good],
@@ -76,7 +80,34 @@ fn run(args: Args) -> Result<Report, Box<dyn Error>> {
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..1 << 48)),
     };
     println!("seed {}", flood.seed);
-    Ok(flood.run()?)
+    let report = flood.run()?;
+    show(&report);
+    let (mut slowest, mut failures) = (report.good.slowest, 0);
+    // A failure does not hide what the next attack does.
+    for attack in ATTACKS.iter().filter(|_| args.attack_seconds > 0) {
+        match flood.attack(*attack, Duration::from_secs(args.attack_seconds)) {
+            Ok(withstood) => {
+                show_attack(&withstood);
+                slowest = slowest.max(withstood.slowest);
+            }
+            Err(e) => {
+                println!("FAILED: {e}");
+                failures += 1;
+            }
+        }
+    }
+    if failures > 0 { Err(format!("{failures} attacks").into()) } else { Ok(slowest) }
+}
+
+fn show_attack(attack: &Withstood) {
+    let Withstood { attack, taken, refused, clients, slowest, memory: [before, peak] } = attack;
+    println!(
+        "| {attack:<15} | {taken} steps taken, {refused} refused | {clients} other clients, the slowest in {} ms \
+         | memory {} MiB, at most {} |",
+        slowest.as_millis(),
+        before >> 20,
+        peak >> 20
+    );
 }
 
 fn show(Report { strangers, members, good, usage: [before, after], peak, took }: &Report) {

@@ -4,7 +4,7 @@ use std::{io, sync::Arc, thread, time::Duration};
 
 use fastrand::Rng;
 use rdmabox::{CallsBy, ConnectError, ProviderKind, RequestError, Session, SessionOptions};
-use rfs_proto::{Reply, Request, VERSION, decode_reply, decode_request, encode_request};
+use rfs_proto::{Attached, Reply, Request, VERSION, decode_reply, decode_request, encode_request};
 
 use super::{Failure, Flood};
 use crate::{mutate::Mutator, targets};
@@ -30,6 +30,11 @@ pub struct Members {
 }
 
 fn connect(flood: &Flood) -> Result<Arc<Session>, Failure> {
+    Ok(connect_attached(flood)?.0)
+}
+
+/// Connects and attaches. Returns what the client is told of the export, too.
+pub(super) fn connect_attached(flood: &Flood) -> Result<(Arc<Session>, Attached), Failure> {
     let options = SessionOptions {
         provider: Some(ProviderKind::Tcp),
         queue_pairs: 1,
@@ -50,7 +55,7 @@ fn connect(flood: &Flood) -> Result<Arc<Session>, Failure> {
     Err(Failure::Connect { who: "a member", source: io::Error::other(last) })
 }
 
-fn attach(flood: &Flood, session: Arc<Session>) -> Result<Arc<Session>, Failure> {
+fn attach(flood: &Flood, session: Arc<Session>) -> Result<(Arc<Session>, Attached), Failure> {
     let (mut message, mut reply) = (Vec::new(), Vec::new());
     let export = &flood.exports[0];
     let attach = Request::Attach {
@@ -64,7 +69,7 @@ fn attach(flood: &Flood, session: Arc<Session>) -> Result<Arc<Session>, Failure>
     encode_request(&attach, &mut message);
     session.call(&message, &mut reply).map_err(|e| Failure::Member(e.to_string()))?;
     match decode_reply(&reply) {
-        Ok(Reply::Attached(_)) => Ok(session),
+        Ok(Reply::Attached(attached)) => Ok((session, attached)),
         other => Err(Failure::Member(format!("it is not attached: {other:?}"))),
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! Threading: a thread for each kind, and for each member.
 
+mod attack;
 mod good;
 mod members;
 mod strangers;
@@ -21,6 +22,7 @@ use std::{
 use rdmabox::{Address, Key};
 
 use crate::{drive::MOST_GROWTH, usage::Usage};
+pub use attack::{ATTACKS, Attack, Withstood};
 pub use good::Good;
 pub use members::{AT_A_TIME, Members};
 pub use strangers::Strangers;
@@ -33,6 +35,8 @@ const GRACE: Duration = Duration::from_secs(40);
 pub struct Flood {
     /// The server's TCP port.
     pub address: Address,
+    /// The server's Unix socket, if it has one.
+    pub unix: Option<Address>,
     /// Its process; this one if it is `None`.
     pub process: Option<u32>,
     /// The file system of the members, and that of the good client.
@@ -97,9 +101,23 @@ pub enum Failure {
         /// The most of it, until its end.
         peak: u64,
     },
+    /// The server does not withstand an attack.
+    #[error("during the attack {attack}: {failure}")]
+    Attack {
+        /// The attack.
+        attack: Attack,
+        /// What went wrong.
+        failure: Box<Failure>,
+    },
     /// The server's process is gone, or cannot be looked at.
     #[error("the server's process: {0}")]
     Gone(#[from] io::Error),
+}
+
+impl Failure {
+    fn during(self, attack: Attack) -> Failure {
+        Failure::Attack { attack, failure: Box::new(self) }
+    }
 }
 
 impl Flood {

@@ -27,6 +27,8 @@ pub use blocking_call::Cancel;
 pub(crate) use blocking_call::WaitingCalls;
 pub(crate) use client::RpcClient;
 pub(crate) use deferred_reply::LateReplies;
+#[cfg(feature = "fuzzing")]
+pub(crate) use fetch::MEMORY as CALL_MEMORY;
 pub(crate) use fetch::{FetchClient, HostSlots, OneSided};
 use pipelined_call::StartedCalls;
 pub use pipelined_call::StartedReply;

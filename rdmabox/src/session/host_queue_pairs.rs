@@ -254,6 +254,11 @@ impl HostQueuePairs {
         matches!(state.phase, Phase::Failed(_))
     }
 
+    /// Returns true if the session is made, and not over yet.
+    pub(super) fn is_open(&self) -> bool {
+        self.state.lock().phase == Phase::Open
+    }
+
     /// Waits until every place but that for late replies has been joined, or the client `is_gone`. From then on data queue pairs can be
     /// replaced.
     ///

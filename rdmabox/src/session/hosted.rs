@@ -247,7 +247,7 @@ pub(super) fn session(
         return refuse(&mut control, format!("the server takes no more than {most} sessions over {kind}"));
     };
     // Fewer than strangers, so that the streams that they wait for can come in.
-    let Some(in_making) = Place::take(&inner.in_making, limits.strangers.div_ceil(2)) else {
+    let Some(in_making) = Place::take(&inner.in_making, limits.in_making()) else {
         return refuse(&mut control, "too many clients are connecting: try again".into());
     };
     let session = HostSession::new(inner, &control, wanted, &shown)?;
@@ -300,6 +300,11 @@ fn add(inner: &Inner, session: &Arc<HostSession>) -> Result<(), String> {
         let most = inner.limits.sessions_per_key;
         if sessions.values().filter(|other| other.peer.key == Some(key)).count() >= most {
             return Err(format!("the server takes no more than {most} sessions with the key {key}"));
+        }
+        let in_making =
+            |other: &Arc<HostSession>| other.peer.key == Some(key) && !other.queue_pairs.is_open();
+        if sessions.values().filter(|other| in_making(other)).count() >= inner.limits.in_making_per_key() {
+            return Err(format!("too many clients are connecting with the key {key}: try again"));
         }
     }
     sessions.insert(session.peer.id, Arc::clone(session));

@@ -44,8 +44,20 @@ pub struct Limits {
     pub introduction: Duration,
     /// Sessions at a time, with those that are being made; at most 1000 for each kind of device.
     pub sessions: usize,
-    /// Sessions at a time of one key.
+    /// Sessions at a time of one key. A client can make the host use up to 5 MiB of memory for each.
     pub sessions_per_key: usize,
+}
+
+impl Limits {
+    /// Returns how many sessions can be in making: fewer than strangers, so that the streams that they wait for can come in.
+    pub(super) fn in_making(&self) -> usize {
+        self.strangers.div_ceil(2)
+    }
+
+    /// Returns how many of them can have one key, so that one key leaves room for others.
+    pub(super) fn in_making_per_key(&self) -> usize {
+        self.in_making().div_ceil(4)
+    }
 }
 
 impl Default for Limits {

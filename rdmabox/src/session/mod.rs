@@ -48,6 +48,8 @@ pub use transfer::{NotWaited, Transfer};
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use handshake::fuzz;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod intruder;
 
 pub use crate::{
     batch::BatchMode,

@@ -6,8 +6,8 @@
 //! says nothing is in his own way only. Stopping shuts their streams down, so that nobody waits for one, apart from those
 //! that a session has taken over. It reads nothing.
 //!
-//! A stream that joins a session keeps its place until it is connected. It gives way, too, if none of the others can: the oldest of the
-//! key that has the most. So one key fills no more places than are free.
+//! A stream that joins a session keeps its place until it is connected. It counts for the session's key, and gives way in the
+//! same manner: the owner with the most connections, be it an address or a key, loses its oldest one.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -62,28 +62,38 @@ pub(crate) struct Stranger {
     number: u64,
 }
 
-impl Places {
-    /// Who is to give way: the oldest unknown one of where most of them are from.
-    fn least_welcome(&self) -> Option<u64> {
-        let unknown = || self.taken.iter().filter(|(_, place)| !place.known && place.joins.is_none());
-        let mut counts: HashMap<Source, usize> = HashMap::new();
-        unknown().for_each(|(_, place)| *counts.entry(place.from).or_default() += 1);
-        let most = counts.values().max().copied()?;
-        unknown().find(|(_, place)| counts.get(&place.from) == Some(&most)).map(|(number, _)| *number)
-    }
+/// Owner of connections that give way for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    /// It has not shown which key it has, and comes from there.
+    Unknown(Source),
+    /// It joins sessions with this key, or without one.
+    Joins(Option<KeyId>),
+}
 
-    /// Returns the oldest of the streams that join sessions of the key that has the most of them.
-    fn longest_joining(&self) -> Option<u64> {
-        let joining = || self.taken.iter().filter_map(|(number, place)| Some((*number, place.joins?)));
-        let mut counts: HashMap<Option<KeyId>, usize> = HashMap::new();
-        joining().for_each(|(_, key)| *counts.entry(key).or_default() += 1);
+impl Place {
+    /// Returns `None` if the connection gives way to no other.
+    fn owner(&self) -> Option<Owner> {
+        match self.joins {
+            Some(key) => Some(Owner::Joins(key)),
+            None => (!self.known).then_some(Owner::Unknown(self.from)),
+        }
+    }
+}
+
+impl Places {
+    /// Returns the oldest connection of the owner that has the most.
+    fn least_welcome(&self) -> Option<u64> {
+        let owned = || self.taken.iter().filter_map(|(number, place)| Some((*number, place.owner()?)));
+        let mut counts: HashMap<Owner, usize> = HashMap::new();
+        owned().for_each(|(_, owner)| *counts.entry(owner).or_default() += 1);
         let most = counts.values().max().copied()?;
-        joining().find(|(_, key)| counts.get(key) == Some(&most)).map(|(number, _)| number)
+        owned().find(|(_, owner)| counts.get(owner) == Some(&most)).map(|(number, _)| number)
     }
 
     /// Makes room; false if there is no stream to give way.
     fn make_room(&mut self) -> bool {
-        let number = self.least_welcome().or_else(|| self.longest_joining());
+        let number = self.least_welcome();
         let Some(place) = number.and_then(|number| self.taken.remove(&number)) else { return false };
         match (&place.stream, place.joins) {
             (Some(stream), Some(_)) => stream.give_up(),
@@ -258,5 +268,18 @@ mod tests {
         let newcomer = strangers.admit(&Stream::Unix(here.try_clone().unwrap())).unwrap();
         newcomer.is_known();
         assert!(is_over(&flood[0].2) && !is_over(&flood[1].2) && !is_over(&honest.2) && !is_over(&there));
+    }
+
+    /// A client that has just connected is not the one to go while one key has more streams that join.
+    #[test]
+    fn a_newcomer_keeps_its_place_while_a_key_has_more_streams_that_join() {
+        let strangers = Strangers::new(4);
+        let pairs: Vec<_> = (0..5).map(|_| UnixStream::pair().unwrap()).collect();
+        let admit = |at: usize| strangers.admit(&Stream::Unix(pairs[at].0.try_clone().unwrap())).unwrap();
+        let _newcomer = admit(0);
+        let _flood: Vec<_> = (1..4).map(|at| (admit(at), at)).inspect(|(s, _)| s.joins(None)).collect();
+        let _next = admit(4);
+        let over: Vec<_> = pairs.iter().map(|(_, other)| is_over(other)).collect();
+        assert_eq!(over, [false, true, false, false, false]);
     }
 }

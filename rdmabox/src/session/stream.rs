@@ -4,7 +4,10 @@ use std::{
     fmt,
     io::{self, Read, Write},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream},
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
     path::Path,
     time::{Duration, Instant},
 };
@@ -257,14 +260,18 @@ impl Stream {
         let _ = self.sock().shutdown(std::net::Shutdown::Both);
     }
 
-    /// True if the peer has closed, or stopped sending: also while bytes that it sent before have not been read.
-    pub(crate) fn is_over(&self) -> bool {
-        let fd = match self {
+    /// Returns the socket.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
             Stream::Tcp(stream) | Stream::Rdma(stream) => stream.as_fd(),
             Stream::Tls(stream) => stream.tcp().as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
-        };
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+        }
+    }
+
+    /// True if the peer has closed, or stopped sending: also while bytes that it sent before have not been read.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::RDHUP)];
         // Only an argument that is no descriptor, or lack of memory, makes it fail: then nothing is known.
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }

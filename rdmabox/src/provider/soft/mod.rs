@@ -39,4 +39,6 @@ pub use device::SoftDevice;
 pub(crate) use retransmission::try_often;
 pub(crate) use socket::IoVec;
 pub use spin::ENGINE_LOOK;
+#[cfg(feature = "fuzzing")]
+pub(crate) use wire::{HEADER_LEN, Hello, MAGIC, VERSION};
 pub(crate) use wire::{Header, Opcode};

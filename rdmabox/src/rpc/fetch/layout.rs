@@ -20,7 +20,7 @@ pub(super) const WORD: usize = 8;
 const SLOT_STRIDE: usize = (3 * WORD + MAX_CALL).next_multiple_of(64);
 const _: () = assert!(!SLOT_STRIDE.is_multiple_of(4096));
 /// Length of a session's memory, in bytes.
-pub(super) const MEMORY: usize = 2 * CALL_SLOTS * SLOT_STRIDE;
+pub(crate) const MEMORY: usize = 2 * CALL_SLOTS * SLOT_STRIDE;
 /// Offset of the word in which a client on this host publishes the core of its last call, plus
 /// one. 0 means unknown.
 pub(super) const CORE: usize = request(0) + record(MAX_CALL);

@@ -22,6 +22,8 @@ pub(crate) use client::{FetchClient, Stage};
 pub(crate) use host::HostSlots;
 pub(in crate::rpc) use host::RingAction;
 pub(in crate::rpc) use layout::Kind as AnswerKind;
+#[cfg(feature = "fuzzing")]
+pub(crate) use layout::MEMORY;
 use poll_budget::PollBudget;
 pub(crate) use session_poller::{BetweenRounds, PollState, PolledSession, SessionPoller};
 pub(crate) use slot_access::OneSided;

@@ -1,0 +1,201 @@
+//! Attacks by a peer that has a key. While each goes on, clients with another key come, and the server's memory is watched.
+//!
+//! An attack holds all that the server lets it have, and never gives way. Afterwards the server has to have given back what the
+//! attack took.
+//!
+//! # Concurrency
+//! One thread runs the attack, and one the clients with the other key.
+
+mod answers;
+mod dead_mount;
+mod descriptors;
+mod joins;
+mod sessions;
+
+use std::{
+    fmt, fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::{Address, Key, ProviderKind, SessionOptions};
+use rfs_fuse::client::{self, AttachOptions};
+use rfs_proto::ROOT_INO;
+
+use super::{Failure, Flood, GRACE};
+use crate::{drive::MOST_GROWTH, usage::Usage};
+
+/// Time between two clients with the other key.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+
+/// An attack by one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attack {
+    /// Opens sessions with all queue pairs until the server refuses more, fills their memory at the server, and holds them.
+    SessionsHeld,
+    /// Opens sessions and joins none of their queue pairs.
+    SessionsUnmade,
+    /// Has streams join its sessions that stop before their greeting.
+    JoinsStalled,
+    /// Sends calls with long answers, and READs, and reads no answer.
+    AnswersUnread,
+    /// Sends descriptors to a Unix socket, also of a file in a FUSE mount that does not answer.
+    Descriptors,
+}
+
+impl fmt::Display for Attack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Attack::SessionsHeld => "sessions-held",
+            Attack::SessionsUnmade => "sessions-unmade",
+            Attack::JoinsStalled => "joins-stalled",
+            Attack::AnswersUnread => "answers-unread",
+            Attack::Descriptors => "descriptors",
+        })
+    }
+}
+
+/// The attacks, in the order in which they are made.
+pub const ATTACKS: [Attack; 5] = [
+    Attack::SessionsHeld,
+    Attack::SessionsUnmade,
+    Attack::JoinsStalled,
+    Attack::AnswersUnread,
+    Attack::Descriptors,
+];
+
+/// Outcome of an attack.
+#[derive(Clone, Copy, Debug)]
+pub struct Withstood {
+    /// The attack.
+    pub attack: Attack,
+    /// Steps of the attack that the server took: sessions, streams, calls or messages with descriptors.
+    pub taken: u64,
+    /// Steps that the server refused.
+    pub refused: u64,
+    /// Clients with the other key, each of which was served.
+    pub clients: u64,
+    /// Longest time from the first word of such a client to the answer of its call.
+    pub slowest: Duration,
+    /// Bytes of memory of the server before, and at most meanwhile.
+    pub memory: [u64; 2],
+}
+
+/// What an attack has to do with.
+struct Siege<'a> {
+    flood: &'a Flood,
+    address: &'a Address,
+    key: Option<&'a Key>,
+    begun: AtomicBool,
+    over: &'a AtomicBool,
+}
+
+/// Steps of an attack.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steps {
+    taken: u64,
+    refused: u64,
+}
+
+impl Steps {
+    fn count<T, E>(&mut self, outcome: Result<T, E>) -> Option<T> {
+        match outcome {
+            Ok(value) => {
+                self.taken += 1;
+                Some(value)
+            }
+            Err(_) => {
+                self.refused += 1;
+                None
+            }
+        }
+    }
+}
+
+impl Siege<'_> {
+    /// Returns false when the attack is over. The time of the attack begins with the first call.
+    fn goes_on(&self) -> bool {
+        self.begun.store(true, Ordering::Relaxed);
+        !self.over.load(Ordering::Relaxed)
+    }
+
+    fn run(&self, attack: Attack) -> Result<Steps, Failure> {
+        match attack {
+            Attack::SessionsHeld => sessions::hold(self),
+            Attack::SessionsUnmade => Ok(sessions::leave_unmade(self)),
+            Attack::JoinsStalled => joins::stall(self),
+            Attack::AnswersUnread => answers::leave_unread(self),
+            Attack::Descriptors => descriptors::send(self),
+        }
+    }
+}
+
+impl Flood {
+    /// Makes an attack for `time`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn attack(&self, attack: Attack, time: Duration) -> Result<Withstood, Failure> {
+        // The first clients make the server take what it keeps.
+        super::members::warm_up(self)?;
+        (0..4).try_for_each(|_| self.probe().map(drop))?;
+        let before = self.settled(None)?;
+        // From here on the kernel counts the peak anew.
+        fs::write(format!("/proc/{}/clear_refs", self.watched()), "5")?;
+        let over = AtomicBool::new(false);
+        let siege = Siege {
+            flood: self,
+            address: &self.address,
+            key: self.keys[0].as_ref(),
+            begun: AtomicBool::new(false),
+            over: &over,
+        };
+        let (steps, probes) = thread::scope(|scope| {
+            let attacker = scope.spawn(|| siege.run(attack));
+            let probes = self.probe_for(time, &siege.begun);
+            over.store(true, Ordering::Relaxed);
+            (attacker.join().expect("no panic"), probes)
+        });
+        let (clients, slowest) = probes.map_err(|e| e.during(attack))?;
+        let Steps { taken, refused } = steps?;
+        let peak = Usage::peak(&self.watched())?;
+        if peak > before.memory + MOST_GROWTH {
+            return Err(Failure::Grown { before: before.memory, peak }.during(attack));
+        }
+        self.settled(Some(before)).map_err(|e| e.during(attack))?;
+        Ok(Withstood { attack, taken, refused, clients, slowest, memory: [before.memory, peak] })
+    }
+
+    /// Has clients with the other key come, until the attack has gone on for `time`. Returns the number of clients,
+    /// and the longest time that a client took.
+    fn probe_for(&self, time: Duration, is_begun: &AtomicBool) -> Result<(u64, Duration), Failure> {
+        let (first, mut begun) = (Instant::now(), None::<Instant>);
+        let (mut clients, mut slowest) = (0, Duration::ZERO);
+        while begun.is_none_or(|begun| begun.elapsed() < time) && first.elapsed() < time + GRACE {
+            if is_begun.load(Ordering::Relaxed) {
+                begun.get_or_insert_with(Instant::now);
+            }
+            slowest = slowest.max(self.probe()?);
+            clients += 1;
+            thread::sleep(PROBE_EVERY);
+        }
+        Ok((clients, slowest))
+    }
+
+    /// A client with the other key connects, attaches and does a call. Returns the time that took.
+    fn probe(&self) -> Result<Duration, Failure> {
+        let begun = Instant::now();
+        let options = SessionOptions {
+            provider: Some(ProviderKind::Tcp),
+            queue_pairs: 2,
+            key: self.keys[1].clone(),
+            ..SessionOptions::default()
+        };
+        let attach = AttachOptions { export: self.exports[1].clone(), ..AttachOptions::default() };
+        let client = client::Client::connect(&self.address, &options, &attach)
+            .map_err(|e| Failure::Good(format!("after {:?}: {e}", begun.elapsed())))?;
+        client.getattr(ROOT_INO).map_err(|e| Failure::Good(format!("getattr: {e}")))?;
+        Ok(begun.elapsed())
+    }
+}
