@@ -2,11 +2,18 @@
 
 mod common;
 
-use std::{fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use common::{Client, ask, attach, start_with, tests_rdma};
 use rdmabox::{
-    ConnectError, Key, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions, WcStatus,
+    Address, ConnectError, Key, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions,
+    WcStatus,
 };
 use rfs_proto::{
     Errno, FallocateFlags, LockClass, LockKind, LockRange, ROOT_INO, RegionRef, RenameFlags, Reply, Request,
@@ -249,6 +256,67 @@ fn keys_change_while_the_server_runs() {
     assert!(f.server.reload_keys().is_err());
     assert!(matches!(ask(&writer.session, Request::StatFs), Reply::StatFs(_)));
     f.connect(ProviderKind::Tcp, key("late", 4), "");
+}
+
+/// Tells a child process of this test where the server's socket is.
+const SOCKET: &str = "RFS_TEST_KEYS_SOCKET";
+
+/// Not a test: the process of the test below. It writes to the memory that it has mapped, whatever becomes of its session.
+#[test]
+fn writing_client() {
+    let Some(socket) = std::env::var_os(SOCKET) else { return };
+    let options = SessionOptions { key: Some(key("other", 3)), ..SessionOptions::default() };
+    let session = Session::connect(&Address::Unix(socket.into()), &options).unwrap();
+    let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
+    let (memory, offset) = session.map(place(&attached.arena, 0), 8).unwrap();
+    assert!(memory.is_writable());
+    for count in 1u64.. {
+        memory.write(offset, &count.to_le_bytes());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A client over shared memory whose key is revoked is killed: nothing else takes its mapping.
+#[test]
+fn a_revoked_key_ends_the_process_that_has_memory_mapped() {
+    let f = Fixture::new(&all_keys());
+    let unix = |address: &&Address| address.provider() == ProviderKind::Shm;
+    let Some(Address::Unix(socket)) = f.server.addresses().iter().find(unix) else { panic!("no socket") };
+    let mut client = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "writing_client"])
+        .env(SOCKET, socket)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The server's own user needs no key, and sees what the client writes.
+    let session = f.session(ProviderKind::Shm, None).unwrap();
+    let Reply::Attached(attached) = attach(&session, "scratch", false) else { panic!("not attached") };
+    let count = || {
+        let mut bytes = [0; 8];
+        session.read(place(&attached.arena, 0), &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    while count() < 10 {
+        assert!(client.try_wait().unwrap().is_none(), "the client writes");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    write(&f.dir, &[line("writer", 1, "home", "rw")]);
+    assert_eq!(f.server.reload_keys().unwrap(), Some(1));
+    let ended = Instant::now() + Duration::from_secs(10);
+    let status = loop {
+        match client.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() > ended => {
+                client.kill().unwrap();
+                panic!("the client goes on with the memory");
+            }
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert_eq!(status.signal(), Some(9), "{status}");
+    let last = count();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(count(), last);
 }
 
 /// A client that says all that the protocol can say, as root of its machine would.
