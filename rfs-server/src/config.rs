@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Sessions at a time of one key, by default: together they make the server use less than 64 MiB.
-pub const DEFAULT_SESSIONS_PER_KEY: usize = 12;
+pub const DEFAULT_SESSIONS_PER_KEY: usize = 16;
 
 /// How long a client that is not heard of keeps its session.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
