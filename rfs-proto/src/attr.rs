@@ -92,6 +92,10 @@ bitflags::bitflags! {
         /// In a reply to a session that keeps: it may keep these attributes, and pages read after it, until they are recalled.
         /// Not in a record.
         const KEEP = 4;
+        /// In the reply to an open to write: other sessions have the file open, and the session
+        /// sends [`Request::DropPages`](crate::Request::DropPages) after each write until its last
+        /// close. Not in a record.
+        const SHARED = 8;
     }
 }
 

@@ -451,6 +451,20 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         inos: &'a [u8],
     },
+    /// The session keeps pages of an inode that it has open, and has lost the right to: from now on
+    /// they are recalled again. The server ignores a session that does not keep. → `Done`
+    HoldPages {
+        /// Inode.
+        ino: u64,
+    },
+    /// The session has written to an inode that it has open. Every other session that keeps pages
+    /// of it drops them ([`Recall::Written`]) before the reply. EBADF if the asker does not have it
+    /// open to write. → `Attr`, without [`Marks::SHARED`](crate::Marks::SHARED) if no other session
+    /// has the inode open; then the session sends this no more until it opens the inode again.
+    DropPages {
+        /// Inode.
+        ino: u64,
+    },
 }
 
 impl Request<'_> {
@@ -635,6 +649,13 @@ pub enum Recall {
         /// Inode.
         ino: u64,
     },
+    /// The pages of an inode that the session has open: another session has written to it. The
+    /// session drops them all before it acknowledges, and sends [`Request::HoldPages`] before it
+    /// keeps pages of the inode again.
+    Written {
+        /// Inode.
+        ino: u64,
+    },
 }
 
 /// What was copied.
@@ -757,9 +778,19 @@ impl Recall {
             | Recall::Pages { .. }
             | Recall::Owner { .. }
             | Recall::Unlinked { .. }
+            | Recall::Written { .. }
             | Recall::Layout { .. }
             | Recall::Locks { .. } => false,
             Recall::All => true,
+        }
+    }
+
+    /// True if pages of an inode go with it.
+    pub fn concerns_pages(&self, inode: u64) -> bool {
+        match self {
+            Recall::Pages { ino } | Recall::Written { ino } => *ino == inode,
+            Recall::All => true,
+            _ => false,
         }
     }
 
@@ -772,6 +803,7 @@ impl Recall {
             | Recall::Pages { ino }
             | Recall::Owner { ino }
             | Recall::Unlinked { ino }
+            | Recall::Written { ino }
             | Recall::Layout { ino, .. } => Some(*ino),
             Recall::All | Recall::Locks { .. } => None,
         }

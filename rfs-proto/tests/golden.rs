@@ -57,8 +57,8 @@ fn every_variant_is_here() {
         firsts
     };
     let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(request_numbers, (0..42).collect::<Vec<u8>>());
-    assert_eq!(decode_request(&[42]), Err(DecodeError::Malformed));
+    assert_eq!(request_numbers, (0..44).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[44]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
     assert_eq!(reply_numbers, (0..22).collect::<Vec<u8>>());
     assert_eq!(decode_reply(&[22]), Err(DecodeError::Malformed));

@@ -165,6 +165,7 @@ fn recall() -> impl Strategy<Value = Recall> {
         number().prop_map(|ino| Recall::Owner { ino }),
         number().prop_map(|ino| Recall::Locks { ino }),
         number().prop_map(|ino| Recall::Unlinked { ino }),
+        number().prop_map(|ino| Recall::Written { ino }),
         (number(), number()).prop_map(|(ino, generation)| Recall::Layout { ino, generation }),
         Just(Recall::All),
     ]
@@ -290,6 +291,8 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::ReturnNames { ino },
         Request::ConfirmLocks { ino },
         Request::Forget { inos: target },
+        Request::HoldPages { ino },
+        Request::DropPages { ino },
     ]
 }
 

@@ -19,6 +19,8 @@ pub enum Part {
     /// Its number: the session was told of the inode while it had a name, and may use the number
     /// until it says otherwise.
     Number,
+    /// Its pages, by a session that has it open. They stay when the attributes alone are recalled.
+    Pages,
 }
 
 impl Part {
@@ -28,6 +30,7 @@ impl Part {
             Part::Names => 2,
             Part::Owner => 4,
             Part::Number => 8,
+            Part::Pages => 16,
         }
     }
 
@@ -35,7 +38,7 @@ impl Part {
     fn with(self) -> u64 {
         match self {
             Part::Attr => Part::Attr.bit() | Part::Owner.bit(),
-            Part::Names | Part::Owner | Part::Number => self.bit(),
+            Part::Names | Part::Owner | Part::Number | Part::Pages => self.bit(),
         }
     }
 
@@ -43,7 +46,7 @@ impl Part {
     fn lost(self) -> u64 {
         match self {
             Part::Owner => Part::Attr.bit() | Part::Owner.bit(),
-            Part::Names | Part::Attr | Part::Number => self.bit(),
+            Part::Names | Part::Attr | Part::Number | Part::Pages => self.bit(),
         }
     }
 }
@@ -166,6 +169,20 @@ impl Keepers {
         taken
     }
 
+    /// Takes the attributes and the pages of an inode from all sessions but one. Returns the
+    /// sessions that had either.
+    pub fn take_contents(&mut self, ino: u64, but: u64) -> Vec<u64> {
+        let mut taken = Vec::new();
+        self.change(ino, but, |keeper| {
+            if keeper.keeps(Part::Attr) || keeper.keeps(Part::Pages) {
+                keeper.remove(Part::Attr);
+                keeper.remove(Part::Pages);
+                taken.push(keeper.session());
+            }
+        });
+        taken
+    }
+
     /// A session keeps a part of an inode no longer. Returns true if it did.
     pub fn take_from(&mut self, session: u64, ino: u64, part: Part) -> bool {
         let Entry::Occupied(mut entry) = self.0.entry(ino) else { return false };
@@ -251,6 +268,7 @@ mod tests {
     enum Step {
         Add(u64, u64, Part),
         Take(u64, Part, u64),
+        TakeContents(u64, u64),
         TakeFrom(u64, u64, Part),
         NameChanged(u64, u64),
         Forget(u64),
@@ -259,10 +277,14 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let part = || prop_oneof![Just(Part::Attr), Just(Part::Names), Just(Part::Owner), Just(Part::Number)];
+        let part = || {
+            let parts = [Part::Attr, Part::Names, Part::Owner, Part::Number, Part::Pages];
+            (0..parts.len()).prop_map(move |at| parts[at])
+        };
         prop_oneof![
             8 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::Add(s, i, p)),
             4 => (1..4u64, part(), 1..5u64).prop_map(|(i, p, s)| Step::Take(i, p, s)),
+            2 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::TakeContents(i, s)),
             2 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::TakeFrom(s, i, p)),
             4 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::NameChanged(i, s)),
             1 => (1..4u64).prop_map(Step::Forget),
@@ -271,8 +293,9 @@ mod tests {
         ]
     }
 
-    /// A session, and whether it keeps attributes, names and the owner, and may use the number.
-    type Row = (u64, bool, bool, bool, bool);
+    /// A session, and whether it keeps attributes, names and the owner, may use the number, and
+    /// keeps pages.
+    type Row = (u64, bool, bool, bool, bool, bool);
 
     proptest! {
         /// Against a plain table of who keeps which part of what, in order of arrival.
@@ -286,7 +309,7 @@ mod tests {
                         keepers.add(session, ino, part);
                         let list = table.entry(ino).or_default();
                         let at = list.iter().position(|keeper| keeper.0 == session).unwrap_or_else(|| {
-                            list.push((session, false, false, false, false));
+                            list.push((session, false, false, false, false, false));
                             list.len() - 1
                         });
                         match part {
@@ -294,6 +317,7 @@ mod tests {
                             Part::Names => list[at].2 = true,
                             Part::Owner => list[at].3 = true,
                             Part::Number => list[at].4 = true,
+                            Part::Pages => list[at].5 = true,
                         }
                     }
                     Step::Take(ino, part, but) => {
@@ -307,10 +331,19 @@ mod tests {
                                     std::mem::take(&mut keeper.3)
                                 }
                                 Part::Number => std::mem::take(&mut keeper.4),
+                                Part::Pages => std::mem::take(&mut keeper.5),
                             };
                             expected.extend(had.then_some(keeper.0));
                         }
                         prop_assert_eq!(keepers.take(ino, part, but), expected);
+                    }
+                    Step::TakeContents(ino, but) => {
+                        let mut expected = Vec::new();
+                        for keeper in table.entry(ino).or_default().iter_mut().filter(|keeper| keeper.0 != but) {
+                            let had = [std::mem::take(&mut keeper.1), std::mem::take(&mut keeper.5)];
+                            expected.extend(had.contains(&true).then_some(keeper.0));
+                        }
+                        prop_assert_eq!(keepers.take_contents(ino, but), expected);
                     }
                     Step::TakeFrom(session, ino, part) => {
                         let list = table.entry(ino).or_default();
@@ -322,6 +355,7 @@ mod tests {
                                 std::mem::take(&mut keeper.3)
                             }
                             Part::Number => std::mem::take(&mut keeper.4),
+                            Part::Pages => std::mem::take(&mut keeper.5),
                         });
                         prop_assert_eq!(keepers.take_from(session, ino, part), had);
                     }
@@ -348,7 +382,7 @@ mod tests {
                         table.values_mut().for_each(|list| list.retain(|keeper| keeper.0 != session));
                     }
                 }
-                table.values_mut().for_each(|list| list.retain(|keeper| keeper.1 || keeper.2 || keeper.3 || keeper.4));
+                table.values_mut().for_each(|list| list.retain(|k| k.1 || k.2 || k.3 || k.4 || k.5));
                 table.retain(|_, list| !list.is_empty());
                 prop_assert!(keepers.0.len() == table.len(), "what nobody keeps costs nothing");
             }

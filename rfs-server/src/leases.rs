@@ -70,6 +70,11 @@ impl Leases {
         self.holders(ino).iter().any(|holder| holder.writes && holder.session != session)
     }
 
+    /// True if another session has the inode open.
+    pub fn another_has(&self, session: u64, ino: u64) -> bool {
+        self.holders(ino).iter().any(|holder| holder.session != session)
+    }
+
     /// Takes one open back. `None` if there is none.
     pub fn close(&mut self, session: u64, ino: u64) -> Option<Closed> {
         let holders = self.by_ino.get_mut(&ino)?;
@@ -148,6 +153,7 @@ mod tests {
         assert_eq!(leases.others(1, 7), [2]);
         assert_eq!(leases.others(3, 7), [1, 2]);
         assert_eq!(leases.others(1, 8), []);
+        assert!(leases.another_has(1, 7) && !leases.another_has(1, 8));
         assert_eq!(leases.close(3, 7), None);
         assert_eq!(leases.close(1, 7), MORE);
         assert!(leases.holds(1, 7));

@@ -76,6 +76,7 @@ impl<A> Queue<A> {
                     | Recall::Pages { .. }
                     | Recall::Owner { .. }
                     | Recall::Unlinked { .. }
+                    | Recall::Written { .. }
                     | Recall::Layout { .. }
                     | Recall::Locks { .. }
                     | Recall::All => 0,

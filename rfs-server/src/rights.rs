@@ -90,6 +90,8 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::TestLock { .. }
         | Request::LookupAhead { .. }
         | Request::Forget { .. }
+        | Request::HoldPages { .. }
+        | Request::DropPages { .. }
         | Request::Recalls { .. } => false,
     }
 }

@@ -268,6 +268,7 @@ impl Space {
             | Recall::Pages { .. }
             | Recall::Owner { .. }
             | Recall::Unlinked { .. }
+            | Recall::Written { .. }
             | Recall::Locks { .. } => {}
         }
     }

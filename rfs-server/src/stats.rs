@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 /// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 42] = [
+const NAMES: [&str; 44] = [
     "attach",
     "lookup",
     "getattr",
@@ -51,6 +51,8 @@ const NAMES: [&str; 42] = [
     "returnnames",
     "confirmlocks",
     "forget",
+    "holdpages",
+    "droppages",
 ];
 
 /// Those of them that are made for data, as many as there is of it.
@@ -156,6 +158,8 @@ fn index(request: &Request<'_>) -> usize {
         Request::ReturnNames { .. } => 39,
         Request::ConfirmLocks { .. } => 40,
         Request::Forget { .. } => 41,
+        Request::HoldPages { .. } => 42,
+        Request::DropPages { .. } => 43,
     }
 }
 

@@ -96,6 +96,8 @@ faults! {
             "clients that cache a name get no recall when it changes"
         AttrNotRecalled "attr-not-recalled"
             "clients that cache attributes get no recall when they change"
+        WriteNotRecalled "write-not-recalled"
+            "a write is not recalled from sessions that keep pages of the file"
         OwnerIgnored "owner-ignored"
             "an operation only for the owner is done though the owner has changed"
         OwnerNotRecalled "owner-not-recalled"

@@ -23,6 +23,7 @@ use super::{
     later::Started,
     layout::LayoutCache,
     orphans::Orphans,
+    sharing::{PageHold, Shared, Sharing},
     size::{KnownSize, LayoutId, LookStart, RecallEpoch},
 };
 
@@ -53,7 +54,7 @@ pub(crate) struct Told {
 }
 
 pub(crate) fn told_of(attr: &Attr) -> Told {
-    let marks = attr.marks - Marks::KEEP;
+    let marks = attr.marks - Marks::KEEP - Marks::SHARED;
     Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks }
 }
 
@@ -125,6 +126,10 @@ pub(crate) struct Inode {
     pub(crate) lease: Mutex<Lease>,
     /// Whether the caller's pages are good.
     pub(crate) pages: PageState,
+    /// Whether the server recalls the caller's pages while the file is open.
+    pub(crate) hold: PageHold,
+    /// Others had the file open when it was opened here to write.
+    pub(crate) shared: Shared,
     /// Whether the caller's listing of a directory is right.
     pub(crate) listing: Mutex<Listing>,
     /// Whether a directory is used here.
@@ -166,6 +171,8 @@ impl Inode {
             pages_as_of: Mutex::default(),
             lease: Mutex::default(),
             pages: PageState::default(),
+            hold: PageHold::default(),
+            shared: Shared::default(),
             listing: Mutex::default(),
             interest: Interest::default(),
             told: Mutex::default(),
@@ -286,6 +293,7 @@ pub(crate) struct InodeTable {
     /// Whether the server is known to recall layouts from this client.
     recalls: RecallEpoch,
     orphans: Orphans,
+    sharing: Sharing,
 }
 
 impl InodeTable {
@@ -371,6 +379,11 @@ impl InodeTable {
     /// Returns the epoch in which the server recalls layouts from this client.
     pub(crate) fn recalls(&self) -> &RecallEpoch {
         &self.recalls
+    }
+
+    /// How many inodes are shared with other mounts.
+    pub(crate) fn sharing(&self) -> &Sharing {
+        &self.sharing
     }
 
     /// A release is begun with.

@@ -41,6 +41,7 @@ mod remote;
 mod renewal;
 mod repeatable;
 mod returning;
+mod sharing;
 mod size;
 mod space;
 #[cfg(test)]

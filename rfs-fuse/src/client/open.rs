@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use rdmabox::RequestError;
-use rfs_proto::{Attr, Errno, Opened, Reply, Request};
+use rfs_proto::{Attr, Errno, Marks, Opened, Reply, Request};
 
 use super::{
     Client, ClientError, Creator,
@@ -154,7 +154,9 @@ impl Client {
         Asked { since, look, voids }: Asked,
         write: bool,
     ) -> Result<Attr, ClientError> {
-        let Opened { attr, layout } = opened;
+        let Opened { mut attr, layout } = opened;
+        let shared = attr.marks.contains(Marks::SHARED);
+        attr.marks -= Marks::SHARED;
         if let Err(why) = validate(&layout, self.arena.len) {
             // The server counts an open that nobody here has.
             self.call_done(&Request::Close { ino: attr.ino }).ok();
@@ -165,6 +167,9 @@ impl Client {
             let mut at_server = inode.at_server.lock();
             at_server.opens += 1;
             at_server.to_write |= write;
+        }
+        if shared {
+            inode.shared.begin(self.inodes.sharing());
         }
         self.answered(since, inode, &attr);
         if opens.local == 0 || inode.layout.read().era() != look.era {
@@ -203,6 +208,8 @@ impl Client {
             // No read or write is under way any more when the server may give the space to others.
             let _alone = inode.alone();
             inode.open.store(false, Ordering::Release);
+            inode.hold.end(self.inodes.sharing());
+            inode.shared.end(self.inodes.sharing());
             inode.layout.write().clear(0);
             outcome = outcome.and(self.tell_access(&inode));
             let opens = std::mem::take(&mut *inode.at_server.lock()).opens;

@@ -30,6 +30,7 @@ use super::{
     layout::{LayoutCache, validate},
     orphans::ANNOUNCEMENT,
     returning::Renew,
+    sharing::Sharing,
 };
 
 /// What is renewed.
@@ -70,7 +71,7 @@ impl Renewal {
         for ino in self.inodes.numbers() {
             let Some(inode) = self.inodes.get(ino) else { continue };
             locks += inode.sever_locks(era);
-            match open_again(remote, &inode, attached.arena.len, era) {
+            match open_again(remote, &inode, self.inodes.sharing(), (attached.arena.len, era)) {
                 Ok(true) => files += 1,
                 Ok(false) => {}
                 Err(ClientError::Request(e @ (RequestError::Disconnected | RequestError::Timeout(_)))) => {
@@ -130,7 +131,12 @@ fn call_announcement(remote: &dyn Remote) -> Result<(), RequestError> {
 }
 
 /// Opens an inode at the server that is open here. False if it is not.
-fn open_again(remote: &dyn Remote, inode: &Inode, arena: u64, era: u32) -> Result<bool, ClientError> {
+fn open_again(
+    remote: &dyn Remote,
+    inode: &Inode,
+    sharing: &Sharing,
+    (arena, era): (u64, u32),
+) -> Result<bool, ClientError> {
     let at_server = *inode.at_server.lock();
     if at_server.opens == 0 {
         return Ok(false);
@@ -152,6 +158,10 @@ fn open_again(remote: &dyn Remote, inode: &Inode, arena: u64, era: u32) -> Resul
         return Ok(false);
     }
     inode.set_slot(attr.slot);
+    if at_server.to_write {
+        // Others may have had it open before, and open it again later.
+        inode.shared.begin(sharing);
+    }
     // If it was recalled already it is fetched again by who needs it.
     inode.layout.write().renew(LayoutCache::of(&layout, era));
     inode.size.lock().distrust();

@@ -30,6 +30,8 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::ReturnNames { .. }
         | Request::ConfirmLocks { .. }
         | Request::Forget { .. }
+        | Request::HoldPages { .. }
+        | Request::DropPages { .. }
         | Request::Detach => true,
         Request::SetAttr { .. }
         | Request::Mknod { .. }

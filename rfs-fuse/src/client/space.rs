@@ -189,6 +189,7 @@ impl Client {
                 | Recall::Pages { .. }
                 | Recall::Owner { .. }
                 | Recall::Unlinked { .. }
+                | Recall::Written { .. }
                 | Recall::Locks { .. } => {}
             }
         }

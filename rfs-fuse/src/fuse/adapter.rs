@@ -16,7 +16,8 @@ use std::{
 };
 
 use fuser::{
-    Errno, FileHandle, INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, TimeOrNow, WriteFlags,
+    Errno, FileHandle, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, TimeOrNow,
+    WriteFlags,
 };
 use rfs_proto::{BLOCK, FallocateFlags, LockKind, MAX_NAME, Owner, SetAttr};
 use rustix::fs::OFlags;
@@ -32,6 +33,7 @@ use super::{
     pages::{Dropped, Pages},
     process,
     recalls::Recalls,
+    remote_pages::RemotePages,
     reply,
     retries::Retries,
     session::{
@@ -71,6 +73,10 @@ pub struct Adapter {
     complained: Arc<AtomicBool>,
     losses: Arc<Losses>,
     recalls: Recalls,
+    remote_pages: Arc<RemotePages>,
+    /// This kernel maps files that it reads and writes around its pages. Older ones would refuse to
+    /// share memory that is mapped, so that files of several mounts go through pages there.
+    maps_around: bool,
 }
 
 impl Adapter {
@@ -86,6 +92,8 @@ impl Adapter {
             retries: Retries::default(),
             complained: Arc::default(),
             losses: Arc::default(),
+            remote_pages: Arc::new(RemotePages::new(client.clone())),
+            maps_around: false,
             client,
             lifetimes: Lifetimes::new(&settings),
             settings,
@@ -138,6 +146,7 @@ impl Filesystem for Adapter {
     fn init(&mut self, config: &mut KernelConfig) {
         self.settings.negotiate(config);
         self.settings.negotiate_names(config);
+        self.maps_around = config.capabilities().contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         let version = config.kernel_abi();
         self.kernel.speaks((version.0, version.1));
     }
@@ -323,7 +332,7 @@ impl Filesystem for Adapter {
         match self.open_file(ino.0, is_to_write(flags.0), request.pid()) {
             Ok(attr) => {
                 self.retries.arrived(request.pid());
-                let (handle, how) = self.new_handle(&self.client.telling(), since, ino.0, flags.0);
+                let (handle, how) = self.new_handle(&self.client.telling(), since, &attr, flags.0);
                 self.note_access(&attr, flags.0, how);
                 reply.opened(handle, how);
             }
@@ -361,7 +370,7 @@ impl Filesystem for Adapter {
                 self.retries.arrived(asked.thread);
                 self.changed(parent.0, request.pid());
                 let telling = self.client.telling();
-                let opened = self.new_handle(&telling, asked.since, attr.ino, flags);
+                let opened = self.new_handle(&telling, asked.since, &attr, flags);
                 self.lifetimes.created(&self.client, &telling, &asked, &attr, opened, reply);
             }
             Ok(None) if exclusive => reply.error(Errno::EEXIST),
@@ -375,7 +384,7 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         (offset, size): (u64, u32),
@@ -384,8 +393,13 @@ impl Filesystem for Adapter {
     ) {
         if !is_o_direct(flags) {
             self.handles.reads_into_pages(ino.0, (offset, size.into()));
+            if self.client.is_contested(ino.0) {
+                self.handles.reads_late(ino.0, request.unique(), (offset, size.into()));
+            }
         }
-        if let Err(e) = self.client.check_locks(ino.0, handle.0) {
+        if let Err(e) =
+            self.client.check_locks(ino.0, handle.0).and_then(|()| self.before_pages_are_kept(ino.0))
+        {
             return reply.error(self.errno("read", &e));
         }
         let complained = Arc::clone(&self.complained);
@@ -426,7 +440,14 @@ impl Filesystem for Adapter {
         let handle = Handle(handle.0);
         // What comes from the page cache was changed in mapped memory, at a place that is meant.
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let direct = !from_cache && (self.settings.direct_io || handle.is_for_append());
+        let direct = !from_cache && (self.settings.direct_io || handle.is_without_pages());
+        let through_pages = !from_cache && !handle.is_without_pages();
+        if through_pages && let Err(e) = self.before_pages_are_kept(ino.0) {
+            return reply.error(self.errno("write", &e));
+        }
+        // What was changed in mapped memory others need not see.
+        let shared = !from_cache && self.client.is_shared(ino.0);
+        let contested = through_pages && self.client.is_contested(ino.0);
         let appends = !from_cache
             && handle.is_for_append()
             && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
@@ -435,8 +456,10 @@ impl Filesystem for Adapter {
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         // What only places bytes: there are no pages to drop (all of a mount without pages is without them), nobody's rights to take, and an error is the
         // caller's to hear of.
-        let only_places = !(from_cache || unprivileged || handle.is_for_append() || self.settings.writeback);
+        let drops_pages = handle.is_for_append() || (handle.is_without_pages() && !self.settings.direct_io);
+        let only_places = !(from_cache || unprivileged || drops_pages || self.settings.writeback);
         if only_places
+            && !contested
             && self.client.is_for_later(data.len())
             && !(direct && self.may_have_capability(ino.0))
             && let Some(write) =
@@ -444,15 +467,16 @@ impl Filesystem for Adapter {
         {
             let complained = Arc::clone(&self.complained);
             let around = is_o_direct(flags).then(|| (Arc::clone(&self.handles), Arc::clone(&self.pages)));
+            let answer = self.answer_to_write(ino.0, shared);
             return write.start(move |written| match (written, around) {
                 (Ok(()), Some((handles, pages)))
                     if handles.wrote_around_pages(ino.0, handle, (offset, len.into())) =>
                 {
                     pages.drop_and_answer(Dropped::range(ino.0, (offset, len.into())), move || {
-                        reply.written(len)
+                        answer(reply, len)
                     });
                 }
-                (Ok(()), _) => reply.written(len),
+                (Ok(()), _) => answer(reply, len),
                 (Err(e), _) => reply.error(answers::errno(&complained, "write", &e)),
             });
         }
@@ -473,10 +497,11 @@ impl Filesystem for Adapter {
             let by = unprivileged.then_some(request);
             written = written.and_then(|at| self.drop_privileges(ino.0, by).map(|()| at));
         }
+        let answer = self.answer_to_write(ino.0, shared);
         match written {
             // A page that was read meanwhile may lack these bytes.
             Ok(at) if direct && self.handles.are_cached(ino.0) => {
-                self.pages.drop_then(Dropped::tail(ino.0, at.min(offset)), move || reply.written(len));
+                self.pages.drop_then(Dropped::tail(ino.0, at.min(offset)), move || answer(reply, len));
             }
             Ok(_)
                 if !from_cache
@@ -484,9 +509,19 @@ impl Filesystem for Adapter {
                     && self.handles.wrote_around_pages(ino.0, handle, (offset, len.into())) =>
             {
                 let range = Dropped::range(ino.0, (offset, len.into()));
-                self.pages.drop_and_answer(range, move || reply.written(len));
+                self.pages.drop_and_answer(range, move || answer(reply, len));
             }
-            Ok(_) => reply.written(len),
+            // Another mount's write may have had pages dropped that this one has changed, and they
+            // may have been read again before the bytes were in place.
+            Ok(_)
+                if through_pages
+                    && self.client.is_contested(ino.0)
+                    && let Some(range) =
+                        self.handles.read_after(ino.0, request.unique(), (offset, len.into())) =>
+            {
+                self.pages.drop_then(Dropped::range(ino.0, range), move || answer(reply, len));
+            }
+            Ok(_) => answer(reply, len),
             Err(e) => {
                 if from_cache {
                     self.losses.add((ino.0, offset, len), &e);

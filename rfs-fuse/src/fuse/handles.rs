@@ -2,13 +2,13 @@
 //! have been filled beside a write with O_DIRECT.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use parking_lot::Mutex;
 
-use super::page_ranges::PageRanges;
+use super::page_ranges::{PAGE, PageRanges};
 
 /// Opened with O_APPEND.
 const APPEND: u64 = 1;
@@ -39,6 +39,11 @@ impl Handle {
     pub(super) fn is_for_append(self) -> bool {
         self.0 & APPEND != 0
     }
+
+    /// True if the kernel reads and writes around its pages.
+    pub(super) fn is_without_pages(self) -> bool {
+        self.0 & DIRECT != 0
+    }
 }
 
 /// An inode that is open through the kernel's pages.
@@ -48,7 +53,14 @@ struct Cached {
     count: u32,
     /// Pages that were read while a file with O_DIRECT was open, and not dropped since.
     read: PageRanges,
+    /// The last reads of a file of which pages are recalled: the number of the request, and the
+    /// range.
+    late: VecDeque<(u64, (u64, u64))>,
 }
+
+/// So many reads are remembered of each file of which pages are recalled: far more than the kernel
+/// sends while one write is under way.
+const MAX_LATE: usize = 1024;
 
 /// All open files.
 #[derive(Debug, Default)]
@@ -123,6 +135,31 @@ impl Handles {
         }
     }
 
+    /// Notes a read of a file of which pages are recalled: the number of the request, and the
+    /// range.
+    pub(super) fn reads_late(&self, ino: u64, unique: u64, range: (u64, u64)) {
+        if let Some(open) = self.cached.lock().get_mut(&ino) {
+            if open.late.len() == MAX_LATE {
+                open.late.pop_front();
+            }
+            open.late.push_back((unique, range));
+        }
+    }
+
+    /// A range has been written through the kernel's pages, by the request of this number. Returns
+    /// a range that covers those pages of it that were dropped after the kernel had changed them,
+    /// and read again after that: they may lack the bytes. The kernel does not hold them locked for
+    /// the write.
+    pub(super) fn read_after(&self, ino: u64, unique: u64, (from, len): (u64, u64)) -> Option<(u64, u64)> {
+        let cached = self.cached.lock();
+        let end = from.saturating_add(len).next_multiple_of(PAGE);
+        let from = from - from % PAGE;
+        let late = cached.get(&ino)?.late.iter().filter(|(number, _)| *number > unique);
+        let both = late.map(|(_, range)| (range.0.max(from), range.0.saturating_add(range.1).min(end)));
+        let covered = both.filter(|(from, end)| from < end).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
+        Some((covered.0, covered.1 - covered.0))
+    }
+
     /// True if somebody has the inode open through the kernel's pages.
     pub(super) fn are_cached(&self, ino: u64) -> bool {
         self.cached.lock().contains_key(&ino)
@@ -169,5 +206,22 @@ mod tests {
         assert!(handles.wrote_around_pages(5, cached, (8192, 512)));
         handles.close(5, cached);
         assert!(!handles.wrote_around_pages(5, cached, (8192, 512)));
+    }
+
+    #[test]
+    fn a_read_behind_a_write_is_found() {
+        let handles = Handles::default();
+        let file = handles.open(5, OpenedAs::default());
+        handles.reads_late(5, 8, (0, 4 * PAGE));
+        assert_eq!(handles.read_after(5, 10, (100, 8)), None, "before the write");
+        handles.reads_late(5, 12, (PAGE, 4 * PAGE));
+        handles.reads_late(6, 14, (0, PAGE));
+        assert_eq!(handles.read_after(5, 10, (100, 8)), None, "another page");
+        assert_eq!(handles.read_after(5, 10, (100, 2 * PAGE)), Some((PAGE, 2 * PAGE)));
+        assert_eq!(handles.read_after(5, 12, (100, 2 * PAGE)), None);
+        (0..MAX_LATE as u64).for_each(|number| handles.reads_late(5, 20 + number, (0, PAGE)));
+        assert_eq!(handles.cached.lock()[&5].late.len(), MAX_LATE);
+        handles.close(5, file);
+        assert_eq!(handles.read_after(5, 10, (0, PAGE)), None);
     }
 }

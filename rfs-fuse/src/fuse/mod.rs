@@ -21,6 +21,7 @@ mod pages;
 mod placement;
 mod process;
 mod recalls;
+mod remote_pages;
 mod reply;
 mod retries;
 mod session;

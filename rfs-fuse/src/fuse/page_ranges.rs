@@ -11,7 +11,7 @@
 use smallvec::SmallVec;
 
 /// Bytes of a page.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// More ranges become one that covers them.
 const MAX_RANGES: usize = 32;
 

@@ -32,6 +32,9 @@ use crate::client::{Client, Keeper, UnderWay};
 const GRACE: Duration = Duration::from_millis(50);
 /// So long a confirmation that locks are held is waited for.
 const CONFIRMATION: Duration = Duration::from_secs(2);
+/// Pages that a write of another mount makes old are waited for that long. Nothing is known that
+/// would keep them: two mounts do not wait for each other in that.
+const WRITTEN: Duration = Duration::from_secs(5);
 /// Pauses until an inode that the kernel was told of is known there.
 const PAUSE: Duration = Duration::from_micros(50);
 /// So often. A second in all, far longer than a reply takes to be read.
@@ -92,6 +95,16 @@ impl Job {
 
     fn confirms_locks(&self) -> bool {
         matches!(self.recall, Recall::Locks { .. })
+    }
+
+    /// The kernel seldom holds a lock for which this waits over a change of the file.
+    fn drops_pages(&self) -> bool {
+        matches!(self.recall, Recall::Pages { .. })
+    }
+
+    /// Another mount's write returns when this is dropped, and reads go by it.
+    fn is_of_a_write(&self) -> bool {
+        matches!(self.recall, Recall::Written { .. })
     }
 }
 
@@ -220,8 +233,9 @@ impl Keeper for Asking {
         }
         self.0.queue.lock().jobs.extend(jobs.iter().cloned());
         let (mut ended, mut since) = (None, Instant::now());
-        let (began, confirms) = (since, jobs.iter().any(|job| job.confirms_locks()));
-        let at_most = |under_way: &UnderWay| (under_way.count() > 0 || confirms).then_some(GRACE);
+        let began = since;
+        let patient = jobs.iter().any(|job| job.confirms_locks() || job.is_of_a_write());
+        let at_most = |under_way: &UnderWay| (under_way.count() > 0 || patient).then_some(GRACE);
         self.0.client.changes().wait_until(at_most, |under_way| {
             self.0.employ();
             if ended.replace(under_way.ended()) != Some(under_way.ended()) {
@@ -230,12 +244,15 @@ impl Keeper for Asking {
             let none_ends = under_way.count() > 0 && since.elapsed() >= GRACE;
             let over = |job: &Arc<Job>| {
                 job.state.load(Ordering::Acquire) == DONE
-                    || job.locks.iter().any(|ino| under_way.changes(*ino))
+                    || !job.is_of_a_write()
+                        && (!job.drops_pages() || began.elapsed() >= GRACE)
+                        && job.locks.iter().any(|ino| under_way.changes(*ino))
             };
             // A confirmation waits for session threads, and they may wait for other mounts.
-            let enough = |job: &Arc<Job>| match job.confirms_locks() {
-                true => began.elapsed() >= CONFIRMATION,
-                false => none_ends,
+            let enough = |job: &Arc<Job>| match (job.confirms_locks(), job.is_of_a_write()) {
+                (true, _) => began.elapsed() >= CONFIRMATION,
+                (_, true) => began.elapsed() >= WRITTEN,
+                _ => none_ends,
             };
             self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(|job| over(job) || enough(job))
         });
@@ -348,7 +365,7 @@ impl Shared {
             Recall::Names { ino } => {
                 self.drop_inode(*ino, Part::PagesFrom(0)).and_then(|()| self.drop_names(*ino))
             }
-            Recall::Pages { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
+            Recall::Pages { ino } | Recall::Written { ino } => self.drop_inode(*ino, Part::PagesFrom(0)),
             Recall::Locks { ino } => {
                 self.await_releases(*ino);
                 Ok(())

@@ -214,6 +214,8 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             "29 10 0500000000000000 2c01000000000000",
             Request::Forget { inos: &[5, 0, 0, 0, 0, 0, 0, 0, 44, 1, 0, 0, 0, 0, 0, 0] },
         ),
+        ("2a ac02", Request::HoldPages { ino: 300 }),
+        ("2b 05", Request::DropPages { ino: 5 }),
     ]
 }
 
@@ -279,7 +281,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             })),
         ),
         (
-            "0e ac02 09 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02 06 05 07 05 08 ac02",
+            "0e ac02 0a 00 01 01 61 01 02 02 05 03 8020 04 05 05 ac02 06 05 07 05 08 ac02 09 05",
             Reply::Recalls(Recalls {
                 number: 300,
                 recalls: vec![
@@ -292,6 +294,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
                     Recall::Owner { ino: 5 },
                     Recall::Locks { ino: 5 },
                     Recall::Unlinked { ino: 300 },
+                    Recall::Written { ino: 5 },
                 ],
             }),
         ),

@@ -112,7 +112,11 @@ impl Meta<'_> {
             self.will_write(session, ino);
         }
         self.visit(session, ino)?;
-        Ok(Reply::Opened(Opened { attr: self.told(session, ino)?, layout: self.layout(ino, 0)? }))
+        let mut attr = self.told(session, ino)?;
+        if write {
+            self.mark_shared(session, &mut attr);
+        }
+        Ok(Reply::Opened(Opened { attr, layout: self.layout(ino, 0)? }))
     }
 
     fn close(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
@@ -122,6 +126,7 @@ impl Meta<'_> {
             journal.room.give_back(asker.told(), OPEN);
         }
         if closed.session_done {
+            self.pages_let_go(session, ino);
             self.lease_ended(session, ino, closed.all_done);
         }
         Ok(Reply::Done)

@@ -193,6 +193,7 @@ impl Meta<'_> {
         let given_up = map.punch(offset, to);
         let edges = if seeded(Fault::HoleKeepsEdges) { Vec::new() } else { map.pieces(offset, end) };
         self.give_up(session, ino, &given_up, &edges)?;
+        self.pages_written(session, ino);
         self.changed_by_server(session, ino, now)
     }
 
@@ -231,6 +232,7 @@ impl Meta<'_> {
         } else {
             self.table.raise_size(slot, end);
         }
+        self.pages_written(session, ino);
         self.changed_by_server(session, ino, now)
     }
 
@@ -281,6 +283,7 @@ impl Meta<'_> {
         }
         let slot = self.namespace.get(step.to.0)?.slot;
         self.table.raise_size(slot, step.to.1 + len);
+        self.pages_written(session, step.to.0);
         self.changed_by_server(session, step.to.0, now)?;
         Ok(Some(len))
     }

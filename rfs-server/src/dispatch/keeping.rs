@@ -48,6 +48,14 @@ impl<M: Mode> View<'_, M> {
         self.add_keeper(session, attr, part);
         if part == Some(Part::Attr) {
             attr.marks |= Marks::KEEP;
+            self.pages_held(session, attr.ino);
+        }
+    }
+
+    /// A session may keep pages of an inode, if it keeps anything and has the inode open.
+    pub(super) fn pages_held(&self, session: u64, ino: u64) {
+        if self.keeps(session) && self.leases(ino).holds(session, ino) {
+            self.keepers_of(ino).lock().add(session, ino, Part::Pages);
         }
     }
 
@@ -139,10 +147,47 @@ impl Meta<'_> {
 
     /// `session` changed an inode's bytes, or will.
     pub(super) fn pages_changed(&mut self, session: u64, ino: u64) {
-        for keeper in self.keepers(ino).take(ino, Part::Attr, session) {
+        for keeper in self.keepers(ino).take_contents(ino, session) {
             self.recall(keeper, Recall::Pages { ino });
         }
         self.await_open(session, |recall| recall.concerns(ino));
+    }
+
+    /// Has other sessions drop their pages of an inode for `session`, which has written to it.
+    /// Tells whether others have it open.
+    ///
+    /// # Errors
+    /// EBADF if the session does not have the inode open to write.
+    pub(super) fn drop_pages(&mut self, session: u64, ino: u64) -> Result<Attr, Errno> {
+        if !self.leases(ino).of(session, ino).1 {
+            return Err(Errno::EBADF);
+        }
+        self.pages_written(session, ino);
+        let mut attr = self.shown(session, ino)?;
+        self.mark_shared(session, &mut attr);
+        Ok(attr)
+    }
+
+    /// Marks the attributes of an inode that others have open, too.
+    pub(super) fn mark_shared(&self, session: u64, attr: &mut Attr) {
+        if self.leases(attr.ino).another_has(session, attr.ino) {
+            attr.marks |= Marks::SHARED;
+        }
+    }
+
+    /// `session` has changed an inode's bytes, which it has open to write: other sessions drop
+    /// their pages. The session waits also for those that are dropping pages for the sake of
+    /// another change.
+    pub(super) fn pages_written(&mut self, session: u64, ino: u64) {
+        for keeper in self.keepers(ino).take(ino, Part::Pages, session) {
+            self.recall(keeper, Recall::Written { ino });
+        }
+        self.await_open(session, |recall| recall.concerns_pages(ino));
+    }
+
+    /// `session` has an inode open no more: pages that it keeps are good until attributes are.
+    pub(super) fn pages_let_go(&mut self, session: u64, ino: u64) {
+        self.keepers(ino).take_from(session, ino, Part::Pages);
     }
 
     /// An inode is gone, through what `session` did.
@@ -219,6 +264,7 @@ impl Meta<'_> {
         let unsaid = match recall {
             Recall::Name { .. } | Recall::Names { .. } => seeded(Fault::NameNotRecalled),
             Recall::Attr { .. } | Recall::Pages { .. } => seeded(Fault::AttrNotRecalled),
+            Recall::Written { .. } => seeded(Fault::WriteNotRecalled),
             Recall::Owner { .. } => seeded(Fault::OwnerNotRecalled),
             Recall::Layout { .. } => seeded(Fault::LayoutNotRecalled),
             // A server that starts recalls that.

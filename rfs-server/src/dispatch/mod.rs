@@ -415,6 +415,13 @@ impl Dispatcher {
                 call.locked(&[ino], |meta| meta.names_returned(session, ino));
                 Ok(Reply::Done)
             }
+            Request::HoldPages { ino } => {
+                call.look(&[ino], |look| look.pages_held(session, ino));
+                Ok(Reply::Done)
+            }
+            Request::DropPages { ino } => {
+                call.locked(&[ino], |meta| meta.drop_pages(session, ino)).map(Reply::Attr)
+            }
             Request::Write { .. } | Request::Verify { .. } => call.answer_sums(session, request),
             Request::Open { .. }
             | Request::Close { .. }

@@ -110,6 +110,7 @@ impl Keeping {
         for inode in inodes.numbers().into_iter().filter_map(|ino| inodes.get(ino)) {
             inode.lease.lock().recalled(Instant::now());
             inode.pages.recalled();
+            inode.hold.recalled(inodes.sharing());
             inode.size.lock().distrust();
             inode.listing.lock().recalled();
         }
@@ -197,13 +198,37 @@ impl Telling<'_> {
         }
     }
 
-    /// A file that was asked for since then is opened as `handle`, through the pages of whoever is told. True if those that he has
-    /// are good; if not, he is to drop them.
-    pub fn opens_pages(&self, since: Since, ino: u64, handle: u64) -> bool {
+    /// Returns true if pages of a file with these attributes, which is open, may be kept although
+    /// others may write to it later: the server recalls them.
+    pub fn holds_pages(&self, attr: &Attr) -> bool {
+        let Some(inode) = self.client.inodes.get(attr.ino) else { return false };
+        self.client.keeping.is_on() && (attr.marks.contains(Marks::KEEP) || inode.lease.lock().is_kept())
+    }
+
+    /// Returns true if nothing is recalled from this client.
+    pub fn keeps_nothing(&self) -> bool {
+        !self.client.keeping.is_on()
+    }
+
+    /// Pages of an inode may have been recalled since.
+    pub(crate) fn loses_pages(&self, since: Since, ino: u64) -> bool {
+        self.recalled.pages(since.recalled, ino)
+    }
+
+    /// A file that was asked for since then is opened as `handle`, through the pages of the caller,
+    /// and `attr` came with that. Returns true if those that the caller has are good. If not, it
+    /// drops them.
+    pub fn opens_pages(&self, since: Since, attr: &Attr, handle: u64) -> bool {
+        let ino = attr.ino;
         let Some(inode) = self.client.inodes.get(ino) else { return false };
         let kept = self.client.keeping.is_on()
             && !self.recalled.attr(since.recalled, ino)
             && inode.lease.lock().is_kept();
+        if kept {
+            inode.hold.hold(self.client.inodes.sharing());
+        } else if self.holds_pages(attr) {
+            inode.hold.hold_later(self.client.inodes.sharing());
+        }
         inode.pages.opened(handle, kept)
     }
 
@@ -419,6 +444,14 @@ impl Client {
             let Some(ino) = recall.inode() else { continue };
             let (mut directories, mut ahead) = (self.keeping.directories.lock(), self.keeping.ahead.lock());
             ahead.of_inode(ino);
+            // The lease on attributes is not concerned.
+            if matches!(recall, Recall::Written { .. }) {
+                if let Some(inode) = self.inodes.get(ino) {
+                    inode.pages.recalled();
+                    inode.hold.recalled(self.inodes.sharing());
+                }
+                continue;
+            }
             // Its attributes and names are recalled apart.
             if matches!(recall, Recall::Unlinked { .. }) {
                 continue;
@@ -437,6 +470,7 @@ impl Client {
                 | Recall::Pages { .. }
                 | Recall::Owner { .. }
                 | Recall::Unlinked { .. }
+                | Recall::Written { .. }
                 | Recall::Layout { .. }
                 | Recall::Locks { .. }
                 | Recall::All => {}
@@ -445,6 +479,9 @@ impl Client {
             if let Some(inode) = self.inodes.get(ino) {
                 inode.lease.lock().recalled(Instant::now());
                 inode.pages.recalled();
+                if recall.concerns_pages(ino) {
+                    inode.hold.recalled(self.inodes.sharing());
+                }
                 inode.size.lock().distrust();
                 if !matches!(recall, Recall::Attr { .. } | Recall::Owner { .. }) {
                     inode.listing.lock().recalled();

@@ -60,6 +60,11 @@ impl Recalled {
         self.any(since, |recall| matches!(recall, Recall::All) || *recall == Recall::Names { ino: dir })
     }
 
+    /// Pages of an inode have been recalled since.
+    pub(crate) fn pages(&self, since: Moment, ino: u64) -> bool {
+        self.any(since, |recall| recall.concerns_pages(ino))
+    }
+
     /// The attributes of an inode have been recalled since.
     pub(crate) fn attr(&self, since: Moment, ino: u64) -> bool {
         self.any(since, |recall| recall.concerns(ino))

@@ -331,15 +331,23 @@ fn pages_are_good_under_a_lease() {
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
     let open = |handle| {
         let since = k.client.since();
-        k.client.open(ino, false).expect("opened");
-        k.client.telling().opens_pages(since, ino, handle)
+        let attr = k.client.open(ino, false).expect("opened");
+        k.client.telling().opens_pages(since, &attr, handle)
     };
     assert!(!open(4));
     k.client.used(ino, 4);
     assert!(open(8));
     k.recall(Recall::Pages { ino });
+    assert!(
+        k.client.lacks_hold(ino) && k.client.is_contested(ino),
+        "pages that it keeps would not be recalled"
+    );
     assert!(!open(12));
-    k.client.used(ino, 12);
+    assert!(!k.client.lacks_hold(ino) && k.client.is_contested(ino));
+    k.recall(Recall::Written { ino });
+    assert!(k.client.lacks_hold(ino));
+    assert!(!open(14));
+    k.client.used(ino, 14);
     assert!(open(16), "the open asked for a lease");
 }
 

@@ -3,7 +3,10 @@
 use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use fuser::{Errno, INodeNo};
@@ -15,7 +18,7 @@ use crate::{
     fuse::{
         kernel::Part,
         lifetimes::Asked,
-        session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr, Request},
+        session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request},
     },
 };
 
@@ -130,6 +133,32 @@ impl Adapter {
     pub(super) fn drop_attributes(&self, ino: u64) {
         if let Err(e) = self.kernel.drop_inode(ino, Part::Attributes) {
             log::warn!("cannot refresh the attributes of inode {ino}: {e}");
+        }
+    }
+
+    /// The kernel is about to keep pages of an inode, which have to be recalled when another mount
+    /// writes to it.
+    pub(super) fn before_pages_are_kept(&self, ino: u64) -> Result<(), ClientError> {
+        match self.client.lacks_hold(ino) && self.handles.are_cached(ino) {
+            true => self.client.hold_pages(ino),
+            false => Ok(()),
+        }
+    }
+
+    /// How a write to an inode is answered whose bytes are in place: at once, or if the inode is
+    /// `shared`, when other mounts have dropped their pages of it.
+    pub(super) fn answer_to_write(
+        &self,
+        ino: u64,
+        shared: bool,
+    ) -> impl FnOnce(ReplyWrite, u32) + Send + use<> {
+        let waits = shared.then(|| (Arc::clone(&self.remote_pages), Arc::clone(&self.complained)));
+        move |reply, len| match waits {
+            None => reply.written(len),
+            Some((pages, complained)) => pages.drop_then(ino, move |dropped| match dropped {
+                Ok(()) => reply.written(len),
+                Err(e) => reply.error(errno(&complained, "write", &e)),
+            }),
         }
     }
 

@@ -25,9 +25,10 @@ impl Adapter {
         &self,
         telling: &Telling<'_>,
         since: Since,
-        ino: u64,
+        attr: &Attr,
         flags: i32,
     ) -> (FileHandle, FopenFlags) {
+        let ino = attr.ino;
         let flags = OFlags::from_bits_retain(flags as u32);
         let o_direct = flags.contains(OFlags::DIRECT);
         if self.settings.writeback {
@@ -36,13 +37,15 @@ impl Adapter {
             return (FileHandle(handle.0), self.settings.open_flags());
         }
         let appends = flags.contains(OFlags::APPEND);
-        let direct = appends || self.settings.direct_io;
+        // Another mount may write to it, and hears of no pages of it that are kept from now on.
+        let shared = self.maps_around && !telling.keeps_nothing() && !telling.holds_pages(attr);
+        let direct = appends || shared || self.settings.direct_io;
         let handle = self.handles.open(ino, OpenedAs { appends, without_pages: direct, o_direct });
-        let how = match (appends, direct) {
+        let how = match (appends || shared, direct) {
             // Through the page cache the kernel would decide where an append goes, and cut it at page boundaries.
             (true, _) => FopenFlags::FOPEN_DIRECT_IO,
             (false, true) => FopenFlags::empty(),
-            (false, false) if telling.opens_pages(since, ino, handle.0) => FopenFlags::FOPEN_KEEP_CACHE,
+            (false, false) if telling.opens_pages(since, attr, handle.0) => FopenFlags::FOPEN_KEEP_CACHE,
             (false, false) => FopenFlags::empty(),
         };
         (FileHandle(handle.0), self.settings.open_flags() | how)

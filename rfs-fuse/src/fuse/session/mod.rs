@@ -33,6 +33,7 @@ pub struct Request {
     uid: u32,
     gid: u32,
     pid: u32,
+    unique: u64,
 }
 
 impl Request {
@@ -50,11 +51,17 @@ impl Request {
     pub fn pid(&self) -> u32 {
         self.pid
     }
+
+    /// The kernel's number of the request: greater than the numbers of all that it has queued
+    /// before.
+    pub fn unique(&self) -> u64 {
+        self.unique
+    }
 }
 
 impl From<&fuser::Request> for Request {
     fn from(request: &fuser::Request) -> Request {
-        Request { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+        Request { uid: request.uid(), gid: request.gid(), pid: request.pid(), unique: request.unique().0 }
     }
 }
 

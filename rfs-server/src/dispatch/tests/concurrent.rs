@@ -70,6 +70,7 @@ impl<'a> Hand<'a> {
                 | Recall::Pages { .. }
                 | Recall::Owner { .. }
                 | Recall::Layout { .. }
+                | Recall::Written { .. }
                 | Recall::Locks { .. } => {}
                 Recall::All => panic!("only a server that is started again recalls that"),
             }

@@ -169,7 +169,7 @@ impl<'a> Keeper<'a> {
                     self.attrs.remove(&ino);
                     self.owners.remove(&ino);
                 }
-                Recall::Layout { .. } | Recall::Locks { .. } => {}
+                Recall::Layout { .. } | Recall::Locks { .. } | Recall::Written { .. } => {}
                 Recall::Unlinked { ino } => self.unlinked.push(ino),
                 Recall::All => panic!("only a server that is started again recalls that"),
             }

@@ -238,7 +238,7 @@ impl Client<'_> {
 
 /// Attributes as a record has them.
 fn without_mark(attr: Attr) -> Attr {
-    Attr { marks: attr.marks - Marks::KEEP, ..attr }
+    Attr { marks: attr.marks - Marks::KEEP - Marks::SHARED, ..attr }
 }
 
 /// A reply after its way through both codecs.

@@ -135,8 +135,8 @@ pub(super) fn dispatch(filesystem: &impl Filesystem, incoming: &Incoming<'_>, sl
 
 #[allow(clippy::too_many_lines)]
 fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<()> {
-    let InHeader { opcode, nodeid, uid, gid, pid, .. } = incoming.header;
-    let (ino, request) = (INodeNo(nodeid), &Request { uid, gid, pid });
+    let InHeader { opcode, nodeid, uid, gid, pid, unique, .. } = incoming.header;
+    let (ino, request) = (INodeNo(nodeid), &Request { uid, gid, pid, unique });
     match opcode {
         opcode::LOOKUP => fs.lookup(request, ino, incoming.only_name()?, slot.into()),
         opcode::GETATTR => fs.getattr(request, ino, slot.into()),

@@ -1,0 +1,134 @@
+//! Answers writes once other mounts have dropped their pages of the file.
+//!
+//! Only for files that others had open when they were opened here to write (`client/sharing`). Not
+//! on a session thread: other mounts drop a page once it has been read, for which they may need a
+//! write of this mount to end. Writes of one file that wait at the same time share one call.
+//!
+//! # Concurrency
+//! One lock over the queue. Threads take files from it, as many at a time as calls may wait at the
+//! server.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::placement;
+use crate::client::{Client, ClientError};
+
+/// Files at a time: fewer than calls that other mounts may hold up.
+const WORKERS: usize = 4;
+
+/// Answers a write.
+type Then = Box<dyn FnOnce(Result<(), ClientError>) + Send>;
+
+#[derive(Default)]
+struct Queue {
+    files: VecDeque<(u64, Vec<Then>)>,
+    workers: Vec<JoinHandle<()>>,
+    idle: usize,
+    stop: bool,
+}
+
+struct Shared {
+    client: Arc<Client>,
+    queue: Mutex<Queue>,
+    work: Condvar,
+}
+
+/// The threads, which are started when there is something to do. Dropping this ends them.
+pub(super) struct RemotePages(Arc<Shared>);
+
+impl std::fmt::Debug for RemotePages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RemotePages")
+    }
+}
+
+impl RemotePages {
+    pub(super) fn new(client: Arc<Client>) -> RemotePages {
+        RemotePages(Arc::new(Shared { client, queue: Mutex::default(), work: Condvar::new() }))
+    }
+
+    /// Does something when no other mount keeps pages of a file from before this moment.
+    pub(super) fn drop_then(&self, ino: u64, then: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
+        let mut queue = self.0.queue.lock();
+        match queue.files.iter_mut().find(|(waiting, _)| *waiting == ino) {
+            Some((_, others)) => return others.push(Box::new(then)),
+            None => queue.files.push_back((ino, vec![Box::new(then)])),
+        }
+        if queue.files.len() <= queue.idle {
+            self.0.work.notify_one();
+        } else if queue.workers.len() < WORKERS {
+            let shared = Arc::clone(&self.0);
+            let run = move || {
+                placement::begin_unbound();
+                shared.run();
+            };
+            match thread::Builder::new().name("remote pages".into()).spawn(run) {
+                Ok(worker) => queue.workers.push(worker),
+                Err(e) if queue.workers.is_empty() => {
+                    log::error!("cannot start a thread: other mounts may read old pages of inode {ino}: {e}");
+                    let waiting = std::mem::take(&mut queue.files);
+                    drop(queue);
+                    waiting.into_iter().flat_map(|(_, all)| all).for_each(|then| then(Ok(())));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for RemotePages {
+    fn drop(&mut self) {
+        let workers = {
+            let mut queue = self.0.queue.lock();
+            queue.stop = true;
+            std::mem::take(&mut queue.workers)
+        };
+        self.0.work.notify_all();
+        for worker in workers {
+            if worker.join().is_err() {
+                log::error!("a thread for pages of other mounts had panicked");
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn next(&self) -> Option<(u64, Vec<Then>)> {
+        let mut queue = self.queue.lock();
+        loop {
+            match queue.files.pop_front() {
+                Some(file) => return Some(file),
+                None if queue.stop => return None,
+                None => {
+                    queue.idle += 1;
+                    self.work.wait(&mut queue);
+                    queue.idle -= 1;
+                }
+            }
+        }
+    }
+
+    fn run(&self) {
+        while let Some((ino, all)) = self.next() {
+            let outcome = match self.client.drop_others_pages(ino) {
+                // The file is closed here by now, or the server has no such call: nothing to wait
+                // for.
+                Err(ClientError::Errno(e)) => {
+                    log::debug!("pages that other mounts keep of inode {ino} are not dropped: {e}");
+                    Ok(())
+                }
+                outcome => outcome,
+            };
+            let mut failure = outcome.err();
+            for then in all {
+                then(failure.take().map_or(Ok(()), Err));
+            }
+        }
+    }
+}
