@@ -9,7 +9,7 @@ use rdmabox::{BatchMode, Op, PollingMode, ProviderKind};
 
 mod support;
 
-use support::{at, base, on_each_provider};
+use support::{Fixture, at, base, on_each_provider, providers};
 
 /// The system's allocator; counts what each thread asks it for.
 struct Counting;
@@ -179,4 +179,25 @@ fn started_calls_allocate_nothing() {
         };
         assert_eq!(allocations(start), 0);
     });
+}
+
+/// The host answers a call by message when the caller has looked for the answer in vain for a time.
+/// The second call has another slot than the calls before. Memory is mapped, so a slot needs no
+/// buffer for requests.
+#[test]
+fn the_first_message_that_answers_a_call_in_a_slot_allocates_nothing() {
+    if !providers().contains(&ProviderKind::Shm) {
+        return;
+    }
+    let fixture = Fixture::new(ProviderKind::Shm);
+    let session = fixture.connect();
+    let mut reply = Vec::new();
+    (0..3).for_each(|_| session.call(b"slow", &mut reply).unwrap());
+    session.start_call(b"slow").unwrap();
+    session.finish_calls().unwrap();
+    session.start_call(b"slow").unwrap();
+    let before = ALLOCATIONS.get();
+    session.call(b"slow", &mut reply).unwrap();
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(reply, b"done");
 }

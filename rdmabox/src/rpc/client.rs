@@ -306,7 +306,7 @@ impl RpcClient {
         reply: &mut Vec<u8>,
         deadline: Instant,
     ) -> Result<CallOutcome, RequestError> {
-        let ticket = self.begin_call(slot, number);
+        let ticket = self.begin_call(slot, number, Some(reply));
         self.send_or_fail(Header { slot, kind: Kind::Plain, number }, request);
         self.wait_for(&ticket, deadline)?;
         let mut entry = self.slots[slot].lock();
@@ -314,12 +314,27 @@ impl RpcClient {
         Ok(if entry.deferred { CallOutcome::Deferred } else { CallOutcome::Reply })
     }
 
-    /// Occupies a slot with a call of this thread. Returns the ticket to wait for.
-    fn begin_call(&self, slot: usize, number: u32) -> Arc<Ticket> {
+    /// Occupies a slot with a call of this thread. Returns the ticket to wait for. The slot has the
+    /// buffer `lent` until the caller exchanges the two again.
+    fn begin_call(&self, slot: usize, number: u32, lent: Option<&mut Vec<u8>>) -> Arc<Ticket> {
         let ticket = Ticket::of_this_thread(1);
         ticket.posted_on(CQ_INDEX);
-        self.slots[slot].lock().begin(Owner::Caller(Arc::clone(&ticket)), number);
+        let mut entry = self.slots[slot].lock();
+        entry.begin(Owner::Caller(Arc::clone(&ticket)), number);
+        if let Some(lent) = lent {
+            std::mem::swap(&mut entry.reply, lent);
+        }
         ticket
+    }
+
+    /// Lends the caller's buffer to a slot whose call a message is going to answer, so that a slot
+    /// answered by message for the first time needs no new buffer. If the message has come, the
+    /// slot has the reply.
+    fn lend(&self, slot: usize, reply: &mut Vec<u8>) {
+        let mut entry = self.slots[slot].lock();
+        if entry.owner.is_some() {
+            std::mem::swap(&mut entry.reply, reply);
+        }
     }
 
     /// Polls until the ticket is done. At the deadline the session fails, which completes the
@@ -355,7 +370,7 @@ impl RpcClient {
         reply: &mut Vec<u8>,
         deadline: Instant,
     ) -> Result<CallOutcome, RequestError> {
-        let ticket = self.begin_call(slot, 0);
+        let ticket = self.begin_call(slot, 0, None);
         if self.is_dead() {
             // The slot was filled too late to be failed with the others.
             self.fail();
@@ -366,6 +381,7 @@ impl RpcClient {
             Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
             Ok(Stage::Ring { number }) => {
                 self.stats.calls_rung.inc();
+                self.lend(slot, reply);
                 self.send_or_fail(Header { slot, kind: Kind::Ring, number }, &[]);
                 return self.take_message(fetch, slot, &ticket, reply, deadline);
             }

@@ -44,6 +44,10 @@ impl Service for Echo {
             }
             b"panic" => panic!("on purpose"),
             b"bad" => return Err("malformed".into()),
+            b"slow" => {
+                std::thread::sleep(Duration::from_millis(5));
+                reply.extend_from_slice(b"done");
+            }
             other => reply.extend(other.iter().rev()),
         }
         Ok(())

@@ -36,7 +36,7 @@ impl RpcClient {
             match slot {
                 Ok(slot) if outcome.is_ok() => {
                     self.stats.calls.inc();
-                    let ticket = self.begin_call(slot, 0);
+                    let ticket = self.begin_call(slot, 0, Some(&mut *reply));
                     self.send_or_fail(Header::plain(slot), request);
                     in_flight.push_back((slot, ticket, reply));
                 }
