@@ -5,7 +5,14 @@
 //!
 //! Threading: none; a lock of its own protects it, in each shard. It recalls nothing itself: it says from whom.
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::collections::hash_map::Entry;
+
+use smallvec::SmallVec;
+
+use crate::numbers::ByNumber;
+
+/// No session has this number.
+const NO_SESSION: u64 = 0;
 
 /// What is kept of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +84,12 @@ impl Keeper {
         self.0 |= part.with();
     }
 
+    /// Adds what `other`, which is the same session, keeps.
+    fn add_parts_of(&mut self, other: Keeper) {
+        debug_assert_eq!(self.session(), other.session());
+        self.0 |= other.0;
+    }
+
     fn remove(&mut self, part: Part) {
         self.0 &= !part.lost();
     }
@@ -127,9 +140,23 @@ impl List {
     }
 }
 
+/// Sessions; as a rule there is one at most.
+pub type Sessions = SmallVec<[u64; 2]>;
+
+/// Sessions that kept something of an inode which has lost its last name, or is gone.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Last {
+    /// Sessions but one that kept its names.
+    pub names: Sessions,
+    /// Sessions but one that kept its attributes.
+    pub attrs: Sessions,
+    /// Sessions that may use its number.
+    pub numbers: Sessions,
+}
+
 /// The keepers of all inodes.
 #[derive(Debug, Default)]
-pub struct Keepers(HashMap<u64, List>);
+pub struct Keepers(ByNumber<List>);
 
 impl Keepers {
     /// Whether a session keeps a part of an inode.
@@ -140,8 +167,13 @@ impl Keepers {
 
     /// A session was told a part of an inode, and may keep it.
     pub fn add(&mut self, session: u64, ino: u64, part: Part) {
+        self.add_all(session, ino, [part]);
+    }
+
+    /// A session was told parts of an inode, and may keep them.
+    pub fn add_all(&mut self, session: u64, ino: u64, parts: impl IntoIterator<Item = Part>) {
         let mut new = Keeper::new(session);
-        new.add(part);
+        parts.into_iter().for_each(|part| new.add(part));
         match self.0.entry(ino) {
             Entry::Vacant(entry) => {
                 entry.insert(List::One(new));
@@ -149,7 +181,7 @@ impl Keepers {
             Entry::Occupied(entry) => {
                 let list = entry.into_mut();
                 match list.as_mut_slice().iter_mut().find(|keeper| keeper.session() == session) {
-                    Some(keeper) => keeper.add(part),
+                    Some(keeper) => keeper.add_parts_of(new),
                     None => list.push(new),
                 }
             }
@@ -210,9 +242,37 @@ impl Keepers {
         keepers
     }
 
-    /// An inode is gone.
-    pub fn forget(&mut self, ino: u64) {
-        self.0.remove(&ino);
+    /// An inode has lost its last name. Takes its names from all sessions but one, and its number
+    /// from all.
+    pub fn unnamed(&mut self, ino: u64, but: u64) -> Last {
+        let mut last = Last::default();
+        self.change(ino, NO_SESSION, |keeper| {
+            if keeper.session() != but && keeper.keeps(Part::Names) {
+                keeper.remove(Part::Names);
+                last.names.push(keeper.session());
+            }
+            if keeper.keeps(Part::Number) {
+                keeper.remove(Part::Number);
+                last.numbers.push(keeper.session());
+            }
+        });
+        last
+    }
+
+    /// An inode is gone. Takes everything of it from all sessions. Returns those but one that kept
+    /// its names or attributes.
+    pub fn gone(&mut self, ino: u64, but: u64) -> Last {
+        let mut last = Last::default();
+        let Some(mut list) = self.0.remove(&ino) else { return last };
+        for keeper in list.as_mut_slice().iter().filter(|keeper| keeper.session() != but) {
+            if keeper.keeps(Part::Names) {
+                last.names.push(keeper.session());
+            }
+            if keeper.keeps(Part::Attr) {
+                last.attrs.push(keeper.session());
+            }
+        }
+        last
     }
 
     /// A session keeps nothing of an inode any more.
@@ -271,7 +331,8 @@ mod tests {
         TakeContents(u64, u64),
         TakeFrom(u64, u64, Part),
         NameChanged(u64, u64),
-        Forget(u64),
+        Unnamed(u64, u64),
+        Gone(u64, u64),
         ForgetOne(u64, u64),
         End(u64),
     }
@@ -287,7 +348,8 @@ mod tests {
             2 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::TakeContents(i, s)),
             2 => (1..5u64, 1..4u64, part()).prop_map(|(s, i, p)| Step::TakeFrom(s, i, p)),
             4 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::NameChanged(i, s)),
-            1 => (1..4u64).prop_map(Step::Forget),
+            2 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::Unnamed(i, s)),
+            1 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::Gone(i, s)),
             2 => (1..4u64, 1..5u64).prop_map(|(i, s)| Step::ForgetOne(i, s)),
             1 => (1..5u64).prop_map(Step::End),
         ]
@@ -369,9 +431,25 @@ mod tests {
                         }
                         prop_assert_eq!(keepers.name_changed(ino, but), expected);
                     }
-                    Step::Forget(ino) => {
-                        keepers.forget(ino);
-                        table.remove(&ino);
+                    Step::Unnamed(ino, but) => {
+                        let mut expected = Last::default();
+                        for keeper in table.entry(ino).or_default() {
+                            if keeper.0 != but && std::mem::take(&mut keeper.2) {
+                                expected.names.push(keeper.0);
+                            }
+                            expected.numbers.extend(std::mem::take(&mut keeper.4).then_some(keeper.0));
+                        }
+                        prop_assert_eq!(keepers.unnamed(ino, but), expected);
+                    }
+                    Step::Gone(ino, but) => {
+                        let rows = table.remove(&ino).unwrap_or_default();
+                        let others = || rows.iter().filter(|keeper| keeper.0 != but);
+                        let expected = Last {
+                            names: others().filter(|keeper| keeper.2).map(|keeper| keeper.0).collect(),
+                            attrs: others().filter(|keeper| keeper.1).map(|keeper| keeper.0).collect(),
+                            numbers: Sessions::new(),
+                        };
+                        prop_assert_eq!(keepers.gone(ino, but), expected);
                     }
                     Step::ForgetOne(ino, session) => {
                         keepers.forget_one(ino, session);

@@ -11,12 +11,12 @@
 
 use std::collections::hash_map::Entry;
 
-use crate::numbers::ByNumber;
+use crate::{keepers::Sessions, numbers::ByNumber};
 
 #[derive(Debug)]
 struct Orphan {
     /// Sessions that may use the inode; never empty.
-    holders: Vec<u64>,
+    holders: Sessions,
     /// Bytes that the inode has in the arena, counted as free while it is idle.
     idle_bytes: Option<u64>,
 }
@@ -24,10 +24,13 @@ struct Orphan {
 /// What is known after a session has let go of an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
+    /// The inode is no orphan.
+    Unknown,
     /// The session was no holder, or others remain.
     Held,
-    /// The last holder has gone.
-    Free,
+    /// The last holder has gone, and the inode is no orphan any more. The bytes that were counted
+    /// for it if it was idle.
+    Free(Option<u64>),
 }
 
 /// The orphans of a shard.
@@ -35,10 +38,11 @@ pub enum Release {
 pub struct Orphans(ByNumber<Orphan>);
 
 impl Orphans {
-    /// Adds an inode that has just lost its last name. Ignores an inode without holders.
-    pub fn add(&mut self, ino: u64, holders: Vec<u64>) {
+    /// Adds an inode that has just lost its last name; with the bytes that it has in the arena if
+    /// it is idle. Ignores an inode without holders.
+    pub fn add(&mut self, ino: u64, holders: Sessions, idle_bytes: Option<u64>) {
         if !holders.is_empty() {
-            self.0.insert(ino, Orphan { holders, idle_bytes: None });
+            self.0.insert(ino, Orphan { holders, idle_bytes });
         }
     }
 
@@ -49,10 +53,10 @@ impl Orphans {
 
     /// Removes a session from the holders of an inode.
     pub fn release(&mut self, ino: u64, session: u64) -> Release {
-        let Entry::Occupied(mut entry) = self.0.entry(ino) else { return Release::Held };
-        entry.get_mut().holders.retain(|&holder| holder != session);
+        let Entry::Occupied(mut entry) = self.0.entry(ino) else { return Release::Unknown };
+        entry.get_mut().holders.retain(|holder| *holder != session);
         match entry.get().holders.is_empty() {
-            true => Release::Free,
+            true => Release::Free(entry.remove().idle_bytes),
             false => Release::Held,
         }
     }
@@ -63,7 +67,7 @@ impl Orphans {
         let mut free = Vec::new();
         for (&ino, orphan) in &mut self.0 {
             let before = orphan.holders.len();
-            orphan.holders.retain(|&holder| holder != session);
+            orphan.holders.retain(|holder| *holder != session);
             if before > 0 && orphan.holders.is_empty() {
                 free.push(ino);
             }
@@ -88,9 +92,9 @@ impl Orphans {
         self.0.get_mut(&ino)?.idle_bytes.take()
     }
 
-    /// Forgets an orphan that is freed.
-    pub fn remove(&mut self, ino: u64) {
-        self.0.remove(&ino);
+    /// Forgets an orphan that is freed. Returns the bytes that were counted for it if it was idle.
+    pub fn remove(&mut self, ino: u64) -> Option<u64> {
+        self.0.remove(&ino)?.idle_bytes
     }
 
     /// Returns the idle orphans, in order.
@@ -125,7 +129,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Add(u64, Vec<u64>),
+        Add(u64, Vec<u64>, Option<u64>),
         Release(u64, u64),
         End(u64),
         Rest(u64, u64),
@@ -135,8 +139,8 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         let session = 1..5u64;
         prop_oneof![
-            3 => (1..6u64, proptest::collection::btree_set(session.clone(), 0..4))
-                .prop_map(|(ino, holders)| Step::Add(ino, holders.into_iter().collect())),
+            3 => (1..6u64, proptest::collection::btree_set(session.clone(), 0..4), any::<Option<u64>>())
+                .prop_map(|(ino, holders, idle)| Step::Add(ino, holders.into_iter().collect(), idle)),
             6 => (1..6u64, session.clone()).prop_map(|(ino, session)| Step::Release(ino, session)),
             1 => session.prop_map(Step::End),
             2 => (1..6u64, 0..100u64).prop_map(|(ino, bytes)| Step::Rest(ino, bytes)),
@@ -153,23 +157,22 @@ mod tests {
             let mut model: BTreeMap<u64, (BTreeSet<u64>, Option<u64>)> = BTreeMap::new();
             for step in steps {
                 match step {
-                    Step::Add(ino, holders) => {
+                    Step::Add(ino, holders, idle) => {
                         // Inode numbers are used once.
                         if let std::collections::btree_map::Entry::Vacant(unknown) = model.entry(ino) {
-                            orphans.add(ino, holders.clone());
+                            orphans.add(ino, holders.iter().copied().collect(), idle);
                             if !holders.is_empty() {
-                                unknown.insert((holders.into_iter().collect(), None));
+                                unknown.insert((holders.into_iter().collect(), idle));
                             }
                         }
                     }
                     Step::Release(ino, session) => {
-                        let free = model.get_mut(&ino).is_some_and(|(holders, _)| {
+                        let expected = model.get_mut(&ino).map_or(Release::Unknown, |(holders, idle)| {
                             holders.remove(&session);
-                            holders.is_empty()
+                            if holders.is_empty() { Release::Free(*idle) } else { Release::Held }
                         });
-                        prop_assert_eq!(orphans.release(ino, session) == Release::Free, free);
-                        if free {
-                            orphans.remove(ino);
+                        prop_assert_eq!(orphans.release(ino, session), expected);
+                        if matches!(expected, Release::Free(_)) {
                             model.remove(&ino);
                         }
                     }
@@ -179,8 +182,8 @@ mod tests {
                             model.iter().filter(|(_, (holders, _))| holders.is_empty()).map(|(&ino, _)| ino).collect();
                         prop_assert_eq!(orphans.end_session(session), free.clone());
                         for ino in free {
-                            orphans.remove(ino);
-                            model.remove(&ino);
+                            let idle = model.remove(&ino).and_then(|(_, idle)| idle);
+                            prop_assert_eq!(orphans.remove(ino), idle);
                         }
                         prop_assert!(orphans.held_by(session).is_empty());
                     }

@@ -27,8 +27,9 @@ use rfs_proto::{MAX_FORGET, Request};
 use super::{Client, ClientError, inode::InodeTable};
 
 /// Inodes that are forgotten within this time go to the server in one message. The server counts
-/// their space as free meanwhile.
-const BATCH: Duration = Duration::from_millis(10);
+/// their space as free meanwhile. A caller that unlinks many files waits behind each message, so
+/// there are few.
+const BATCH: Duration = Duration::from_millis(100);
 
 /// A Forget of nothing.
 pub(super) const ANNOUNCEMENT: Request<'static> = Request::Forget { inos: &[] };
@@ -67,6 +68,12 @@ impl Arrivals {
             self.open.pop_front();
         }
         !self.waiting.is_empty()
+    }
+
+    /// Returns true if no request is under way and no inode waits. An inode that is unlinked now is
+    /// settled.
+    fn are_none(&self) -> bool {
+        self.open.is_empty() && self.waiting.is_empty()
     }
 
     /// Adds an inode that has lost its last name.
@@ -198,22 +205,34 @@ impl InodeTable {
 
     /// An inode has lost its last name.
     pub(crate) fn unlinked(&self, ino: u64) {
-        self.orphans().arrivals.lock().unlinked(ino);
-        self.settle();
+        {
+            let mut arrivals = self.orphans().arrivals.lock();
+            if !arrivals.are_none() {
+                arrivals.unlinked(ino);
+                drop(arrivals);
+                return self.settle();
+            }
+        }
+        self.settled(ino);
     }
 
-    /// Looks at unlinked inodes whose numbers no reply can bring any more. The server hears of
-    /// those that the caller does not know, and of the others when the caller forgets them.
+    /// Looks at unlinked inodes whose numbers no reply can bring any more.
     fn settle(&self) {
-        let orphans = self.orphans();
         loop {
-            let settled = orphans.arrivals.lock().take_settled();
+            let settled = self.orphans().arrivals.lock().take_settled();
             let Some(ino) = settled else { return };
-            match (self.mark_unlinked(ino), orphans.drop_names.get()) {
-                (true, Some(drop_names)) => drop_names(ino),
-                (true, None) => {}
-                (false, _) => orphans.post(ino),
-            }
+            self.settled(ino);
+        }
+    }
+
+    /// No reply can bring the number of an unlinked inode any more. The server hears of the inode if
+    /// the caller does not know it, else when the caller forgets it.
+    fn settled(&self, ino: u64) {
+        let orphans = self.orphans();
+        match (self.mark_unlinked(ino), orphans.drop_names.get()) {
+            (true, Some(drop_names)) => drop_names(ino),
+            (true, None) => {}
+            (false, _) => orphans.post(ino),
         }
     }
 }

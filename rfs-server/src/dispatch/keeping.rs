@@ -11,13 +11,12 @@ use rfs_proto::{Attr, Errno, Marks, Recall, Reply};
 use seeded_faults::{Fault, seeded};
 
 use super::{
-    NOBODY,
     meta::{Meta, View},
     shards::Mode,
 };
 use crate::{
     awake,
-    keepers::{Keepers, Part},
+    keepers::{Keepers, Last, Part},
     namespace::Place,
 };
 
@@ -91,9 +90,7 @@ impl<M: Mode> View<'_, M> {
             return;
         }
         let mut keepers = self.keepers_of(attr.ino).lock();
-        for part in part.into_iter().chain(number) {
-            keepers.add(session, attr.ino, part);
-        }
+        keepers.add_all(session, attr.ino, part.into_iter().chain(number));
     }
 
     fn keepers_of(&self, ino: u64) -> &Mutex<Keepers> {
@@ -192,33 +189,35 @@ impl Meta<'_> {
 
     /// An inode is gone, through what `session` did.
     pub(super) fn inode_gone(&mut self, session: u64, ino: u64) {
-        self.names_gone(session, ino);
-        self.attr_changed(session, ino);
-        self.keepers(ino).forget(ino);
-    }
-
-    /// A directory has no names any more and never gets one again, by a request of `session`.
-    fn names_gone(&mut self, session: u64, ino: u64) {
-        for keeper in self.keepers(ino).take(ino, Part::Names, session) {
+        let last = self.keepers(ino).gone(ino, session);
+        for keeper in last.names {
             self.recall(keeper, Recall::Names { ino });
         }
+        for keeper in last.attrs {
+            self.recall(keeper, Recall::Attr { ino });
+        }
+        self.await_open(session, |recall| recall.concerns(ino));
     }
 
     /// An inode has lost its last name, by a request of `session`. It stays for the sessions that
-    /// were told of it, and they hear of the loss: `session` by the reply. Returns true if the
-    /// inode stays for any of them.
-    pub(super) fn orphaned(&mut self, session: u64, ino: u64) -> bool {
-        self.names_gone(session, ino);
-        let mut holders = self.keepers(ino).take(ino, Part::Number, NOBODY);
+    /// were told of it, and they hear of the loss: `session` by the reply. `idle_bytes`: the space
+    /// of the inode if no session has it open. Returns true if the inode stays for any session.
+    pub(super) fn orphaned(&mut self, session: u64, ino: u64, idle_bytes: Option<u64>) -> bool {
+        let Last { names, numbers: mut holders, .. } = self.keepers(ino).unnamed(ino, session);
+        // A directory has no names any more and never gets one again.
+        for keeper in names {
+            self.recall(keeper, Recall::Names { ino });
+        }
         let earlier = self.store.returned.holders_of(ino);
         holders.extend(earlier.into_iter().filter(|earlier| !holders.contains(earlier)).collect::<Vec<_>>());
         if seeded(Fault::OrphanFreed) {
             holders.clear();
         }
-        holders.retain(|&holder| holder == session || self.tell_unlinked(holder, ino));
+        holders.retain(|holder| *holder == session || self.tell_unlinked(*holder, ino));
         self.unlinked = holders.contains(&session).then_some(ino);
-        self.namespace.inodes_mut().shard_mut(ino).orphans.add(ino, holders);
-        self.namespace.inodes().shard(ino).orphans.is_held(ino)
+        let is_held = !holders.is_empty();
+        self.namespace.inodes_mut().shard_mut(ino).orphans.add(ino, holders, idle_bytes);
+        is_held
     }
 
     /// Tells a session that an inode is unlinked. False if the session has ended, or does not ask.

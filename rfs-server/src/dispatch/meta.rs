@@ -250,12 +250,13 @@ impl Meta<'_> {
             self.attr_changed(session, ino);
         }
         if let Some(ino) = effects.orphaned {
-            let held = self.orphaned(session, ino) && !seeded(Fault::UnlinkedFreed);
             let open = self.leases(ino).is_open(ino) && !seeded(Fault::UnlinkedFreed);
-            match (open, held) {
-                (true, _) => {}
-                (false, true) => self.rest(ino),
-                (false, false) => self.remove(session, ino),
+            let idle_bytes = if open { None } else { Some(self.file(ino).map_or(0, FileMap::bytes)) };
+            let held = self.orphaned(session, ino, idle_bytes) && !seeded(Fault::UnlinkedFreed);
+            match (idle_bytes, held) {
+                (None, _) => {}
+                (Some(bytes), true) => self.store.idle.add(bytes),
+                (Some(_), false) => self.remove(session, ino),
             }
         }
     }
@@ -269,7 +270,7 @@ impl Meta<'_> {
         }
     }
 
-    /// An unlinked inode is opened again, or goes.
+    /// An unlinked inode is opened again.
     pub(super) fn wake(&mut self, ino: u64) {
         if self.namespace.inodes().shard(ino).orphans.is_empty() {
             return;
@@ -282,19 +283,22 @@ impl Meta<'_> {
     /// A session uses an unlinked inode no more.
     pub(super) fn forget(&mut self, session: u64, ino: u64) {
         let shard = self.namespace.inodes_mut().shard_mut(ino);
-        if !shard.orphans.is_held(ino) {
-            return;
+        let release = shard.orphans.release(ino, session);
+        if let Release::Free(Some(bytes)) = release {
+            self.store.idle.remove(bytes);
         }
-        shard.keepers.get_mut().forget_one(ino, session);
-        if shard.orphans.release(ino, session) == Release::Free {
-            self.orphan_released(session, ino);
+        match release {
+            Release::Unknown => {}
+            Release::Free(_) if !shard.leases.is_open(ino) => self.remove(session, ino),
+            Release::Held | Release::Free(_) => shard.keepers.get_mut().forget_one(ino, session),
         }
     }
 
     /// No session uses an unlinked inode any more, but for those that have it open.
     pub(super) fn orphan_released(&mut self, session: u64, ino: u64) {
-        self.wake(ino);
-        self.namespace.inodes_mut().shard_mut(ino).orphans.remove(ino);
+        if let Some(bytes) = self.namespace.inodes_mut().shard_mut(ino).orphans.remove(ino) {
+            self.store.idle.remove(bytes);
+        }
         if !self.leases(ino).is_open(ino) {
             self.remove(session, ino);
         }
@@ -302,7 +306,7 @@ impl Meta<'_> {
 
     /// Sessions may use an unlinked inode that the server before has left.
     pub(super) fn restore_orphan(&mut self, ino: u64, holders: &[u64]) {
-        self.namespace.inodes_mut().shard_mut(ino).orphans.add(ino, holders.to_vec());
+        self.namespace.inodes_mut().shard_mut(ino).orphans.add(ino, holders.into(), None);
     }
 
     /// The extents of a regular file, to change. EISDIR for directories, EINVAL for the rest.

@@ -6,8 +6,12 @@
 use rfs_proto::{Attr, Errno, FileKind, MAX_FORGET, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
 use seeded_faults::{Fault, seeded};
 
-use super::{call::Call, held::Stop, meta::Meta};
+use super::{call::Call, held::Stop, meta::Meta, shards::place};
 use crate::namespace::{Body, New, Place};
+
+/// Most inodes of a shard that a session forgets in one step. Other requests for the shard wait
+/// meanwhile.
+const FORGOTTEN_AT_ONCE: usize = 64;
 
 impl Call<'_> {
     pub(super) fn answer_names(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
@@ -35,8 +39,12 @@ impl Call<'_> {
         if inos.len() > MAX_FORGET {
             return Err(Errno::EINVAL);
         }
-        for ino in inos.iter().map(|ino| u64::from_le_bytes(*ino)) {
-            self.locked(&[ino], |meta| meta.forget(session, ino));
+        let mut inos: Vec<u64> = inos.iter().map(|ino| u64::from_le_bytes(*ino)).collect();
+        inos.sort_unstable_by_key(|&ino| place(ino));
+        for some in inos.chunk_by(|&one, &next| place(one) == place(next)) {
+            for some in some.chunks(FORGOTTEN_AT_ONCE) {
+                self.locked(&some[..1], |meta| some.iter().for_each(|&ino| meta.forget(session, ino)));
+            }
         }
         Ok(Reply::Done)
     }
