@@ -89,7 +89,9 @@ pub(super) fn may_ask(squash: Squash, request: &Request<'_>) -> Result<(), Errno
         | Request::ListXattr { .. }
         | Request::XattrPart { .. }
         | Request::Lock { .. }
-        | Request::TestLock { .. } => Ok(()),
+        | Request::TestLock { .. }
+        | Request::HoldPages { .. }
+        | Request::DropPages { .. } => Ok(()),
     }
 }
 
