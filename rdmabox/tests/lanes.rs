@@ -166,7 +166,7 @@ fn a_merged_request_that_is_refused_fails_its_members_only() {
         let base = base(&session);
         let data = pattern(4096, 1);
         let before = session.stats();
-        // The first is posted first; the other two are one run, of which the second part is outside.
+        // The first part is posted first. The other two are one run, whose second part is outside.
         let parts = [(at(base, 0), &data[..]), (at(base, LEN - 4096), &data[..]), (at(base, LEN), &data[..])];
         assert_eq!(session.write_vectored(&parts), Err(REFUSED));
         let since = session.stats().since(&before);

@@ -241,7 +241,7 @@ fn a_host_that_goes_fails_requests_and_one_that_is_dropped_leaves_nothing() {
         assert_eq!(f.service.ended.load(Ordering::SeqCst), 1);
         let mut reply = Vec::new();
         assert_eq!(session.call(b"x", &mut reply), Err(RequestError::Disconnected));
-        // The engine hears of the end on its own; until then a write may still land in the mapped memory.
+        // The engine detects the end by itself. Until then a write may land in the mapped memory.
         while session.write(base, &[1; 8]).is_ok() {
             std::thread::yield_now();
         }

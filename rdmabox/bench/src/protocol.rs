@@ -1,12 +1,12 @@
-//! The calls that a server of this program answers. Pure.
+//! The calls that a server of this program answers. No I/O, no locks, no clock.
 //!
 //! A request begins with its kind in one byte. Numbers are little-endian.
 //!
 //! | kind | request | reply |
 //! |-|-|-|
 //! | 1, where | nothing more | `rdbench1`, address (8), key (4), bytes (8) |
-//! | 2, usage | nothing more | user and system microseconds, voluntary and involuntary switches (8 each) |
-//! | 3, echo | three unused bytes, bytes of the reply (4), payload | so many zeros |
+//! | 2, usage | nothing more | user and system µs, voluntary and involuntary switches (8 each) |
+//! | 3, echo | three unused bytes, bytes of the reply (4), payload | as many zeros |
 
 use rdmabox::{MAX_CALL, RemoteAddr};
 

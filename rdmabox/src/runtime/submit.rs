@@ -208,8 +208,8 @@ impl Runtime {
                 guard.set_stalled(false);
                 return;
             }
-            // Set before the combiner checks the requests in flight. A completion after that check finds
-            // the flag set.
+            // Set before the combiner checks the requests in flight. A completion after that check
+            // finds the flag set.
             guard.set_stalled(true);
             let combiner = guard.state();
             let batch = match &combiner.backlog[0].request {

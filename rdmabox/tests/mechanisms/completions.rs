@@ -83,7 +83,7 @@ fn no_retries_are_events_and_endless_ones_are_busy_polling() {
             if busy {
                 assert_eq!((took.sleeps, took.events), (0, 0));
             } else {
-                // Poll, arm, poll, sleep: two polls that find nothing for each sleep, and one that finds it.
+                // Poll, arm, poll, sleep: two empty polls for each sleep, and one with a completion.
                 assert!(took.empty_polls <= 2 * (took.sleeps + OPS), "{took:?}");
                 assert!(took.sleeps <= 2 * OPS, "{took:?}");
                 assert!(took.events <= took.sleeps);
@@ -104,7 +104,7 @@ fn an_idle_session_polls_nothing() {
             idle.write_then(base, vec![1; 8], move |result, _| send.send(result).unwrap());
             assert_eq!(receive.recv(), Ok(Ok(())));
             idle.write(base, &[1; 8]).unwrap();
-            // The work of another session is this test's clock: long enough for a poller to come to rest.
+            // The work of another session is this test's clock: a poller comes to rest meanwhile.
             let work = || (0..2000).for_each(|_| other.read(base, &mut [0; 8]).unwrap());
             let mut before = idle.stats().polls;
             loop {
