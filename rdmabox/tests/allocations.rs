@@ -22,8 +22,8 @@ fn count() {
     ALLOCATIONS.set(ALLOCATIONS.get() + 1);
 }
 
-// SAFETY: The system allocator does all the work. The count is a plain cell that needs no memory and
-// no destructor.
+// SAFETY: The system allocator does all the work. The count is a plain cell: it needs no memory
+// and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

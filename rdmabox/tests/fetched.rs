@@ -195,7 +195,7 @@ fn a_slow_call_is_rung_for_and_others_go_on() {
         let (slow, other) = (f.connect(), f.connect());
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| slow.call(b"wait", &mut Vec::new()));
-            // Until the waiter sleeps. The stopped thread may be the one that polls; then this takes longer.
+            // Until the waiter sleeps. If the stopped thread is the poller, this takes longer.
             while slow.stats().calls_rung == 0 {
                 std::thread::yield_now();
             }

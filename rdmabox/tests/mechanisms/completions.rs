@@ -83,7 +83,7 @@ fn no_retries_are_events_and_endless_ones_are_busy_polling() {
             if busy {
                 assert_eq!((took.sleeps, took.events), (0, 0));
             } else {
-                // Poll, arm, poll, sleep: two empty polls for each sleep, and one with a completion.
+                // Poll, arm, poll, sleep: two empty polls for each sleep, one with a completion.
                 assert!(took.empty_polls <= 2 * (took.sleeps + OPS), "{took:?}");
                 assert!(took.sleeps <= 2 * OPS, "{took:?}");
                 assert!(took.events <= took.sleeps);
