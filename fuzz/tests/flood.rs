@@ -36,8 +36,9 @@ fn a_server_is_there_for_the_good_whatever_the_bad_send() {
     // One more for each, unless the last message ended it.
     let more = report.members.sessions - report.members.unreadable;
     assert!(more <= AT_A_TIME, "{:?}", report.members);
-    // Each begins with the seeds, which can be decoded; of what follows it is more than half that cannot.
-    assert!(report.members.refused > 500 && report.members.unreadable > 1900, "{:?}", report.members);
+    // Each member begins with the seeds, which can be decoded. There is a seed for each kind of request,
+    // so with each new kind fewer of the 4000 messages are unreadable.
+    assert!(report.members.refused > 500 && report.members.unreadable > 1800, "{:?}", report.members);
     assert!(report.good.checked > 1 << 20, "{:?}", report.good);
 }
 
