@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{
-    Lender, Mount, exit_of,
+    Lender, Mount, exit_of, is_in_own_process,
     locking::{Lock, WAYS, begins_to_wait, ofd_lock, open},
     mapped::Mapped,
     pairs, providers,
@@ -95,6 +95,9 @@ fn closed_and_tried(path: &Path, other: &Path, round: u32) {
 
 #[test]
 fn a_lock_is_free_when_close_has_returned() {
+    if !is_in_own_process("a_lock_is_free_when_close_has_returned") {
+        return;
+    }
     for threads in ["1", "2"] {
         pairs(16 * MIB, &["--threads", threads], |_, a, b| {
             let (here, there) = (a.path("file"), b.path("file"));
@@ -132,6 +135,9 @@ fn a_lock_stays_while_a_descriptor_is_open_or_the_file_is_mapped() {
 
 #[test]
 fn asking_for_a_lock_after_close_finds_none() {
+    if !is_in_own_process("asking_for_a_lock_after_close_finds_none") {
+        return;
+    }
     pairs(16 * MIB, &[], |_, a, b| {
         let there = open(&b.path("file"));
         for round in 0..100 {

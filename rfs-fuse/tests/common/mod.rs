@@ -198,6 +198,21 @@ fn provider<'a>(over: Over, options: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
+/// Runs a test in a process of its own, in which no other test is. Returns true in that process.
+///
+/// A test that starts a program has copies of all descriptors of its process for a moment: a file that
+/// another test has closed stays open until the program runs. `cargo test` has many tests in one process.
+pub(crate) fn is_in_own_process(test: &str) -> bool {
+    const MARK: &str = "RFS_TEST_IN_OWN_PROCESS";
+    if std::env::var_os(MARK).is_some() {
+        return true;
+    }
+    let mut own = Command::new(std::env::current_exe().expect("this program"));
+    let status = own.args(["--exact", test, "--nocapture"]).env(MARK, "1").status();
+    assert!(status.expect("this program runs").success(), "{test} failed in its own process");
+    false
+}
+
 pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rfs-fuse"))
 }

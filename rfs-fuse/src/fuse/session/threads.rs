@@ -93,10 +93,12 @@ impl Worker {
     }
 }
 
-/// True if a thread of this process sleeps, or is gone.
+/// Returns true if a thread of this process waits for a request, or is gone.
+///
+/// A thread that copies a request out of the kernel may block uninterruptibly (D).
 fn sleeps(tid: i32) -> bool {
     match fs::read_to_string(format!("/proc/self/task/{tid}/stat")) {
-        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('R')),
+        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['R', 'D'])),
         Err(_) => true,
     }
 }
