@@ -261,7 +261,8 @@ fn keys_change_while_the_server_runs() {
 /// Tells a child process of this test where the server's socket is.
 const SOCKET: &str = "RFS_TEST_KEYS_SOCKET";
 
-/// Not a test: the process of the test below. It writes to the memory that it has mapped, whatever becomes of its session.
+/// Not a test: the process of the test below. It writes to the memory that it has mapped, also after
+/// the end of its session.
 #[test]
 fn writing_client() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };

@@ -440,8 +440,9 @@ impl Filesystem for Adapter {
         let handle = Handle(handle.0);
         // What comes from the page cache was changed in mapped memory, at a place that is meant.
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let direct = !from_cache && (self.settings.direct_io || handle.is_without_pages());
-        let through_pages = !from_cache && !handle.is_without_pages();
+        // With `direct_io` every handle is without pages.
+        let direct = !from_cache && handle.is_without_pages();
+        let through_pages = !from_cache && !direct;
         if through_pages && let Err(e) = self.before_pages_are_kept(ino.0) {
             return reply.error(self.errno("write", &e));
         }

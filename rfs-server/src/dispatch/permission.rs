@@ -28,7 +28,8 @@ fn forbidden(allowed: bool) -> Result<(), Errno> {
     if allowed { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Refuses requests that are root's alone, whatever they are about. Each request is named, so that a new request needs a decision.
+/// Refuses requests that only root may send, for any inode. Each request is named, so that a new
+/// request needs a decision.
 ///
 /// # Errors
 /// EPERM.

@@ -209,7 +209,8 @@ fn several_are_followed_only_if_nothing_is_lost_by_it() {
     }
 }
 
-/// And meanwhile nobody who is alone has to wait for that. The limit depends on how much it took.
+/// A caller that is alone does not wait for the pause of several. The limit of that pause depends on
+/// how much the attempt lost.
 #[test]
 fn several_are_left_alone_for_longer_and_longer() {
     let mild = [1, 2, 4, 4, 4].map(|times| (80, times * FIRST_PAUSE));

@@ -71,7 +71,7 @@ impl Ring {
     /// # Errors
     /// The kernel does not have it, or this process may not switch it on.
     pub fn switch_on() -> Result<(), SwitchError> {
-        switch::set().map(drop)
+        switch::set()
     }
 
     /// Starts threads, so many on each core that the system uses, has the kernel make their rings, and takes memory for requests: all that can fail

@@ -33,19 +33,19 @@ pub(super) fn is_on() -> bool {
     is_on_at(Path::new(SWITCH)).unwrap_or(false)
 }
 
-/// Sets the switch. Returns false if it was on before.
-pub(super) fn set() -> Result<bool, SwitchError> {
-    let changed = set_at(Path::new(SWITCH))?;
-    if changed {
+/// Sets the switch.
+pub(super) fn set() -> Result<(), SwitchError> {
+    if set_at(Path::new(SWITCH))? {
         log::info!("FUSE over io_uring was off for this machine, and is on now: {SWITCH} is Y");
     }
-    Ok(changed)
+    Ok(())
 }
 
 fn is_on_at(switch: &Path) -> io::Result<bool> {
     Ok(fs::read_to_string(switch)?.trim() == "Y")
 }
 
+/// Sets a switch. Returns false if it was on before.
 fn set_at(switch: &Path) -> Result<bool, SwitchError> {
     match is_on_at(switch) {
         Ok(true) => return Ok(false),
@@ -78,7 +78,7 @@ mod tests {
     fn an_error_names_the_switch_and_the_next_step() {
         let missing = set_at(Path::new("/nowhere/switch")).expect_err("there is none").to_string();
         assert!([SWITCH, "Linux 6.14", "--io-uring=auto"].iter().all(|word| missing.contains(word)));
-        // Nobody can write to it, not even root.
+        // The kernel lets no process write to it, not even root's.
         let refused = set_at(Path::new("/proc/version")).expect_err("refused").to_string();
         assert!(refused.contains(&format!("as root, outside of containers: echo Y >{SWITCH}")), "{refused}");
     }
