@@ -1,4 +1,7 @@
-//! The command line of a mount; what says how a server is reached is in `connection`.
+//! The command line of a mount. Options of the connection to the server are in `connection`.
+//!
+//! [`Args`] is the parsed command line. Its methods return the options of each component: of the
+//! mount, of the session, of the attach call and of the kernel. No I/O, no locks, no clock.
 
 mod connection;
 
@@ -25,23 +28,23 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  rfs-fuse --memory 4G /mnt                mount 4 GiB of this machine's memory, with a server of the mount's own
+  rfs-fuse --memory 4G /mnt                mount 4 GiB of this machine's memory, with a private server
   rfs-fuse /run/rfs.sock /mnt              mount from a server on this host, through shared memory
-  rfs-fuse --daemon 10.0.0.7:7440 /mnt     mount from another host, and go to the background once it answers
+  rfs-fuse --daemon 10.0.0.7:7440 /mnt     mount from another host, in the background
   rfs-fuse --provider tcp localhost:7440 /mnt
                                            use TCP although the server is on this host
   rfs-fuse --tls-ca /etc/rfs/ca.pem --key /etc/rfs/key files.example:7440 /mnt
-                                           encrypted, from a server that has to prove its name
+                                           use TLS, and verify the server's name
   rfs-fuse rdma:10.0.0.7:7441 /mnt         carry data over an RDMA device of each side
-  rfs-fuse scrub /run/rfs.sock             have a server with --checksum look for files that have gone bad
+  rfs-fuse scrub /run/rfs.sock             verify the files of a server with --checksum
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
-An address is unix:/path/to/socket, tcp:host:port or rdma:host:port; /path/to/socket and host:port mean the first two.
+An address is unix:/path/to/socket, tcp:host:port or rdma:host:port. /path/to/socket and host:port mean the first two.
 Sizes are numbers of bytes, or of powers of 1024: 64k, 1.5m, 4g.
-A program that keeps files open can hold a mount busy: SIGTERM then detaches it at once and says so.
+A mount is busy while a program has files open there. SIGTERM then detaches it at once and says so.
 
 For mount(8) and /etc/fstab, link it as /sbin/mount.fuse.rfs: mount -t fuse.rfs /run/rfs.sock /mnt -o ro,attr_timeout=5
-Options of -o are those above, without the dashes, and mount(8)'s own.";
+Options of -o are those above without the dashes, and the options of mount(8).";
 
 /// Mounts the memory of an rfs-server as a file system.
 #[derive(Clone, Debug, Parser)]
@@ -53,17 +56,18 @@ Options of -o are those above, without the dashes, and mount(8)'s own.";
     max_term_width = 110
 )]
 pub struct Args {
-    /// The server's address, and a directory to mount on
+    /// The server's address, and the directory to mount on
     #[arg(value_names = ["ADDRESS", "MOUNTPOINT"], num_args = 1..=2, required = true)]
     paths: Vec<OsString>,
 
-    /// Start a server for this mount alone, which lends SIZE bytes of this machine's memory. The server ends with the mount, and
-    /// its files with it. Takes no ADDRESS; in /etc/fstab any word stands for it
+    /// Start a private server for this mount, which lends SIZE bytes of this machine's memory. The
+    /// server and its files end with the mount. Takes no ADDRESS; in /etc/fstab any word takes its
+    /// place
     #[arg(long, value_name = "SIZE", value_parser = size::parse,
         conflicts_with_all = ["null", "provider", "key", "tls_ca", "export", "checksum"])]
     pub(crate) memory: Option<u64>,
 
-    /// The address of the private server.
+    /// The address of the private server, once it runs.
     #[arg(skip)]
     private: Option<Address>,
 
@@ -75,120 +79,127 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
 
-    /// Nothing can be changed through this mount
+    /// Refuse all changes through this mount
     #[arg(long)]
     pub read_only: bool,
 
-    /// If this process is killed, leave the mount: what is done there fails with ENOTCONN, and nothing goes to the directory
-    /// below by mistake, until somebody unmounts it [default: it is unmounted]
+    /// Leave a dead mount in place if this process is killed. Calls there fail with ENOTCONN until
+    /// it is unmounted, so no program writes to the directory below by mistake [default: unmount
+    /// it]
     #[arg(long)]
     pub leave_dead_mount: bool,
 
-    /// Options as those of mount(8), separated by commas: ro, noexec, noatime, allow_other, attr_timeout=5, ...
-    // It never gets here: the list has been taken apart before.
+    /// Options as for mount(8), separated by commas: ro, noexec, noatime, allow_other,
+    /// attr_timeout=5, ...
+    // `mount8::parse` has replaced the list by options. This field only documents it.
     #[arg(short = 'o', value_name = "OPTIONS")]
     _list: Option<String>,
 
-    /// Programs on the mount cannot be executed
+    /// Refuse to execute programs on the mount
     #[arg(long, help_heading = "Kernel")]
     noexec: bool,
 
-    /// Device nodes on the mount take effect (only as root). In a list of mount(8) options: allow_dev
+    /// Let device nodes on the mount take effect (only as root). In a list of mount(8) options:
+    /// allow_dev
     #[arg(long, alias = "allow-dev", help_heading = "Kernel")]
     dev: bool,
 
-    /// Set-user-ID and set-group-ID programs on the mount take effect (only as root). In a list of mount(8) options: allow_suid
+    /// Let set-user-ID and set-group-ID programs on the mount take effect (only as root). In a list
+    /// of mount(8) options: allow_suid
     #[arg(long, alias = "allow-suid", help_heading = "Kernel")]
     suid: bool,
 
-    /// Reading changes no times of access
+    /// Leave access times unchanged by reads
     #[arg(long, help_heading = "Kernel")]
     noatime: bool,
 
-    /// Nor those of directories
+    /// Leave access times of directories unchanged by reads
     #[arg(long, hide = true)]
     nodiratime: bool,
 
-    /// Every read changes the time of access, not just the first one after a change and one a day
+    /// Update the access time at every read [default: at the first read after a change, and once a
+    /// day]
     #[arg(long, help_heading = "Kernel")]
     strictatime: bool,
 
-    /// The same, as mount(8) calls it
+    /// The same as --strictatime, by its name in mount(8)
     #[arg(long, hide = true)]
     norelatime: bool,
 
-    /// Every write is as with O_SYNC
+    /// Make every write synchronous, as with O_SYNC
     #[arg(long, help_heading = "Kernel")]
     sync: bool,
 
-    /// Changes of directories are synchronous, as they are in any case
+    /// Make changes of directories synchronous, which they always are
     #[arg(long, hide = true)]
     dirsync: bool,
 
-    /// The mount table shows the type fuse.NAME
+    /// Show the type fuse.NAME in the mount table
     #[arg(long, value_name = "NAME", default_value = "rfs-fuse", value_parser = subtype, help_heading = "Kernel")]
     subtype: String,
 
-    /// Let other users use the mount (the default for root; others need user_allow_other in /etc/fuse.conf)
+    /// Let other users use the mount (the default for root; others need user_allow_other in
+    /// /etc/fuse.conf)
     #[arg(long, overrides_with = "no_allow_other")]
     allow_other: bool,
 
-    /// Only the user who mounts may use the mount (the default unless that is root)
+    /// Let only the mounting user use the mount (the default for users other than root)
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
 
     #[command(flatten)]
     pub(crate) connection: Connection,
 
-    /// Data queue pairs
+    /// Number of data queue pairs
     #[arg(long, value_name = "N", help_heading = "Session")]
     queue_pairs: Option<usize>,
 
-    /// Bytes in flight at most
+    /// Maximum number of bytes in flight
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = "Session")]
     window: Option<u64>,
 
-    /// How requests that meet are combined: single, merge, doorbell or hybrid
+    /// How adjacent requests are combined: single, merge, doorbell or hybrid
     #[arg(long, value_name = "MODE", value_parser = parsed::<BatchMode>, help_heading = "Session")]
     batch: Option<BatchMode>,
 
-    /// Copy requests up to this size through registered memory, register the buffers of larger ones; auto:
-    /// the runtime chooses
+    /// Copy requests of up to this size through registered memory, and register the buffers of
+    /// larger requests. auto: the runtime chooses the size
     #[arg(long, value_name = "BYTES|auto", value_parser = parsed::<PreMrThreshold>, help_heading = "Session")]
     pre_mr_threshold: Option<PreMrThreshold>,
 
-    /// How completions are waited for: busy, event, event-batch, hybrid, adaptive or shared-cq:M
+    /// How threads wait for completions: busy, event, event-batch, hybrid, adaptive or shared-cq:M
     #[arg(long, value_name = "MODE", value_parser = parsed::<PollingMode>, help_heading = "Session")]
     polling: Option<PollingMode>,
 
-    /// How the server's answers to calls come: reply (as messages), fetch (they are read from its memory) or auto: fetched over
-    /// shared memory
+    /// How replies of the server arrive: reply (as messages), fetch (the client reads them from the
+    /// server's memory) or auto (fetch over shared memory, else reply)
     #[arg(long, value_name = "reply|fetch|auto", value_parser = parsed::<CallsBy>, help_heading = "Session")]
     calls: Option<CallsBy>,
 
-    /// Polls without success before adaptive polling sleeps
+    /// Number of unsuccessful polls before adaptive polling blocks
     #[arg(long, value_name = "N", help_heading = "Session")]
     max_retry: Option<u32>,
 
-    /// Busy-poll for up to this many microseconds before blocking, on the thread that moves data over TCP [default: 400].
-    /// It polls while that succeeds and no other thread wants its core. 0: never. rfs-server --look is for the other end
+    /// Busy-poll for up to this many microseconds before blocking, on the thread that moves data
+    /// over TCP [default: 400]. The thread polls while polling succeeds and no other thread wants
+    /// its core. 0: never. rfs-server --look sets the other end
     #[arg(long, value_name = "MICROS", value_parser = clap::value_parser!(u32).range(..=100_000), help_heading = "Session")]
     look: Option<u32>,
 
-    /// No operation waits longer for the server
+    /// Seconds that an operation waits for the server before it fails
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
     timeout: Option<Duration>,
 
-    /// Connecting to the server takes no longer, apart from looking up its name
+    /// Seconds to wait for a connection to the server, without the look-up of its name
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
     connect_timeout: Option<Duration>,
 
-    /// Mount only if the server compares what it keeps with checksums (rfs-server --checksum). Where it does, mounts do so in any
-    /// case; this makes certain of it
+    /// Mount only if the server has checksums (rfs-server --checksum). Mounts of such a server
+    /// verify checksums even without this option
     #[arg(long, help_heading = "Session")]
     checksum: bool,
 
-    /// When the session with the server is lost, let everything fail from then on, instead of coming back to it
+    /// Fail all operations once the session with the server is lost, instead of reconnecting
     #[arg(long, help_heading = "Session")]
     no_return: bool,
 
@@ -196,11 +207,11 @@ pub struct Args {
     #[arg(long, help_heading = "Session")]
     pub stats_on_exit: bool,
 
-    /// Largest write request of the kernel
+    /// Size of the kernel's largest write request
     #[arg(long, value_name = "BYTES", value_parser = kernel_size, default_value = "1M", help_heading = "Kernel")]
     max_write: u32,
 
-    /// How far the kernel reads ahead (beyond 128K only as root)
+    /// Size of the kernel's read-ahead (beyond 128K only as root)
     #[arg(
         long,
         alias = "read-ahead",
@@ -211,7 +222,7 @@ pub struct Args {
     )]
     max_readahead: u32,
 
-    /// Threads that serve the kernel; over io_uring, on each core
+    /// Number of session threads, which serve the kernel; over io_uring, their number per core
     #[arg(
         long,
         value_name = "N",
@@ -221,13 +232,13 @@ pub struct Args {
     )]
     threads: u16,
 
-    /// Do not move the threads that serve the kernel to the core of those who call (only root has them moved)
+    /// Do not move session threads to the cores of their callers (only root moves them)
     #[arg(long, help_heading = "Kernel")]
     pub no_follow: bool,
 
-    /// Take requests from the kernel over io_uring (Linux 6.14 and newer). auto: if the kernel offers
-    /// it (/sys/module/fuse/parameters/enable_uring is Y); on: in any case, and switch it on if it is
-    /// off, for the whole machine and only as root; off: over /dev/fuse. Without a value: on
+    /// Receive requests of the kernel over io_uring (Linux 6.14 and newer). auto: if the kernel
+    /// offers it (/sys/module/fuse/parameters/enable_uring is Y). on: always; root enables it for
+    /// the whole machine if it is disabled. off: over /dev/fuse. Without a value: on
     #[arg(
         long,
         value_name = "auto|on|off",
@@ -245,17 +256,18 @@ pub struct Args {
     #[arg(long, overrides_with = "io_uring", hide = true)]
     no_io_uring: bool,
 
-    /// The kernel keeps attributes no longer than so [default: as long as they are right]
+    /// Maximum time that the kernel caches attributes [default: until they change]
     #[arg(long, value_name = "SECS", value_parser = timeout, help_heading = "Kernel")]
     attr_timeout: Option<Duration>,
 
-    /// The kernel keeps names no longer than so [default: as long as they are right]
+    /// Maximum time that the kernel caches names [default: until they change]
     #[arg(long, value_name = "SECS", value_parser = timeout, help_heading = "Kernel")]
     entry_timeout: Option<Duration>,
 
-    /// What the kernel keeps: auto: names, attributes and file pages, until another mount changes them; none: nothing, which
-    /// is fastest for large requests and slow for small ones; writeback: all of it, and what is written, until it is closed, synced or
-    /// has lain for some time. No other mount can use the export then
+    /// What the kernel caches. auto: names, attributes and file pages, until another mount changes
+    /// them. none: nothing, which is fastest for large requests and slow for small ones. writeback:
+    /// also written data, until the file is closed or synced, or some seconds have passed; no other
+    /// mount can use the export
     #[arg(long, value_parser = cache, value_name = "auto|none|writeback", default_value = "auto", help_heading = "Kernel")]
     cache: Cache,
 
@@ -263,27 +275,27 @@ pub struct Args {
     #[arg(long, hide = true)]
     direct_io: bool,
 
-    /// A file system in this process's own memory instead of a server's, to measure FUSE itself
+    /// Mount a file system in this process's memory instead of a server's, to measure FUSE itself
     #[arg(long, hide = true)]
     pub null: bool,
 
-    /// Print nothing when the mount is there (mount(8) asks for that, unless it is told -v)
+    /// Print nothing when the mount answers (the default under mount(8) without -v)
     #[arg(long)]
     pub quiet: bool,
 
-    /// This process is the background one of --daemon
+    /// Run as the background process of --daemon
     #[arg(long, hide = true)]
     pub detached: bool,
 }
 
-/// What the kernel keeps.
+/// What the kernel caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cache {
-    /// What may be kept until it is recalled.
+    /// Names, attributes and pages, until the server recalls them.
     Auto,
     /// Nothing.
     None,
-    /// All, and what is written.
+    /// As `Auto`, and written data.
     Writeback,
 }
 
@@ -296,20 +308,20 @@ fn cache(text: &str) -> Result<Cache, String> {
     }
 }
 
-/// A mount that has just ended may still be known to the server. So long its end is waited for.
+/// Time to wait for a mount that has just ended, if the server still has its session.
 const OTHERS_LEAVE: Duration = Duration::from_secs(1);
 
-/// For how long a server holds a call back while it waits for another client, unless it was told otherwise.
+/// Default time for which a server holds a call back while it waits for another client.
 const RECALL_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Whether requests come over io_uring.
+/// Whether requests of the kernel arrive over io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoUring {
-    /// If the kernel offers it.
+    /// Over io_uring if the kernel offers it.
     Auto,
-    /// In any case, or there is no mount.
+    /// Over io_uring. Without it, mounting fails.
     On,
-    /// No.
+    /// Over /dev/fuse.
     Off,
 }
 
@@ -343,7 +355,7 @@ fn subtype(text: &str) -> Result<String, String> {
     }
 }
 
-/// Seconds, with or without a fraction.
+/// Parses a number of seconds, with or without a fraction.
 fn timeout(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
     match Duration::try_from_secs_f64(seconds) {
@@ -357,22 +369,22 @@ fn seconds(text: &str) -> Result<Duration, String> {
     if duration.is_zero() { Err("it has to be more than 0".into()) } else { Ok(duration) }
 }
 
-/// A combination of arguments that makes no sense.
+/// An invalid combination of arguments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
-    /// One of the two.
+    /// The address or the mount point is missing.
     #[error("an address and a mount point are needed: rfs-fuse ADDRESS MOUNTPOINT (see rfs-fuse --help)")]
     Missing,
-    /// Not the form of an address.
+    /// The address is malformed.
     #[error("{0}")]
     Address(String),
-    /// There would be no TLS.
+    /// The address's provider cannot encrypt.
     #[error("--tls-ca is for servers at tcp:host:port: {0}")]
     Tls(&'static str),
 }
 
 impl Args {
-    /// The server's address; `None` with `--null`.
+    /// Returns the server's address, or `None` with `--null`.
     pub fn address(&self) -> Result<Option<Address>, UsageError> {
         if self.null {
             return Ok(None);
@@ -394,17 +406,17 @@ impl Args {
         Args { private: Some(address), ..self.clone() }
     }
 
-    /// The files for TLS, if it is wanted.
+    /// Returns the files for TLS, or `None` without `--tls-ca`.
     pub fn tls(&self) -> Result<Option<TlsClientFiles>, UsageError> {
         self.connection.tls(self.address()?.as_ref())
     }
 
-    /// The directory to mount on.
+    /// Returns the directory to mount on.
     pub fn mount_point(&self) -> PathBuf {
         self.paths.last().map_or_else(PathBuf::new, PathBuf::from)
     }
 
-    /// What the mount table shows as the source.
+    /// Returns the source that the mount table shows.
     pub fn source(&self) -> String {
         match &self.paths[..] {
             _ if self.null => "null".into(),
@@ -413,7 +425,7 @@ impl Args {
         }
     }
 
-    /// How to mount.
+    /// Returns the options of the mount.
     pub fn mount_options(&self) -> MountOptions {
         MountOptions {
             source: self.source(),
@@ -433,22 +445,22 @@ impl Args {
         }
     }
 
-    /// May others than the user who mounts use it?
+    /// Returns true if all users may use the mount.
     pub fn allow_other(&self) -> bool {
         self.allow_other || (!self.no_allow_other && rustix::process::geteuid().is_root())
     }
 
-    /// Session threads.
+    /// Returns the number of session threads.
     pub fn threads(&self) -> usize {
         self.threads.into()
     }
 
-    /// Whether requests come over io_uring.
+    /// Returns whether requests arrive over io_uring.
     pub fn io_uring(&self) -> IoUring {
         if self.no_io_uring { IoUring::Off } else { self.io_uring }
     }
 
-    /// What is agreed with the kernel.
+    /// Returns the settings that `init` negotiates with the kernel.
     pub fn settings(&self) -> Settings {
         let cache = if self.direct_io { Cache::None } else { self.cache };
         let keeps = cache != Cache::None;
@@ -463,8 +475,9 @@ impl Args {
         }
     }
 
-    /// What fits together badly, in words for the user. A call that the server holds back until others have given up what they keep is
-    /// no sign that it hangs.
+    /// Returns a warning for the user if the timeouts contradict each other. A call may take long
+    /// because the server waits for other clients to acknowledge a recall. Such a call must not
+    /// time out.
     pub fn doubt(&self) -> Option<String> {
         let timeout = self.timeout.filter(|timeout| *timeout <= RECALL_PATIENCE)?;
         let (timeout, patience) = (timeout.as_secs_f64(), RECALL_PATIENCE.as_secs_f64());
@@ -475,7 +488,7 @@ impl Args {
         ))
     }
 
-    /// How to attach to the server.
+    /// Returns the options of the attach call.
     pub fn attach_options(&self) -> AttachOptions {
         let Settings { keeps, writeback, .. } = self.settings();
         AttachOptions {
@@ -490,14 +503,15 @@ impl Args {
         }
     }
 
-    /// What is to be said to the server for a mount whose process was killed.
+    /// Returns the detach request that the watchdog sends to the server after a kill of this
+    /// process.
     pub fn farewell(&self, mount: Identity) -> Option<Farewell> {
         let (address, tls) = (self.address().ok()??, self.tls().ok()?);
         let Connection { provider, export, key, .. } = self.connection.clone();
         Some(Farewell { address, provider, export, key, tls, mount })
     }
 
-    /// Which reads count, as mount(8) has it; on a mount that is read-only there are none that would change anything.
+    /// Returns which reads update access times. On a read-only mount no read does.
     fn access_times(&self, never: bool) -> AccessTimes {
         match never || self.read_only {
             true => AccessTimes::Never,
@@ -506,7 +520,7 @@ impl Args {
         }
     }
 
-    /// What the session with the server is told.
+    /// Returns the options of the session with the server.
     pub fn session_options(&self) -> SessionOptions {
         let (provider, rdma) = (self.connection.provider, self.connection.rdma());
         let mut options = SessionOptions { provider, rdma, ..SessionOptions::default() };
@@ -544,7 +558,8 @@ impl Args {
     }
 }
 
-/// The arguments of the background process that `--daemon` starts: the same, but for that.
+/// Returns the arguments for the background process of `--daemon`: those of this process without
+/// `--daemon`.
 pub fn detached_arguments(arguments: &[OsString]) -> Vec<OsString> {
     let mut rest =
         arguments.iter().skip(1).filter(|argument| *argument != "--daemon").cloned().collect::<Vec<_>>();

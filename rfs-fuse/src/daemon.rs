@@ -1,7 +1,11 @@
-//! Going to the background.
+//! Starts `rfs-fuse --daemon` in the background.
 //!
-//! The process starts itself again instead of forking, so that no threads get lost. The second one has the first one's
-//! stderr, for what goes wrong, and a pipe as stdout: a line there means that the mount answers. Then it lets go of both.
+//! The process does not fork, because a fork loses all threads but one. It starts its own
+//! executable again. The background process inherits stderr for error messages, and has a pipe as
+//! stdout. It writes a line to the pipe when the mount answers. Then it closes both.
+//!
+//! # Concurrency
+//! Runs on the main thread and takes no locks.
 
 use std::{
     ffi::OsString,
@@ -14,11 +18,11 @@ use std::{
 
 use crate::cli;
 
-/// Starts the background process and waits until its mount answers or it fails. Prints the line of the process unless `quiet`.
-/// Returns the exit code.
+/// Starts the background process, and blocks until its mount answers or the process fails. Prints
+/// the line of the process unless `quiet`. Returns the exit code.
 pub(crate) fn launch(arguments: &[OsString], quiet: bool) -> io::Result<i32> {
     let mut child = Command::new(std::env::current_exe()?)
-        // What it is called decides how it takes its arguments.
+        // `mount8::parse` reads the command line according to the program's name.
         .arg0("rfs-fuse")
         .args(cli::detached_arguments(arguments))
         .stdin(Stdio::null())
@@ -26,7 +30,7 @@ pub(crate) fn launch(arguments: &[OsString], quiet: bool) -> io::Result<i32> {
         .spawn()?;
     let mut said = String::new();
     if let Some(mut stdout) = child.stdout.take() {
-        // Ends when the child lets go of the pipe, or with it.
+        // Reads until the child closes the pipe or ends.
         stdout.read_to_string(&mut said)?;
     }
     if said.ends_with('\n') {
@@ -39,13 +43,14 @@ pub(crate) fn launch(arguments: &[OsString], quiet: bool) -> io::Result<i32> {
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
-/// Begins the life of a background process: a session of its own, so that no terminal's signals reach it.
+/// Starts a new session for the background process, so that no terminal sends it signals.
 pub(crate) fn begin() {
-    // Fails only for the leader of a process group, which this process is not.
+    // Fails only for the leader of a process group. This process leads none.
     rustix::process::setsid().ok();
 }
 
-/// Lets go of the terminal and of the directory it was started in. Messages go to the log file from now on.
+/// Detaches the process from its terminal and from its working directory. Without a log file, log
+/// messages are discarded from now on.
 pub(crate) fn detach(log_file: Option<&Path>) -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -53,12 +58,12 @@ pub(crate) fn detach(log_file: Option<&Path>) -> io::Result<()> {
         rustix::stdio::dup2_stderr(&null)?;
     }
     std::env::set_current_dir("/")?;
-    // Last: this is what the first process waits for.
+    // This comes last: the foreground process waits for the end of the pipe.
     rustix::stdio::dup2_stdout(&null)?;
     Ok(())
 }
 
-/// Sends what goes to stderr to a file.
+/// Redirects stderr to the end of a file.
 pub(crate) fn log_to(path: &Path) -> io::Result<()> {
     let file: File = OpenOptions::new().append(true).create(true).open(path)?;
     rustix::stdio::dup2_stderr(&file)?;

@@ -1,9 +1,9 @@
-//! Files in the memory of an rfs-server.
+//! `rfs-fuse` mounts the memory of an rfs-server as a POSIX file system.
 //!
-//! [`client`] is the file logic without FUSE: names by calls, data and attributes one-sidedly. [`fuse`] turns kernel
-//! requests into client operations, [`mount`] makes and ends mounts, [`null`] is a file system in the process's own
-//! memory to measure FUSE itself with, and [`run`] puts a program together from them.
-//!
+//! [`client`] is the file logic without FUSE: it sends calls for names, and reads data and
+//! attributes one-sidedly. [`fuse`] translates requests of the kernel into client operations.
+//! [`mount`] mounts and unmounts. [`null`] is a file system in local memory, for measurements of
+//! FUSE itself. [`run`] is the program.
 //! `SEMANTICS.md` beside this crate says what a user of a mount can rely on.
 
 pub mod cli;

@@ -1,53 +1,58 @@
-//! What mount(8) says, as arguments of rfs-fuse. Pure.
+//! Translates command lines of mount(8) into arguments of rfs-fuse.
 //!
-//! `mount -t fuse.rfs SOURCE DIR -o OPTIONS`, and a line of `/etc/fstab`, run the program `mount.fuse.rfs SOURCE DIR [-sfnv]
-//! [-o OPTIONS] [-t fuse.rfs]`. That is rfs-fuse under another name: whatever it is called, if that does not begin with
-//! `rfs-fuse`, it takes such a command line. `-o` can be given to rfs-fuse itself, too.
+//! `mount -t fuse.rfs SOURCE DIR -o OPTIONS` and lines of `/etc/fstab` run a mount helper:
+//! `mount.fuse.rfs SOURCE DIR [-sfnv] [-o OPTIONS] [-t fuse.rfs]`. The helper is rfs-fuse under
+//! another name. [`parse`] expects a helper's command line unless the program's name begins with
+//! `rfs-fuse`. rfs-fuse itself takes `-o`, too.
 //!
-//! A mount is `nosuid,nodev` unless it is told otherwise: its files belong to another machine. mount(8) takes `suid` and `dev` for its
-//! own defaults and does not pass them on, so `allow_suid` and `allow_dev` say the same to the helper.
+//! A mount is `nosuid,nodev` by default, because its files belong to another machine. mount(8)
+//! consumes `suid` and `dev` as its own defaults and does not pass them on. `allow_suid` and
+//! `allow_dev` reach the helper.
+//!
+//! No I/O, no locks, no clock.
 
 use std::ffi::{OsStr, OsString};
 
-/// What is to be done.
+/// The action that a command line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invocation {
-    /// As `rfs-fuse` with these arguments; the name of the program is the first.
+    /// Run rfs-fuse with these arguments, of which the first is the program's name.
     Plain(Vec<OsString>),
-    /// As `rfs-fuse` with these arguments, with the exit codes of mount(8).
+    /// Run rfs-fuse with these arguments, and return exit codes of mount(8).
     Mount(Vec<OsString>),
-    /// Other flags for a mount that is there.
+    /// Change the flags of an existing mount.
     Remount {
-        /// Where.
+        /// The mount point.
         point: OsString,
-        /// As for a mount, of which those count that the kernel keeps.
+        /// Arguments as for a mount. Only the kernel's flags take effect.
         arguments: Vec<OsString>,
     },
-    /// Nothing: it is a rehearsal.
+    /// Do nothing: `-f` asks for a dry run.
     Nothing,
 }
 
-/// A command line of mount(8) that makes no sense.
+/// An invalid command line of mount(8).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountUsage {
-    /// Too few or too many names.
+    /// The number of names is not two.
     #[error("a source and a directory are needed: {0} SOURCE DIR [-o OPTIONS]")]
     Names(String),
-    /// An option without its value.
+    /// An option lacks its value.
     #[error("-{0} needs a value")]
     Value(char),
-    /// What it does not know.
+    /// The argument is unknown.
     #[error("{0:?} is no option of a mount helper: it takes -o OPTIONS, -t TYPE, -s, -f, -n and -v")]
     Unknown(String),
-    /// An option that it does not know.
+    /// The mount option is unknown.
     #[error("unknown mount option {0:?}{did_you_mean}; see rfs-fuse --help and mount(8)", did_you_mean = suggestion(.0))]
     Option(String),
-    /// What it cannot do.
+    /// The helper does not support mounts in another namespace.
     #[error("-N: mounting in another namespace is not supported: run mount in it (nsenter)")]
     Namespace,
 }
 
-/// The exit code of a mount helper for one of rfs-fuse: 1 for a command line that makes no sense, 32 for a mount that failed.
+/// Returns a mount helper's exit code for rfs-fuse's: 1 for an invalid command line, 32 for a
+/// failed mount.
 pub fn exit_code(code: u8) -> u8 {
     match code {
         0 => 0,
@@ -56,7 +61,7 @@ pub fn exit_code(code: u8) -> u8 {
     }
 }
 
-/// Options that mean something to others, or what is so in any case.
+/// Options that concern other programs, and options that describe the default.
 const IGNORED: &[&str] = &[
     "defaults",
     "rw",
@@ -89,14 +94,15 @@ const IGNORED: &[&str] = &[
 const KNOWN: &[&str] =
     &["ro", "suid", "dev", "noexec", "sync", "dirsync", "noatime", "nodiratime", "strictatime", "remount"];
 
-/// What was probably meant by a name that is one change away from an option of mount(8).
+/// Returns a hint at an option of mount(8) that differs from `option` by one change.
 fn suggestion(option: &str) -> String {
     let name = option.split('=').next().unwrap_or_default();
     let near = KNOWN.iter().chain(IGNORED).find(|known| is_one_change(name, known));
     near.map(|known| format!(" (did you mean {known:?}?)")).unwrap_or_default()
 }
 
-/// True for words that differ by one letter: another, one more, one less, or two exchanged.
+/// Returns true for words that differ by one letter: replaced, added, removed, or swapped with its
+/// neighbour.
 fn is_one_change(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let front = one.iter().zip(other).take_while(|(a, b)| a == b).count();
@@ -110,7 +116,8 @@ fn is_one_change(one: &str, other: &str) -> bool {
     }
 }
 
-/// One option of a list as an argument of rfs-fuse; `None` if it says nothing.
+/// Returns the argument of rfs-fuse for one option of a list, or `None` if the option has no
+/// effect.
 fn argument(option: &str) -> Option<String> {
     let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
     if option.is_empty()
@@ -131,7 +138,7 @@ fn argument(option: &str) -> Option<String> {
     })
 }
 
-/// A list of options, taken apart. A comma behind a backslash, and one between quotes, belongs to its option.
+/// Splits a list of options. A comma behind a backslash, or between quotes, belongs to its option.
 fn options(list: &str) -> Vec<String> {
     let (mut all, mut one, mut quoted, mut escaped) = (Vec::new(), String::new(), false, false);
     for c in list.chars() {
@@ -147,12 +154,12 @@ fn options(list: &str) -> Vec<String> {
     all
 }
 
-/// The arguments that a list of options stands for.
+/// Returns the arguments for a list of options.
 fn expand(list: &OsStr) -> Vec<OsString> {
     options(&list.to_string_lossy()).iter().filter_map(|one| argument(one)).map(OsString::from).collect()
 }
 
-/// Set-user-ID programs and device nodes that have an effect on a mount. The last option of a list counts.
+/// Whether set-user-ID programs and device nodes take effect. The last option of a list counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Works {
     suid: bool,
@@ -179,13 +186,13 @@ impl Works {
     }
 }
 
-/// Whether rfs-fuse knows the argument, as far as `-s` cares: the others are left out.
+/// Returns true if rfs-fuse knows the option. `-s` drops unknown options.
 fn is_known(argument: &OsStr, known: &dyn Fn(&str) -> bool) -> bool {
     let text = argument.to_string_lossy();
     known(text.split('=').next().unwrap_or_default().trim_start_matches('-'))
 }
 
-/// What a command line asks for. `known` tells the names of rfs-fuse's options.
+/// Parses a command line. `known` returns true for the names of rfs-fuse's options.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     known: &dyn Fn(&str) -> bool,
@@ -253,7 +260,7 @@ pub fn parse(
     all.append(&mut expanded);
     all.extend(works.arguments().map(OsString::from));
     all.push(format!("--subtype={fs_type}").into());
-    // As every mount helper, it prints nothing when all is well.
+    // A mount helper prints nothing on success.
     all.extend((!verbose).then(|| "--quiet".into()));
     all.extend(["--daemon".into(), "--".into()]);
     all.extend([source.clone(), point.clone()]);
@@ -263,7 +270,7 @@ pub fn parse(
     })
 }
 
-/// The arguments of rfs-fuse itself, in which `-o` stands for others.
+/// Returns the arguments of rfs-fuse, in which each `-o` is replaced by the options of its list.
 fn with_lists_expanded(called: OsString, mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut all = vec![called];
     while let Some(argument) = arguments.next() {
@@ -276,7 +283,7 @@ fn with_lists_expanded(called: OsString, mut arguments: impl Iterator<Item = OsS
             }
             Some("") => match arguments.next() {
                 Some(list) => all.extend(expand(&list)),
-                // It says what is missing.
+                // The parser reports the missing value.
                 None => all.push("-o".into()),
             },
             Some(list) => all.extend(expand(list.as_ref())),

@@ -1,8 +1,9 @@
 //! A server that belongs to one mount: `rfs-fuse --memory SIZE DIR`.
 //!
-//! [`PrivateServer::start`] runs the server as a child process, on a Unix socket in a directory that only this user
-//! may enter. The server ends with its [`PrivateServer`], and with the process that started it, however that ends.
-//! If the server ends first, the mount fails, since its files are gone.
+//! [`PrivateServer::start`] runs the server as a child process, on a Unix socket in a directory
+//! that only this user may enter. The server ends when its [`PrivateServer`] is dropped, and when
+//! the process that started it ends or is killed. If the server ends first, the mount fails,
+//! because its files are lost.
 //!
 //! # Concurrency
 //! The main thread starts and ends the server. A thread of its own waits for the child process.
@@ -27,7 +28,7 @@ use rdmabox::{Address, failure};
 use rfs_server::Config;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-/// First argument of a process that is to be the server.
+/// First argument of a process that runs as the private server.
 const MARK: &str = "--private-server";
 /// Prefix of the line by which the server reports that it cannot start.
 const FAILED: &str = "failed: ";
@@ -61,14 +62,14 @@ fn os(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::Os { what, source }
 }
 
-/// Where the server's log goes.
+/// Destination of the server's log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Log<'a> {
-    /// To the stderr of this process.
+    /// The stderr of this process.
     Inherit,
-    /// To the end of a file.
+    /// The end of a file.
     File(&'a Path),
-    /// Nowhere.
+    /// None: the log is discarded.
     Discard,
 }
 
@@ -77,7 +78,7 @@ pub(crate) enum Log<'a> {
 pub(crate) struct PrivateServer {
     address: Address,
     process: rustix::fd::OwnedFd,
-    /// True once the end of the server is wanted.
+    /// True once the mount's process ends the server.
     ending: Arc<AtomicBool>,
     /// Disconnected when the server has ended.
     ended: mpsc::Receiver<()>,
@@ -142,7 +143,7 @@ impl PrivateServer {
         Ok(PrivateServer { address: Address::Unix(socket), process, ending, ended, _directory: directory })
     }
 
-    /// The address of the server.
+    /// Returns the address of the server.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
@@ -165,7 +166,7 @@ impl Drop for PrivateServer {
     }
 }
 
-/// Returns the directory for files that go with the processes of this user.
+/// Returns the directory for runtime files of this user.
 fn runtime_directory() -> PathBuf {
     let of_user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let candidates = [Some(PathBuf::from("/run")), of_user.filter(|path| path.is_absolute())];
@@ -189,7 +190,7 @@ fn wait_until_ready(child: &mut Child) -> Result<(), StartError> {
     Err(StartError::Ended(status))
 }
 
-/// If this process was started as a private server: serves, and returns the exit code.
+/// Runs the private server and returns the exit code, if this process was started as one.
 pub(crate) fn run_if_asked() -> Option<u8> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != OsStr::new(MARK) {
@@ -201,7 +202,8 @@ pub(crate) fn run_if_asked() -> Option<u8> {
     Some(match serve(memory, parent, socket) {
         Ok(()) => 0,
         Err(reason) => {
-            // The parent process reads it while it waits for this server, and has closed the pipe after that.
+            // The parent process reads the line while it waits for the server. Later, the pipe is
+            // closed.
             if writeln!(io::stdout(), "{FAILED}{reason}").is_err() {
                 log::error!("the server of this mount: {reason}");
             }
@@ -225,7 +227,7 @@ fn serve(memory: u64, parent: u64, socket: PathBuf) -> Result<(), String> {
     config.name = "private".into();
     config.listen = vec![Address::Unix(socket)];
     let outcome = rfs_server::run::serve(config);
-    // A mount's process that was killed has left it.
+    // The mount's process removes the directory. If it was killed, the server does.
     if let Some(directory) = directory {
         std::fs::remove_dir(directory).ok();
     }

@@ -1,6 +1,11 @@
-//! The program: checks, connects, mounts, serves, unmounts.
+//! The program: checks the arguments, connects, mounts, serves and unmounts.
 //!
-//! The order is what makes failures harmless: everything that can be refused is asked first, and the mount is made last.
+//! The program mounts as late as possible: every check that can fail comes first, so a failure
+//! leaves no mount behind.
+//!
+//! # Concurrency
+//! The main thread waits for an [`Event`]. The thread `signals` sends one for each signal, and the
+//! thread `fuse` sends one at the end of the FUSE session. Takes no locks.
 
 mod unmount;
 
@@ -41,15 +46,15 @@ use crate::{
     scrub,
 };
 
-/// Connecting and attaching take so much longer at most than connecting may.
+/// Time that connecting and attaching may take beyond the timeout for connecting.
 const ATTACH_SLACK: Duration = Duration::from_millis(500);
-/// An idle mount goes this fast or not at all.
+/// Time limit for an unmount. Only a mount with pending requests exceeds it.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
 
-/// What it means if there is no caretaker.
+/// Consequence of a missing watchdog, for log messages.
 const UNCARED: &str = "a kill of this process leaves a dead mount";
 
-/// Why the program ends with an error.
+/// An error that ends the program.
 #[derive(Debug, thiserror::Error)]
 enum RunError {
     #[error(transparent)]
@@ -88,23 +93,23 @@ enum RunError {
     Lost(#[from] Untold),
 }
 
-/// Wraps an error of the operating system.
+/// Returns a function that wraps an error of the operating system.
 fn os(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
     move |source| RunError::Os { what, source }
 }
 
-/// What the main thread waits for.
+/// An event that the main thread waits for.
 enum Event {
     Signal(i32),
-    /// The kernel is done with the mount, or the session failed.
+    /// The kernel has ended the connection, or the session failed.
     Ended(io::Result<()>),
-    /// The process has ended that unmounts after a kill of this one.
+    /// The watchdog has ended.
     Uncared,
-    /// A thread has failed that the mount cannot do without.
+    /// A thread has failed. The mount ends.
     Failed(String),
 }
 
-/// Runs the program, under whatever name.
+/// Runs the program. Its name selects the command line of rfs-fuse or of a mount helper.
 pub fn main() -> ExitCode {
     if let Some(code) = mount::asked().or_else(private_server::run_if_asked) {
         return ExitCode::from(code);
@@ -122,7 +127,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Gives a mount that is there other flags; the exit code as rfs-fuse has them.
+/// Changes the flags of an existing mount. Returns the exit code in rfs-fuse's numbering.
 fn remount(point: &Path, arguments: &[OsString]) -> u8 {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
@@ -133,7 +138,7 @@ fn remount(point: &Path, arguments: &[OsString]) -> u8 {
     done.map_or_else(|e| complain(&format!("{}: {e}", point.display()), 1), |()| 0)
 }
 
-/// Runs it as rfs-fuse; the exit code.
+/// Runs the program with rfs-fuse's own arguments, and returns the exit code.
 fn plain(arguments: &[OsString]) -> u8 {
     if let Some(arguments) = scrub::asked(arguments) {
         return scrub::main(arguments);
@@ -141,12 +146,13 @@ fn plain(arguments: &[OsString]) -> u8 {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(e) => {
-            // Help goes to stdout; there is nowhere to complain to if that is closed.
+            // Help goes to stdout. If stdout is closed, the error has no place to go.
             e.print().ok();
             return u8::try_from(e.exit_code()).unwrap_or(USAGE);
         }
     };
-    // Where requests come over a ring fuser answers each INTERRUPT, and the kernel refuses to hear of it there.
+    // With io_uring, the kernel rejects fuser's replies to INTERRUPT, and fuser would log each
+    // rejection.
     let filter = if takes_ring(&args) { "info,fuser=error,fuser::reply=off" } else { "info,fuser=error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).init();
     if args.daemon && !args.detached {
@@ -161,7 +167,7 @@ fn plain(arguments: &[OsString]) -> u8 {
     }
 }
 
-/// The exit code for a command line that makes no sense.
+/// Exit code for an invalid command line.
 const USAGE: u8 = 2;
 
 fn fail(error: &RunError) -> u8 {
@@ -179,7 +185,7 @@ fn run(args: &Args) -> Result<(), RunError> {
         daemon::begin();
     }
     let Some(memory) = args.memory else { return mount_served(args) };
-    // The server takes its time to start: the mount point is refused before.
+    // Starting the server takes time, so an unusable mount point is refused first.
     mount_point(args)?;
     let log = match &args.log_file {
         Some(path) => Log::File(path),
@@ -190,14 +196,14 @@ fn run(args: &Args) -> Result<(), RunError> {
     mount_served(&args.served_at(server.address().clone()))
 }
 
-/// Returns the directory to mount on, after a check of all that a mount needs of this machine.
+/// Returns the directory to mount on, after it has checked what a mount needs of this machine.
 fn mount_point(args: &Args) -> Result<PathBuf, RunError> {
     let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;
     Ok(point)
 }
 
-/// Mounts what a server lends that runs already, or the null file system.
+/// Mounts the export of a running server, or the null file system.
 fn mount_served(args: &Args) -> Result<(), RunError> {
     let address = args.address()?;
     let tls = args.tls()?;
@@ -207,10 +213,10 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
         log::warn!("{doubt}");
     }
-    // From here on a signal is an event, so that it cannot leave a mount behind.
+    // From here on a signal is an event, so no signal leaves a mount behind.
     let events = listen_for_signals()?;
     let ring = prepare_ring(args)?;
-    // The threads of a ring are where the callers are.
+    // The threads of a ring are bound to the cores of the callers already.
     let follows = !args.no_follow && ring.is_none();
     let place = |several| if follows { Placement::follow(several) } else { Placement::none() };
     let Some(address) = address else {
@@ -245,7 +251,7 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     losses.untold().map_or(Ok(()), |untold| Err(untold.into()))
 }
 
-/// The client of a mount, its way to the kernel, and its account of losses.
+/// The client of a mount, its connection to the kernel, and its record of lost writes.
 #[derive(Clone, Copy)]
 struct Served<'a> {
     client: &'a Arc<Client>,
@@ -253,13 +259,13 @@ struct Served<'a> {
     losses: &'a Arc<Losses>,
 }
 
-/// Who serves the kernel.
+/// The resources of the threads that serve the kernel.
 struct Threads<'a> {
     placement: &'a Placement,
     ring: Option<Ring>,
 }
 
-/// Returns true if the user asks for a ring, or the kernel offers one and the user agrees.
+/// Returns true if `--io-uring=on`, or if it is `auto` and the kernel offers io_uring.
 fn takes_ring(args: &Args) -> bool {
     match args.io_uring() {
         IoUring::Auto => Ring::is_offered(),
@@ -268,10 +274,11 @@ fn takes_ring(args: &Args) -> bool {
     }
 }
 
-/// Threads for a ring, if the mount takes one. Switches it on in the kernel if the user insists.
+/// Prepares the threads of a ring if the mount uses one. With `--io-uring=on`, enables io_uring in
+/// the kernel.
 ///
 /// # Errors
-/// With `--io-uring=on`, if there can be no ring.
+/// With `--io-uring=on`, if the kernel has no ring for the mount.
 fn prepare_ring(args: &Args) -> Result<Option<Ring>, RunError> {
     let insists = args.io_uring() == IoUring::On;
     if insists {
@@ -297,7 +304,7 @@ fn listen_for_signals() -> Result<Events, RunError> {
     let failed = send.clone();
     rdmabox::failure::watch(move |what| {
         log::error!("{what}: unmounting");
-        // The main thread is about to end if it does not listen.
+        // Fails only if the main thread has stopped listening because it ends.
         failed.send(Event::Failed(what.to_owned())).ok();
     });
     rdmabox::memory::survive().map_err(os("cannot prepare for lost memory"))?;
@@ -316,7 +323,7 @@ fn listen_for_signals() -> Result<Events, RunError> {
     Ok((send, receive))
 }
 
-/// Mounts, says so, serves until the end and unmounts.
+/// Mounts, prints the greeting, serves until an event ends the mount, and unmounts.
 fn serve<F: Filesystem>(
     args: &Args,
     point: &Path,
@@ -336,14 +343,15 @@ fn serve<F: Filesystem>(
     if let Some(caretaker) = caretaker {
         match outcome {
             Ok(Over::Ended) => caretaker.dismiss(),
-            // A thread that tells the kernel something can keep this process from ending.
+            // A notification thread that the kernel blocks can keep this process from ending.
             Ok(Over::Detached) | Err(_) => caretaker.leave(),
         }
     }
     outcome.map(drop)
 }
 
-/// Starts the process that ends the mount if this one is killed.
+/// Starts the watchdog, which ends the mount if this process is killed. Returns `None` if it cannot
+/// start.
 fn take_care(
     args: &Args,
     mounted: &Mounted,
@@ -354,7 +362,7 @@ fn take_care(
     let farewell = client.and_then(|served| args.farewell(served.client.mount()?));
     let afterwards = if args.leave_dead_mount { Afterwards::Leave } else { Afterwards::Unmount };
     let send = send.clone();
-    // Nobody waits any more if this fails.
+    // Fails only if the main thread has stopped listening.
     let ended = move || drop(send.send(Event::Uncared));
     let log = args.log_file.as_deref();
     let started = Caretaker::start(mounted, ground, afterwards, log, farewell.as_ref(), ended);
@@ -395,14 +403,14 @@ fn serve_mounted<F: Filesystem>(
     thread::Builder::new()
         .name("fuse".into())
         .spawn(move || {
-            // Nobody waits any more if this fails.
+            // Fails only if the main thread has stopped listening.
             ended.send(Event::Ended(session.run())).ok();
         })
         .map_err(|e| {
             undo(mounted);
             os("cannot start a thread")(e)
         })?;
-    // Nothing is answered before there is the ring that was agreed on.
+    // The session has answered no request yet: the ring starts first.
     let serving = match (started.get().filter(|agreed| agreed.ring), ring) {
         (Some(agreed), Some(ring)) => {
             let failed = move |e| drop(send.send(Event::Ended(Err(e))));
@@ -418,7 +426,7 @@ fn serve_mounted<F: Filesystem>(
         }
         serving => serving.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok().flatten(),
     };
-    // Whoever serves has the file system, and lets go of it.
+    // The session owns the file system now, and drops it at its end.
     drop(started);
     log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
     if let Err(e) = begin(args, mounted, client.map(|served| served.client)) {
@@ -432,16 +440,16 @@ fn serve_mounted<F: Filesystem>(
     Ok(over)
 }
 
-/// How it ended.
+/// How a mount ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
-    /// The kernel asks for nothing any more.
+    /// The kernel has ended the connection.
     Ended,
-    /// Somebody still uses what is no longer in the tree.
+    /// Programs still have files open on the detached mount.
     Detached,
 }
 
-/// Waits for the mount to answer and says that it does.
+/// Waits until the mount answers, and prints the greeting.
 fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
     let limit = args.session_options().operation_timeout + Duration::from_secs(1);
     let dead = |why: String| RunError::Dead { path: mounted.path().to_owned(), why };
@@ -456,7 +464,7 @@ fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result
     {
         daemon::log_to(path).map_err(os("cannot write to the log file"))?;
     }
-    // The process that waits for this one needs the line; it prints it or not.
+    // The foreground process waits for the line, and decides whether to print it.
     if args.detached || !args.quiet {
         let over = client.map_or_else(|| "own memory".to_owned(), |client| client.description());
         let mut out = io::stdout().lock();
@@ -473,14 +481,14 @@ fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result
     Ok(())
 }
 
-/// Tells the service manager, if there is one (sd_notify(3)).
+/// Notifies the service manager, if there is one (sd_notify(3)).
 fn tell_manager(news: NotifyState<'_>) {
     if let Err(e) = sd_notify::notify(&[news]) {
         log::warn!("the service manager cannot be told: {e}");
     }
 }
 
-/// The counters of the session, if there is one, and of the placement, on stdout or, in the background, in the log.
+/// Prints the counters of pinning and of the session. In the background they go to the log.
 fn report_counters(client: Option<&Client>, placement: &Placement, to_log: bool) {
     fn object(counters: impl IntoIterator<Item = (&'static str, u64)>) -> serde_json::Value {
         let counters = counters.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
@@ -494,7 +502,7 @@ fn report_counters(client: Option<&Client>, placement: &Placement, to_log: bool)
     if to_log {
         log::info!("{report}");
     } else {
-        // Nowhere to complain to if stdout is closed.
+        // If stdout is closed, the error has no place to go.
         writeln!(io::stdout(), "{report:#}").ok();
     }
 }

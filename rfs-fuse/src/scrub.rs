@@ -1,7 +1,10 @@
-//! `rfs-fuse scrub ADDRESS`: has a server compare all that its files have with the checksums, and says what is bad.
+//! `rfs-fuse scrub ADDRESS`: has a server verify all blocks of its files against their checksums.
 //!
-//! The server compares a mebibyte at a time; between two of them this program pauses for as long as the last one took, so that nobody who
-//! uses the files is held up by more than one.
+//! The server verifies 1 MiB per call. After each call the program pauses for as long as the call
+//! took. A client of the files therefore waits for one call at most.
+//!
+//! # Concurrency
+//! Runs on the main thread and takes no locks.
 
 use std::{
     ffi::OsString,
@@ -22,31 +25,32 @@ use crate::{
     client::{AttachError, AttachOptions, Client, ClientError},
 };
 
-/// Something is bad.
+/// Exit code if a block is bad.
 const BAD: u8 = 1;
-/// The command line makes no sense.
+/// Exit code for an invalid command line.
 const USAGE: u8 = 2;
-/// Not everything could be compared.
+/// Exit code if the scrub did not reach its end.
 const FAILED: u8 = 3;
 
-/// Has a server compare what its files have with the checksums (rfs-server --checksum), and names every block that is bad.
+/// Has a server verify its files against their checksums (rfs-server --checksum), and lists every
+/// bad block.
 ///
-/// Files can be used meanwhile, and a key that may only read will do. A bad block is one that has changed since it was written: reading
-/// it fails with EIO. Writing the block again, or the whole file, heals it.
+/// Files can be used meanwhile. A read-only key suffices. A bad block has changed since it was
+/// written: reads of it fail with EIO. Writing the whole block, or the whole file, heals it.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-fuse scrub",
     override_usage = "rfs-fuse scrub [OPTIONS] ADDRESS",
     max_term_width = 110,
-    after_help = "Exit status: 0 if nothing is bad, 1 if something is, 2 for a command line that makes no sense, 3 if not \
-                  everything could be compared."
+    after_help = "Exit status: 0 if no block is bad, 1 if a block is bad, 2 for an invalid command line, 3 if the scrub \
+                  did not reach its end."
 )]
 pub(crate) struct ScrubArgs {
     /// The server's address, as for a mount
     #[arg(value_name = "ADDRESS")]
     address: Address,
 
-    /// Do not pause between two steps
+    /// Do not pause between two calls
     #[arg(long)]
     full_speed: bool,
 
@@ -54,7 +58,7 @@ pub(crate) struct ScrubArgs {
     connection: Connection,
 }
 
-/// Why it has not come to its end.
+/// An error that ends a scrub early.
 #[derive(Debug, thiserror::Error)]
 enum ScrubError {
     #[error("{0}")]
@@ -71,7 +75,7 @@ enum ScrubError {
     Output(#[from] io::Error),
 }
 
-/// What a scrub has come to.
+/// Totals of a scrub, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     blocks: u64,
@@ -79,7 +83,10 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Adds what was found from a place on. An error if the server gets no further.
+    /// Adds the server's result for the blocks from `place` on.
+    ///
+    /// # Errors
+    /// The server does not advance: the next place is `place` again.
     fn add(&mut self, place: (u64, u64), part: &Verified) -> Result<(), ScrubError> {
         if part.next == Some(place) {
             return Err(ClientError::Protocol("a comparison that gets no further").into());
@@ -90,17 +97,17 @@ impl Outcome {
     }
 }
 
-/// The arguments of a scrub, if that is what a command line asks for.
+/// Returns the arguments of a scrub if the command line asks for one.
 pub(crate) fn asked(arguments: &[OsString]) -> Option<&[OsString]> {
     arguments.get(1).filter(|first| *first == "scrub").map(|_| &arguments[1..])
 }
 
-/// Runs it; the exit code.
+/// Runs a scrub and returns the exit code.
 pub(crate) fn main(arguments: &[OsString]) -> u8 {
     let args = match ScrubArgs::try_parse_from(arguments) {
         Ok(args) => args,
         Err(e) => {
-            // Help goes to stdout; there is nowhere to complain to if that is closed.
+            // Help goes to stdout. If stdout is closed, the error has no place to go.
             e.print().ok();
             return u8::try_from(e.exit_code()).unwrap_or(USAGE);
         }
@@ -163,7 +170,7 @@ fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
 fn describe(bad: &BadBlock) -> String {
     let BadBlock { ino, offset, arena, expected, found, path } = bad;
     let path = String::from_utf8_lossy(path);
-    // What a name has of control characters is not for a terminal.
+    // Escapes control characters of the name, which a terminal would obey.
     let name = if path.is_empty() { "a file without a name".into() } else { path.escape_debug().to_string() };
     format!(
         "{name}: bytes {offset} to {} are bad (inode {ino}, {arena} in the arena, check {found:08x} instead of {expected:08x})",
@@ -200,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says() {
+    fn reports_name_the_bad_block_and_the_totals() {
         let bad =
             BadBlock { ino: 7, offset: 8192, arena: 4096, expected: 1, found: 2, path: b"/a\x1b".to_vec() };
         assert_eq!(
@@ -214,9 +221,9 @@ mod tests {
         assert!(summary(Outcome { blocks: 1, bad: 1 }).ends_with("1 block is bad"));
     }
 
-    /// A server that lies neither ends this program nor keeps it for ever.
+    /// Malicious replies of a server neither crash this program nor let it run for ever.
     #[test]
-    fn a_server_that_makes_no_sense() {
+    fn replies_of_a_malicious_server_are_bounded() {
         let bad =
             BadBlock { ino: 7, offset: u64::MAX - 3, arena: 0, expected: 1, found: 2, path: b"/a".to_vec() };
         assert!(describe(&bad).contains("bytes 18446744073709551612 to 18446744073709551615 are bad"));

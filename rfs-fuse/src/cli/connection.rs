@@ -1,4 +1,7 @@
-//! Options that say how a server is reached, and by whom: the same for a mount and for `rfs-fuse scrub`.
+//! Options of a connection to a server, shared by a mount and by `rfs-fuse scrub`.
+//!
+//! [`Connection`] has the address's provider, the RDMA device, the key, the TLS files and the
+//! export. No I/O, no locks, no clock.
 
 use std::path::PathBuf;
 
@@ -7,15 +10,17 @@ use rdmabox::{Address, ProviderKind, RdmaOptions, tls::TlsClientFiles};
 
 use super::UsageError;
 
-/// How a server is reached.
+/// Options of a connection to a server.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct Connection {
-    /// Carry data over shm, tcp or rdma, and fail rather than take another [default: what the address says; shm on one host]
+    /// Carry data over shm, tcp or rdma, and fail if that is impossible [default: by the address;
+    /// shm on one host]
     #[arg(long, value_name = "shm|tcp|rdma")]
     pub(crate) provider: Option<ProviderKind>,
 
-    /// RDMA device for rdma: addresses, such as mlx5_0 or rxe0 [default: the first with an active port]
+    /// RDMA device for rdma: addresses, such as mlx5_0 or rxe0 [default: the first with an active
+    /// port]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
 
@@ -23,23 +28,23 @@ pub(crate) struct Connection {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     port: Option<u8>,
 
-    /// Entry of the port's GID table: the address that connections use [default: that of the network address over which the
-    /// peers find each other, else one of RoCE v2]
+    /// Index in the port's GID table: the source address of connections [default: the GID of the
+    /// network address that reaches the peer, else the first of RoCE v2]
     #[arg(long, value_name = "N")]
     gid_index: Option<u8>,
 
-    /// The key that the server asks for: a file of mode 600 with a name and a secret (rfs-server --new-key makes one). The
-    /// server has to prove that it has it, too
+    /// The client's key: a file of mode 600 with a name and a secret (rfs-server --new-key makes
+    /// one). The server has to prove that it knows the secret, too
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
 
-    /// Speak TLS 1.3 with the server, over TCP, and nothing else: its certificate has to be of one of the authorities in this file
-    /// (PEM), and to have the name or the address that it is looked for at. Shared memory and RDMA devices carry nothing that is
-    /// encrypted: there are no such addresses with it
+    /// Use TLS 1.3 over TCP. An authority in this file (PEM) has to have signed the server's
+    /// certificate. The certificate has to carry the host name or address that the client connects
+    /// to. Shared memory and RDMA are not encrypted, so their addresses are refused
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 
-    /// The name that the server's certificate has to have [default: that of the address]
+    /// Name that the server's certificate has to carry [default: the host of the address]
     #[arg(long, value_name = "NAME", requires = "tls_ca")]
     tls_name: Option<String>,
 
@@ -51,18 +56,21 @@ pub(crate) struct Connection {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Which of the server's file systems [default: its first]
+    /// Name of the server's export [default: its first]
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub(crate) export: String,
 }
 
 impl Connection {
-    /// Which device carries data, if one does.
+    /// Returns the options for the RDMA device.
     pub(crate) fn rdma(&self) -> RdmaOptions {
         RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index }
     }
 
-    /// The files for TLS with a server, if it is wanted.
+    /// Returns the TLS files, or `None` without `--tls-ca`.
+    ///
+    /// # Errors
+    /// The provider of `address` cannot encrypt.
     pub(crate) fn tls(&self, address: Option<&Address>) -> Result<Option<TlsClientFiles>, UsageError> {
         let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
         match self.provider.or(address.map(Address::provider)) {

@@ -1,4 +1,4 @@
-//! What the command line means.
+//! Tests of the command line.
 
 use super::*;
 

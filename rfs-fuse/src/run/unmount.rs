@@ -1,7 +1,11 @@
-//! The end of a mount: waits for the event that ends it, and unmounts.
+//! Waits for the event that ends a mount, and unmounts.
+//!
+//! [`wait_and_unmount`] first tries a plain unmount. If the mount is busy, it writes the kernel's
+//! cached data back and detaches the mount.
 //!
 //! # Concurrency
-//! The main thread. Calls that the kernel may hold up run on threads of their own, within a limit.
+//! Runs on the main thread. Calls that the kernel may block run on separate threads with a time
+//! limit.
 
 use std::{
     io,
@@ -19,10 +23,10 @@ use sd_notify::NotifyState;
 use super::{Event, Over, RunError, Served, UNCARED, UNMOUNT_LIMIT, tell_manager};
 use crate::mount::{self, Look, Mounted, Unmounted, within};
 
-/// Waits for the end of a mount, and unmounts what is still mounted.
+/// Waits for the event that ends a mount, and unmounts if the mount is still in the tree.
 ///
 /// # Errors
-/// The mount ended for another reason than an unmount, or data that the kernel kept are lost.
+/// The mount ended without an unmount, or data that the kernel had cached are lost.
 pub(super) fn wait_and_unmount(
     mounted: &Mounted,
     events: &mpsc::Receiver<Event>,
@@ -59,7 +63,7 @@ pub(super) fn wait_and_unmount(
                 None => {}
             },
             Ok(Event::Signal(signal)) => break signal,
-            // The sender is alive as long as this process has its threads.
+            // The thread `signals` has a sender as long as this process runs.
             Err(mpsc::RecvError) => return Err(RunError::Ended("all threads are gone".into())),
         }
     };
@@ -69,7 +73,7 @@ pub(super) fn wait_and_unmount(
     let mount = mounted.clone();
     match within(UNMOUNT_LIMIT, move || mount.unmount()) {
         Some(Ok(Unmounted::Clean)) => {
-            // The session ends when the kernel lets go.
+            // The session ends when the kernel closes the connection.
             let end = Instant::now() + UNMOUNT_LIMIT;
             while let Ok(Event::Signal(_) | Event::Uncared | Event::Failed(_)) =
                 events.recv_timeout(end.saturating_duration_since(Instant::now()))
@@ -89,7 +93,7 @@ pub(super) fn wait_and_unmount(
     Ok(Over::Detached)
 }
 
-/// Data that the kernel keeps of a mount may not have reached the server.
+/// Data that the kernel has cached may not have reached the server.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: recent writes of programs may be lost: {why}", path.display())]
 pub(super) struct WriteBackError {
@@ -97,17 +101,17 @@ pub(super) struct WriteBackError {
     why: String,
 }
 
-/// Returns true if a session failed with `error` because of an unmount. fuser takes ENODEV for that. A
-/// thread that has taken a request out of the queue when the connection ends (one of the last RELEASEs)
-/// gets ECONNABORTED. While the mount is still in the tree, the same number means an abort of the
-/// connection (`/sys/fs/fuse/connections/N/abort`).
+/// Returns true if a session failed with `error` because of an unmount. fuser itself handles
+/// ENODEV. A thread that has dequeued a request (such as a last RELEASE) when the connection ends
+/// gets ECONNABORTED. If the mount is still in the tree, ECONNABORTED means that the connection was
+/// aborted (`/sys/fs/fuse/connections/N/abort`).
 fn is_unmount(error: &io::Error, still_mounted: bool) -> bool {
     !still_mounted && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
 
-/// Has the kernel write back what it keeps of files that are open here, also changes of mapped memory,
-/// before the mount goes. Some kernels only begin with that (from 6.18 on, syncfs(2) does not wait for
-/// FUSE), so that this waits file by file.
+/// Has the kernel write back its dirty pages of open files, also those of mappings, before the
+/// mount ends. From Linux 6.18 on, syncfs(2) only starts the writeback of FUSE, so this function
+/// then waits file by file.
 ///
 /// # Errors
 /// The kernel fails, or takes longer than the limit.
@@ -126,14 +130,14 @@ fn write_back(path: &Path, client: Option<Served<'_>>) -> Result<(), WriteBackEr
         Some(Ok(())) => synchronized,
         Some(Err(e)) => Err(failed(e.to_string())),
         None => {
-            // What still waits for that fails now, and holds the end of this process up no longer.
+            // Fails the calls that still wait for the server. They would block this process's end.
             client.close_session();
             Err(failed(late()))
         }
     }
 }
 
-/// Takes a mount out of the tree that is of no use.
+/// Takes a failed mount out of the tree.
 pub(super) fn undo(mounted: &Mounted) {
     if let Err(e) = mounted.detach() {
         let path = mounted.path().display();
@@ -147,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// A mount that another process has unmounted already.
+    /// Returns a mount that another process has unmounted.
     fn unmounted() -> (tempfile::TempDir, Mounted) {
         let directory = tempfile::tempdir().expect("a directory");
         let mounted = Mounted::at(directory.path());
